@@ -1,0 +1,59 @@
+"""Files on any file system that tf.io.gfile reaches: find them, write them whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+
+def match_files(patterns: str | Sequence[str], flag_name: str) -> list[str]:
+    """Returns the sorted files that the globs or paths name.
+
+    Args:
+      patterns: globs or paths, local or remote (`gs://`, `s3://`); commas separate several.
+      flag_name: the flag they came from, for the error message.
+
+    Raises:
+      ValueError: if a pattern matches no file.
+    """
+    if isinstance(patterns, str):
+        patterns = patterns.split(",")
+    patterns = [pattern.strip() for pattern in patterns if pattern.strip()]
+    if not patterns:
+        raise ValueError(f"--{flag_name} is empty: name at least one file")
+    files: set[str] = set()
+    for pattern in patterns:
+        # A file whose very name holds `[` or `*` is found by name before it is read as a glob.
+        names = [pattern] if tf.io.gfile.exists(pattern) else tf.io.gfile.glob(pattern)
+        found = [name for name in names if not tf.io.gfile.isdir(name)]
+        if not found:
+            hint = " (a directory: write DIR/* for its files)" if names else ""
+            raise ValueError(f"--{flag_name}: no file matches {pattern!r}{hint}")
+        files.update(found)
+    return sorted(files)
+
+
+def write_atomically(path: str, data: bytes | str) -> None:
+    """Writes `data` to `path` so that no reader ever sees half of it."""
+    partial = partial_name(path)
+    with tf.io.gfile.GFile(partial, "wb") as file:
+        file.write(data)
+    tf.io.gfile.rename(partial, path, overwrite=True)
+
+
+def partial_name(path: str) -> str:
+    """Returns a name beside `path` for its unfinished content, unique to this process."""
+    directory, name = os.path.split(path)
+    return os.path.join(directory, f".{name}.partial-{os.getpid()}")
+
+
+def sha256(path: str) -> str:
+    """Returns the hexadecimal SHA-256 of a file's bytes."""
+    digest = hashlib.sha256()
+    with tf.io.gfile.GFile(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()

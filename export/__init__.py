@@ -1,0 +1,6 @@
+"""SavedModel export for TF Serving: `python -m export.export_saved_model --help`."""
+
+import os
+
+# TensorFlow's start-up chatter would be the first thing a user of a program meets; its errors stay.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")

@@ -1,0 +1,1 @@
+"""What every training job shares: strategy, loop, checkpoints, progress."""

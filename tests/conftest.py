@@ -1,0 +1,72 @@
+"""Fixtures of every test: small data made here, and the data beside the project where it lies."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import pytest
+
+WORDS = (
+    "the quick brown fox jumps over a lazy dog while seven small birds sing in old green trees "
+    "and every river runs down to some distant sea under bright summer skies where children play "
+    "with wooden boats until evening comes again bringing quiet stars lanterns stories songs sleep"
+).split()
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The directory of reference data beside the project."""
+    path = Path(__file__).resolve().parents[2] / "shared"
+    if not (path / "data").is_dir():
+        pytest.skip("the reference data ../shared is not beside this checkout")
+    return path
+
+
+def make_text(num_documents: int, seed: int = 0) -> str:
+    """Returns documents of made-up sentences: one sentence a line, a blank line between."""
+    rng = random.Random(seed)
+    documents = []
+    for _ in range(num_documents):
+        sentences = [
+            " ".join(rng.choices(WORDS, k=rng.randint(3, 17))).capitalize() + rng.choice(".?!")
+            for _ in range(rng.randint(2, 23))
+        ]
+        documents.append("\n".join(sentences))
+    return "\n\n".join(documents) + "\n"
+
+
+@pytest.fixture(scope="session")
+def tiny_corpus(tmp_path_factory) -> Path:
+    """A file of 60 documents in the one-sentence-per-line form."""
+    path = tmp_path_factory.mktemp("corpus") / "corpus.txt"
+    path.write_text(make_text(60), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="session")
+def tiny_vocabulary(tmp_path_factory, tiny_corpus) -> Path:
+    """A SentencePiece model of 211 pieces with ALBERT's control pieces, trained on tiny_corpus."""
+    import sentencepiece
+
+    prefix = tmp_path_factory.mktemp("vocabulary") / "tiny"
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(tiny_corpus),
+        model_prefix=str(prefix),
+        vocab_size=211,
+        model_type="unigram",
+        hard_vocab_limit=False,
+        pad_id=0,
+        unk_id=1,
+        bos_id=-1,
+        eos_id=-1,
+        pad_piece="<pad>",
+        unk_piece="<unk>",
+        control_symbols=["[CLS]", "[SEP]", "[MASK]"],
+        user_defined_symbols=["(", ")", '"', "-", ".", "–", "£", "€"],
+        minloglevel=2,
+    )
+    return prefix.with_suffix(".model")
