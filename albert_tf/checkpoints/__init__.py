@@ -1,0 +1,1 @@
+"""Weights in and out: our own model directories, Google's TF1 checkpoints, Hugging Face's files."""

@@ -1,0 +1,80 @@
+"""A model directory: what training writes, and what evaluation, fine-tuning and export read.
+
+albert_config.json      the shape of the encoder
+spiece.model            the vocabulary, and
+tokenizer_config.json   how text is prepared for it
+checkpoints/            tf.train checkpoints; weights under the key "model"
+"""
+
+from __future__ import annotations
+
+import os
+
+import tensorflow as tf
+
+from albert_tf.config import AlbertConfig
+from albert_tf.models import AlbertForPreTraining
+
+CONFIG_FILE = "albert_config.json"
+
+
+def checkpoints_directory(model_dir: str) -> str:
+    """Returns where a model directory keeps its checkpoints."""
+    return os.path.join(model_dir, "checkpoints")
+
+
+def find_checkpoint(path: str) -> tuple[str, str]:
+    """Finds the model directory and the checkpoint that `path` means.
+
+    Args:
+      path: a model directory (its newest checkpoint is meant) or one checkpoint of it
+        (`MODEL_DIR/checkpoints/ckpt-1000`).
+
+    Returns:
+      The model directory and the checkpoint's prefix.
+
+    Raises:
+      ValueError: if there is none.
+    """
+    if tf.io.gfile.exists(path + ".index"):
+        model_dir = os.path.dirname(os.path.dirname(os.path.abspath(path)))
+        return (model_dir if "://" not in path else path.rsplit("/", 2)[0]), path
+    if not tf.io.gfile.isdir(path):
+        raise ValueError(f"no model directory or checkpoint at {path!r}")
+    checkpoint = tf.train.latest_checkpoint(checkpoints_directory(path))
+    if checkpoint is None:
+        raise ValueError(f"{path!r} holds no finished checkpoint: has its training begun?")
+    return path, checkpoint
+
+
+def restore_weights(model: tf.keras.Model, checkpoint: str) -> None:
+    """Reads the model's weights from a checkpoint; every variable must be there.
+
+    Args:
+      model: a model whose variables exist.
+      checkpoint: a checkpoint's prefix.
+
+    Raises:
+      ValueError: naming a variable that the checkpoint lacks or holds in another shape.
+    """
+    try:
+        status = tf.train.Checkpoint(model=model).restore(checkpoint)
+        status.assert_existing_objects_matched().expect_partial()
+    except (AssertionError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ValueError(f"{checkpoint!r} does not hold this model's weights: {reason}") from error
+    except tf.errors.OpError as error:
+        raise ValueError(f"{checkpoint!r} cannot be read: {error.message}") from error
+
+
+def load_for_pretraining(path: str) -> tuple[AlbertForPreTraining, str]:
+    """Builds the pre-training model of a model directory or checkpoint, with its weights.
+
+    Returns:
+      The model and its model directory (where AlbertTokenizer.load finds the vocabulary).
+    """
+    model_dir, checkpoint = find_checkpoint(path)
+    model = AlbertForPreTraining(AlbertConfig.read(os.path.join(model_dir, CONFIG_FILE)))
+    model.create_variables()
+    restore_weights(model, checkpoint)
+    return model, model_dir

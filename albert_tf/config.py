@@ -1,0 +1,152 @@
+"""The hyper-parameters of ALBERT and of the BERT baselines it is compared with."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import tensorflow as tf
+
+from albert_tf import files
+
+SHARING_MODES = ("all", "attention", "ffn", "none")
+ACTIVATIONS = ("gelu", "relu")
+
+
+@dataclasses.dataclass(frozen=True)
+class AlbertConfig:
+    """Shape of an encoder; the names are those of the published `albert_config.json`.
+
+    Attributes:
+      vocab_size: pieces in the vocabulary (V).
+      embedding_size: width of the embedding tables (E); no projection exists when E == H.
+      hidden_size: width of the encoder (H).
+      num_hidden_layers: how many times a block is applied (L).
+      num_hidden_groups: groups of consecutive layers; each group has weights of its own.
+      inner_group_num: blocks, each with weights of its own, that make up one layer.
+      num_attention_heads: attention heads, each of width H / heads.
+      intermediate_size: width of the feed-forward layer.
+      hidden_act: activation of the feed-forward layer, "gelu" (tanh form) or "relu".
+      hidden_dropout_prob: dropout of embeddings, attention output and feed-forward output.
+      attention_probs_dropout_prob: dropout of the attention probabilities.
+      classifier_dropout_prob: dropout before the classifier of a fine-tuning task.
+      max_position_embeddings: rows of the position table: the longest sequence.
+      type_vocab_size: rows of the segment-type table.
+      initializer_range: standard deviation of the truncated normal initializer.
+      parameter_sharing: which half of the block the layers of a group share: "all", "attention",
+        "ffn" or "none" (every layer its own weights, as in BERT).
+
+    Source: Lan et al. 2020, section 3 and table 1; the reference's modeling.AlbertConfig.
+    Deviation: `parameter_sharing` is ours; the reference shares by groups alone.
+    """
+
+    vocab_size: int = 30000
+    embedding_size: int = 128
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    num_hidden_groups: int = 1
+    inner_group_num: int = 1
+    num_attention_heads: int = 12
+    intermediate_size: int = 3072
+    hidden_act: str = "gelu"
+    hidden_dropout_prob: float = 0.0
+    attention_probs_dropout_prob: float = 0.0
+    classifier_dropout_prob: float = 0.1
+    max_position_embeddings: int = 512
+    type_vocab_size: int = 2
+    initializer_range: float = 0.02
+    parameter_sharing: str = "all"
+
+    def __post_init__(self):
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.type == "int" and not (isinstance(value, int) and value >= 1):
+                raise ValueError(f"config: {field.name} is {value!r}, expected a whole number >= 1")
+            if field.name.endswith("_prob") and not 0 <= value < 1:
+                raise ValueError(f"config: {field.name} is {value!r}, expected 0 <= p < 1")
+        if self.hidden_size % self.num_attention_heads:
+            raise ValueError(
+                f"config: hidden_size {self.hidden_size} is not a multiple of "
+                f"num_attention_heads {self.num_attention_heads}"
+            )
+        if self.hidden_act not in ACTIVATIONS:
+            raise ValueError(f"config: hidden_act {self.hidden_act!r} is not one of {ACTIVATIONS}")
+        if self.parameter_sharing not in SHARING_MODES:
+            raise ValueError(
+                f"config: parameter_sharing {self.parameter_sharing!r} is not one of "
+                f"{SHARING_MODES}"
+            )
+        if self.num_hidden_groups > self.num_hidden_layers:
+            raise ValueError(
+                f"config: num_hidden_groups {self.num_hidden_groups} is more than "
+                f"num_hidden_layers {self.num_hidden_layers}"
+            )
+
+    @classmethod
+    def named(cls, name: str) -> AlbertConfig:
+        """Returns a published size, v2 (no dropout) unless the name ends in `_v1`."""
+        if name not in _NAMED_SIZES:
+            raise ValueError(f"no config is named {name!r}; known: {', '.join(_NAMED_SIZES)}")
+        return cls(**_NAMED_SIZES[name])
+
+    @classmethod
+    def read(cls, path: str) -> AlbertConfig:
+        """Reads an `albert_config.json`; keys that are none of ours are ignored.
+
+        The published files carry keys that nothing uses (`net_structure_type` and others), and
+        `"hidden_act": "gelu_new"` is Hugging Face's name for the tanh form.
+        """
+        try:
+            with tf.io.gfile.GFile(path) as file:
+                values = json.loads(file.read())
+        except (UnicodeDecodeError, json.JSONDecodeError) as error:
+            raise ValueError(f"{path}: not a config in JSON: {error}") from error
+        if not isinstance(values, dict):
+            raise ValueError(f"{path}: expected a JSON object of config values")
+        known = {field.name for field in dataclasses.fields(cls)}
+        values = {key: value for key, value in values.items() if key in known}
+        if values.get("hidden_act") == "gelu_new":
+            values["hidden_act"] = "gelu"
+        try:
+            return cls(**values)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{path}: {error}") from error
+
+    def write(self, path: str) -> None:
+        """Writes this config as an `albert_config.json`."""
+        files.write_atomically(path, json.dumps(dataclasses.asdict(self), indent=2) + "\n")
+
+
+def _albert(layers, hidden, heads, dropout):
+    return {
+        "num_hidden_layers": layers,
+        "hidden_size": hidden,
+        "num_attention_heads": heads,
+        "intermediate_size": 4 * hidden,
+        "hidden_dropout_prob": dropout,
+        "attention_probs_dropout_prob": dropout,
+    }
+
+
+def _bert(layers, hidden, heads):
+    return {
+        **_albert(layers, hidden, heads, dropout=0.1),
+        "embedding_size": hidden,
+        "parameter_sharing": "none",
+    }
+
+
+_NAMED_SIZES = {
+    "albert_base": _albert(12, 768, 12, dropout=0.0),
+    "albert_large": _albert(24, 1024, 16, dropout=0.0),
+    "albert_xlarge": _albert(24, 2048, 16, dropout=0.0),
+    "albert_xxlarge": _albert(12, 4096, 64, dropout=0.0),
+    "albert_base_v1": _albert(12, 768, 12, dropout=0.1),
+    "albert_large_v1": _albert(24, 1024, 16, dropout=0.1),
+    "albert_xlarge_v1": _albert(24, 2048, 16, dropout=0.1),
+    "albert_xxlarge_v1": _albert(12, 4096, 64, dropout=0.0),
+    "bert_base": _bert(12, 768, 12),
+    "bert_large": _bert(24, 1024, 16),
+    "bert_xlarge": _bert(24, 2048, 16),
+}
+NAMES = tuple(_NAMED_SIZES)

@@ -1,0 +1,101 @@
+"""AlbertEncoder: embeddings, then one TransformerBlock applied num_hidden_layers times."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from albert_tf.config import AlbertConfig
+from albert_tf.layers.attention import SelfAttention, attention_bias
+from albert_tf.layers.elementwise import dense, seeds
+from albert_tf.layers.embeddings import FactorizedEmbedding
+from albert_tf.layers.feed_forward import FeedForward
+from albert_tf.layers.transformer_block import TransformerBlock
+
+
+def sharing_plan(config: AlbertConfig) -> list[tuple[int, int]]:
+    """Says for each applied block which attention and which feed-forward weights it uses.
+
+    Returns:
+      num_hidden_layers * inner_group_num pairs (attention index, feed-forward index).
+
+    Example: 4 layers, sharing "attention" -> [(0, 0), (0, 1), (0, 2), (0, 3)];
+    4 layers in 2 groups, sharing "all" -> [(0, 0), (0, 0), (1, 1), (1, 1)].
+
+    Source: the reference's transformer_model: layer i belongs to group i * groups // layers.
+    """
+    plan = []
+    for layer in range(config.num_hidden_layers):
+        group = layer * config.num_hidden_groups // config.num_hidden_layers
+        for inner in range(config.inner_group_num):
+            shared = group * config.inner_group_num + inner
+            own = layer * config.inner_group_num + inner
+            plan.append(
+                (
+                    shared if config.parameter_sharing in ("all", "attention") else own,
+                    shared if config.parameter_sharing in ("all", "ffn") else own,
+                )
+            )
+    return plan
+
+
+class AlbertEncoder(tf.keras.layers.Layer):
+    """The encoder and its pooler.
+
+    Source: Lan et al. 2020, section 3; the reference's modeling.AlbertModel.
+    """
+
+    def __init__(self, config: AlbertConfig, name: str = "encoder"):
+        super().__init__(name=name)
+        self.config = config
+        self.embeddings = FactorizedEmbedding(config)
+        self.plan = sharing_plan(config)
+        attentions = [
+            SelfAttention(config, name=f"attention_{i}")
+            for i in range(1 + max(attention for attention, _ in self.plan))
+        ]
+        feed_forwards = [
+            FeedForward(config, name=f"feed_forward_{i}")
+            for i in range(1 + max(feed_forward for _, feed_forward in self.plan))
+        ]
+        # One block per distinct pair of halves: a single one when everything is shared.
+        self.blocks = {
+            f"{a}_{f}": TransformerBlock(attentions[a], feed_forwards[f], name=f"block_{a}_{f}")
+            for a, f in sorted(set(self.plan))
+        }
+        self.pooler = dense(config.hidden_size, config.initializer_range, "pooler", tf.tanh)
+
+    def call(self, inputs, dropout_seed=None):
+        """Encodes a batch.
+
+        Args:
+          inputs: dict of int32 [b, L]: `input_word_ids`, `input_mask` (1 = real) and
+            `input_type_ids`; L is at most max_position_embeddings.
+          dropout_seed: int32 [2] in training; None turns dropout off.
+
+        Returns:
+          dict: `sequence_output` [b, L, H]; `pooled_output` [b, H]; `hidden_states`, a list of
+          [b, L, H]: what enters the first block, then every block's output.
+        """
+        seq_len = inputs["input_word_ids"].shape[1]
+        if seq_len is not None and seq_len > self.config.max_position_embeddings:
+            raise ValueError(
+                f"sequences of {seq_len} pieces, but the position table has "
+                f"{self.config.max_position_embeddings} rows: shorten them, or train with a larger "
+                "max_position_embeddings"
+            )
+        seq_len = seq_len or tf.shape(inputs["input_word_ids"])[1]
+        bias = attention_bias(inputs["input_mask"])
+        embedding_seed, *block_seeds = seeds(dropout_seed, 1 + len(self.plan))
+        _, x = self.embeddings(inputs, embedding_seed)
+        states = [x]
+        for (attention, feed_forward), seed in zip(self.plan, block_seeds):
+            x = self.blocks[f"{attention}_{feed_forward}"](x, bias, seed)
+            states.append(x)
+        shape = [-1, seq_len, self.config.hidden_size]
+        hidden_states = [tf.reshape(state, shape) for state in states]
+        sequence_output = hidden_states[-1]
+        return {
+            "sequence_output": sequence_output,
+            "pooled_output": self.pooler(sequence_output[:, 0]),
+            "hidden_states": hidden_states,
+        }

@@ -1,0 +1,72 @@
+"""Multi-head self-attention and its half of a Transformer block."""
+
+from __future__ import annotations
+
+import math
+
+import tensorflow as tf
+
+from albert_tf.config import AlbertConfig
+from albert_tf.layers.elementwise import LayerNorm, dense, dropout, seeds
+
+_MASKED_SCORE = -10000.0
+
+
+def attention_bias(input_mask: tf.Tensor) -> tf.Tensor:
+    """Returns what is added to attention scores: 0 for real keys, -10000 for padding.
+
+    Args:
+      input_mask: int32 [b, L], 1 = real.
+
+    Returns:
+      float32 [b, 1, 1, L].
+    """
+    bias = (1.0 - tf.cast(input_mask, tf.float32)) * _MASKED_SCORE
+    return bias[:, tf.newaxis, tf.newaxis, :]
+
+
+class SelfAttention(tf.keras.layers.Layer):
+    """LayerNorm(x + Attention(x)): the first half of a post-layer-norm Transformer block.
+
+    Source: Vaswani et al. 2017, section 3.2; the reference's attention_layer.
+    """
+
+    def __init__(self, config: AlbertConfig, name: str = "attention"):
+        super().__init__(name=name)
+        self.config = config
+        stddev = config.initializer_range
+        self.query = dense(config.hidden_size, stddev, "query")
+        self.key = dense(config.hidden_size, stddev, "key")
+        self.value = dense(config.hidden_size, stddev, "value")
+        self.output_dense = dense(config.hidden_size, stddev, "output")
+        self.layer_norm = LayerNorm()
+
+    def call(self, x, bias, dropout_seed=None):
+        """Attends within each example.
+
+        Args:
+          x: [b * L, H].
+          bias: float32 [b, 1, 1, L], added to the scores of each key.
+          dropout_seed: int32 [2] in training, else None.
+
+        Returns:
+          [b * L, H].
+        """
+        config = self.config
+        num_heads, hidden_size = config.num_attention_heads, config.hidden_size
+        head_size = hidden_size // num_heads
+        seq_len = bias.shape[-1] or tf.shape(bias)[-1]
+        probs_seed, output_seed = seeds(dropout_seed, 2)
+
+        def split_heads(y):  # [b * L, H] -> [b, N, L, D]
+            return tf.transpose(tf.reshape(y, [-1, seq_len, num_heads, head_size]), [0, 2, 1, 3])
+
+        # Scaling the query costs L/D times less than scaling the scores.
+        query = split_heads(self.query(x) * (1.0 / math.sqrt(head_size)))
+        scores = tf.matmul(query, split_heads(self.key(x)), transpose_b=True)
+        probs = tf.nn.softmax(tf.cast(scores, tf.float32) + bias)  # float32 [b, N, L, L]
+        probs = dropout(probs, config.attention_probs_dropout_prob, probs_seed)
+        context = tf.matmul(tf.cast(probs, scores.dtype), split_heads(self.value(x)))
+        context = tf.reshape(tf.transpose(context, [0, 2, 1, 3]), [-1, hidden_size])
+        output = dropout(self.output_dense(context), config.hidden_dropout_prob, output_seed)
+        return self.layer_norm(x + output)

@@ -1,0 +1,92 @@
+"""What is done to each element or row: activations, dropout, layer normalization, initializer."""
+
+from __future__ import annotations
+
+import math
+
+import tensorflow as tf
+
+LAYER_NORM_EPSILON = 1e-12
+
+
+def gelu(x: tf.Tensor) -> tf.Tensor:
+    """Gaussian error linear unit, tanh form: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))).
+
+    Written as x * sigmoid(2 * ...), the same function in fewer passes over the data.
+
+    Source: the reference's modeling.gelu (v1 and v2 models alike).
+    """
+    two_sqrt_two_over_pi = 2.0 * math.sqrt(2.0 / math.pi)
+    return x * tf.sigmoid(x * (two_sqrt_two_over_pi + (0.044715 * two_sqrt_two_over_pi) * x * x))
+
+
+def activation(name: str):
+    """Returns the function that a config's `hidden_act` names."""
+    return {"gelu": gelu, "relu": tf.nn.relu}[name]
+
+
+def dropout(x: tf.Tensor, rate: float, seed: tf.Tensor | None) -> tf.Tensor:
+    """Drops elements with probability `rate`, scaling up the rest; does nothing without a seed.
+
+    The mask is a pure function of the seed: a resumed run, a re-computed block and any number of
+    workers draw the same one.
+
+    Args:
+      x: any shape, floating.
+      rate: probability that an element becomes 0.
+      seed: int32 [2], or None outside training.
+    """
+    if seed is None or rate == 0.0:
+        return x
+    return tf.nn.experimental.stateless_dropout(x, rate, seed)
+
+
+def seeds(seed: tf.Tensor | None, num: int) -> list[tf.Tensor | None]:
+    """Splits a dropout seed (int32 [2] or None) into `num` independent ones."""
+    if seed is None:
+        return [None] * num
+    return [tf.random.experimental.stateless_fold_in(seed, i) for i in range(num)]
+
+
+def initializer(stddev: float) -> tf.keras.initializers.Initializer:
+    """Returns a new truncated normal initializer.
+
+    One object per variable: an unseeded Keras initializer used twice gives identical weights.
+    """
+    return tf.keras.initializers.TruncatedNormal(stddev=stddev)
+
+
+class LayerNorm(tf.keras.layers.Layer):
+    """Layer normalization over the last axis, epsilon 1e-12, computed in float32.
+
+    Takes and returns any floating dtype; under mixed precision the statistics stay in float32.
+
+    Source: the reference's tf.contrib.layers.layer_norm.
+    """
+
+    def __init__(self, name: str = "layer_norm"):
+        # autocast would turn the input into float32 for good; the output shall have its dtype.
+        super().__init__(name=name, dtype="float32", autocast=False)
+
+    def build(self, input_shape):
+        """Creates gamma and beta, float32 [width]."""
+        width = input_shape[-1]
+        self.gamma = self.add_weight("gamma", [width], initializer="ones")
+        self.beta = self.add_weight("beta", [width], initializer="zeros")
+        super().build(input_shape)
+
+    def call(self, x):
+        """Normalizes x, [..., width]."""
+        y = tf.cast(x, tf.float32)
+        mean = tf.reduce_mean(y, axis=-1, keepdims=True)
+        centered = y - mean
+        variance = tf.reduce_mean(tf.square(centered), axis=-1, keepdims=True)
+        y = centered * tf.math.rsqrt(variance + LAYER_NORM_EPSILON) * self.gamma + self.beta
+        return tf.cast(y, x.dtype)
+
+
+def dense(units: int, stddev: float, name: str, activation=None) -> tf.keras.layers.Dense:
+    """Returns a Dense layer with ALBERT's initialization (bias 0)."""
+    return tf.keras.layers.Dense(
+        units, activation=activation, kernel_initializer=initializer(stddev), name=name
+    )

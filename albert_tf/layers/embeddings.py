@@ -1,0 +1,62 @@
+"""Factorized embeddings: a V x E table and an E x H projection instead of a V x H table."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from albert_tf.config import AlbertConfig
+from albert_tf.layers.elementwise import LayerNorm, dense, dropout, initializer
+
+
+class FactorizedEmbedding(tf.keras.layers.Layer):
+    """Sum of word, type and position embeddings, normalized, projected to the hidden size.
+
+    O(V*E + E*H) parameters instead of O(V*H). Without a projection when E == H, as in BERT.
+
+    Source: Lan et al. 2020, section 3.1; the reference's embedding_lookup_factorized and
+    embedding_postprocessor (the projection comes after normalization and dropout).
+    """
+
+    def __init__(self, config: AlbertConfig, name: str = "embeddings"):
+        super().__init__(name=name)
+        self.config = config
+        self.layer_norm = LayerNorm()
+        if config.embedding_size != config.hidden_size:
+            self.projection = dense(config.hidden_size, config.initializer_range, "projection")
+        else:
+            self.projection = None
+
+    def build(self, input_shape):
+        """Creates the three tables, float32 [rows, E]."""
+        config = self.config
+        tables = {
+            "word_embeddings": config.vocab_size,
+            "token_type_embeddings": config.type_vocab_size,
+            "position_embeddings": config.max_position_embeddings,
+        }
+        for name, rows in tables.items():
+            shape = [rows, config.embedding_size]
+            table = self.add_weight(name, shape, initializer=initializer(config.initializer_range))
+            setattr(self, name, table)
+        super().build(input_shape)
+
+    def call(self, inputs, dropout_seed=None):
+        """Embeds a batch.
+
+        Args:
+          inputs: dict of int32 [b, L] `input_word_ids` and `input_type_ids`.
+          dropout_seed: int32 [2] in training, else None.
+
+        Returns:
+          [b * L, E] embeddings and [b * L, H] what enters the first block (the same at E == H).
+        """
+        word_ids, type_ids = inputs["input_word_ids"], inputs["input_type_ids"]
+        seq_len = word_ids.shape[1] or tf.shape(word_ids)[1]
+        width = self.config.embedding_size
+        x = tf.gather(self.word_embeddings, word_ids)
+        x += self.position_embeddings[:seq_len]
+        # Two rows by matrix product: its gradient is a product too, not a scatter of b * L rows.
+        one_hot = tf.one_hot(tf.reshape(type_ids, [-1]), self.config.type_vocab_size, dtype=x.dtype)
+        x = tf.reshape(x, [-1, width]) + tf.matmul(one_hot, self.token_type_embeddings)
+        x = dropout(self.layer_norm(x), self.config.hidden_dropout_prob, dropout_seed)
+        return x, self.projection(x) if self.projection else x

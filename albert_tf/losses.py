@@ -1,0 +1,76 @@
+"""Sums and counts of the pre-training objectives: what each loss and accuracy is a ratio of."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+
+def weighted_cross_entropy(
+    logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor
+) -> dict[str, tf.Tensor]:
+    """Returns the sums over a batch that its mean loss and accuracy are made of.
+
+    The ratio is taken by who knows every replica's and every step's share of the denominator.
+
+    Args:
+      logits: float32 [..., classes].
+      labels: int32 [...].
+      weights: float32 [...]: 1 = counts, 0 = padding or without a label.
+
+    Returns:
+      dict of float32 scalars: `loss`, sum of weighted negative log-likelihoods (nats); `correct`,
+      weight of the right predictions; `weight`, the denominator of both.
+    """
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+    correct = tf.cast(tf.argmax(logits, axis=-1, output_type=labels.dtype) == labels, tf.float32)
+    return {
+        "loss": tf.reduce_sum(losses * weights),
+        "correct": tf.reduce_sum(correct * weights),
+        "weight": tf.reduce_sum(weights),
+    }
+
+
+def pretraining_sums(
+    outputs: dict[str, tf.Tensor], batch: dict[str, tf.Tensor]
+) -> dict[str, dict[str, tf.Tensor]]:
+    """Returns weighted_cross_entropy of both objectives.
+
+    `masked_lm` counts predicted pieces, `sentence_order` examples that have an order.
+
+    Args:
+      outputs: what AlbertForPreTraining returns.
+      batch: labels and weights: `masked_lm_ids`, `masked_lm_weights` [b, P];
+        `sentence_order_labels`, `sentence_order_weights` [b].
+    """
+    return {
+        objective: weighted_cross_entropy(
+            outputs[f"{objective}_logits"],
+            batch[labels],
+            batch[f"{objective}_weights"],
+        )
+        for objective, labels in (
+            ("masked_lm", "masked_lm_ids"),
+            ("sentence_order", "sentence_order_labels"),
+        )
+    }
+
+
+def pretraining_loss(
+    sums: dict[str, dict[str, tf.Tensor]], denominators: dict[str, tf.Tensor]
+) -> tf.Tensor:
+    """Returns masked-LM loss + sentence-order loss, each its sum over its denominator.
+
+    Args:
+      sums: pretraining_sums of this replica.
+      denominators: total weight of each objective over *all* replicas, so that the sum of the
+        replicas' losses is the mean over the global batch.
+
+    Source: the reference's run_pretraining (weights 1:1).
+    Deviation: it divides by (this replica's weight + 1e-5).
+    """
+    return tf.add_n(
+        [
+            tf.math.divide_no_nan(sums[objective]["loss"], denominators[objective])
+            for objective in ("masked_lm", "sentence_order")
+        ]
+    )
