@@ -37,8 +37,10 @@ def match_files(patterns: str | Sequence[str], flag_name: str) -> list[str]:
 
 
 def write_atomically(path: str, data: bytes | str) -> None:
-    """Writes `data` to `path` so that no reader ever sees half of it."""
+    """Writes `data` to `path` so that no reader ever sees half of it; makes its directory."""
     partial = partial_name(path)
+    if directory := os.path.dirname(path):
+        tf.io.gfile.makedirs(directory)
     with tf.io.gfile.GFile(partial, "wb") as file:
         file.write(data)
     tf.io.gfile.rename(partial, path, overwrite=True)

@@ -4,6 +4,16 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+PRETRAINING_OBJECTIVES = ("masked_lm", "sentence_order")
+
+
+def zero_sums(objectives: tuple[str, ...]) -> dict[str, dict[str, tf.Tensor]]:
+    """Returns what the sums of batches are added to: weighted_cross_entropy of no prediction."""
+    return {
+        objective: {name: tf.zeros([]) for name in ("loss", "correct", "weight")}
+        for objective in objectives
+    }
+
 
 def weighted_cross_entropy(
     logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor
@@ -42,16 +52,14 @@ def pretraining_sums(
       batch: labels and weights: `masked_lm_ids`, `masked_lm_weights` [b, P];
         `sentence_order_labels`, `sentence_order_weights` [b].
     """
+    labels = {"masked_lm": "masked_lm_ids", "sentence_order": "sentence_order_labels"}
     return {
         objective: weighted_cross_entropy(
             outputs[f"{objective}_logits"],
-            batch[labels],
+            batch[labels[objective]],
             batch[f"{objective}_weights"],
         )
-        for objective, labels in (
-            ("masked_lm", "masked_lm_ids"),
-            ("sentence_order", "sentence_order_labels"),
-        )
+        for objective in PRETRAINING_OBJECTIVES
     }
 
 
@@ -71,6 +79,6 @@ def pretraining_loss(
     return tf.add_n(
         [
             tf.math.divide_no_nan(sums[objective]["loss"], denominators[objective])
-            for objective in ("masked_lm", "sentence_order")
+            for objective in PRETRAINING_OBJECTIVES
         ]
     )

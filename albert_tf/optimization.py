@@ -96,3 +96,10 @@ def clip_by_global_norm(
     norm = tf.linalg.global_norm(gradients)
     gradients, _ = tf.clip_by_global_norm(gradients, max_norm, use_norm=norm)
     return gradients, norm
+
+
+def create_slots(optimizer: tf.keras.optimizers.Optimizer, model: tf.keras.Model) -> None:
+    """Creates the optimizer's step counter and moments before any checkpoint or loop needs them."""
+    # Keras has no public way; without it they would appear inside a compiled loop, which is an
+    # error, and a checkpoint restored before the first step would fill them late.
+    optimizer._create_all_weights(model.trainable_variables)

@@ -17,6 +17,15 @@ WORDS = (
 ).split()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def two_logical_cpus():
+    """Two devices for the tests of replicas, on any machine."""
+    import tensorflow as tf
+
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+
+
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """The directory of reference data beside the project."""

@@ -17,6 +17,9 @@ from albert_tf.models import AlbertForPreTraining
 
 CONFIG_FILE = "albert_config.json"
 
+# What TensorFlow raises for a checkpoint that is cut short, altered or of another model.
+UNREADABLE = (tf.errors.OpError, AssertionError, ValueError, LookupError, RuntimeError)
+
 
 def checkpoints_directory(model_dir: str) -> str:
     """Returns where a model directory keeps its checkpoints."""
@@ -60,11 +63,9 @@ def restore_weights(model: tf.keras.Model, checkpoint: str) -> None:
     try:
         status = tf.train.Checkpoint(model=model).restore(checkpoint)
         status.assert_existing_objects_matched().expect_partial()
-    except (AssertionError, ValueError) as error:
+    except UNREADABLE as error:
         reason = str(error).strip().splitlines()[0]
         raise ValueError(f"{checkpoint!r} does not hold this model's weights: {reason}") from error
-    except tf.errors.OpError as error:
-        raise ValueError(f"{checkpoint!r} cannot be read: {error.message}") from error
 
 
 def load_for_pretraining(path: str) -> tuple[AlbertForPreTraining, str]:

@@ -1,0 +1,140 @@
+"""Evaluates a pre-trained ALBERT on records that it was not trained on.
+
+Prints masked-LM loss and accuracy beside the accuracy of always guessing the most frequent piece on
+the same masks, and sentence-order accuracy with its 95 % interval. The masks are the same at every
+call. The figures are also kept in MODEL_DIR/evaluations.
+
+Examples:
+  python -m pipelines.evaluate --checkpoint=runs/base --record_dir=records
+  python -m pipelines.evaluate --checkpoint=runs/base/checkpoints/ckpt-5000 --record_dir=records
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+import numpy as np
+import tensorflow as tf
+from absl import flags
+
+from albert_tf import files, losses, metrics, program
+from albert_tf.checkpoints import model_directory
+from albert_tf.tokenization import AlbertTokenizer
+from pipelines.data.pretraining_dataset import ExampleOptions, evaluation_dataset
+from pipelines.data.records import Manifest
+from pipelines.training.progress import Progress
+
+FLAGS = flags.FLAGS
+flags.DEFINE_string(
+    "checkpoint", None, "A model directory or one of its checkpoints.", required=True
+)
+flags.DEFINE_string("record_dir", None, "Records of create_pretraining_data.", required=True)
+flags.DEFINE_enum("split", "heldout", ["heldout", "train"], "Which of the records.")
+flags.DEFINE_integer("max_seq_length", None, "Default: the records'.", lower_bound=8)
+flags.DEFINE_integer("batch_size", 64, "Examples at a time.", lower_bound=1)
+
+_MASK_SEED = 20200426
+
+
+def main(_) -> None:
+    """Reads the flags."""
+    result = evaluate(
+        checkpoint=FLAGS.checkpoint,
+        record_dir=FLAGS.record_dir,
+        split=FLAGS.split,
+        max_seq_length=FLAGS.max_seq_length,
+        batch_size=FLAGS.batch_size,
+    )
+    print(report(result))
+
+
+def evaluate(
+    *, checkpoint: str, record_dir: str, split: str, max_seq_length: int | None, batch_size: int
+) -> dict:
+    """Scores every example of a split once, or returns what an earlier call found.
+
+    Returns:
+      A dict of the figures that `report` words.
+    """
+    manifest = Manifest.read(record_dir)
+    model_dir, prefix = model_directory.find_checkpoint(checkpoint)
+    tokenizer = AlbertTokenizer.load(model_dir)
+    max_seq_length = max_seq_length or manifest.max_seq_length
+    manifest.check(tokenizer, max_seq_length)
+    question = {
+        "checkpoint": os.path.basename(prefix),
+        "records": manifest.fingerprint(),
+        "split": split,
+        "max_seq_length": max_seq_length,
+    }
+    kept = os.path.join(model_dir, "evaluations", f"{question['checkpoint']}-{split}.json")
+    if tf.io.gfile.exists(kept):
+        with tf.io.gfile.GFile(kept) as file:
+            result = json.loads(file.read())
+        if all(result.get(key) == value for key, value in question.items()):
+            print(f"evaluated before: {kept}")
+            return result
+
+    model, _ = model_directory.load_for_pretraining(prefix)
+    options = ExampleOptions(max_seq_length=max_seq_length, seed=_MASK_SEED)
+    dataset = evaluation_dataset(record_dir, split, options, tokenizer, batch_size)
+    examples = manifest.splits[split].examples
+    totals, targets = _sum_over(model, dataset, examples, batch_size)
+    order = totals["sentence_order"]
+    low, high = metrics.wilson_interval(float(order["correct"]), float(order["weight"]))
+    most_frequent = int(targets.argmax())
+    result = {
+        **question,
+        "examples": examples,
+        "masked_lm_predictions": int(totals["masked_lm"]["weight"]),
+        "sentence_order_predictions": int(order["weight"]),
+        **metrics.pretraining_metrics(totals),
+        "sentence_order_interval": [low, high],
+        "most_frequent_piece": tokenizer.id_to_piece(most_frequent),
+        "most_frequent_accuracy": float(targets[most_frequent] / max(targets.sum(), 1)),
+    }
+    files.write_atomically(kept, json.dumps(result, indent=2, ensure_ascii=False) + "\n")
+    print(f"kept in {kept}")
+    return result
+
+
+def _sum_over(model, dataset, examples: int, batch_size: int):
+    """Returns the sums over a dataset, and how often each piece was to be predicted, [V]."""
+
+    @tf.function
+    def score(batch):
+        counts = tf.math.bincount(
+            batch["masked_lm_ids"],
+            weights=batch["masked_lm_weights"],
+            minlength=model.config.vocab_size,
+        )
+        return losses.pretraining_sums(model(batch), batch), counts
+
+    totals, targets = losses.zero_sums(losses.PRETRAINING_OBJECTIVES), 0
+    with Progress("evaluating", examples, unit="example") as progress:
+        for batch_index, batch in enumerate(dataset, start=1):
+            sums, counts = score(batch)
+            totals = tf.nest.map_structure(tf.add, totals, sums)
+            targets = targets + counts.numpy().astype(np.float64)
+            progress.update(min(batch_index * batch_size, examples))
+    return totals, targets
+
+
+def report(result: dict) -> str:
+    """Words the figures of an evaluation."""
+    low, high = result["sentence_order_interval"]
+    baseline = result["most_frequent_accuracy"]
+    times = result["masked_lm_accuracy"] / baseline if baseline else float("inf")
+    return f"""{result["checkpoint"]} on {result["examples"]:,} {result["split"]} segments
+  masked LM       loss {result["masked_lm_loss"]:.4f} nats, accuracy \
+{100 * result["masked_lm_accuracy"]:.2f} % of {result["masked_lm_predictions"]:,} predictions
+  baseline        {100 * baseline:.2f} %: always guessing {result["most_frequent_piece"]!r} on the \
+same masks; the model has {times:.2f} times that
+  sentence order  loss {result["sentence_order_loss"]:.4f} nats, accuracy \
+{100 * result["sentence_order_accuracy"]:.2f} % of {result["sentence_order_predictions"]:,}, \
+95 % interval {100 * low:.2f} to {100 * high:.2f} %"""
+
+
+if __name__ == "__main__":
+    program.run(main)

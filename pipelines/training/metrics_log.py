@@ -1,0 +1,76 @@
+"""The curves of a run: metrics.jsonl, TensorBoard, and a picture."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import tensorflow as tf
+
+from albert_tf import files
+
+
+class MetricsLog:
+    """Writes scalars by step to MODEL_DIR/metrics.jsonl and MODEL_DIR/tensorboard.
+
+    Args:
+      model_dir: the run's directory.
+      step: where the run stands; what a killed run logged beyond it is taken back.
+    """
+
+    def __init__(self, model_dir: str, step: int):
+        self._path = os.path.join(model_dir, "metrics.jsonl")
+        kept = [entry for entry in read_metrics(model_dir) if entry["step"] <= step]
+        files.write_atomically(self._path, "".join(json.dumps(entry) + "\n" for entry in kept))
+        self._writer = tf.summary.create_file_writer(os.path.join(model_dir, "tensorboard"))
+
+    def write(self, step: int, scalars: dict[str, float]) -> None:
+        """Logs the scalars of one step."""
+        with tf.io.gfile.GFile(self._path, "a") as file:
+            file.write(json.dumps({"step": step, **scalars}) + "\n")
+        with self._writer.as_default(step):
+            for name, value in scalars.items():
+                tf.summary.scalar(name, value)
+        self._writer.flush()
+
+
+def read_metrics(model_dir: str) -> list[dict[str, float]]:
+    """Returns the entries of MODEL_DIR/metrics.jsonl; a line cut off by a kill is left out."""
+    path = os.path.join(model_dir, "metrics.jsonl")
+    if not tf.io.gfile.exists(path):
+        return []
+    with tf.io.gfile.GFile(path) as file:
+        lines = file.read().split("\n")
+    # Every whole line ends in a newline: what stands behind the last one was being written.
+    return [json.loads(line) for line in lines[:-1] if line]
+
+
+def draw_curves(model_dir: str) -> str:
+    """Draws loss, accuracies, learning rate and gradient norm; returns the PNG's path."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    entries = read_metrics(model_dir)
+    steps = [entry["step"] for entry in entries]
+    panels = (
+        ("masked-LM loss, nats", "masked_lm_loss"),
+        ("masked-LM accuracy", "masked_lm_accuracy"),
+        ("sentence-order loss, nats", "sentence_order_loss"),
+        ("sentence-order accuracy", "sentence_order_accuracy"),
+        ("learning rate", "learning_rate"),
+        ("gradient norm", "gradient_norm"),
+    )
+    figure, axes = pyplot.subplots(2, 3, figsize=(13, 7), constrained_layout=True)
+    for axis, (title, name) in zip(axes.T.flat, panels):
+        axis.plot(steps, [entry[name] for entry in entries], linewidth=1.2)
+        axis.set_title(title)
+        axis.set_xlabel("step")
+        axis.grid(alpha=0.3)
+    path = os.path.join(model_dir, "curves.png")
+    with tf.io.gfile.GFile(files.partial_name(path), "wb") as file:
+        figure.savefig(file, format="png", dpi=110)
+    tf.io.gfile.rename(files.partial_name(path), path, overwrite=True)
+    pyplot.close(figure)
+    return path

@@ -1,0 +1,78 @@
+"""How far a long job is: a bar on a terminal, plain lines in a log, with rate and time left."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import tqdm
+
+
+class Progress:
+    """Reports the progress of `total` units of work.
+
+    Args:
+      label: what is being done.
+      total: units in all.
+      done: units that an earlier run did.
+      unit: name of one unit.
+      seconds_between_lines: least time between two lines in a log.
+    """
+
+    def __init__(
+        self,
+        label: str,
+        total: int,
+        done: int = 0,
+        unit: str = "step",
+        seconds_between_lines: float = 10.0,
+    ):
+        self._label, self._total, self._unit = label, total, unit
+        self._first, self._done = done, done
+        self._started = self._last_line = time.monotonic()
+        self._seconds_between_lines = seconds_between_lines
+        self._bar = None
+        if sys.stderr.isatty():
+            self._bar = tqdm.tqdm(
+                desc=label, total=total, initial=done, unit=unit, dynamic_ncols=True
+            )
+
+    def update(self, done: int, detail: str = "") -> None:
+        """Says that `done` units are done in all; `detail` is printed behind."""
+        self._done = done
+        if self._bar is not None:
+            self._bar.set_postfix_str(detail, refresh=False)
+            self._bar.update(done - self._bar.n)
+            return
+        now = time.monotonic()
+        if done < self._total and now - self._last_line < self._seconds_between_lines:
+            return
+        self._last_line = now
+        rate = (done - self._first) / max(now - self._started, 1e-9)
+        left = duration((self._total - done) / rate) if rate else "?"
+        share = 100.0 * done / max(self._total, 1)
+        print(
+            f"{self._label}: {done:,}/{self._total:,} {self._unit}s ({share:.0f} %), "
+            f"{rate:,.1f} {self._unit}s/s, {left} left{'; ' + detail if detail else ''}",
+            file=sys.stderr,
+            flush=True,
+        )
+
+    def close(self) -> None:
+        """Ends the bar."""
+        if self._bar is not None:
+            self._bar.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+
+def duration(seconds: float) -> str:
+    """Returns a time span in words, like `2h05m`, `3m20s` or `8s`."""
+    seconds = round(seconds)
+    if seconds >= 3600:
+        return f"{seconds // 3600}h{seconds % 3600 // 60:02d}m"
+    return f"{seconds // 60}m{seconds % 60:02d}s" if seconds >= 60 else f"{seconds}s"
