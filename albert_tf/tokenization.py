@@ -1,0 +1,288 @@
+"""SentencePiece tokenization: one behaviour, in Python and in the TensorFlow graph."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import hashlib
+import json
+import math
+import operator
+import os
+import re
+import sys
+import unicodedata
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import sentencepiece
+import tensorflow as tf
+
+from albert_tf import files
+
+# The first pieces of every ALBERT vocabulary; the last three are control pieces, which never come
+# out of text.
+PAD, UNK, CLS, SEP, MASK = "<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"
+WORD_BOUNDARY = "\u2581"  # SentencePiece's mark of a space
+
+VOCABULARY_FILE = "spiece.model"
+TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
+
+# Characters without a space beyond which a text is taken for one that may have ties.
+_LONGEST_WORD = 64
+
+# Scripts written without spaces: there every piece is a word of its own. As in character names.
+_SCRIPTS_WITHOUT_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR")
+
+
+def preprocess(text: str, do_lower_case: bool) -> str:
+    """Prepares text for SentencePiece: single spaces, no accents, lower case if asked.
+
+    Source: the reference's tokenization.preprocess_text.
+    """
+    text = " ".join(text.split())
+    if not text.isascii():
+        text = unicodedata.normalize("NFKD", text)
+        text = "".join(c for c in text if not unicodedata.combining(c))
+    return text.lower() if do_lower_case else text
+
+
+class AlbertTokenizer:
+    """Text to piece ids with a SentencePiece model, without special pieces.
+
+    Pieces that end in a digit and a comma are split once more (`▁2010,` -> `▁2010` `,`), as the
+    published models' were.
+
+    Source: the reference's tokenization.FullTokenizer and encode_pieces.
+    Deviation: `3.0,` becomes `▁3 . 0 ,`; under Python 3 the reference leaves a stray boundary
+    mark (`▁3 . ▁0 ,`) because it compares a string with bytes.
+
+    Args:
+      spm_model_file: a SentencePiece model with ALBERT's control pieces.
+      do_lower_case: lower-case the text, as the published English models do.
+
+    Raises:
+      ValueError: if the file is no such model.
+    """
+
+    def __init__(self, spm_model_file: str, do_lower_case: bool = True):
+        if not tf.io.gfile.exists(spm_model_file):
+            raise ValueError(f"no SentencePiece model at {spm_model_file!r}")
+        with tf.io.gfile.GFile(spm_model_file, "rb") as file:
+            self.model_bytes = file.read()
+        self.do_lower_case = do_lower_case
+        self._processor = sentencepiece.SentencePieceProcessor()
+        try:
+            self._processor.LoadFromSerializedProto(self.model_bytes)
+            self.vocab_size = self._processor.vocab_size()
+        except RuntimeError:
+            self.vocab_size = 0
+        if not self.vocab_size:
+            raise ValueError(
+                f"{spm_model_file!r} is not a SentencePiece model: expected the .model file that "
+                "pipelines.train_vocab writes (not its .vocab)"
+            )
+        pieces = [self._processor.id_to_piece(i) for i in range(self.vocab_size)]
+        missing = [piece for piece in (PAD, UNK, CLS, SEP, MASK) if piece not in pieces]
+        if missing:
+            raise ValueError(
+                f"the vocabulary {spm_model_file!r} lacks {', '.join(missing)}: train one with "
+                "pipelines.train_vocab, or with these as control symbols"
+            )
+        self._pieces = pieces
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = map(
+            self._processor.piece_to_id, (PAD, UNK, CLS, SEP, MASK)
+        )
+        self.sha256 = hashlib.sha256(self.model_bytes).hexdigest()
+
+    @classmethod
+    def load(cls, directory: str) -> AlbertTokenizer:
+        """Reads a tokenizer from the directory of a model."""
+        path = os.path.join(directory, TOKENIZER_CONFIG_FILE)
+        do_lower_case = True
+        if tf.io.gfile.exists(path):
+            with tf.io.gfile.GFile(path) as file:
+                do_lower_case = json.loads(file.read()).get("do_lower_case", True)
+        return cls(os.path.join(directory, VOCABULARY_FILE), do_lower_case)
+
+    def save(self, directory: str) -> None:
+        """Writes spiece.model and tokenizer_config.json into the directory of a model."""
+        settings = json.dumps({"do_lower_case": self.do_lower_case}) + "\n"
+        files.write_atomically(os.path.join(directory, VOCABULARY_FILE), self.model_bytes)
+        files.write_atomically(os.path.join(directory, TOKENIZER_CONFIG_FILE), settings)
+
+    def preprocess(self, text: str) -> str:
+        """Returns the text that SentencePiece gets to see."""
+        return preprocess(text, self.do_lower_case)
+
+    def encode(self, text: str) -> list[int]:
+        """Returns the piece ids of a text, special pieces not included."""
+        return self.encode_batch([text])[0]
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Returns the piece ids of several texts: faster than one by one."""
+        texts = [self.preprocess(text) for text in texts]
+        # One thread: the jobs that tokenize much run one process per core.
+        encoded = self._processor.encode(texts, num_threads=1)
+        ties = [i for i, text in enumerate(texts) if self._may_tie(text, encoded[i])]
+        if ties:
+            in_graph = self._sentencepiece_in_graph.tokenize([texts[i] for i in ties]).to_list()
+            for i, ids in zip(ties, in_graph):
+                encoded[i] = ids
+        splits = self.digit_comma_splits
+        return [ids if splits.keys().isdisjoint(ids) else _replace(ids, splits) for ids in encoded]
+
+    def _may_tie(self, text: str, ids: list[int]) -> bool:
+        """Tells whether segmentations of equal score may exist (`e ee` and `ee e` for `eee`).
+
+        There the releases of SentencePiece choose differently, and tensorflow-text holds an older
+        one than the Python package: such text, rare outside of noise, is left to tensorflow-text.
+        """
+        roots = [self._repeated_roots[i] for i in ids]
+        return any(map(operator.eq, roots, roots[1:])) or (
+            len(text) > _LONGEST_WORD and any(len(word) > _LONGEST_WORD for word in text.split(" "))
+        )
+
+    @functools.cached_property
+    def _repeated_roots(self) -> list[float]:
+        """For each piece the number of the string that it repeats (`ee` and `e` repeat `e`).
+
+        Two pieces commute if they repeat the same string. nan, which equals nothing, where no
+        other piece does.
+        """
+        roots = [piece[: (piece + piece).find(piece, 1)] for piece in self._pieces]
+        counts = collections.Counter(roots)
+        numbers = {root: float(number) for number, root in enumerate(counts)}
+        return [numbers[root] if counts[root] > 1 else math.nan for root in roots]
+
+    @functools.cached_property
+    def _sentencepiece_in_graph(self):
+        # Here and not above: its operation library is large and most jobs do without it.
+        import tensorflow_text
+
+        return tensorflow_text.SentencepieceTokenizer(model=self.model_bytes, out_type=tf.int32)
+
+    def id_to_piece(self, piece_id: int) -> str:
+        """Returns the text of a piece."""
+        return self._pieces[piece_id]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Returns text for reading: pieces joined, boundary marks as spaces."""
+        return "".join(self._pieces[i] for i in ids).replace(WORD_BOUNDARY, " ").strip()
+
+    @functools.cached_property
+    def digit_comma_splits(self) -> dict[int, list[int]]:
+        """Pieces that end in a digit and a comma, and what stands in their place."""
+        splits = {}
+        for piece_id, piece in enumerate(self._pieces):
+            if not re.search(r"\d,$", piece):
+                continue
+            parts = self._processor.encode(piece[:-1].replace(WORD_BOUNDARY, ""), out_type=str)
+            if not piece.startswith(WORD_BOUNDARY) and parts[0].startswith(WORD_BOUNDARY):
+                parts = [parts[0][1:], *parts[1:]] if len(parts[0]) > 1 else parts[1:]
+            splits[piece_id] = [self._processor.piece_to_id(part) for part in [*parts, ","]]
+        return splits
+
+    def word_starts(self) -> np.ndarray:
+        """Tells which pieces begin a word, for masking whole words: bool [vocab_size].
+
+        A piece begins a word if it starts with the boundary mark, holds no letter or digit, or
+        belongs to a script without spaces; others continue the word before them, in any script.
+
+        Deviation: the reference lets every piece with a character outside [A-Za-z] begin a word,
+        which leaves no whole words in other scripts and numbers.
+        """
+        processor = self._processor
+
+        def begins(piece_id: int, piece: str) -> bool:
+            if processor.is_byte(piece_id):
+                return not 0x80 <= int(piece[1:-1], 16) < 0xC0  # UTF-8 continuation bytes
+            if piece.startswith(WORD_BOUNDARY) or processor.is_control(piece_id):
+                return True
+            if processor.is_unknown(piece_id):
+                return True
+            # Letters, marks and numbers of any script.
+            wordlike = any(unicodedata.category(c)[0] in "LMN" for c in piece)
+            return not wordlike or unicodedata.name(piece[0], "").startswith(
+                _SCRIPTS_WITHOUT_SPACES
+            )
+
+        return np.array([begins(i, piece) for i, piece in enumerate(self._pieces)])
+
+    def replacement_ids(self) -> np.ndarray:
+        """Returns the pieces that may stand in for a masked one: int32, no control or bytes."""
+        is_special = (
+            self._processor.is_control,
+            self._processor.is_unknown,
+            self._processor.is_unused,
+            self._processor.is_byte,
+        )
+        ids = [i for i in range(self.vocab_size) if not any(test(i) for test in is_special)]
+        return np.array([i for i in ids if i != self.pad_id], np.int32)
+
+    def in_graph(self) -> InGraphTokenizer:
+        """Returns the same tokenizer as a part of a TensorFlow graph."""
+        return InGraphTokenizer(self)
+
+
+def _replace(ids: list[int], splits: dict[int, list[int]]) -> list[int]:
+    return [part for i in ids for part in splits.get(i, (i,))]
+
+
+class InGraphTokenizer(tf.Module):
+    """AlbertTokenizer.encode as TensorFlow operations; a SavedModel holds the vocabulary."""
+
+    def __init__(self, tokenizer: AlbertTokenizer):
+        super().__init__(name="tokenizer")
+        import tensorflow_text
+
+        self._normalize_utf8 = tensorflow_text.normalize_utf8
+        self._sentencepiece = tokenizer._sentencepiece_in_graph
+        self._do_lower_case = tokenizer.do_lower_case
+        self._splits = None
+        if tokenizer.digit_comma_splits:
+            rows = [tokenizer.digit_comma_splits.get(i, [i]) for i in range(tokenizer.vocab_size)]
+            self._splits = tf.ragged.constant(rows, dtype=tf.int32, row_splits_dtype=tf.int64)
+
+    def __call__(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        """Tokenizes texts.
+
+        Args:
+          texts: string [batch], UTF-8; bytes that are none become U+FFFD.
+
+        Returns:
+          int32 [batch, (pieces)], special pieces not included.
+        """
+        texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
+        texts = tf.strings.regex_replace(texts, _character_class(str.isspace) + "+", " ")
+        texts = tf.strings.strip(texts)
+        texts = self._normalize_utf8(texts, "NFKD")
+        texts = tf.strings.regex_replace(texts, _character_class(unicodedata.combining), "")
+        if self._do_lower_case:
+            # tf.strings.lower ends a text at its first NUL: a non-character stands in for it.
+            texts = tf.strings.regex_replace(texts, "\\x{0}", "\U0010ffff")
+            texts = tf.strings.lower(texts, encoding="utf-8")
+            texts = tf.strings.regex_replace(texts, "\\x{10ffff}", "\0")
+        pieces = self._sentencepiece.tokenize(texts)
+        if self._splits is None:
+            return pieces
+        # Every piece becomes a row of one or more; rows then belong to their piece's text.
+        rows = tf.gather(self._splits, pieces.flat_values)
+        row_splits = tf.gather(rows.row_splits, pieces.row_splits)
+        return tf.RaggedTensor.from_row_splits(rows.flat_values, row_splits)
+
+
+@functools.cache
+def _character_class(test) -> str:
+    """Returns the regular expression of one character for which `test` holds in Python.
+
+    RE2's own classes differ: \\p{Mn} is not combining() != 0, \\s is ASCII.
+    """
+    ranges: list[list[int]] = []
+    for code in range(sys.maxunicode + 1):
+        if test(chr(code)):
+            if ranges and ranges[-1][1] == code - 1:
+                ranges[-1][1] = code
+            else:
+                ranges.append([code, code])
+    return "[" + "".join(f"\\x{{{low:x}}}-\\x{{{high:x}}}" for low, high in ranges) + "]"
