@@ -28,8 +28,10 @@ WORD_BOUNDARY = "\u2581"  # SentencePiece's mark of a space
 VOCABULARY_FILE = "spiece.model"
 TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
 
-# Characters without a space beyond which a text is taken for one that may have ties.
+# Beyond these a text is taken for one that may have ties: characters without a space; pieces (a
+# long sum of float32 scores rounds small differences away: 1 text of 1,000 words in 600 has one).
 _LONGEST_WORD = 64
+_LONGEST_TEXT = 512
 
 # Scripts written without spaces: there every piece is a word of its own. As in character names.
 _SCRIPTS_WITHOUT_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR")
@@ -66,7 +68,7 @@ class AlbertTokenizer:
     """
 
     def __init__(self, spm_model_file: str, do_lower_case: bool = True):
-        if not tf.io.gfile.exists(spm_model_file):
+        if not tf.io.gfile.exists(spm_model_file) or tf.io.gfile.isdir(spm_model_file):
             raise ValueError(f"no SentencePiece model at {spm_model_file!r}")
         with tf.io.gfile.GFile(spm_model_file, "rb") as file:
             self.model_bytes = file.read()
@@ -97,12 +99,23 @@ class AlbertTokenizer:
 
     @classmethod
     def load(cls, directory: str) -> AlbertTokenizer:
-        """Reads a tokenizer from the directory of a model."""
+        """Reads a tokenizer from the directory of a model.
+
+        Without a tokenizer_config.json the text is lower-cased, as for the published models.
+
+        Raises:
+          ValueError: if the files are not what `save` writes.
+        """
         path = os.path.join(directory, TOKENIZER_CONFIG_FILE)
         do_lower_case = True
         if tf.io.gfile.exists(path):
             with tf.io.gfile.GFile(path) as file:
-                do_lower_case = json.loads(file.read()).get("do_lower_case", True)
+                try:
+                    do_lower_case = json.loads(file.read()).get("do_lower_case", True)
+                except (AttributeError, ValueError):
+                    raise ValueError(
+                        f'{path!r} is not a JSON object: expected {{"do_lower_case": true}}'
+                    ) from None
         return cls(os.path.join(directory, VOCABULARY_FILE), do_lower_case)
 
     def save(self, directory: str) -> None:
@@ -138,10 +151,12 @@ class AlbertTokenizer:
         There the releases of SentencePiece choose differently, and tensorflow-text holds an older
         one than the Python package: such text, rare outside of noise, is left to tensorflow-text.
         """
+        if len(ids) > _LONGEST_TEXT:
+            return True
+        if len(text) > _LONGEST_WORD and max(map(len, text.split(" "))) > _LONGEST_WORD:
+            return True
         roots = [self._repeated_roots[i] for i in ids]
-        return any(map(operator.eq, roots, roots[1:])) or (
-            len(text) > _LONGEST_WORD and any(len(word) > _LONGEST_WORD for word in text.split(" "))
-        )
+        return any(map(operator.eq, roots, roots[1:]))
 
     @functools.cached_property
     def _repeated_roots(self) -> list[float]:
@@ -188,9 +203,11 @@ class AlbertTokenizer:
 
         A piece begins a word if it starts with the boundary mark, holds no letter or digit, or
         belongs to a script without spaces; others continue the word before them, in any script.
+        Of byte pieces, those begin a word that begin a UTF-8 character.
 
         Deviation: the reference lets every piece with a character outside [A-Za-z] begin a word,
-        which leaves no whole words in other scripts and numbers.
+        which leaves no whole words in other scripts and numbers; and punctuation of several
+        characters (`...`) continue one.
         """
         processor = self._processor
 
@@ -230,7 +247,11 @@ def _replace(ids: list[int], splits: dict[int, list[int]]) -> list[int]:
 
 
 class InGraphTokenizer(tf.Module):
-    """AlbertTokenizer.encode as TensorFlow operations; a SavedModel holds the vocabulary."""
+    """AlbertTokenizer.encode as TensorFlow operations; a SavedModel holds the vocabulary.
+
+    Deviation: TensorFlow's tables are of Unicode 12 and 13, Python's may be newer: 275 rare
+    characters added since keep their case and form here.
+    """
 
     def __init__(self, tokenizer: AlbertTokenizer):
         super().__init__(name="tokenizer")
@@ -253,23 +274,28 @@ class InGraphTokenizer(tf.Module):
         Returns:
           int32 [batch, (pieces)], special pieces not included.
         """
-        texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
-        texts = tf.strings.regex_replace(texts, _character_class(str.isspace) + "+", " ")
-        texts = tf.strings.strip(texts)
-        texts = self._normalize_utf8(texts, "NFKD")
-        texts = tf.strings.regex_replace(texts, _character_class(unicodedata.combining), "")
-        if self._do_lower_case:
-            # tf.strings.lower ends a text at its first NUL: a non-character stands in for it.
-            texts = tf.strings.regex_replace(texts, "\\x{0}", "\U0010ffff")
-            texts = tf.strings.lower(texts, encoding="utf-8")
-            texts = tf.strings.regex_replace(texts, "\\x{10ffff}", "\0")
-        pieces = self._sentencepiece.tokenize(texts)
+        pieces = self._sentencepiece.tokenize(self.preprocess(texts))
         if self._splits is None:
             return pieces
         # Every piece becomes a row of one or more; rows then belong to their piece's text.
         rows = tf.gather(self._splits, pieces.flat_values)
         row_splits = tf.gather(rows.row_splits, pieces.row_splits)
         return tf.RaggedTensor.from_row_splits(rows.flat_values, row_splits)
+
+    def preprocess(self, texts: tf.Tensor) -> tf.Tensor:
+        """AlbertTokenizer.preprocess in the graph: string [batch] to string [batch]."""
+        texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
+        texts = tf.strings.regex_replace(texts, _character_class(str.isspace) + "+", " ")
+        texts = tf.strings.strip(texts)
+        texts = self._normalize_utf8(texts, "NFKD")
+        texts = tf.strings.regex_replace(texts, _character_class(unicodedata.combining), "")
+        if self._do_lower_case:
+            # tf.strings.lower ends a text at its first NUL: a line feed stands in for it, which no
+            # longer occurs here.
+            texts = tf.strings.regex_replace(texts, "\\x{0}", "\n")
+            texts = tf.strings.lower(texts, encoding="utf-8")
+            texts = tf.strings.regex_replace(texts, "\n", "\0")
+        return texts
 
 
 @functools.cache

@@ -15,7 +15,6 @@ _BLOCK_BYTES = 1 << 20
 # gives the same parts wherever reading began.
 _MAX_LINE_BYTES = 1 << 20
 
-_UTF8_BOM = b"\xef\xbb\xbf"
 _UTF16_BOMS = (b"\xff\xfe", b"\xfe\xff")
 
 
@@ -71,7 +70,7 @@ def read_documents(
     Raises:
       ValueError: as `read_lines`.
     """
-    assert 0 <= begin and (end is None or begin < end), (begin, end)
+    assert begin >= 0 and (end is None or begin < end), (begin, end)
     document = None  # the offset of the document we are in
     is_ours = begin == 0
     # One byte before the range tells whether a line begins with it: what is read from there up to
@@ -106,7 +105,7 @@ def _decode(
 ) -> str | None:
     """Returns the text of a line without its end, or None if it is to be left out."""
     try:
-        return line.decode("utf-8").rstrip("\r\n")
+        text = line.decode("utf-8").rstrip("\r\n")
     except UnicodeDecodeError as error:
         if on_decode_error == "skip":
             if counts is not None:
@@ -117,6 +116,7 @@ def _decode(
             f"({error.reason}); convert the file, for example with iconv, or pass "
             "--on_decode_error=skip to leave such lines out"
         ) from error
+    return text if offset else text.removeprefix("\ufeff")  # the byte order mark
 
 
 def _line_number(path: str, offset: int) -> int:
@@ -175,7 +175,7 @@ def _long_line_parts(line: bytes) -> Iterator[bytes]:
 
 
 def _read_blocks(path: str, begin: int) -> Iterator[bytes]:
-    """Yields the bytes of a file from `begin` on; a byte order mark at its start is blanked out.
+    """Yields the bytes of a file from `begin` on.
 
     Raises:
       ValueError: for UTF-16 text or a damaged .gz file.
@@ -183,17 +183,12 @@ def _read_blocks(path: str, begin: int) -> Iterator[bytes]:
     with tf.io.gfile.GFile(path, "rb") as file:
         stream = gzip.GzipFile(fileobj=file) if is_compressed(path) else file
         try:
-            head = stream.read(len(_UTF8_BOM))
-            if head.startswith(_UTF16_BOMS):
+            if stream.read(2) in _UTF16_BOMS:
                 raise ValueError(
                     f"{path}: this is UTF-16 text; convert the file to UTF-8, for example with "
                     "iconv -f UTF-16 -t UTF-8"
                 )
-            if begin:
-                stream.seek(begin)
-            else:
-                # Spaces keep the offsets; lines are stripped or split into words later on.
-                yield b"   " if head == _UTF8_BOM else head
+            stream.seek(begin)
             while block := stream.read(_BLOCK_BYTES):
                 yield block
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:

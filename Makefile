@@ -1,0 +1,59 @@
+# make demo   raw text to an answer of the served model, on a corpus that every installation has
+# make test   the tests; `make test-slow` the longer ones
+
+# The first Python that TensorFlow 2.15 exists for.
+PYTHON ?= $(shell for python in python3.11 python3.10 python3.9 python3 python; do \
+	$$python -c 'import sys; sys.exit(not (3, 9) <= sys.version_info[:2] <= (3, 11))' 2>/dev/null \
+	&& echo $$python && break; done)
+BIN := .venv/bin
+RUN := $(BIN)/python -m
+
+.PHONY: demo test test-slow lint lock clean
+
+demo: $(BIN)/installed
+	@echo "== 1/6 corpus: prose of this installation's own documentation -> demo/corpus.txt"
+	@$(RUN) pipelines.data.demo_corpus --output_file=demo/corpus.txt
+	@echo "== 2/6 vocabulary: SentencePiece -> demo/vocabulary.model"
+	@$(RUN) pipelines.train_vocab --flagfile=pipelines/recipes/demo_vocabulary.flags
+	@echo "== 3/6 records: tokenised once, masked on the fly -> demo/records"
+	@$(RUN) pipelines.create_pretraining_data --flagfile=pipelines/recipes/demo_records.flags
+	@echo "== 4/6 pre-training -> demo/model"
+	@$(RUN) pipelines.pretrain --flagfile=pipelines/recipes/demo.flags
+	@echo "== 5/6 evaluation on held-out documents -> demo/model/evaluations"
+	@$(RUN) pipelines.evaluate --checkpoint=demo/model --record_dir=demo/records
+	@echo "== 6/6 export for TF Serving -> demo/export"
+	@$(RUN) export.export_saved_model --checkpoint=demo/model --output=demo/export
+	@echo "== the exported model answers raw text (export.ask)"
+	@$(RUN) export.ask --saved_model=demo/export --flagfile=pipelines/recipes/demo_questions.flags
+	@echo "curves       demo/model/curves.png"
+	@echo "TensorBoard  $(BIN)/tensorboard --logdir demo/model/tensorboard"
+
+test: $(BIN)/installed
+	$(RUN) ruff check .
+	$(RUN) ruff format --check .
+	$(RUN) pytest -n 2 --dist loadfile
+
+test-slow: $(BIN)/installed
+	$(RUN) pytest -m slow
+
+lint: $(BIN)/installed
+	$(RUN) ruff check --fix .
+	$(RUN) ruff format .
+
+# The environment; made again when the locked set changes.
+$(BIN)/installed: requirements.txt
+	@version=$$($(or $(PYTHON),false) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null); \
+	case "$$version" in 3.9|3.10|3.11) ;; *) \
+	echo "error: albert_tf needs Python 3.9, 3.10 or 3.11 (TensorFlow 2.15 exists for no other), found $(or $(PYTHON),$$(python3 --version 2>/dev/null || echo none)): install python3.11 with its venv module and call make PYTHON=python3.11" >&2; exit 2;; esac
+	@echo "== environment: the packages of requirements.txt -> .venv (some 600 MB, once)"
+	@$(PYTHON) -m venv .venv || { echo "error: $(PYTHON) has no venv module: install it (Debian: apt install python3-venv)" >&2; exit 2; }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	@touch $@
+
+# Resolved for Python 3.9 to 3.11 on every platform; needs uv.
+lock:
+	uv pip compile --quiet --universal --python-version 3.9 --no-emit-index-url \
+		--custom-compile-command "make lock" requirements.in -o requirements.txt
+
+clean:
+	rm -rf demo

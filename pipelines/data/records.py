@@ -1,0 +1,172 @@
+"""Segment records: what one record holds, and the manifest that says what a directory holds.
+
+A record directory holds `train-00003-of-00012.tfrecord` and `heldout-00003-of-00012.tfrecord`
+(uncompressed tf.train.Example) and `manifest.json`, which is written last. A record is one
+contiguous chunk of one document, tokenized once, unpadded, without special pieces:
+
+  input_ids        int64 [n], 1 <= n <= max_seq_length - 3: pieces
+  sentence_starts  int64 [m], first 0, increasing, all < n: the first piece of each sentence
+  document_offset  int64 [1]: the byte of its source file at which the document begins
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+from albert_tf import files
+from albert_tf.tokenization import AlbertTokenizer
+
+MANIFEST_FILE = "manifest.json"
+SPLITS = ("train", "heldout")
+
+# What tf.io.parse_example wants to know.
+SEGMENT_FEATURES = {
+    "input_ids": tf.io.RaggedFeature(tf.int64),
+    "sentence_starts": tf.io.RaggedFeature(tf.int64),
+    "document_offset": tf.io.FixedLenFeature([1], tf.int64),
+}
+
+
+def serialize_segment(
+    input_ids: Sequence[int], sentence_starts: Sequence[int], document_offset: int
+) -> bytes:
+    """Returns the bytes of one record."""
+    example = tf.train.Example()
+    feature = example.features.feature
+    feature["input_ids"].int64_list.value.extend(input_ids)
+    feature["sentence_starts"].int64_list.value.extend(sentence_starts)
+    feature["document_offset"].int64_list.value.append(document_offset)
+    # The order of features is otherwise free, and the shard's checksum with it.
+    return example.SerializeToString(deterministic=True)
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One file of records, made of the documents that belong to bytes [begin, end) of `source`."""
+
+    file: str  # in the record directory
+    source: str
+    begin: int
+    end: int
+    examples: int
+    pieces: int
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Split:
+    """The shards of one split, in order; none is empty."""
+
+    shards: tuple[Shard, ...]
+
+    @property
+    def examples(self) -> int:
+        """Records in all shards."""
+        return sum(shard.examples for shard in self.shards)
+
+    @property
+    def pieces(self) -> int:
+        """Pieces in all records."""
+        return sum(shard.pieces for shard in self.shards)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a record directory holds and how it was made. Its counts are over both splits."""
+
+    max_seq_length: int
+    short_seq_prob: float
+    heldout_fraction: float
+    seed: int
+    vocab_sha256: str
+    vocab_size: int
+    do_lower_case: bool
+    code_version: str
+    documents: int
+    sentences: int
+    pieces: int
+    skipped_lines: int
+    splits: dict[str, Split]
+
+    @classmethod
+    def read(cls, record_dir: str) -> Manifest:
+        """Reads the manifest of a record directory.
+
+        Raises:
+          ValueError: if there is none, or it is none of ours.
+        """
+        path = os.path.join(record_dir, MANIFEST_FILE)
+        if not tf.io.gfile.exists(path):
+            raise ValueError(
+                f"no {MANIFEST_FILE} in {record_dir!r}: not a directory of finished records; "
+                "pipelines.create_pretraining_data writes it at its end"
+            )
+        with tf.io.gfile.GFile(path) as file:
+            text = file.read()
+        try:
+            values = json.loads(text)
+            if values.pop("format") != "segments":
+                raise ValueError("not of format 'segments'")
+            splits = {
+                name: Split(tuple(Shard(**shard) for shard in values["splits"][name]["shards"]))
+                for name in SPLITS
+            }
+            return cls(**{**values, "splits": splits})
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise ValueError(f"{path}: not a manifest of segment records ({error})") from error
+
+    def write(self, record_dir: str) -> None:
+        """Writes manifest.json, which makes the records of the directory count."""
+        values = {"format": "segments", **dataclasses.asdict(self)}
+        values["splits"] = {
+            name: {
+                "examples": split.examples,
+                "pieces": split.pieces,
+                "shards": [dataclasses.asdict(shard) for shard in split.shards],
+            }
+            for name, split in self.splits.items()
+        }
+        text = json.dumps(values, indent=1, ensure_ascii=False) + "\n"
+        files.write_atomically(os.path.join(record_dir, MANIFEST_FILE), text)
+
+    def split(self, name: str) -> list[Shard]:
+        """Returns the shards of "train" or "heldout"."""
+        return list(self.splits[name].shards)
+
+    def fingerprint(self) -> str:
+        """Returns a hash of the records themselves, wherever they lie and came from."""
+        shards = [(name, shard.file, shard.sha256) for name in SPLITS for shard in self.split(name)]
+        return hashlib.sha256(json.dumps(shards).encode()).hexdigest()
+
+    def check(self, tokenizer: AlbertTokenizer, max_seq_length: int) -> None:
+        """Makes sure that the records suit a tokenizer and a length of examples.
+
+        Raises:
+          ValueError: if they were made with another vocabulary or letter case, or are longer.
+        """
+        if tokenizer.sha256 != self.vocab_sha256:
+            raise ValueError(
+                f"the records were made with another vocabulary (of {self.vocab_size} pieces, "
+                f"SHA-256 {self.vocab_sha256[:12]}…) than the one given (of "
+                f"{tokenizer.vocab_size}, {tokenizer.sha256[:12]}…): give that one, or make "
+                "records anew with pipelines.create_pretraining_data"
+            )
+        if tokenizer.do_lower_case != self.do_lower_case:
+            raise ValueError(
+                f"the records were made with do_lower_case={self.do_lower_case}, but the "
+                f"tokenizer has do_lower_case={tokenizer.do_lower_case}"
+            )
+        if self.max_seq_length > max_seq_length:
+            raise ValueError(
+                f"the records were made for max_seq_length {self.max_seq_length} and do not fit "
+                f"into {max_seq_length}: raise it, or make shorter records with "
+                "pipelines.create_pretraining_data"
+            )

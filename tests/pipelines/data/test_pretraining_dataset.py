@@ -1,0 +1,202 @@
+"""Order and randomness of training: functions of (seed, epoch, position) and nothing else."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from albert_tf.tokenization import AlbertTokenizer
+from pipelines.data import pretraining_dataset as under_test
+from pipelines.data import records
+from pipelines.data.pretraining_dataset import (
+    ExampleOptions,
+    evaluation_dataset,
+    pretraining_dataset,
+    shuffled_groups,
+)
+
+COUNTS = {"train": [7, 0, 13, 3], "heldout": [5, 6]}
+OPTIONS = ExampleOptions(max_seq_length=24, seed=77)
+GLOBAL_BATCH = 4
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_vocabulary):
+    return AlbertTokenizer(str(tiny_vocabulary))
+
+
+@pytest.fixture(scope="module")
+def record_dir(tmp_path_factory, tokenizer):
+    """Records whose first two pieces number them."""
+    directory = tmp_path_factory.mktemp("records")
+    rng = np.random.default_rng(5)
+    number, splits = 0, {}
+    for split, counts in COUNTS.items():
+        shards = []
+        for index, count in enumerate(counts):
+            name = f"{split}-{index:05d}-of-{len(counts):05d}.tfrecord"
+            with tf.io.TFRecordWriter(str(directory / name)) as writer:
+                for _ in range(count):
+                    pieces = rng.integers(20, 100, rng.integers(6, 20)).tolist()
+                    pieces[0] = 110 + number
+                    starts = [0, *sorted(rng.choice(range(1, 6), 2, replace=False).tolist())]
+                    writer.write(records.serialize_segment(pieces, starts, number))
+                    number += 1
+            shards.append(records.Shard(name, "corpus.txt", 0, 1, count, count * 9, 1, name))
+        splits[split] = records.Split(tuple(shards))
+    records.Manifest(
+        max_seq_length=24,
+        short_seq_prob=0.1,
+        heldout_fraction=0.1,
+        seed=1,
+        vocab_sha256=tokenizer.sha256,
+        vocab_size=tokenizer.vocab_size,
+        do_lower_case=True,
+        code_version="0",
+        documents=3,
+        sentences=9,
+        pieces=99,
+        skipped_lines=0,
+        splits=splits,
+    ).write(str(directory))
+    return str(directory)
+
+
+def take(dataset, count):
+    return [
+        {name: value.numpy() for name, value in batch.items()}
+        for batch in itertools.islice(dataset, count)
+    ]
+
+
+def assert_equal(ours, theirs):
+    assert len(ours) == len(theirs)
+    for a, b in zip(ours, theirs):
+        assert a.keys() == b.keys()
+        for name in a:
+            np.testing.assert_array_equal(a[name], b[name], err_msg=name)
+
+
+def numbers(batches):
+    """Returns which record each row is of: its numbering piece is in the ids or masked."""
+    found = []
+    for batch in batches:
+        for row in range(len(batch["input_mask"])):
+            ids = batch["input_word_ids"][row].copy()
+            count = int(batch["masked_lm_weights"][row].sum())
+            positions = batch["masked_lm_positions"][row][:count]
+            ids[positions] = batch["masked_lm_ids"][row][:count]
+            found.extend((ids[ids >= 110] - 110).tolist())
+    return found
+
+
+def test_contract(record_dir, tokenizer):
+    dataset = pretraining_dataset(record_dir, OPTIONS, tokenizer, GLOBAL_BATCH)
+    length, predictions = 24, 4  # ceil(0.15 * 24)
+    assert {
+        name: (spec.shape.as_list(), spec.dtype) for name, spec in dataset.element_spec.items()
+    } == {
+        "input_word_ids": ([GLOBAL_BATCH, length], tf.int32),
+        "input_mask": ([GLOBAL_BATCH, length], tf.int32),
+        "input_type_ids": ([GLOBAL_BATCH, length], tf.int32),
+        "masked_lm_positions": ([GLOBAL_BATCH, predictions], tf.int32),
+        "masked_lm_ids": ([GLOBAL_BATCH, predictions], tf.int32),
+        "masked_lm_weights": ([GLOBAL_BATCH, predictions], tf.float32),
+        "sentence_order_labels": ([GLOBAL_BATCH], tf.int32),
+        "sentence_order_weights": ([GLOBAL_BATCH], tf.float32),
+    }
+    for batch in take(dataset, 5):
+        assert (batch["input_word_ids"][:, 0] == tokenizer.cls_id).all()
+        seps = (batch["input_word_ids"] == tokenizer.sep_id).sum(axis=1)
+        assert (seps == 1 + batch["sentence_order_weights"]).all()
+
+
+def test_each_epoch_is_another_permutation(record_dir, tokenizer):
+    # 23 records in batches of 4: batches run across the ends of epochs.
+    seen = numbers(take(pretraining_dataset(record_dir, OPTIONS, tokenizer, 4), 23))
+    epochs = [seen[i : i + 23] for i in range(0, 92, 23)]
+    assert all(sorted(epoch) == list(range(23)) for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) == 4
+
+
+def test_masks_are_fresh_in_every_epoch(record_dir, tokenizer):
+    batches = take(pretraining_dataset(record_dir, OPTIONS, tokenizer, 23), 2)
+    masks = [
+        {
+            number: batch["masked_lm_positions"][row].tolist()
+            for row, number in enumerate(numbers([batch]))
+        }
+        for batch in batches
+    ]
+    assert sum(masks[0][n] != masks[1][n] for n in range(23)) > 12
+
+
+@pytest.mark.parametrize("group_records", [1, 15, 250_000])
+def test_starting_late_is_going_on(record_dir, tokenizer, monkeypatch, group_records):
+    monkeypatch.setattr(under_test, "_GROUP_RECORDS", group_records)
+    whole = take(pretraining_dataset(record_dir, OPTIONS, tokenizer, GLOBAL_BATCH), 19)
+    for step in (1, 5, 6, 12, 17):
+        late = pretraining_dataset(record_dir, OPTIONS, tokenizer, GLOBAL_BATCH, start_step=step)
+        assert_equal(take(late, 19 - step), whole[step:])
+
+
+@pytest.mark.parametrize("hosts, replica_batch", [(2, None), (2, 3), (3, 1), (1, 4)])
+def test_hosts_and_replicas_share_the_global_batch(record_dir, tokenizer, hosts, replica_batch):
+    whole = take(pretraining_dataset(record_dir, OPTIONS, tokenizer, 12, start_step=1), 3)
+    host_batches = [
+        take(
+            pretraining_dataset(record_dir, OPTIONS, tokenizer, 12, 1, host, hosts, replica_batch),
+            3 * (12 // hosts) // (replica_batch or 12 // hosts),
+        )
+        for host in range(hosts)
+    ]
+    rows = {
+        name: [np.concatenate([batch[name] for batch in batches]) for batches in host_batches]
+        for name in whole[0]
+    }
+    for step, batch in enumerate(whole):
+        part = slice(step * 12 // hosts, (step + 1) * 12 // hosts)
+        for name, value in batch.items():
+            ours = np.concatenate([host_rows[part] for host_rows in rows[name]])
+            np.testing.assert_array_equal(ours, value, err_msg=name)
+
+
+@given(
+    st.lists(st.integers(0, 9), min_size=1, max_size=7).filter(any),
+    st.integers(0, 60),
+    st.integers(1, 20),
+)
+@settings(max_examples=100, deadline=None)
+def test_order_from_any_record_is_the_tail_of_the_order(counts, start, group_records):
+    offsets = np.cumsum([0, *counts])
+
+    def order(first, length):
+        found = []
+        for group, indices in shuffled_groups(counts, 3, first):
+            local = np.concatenate([offsets[s] + np.arange(counts[s]) for s in group])
+            found.extend(local[indices].tolist())
+            if len(found) >= length:
+                return found[:length]
+
+    before = under_test._GROUP_RECORDS
+    under_test._GROUP_RECORDS = group_records
+    try:
+        assert order(start, 50) == order(0, start + 50)[start:]
+    finally:
+        under_test._GROUP_RECORDS = before
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 11, 17])
+def test_evaluation_scores_each_example_once(record_dir, tokenizer, batch_size):
+    dataset = evaluation_dataset(record_dir, "heldout", OPTIONS, tokenizer, batch_size)
+    assert dataset.element_spec["input_mask"].shape.as_list() == [batch_size, 24]
+    batches = take(dataset, 99)
+    assert sorted(numbers(batches)) == list(range(23, 34))
+    assert sum(batch["sentence_order_weights"].sum() for batch in batches) == 11
+    again = take(evaluation_dataset(record_dir, "heldout", OPTIONS, tokenizer, batch_size), 99)
+    assert_equal(batches, again)

@@ -1,0 +1,88 @@
+"""Imports point one way, heavy packages have one door each, and nothing works at import."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).resolve().parents[1]
+PACKAGES = ("albert_tf", "pipelines", "export")
+FILES = sorted(path for package in PACKAGES for path in (PROJECT / package).rglob("*.py"))
+
+# A module may import modules of its own layer's list only. The longest matching prefix counts.
+MAY_IMPORT = {
+    "albert_tf": ("albert_tf",),
+    "albert_tf.config": ("albert_tf.files",),
+    "albert_tf.layers": ("albert_tf.layers", "albert_tf.config"),
+    "albert_tf.encoder": ("albert_tf.layers", "albert_tf.config"),
+    "albert_tf.heads": ("albert_tf.layers", "albert_tf.config"),
+    "albert_tf.models": ("albert_tf.encoder", "albert_tf.heads", "albert_tf.config"),
+    "pipelines.data": ("pipelines.data", "pipelines.training.progress", "albert_tf"),
+    "pipelines.training": ("pipelines.training", "albert_tf"),
+    "pipelines": ("pipelines.data", "pipelines.training", "pipelines.tasks", "albert_tf"),
+    "export": ("export", "albert_tf"),
+}
+# Heavy or fragile packages and the only files that may import them.
+DOORS = {
+    "tensorflow_addons": {"albert_tf/optimization.py"},
+    "tensorflow_text": {"albert_tf/tokenization.py", "export/ask.py", "export/verify.py"},
+    "apache_beam": {"pipelines/create_pretraining_data.py"},
+    "transformers": set(),
+    "torch": {"albert_tf/checkpoints/huggingface.py"},
+}
+
+
+def imports(path):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def module_name(path):
+    return ".".join(path.relative_to(PROJECT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def is_within(module, prefix):
+    return module == prefix or module.startswith(prefix + ".")
+
+
+@pytest.mark.parametrize("path", FILES, ids=module_name)
+def test_imports_point_one_way(path):
+    name = module_name(path)
+    layer = max((p for p in MAY_IMPORT if is_within(name, p)), key=len)
+    for imported in imports(path):
+        if imported.split(".")[0] in (*PACKAGES, "tests"):
+            assert any(is_within(imported, allowed) for allowed in MAY_IMPORT[layer]), imported
+
+
+@pytest.mark.parametrize("package", DOORS)
+def test_heavy_packages_have_one_door(package):
+    users = {
+        str(path.relative_to(PROJECT))
+        for path in FILES
+        if any(is_within(imported, package) for imported in imports(path))
+    }
+    assert users <= DOORS[package]
+
+
+def test_nothing_works_at_import():
+    """All modules import, without TensorFlow having made a device or a tensor."""
+    names = [module_name(path) for path in FILES]
+    code = (
+        "import importlib, sys\n"
+        f"for name in {names!r}: importlib.import_module(name)\n"
+        "from tensorflow.python.eager import context\n"
+        "assert context.context()._context_handle is None, 'TensorFlow was started'\n"
+        "assert 'tensorflow_addons' not in sys.modules\n"
+        "assert 'tensorflow_text' not in sys.modules\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
