@@ -12,6 +12,7 @@ import os
 import re
 import sys
 import unicodedata
+import warnings
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -172,10 +173,9 @@ class AlbertTokenizer:
 
     @functools.cached_property
     def _sentencepiece_in_graph(self):
-        # Here and not above: its operation library is large and most jobs do without it.
-        import tensorflow_text
-
-        return tensorflow_text.SentencepieceTokenizer(model=self.model_bytes, out_type=tf.int32)
+        return _import_tensorflow_text().SentencepieceTokenizer(
+            model=self.model_bytes, out_type=tf.int32
+        )
 
     def id_to_piece(self, piece_id: int) -> str:
         """Returns the text of a piece."""
@@ -246,6 +246,16 @@ def _replace(ids: list[int], splits: dict[int, list[int]]) -> list[int]:
     return [part for i in ids for part in splits.get(i, (i,))]
 
 
+def _import_tensorflow_text():
+    # Not at the top of the file: its operation library is large and most jobs do without it.
+    with warnings.catch_warnings():
+        # It imports TensorFlow Hub, which imports pkg_resources, which announces its end.
+        warnings.filterwarnings("ignore", message=".*pkg_resources", category=UserWarning)
+        import tensorflow_text
+
+    return tensorflow_text
+
+
 class InGraphTokenizer(tf.Module):
     """AlbertTokenizer.encode as TensorFlow operations; a SavedModel holds the vocabulary.
 
@@ -255,9 +265,7 @@ class InGraphTokenizer(tf.Module):
 
     def __init__(self, tokenizer: AlbertTokenizer):
         super().__init__(name="tokenizer")
-        import tensorflow_text
-
-        self._normalize_utf8 = tensorflow_text.normalize_utf8
+        self._normalize_utf8 = _import_tensorflow_text().normalize_utf8
         self._sentencepiece = tokenizer._sentencepiece_in_graph
         self._do_lower_case = tokenizer.do_lower_case
         self._splits = None

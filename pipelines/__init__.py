@@ -2,5 +2,5 @@
 
 import os
 
-# TensorFlow's start-up chatter would be the first thing a user of a job meets; its errors stay.
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+# TensorFlow's start-up chatter would be the first thing a user meets; real failures raise.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

@@ -62,6 +62,11 @@ def evaluate(
     tokenizer = AlbertTokenizer.load(model_dir)
     max_seq_length = max_seq_length or manifest.max_seq_length
     manifest.check(tokenizer, max_seq_length)
+    if not manifest.splits[split].examples:
+        raise ValueError(
+            f"{record_dir!r} holds no {split} records: its corpus is too small, or its "
+            "--heldout_fraction"
+        )
     question = {
         "checkpoint": os.path.basename(prefix),
         "records": manifest.fingerprint(),

@@ -122,6 +122,8 @@ def pretrain(
     # Lower-casing was decided when the records were written.
     tokenizer = AlbertTokenizer(spm_model_file, do_lower_case=manifest.do_lower_case)
     manifest.check(tokenizer, options.max_seq_length)
+    if not manifest.splits["train"].examples:
+        raise ValueError(f"{record_dir!r} holds no records to train on: its corpus is too small")
     config = _read_config(albert_config, tokenizer, spm_model_file)
     if options.max_seq_length > config.max_position_embeddings:
         raise ValueError(

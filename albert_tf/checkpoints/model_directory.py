@@ -79,3 +79,10 @@ def load_for_pretraining(path: str) -> tuple[AlbertForPreTraining, str]:
     model.create_variables()
     restore_weights(model, checkpoint)
     return model, model_dir
+
+
+def save_for_pretraining(model: AlbertForPreTraining, model_dir: str) -> None:
+    """Writes config and weights as a model directory; AlbertTokenizer.save adds the vocabulary."""
+    model.config.write(os.path.join(model_dir, CONFIG_FILE))
+    prefix = os.path.join(checkpoints_directory(model_dir), "ckpt")
+    tf.train.Checkpoint(model=model).save(prefix)

@@ -93,7 +93,7 @@ def mask_ngrams(
     order, ranked = tf.math.top_k(-order, num_ranked)
     ranked_word = tf.where(order > -2.0, tf.gather(word, ranked, batch_dims=1), -1)
 
-    budget = tf.cast(tf.round(masked_lm_prob * tf.cast(length, tf.float32)), tf.int32)
+    budget = tf.cast(tf.round(masked_lm_prob * tf.cast(length, tf.float64)), tf.int32)
     budget = tf.minimum(tf.maximum(budget, 1), max_predictions_per_seq)
     rank = tf.range(num_ranked)[tf.newaxis, :]
     real = ranked_word >= 0

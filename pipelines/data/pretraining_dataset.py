@@ -9,18 +9,20 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines.data.masking import MaskingVocabulary, mask_ngrams
-from pipelines.data.records import SEGMENT_FEATURES, Manifest
+from pipelines.data.records import SEGMENT_FEATURES, Manifest, Shard
 from pipelines.data.sentence_order import sentence_order_examples
 
-# Records shuffled together: whole shards, held in memory as they lie on disk (about 100 MB).
-_GROUP_RECORDS = 250_000
+# Records that are shuffled together: whole shards, in memory as they lie on disk, several times.
+_GROUP_BYTES = 128_000_000
+# Evaluation draws its masks for so many rows at a time, whatever the batch.
+_EVALUATION_ROWS = 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,14 +77,14 @@ def pretraining_dataset(
       `masked_lm_weights`; [b] int32 `sentence_order_labels` and float32 `sentence_order_weights`.
     """
     shards = Manifest.read(record_dir).splits["train"].shards
-    counts = [shard.examples for shard in shards]
     paths = [os.path.join(record_dir, shard.file) for shard in shards]
+    assert global_batch_size % num_input_pipelines == 0, "rows would be lost"
     host_rows = global_batch_size // num_input_pipelines
     first_row = input_pipeline_id * host_rows
     make_examples = _example_maker(options, tokenizer)
 
     def groups() -> Iterator[tuple[list[str], np.ndarray]]:
-        for group, order in shuffled_groups(counts, options.seed, start_step * global_batch_size):
+        for group, order in shuffled_groups(shards, options.seed, start_step * global_batch_size):
             yield [paths[shard] for shard in group], order
 
     def read_in_order(files, order):
@@ -127,26 +129,28 @@ def evaluation_dataset(
     shards = Manifest.read(record_dir).splits[split].shards
     make_examples = _example_maker(options, tokenizer)
 
-    def make_batch(index, records):
-        draws = _draws(options, batch_size, [tf.cast(options.seed, tf.int64), index])
-        real_rows = tf.shape(records)[0]
-        batch = make_examples(records, {name: draw[:real_rows] for name, draw in draws.items()})
+    def make_rows(index, records):
+        draws = _draws(options, _EVALUATION_ROWS, [tf.cast(options.seed, tf.int64), index])
+        num_rows = tf.shape(records)[0]
+        return make_examples(records, {name: draw[:num_rows] for name, draw in draws.items()})
 
-        def fill(values):
-            padding = [[0, batch_size - real_rows], *[[0, 0]] * (values.shape.rank - 1)]
-            return tf.pad(values, padding)
-
-        return _with_static_rows({name: fill(v) for name, v in batch.items()}, batch_size)
+    def fill(batch):
+        missing = batch_size - tf.shape(batch["input_mask"])[0]
+        return {
+            name: tf.pad(values, [[0, missing], *[[0, 0]] * (values.shape.rank - 1)])
+            for name, values in batch.items()
+        }
 
     files = [os.path.join(record_dir, shard.file) for shard in shards if shard.examples]
-    dataset = tf.data.TFRecordDataset(files).batch(batch_size)
+    dataset = tf.data.TFRecordDataset(files).batch(_EVALUATION_ROWS)
     dataset = tf.data.Dataset.zip((tf.data.Dataset.counter(), dataset))
-    dataset = dataset.map(make_batch, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-    return dataset.prefetch(tf.data.AUTOTUNE)
+    dataset = dataset.map(make_rows, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    dataset = dataset.rebatch(batch_size).map(fill)
+    return dataset.map(lambda batch: _with_static_rows(batch, batch_size)).prefetch(2)
 
 
 def shuffled_groups(
-    counts: list[int], seed: int, start: int
+    shards: Sequence[Shard], seed: int, start: int
 ) -> Iterator[tuple[list[int], np.ndarray]]:
     """Computes the order of training, from record number `start` of the run on, without end.
 
@@ -154,33 +158,41 @@ def shuffled_groups(
     group as a whole.
 
     Args:
-      counts: records in each shard.
+      shards: the shards; one at least holds records.
       seed: of the order; with the epoch it decides all.
       start: records of the run, over all epochs, that come before.
 
     Yields:
-      The shards of a group and the int64 order in which their records, read one shard after the
-      other, are to be used.
+      The indices of a group's shards, and the int64 order in which their records, read one shard
+      after the other, are to be used.
     """
-    epoch, skip = divmod(start, sum(counts))
+    epoch, skip = divmod(start, sum(shard.examples for shard in shards))
     while True:
-        rng = np.random.Generator(np.random.Philox(key=[seed, epoch]))
-        for group in _grouped(rng.permutation(len(counts)).tolist(), counts):
-            order = rng.permutation(sum(counts[shard] for shard in group))
-            if skip < len(order):
-                yield group, order[skip:]
-            skip = max(0, skip - len(order))
+        # One stream of random numbers for the shards and one for each group: no group is
+        # shuffled only to be skipped.
+        def stream(number, epoch=epoch):
+            bits = np.random.Philox(key=[seed, epoch], counter=[0, 0, 0, number])
+            return np.random.Generator(bits)
+
+        order = stream(0).permutation(len(shards)).tolist()
+        for number, group in enumerate(_grouped(order, shards), start=1):
+            count = sum(shards[index].examples for index in group)
+            if skip < count:
+                yield group, stream(number).permutation(count)[skip:]
+            skip = max(0, skip - count)
         epoch += 1
 
 
-def _grouped(shards: list[int], counts: list[int]) -> Iterator[list[int]]:
+def _grouped(order: list[int], shards: Sequence[Shard]) -> Iterator[list[int]]:
     group: list[int] = []
-    for shard in shards:
-        if group and sum(counts[s] for s in group) + counts[shard] > _GROUP_RECORDS:
+    group_bytes = 0
+    for index in order:
+        if group and group_bytes + shards[index].bytes > _GROUP_BYTES:
             yield group
-            group = []
-        if counts[shard]:
-            group.append(shard)
+            group, group_bytes = [], 0
+        if shards[index].examples:
+            group.append(index)
+            group_bytes += shards[index].bytes
     if group:
         yield group
 

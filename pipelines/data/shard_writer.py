@@ -91,7 +91,7 @@ def write_unit(unit: Unit, settings: Settings, output_dir: str) -> None:
             for split in SPLITS
         }
         for offset, document in itertools.groupby(
-            _tokenize(sentences, tokenizer), key=lambda pair: pair[0].document_offset
+            _tokenize(sentences, tokenizer, counts), key=lambda pair: pair[0].document_offset
         ):
             opening = list(itertools.islice(document, _OPENING_SENTENCES))
             texts = [sentence.text for sentence, _ in opening]
@@ -107,7 +107,6 @@ def write_unit(unit: Unit, settings: Settings, output_dir: str) -> None:
             ):
                 writer.write(segment, offset)
                 counts["pieces"] += len(segment.input_ids)
-                counts["sentences"] += len(segment.sentence_starts)
     shards = {
         split: dataclasses.asdict(
             Shard(source=unit.source, begin=unit.begin, end=unit.end, **writer.result)
@@ -158,10 +157,11 @@ def _load_tokenizer(spm_model_file: str, do_lower_case: bool) -> tuple[AlbertTok
 
 
 def _tokenize(
-    sentences: Iterable[Sentence], tokenizer: AlbertTokenizer
+    sentences: Iterable[Sentence], tokenizer: AlbertTokenizer, counts: Counter
 ) -> Iterator[tuple[Sentence, list[int]]]:
     """Yields each sentence with its pieces, tokenized in batches across documents."""
     for batch in _batches(sentences):
+        counts["sentences"] += len(batch)
         yield from zip(batch, tokenizer.encode_batch([sentence.text for sentence in batch]))
 
 

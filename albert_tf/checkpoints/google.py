@@ -1,0 +1,111 @@
+"""Checkpoints in Google's TF1 names: released archives, TF-Hub modules, and what we write."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+
+import numpy as np
+import tensorflow as tf
+
+from albert_tf import files
+from albert_tf.checkpoints import name_map
+from albert_tf.checkpoints.model_directory import CONFIG_FILE, UNREADABLE
+from albert_tf.config import AlbertConfig
+
+CHECKPOINT = "model.ckpt-best"  # the name of the released ones
+
+# What training leaves in a checkpoint beside the weights.
+_SLOT = re.compile(r"/(adam|lamb)_[mv]$|^global_step$")
+
+
+def find(path: str) -> tuple[str, str] | None:
+    """Finds a checkpoint.
+
+    Args:
+      path: a checkpoint's prefix, a directory that holds one, or a TF-Hub module's directory.
+
+    Returns:
+      The prefix and the directory of config and vocabulary; None if there is no checkpoint.
+
+    Raises:
+      ValueError: if a directory holds several and no `checkpoint` file that names the newest.
+    """
+    if tf.io.gfile.exists(path + ".index"):
+        return path, os.path.dirname(path)
+    if tf.io.gfile.exists(os.path.join(path, "saved_model.pb")):
+        return os.path.join(path, "variables", "variables"), os.path.join(path, "assets")
+    indexes = tf.io.gfile.glob(os.path.join(path, "*.index"))
+    if not indexes:
+        return None
+    prefix = tf.train.latest_checkpoint(path) if len(indexes) > 1 else indexes[0][: -len(".index")]
+    if prefix is None:
+        raise ValueError(f"{path!r} holds {len(indexes)} checkpoints: name one of them by prefix")
+    return prefix, path
+
+
+def read(
+    path: str, allow_missing: str | None = None, allow_unused: str | None = None
+) -> name_map.Imported:
+    """Reads config and weights; `path` as in `find`, strictness as in `name_map.to_ours`.
+
+    Optimizer slots and global_step are left out; a prefix `module/` and Keras' names of layer
+    normalizations, both found in checkpoints that others have saved, are understood.
+
+    Raises:
+      ValueError: if there is no such checkpoint, or it is damaged, or not of its config.
+    """
+    found = find(path)
+    if found is None:
+        raise ValueError(f"no checkpoint at {path!r}")
+    prefix, directory = found
+    config = name_map.read_reference_config(os.path.join(directory, CONFIG_FILE))
+    try:
+        reader = tf.train.load_checkpoint(prefix)
+        names = sorted(reader.get_variable_to_shape_map())
+        slots = [name for name in names if _SLOT.search(name)]
+        names = [name for name in names if not _SLOT.search(name)]
+        tensors = dict(zip(_canonical(names), map(reader.get_tensor, names)))
+    except UNREADABLE as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ValueError(f"{prefix!r} is not a readable checkpoint: {reason}") from error
+    weights = name_map.to_ours(tensors, config, "google", prefix, allow_missing, allow_unused)
+    notes = [f"left out: {len(slots)} optimizer slots and step counters"] if slots else []
+    return name_map.Imported(config, weights, directory, notes)
+
+
+def _canonical(names: list[str]) -> list[str]:
+    """Removes `module/`; numbers the layer normalizations of each scope as LayerNorm, LayerNorm_1.
+
+    Keras counts `layer_normalization_7` through the whole model, so only the order in its scope
+    tells which one it is.
+    """
+    names = [re.sub("^module/", "", name) for name in names]
+    pattern = re.compile(r"(.*/)layer_normalization(?:_(\d+))?(/.*)")
+    matches = {name: match for name in names if (match := pattern.fullmatch(name))}
+    numbers: dict[str, set[int]] = {}
+    for match in matches.values():
+        numbers.setdefault(match[1], set()).add(int(match[2] or 0))
+    for i, name in enumerate(names):
+        if match := matches.get(name):
+            rank = sorted(numbers[match[1]]).index(int(match[2] or 0))
+            names[i] = f"{match[1]}LayerNorm{f'_{rank}' if rank else ''}{match[3]}"
+    return names
+
+
+def write(directory: str, config: AlbertConfig, weights: dict[str, np.ndarray]) -> None:
+    """Writes a checkpoint `model.ckpt-best` and albert_config.json as the reference reads them."""
+    tensors = {
+        **name_map.from_ours(weights, config, "google"),
+        "global_step": np.zeros([], np.int64),
+    }
+    tf.io.gfile.makedirs(directory)
+    tf.raw_ops.SaveV2(
+        prefix=os.path.join(directory, CHECKPOINT),
+        tensor_names=list(tensors),
+        shape_and_slices=[""] * len(tensors),
+        tensors=[tf.constant(array) for array in tensors.values()],
+    )
+    values = json.dumps(name_map.reference_values(config), indent=2) + "\n"
+    files.write_atomically(os.path.join(directory, CONFIG_FILE), values)

@@ -1,0 +1,193 @@
+"""Model directories of Hugging Face's transformers: read without it and written for it."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import pickle
+
+import h5py
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from albert_tf import files
+from albert_tf.checkpoints import name_map
+from albert_tf.config import AlbertConfig
+from albert_tf.tokenization import AlbertTokenizer
+
+CONFIG_FILE = "config.json"
+SAFETENSORS_FILE, TORCH_FILE, KERAS_FILE = "model.safetensors", "pytorch_model.bin", "tf_model.h5"
+
+# What their files hold twice: the second name, the first.
+_ALIASES = {
+    "torch": {
+        "predictions.decoder.weight": "albert.embeddings.word_embeddings.weight",
+        "predictions.decoder.bias": "predictions.bias",
+    },
+    "keras": {"predictions/decoder/bias": "predictions/bias"},
+}
+_NOT_WEIGHTS = ("albert.embeddings.position_ids", "albert.embeddings.token_type_ids")
+# Theirs exists at E == H too.
+_PROJECTION = {
+    "torch": tuple(f"albert.encoder.embedding_hidden_mapping_in.{x}" for x in ("weight", "bias")),
+    "keras": tuple(f"albert/encoder/embedding_hidden_mapping_in/{x}" for x in ("kernel", "bias")),
+}
+
+
+def find_weights(directory: str) -> str | None:
+    """Returns the weights beside a config.json: safetensors before torch's before TensorFlow's."""
+    if os.path.exists(os.path.join(directory, CONFIG_FILE)):
+        for name in (SAFETENSORS_FILE, TORCH_FILE, KERAS_FILE):
+            if os.path.exists(path := os.path.join(directory, name)):
+                return path
+    return None
+
+
+def read(
+    directory: str, allow_missing: str | None = None, allow_unused: str | None = None
+) -> name_map.Imported:
+    """Reads config and weights of a local directory; strictness as in `name_map.to_ours`.
+
+    Raises:
+      ValueError: if a file is damaged, or not of its config, or holds what we cannot express.
+    """
+    path = find_weights(directory)
+    if path is None:
+        raise ValueError(f"{directory!r} holds no {CONFIG_FILE} with weights of Hugging Face's")
+    config = name_map.read_reference_config(os.path.join(directory, CONFIG_FILE))
+    with open(os.path.join(directory, CONFIG_FILE), encoding="utf-8") as file:
+        values = json.load(file)
+    notes = []
+    if values.get("hidden_act") == "gelu":
+        # Their configs of the v1 models say so although those were trained with the tanh form.
+        notes.append('config.json says "gelu", which is taken as the tanh form of ALBERT\'s code')
+    if (epsilon := values.get("layer_norm_eps", 1e-12)) != 1e-12:
+        notes.append(f"config.json says layer_norm_eps {epsilon}; here it is always 1e-12")
+    dialect = "keras" if path.endswith(KERAS_FILE) else "torch"
+    tensors = _READERS[os.path.basename(path)](path)
+    if dialect == "torch" and not any(name.startswith("albert.") for name in tensors):
+        # An AlbertModel alone, without heads.
+        tensors = {f"albert.{name}": array for name, array in tensors.items()}
+    tensors = {name: array for name, array in tensors.items() if name not in _NOT_WEIGHTS}
+    _drop_aliases(tensors, dialect, path)
+    if config.embedding_size == config.hidden_size:
+        _drop_identity_projection(tensors, config, dialect, path)
+    weights = name_map.to_ours(tensors, config, dialect, path, allow_missing, allow_unused)
+    return name_map.Imported(config, weights, directory, notes)
+
+
+def write(directory: str, config: AlbertConfig, weights: dict[str, np.ndarray]) -> None:
+    """Writes config.json and model.safetensors, which AlbertForPreTraining.from_pretrained reads.
+
+    Their projection exists even at E == H: the identity is written then.
+    """
+    tensors = name_map.from_ours(weights, config, "torch")
+    if config.embedding_size == config.hidden_size:
+        kernel, bias = _PROJECTION["torch"]
+        tensors[kernel] = np.eye(config.hidden_size, dtype=np.float32)
+        tensors[bias] = np.zeros(config.hidden_size, np.float32)
+    values = {
+        "architectures": ["AlbertForPreTraining"],
+        "model_type": "albert",
+        **name_map.reference_values(config),
+        "hidden_act": "gelu_new" if config.hidden_act == "gelu" else config.hidden_act,
+        "layer_norm_eps": 1e-12,
+        "pad_token_id": 0,
+        "bos_token_id": 2,
+        "eos_token_id": 3,
+    }
+    data = safetensors.numpy.save(tensors, metadata={"format": "pt"})
+    files.write_atomically(os.path.join(directory, SAFETENSORS_FILE), data)
+    text = json.dumps(values, indent=2) + "\n"
+    files.write_atomically(os.path.join(directory, CONFIG_FILE), text)
+
+
+def tokenizer_settings(tokenizer: AlbertTokenizer | None) -> str:
+    """Returns the text of their tokenizer_config.json; None stands for Chinese WordPiece."""
+    if tokenizer is None:
+        values = {"tokenizer_class": "BertTokenizer", "do_lower_case": True}
+    else:
+        values = {
+            "tokenizer_class": "AlbertTokenizer",
+            "do_lower_case": tokenizer.do_lower_case,
+            "remove_space": True,
+            "keep_accents": False,
+        }
+    return json.dumps(values, indent=2) + "\n"
+
+
+def _read_safetensors(path: str) -> dict[str, np.ndarray]:
+    try:
+        return safetensors.numpy.load_file(path)
+    except safetensors.SafetensorError as error:
+        raise _damaged(path, error) from error
+
+
+def _read_torch(path: str) -> dict[str, np.ndarray]:
+    try:
+        torch = importlib.import_module("torch")
+    except ImportError as error:
+        raise ValueError(
+            f"{path}: reading it needs PyTorch: pip install torch, or save the model as "
+            f"{SAFETENSORS_FILE} where it is installed"
+        ) from error
+    try:
+        tensors = torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        raise _damaged(path, error) from error
+    return {name: tensor.float().numpy() for name, tensor in tensors.items()}
+
+
+def _read_keras(path: str) -> dict[str, np.ndarray]:
+    tensors = {}
+
+    def visit(name, node):
+        # LAYER/MODEL/LAYER/.../kernel:0; tied weights lie under every layer that uses them.
+        if isinstance(node, h5py.Dataset):
+            parts = name.removesuffix(":0").split("/")
+            tensors["/".join(parts[2:])] = np.asarray(node)
+
+    try:
+        with h5py.File(path, "r") as file:
+            file.visititems(visit)
+    except OSError as error:
+        raise _damaged(path, error) from error
+    return tensors
+
+
+_READERS = {
+    SAFETENSORS_FILE: _read_safetensors,
+    TORCH_FILE: _read_torch,
+    KERAS_FILE: _read_keras,
+}
+
+
+def _damaged(path: str, error: Exception) -> ValueError:
+    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return ValueError(f"{path!r} is damaged or no file of its kind: {reason}")
+
+
+def _drop_aliases(tensors: dict[str, np.ndarray], dialect: str, path: str) -> None:
+    for alias, name in _ALIASES[dialect].items():
+        if alias in tensors:
+            array = tensors.pop(alias)
+            if not np.array_equal(tensors.setdefault(name, array), array):
+                raise ValueError(
+                    f"{path}: {alias} differs from {name}; in ALBERT they are one variable"
+                )
+
+
+def _drop_identity_projection(
+    tensors: dict[str, np.ndarray], config: AlbertConfig, dialect: str, path: str
+) -> None:
+    kernel, bias = _PROJECTION[dialect]
+    if kernel not in tensors or bias not in tensors:
+        return
+    if not np.array_equal(tensors[kernel], np.eye(config.hidden_size)) or tensors[bias].any():
+        raise ValueError(
+            f"{path}: {kernel} is not the identity, but embedding_size equals hidden_size: such a "
+            "model has no projection here and in Google's code"
+        )
+    del tensors[kernel], tensors[bias]

@@ -1,0 +1,320 @@
+"""One table: every variable of AlbertForPreTraining in our, Google's and Hugging Face's names.
+
+| sharing | on their side |
+|---|---|
+| "all" | the same `num_hidden_groups` and `inner_group_num` |
+| "none" | `num_hidden_groups` = `num_hidden_layers`: a group of its own for each layer |
+| "attention", "ffn" | written like "none", the shared half copied into every group |
+
+So a model with as many groups as layers comes back as "none", the form that keeps its meaning when
+the depth changes; its outputs are the same, and all else comes back as it went, bit for bit.
+
+Source: the reference's modeling.py; Hugging Face's modeling_albert and modeling_tf_albert.
+Deviation: layer i belongs to group i * groups // layers in whole numbers. The reference computes
+int(i / layers * groups), which misses groups for 22 or 23 layers in as many groups (rounding).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import tensorflow as tf
+
+from albert_tf.config import AlbertConfig
+from albert_tf.encoder import sharing_plan
+from albert_tf.models import AlbertForPreTraining
+
+# What a layer holds: ours, Google's, Hugging Face's for PyTorch and for TensorFlow, and where the
+# matrix is [out, in], which here is [in, out].
+_LEAVES = {
+    "dense": (
+        ("/kernel", "/kernel", ".weight", "/kernel", ("torch",)),
+        ("/bias", "/bias", ".bias", "/bias", ()),
+    ),
+    "classes": (
+        ("/kernel", "/output_weights", ".weight", "/kernel", ("google", "torch")),
+        ("/bias", "/output_bias", ".bias", "/bias", ()),
+    ),
+    "norm": (
+        ("/gamma", "/gamma", ".weight", "/gamma", ()),
+        ("/beta", "/beta", ".bias", "/beta", ()),
+    ),
+    "words": (("", "", ".weight", "/weight", ()),),
+    "table": (("", "", ".weight", "/embeddings", ()),),
+    "vector": (("", "", "", "", ()),),
+}
+
+# Scopes, and in each: ours, Google's, Hugging Face's, what it holds. {a} attention and
+# {f} feed-forward of ours, {g} group and {j} inner group of theirs.
+_TABLE = (
+    (
+        ("encoder/embeddings/", "bert/embeddings/", "albert.embeddings."),
+        (
+            ("word_embeddings", "word_embeddings", "word_embeddings", "words"),
+            ("token_type_embeddings", "token_type_embeddings", "token_type_embeddings", "table"),
+            ("position_embeddings", "position_embeddings", "position_embeddings", "table"),
+            ("layer_norm", "LayerNorm", "LayerNorm", "norm"),
+        ),
+    ),
+    (
+        ("encoder/embeddings/", "bert/encoder/", "albert.encoder."),
+        (("projection", "embedding_hidden_mapping_in", "embedding_hidden_mapping_in", "dense"),),
+    ),
+    (
+        (
+            "encoder/",
+            "bert/encoder/transformer/group_{g}/inner_group_{j}/",
+            "albert.encoder.albert_layer_groups.{g}.albert_layers.{j}.",
+        ),
+        (
+            ("attention_{a}/query", "attention_1/self/query", "attention.query", "dense"),
+            ("attention_{a}/key", "attention_1/self/key", "attention.key", "dense"),
+            ("attention_{a}/value", "attention_1/self/value", "attention.value", "dense"),
+            ("attention_{a}/output", "attention_1/output/dense", "attention.dense", "dense"),
+            ("attention_{a}/layer_norm", "LayerNorm", "attention.LayerNorm", "norm"),
+            ("feed_forward_{f}/intermediate", "ffn_1/intermediate/dense", "ffn", "dense"),
+            ("feed_forward_{f}/output", "ffn_1/intermediate/output/dense", "ffn_output", "dense"),
+            ("feed_forward_{f}/layer_norm", "LayerNorm_1", "full_layer_layer_norm", "norm"),
+        ),
+    ),
+    (
+        ("encoder/", "bert/", "albert."),
+        (("pooler", "pooler/dense", "pooler", "dense"),),
+    ),
+    (
+        ("masked_lm/", "cls/predictions/", "predictions."),
+        (
+            ("transform", "transform/dense", "dense", "dense"),
+            ("layer_norm", "transform/LayerNorm", "LayerNorm", "norm"),
+            ("output_bias", "output_bias", "bias", "vector"),
+        ),
+    ),
+    (
+        ("sentence_order/", "cls/", "sop_classifier."),
+        (("classifier", "seq_relationship", "classifier", "classes"),),
+    ),
+)
+
+# Without these a config means whatever its reader takes as defaults.
+_REQUIRED_KEYS = (
+    "vocab_size",
+    "embedding_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Variable:
+    """One variable in all names.
+
+    Attributes:
+      ours: name in our model, as `model_variables` gives it.
+      google: name in a TF1 checkpoint.
+      torch: name in Hugging Face's PyTorch files.
+      keras: name in Hugging Face's tf_model.h5, from the layer (`albert/...`) on.
+      transposed: which of "google", "torch", "keras" store the transposed matrix.
+    """
+
+    ours: str
+    google: str
+    torch: str
+    keras: str
+    transposed: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Imported:
+    """A model read from foreign files.
+
+    Attributes:
+      config: its shape.
+      weights: our name -> float32 array; allowed missing ones are not in it.
+      directory: where its vocabulary lies, if it has one.
+      notes: lines that the user should read.
+    """
+
+    config: AlbertConfig
+    weights: dict[str, np.ndarray]
+    directory: str
+    notes: list[str]
+
+
+def reference_config(config: AlbertConfig) -> AlbertConfig:
+    """Returns the config that gives the same model on their side, where groups alone share."""
+    if config.parameter_sharing == "all":
+        return config
+    return dataclasses.replace(
+        config, num_hidden_groups=config.num_hidden_layers, parameter_sharing="all"
+    )
+
+
+def reference_values(config: AlbertConfig) -> dict:
+    """Returns the keys and values of their config file."""
+    values = dataclasses.asdict(reference_config(config))
+    del values["parameter_sharing"]
+    return values
+
+
+def read_reference_config(path: str) -> AlbertConfig:
+    """Reads an `albert_config.json` or `config.json` of theirs; groups = layers is "none" here.
+
+    Raises:
+      ValueError: if there is none, or it lacks a key of the model's shape.
+    """
+    if not tf.io.gfile.exists(path):
+        raise ValueError(f"no config at {path!r}: the weights alone do not tell the model's shape")
+    config = AlbertConfig.read(path)
+    with tf.io.gfile.GFile(path) as file:
+        values = json.loads(file.read())
+    if absent := [key for key in _REQUIRED_KEYS if key not in values]:
+        raise ValueError(f"{path}: not the config of an ALBERT: it lacks {', '.join(absent)}")
+    config = dataclasses.replace(config, parameter_sharing="all")  # theirs know groups alone
+    if config.num_hidden_groups == config.num_hidden_layers > 1:
+        return dataclasses.replace(config, num_hidden_groups=1, parameter_sharing="none")
+    return config
+
+
+def variables(config: AlbertConfig) -> Iterator[Variable]:
+    """Yields the variables of a model; one of which they hold copies comes once for each copy."""
+    for scopes, rows in _TABLE:
+        for *row, kind in rows:
+            ours, google, torch = (scope + name for scope, name in zip(scopes, row))
+            if row[0] == "projection" and config.embedding_size == config.hidden_size:
+                continue
+            for indices in _blocks(config) if "{a}" in ours or "{f}" in ours else [{}]:
+                names = [name.format(**indices) for name in (ours, google, torch)]
+                # `layer_groups.0.query` of PyTorch is `layer_groups_._0/query` in TensorFlow.
+                keras = re.sub(r"/(\d+)/", r"_._\1/", names[2].replace(".", "/"))
+                for *leaves, transposed in _LEAVES[kind]:
+                    yield Variable(
+                        *(n + leaf for n, leaf in zip([*names, keras], leaves)), transposed
+                    )
+
+
+def _blocks(config: AlbertConfig) -> Iterator[dict[str, int]]:
+    """Yields for each of their blocks which attention and feed-forward of ours it is."""
+    plan = sharing_plan(config)
+    groups = reference_config(config).num_hidden_groups
+    for group in range(groups):
+        first_layer = -(-group * config.num_hidden_layers // groups)
+        for inner in range(config.inner_group_num):
+            attention, feed_forward = plan[first_layer * config.inner_group_num + inner]
+            yield {"a": attention, "f": feed_forward, "g": group, "j": inner}
+
+
+def to_ours(
+    tensors: Mapping[str, np.ndarray],
+    config: AlbertConfig,
+    dialect: str,
+    source: str,
+    allow_missing: str | None = None,
+    allow_unused: str | None = None,
+) -> dict[str, np.ndarray]:
+    """Translates a whole checkpoint.
+
+    Args:
+      tensors: their name -> array, without what is known to be no weight.
+      config: the model's shape.
+      dialect: "google", "torch" or "keras".
+      source: the file, for error messages.
+      allow_missing: regular expression of (their) names that the checkpoint may lack.
+      allow_unused: regular expression of names that may have no place in the model.
+
+    Returns:
+      Our name -> float32 array.
+
+    Raises:
+      ValueError: naming what is missing or unused and not allowed to be.
+    """
+    rows = {getattr(variable, dialect): variable for variable in variables(config)}
+    _refuse(
+        _not_matching([name for name in rows if name not in tensors], allow_missing),
+        f"{source} lacks",
+        "--allow_missing=REGEX starts those from fresh values",
+    )
+    _refuse(
+        _not_matching([name for name in tensors if name not in rows], allow_unused),
+        f"{source} holds what has no place in the model:",
+        "--allow_unused=REGEX leaves those out",
+    )
+    weights = {}
+    for name, variable in rows.items():
+        if name in tensors:
+            array = np.asarray(tensors[name]).astype(np.float32)
+            weights[variable.ours] = array.T if dialect in variable.transposed else array
+    return weights
+
+
+def from_ours(
+    weights: Mapping[str, np.ndarray], config: AlbertConfig, dialect: str
+) -> dict[str, np.ndarray]:
+    """Translates the weights of a whole model into their names; the inverse of `to_ours`."""
+    tensors = {}
+    for variable in variables(config):
+        array = weights[variable.ours]
+        if dialect in variable.transposed:
+            array = array.T
+        tensors[getattr(variable, dialect)] = np.ascontiguousarray(array)
+    return tensors
+
+
+def model_variables(model: AlbertForPreTraining) -> dict[str, tf.Variable]:
+    """Returns our name -> variable, for a model whose variables exist.
+
+    A name tells where in the model a variable stands (`encoder/attention_0/query/kernel`); the
+    blocks, which may share it, are left out.
+    """
+    named = {}
+    for variable in model.variables:
+        name = re.sub(r"block_\d+_\d+/", "", variable.name.partition("/")[2])
+        named[name.removesuffix(":0")] = variable
+    assert len(named) == len(model.variables), "two variables of one name"
+    return named
+
+
+def build(imported: Imported, source: str) -> tuple[AlbertForPreTraining, list[str]]:
+    """Builds the model of an import.
+
+    Returns:
+      The model, and our names of the variables that the import lacks: freshly initialised.
+
+    Raises:
+      ValueError: if a weight has another shape than the config says.
+    """
+    model = AlbertForPreTraining(imported.config)
+    model.create_variables()
+    fresh = []
+    for name, variable in model_variables(model).items():
+        if name not in imported.weights:
+            fresh.append(name)
+            continue
+        array = imported.weights[name]
+        if array.shape != tuple(variable.shape):
+            raise ValueError(
+                f"{source}: {name} has shape {list(array.shape)}, but by the config it should have "
+                f"{list(variable.shape)}: weights and config are of different models"
+            )
+        variable.assign(array)
+    return model, fresh
+
+
+def _not_matching(names: list[str], allowed: str | None) -> list[str]:
+    if not allowed:
+        return names
+    try:
+        return [name for name in names if not re.search(allowed, name)]
+    except re.error as error:
+        raise ValueError(f"{allowed!r} is not a regular expression: {error}") from error
+
+
+def _refuse(names: list[str], what: str, remedy: str) -> None:
+    if names:
+        more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+        raise ValueError(f"{what} {', '.join(names[:5])}{more}; {remedy}")

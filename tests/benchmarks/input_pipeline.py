@@ -1,0 +1,201 @@
+"""Measures how fast segment records become batches, and what each part of the way costs.
+
+Writes records of random pieces with realistic lengths to a temporary directory and prints one JSON
+line per length and part: median, lowest and highest examples/s over the rounds. Parts are measured
+alone on records in memory; "records to batches" is the pipeline that training reads.
+
+Example:
+  python -m tests.benchmarks.input_pipeline --seq_lengths=128,512 --rounds=5
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import resource
+import statistics
+import tempfile
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import tensorflow as tf
+from absl import flags
+
+from albert_tf import program
+from pipelines.data import pretraining_dataset as pipeline
+from pipelines.data.masking import MaskingVocabulary, mask_ngrams
+from pipelines.data.records import (
+    SEGMENT_FEATURES,
+    Manifest,
+    Shard,
+    Split,
+    serialize_segment,
+)
+from pipelines.data.sentence_order import sentence_order_examples
+
+FLAGS = flags.FLAGS
+flags.DEFINE_list("seq_lengths", ["128", "512"], "Lengths to measure.")
+flags.DEFINE_integer("batch_size", 512, "Examples in a batch.", lower_bound=1)
+flags.DEFINE_integer("examples", 40_000, "Records in the temporary directory.", lower_bound=1)
+flags.DEFINE_integer("rounds", 5, "Rounds; the median counts.", lower_bound=1)
+flags.DEFINE_float("seconds", 3.0, "Length of a round.", lower_bound=0.1)
+
+_VOCAB_SIZE = 30_000
+_SHARDS = 4
+# As measured on English novels with the published vocabulary.
+_MEAN_SENTENCE = 32  # pieces
+_WORD_STARTS = 0.91  # share of the running pieces that begin a word
+_ID_SKEW = 10  # power of a uniform draw; two fifths of the pieces take two bytes or more on disk
+_SHORT_SHARE = 0.1
+
+# All that the pipeline takes from a tokenizer: a benchmark needs no vocabulary file.
+_TOKENIZER = SimpleNamespace(
+    cls_id=2,
+    sep_id=3,
+    mask_id=4,
+    vocab_size=_VOCAB_SIZE,
+    word_starts=lambda: np.random.default_rng(1).random(_VOCAB_SIZE) < _WORD_STARTS,
+    replacement_ids=lambda: np.arange(5, _VOCAB_SIZE, dtype=np.int32),
+)
+
+
+def main(_) -> None:
+    """Reads the flags."""
+    for seq_length in map(int, FLAGS.seq_lengths):
+        measure(seq_length, FLAGS.batch_size, FLAGS.examples, FLAGS.rounds, FLAGS.seconds)
+
+
+def measure(seq_length: int, batch_size: int, examples: int, rounds: int, seconds: float) -> None:
+    """Prints the figures of one length."""
+    options = pipeline.ExampleOptions(max_seq_length=seq_length)
+    with tempfile.TemporaryDirectory() as record_dir:
+        write_records(record_dir, seq_length, examples)
+        parts = make_parts(record_dir, options, batch_size)
+        rates = {name: [] for name in parts}
+        for part in parts.values():
+            part()  # traces the graph, fills buffers
+        # All parts in each round, so that what else the machine does meets all of them.
+        for _ in range(rounds):
+            for name, part in parts.items():
+                rates[name].append(rate(part, batch_size, seconds))
+    for name, values in rates.items():
+        figures = {
+            "part": name,
+            "seq_length": seq_length,
+            "batch_size": batch_size,
+            "examples_per_second": round(statistics.median(values)),
+            "lowest": round(min(values)),
+            "highest": round(max(values)),
+            "rounds": rounds,
+            "cpus": len(os.sched_getaffinity(0)),
+            "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+        }
+        print(json.dumps(figures), flush=True)
+
+
+def rate(part, batch_size: int, seconds: float) -> float:
+    """Returns examples/s of a part that makes one batch a call."""
+    started, batches = time.perf_counter(), 0
+    while time.perf_counter() - started < seconds:
+        part()
+        batches += 1
+    return batches * batch_size / (time.perf_counter() - started)
+
+
+def make_parts(record_dir: str, options: pipeline.ExampleOptions, batch_size: int) -> dict:
+    """Returns name -> function that makes one batch (of the part's own output)."""
+    shards = Manifest.read(record_dir).split("train")
+    files = [os.path.join(record_dir, shard.file) for shard in shards]
+    raw = tf.data.TFRecordDataset(files).repeat().batch(batch_size, drop_remainder=True)
+    records = next(iter(raw))
+    draws = pipeline._draws(options, batch_size, [options.seed, 0])
+    vocabulary = MaskingVocabulary(
+        _TOKENIZER.mask_id, _TOKENIZER.word_starts(), _TOKENIZER.replacement_ids()
+    )
+
+    @tf.function
+    def draw(step):
+        return pipeline._draws(options, batch_size, [tf.cast(options.seed, tf.int64), step])
+
+    @tf.function
+    def parse(records):
+        return tf.io.parse_example(records, SEGMENT_FEATURES)
+
+    @tf.function
+    def lay_out(parsed):
+        return sentence_order_examples(
+            tf.cast(parsed["input_ids"], tf.int32),
+            tf.cast(parsed["sentence_starts"], tf.int32),
+            draws["split"],
+            draws["swap"],
+            options.max_seq_length,
+            _TOKENIZER.cls_id,
+            _TOKENIZER.sep_id,
+        )
+
+    @tf.function
+    def mask(example):
+        return mask_ngrams(
+            example,
+            vocabulary,
+            draws,
+            options.max_predictions_per_seq,
+            options.masked_lm_prob,
+            options.ngram,
+        )
+
+    parsed = parse(records)
+    example = lay_out(parsed)
+    raw_iterator = iter(raw)
+    batches = iter(pipeline.pretraining_dataset(record_dir, options, _TOKENIZER, batch_size))
+    return {
+        "records to batches": lambda: next(batches),
+        "read": lambda: next(raw_iterator),
+        "parse": lambda: parse(records),
+        "draw": lambda: draw(tf.constant(0, tf.int64)),
+        "sentence order": lambda: lay_out(parsed),
+        "mask": lambda: mask(example),
+    }
+
+
+def write_records(record_dir: str, seq_length: int, examples: int) -> None:
+    """Writes records of random pieces: full but for a tenth, in sentences of varying lengths."""
+    rng = np.random.default_rng(0)
+    longest = seq_length - 3
+    shards = []
+    for index in range(_SHARDS):
+        name = f"train-{index:05d}-of-{_SHARDS:05d}.tfrecord"
+        path = os.path.join(record_dir, name)
+        count = pieces = 0
+        with tf.io.TFRecordWriter(path) as writer:
+            for _ in range(index, examples, _SHARDS):
+                low = 2 if rng.random() < _SHORT_SHARE else int(0.9 * longest)
+                length = int(rng.integers(low, longest + 1))
+                ids = 5 + ((_VOCAB_SIZE - 5) * rng.random(length) ** _ID_SKEW).astype(np.int64)
+                ends = np.cumsum(1 + rng.poisson(_MEAN_SENTENCE - 1, length))
+                starts = [0, *ends[ends < length].tolist()]
+                writer.write(serialize_segment(ids.tolist(), starts, 0))
+                count, pieces = count + 1, pieces + length
+        size = os.path.getsize(path)
+        shards.append(Shard(name, "random", 0, size, count, pieces, size, ""))
+    Manifest(
+        max_seq_length=seq_length,
+        short_seq_prob=_SHORT_SHARE,
+        heldout_fraction=0.0,
+        seed=0,
+        vocab_sha256=hashlib.sha256(b"").hexdigest(),
+        vocab_size=_VOCAB_SIZE,
+        do_lower_case=True,
+        code_version="",
+        documents=0,
+        sentences=0,
+        pieces=sum(shard.pieces for shard in shards),
+        skipped_lines=0,
+        splits={"train": Split(tuple(shards)), "heldout": Split(())},
+    ).write(record_dir)
+
+
+if __name__ == "__main__":
+    program.run(main)
