@@ -26,15 +26,19 @@ from pipelines.data.records import Manifest
 from pipelines.training.progress import Progress
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string(
-    "checkpoint", None, "A model directory or one of its checkpoints.", required=True
-)
-flags.DEFINE_string("record_dir", None, "Records of create_pretraining_data.", required=True)
-flags.DEFINE_enum("split", "heldout", ["heldout", "train"], "Which of the records.")
-flags.DEFINE_integer("max_seq_length", None, "Default: the records'.", lower_bound=8)
-flags.DEFINE_integer("batch_size", 64, "Examples at a time.", lower_bound=1)
 
 _MASK_SEED = 20200426
+
+
+def define_flags() -> None:
+    """Defines the flags; not at import, as programs share the names of flags."""
+    flags.DEFINE_string(
+        "checkpoint", None, "A model directory or one of its checkpoints.", required=True
+    )
+    flags.DEFINE_string("record_dir", None, "Records of create_pretraining_data.", required=True)
+    flags.DEFINE_enum("split", "heldout", ["heldout", "train"], "Which of the records.")
+    flags.DEFINE_integer("max_seq_length", None, "Default: the records'.", lower_bound=8)
+    flags.DEFINE_integer("batch_size", 64, "Examples at a time.", lower_bound=1)
 
 
 def main(_) -> None:
@@ -142,4 +146,5 @@ same masks; the model has {times:.2f} times that
 
 
 if __name__ == "__main__":
+    define_flags()
     program.run(main)

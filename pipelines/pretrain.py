@@ -34,36 +34,6 @@ from pipelines.training import checkpointing, metrics_log, train_loop
 from pipelines.training.strategy import STRATEGIES, create_strategy
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("record_dir", None, "Records of create_pretraining_data.", required=True)
-flags.DEFINE_string("spm_model_file", None, "The records' SentencePiece model.", required=True)
-flags.DEFINE_string("model_dir", None, "Where the run lies or shall lie.", required=True)
-flags.DEFINE_string(
-    "albert_config",
-    "albert_base",
-    f"A size ({', '.join(config_lib.NAMES)}), which takes the vocabulary's size, or the path of an "
-    "albert_config.json.",
-)
-flags.DEFINE_integer("max_seq_length", 512, "Pieces in an example, padded or not.", lower_bound=8)
-flags.DEFINE_float("masked_lm_prob", 0.15, "Share of the pieces to predict.", 0.0, 1.0)
-flags.DEFINE_integer(
-    "max_predictions_per_seq",
-    None,
-    "Most predictions in an example; default ceil(masked_lm_prob * max_seq_length).",
-    lower_bound=1,
-)
-flags.DEFINE_integer("ngram", 3, "Longest masked n-gram, in words.", lower_bound=1)
-flags.DEFINE_integer("global_batch_size", 4096, "Examples in a step.", lower_bound=1)
-flags.DEFINE_integer("num_train_steps", 125000, "Steps in all.", lower_bound=1)
-flags.DEFINE_integer("num_warmup_steps", 3125, "Steps of linear warm-up.", lower_bound=0)
-flags.DEFINE_float("learning_rate", 0.00176, "Peak learning rate, at the end of the warm-up.", 0.0)
-flags.DEFINE_float("weight_decay", 0.01, "Decoupled weight decay.", lower_bound=0.0)
-flags.DEFINE_integer("random_seed", 12345, "Of weights, data order, masks and dropout.")
-flags.DEFINE_integer("steps_per_loop", 100, "Steps between two log entries.", lower_bound=1)
-flags.DEFINE_integer(
-    "save_checkpoint_steps", 1000, "Steps between checkpoints: a multiple of steps_per_loop.", 1
-)
-flags.DEFINE_enum("strategy", "one_device", STRATEGIES, "Where to run.")
-flags.DEFINE_string("tpu", "", "Name or address of the TPU, for --strategy=tpu.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,6 +47,44 @@ class RunSettings:
     weight_decay: float
     random_seed: int
     steps_per_loop: int
+
+
+def define_flags() -> None:
+    """Defines the flags; not at import, as programs share the names of flags."""
+    flags.DEFINE_string("record_dir", None, "Records of create_pretraining_data.", required=True)
+    flags.DEFINE_string("spm_model_file", None, "The records' SentencePiece model.", required=True)
+    flags.DEFINE_string("model_dir", None, "Where the run lies or shall lie.", required=True)
+    flags.DEFINE_string(
+        "albert_config",
+        "albert_base",
+        f"A size ({', '.join(config_lib.NAMES)}), which takes the vocabulary's size, or the path "
+        "of an albert_config.json.",
+    )
+    flags.DEFINE_integer(
+        "max_seq_length", 512, "Pieces in an example, padded or not.", lower_bound=8
+    )
+    flags.DEFINE_float("masked_lm_prob", 0.15, "Share of the pieces to predict.", 0.0, 1.0)
+    flags.DEFINE_integer(
+        "max_predictions_per_seq",
+        None,
+        "Most predictions in an example; default ceil(masked_lm_prob * max_seq_length).",
+        lower_bound=1,
+    )
+    flags.DEFINE_integer("ngram", 3, "Longest masked n-gram, in words.", lower_bound=1)
+    flags.DEFINE_integer("global_batch_size", 4096, "Examples in a step.", lower_bound=1)
+    flags.DEFINE_integer("num_train_steps", 125000, "Steps in all.", lower_bound=1)
+    flags.DEFINE_integer("num_warmup_steps", 3125, "Steps of linear warm-up.", lower_bound=0)
+    flags.DEFINE_float(
+        "learning_rate", 0.00176, "Peak learning rate, at the end of the warm-up.", 0.0
+    )
+    flags.DEFINE_float("weight_decay", 0.01, "Decoupled weight decay.", lower_bound=0.0)
+    flags.DEFINE_integer("random_seed", 12345, "Of weights, data order, masks and dropout.")
+    flags.DEFINE_integer("steps_per_loop", 100, "Steps between two log entries.", lower_bound=1)
+    flags.DEFINE_integer(
+        "save_checkpoint_steps", 1000, "Steps between checkpoints: a multiple of steps_per_loop.", 1
+    )
+    flags.DEFINE_enum("strategy", "one_device", STRATEGIES, "Where to run.")
+    flags.DEFINE_string("tpu", "", "Name or address of the TPU, for --strategy=tpu.")
 
 
 def main(_) -> None:
@@ -239,4 +247,5 @@ def _print_plan(model, manifest, options, settings, replicas, record_dir, model_
 
 
 if __name__ == "__main__":
+    define_flags()
     program.run(main)

@@ -27,7 +27,7 @@ def create_strategy(name: str, tpu: str = "") -> tf.distribute.Strategy:
         resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=tpu)
         tf.config.experimental_connect_to_cluster(resolver)
         tf.tpu.experimental.initialize_tpu_system(resolver)
-    except (ValueError, tf.errors.OpError) as error:
+    except (ValueError, OSError, tf.errors.OpError) as error:
         reason = str(error).strip().splitlines()[0]
         raise ValueError(
             f"--strategy=tpu: no TPU answers at --tpu={tpu!r} ({reason}); give its name or grpc:// "

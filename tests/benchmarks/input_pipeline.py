@@ -36,11 +36,6 @@ from pipelines.data.records import (
 from pipelines.data.sentence_order import sentence_order_examples
 
 FLAGS = flags.FLAGS
-flags.DEFINE_list("seq_lengths", ["128", "512"], "Lengths to measure.")
-flags.DEFINE_integer("batch_size", 512, "Examples in a batch.", lower_bound=1)
-flags.DEFINE_integer("examples", 40_000, "Records in the temporary directory.", lower_bound=1)
-flags.DEFINE_integer("rounds", 5, "Rounds; the median counts.", lower_bound=1)
-flags.DEFINE_float("seconds", 3.0, "Length of a round.", lower_bound=0.1)
 
 _VOCAB_SIZE = 30_000
 _SHARDS = 4
@@ -59,6 +54,15 @@ _TOKENIZER = SimpleNamespace(
     word_starts=lambda: np.random.default_rng(1).random(_VOCAB_SIZE) < _WORD_STARTS,
     replacement_ids=lambda: np.arange(5, _VOCAB_SIZE, dtype=np.int32),
 )
+
+
+def define_flags() -> None:
+    """Defines the flags."""
+    flags.DEFINE_list("seq_lengths", ["128", "512"], "Lengths to measure.")
+    flags.DEFINE_integer("batch_size", 512, "Examples in a batch.", lower_bound=1)
+    flags.DEFINE_integer("examples", 40_000, "Records in the temporary directory.", lower_bound=1)
+    flags.DEFINE_integer("rounds", 5, "Rounds; the median counts.", lower_bound=1)
+    flags.DEFINE_float("seconds", 3.0, "Length of a round.", lower_bound=0.1)
 
 
 def main(_) -> None:
@@ -198,4 +202,5 @@ def write_records(record_dir: str, seq_length: int, examples: int) -> None:
 
 
 if __name__ == "__main__":
+    define_flags()
     program.run(main)

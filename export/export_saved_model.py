@@ -1,0 +1,190 @@
+r"""Exports a pre-trained ALBERT as a SavedModel that takes raw text.
+
+Writes OUTPUT/1, OUTPUT/2 and so on, as TF Serving watches them. A version appears only when it is
+whole and a fresh process, without this project's code, has answered with it like the model itself.
+A checkpoint that was exported before is not exported again.
+
+Texts are cut to --max_seq_length pieces. Give the length that pre-training used where that is
+shorter than the position table: the positions beyond it were never trained.
+
+Examples:
+  python -m export.export_saved_model --checkpoint=runs/base --output=exports/base
+  python -m export.export_saved_model --checkpoint=runs/base/checkpoints/ckpt-5000 \
+    --output=exports/base --version=7 --max_seq_length=128
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+
+import tensorflow as tf
+from absl import flags, logging
+
+import albert_tf
+from albert_tf import files, program
+from albert_tf.checkpoints import model_directory
+from albert_tf.config import AlbertConfig
+from albert_tf.tokenization import AlbertTokenizer
+from export import versions
+from export.serving_module import PreTrainingModule
+from export.verify import verify
+
+FLAGS = flags.FLAGS
+
+# TF Serving and the loaders leave this directory alone.
+_PROVENANCE_FILE = os.path.join("assets.extra", "export.json")
+
+
+def define_flags() -> None:
+    """Defines the flags; not at import, as programs share the names of flags."""
+    flags.DEFINE_string(
+        "checkpoint", None, "A model directory or one of its checkpoints.", required=True
+    )
+    flags.DEFINE_string("output", None, "Directory of the versions.", required=True)
+    flags.DEFINE_integer("version", None, "Default: the next free number.", lower_bound=1)
+    flags.DEFINE_integer(
+        "max_seq_length",
+        None,
+        "Longest input in pieces. Default: the position table.",
+        lower_bound=8,
+    )
+
+
+def main(_) -> None:
+    """Reads the flags."""
+    # One device for export and verification: their answers shall be equal to the rounding.
+    tf.config.set_visible_devices([], "GPU")
+    # What TensorFlow tells of its saving is for its own developers.
+    logging.set_verbosity(logging.WARNING)
+    tf.get_logger().setLevel("WARNING")
+    print(
+        how_to_use(
+            export(
+                checkpoint=FLAGS.checkpoint,
+                output=FLAGS.output,
+                version=FLAGS.version,
+                max_seq_length=FLAGS.max_seq_length,
+            )
+        )
+    )
+
+
+def export(
+    *, checkpoint: str, output: str, version: int | None = None, max_seq_length: int | None = None
+) -> str:
+    """Exports a checkpoint, unless it was before; returns the directory of the version."""
+    model_dir, prefix = model_directory.find_checkpoint(checkpoint)
+    config = AlbertConfig.read(os.path.join(model_dir, model_directory.CONFIG_FILE))
+    tokenizer = AlbertTokenizer.load(model_dir)
+    max_seq_length = max_seq_length or config.max_position_embeddings
+    if max_seq_length > config.max_position_embeddings:
+        raise ValueError(
+            f"--max_seq_length={max_seq_length}, but the position table of {model_dir!r} has "
+            f"{config.max_position_embeddings} rows: give at most that"
+        )
+    if tokenizer.vocab_size != config.vocab_size:
+        raise ValueError(
+            f"{model_dir!r}: the vocabulary has {tokenizer.vocab_size} pieces, the config says "
+            f"{config.vocab_size}: they belong to different models"
+        )
+    provenance = {
+        "kind": "pretraining",
+        "checkpoint": os.path.basename(prefix),
+        "checkpoint_index_sha256": files.sha256(prefix + ".index"),
+        "vocabulary_sha256": tokenizer.sha256,
+        "do_lower_case": tokenizer.do_lower_case,
+        "max_seq_length": max_seq_length,
+        "code_version": albert_tf.__version__,
+    }
+    existing = versions.existing(output)
+    for candidate in reversed(existing) if version is None else [version]:
+        if _provenance(os.path.join(output, str(candidate))) == provenance:
+            print(f"exported before: {os.path.join(output, str(candidate))}")
+            return os.path.join(output, str(candidate))
+    if version in existing:
+        raise ValueError(
+            f"{os.path.join(output, str(version))!r} is another export: choose another --version "
+            "(a version is never overwritten)"
+        )
+    final = os.path.join(output, str(version or max(existing, default=0) + 1))
+    print(
+        f"exporting {prefix}\n  to {final}: {config.vocab_size:,} pieces, "
+        f"{'lower case' if tokenizer.do_lower_case else 'case kept'}, "
+        f"texts up to {max_seq_length} pieces",
+        flush=True,
+    )
+    model, _ = model_directory.load_for_pretraining(prefix)
+    _publish(PreTrainingModule(model, tokenizer, model_dir, max_seq_length), provenance, final)
+    return final
+
+
+def _publish(module: PreTrainingModule, provenance: dict, final: str) -> None:
+    """Saves and verifies under another name, then renames: `final` is whole or not there."""
+    partial = files.partial_name(final)
+    begin = time.monotonic()
+    try:
+        functions = module.functions()
+        tf.saved_model.save(module, partial, signatures=functions)
+        files.write_atomically(
+            os.path.join(partial, _PROVENANCE_FILE), json.dumps(provenance, indent=2) + "\n"
+        )
+        print(
+            f"saved {len(functions)} signatures, {_size(partial) / 1e6:.1f} MB, in "
+            f"{time.monotonic() - begin:.0f} s; verifying in a fresh process",
+            flush=True,
+        )
+        begin = time.monotonic()
+        difference = verify(partial, functions, module.model.config.vocab_size)
+        print(
+            f"verified in {time.monotonic() - begin:.0f} s: every answer equals the model's "
+            f"(largest difference {difference:.1e})",
+            flush=True,
+        )
+        try:
+            tf.io.gfile.rename(partial, final)
+        except tf.errors.AlreadyExistsError as error:
+            raise ValueError(f"{final!r} appeared meanwhile: run the same command again") from error
+    finally:
+        if tf.io.gfile.exists(partial):
+            tf.io.gfile.rmtree(partial)
+
+
+def _provenance(saved_model: str) -> dict | None:
+    path = os.path.join(saved_model, _PROVENANCE_FILE)
+    if not tf.io.gfile.exists(path):
+        return None
+    with tf.io.gfile.GFile(path) as file:
+        return json.loads(file.read())
+
+
+def _size(directory: str) -> int:
+    return sum(
+        tf.io.gfile.stat(os.path.join(parent, name)).length
+        for parent, _, names in tf.io.gfile.walk(directory)
+        for name in names
+    )
+
+
+def how_to_use(saved_model: str) -> str:
+    """Says how to ask and to serve an export."""
+    output = os.path.dirname(saved_model)
+    signatures = "\n".join(
+        f"  {name}({', '.join(signature.inputs)}) -> {', '.join(signature.outputs)}"
+        for name, signature in PreTrainingModule.signatures.items()
+    )
+    return f"""{saved_model} answers
+{signatures}
+ask it:
+  python -m export.ask --saved_model={output} --fill_mask="The [MASK] function returns an array."
+serve it:
+  docker run -p 8501:8501 -e MODEL_NAME=albert \\
+    -v "{os.path.abspath(output)}:/models/albert" tensorflow/serving
+  curl localhost:8501/v1/models/albert:predict -d \\
+    '{{"signature_name": "fill_mask", "inputs": {{"text": ["A [MASK] of numbers."]}}}}'"""
+
+
+if __name__ == "__main__":
+    define_flags()
+    program.run(main)

@@ -1,0 +1,198 @@
+"""Proves that an export answers like the model it was made of, without any of our code.
+
+A fresh process loads the SavedModel with TensorFlow and tensorflow-text alone and answers golden
+questions; the answers must equal those of the model in memory.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+import tensorflow as tf
+
+TOLERANCE = 1e-5  # absolute and relative
+_OUR_PACKAGES = ("albert_tf", "pipelines", "export")
+
+_LONG = "One sentence, said again and again, is longer than any table of positions. " * 99
+_TEXTS = {
+    "text": [
+        "The [MASK] function returns an array.",
+        "Das Mädchen lief über die Straße, [MASK] es war spät[MASK].",
+        "Où sont les neiges d'antan ?",
+        "В начале было слово.",
+        "北京是中国的[MASK]。",
+        "東京は日本の首都です。",
+        "서울은 한국의 수도이다.",
+        "العربية لغة [MASK] جميلة",
+        "हिन्दी एक भाषा है।",
+        "ภาษาไทยไม่มีช่องว่าง",
+        "\U0001f469\u200d\U0001f469\u200d\U0001f467 1,000 [CLS] <pad> a\x00b\u2028c",
+        "[MASK][MASK] [MASK]",
+        "",
+        " \t\u3000",
+        b"caf\xe9 \xff\xc3",
+    ],
+    "text_pair": [
+        "It takes no arguments.",
+        "",
+        "Mais où sont-elles ?",
+        b"\xff",
+        "",
+        "日本は島国です。",
+        "",
+        " ",
+        "और यह दूसरा वाक्य है।",
+        "",
+        "[SEP]",
+        "",
+        "Nothing came before.",
+        "",
+        "",
+    ],
+}
+_LONG_TEXTS = {
+    "text": [_LONG, "short", _LONG + "[MASK]", "[MASK] " * 50],
+    "text_pair": ["short", _LONG, _LONG, ""],
+}
+
+
+def verify(saved_model: str, functions: dict, vocab_size: int) -> float:
+    """Compares a SavedModel, loaded in a fresh process, with the model in memory.
+
+    Args:
+      saved_model: directory of the SavedModel.
+      functions: the model's own function for each signature.
+      vocab_size: pieces in the vocabulary.
+
+    Returns:
+      The largest difference between two numbers.
+
+    Raises:
+      RuntimeError: if the process fails, loads our code, or any answer differs.
+    """
+    questions = _questions(functions, vocab_size)
+    if "://" not in saved_model:
+        saved_model = os.path.abspath(saved_model)  # the process starts in another directory
+    with tempfile.TemporaryDirectory() as directory:
+        questions_file = os.path.join(directory, "questions")
+        answers_file = os.path.join(directory, "answers")
+        with open(questions_file, "wb") as file:
+            pickle.dump(questions, file)
+        # By runpy and from an empty directory: nothing of ours comes onto the module path.
+        start = (
+            "import runpy, sys; sys.argv.pop(0); runpy.run_path(sys.argv[0], run_name='__main__')"
+        )
+        command = [sys.executable, "-c", start, os.path.abspath(__file__)]
+        process = subprocess.run(
+            [*command, saved_model, questions_file, answers_file],
+            cwd=directory,
+            env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1"},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        if process.returncode:
+            raise RuntimeError(f"{saved_model!r} fails in a fresh process:\n{process.stderr}")
+        with open(answers_file, "rb") as file:
+            modules, answers = pickle.load(file)
+    if loaded := sorted(set(_OUR_PACKAGES) & set(modules)):
+        raise RuntimeError(f"the fresh process loaded our own {', '.join(loaded)}")
+    expected = _answers(functions, questions)
+    return max(_difference(*triple) for triple in zip(questions, expected, answers))
+
+
+def _questions(functions: dict, vocab_size: int) -> list[tuple[str, dict]]:
+    """Returns pairs of a signature's name and its inputs: golden texts, random ids, no texts."""
+    rng = np.random.RandomState(20200426)
+    lengths = np.array([[11], [3], [7]])
+    real = (np.arange(11) < lengths).astype(np.int32)
+    ids = {
+        "input_ids": real * rng.randint(0, vocab_size, real.shape).astype(np.int32),
+        "input_mask": real,
+        "segment_ids": real * (np.arange(11) >= 5).astype(np.int32),
+        "mlm_positions": rng.randint(0, 11, [3, 2]).astype(np.int32),
+    }
+    no_texts = {"text": [], "text_pair": []}
+    batches = [
+        {**texts, **{name: rows[:size] for name, rows in ids.items()}}
+        for texts, size in ((_TEXTS, 3), (_LONG_TEXTS, 1), (no_texts, 0))
+    ]
+    questions = []
+    for signature, function in sorted(functions.items()):
+        names = [spec.name for spec in tf.nest.flatten(function.structured_input_signature)]
+        for batch in batches if names else [{}]:
+            questions.append((signature, {name: batch[name] for name in names}))
+    return questions
+
+
+def _answers(functions: dict, questions: list[tuple[str, dict]]) -> list[dict]:
+    answers = []
+    for signature, inputs in questions:
+        tensors = {
+            name: tf.constant(value, tf.string if isinstance(value, list) else tf.int32)
+            for name, value in inputs.items()
+        }
+        answer = {name: t.numpy() for name, t in functions[signature](**tensors).items()}
+        if "vocab_file" in answer:  # the export holds a copy: what must be equal is the content
+            with tf.io.gfile.GFile(answer["vocab_file"], "rb") as file:
+                answer["vocab_file"] = np.array(file.read(), object)
+        answers.append(answer)
+    return answers
+
+
+def _difference(question: tuple[str, dict], expected: dict, answer: dict) -> float:
+    """Returns the largest difference between two answers to a question.
+
+    Raises:
+      RuntimeError: if they are not the same answer.
+    """
+    largest = 0.0
+    if expected.keys() != answer.keys():
+        raise RuntimeError(f"{question[0]} answers {sorted(answer)}, not {sorted(expected)}")
+    for name, ours in expected.items():
+        theirs = answer[name]
+        equal = ours.shape == theirs.shape and ours.dtype == theirs.dtype
+        if equal and ours.dtype.kind == "f":
+            equal = np.allclose(ours, theirs, rtol=TOLERANCE, atol=TOLERANCE)
+            largest = max(largest, float(np.abs(ours - theirs).max(initial=0.0)))
+        elif equal and name == "pieces":
+            certain = _certain_ranks(expected["probabilities"])
+            equal = np.array_equal(ours[certain], theirs[certain])
+        elif equal:
+            equal = np.array_equal(ours, theirs)
+        if not equal:
+            raise RuntimeError(
+                f"{question[0]} answers another {name} than the model in memory, to {question[1]}"
+            )
+    return largest
+
+
+def _certain_ranks(probabilities: np.ndarray) -> np.ndarray:
+    """Tells which ranks rounding cannot swap: bool of the same shape; never the last."""
+    gaps = np.diff(-probabilities, axis=-1) > TOLERANCE
+    edge = np.ones_like(gaps[..., :1])
+    return np.concatenate([edge, gaps], -1) & np.concatenate([gaps, ~edge], -1)
+
+
+def _main(saved_model: str, questions_file: str, answers_file: str) -> None:
+    """Answers the questions in the fresh process."""
+    for name in _OUR_PACKAGES:
+        sys.modules[name] = None  # an import of it fails, installed or not
+
+    import tensorflow_text  # noqa: F401  The model's operations; TF Serving has them built in.
+
+    with open(questions_file, "rb") as file:
+        questions = pickle.load(file)
+    model = tf.saved_model.load(saved_model)
+    answers = _answers(model.signatures, questions)
+    modules = {name.partition(".")[0] for name, module in sys.modules.items() if module is not None}
+    with open(answers_file, "wb") as file:
+        pickle.dump((modules, answers), file)
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])

@@ -1,0 +1,30 @@
+"""The versions of an export: directories named by whole numbers, as TF Serving watches them."""
+
+from __future__ import annotations
+
+import os
+
+import tensorflow as tf
+
+
+def existing(directory: str) -> list[int]:
+    """Returns the versions in a directory, oldest first; none if it does not exist."""
+    if not tf.io.gfile.isdir(directory):
+        return []
+    names = [name.rstrip("/") for name in tf.io.gfile.listdir(directory)]
+    return sorted(int(name) for name in names if name.isascii() and name.isdigit())
+
+
+def newest_saved_model(path: str) -> str:
+    """Returns the SavedModel at `path`, or the newest version in it.
+
+    Raises:
+      ValueError: if there is none.
+    """
+    candidates = [path, *(os.path.join(path, str(v)) for v in reversed(existing(path)))]
+    for candidate in candidates:
+        if tf.io.gfile.exists(os.path.join(candidate, "saved_model.pb")):
+            return candidate
+    raise ValueError(
+        f"no SavedModel at {path!r}, nor a version of one in it: see export_saved_model"
+    )

@@ -1,0 +1,77 @@
+"""One tiny model with random weights and one export of it, for all tests of the package."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from albert_tf.checkpoints import model_directory
+from albert_tf.config import AlbertConfig
+from albert_tf.models import AlbertForPreTraining
+from albert_tf.tokenization import AlbertTokenizer
+from export.export_saved_model import export
+from export.serving_module import PreTrainingModule
+
+MAX_SEQ_LENGTH = 37
+CONFIG = AlbertConfig(
+    vocab_size=1,
+    embedding_size=12,
+    hidden_size=20,
+    num_hidden_layers=3,
+    num_attention_heads=2,
+    intermediate_size=28,
+    max_position_embeddings=61,
+)
+
+
+@pytest.fixture(scope="session")
+def model_dir(tmp_path_factory, tiny_vocabulary) -> Path:
+    directory = tmp_path_factory.mktemp("model")
+    tokenizer = AlbertTokenizer(str(tiny_vocabulary))
+    model = AlbertForPreTraining(dataclasses.replace(CONFIG, vocab_size=tokenizer.vocab_size))
+    model.create_variables()
+    # tf.random.set_seed would empty the cache that holds every in-graph SentencePiece model.
+    rng = np.random.RandomState(1)
+    for variable in model.variables:
+        variable.assign_add(rng.normal(0, 0.3, variable.shape))
+    tokenizer.save(str(directory))
+    model_directory.save_for_pretraining(model, str(directory))
+    return directory
+
+
+@pytest.fixture(scope="session")
+def model(model_dir):
+    return model_directory.load_for_pretraining(str(model_dir))[0]
+
+
+@pytest.fixture(scope="session")
+def tokenizer(model_dir):
+    return AlbertTokenizer.load(str(model_dir))
+
+
+@pytest.fixture(scope="session")
+def module(model, tokenizer, model_dir) -> PreTrainingModule:
+    return PreTrainingModule(model, tokenizer, str(model_dir), MAX_SEQ_LENGTH)
+
+
+@pytest.fixture(scope="session")
+def functions(module) -> dict:
+    return module.functions()
+
+
+@pytest.fixture(scope="session")
+def exported(tmp_path_factory, model_dir) -> Path:
+    """A published version; its export was verified in a fresh process."""
+    output = tmp_path_factory.mktemp("exports") / "tiny"
+    return Path(
+        export(checkpoint=str(model_dir), output=str(output), max_seq_length=MAX_SEQ_LENGTH)
+    )
+
+
+@pytest.fixture(scope="session")
+def loaded(exported):
+    return tf.saved_model.load(str(exported))

@@ -1,0 +1,59 @@
+"""The program that asks prints the SavedModel's answers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import tensorflow as tf
+
+from export.ask import ask
+
+
+def test_the_answers_printed_are_the_saved_models(exported, loaded):
+    texts = ["The [MASK] fox [MASK].", "[MASK]"]
+    pairs = ["Dogs run. ||| Birds sing."]
+    printed = "\n".join(ask(saved_model=str(exported.parent), masked_texts=texts, pairs=pairs))
+    assert printed.startswith(str(exported))
+    filled = loaded.signatures["fill_mask"](text=tf.constant(texts))
+    assert printed.count("  [MASK] ") == 3
+    for row, mask in ((0, 0), (0, 1), (1, 0)):
+        piece = filled["pieces"][row, mask, 0].numpy().decode()
+        percent = 100 * filled["probabilities"][row, mask, 0].numpy()
+        assert f"  [MASK] {mask + 1}: {piece} {percent:.1f} %," in printed
+    order = loaded.signatures["serving_default"](
+        text=tf.constant(["Dogs run.", "Birds sing."]),
+        text_pair=tf.constant(["Birds sing.", "Dogs run."]),
+    )["in_order_probability"].numpy()
+    assert f"A B: in order with {100 * order[0]:.1f} %" in printed
+    assert f"B A: in order with {100 * order[1]:.1f} %" in printed
+
+
+@pytest.mark.parametrize(
+    ("masked_texts", "pairs", "message"),
+    [
+        ([], [], "nothing is asked"),
+        (["no mask"], [], r"holds no \[MASK\]"),
+        ([], ["one sentence"], "expected two sentences"),
+        ([], ["one ||| "], "expected two sentences"),
+    ],
+)
+def test_wrong_questions_are_refused(masked_texts, pairs, message):
+    with pytest.raises(ValueError, match=message):
+        ask(saved_model="unused", masked_texts=masked_texts, pairs=pairs)
+
+
+def test_asking_loads_no_model_code(exported):
+    script = (
+        "import sys; from export.ask import ask; "
+        "print(ask(saved_model=sys.argv[1], masked_texts=['a [MASK]'], pairs=[])[0]); "
+        "print(sorted(n for n in sys.modules if n.startswith(('albert_tf.', 'export.'))))"
+    )
+    output = subprocess.run(
+        [sys.executable, "-c", script, str(exported)], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    assert output == [
+        f"{exported} answers",
+        "['albert_tf.program', 'export.ask', 'export.versions']",
+    ]

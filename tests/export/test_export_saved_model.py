@@ -1,0 +1,104 @@
+"""A version is published whole and verified, or not at all; never over another."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+import tensorflow as tf
+
+from export import export_saved_model, versions
+from export.export_saved_model import export
+from tests.export.conftest import CONFIG, MAX_SEQ_LENGTH
+
+
+@pytest.fixture
+def unverified(monkeypatch):
+    monkeypatch.setattr(export_saved_model, "verify", lambda *_: 0.0)
+
+
+def contents(directory):
+    return sorted(path.name for path in directory.iterdir()) if directory.exists() else []
+
+
+def test_the_export_holds_what_a_reader_needs(exported, model_dir):
+    assert exported.name == "1"
+    assert contents(exported.parent) == ["1"]
+    assert contents(exported / "assets") == ["albert_config.json", "spiece.model"]
+    for name in contents(exported / "assets"):
+        assert (exported / "assets" / name).read_bytes() == (model_dir / name).read_bytes()
+    provenance = json.loads((exported / "assets.extra" / "export.json").read_text())
+    assert provenance["checkpoint"] == "ckpt-1"
+    assert provenance["max_seq_length"] == MAX_SEQ_LENGTH
+
+
+def test_the_same_export_is_not_made_again(exported, model_dir, capsys, monkeypatch):
+    monkeypatch.setattr(export_saved_model, "_publish", lambda *_: pytest.fail("exported again"))
+    arguments = {"output": str(exported.parent), "max_seq_length": MAX_SEQ_LENGTH}
+    for version in (None, 1):
+        assert export(checkpoint=str(model_dir), version=version, **arguments) == str(exported)
+        assert "exported before" in capsys.readouterr().out
+
+
+def test_another_export_gets_the_next_version(exported, model_dir, tmp_path, unverified):
+    output = tmp_path / "exports"
+    shutil.copytree(exported, output / "4")
+    (output / "notes").mkdir()
+    made = export(checkpoint=str(model_dir), output=str(output), max_seq_length=MAX_SEQ_LENGTH - 1)
+    assert made == str(output / "5")
+    assert contents(output) == ["4", "5", "notes"]
+    assert versions.newest_saved_model(str(output)) == made
+    assert versions.newest_saved_model(str(output / "4")) == str(output / "4")
+
+
+def test_a_version_is_never_overwritten(exported, model_dir):
+    before = (exported / "saved_model.pb").read_bytes()
+    with pytest.raises(ValueError, match="another export"):
+        export(checkpoint=str(model_dir), output=str(exported.parent), version=1)
+    assert (exported / "saved_model.pb").read_bytes() == before
+
+
+def test_a_version_that_appears_meanwhile_is_left_alone(model_dir, tmp_path, monkeypatch):
+    def other_export(*_):
+        (tmp_path / "1").mkdir()
+        (tmp_path / "1" / "theirs").touch()
+        return 0.0
+
+    monkeypatch.setattr(export_saved_model, "verify", other_export)
+    with pytest.raises(ValueError, match="appeared meanwhile"):
+        export(checkpoint=str(model_dir), output=str(tmp_path))
+    assert contents(tmp_path) == ["1"] and contents(tmp_path / "1") == ["theirs"]
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_what_fails_its_verification_is_not_published(model_dir, tmp_path, monkeypatch, error):
+    def fail(saved_model, *_):
+        assert tf.io.gfile.exists(f"{saved_model}/saved_model.pb")
+        raise error
+
+    monkeypatch.setattr(export_saved_model, "verify", fail)
+    with pytest.raises(error):
+        export(checkpoint=str(model_dir), output=str(tmp_path / "exports"))
+    assert contents(tmp_path / "exports") == []
+
+
+def test_wrong_requests_are_refused_before_anything_is_written(model_dir, tmp_path):
+    output = tmp_path / "exports"
+    with pytest.raises(ValueError, match="no model directory or checkpoint"):
+        export(checkpoint=str(tmp_path / "absent"), output=str(output))
+    longest = CONFIG.max_position_embeddings
+    with pytest.raises(ValueError, match=f"has {longest} rows"):
+        export(checkpoint=str(model_dir), output=str(output), max_seq_length=longest + 1)
+    other = shutil.copytree(model_dir, tmp_path / "other")
+    config = json.loads((other / "albert_config.json").read_text())
+    (other / "albert_config.json").write_text(json.dumps({**config, "vocab_size": 17}))
+    with pytest.raises(ValueError, match="the config says 17"):
+        export(checkpoint=str(other), output=str(output))
+    assert not output.exists()
+
+
+def test_no_version_to_be_found_is_said(tmp_path):
+    with pytest.raises(ValueError, match="no SavedModel"):
+        versions.newest_saved_model(str(tmp_path))
+    assert versions.existing(str(tmp_path / "absent")) == []

@@ -1,0 +1,258 @@
+"""Answers from text equal the model's, for any text; every signature is as its table says."""
+
+from __future__ import annotations
+
+from unittest import mock
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from export.signatures import NUM_CANDIDATES, PRETRAINING
+from tests.export.conftest import MAX_SEQ_LENGTH
+
+SHORT = "The quick fox jumps over a lazy dog."
+LONG = "the quick brown fox jumps over a lazy dog while seven small birds sing " * 9
+HOSTILE = [
+    b"",
+    b" \t\n",
+    "\u3000\u2028".encode(),
+    b"a\x00b",
+    b"\xff\xfe\xc3",
+    b"caf\xe9 [MASK]\xe9",
+    "한국어 日本語 [MASK] ภาษาไทย العربية 👩‍👩‍👧".encode(),
+    b"[CLS] [SEP] <pad> <unk> [mask]",
+    b"[MASK]" * 50,
+    b"[MASK",
+    b"x" * 100_000,
+    b"lazy dog " * 11_000,
+]
+
+
+def ask(loaded, signature, **inputs):
+    inputs = {
+        name: value if tf.is_tensor(value) else tf.constant(value, tf.string)
+        for name, value in inputs.items()
+    }
+    return {name: t.numpy() for name, t in loaded.signatures[signature](**inputs).items()}
+
+
+def packed(first, second, special, max_seq_length=MAX_SEQ_LENGTH):
+    """The reference's packing, piece by piece."""
+    first, second = list(first), list(second)
+    while len(first) + len(second) > max_seq_length - (3 if second else 2):
+        (first if len(first) > len(second) else second).pop()
+    ids = [special.cls_id, *first, special.sep_id]
+    types = [0] * len(ids)
+    if second:
+        ids += [*second, special.sep_id]
+        types += [1] * (len(second) + 1)
+    return ids, types
+
+
+def alone(model, ids, types, positions=(0,)):
+    """The model's answers to one example without padding."""
+    inputs = {
+        "input_word_ids": [ids],
+        "input_mask": [[1] * len(ids)],
+        "input_type_ids": [types],
+        "masked_lm_positions": [list(positions)],
+    }
+    inputs = {name: tf.constant(value, tf.int32) for name, value in inputs.items()}
+    return {**model.encoder(inputs), **model(inputs)}
+
+
+def test_the_signatures_are_those_of_the_table(loaded, model):
+    sizes = {"hidden_size": model.config.hidden_size, "vocab_size": model.config.vocab_size}
+
+    def dimensions(field):
+        return [sizes.get(d) if isinstance(d, str) else d for d in field.shape]
+
+    assert set(loaded.signatures) == set(PRETRAINING)
+    for name, signature in PRETRAINING.items():
+        function = loaded.signatures[name]
+        for fields, specs in (
+            (signature.inputs, function.structured_input_signature[1]),
+            (signature.outputs, function.structured_outputs),
+        ):
+            assert set(fields) == set(specs), name
+            for key, field in fields.items():
+                assert specs[key].dtype == field.dtype, (name, key)
+                assert specs[key].shape.as_list() == dimensions(field), (name, key)
+
+
+lengths = st.lists(st.tuples(*[st.integers(0, 2 * MAX_SEQ_LENGTH)] * 2), max_size=4)
+
+
+@settings(max_examples=50, deadline=None)
+@given(lengths, st.sampled_from([MAX_SEQ_LENGTH, MAX_SEQ_LENGTH + 1]))
+def test_packing_is_the_references(module, pairs, max_seq_length):
+    firsts = [list(range(100, 100 + a)) for a, _ in pairs]
+    seconds = [list(range(200, 200 + b)) for _, b in pairs]
+    ragged = [
+        tf.ragged.constant(side, tf.int32, ragged_rank=1, row_splits_dtype=tf.int64)
+        for side in (firsts, seconds)
+    ]
+    with mock.patch.object(module, "max_seq_length", max_seq_length):
+        tokens = module.pack(*ragged)
+    tokens = {name: t.numpy() for name, t in tokens.items()}
+    rows = [packed(a, b, module, max_seq_length) for a, b in zip(firsts, seconds)]
+    seq_len = max([2, *(len(ids) for ids, _ in rows)])
+    assert {t.shape for t in tokens.values()} == {(len(pairs), seq_len)}
+    for row, (ids, types) in enumerate(rows):
+        padding = [0] * (seq_len - len(ids))
+        assert tokens["input_ids"][row].tolist() == ids + [module.pad_id] * len(padding)
+        assert tokens["input_mask"][row].tolist() == [1] * len(ids) + padding
+        assert tokens["segment_ids"][row].tolist() == types + padding
+
+
+def test_texts_are_answered_as_the_model_answers_them_alone(loaded, model, tokenizer):
+    pairs = [(SHORT, "Birds sing."), (SHORT, ""), ("", SHORT), (LONG, SHORT), (LONG, LONG)]
+    pairs += [("", ""), (SHORT, " ")]
+    texts, text_pairs = zip(*pairs)
+    answers = ask(loaded, "serving_default", text=texts, text_pair=text_pairs)
+    for row, (a, b) in enumerate(pairs):
+        expected = alone(model, *packed(tokenizer.encode(a), tokenizer.encode(b), tokenizer))
+        in_order = tf.nn.softmax(expected["sentence_order_logits"])[0, 0] if b.strip() else 0.5
+        mean = tf.reduce_mean(expected["sequence_output"], axis=1)[0]
+        np.testing.assert_allclose(answers["in_order_probability"][row], in_order, atol=1e-5)
+        np.testing.assert_allclose(answers["mean_pooled_output"][row], mean, atol=1e-5)
+        np.testing.assert_allclose(
+            answers["pooled_output"][row], expected["pooled_output"][0], atol=1e-5
+        )
+    # Random weights that answered alike whatever the text would prove nothing.
+    assert np.ptp(answers["in_order_probability"]) > 1e-2
+
+
+def test_masks_are_filled_as_the_model_fills_them_alone(loaded, model, tokenizer):
+    texts = ["The [MASK] fox", SHORT, "[MASK] dog [MASK] [MASK] birds"]
+    answers = ask(loaded, "fill_mask", text=texts)
+    assert answers["num_masks"].tolist() == [1, 0, 3]
+    assert answers["pieces"].shape == answers["probabilities"].shape == (3, 3, NUM_CANDIDATES)
+    for row, text in enumerate(texts):
+        ids = []
+        for part in text.split("[MASK]"):
+            ids += [*tokenizer.encode(part), tokenizer.mask_id]
+        ids, types = packed(ids[:-1], [], tokenizer)
+        positions = [i for i, piece in enumerate(ids) if piece == tokenizer.mask_id]
+        logits = alone(model, ids, types, positions or [0])["masked_lm_logits"][0]
+        best = tf.math.top_k(tf.nn.softmax(logits), NUM_CANDIDATES)
+        for mask in range(3):
+            pieces = [piece.decode() for piece in answers["pieces"][row, mask]]
+            probabilities = answers["probabilities"][row, mask]
+            if mask >= len(positions):
+                assert pieces == [""] * NUM_CANDIDATES and not probabilities.any()
+                continue
+            assert pieces == [tokenizer.id_to_piece(i) for i in best.indices[mask].numpy()]
+            np.testing.assert_allclose(probabilities, best.values[mask], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("text", "pieces"),
+    [
+        ("a [MASK].", "▁a [MASK] ."),
+        ("a [MASK] .", "▁a [MASK] ▁ ."),
+        ("[MASK]a [MASK] a", "[MASK] a [MASK] ▁a"),
+        (".[MASK][MASK]", "▁ . [MASK] [MASK]"),
+        ("[MASK]\u3000.", "[MASK] ▁ ."),
+    ],
+)
+def test_text_that_touches_a_mask_begins_no_word(module, tokenizer, text, pieces):
+    (ids,) = module._tokenize_around_masks(tf.constant([text])).to_list()
+    assert " ".join(map(tokenizer.id_to_piece, ids)) == pieces
+
+
+def test_no_mask_and_no_texts_are_answered_with_nothing(loaded):
+    answers = ask(loaded, "fill_mask", text=[SHORT, ""])
+    assert answers["num_masks"].tolist() == [0, 0]
+    assert answers["pieces"].shape == (2, 0, NUM_CANDIDATES)
+    answers = ask(loaded, "fill_mask", text=[])
+    assert answers["pieces"].shape == (0, 0, NUM_CANDIDATES)
+    answers = ask(loaded, "serving_default", text=[], text_pair=[])
+    assert answers["in_order_probability"].shape == (0,)
+
+
+def test_masks_past_the_longest_length_are_cut_off(loaded):
+    answers = ask(loaded, "fill_mask", text=["[MASK]" * 50, LONG + "[MASK]"])
+    assert answers["num_masks"].tolist() == [MAX_SEQ_LENGTH - 2, 0]
+
+
+def test_hostile_texts_get_finite_answers_and_do_not_touch_their_neighbours(loaded):
+    default = ask(loaded, "serving_default", text=HOSTILE, text_pair=HOSTILE[::-1])
+    filled = ask(loaded, "fill_mask", text=HOSTILE)
+    for answer in (*default.values(), filled["probabilities"]):
+        assert len(answer) == len(HOSTILE) and np.isfinite(answer).all()
+    by_itself = ask(loaded, "serving_default", text=HOSTILE[:1], text_pair=HOSTILE[-1:])
+    for name, answer in by_itself.items():
+        np.testing.assert_allclose(default[name][0], answer[0], atol=1e-5)
+
+
+def test_bytes_that_are_no_utf8_are_read_as_replacement_characters(loaded):
+    answers = ask(loaded, "fill_mask", text=[b"caf\xe9 [MASK]", "caf\ufffd [MASK]".encode()])
+    np.testing.assert_allclose(*answers["probabilities"], atol=1e-5)
+
+
+def test_a_thousand_texts_in_one_request(loaded):
+    answers = ask(loaded, "serving_default", text=["dog"] * 1000, text_pair=["fox"] * 1000)
+    assert answers["in_order_probability"].shape == (1000,)
+
+
+@pytest.mark.shared
+def test_every_line_of_the_nasty_files_gets_an_answer(loaded, shared):
+    files = sorted(p for p in (shared / "data" / "nasty").iterdir() if p.is_file())
+    lines = [line[:50_000] for path in files for line in path.read_bytes().split(b"\n")]
+    assert len(lines) > 100
+    for begin in range(0, len(lines), 256):
+        batch = lines[begin : begin + 256]
+        answers = ask(loaded, "serving_default", text=batch, text_pair=batch)
+        assert np.isfinite(answers["in_order_probability"]).all()
+
+
+def test_wrong_inputs_get_a_clear_error(loaded, model):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="equally many"):
+        ask(loaded, "serving_default", text=["a", "b"], text_pair=["a"])
+    too_long = tf.zeros([1, model.config.max_position_embeddings + 1], tf.int32)
+    for ids in (too_long, too_long[:, :0]):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="seq_len must be 1 to 61"):
+            ask(loaded, "tokens", input_ids=ids, input_mask=ids, segment_ids=ids)
+
+
+def test_token_signatures_are_the_models_answers(loaded, model, tokenizer):
+    ids, types = packed(tokenizer.encode(SHORT), tokenizer.encode("Birds sing."), tokenizer)
+    tokens = {"input_ids": ids, "input_mask": [1] * len(ids), "segment_ids": types}
+    # The same example twice, once with padding of nonsense ids that nothing may see.
+    tokens = {
+        name: tf.constant([[*row, *[3 * (name == "input_ids")] * 4]] * 2, tf.int32)
+        for name, row in tokens.items()
+    }
+    positions = [5, 1, 0]
+    expected = alone(model, ids, types, positions)
+    order = tf.nn.log_softmax(expected["sentence_order_logits"])
+    encoded = ask(loaded, "tokens", **tokens)
+    mlm = ask(loaded, "mlm", mlm_positions=tf.constant([positions] * 2), **tokens)
+    sop = ask(loaded, "sop", **tokens)
+    for row in range(2):
+        np.testing.assert_allclose(sop["sop_log_probs"][row], order[0], atol=1e-5)
+        np.testing.assert_allclose(
+            mlm["mlm_logits"][row], expected["masked_lm_logits"][0], atol=1e-4, rtol=1e-5
+        )
+        for answer in (encoded, mlm, sop):
+            np.testing.assert_allclose(
+                answer["pooled_output"][row], expected["pooled_output"][0], atol=1e-5
+            )
+            np.testing.assert_allclose(
+                answer["sequence_output"][row, : len(ids)],
+                expected["sequence_output"][0],
+                atol=1e-5,
+            )
+
+
+def test_tokenization_info_points_into_the_export(loaded, exported, tokenizer):
+    answer = ask(loaded, "tokenization_info")
+    path = answer["vocab_file"].decode()
+    assert path.startswith(str(exported / "assets"))
+    with open(path, "rb") as file:
+        assert file.read() == tokenizer.model_bytes
+    assert answer["do_lower_case"]

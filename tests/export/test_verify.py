@@ -1,0 +1,69 @@
+"""The verification passes what is equal and stops what is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import albert_tf
+from export import verify
+
+
+def test_every_signature_is_asked(module, functions):
+    asked = {name for name, _ in verify._questions(functions, module.model.config.vocab_size)}
+    assert asked == set(functions) == set(module.signatures)
+
+
+def test_another_weight_is_noticed(exported, module, functions):
+    bias = module.model.encoder.pooler.bias
+    try:
+        bias.assign_add(tf.fill(bias.shape, 1e-3))
+        with pytest.raises(RuntimeError, match=r"another .*pooled_output than the model in memory"):
+            verify.verify(str(exported), functions, module.model.config.vocab_size)
+    finally:
+        bias.assign_sub(tf.fill(bias.shape, 1e-3))
+
+
+def test_our_code_is_out_of_reach_of_the_process(tmp_path, functions, monkeypatch):
+    script = tmp_path / "script.py"
+    with open(verify.__file__, encoding="utf-8") as file:
+        source = file.read()
+    before = "    import tensorflow_text"
+    assert source.count(before) == 1
+    script.write_text(source.replace(before, "    import albert_tf\n" + before), encoding="utf-8")
+    monkeypatch.setattr(verify, "__file__", str(script))
+    # The hardest case: it lies on the path.
+    monkeypatch.setenv("PYTHONPATH", str(Path(albert_tf.__file__).parents[1]))
+    with pytest.raises(RuntimeError, match=r"fresh process:(.|\n)*import of albert_tf halted"):
+        verify.verify(str(tmp_path), functions, 7)
+
+
+@pytest.mark.parametrize(
+    ("change", "equal"),
+    [
+        ({}, True),
+        ({"x": np.float32([1.0, 2.0 + 9e-6])}, True),
+        ({"x": np.float32([1.0, 2.1])}, False),
+        ({"x": np.float32([1.0])}, False),
+        ({"x": np.float32([1.0, np.nan])}, False),
+        ({"n": np.int32([4])}, False),
+        ({"pieces": np.array([[b"a", b"c", b"b", b"e"]], object)}, True),  # a tie, and the last
+        ({"pieces": np.array([[b"x", b"b", b"c", b"d"]], object)}, False),
+        ({"another": np.int32([4])}, False),
+    ],
+)
+def test_what_counts_as_equal(change, equal):
+    expected = {
+        "x": np.float32([1.0, 2.0]),
+        "n": np.int32([3]),
+        "pieces": np.array([[b"a", b"b", b"c", b"d"]], object),
+        "probabilities": np.float32([[0.5, 0.2, 0.2, 0.1]]),
+    }
+    if equal:
+        assert verify._difference(("s", {}), expected, {**expected, **change}) < 1e-4
+    else:
+        with pytest.raises(RuntimeError, match="s answers"):
+            verify._difference(("s", {}), expected, {**expected, **change})
