@@ -71,7 +71,8 @@ def read(
         reason = str(error).strip().splitlines()[0]
         raise ValueError(f"{prefix!r} is not a readable checkpoint: {reason}") from error
     weights = name_map.to_ours(tensors, config, "google", prefix, allow_missing, allow_unused)
-    notes = [f"left out: {len(slots)} optimizer slots and step counters"] if slots else []
+    slots = [name for name in slots if name != "global_step"]
+    notes = [f"left out: {len(slots)} optimizer slots"] if slots else []
     return name_map.Imported(config, weights, directory, notes)
 
 

@@ -1,0 +1,154 @@
+"""The demo corpus: what of a docstring is prose, which files are read, one call is enough."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipelines.data.demo_corpus import (
+    docstrings,
+    is_prose,
+    paragraphs,
+    prose_sentences,
+    source_files,
+    write_demo_corpus,
+)
+
+DOCSTRING = """Trains the `Model` on *all* of the data.
+
+The loss of a :class:`tf.keras.Model <keras.Model>` is summed over the
+batch, see [the guide](https://example.org/guide) and ``fit()``.
+
+>>> model.fit(data)
+The output of a doctest is no prose at all.
+
+This paragraph comes right after the doctest::
+
+    for step in data:
+        this code is not prose but has many words in it.
+
+Example:
+  All that is indented below a heading is left out too.
+
+Note:
+  A note is kept as the prose that it is.
+
+```python
+Code between fences is left out as well here.
+```
+The text goes on behind the fence as before. Short one. See i.e. this rest.
+
+.. versionadded:: 1.13
+
+* The first point of the list is a sentence.
+* The second point of the list is another.
+
+Args:
+  data: The table of the arguments is left out of it.
+
+Parameters
+----------
+x : int
+    The table of the parameters is left out of it.
+
+Notes
+-----
+The notes of a NumPy docstring stay as they are.
+"""
+
+
+def test_prose_of_a_docstring():
+    assert prose_sentences([DOCSTRING]) == [
+        "Trains the Model on all of the data.",
+        "The loss of a tf.keras.Model is summed over the batch, see the guide and fit().",
+        "A note is kept as the prose that it is.",
+        "The text goes on behind the fence as before.",
+        "See i.e. this rest.",
+        "The first point of the list is a sentence.",
+        "The second point of the list is another.",
+        "The notes of a NumPy docstring stay as they are.",
+    ]
+
+
+def test_names_keep_their_underscores():
+    assert list(paragraphs("The ``__init__`` of *two* words_here.")) == [
+        "The __init__ of two words_here."
+    ]
+
+
+@pytest.mark.parametrize(
+    ("sentence", "expected"),
+    [
+        ("It sums over the batch.", True),
+        ('"Does it sum over the batch?"', True),
+        ("It sums up.", False),  # too short
+        ("Sums over the whole batch", False),  # no end
+        ("sums over the whole batch.", False),  # no beginning
+        ("See the page at https://example.org now.", False),
+        ("Let y[i] = x[i] + b*c be z_1.", False),
+        ("It is " + "very " * 200 + "long.", False),
+    ],
+)
+def test_what_is_prose(sentence, expected):
+    assert is_prose(sentence) == expected
+
+
+def test_docstrings_in_order_of_the_file(tmp_path):
+    path = tmp_path / "module.py"
+    path.write_text(
+        '"""One."""\nif True:\n    class A:\n        """Two."""\n        def f(self):\n'
+        '            """Three."""\n            def g(): "Four."\ntry:\n    pass\n'
+        'except ValueError:\n    def h():\n        """Five."""\n        x = """No docstring."""\n'
+    )
+    assert list(docstrings(path)) == ["One.", "Two.", "Three.", "Four.", "Five."]
+
+
+@pytest.mark.parametrize("source", ['def broken(:\n    """Doc."""\n', '"""nul \0 byte."""\n'])
+def test_files_that_are_no_python_are_passed_over(tmp_path, source):
+    (tmp_path / "module.py").write_text(source)
+    assert list(docstrings(tmp_path / "module.py")) == []
+
+
+def write(path, *sentences):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text('"""' + " ".join(sentences) + '"""\n')
+
+
+@pytest.fixture
+def packages(tmp_path):
+    root = tmp_path / "site-packages"
+    common = "This sentence stands in every single file."
+    for name in "abcde":
+        own = [f"The {name} of module number {number} is here." for number in ("one", "two")]
+        write(root / "package" / f"{name}.py", *own, f"And {name} ends with this.", common)
+    write(root / "package" / "short.py", "Only one sentence is here.", "A second one is here.")
+    write(root / "package" / "copy.py", *(root / "package/a.py").read_text().split('"')[3:4])
+    for name in ("tests/x.py", "package/test_x.py", "package/x_test.py", "package/x_pb2.py"):
+        write(root / name, *["Never to be read at all."] * 5)
+    return root
+
+
+def test_corpus_of_a_tree(packages, tmp_path, capsys):
+    output = tmp_path / "demo" / "corpus.txt"
+    topics = {"b": "The topic of the bees is here. It is long enough. Three it has in all."}
+    topics["a"] = topics["b"].replace("bees", "ants")
+    assert [path.stem for path in source_files(packages)] == [*"abc", "copy", "d", "e", "short"]
+    write_demo_corpus(str(output), [packages], topics)
+    documents = output.read_text(encoding="utf-8").split("\n\n")
+    assert [document.split()[4] for document in documents[:2]] == ["ants", "bees"]
+    assert [document.split()[1] for document in documents[2:]] == [*"abcde"]
+    assert [len(document.splitlines()) for document in documents] == [3, 3, 4, 4, 4, 3, 3]
+    printed = capsys.readouterr()
+    assert "docstrings of 7 files" in printed.out
+    assert "7 documents, 24 sentences" in printed.out
+
+    before = output.read_bytes()
+    write_demo_corpus(str(output), [], {})
+    assert "is there already" in capsys.readouterr().out
+    assert output.read_bytes() == before
+    assert [path.name for path in output.parent.iterdir()] == ["corpus.txt"]
+
+
+def test_no_prose_at_all(tmp_path):
+    with pytest.raises(ValueError, match="no prose"):
+        write_demo_corpus(str(tmp_path / "corpus.txt"), [tmp_path], {})
+    assert not list(tmp_path.iterdir())
