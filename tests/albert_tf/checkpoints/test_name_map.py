@@ -1,0 +1,305 @@
+"""Weights to foreign names and back: bit for bit, complete, and strict about what is not."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import safetensors.numpy
+import tensorflow as tf
+
+from albert_tf.checkpoints import google, huggingface, name_map
+from albert_tf.config import SHARING_MODES, AlbertConfig
+from albert_tf.models import AlbertForPreTraining
+
+TINY = AlbertConfig(
+    vocab_size=37,
+    embedding_size=5,
+    hidden_size=12,
+    num_hidden_layers=4,
+    num_attention_heads=3,
+    intermediate_size=17,
+    max_position_embeddings=19,
+    type_vocab_size=2,
+    hidden_dropout_prob=0.1,
+    classifier_dropout_prob=0.3,
+)
+CONFIGS = {
+    "all": {},
+    "groups": {"num_hidden_groups": 2},
+    "uneven_groups": {"num_hidden_groups": 3, "num_hidden_layers": 7},
+    "inner_groups": {"num_hidden_groups": 2, "inner_group_num": 3},
+    "no_projection": {"embedding_size": 12},
+    "one_layer": {"num_hidden_layers": 1},
+    "relu": {"hidden_act": "relu"},
+    "none": {"parameter_sharing": "none"},
+    "none_inner": {"parameter_sharing": "none", "inner_group_num": 2},
+}
+WRITERS = {"google": google, "huggingface": huggingface}
+
+
+def make_model(**changes):
+    """A model whose every value is random, biases and normalizations too."""
+    model = AlbertForPreTraining(dataclasses.replace(TINY, **changes))
+    model.create_variables()
+    rng = np.random.default_rng(5)
+    for variable in model.variables:
+        variable.assign(rng.normal(size=variable.shape).astype(np.float32))
+    return model
+
+
+def weights_of(model):
+    return {name: v.numpy() for name, v in name_map.model_variables(model).items()}
+
+
+def write(writer, directory, model):
+    WRITERS[writer].write(str(directory), model.config, weights_of(model))
+    return str(directory)
+
+
+@pytest.mark.parametrize("sharing", SHARING_MODES)
+@pytest.mark.parametrize("changes", [{}, {"inner_group_num": 2}, {"embedding_size": 12}])
+def test_the_table_has_every_variable(sharing, changes):
+    model = make_model(parameter_sharing=sharing, num_hidden_groups=2, **changes)
+    rows = list(name_map.variables(model.config))
+    assert {row.ours for row in rows} == set(name_map.model_variables(model))
+    for dialect in ("google", "torch", "keras"):
+        assert len({getattr(row, dialect) for row in rows}) == len(rows)
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.parametrize("changes", CONFIGS.values(), ids=CONFIGS)
+def test_round_trip_is_exact(writer, changes, tmp_path):
+    model = make_model(**changes)
+    imported = WRITERS[writer].read(write(writer, tmp_path / "out", model))
+    assert imported.config == model.config
+    weights = weights_of(model)
+    assert set(imported.weights) == set(weights)
+    for name, array in weights.items():
+        assert np.array_equal(imported.weights[name], array), name
+    again, fresh = name_map.build(imported, "out")
+    assert not fresh
+    for name, array in weights_of(again).items():
+        assert np.array_equal(array, weights[name]), name
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.parametrize("sharing", ["attention", "ffn"])
+def test_half_sharing_is_written_as_copies(writer, sharing, tmp_path):
+    model = make_model(parameter_sharing=sharing, num_hidden_groups=2, inner_group_num=2)
+    imported = WRITERS[writer].read(write(writer, tmp_path / "out", model))
+    assert imported.config.parameter_sharing == "none"
+    copied, _ = name_map.build(imported, "out")
+    batch = {
+        "input_word_ids": tf.constant([[2, 7, 9, 3, 11, 3, 0]]),
+        "input_mask": tf.constant([[1, 1, 1, 1, 1, 1, 0]]),
+        "input_type_ids": tf.constant([[0, 0, 0, 0, 1, 1, 0]]),
+        "masked_lm_positions": tf.constant([[1, 4]]),
+    }
+    for name, logits in model(batch).items():
+        np.testing.assert_array_equal(copied(batch)[name], logits)
+
+
+def test_as_many_groups_as_layers_come_back_as_none(tmp_path):
+    model = make_model(num_hidden_groups=4)
+    imported = google.read(write("google", tmp_path / "out", model))
+    assert imported.config == dataclasses.replace(TINY, parameter_sharing="none")
+    assert set(imported.weights) == set(weights_of(model))
+
+
+def test_google_names_and_layout(tmp_path):
+    write("google", tmp_path / "out", model := make_model(num_hidden_groups=2))
+    reader = tf.train.load_checkpoint(str(tmp_path / "out/model.ckpt-best"))
+    shapes = reader.get_variable_to_shape_map()
+    block = "bert/encoder/transformer/group_1/inner_group_0/"
+    assert shapes[block + "attention_1/self/query/kernel"] == [12, 12]
+    assert shapes[block + "ffn_1/intermediate/dense/kernel"] == [12, 17]
+    assert shapes["cls/seq_relationship/output_weights"] == [2, 12]
+    assert shapes["global_step"] == []
+    assert reader.get_variable_to_dtype_map()["global_step"] == tf.int64
+    assert len(shapes) == len(model.variables) + 1
+    assert "parameter_sharing" not in json.loads((tmp_path / "out/albert_config.json").read_text())
+
+
+def test_huggingface_names_and_layout(tmp_path):
+    write("huggingface", tmp_path / "out", make_model(num_hidden_groups=2, embedding_size=12))
+    tensors = safetensors.numpy.load_file(tmp_path / "out/model.safetensors")
+    layer = "albert.encoder.albert_layer_groups.1.albert_layers.0."
+    assert tensors[layer + "ffn.weight"].shape == (17, 12)
+    np.testing.assert_array_equal(
+        tensors["albert.encoder.embedding_hidden_mapping_in.weight"], np.eye(12)
+    )
+    assert "predictions.decoder.weight" not in tensors
+    config = json.loads((tmp_path / "out/config.json").read_text())
+    assert config["architectures"] == ["AlbertForPreTraining"]
+    assert (config["hidden_act"], config["num_hidden_groups"]) == ("gelu_new", 2)
+
+
+def change_google(directory, change):
+    """Writes the checkpoint anew with changed tensors."""
+    prefix = str(directory / "model.ckpt-best")
+    reader = tf.train.load_checkpoint(prefix)
+    tensors = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+    tensors = change(tensors)
+    tf.raw_ops.SaveV2(
+        prefix=prefix,
+        tensor_names=list(tensors),
+        shape_and_slices=[""] * len(tensors),
+        tensors=list(tensors.values()),
+    )
+
+
+def without(*names):
+    return lambda tensors: {k: v for k, v in tensors.items() if not k.startswith(names)}
+
+
+def test_missing_is_named_and_refused(tmp_path):
+    write("google", tmp_path / "out", make_model())
+    change_google(tmp_path / "out", without("bert/pooler/dense/bias"))
+    with pytest.raises(ValueError, match=r"lacks bert/pooler/dense/bias; --allow_missing"):
+        google.read(str(tmp_path / "out"))
+    with pytest.raises(ValueError, match=r"lacks bert/pooler/dense/bias"):
+        google.read(str(tmp_path / "out"), allow_missing="^cls/")
+    with pytest.raises(ValueError, match=r"'\(' is not a regular expression"):
+        google.read(str(tmp_path / "out"), allow_missing="(")
+
+
+def test_long_lists_are_cut(tmp_path):
+    write("google", tmp_path / "out", make_model())
+    change_google(tmp_path / "out", without("cls/"))
+    with pytest.raises(ValueError, match=r"lacks cls/\S+( cls/\S+){4} and 2 more; --allow_missing"):
+        google.read(str(tmp_path / "out"))
+
+
+def test_allowed_missing_heads_are_fresh(tmp_path):
+    write("google", tmp_path / "out", model := make_model())
+    change_google(tmp_path / "out", without("cls/"))
+    imported = google.read(str(tmp_path / "out"), allow_missing="^cls/")
+    built, fresh = name_map.build(imported, "out")
+    assert len(fresh) == 7 and all(name.startswith(("masked_lm", "sentence")) for name in fresh)
+    np.testing.assert_array_equal(built.masked_lm.output_bias, np.zeros(37))
+    np.testing.assert_array_equal(built.encoder.pooler.kernel, model.encoder.pooler.kernel)
+
+
+def test_unused_is_named_and_refused(tmp_path):
+    write("google", tmp_path / "out", make_model())
+    extra = {"output_bias": np.zeros(3, np.float32)}
+    change_google(tmp_path / "out", lambda tensors: {**tensors, **extra})
+    with pytest.raises(ValueError, match=r"no place in the model: output_bias; --allow_unused"):
+        google.read(str(tmp_path / "out"))
+    imported = google.read(str(tmp_path / "out"), allow_unused="^output_")
+    assert len(imported.weights) == len(make_model().variables)
+
+
+def test_other_depth_of_groups_is_refused(tmp_path):
+    write("google", tmp_path / "out", make_model(num_hidden_groups=2))
+    config = json.loads((tmp_path / "out/albert_config.json").read_text())
+    (tmp_path / "out/albert_config.json").write_text(json.dumps({**config, "num_hidden_groups": 1}))
+    with pytest.raises(ValueError, match=r"no place in the model: bert/.*/group_1/"):
+        google.read(str(tmp_path / "out"))
+
+
+def test_other_shape_is_refused(tmp_path):
+    write("google", tmp_path / "out", make_model())
+    config = json.loads((tmp_path / "out/albert_config.json").read_text())
+    (tmp_path / "out/albert_config.json").write_text(json.dumps({**config, "vocab_size": 41}))
+    imported = google.read(str(tmp_path / "out"))
+    with pytest.raises(ValueError, match=r"word_embeddings has shape \[37, 5\], .* \[41, 5\]"):
+        name_map.build(imported, "out")
+
+
+def test_slots_prefix_and_keras_names_are_understood(tmp_path):
+    write("google", tmp_path / "out", model := make_model(num_hidden_groups=2))
+
+    def change(tensors):
+        slots = {f"{name}/{slot}": array for name, array in tensors.items() if name[0] in "bc"
+                 for slot in ("adam_m", "adam_v", "lamb_m", "lamb_v")}  # fmt: skip
+        # Keras numbers normalizations through the model: 9 and 10 sort otherwise as text.
+        keras = {
+            "group_0/inner_group_0/LayerNorm/": "group_0/inner_group_0/layer_normalization_9/",
+            "group_0/inner_group_0/LayerNorm_1/": "group_0/inner_group_0/layer_normalization_10/",
+            "embeddings/LayerNorm": "embeddings/layer_normalization",
+        }
+        renamed = {}
+        for name, array in {**tensors, **slots}.items():
+            for old, new in keras.items():
+                name = name.replace(old, new)
+            renamed[f"module/{name}" if name != "global_step" else name] = array
+        return renamed
+
+    change_google(tmp_path / "out", change)
+    imported = google.read(str(tmp_path / "out"))
+    assert imported.notes == [f"left out: {4 * len(model.variables)} optimizer slots"]
+    for name, array in weights_of(model).items():
+        assert np.array_equal(imported.weights[name], array), name
+
+
+@pytest.mark.parametrize("cut", [0, 30, 4000])
+def test_damaged_checkpoint(cut, tmp_path):
+    write("google", tmp_path / "out", make_model())
+    data = tmp_path / "out/model.ckpt-best.data-00000-of-00001"
+    data.write_bytes(data.read_bytes()[:cut])
+    with pytest.raises(ValueError, match=r"model.ckpt-best' is not a readable checkpoint"):
+        google.read(str(tmp_path / "out"))
+
+
+def test_damaged_index(tmp_path):
+    write("google", tmp_path / "out", make_model())
+    (tmp_path / "out/model.ckpt-best.index").write_bytes(b"no index")
+    with pytest.raises(ValueError, match=r"model.ckpt-best' is not a readable checkpoint"):
+        google.read(str(tmp_path / "out"))
+
+
+def test_altered_bytes_are_noticed(tmp_path):
+    write("google", tmp_path / "out", make_model())
+    data = tmp_path / "out/model.ckpt-best.data-00000-of-00001"
+    altered = bytearray(data.read_bytes())
+    altered[1234] ^= 1
+    data.write_bytes(altered)
+    with pytest.raises(ValueError, match=r"model.ckpt-best' is not a readable checkpoint"):
+        google.read(str(tmp_path / "out"))
+
+
+def test_incomplete_or_missing_config(tmp_path):
+    write("google", tmp_path / "out", make_model())
+    path = tmp_path / "out/albert_config.json"
+    config = json.loads(path.read_text())
+    del config["num_attention_heads"]
+    path.write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=r"albert_config.json: .* it lacks num_attention_heads"):
+        google.read(str(tmp_path / "out"))
+    path.unlink()
+    with pytest.raises(ValueError, match=r"no config at .*albert_config.json"):
+        google.read(str(tmp_path / "out"))
+
+
+def test_several_checkpoints(tmp_path):
+    write("google", tmp_path / "out", make_model())
+    for file in (tmp_path / "out").glob("model.ckpt-best.*"):
+        (tmp_path / "out" / file.name.replace("best", "7")).write_bytes(file.read_bytes())
+    with pytest.raises(ValueError, match=r"holds 2 checkpoints: name one"):
+        google.read(str(tmp_path / "out"))
+    assert google.read(str(tmp_path / "out/model.ckpt-7")).config == TINY
+    (tmp_path / "out/checkpoint").write_text('model_checkpoint_path: "model.ckpt-7"\n')
+    assert google.find(str(tmp_path / "out"))[0].endswith("model.ckpt-7")
+
+
+def test_hub_module(tmp_path):
+    """A TF1 SavedModel with config and vocabulary among its assets."""
+    write("google", tmp_path / "flat", model := make_model())
+    reader = tf.train.load_checkpoint(str(tmp_path / "flat/model.ckpt-best"))
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        for name in reader.get_variable_to_shape_map():
+            tf.compat.v1.get_variable(name, initializer=reader.get_tensor(name))
+        session.run(tf.compat.v1.global_variables_initializer())
+        builder = tf.compat.v1.saved_model.Builder(str(tmp_path / "module"))
+        builder.add_meta_graph_and_variables(session, [])
+        builder.save()
+    (tmp_path / "module/assets").mkdir()
+    (tmp_path / "flat/albert_config.json").rename(tmp_path / "module/assets/albert_config.json")
+    imported = google.read(str(tmp_path / "module"))
+    assert imported.directory == str(tmp_path / "module/assets")
+    for name, array in weights_of(model).items():
+        assert np.array_equal(imported.weights[name], array), name

@@ -1,0 +1,101 @@
+"""Hugging Face's own code reads what we write: `pip install -e .[huggingface]`."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from albert_tf.checkpoints import huggingface, name_map
+from albert_tf.config import AlbertConfig
+from albert_tf.models import AlbertForPreTraining
+
+pytestmark = pytest.mark.slow
+
+CONFIG = AlbertConfig(
+    vocab_size=61,
+    embedding_size=10,
+    hidden_size=24,
+    num_hidden_layers=6,
+    num_attention_heads=3,
+    intermediate_size=37,
+    max_position_embeddings=29,
+    initializer_range=0.2,
+)
+BATCH, SEQ_LEN = 5, 17
+
+
+@pytest.fixture(scope="module")
+def transformers():
+    pytest.importorskip("torch", reason="torch is not installed (extra: huggingface)")
+    return pytest.importorskip(
+        "transformers", reason="transformers is not installed (extra: huggingface)"
+    )
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"num_hidden_groups": 2, "inner_group_num": 2},
+        {"embedding_size": 24},
+        {"parameter_sharing": "none", "hidden_act": "relu"},
+        {"parameter_sharing": "attention"},
+        {"parameter_sharing": "ffn", "num_hidden_groups": 3},
+    ],
+    ids=str,
+)
+def test_transformers_loads_our_export(changes, transformers, tmp_path):
+    import torch
+
+    tf.keras.utils.set_random_seed(11)
+    model = AlbertForPreTraining(dataclasses.replace(CONFIG, **changes))
+    model.create_variables()
+    rng = np.random.default_rng(7)
+    for variable in model.variables:  # biases and normalizations too
+        variable.assign_add(rng.normal(scale=0.1, size=variable.shape).astype(np.float32))
+    weights = {name: v.numpy() for name, v in name_map.model_variables(model).items()}
+    huggingface.write(str(tmp_path), model.config, weights)
+
+    theirs, report = transformers.AlbertForPreTraining.from_pretrained(
+        tmp_path, output_loading_info=True
+    )
+    assert not any(report.values()), report
+
+    ids = rng.integers(5, CONFIG.vocab_size, [BATCH, SEQ_LEN]).astype(np.int32)
+    mask = (np.arange(SEQ_LEN) < rng.integers(9, SEQ_LEN, [BATCH, 1])).astype(np.int32)
+    types = (np.arange(SEQ_LEN) > 6).astype(np.int32) * mask
+    positions = np.tile(np.arange(SEQ_LEN, dtype=np.int32), [BATCH, 1])
+    ours = model(
+        {
+            "input_word_ids": tf.constant(ids),
+            "input_mask": tf.constant(mask),
+            "input_type_ids": tf.constant(types),
+            "masked_lm_positions": tf.constant(positions),
+        }
+    )
+    theirs.eval()
+    with torch.no_grad():
+        outputs = theirs(
+            input_ids=torch.tensor(ids, dtype=torch.long),
+            attention_mask=torch.tensor(mask, dtype=torch.long),
+            token_type_ids=torch.tensor(types, dtype=torch.long),
+        )
+    # Positions of padding attend alike only under the same constant for masked keys.
+    for logits, name in (
+        (outputs.prediction_logits.numpy()[mask == 1], "masked_lm_logits"),
+        (outputs.sop_logits.numpy(), "sentence_order_logits"),
+    ):
+        expected = ours[name].numpy()
+        expected = expected[mask == 1] if name == "masked_lm_logits" else expected
+        assert np.abs(logits - expected).max() <= 1e-5 * np.abs(expected).max()
+
+    # What they write anew, under tied names or not, comes back the same.
+    theirs.save_pretrained(tmp_path / "theirs")
+    again = huggingface.read(str(tmp_path / "theirs"))
+    assert name_map.reference_config(again.config) == name_map.reference_config(model.config)
+    written = name_map.from_ours(weights, model.config, "torch")
+    for name, array in name_map.from_ours(again.weights, again.config, "torch").items():
+        np.testing.assert_array_equal(array, written[name])

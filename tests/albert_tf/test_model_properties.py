@@ -1,0 +1,285 @@
+"""What holds for every ALBERT, whatever its weights; precision and compilation."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from albert_tf import losses
+from albert_tf.checkpoints import name_map
+from albert_tf.config import SHARING_MODES, AlbertConfig
+from albert_tf.models import AlbertForPreTraining
+
+TINY = AlbertConfig(
+    vocab_size=41,
+    embedding_size=6,
+    hidden_size=12,
+    num_hidden_layers=4,
+    num_attention_heads=3,
+    intermediate_size=17,
+    max_position_embeddings=19,
+    initializer_range=0.2,
+)
+BATCH, SEQ_LEN, PREDICTIONS = 5, 13, 2
+properties = settings(max_examples=10, deadline=None)
+seeds = st.integers(0, 2**31)
+
+
+@functools.cache
+def make_model(**changes):
+    """One model of each config for all examples: their inputs and weights vary."""
+    model = AlbertForPreTraining(dataclasses.replace(TINY, **changes))
+    model.create_variables()
+    return model
+
+
+def randomize(model, seed):
+    rng = np.random.default_rng(seed)
+    for variable in model.variables:
+        variable.assign(rng.normal(scale=0.3, size=variable.shape).astype(np.float32))
+
+
+def make_batch(seed):
+    """Rows of 5 to 13 real positions; predictions among them."""
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(5, SEQ_LEN + 1, [BATCH, 1])
+    mask = (np.arange(SEQ_LEN) < lengths).astype(np.int32)
+    return {
+        "input_word_ids": rng.integers(5, 41, [BATCH, SEQ_LEN]).astype(np.int32) * mask,
+        "input_mask": mask,
+        "input_type_ids": (np.arange(SEQ_LEN) > 3).astype(np.int32) * mask,
+        "masked_lm_positions": rng.integers(0, 5, [BATCH, PREDICTIONS]).astype(np.int32),
+    }
+
+
+def run(model, batch):
+    """Returns logits, and the sequence output of real positions (0 elsewhere)."""
+    batch = {name: tf.constant(array) for name, array in batch.items()}
+    outputs = {name: logits.numpy() for name, logits in model(batch).items()}
+    sequence = model.encoder(batch)["sequence_output"].numpy()
+    outputs["sequence_output"] = sequence * batch["input_mask"].numpy()[:, :, np.newaxis]
+    return outputs
+
+
+def assert_same(actual, expected, tolerance=1e-5):
+    for name, array in expected.items():
+        np.testing.assert_allclose(
+            actual[name], array, rtol=0, atol=tolerance * np.abs(array).max(), err_msg=name
+        )
+
+
+def weights_of(model):
+    return {name: v.numpy() for name, v in name_map.model_variables(model).items()}
+
+
+def set_weights(model, weights):
+    for name, variable in name_map.model_variables(model).items():
+        variable.assign(weights[name])
+
+
+@properties
+@given(seed=seeds)
+def test_padding_changes_nothing(seed):
+    randomize(model := make_model(), seed)
+    batch = make_batch(seed)
+    expected = run(model, batch)
+    rng = np.random.default_rng(seed + 1)
+    padding = batch["input_mask"] == 0
+    noisy = dict(batch)
+    noisy["input_word_ids"] = np.where(
+        padding, rng.integers(0, 41, padding.shape, np.int32), batch["input_word_ids"]
+    )
+    noisy["input_type_ids"] = np.where(padding, 1, batch["input_type_ids"]).astype(np.int32)
+    # exp(-10000) is 0 in float32: what stands at padding is not seen at all.
+    assert_same(run(model, noisy), expected, tolerance=0)
+    longer = {
+        name: array if "positions" in name else np.pad(array, [(0, 0), (0, 4)])
+        for name, array in batch.items()
+    }
+    outputs = run(model, longer)
+    outputs["sequence_output"] = outputs["sequence_output"][:, :SEQ_LEN]
+    assert_same(outputs, expected)
+
+
+@properties
+@given(seed=seeds, order=st.permutations(range(BATCH)))
+def test_order_of_the_batch_does_not_matter(seed, order):
+    randomize(model := make_model(), seed)
+    batch = make_batch(seed)
+    expected = {name: array[order] for name, array in run(model, batch).items()}
+    assert_same(run(model, {name: array[order] for name, array in batch.items()}), expected)
+
+
+@properties
+@given(seed=seeds, order=st.permutations(range(TINY.num_attention_heads)))
+def test_order_of_the_heads_does_not_matter(seed, order):
+    randomize(model := make_model(), seed)
+    batch = make_batch(seed)
+    expected = run(model, batch)
+    heads = TINY.num_attention_heads
+    columns = np.arange(TINY.hidden_size).reshape(heads, -1)[order].ravel()
+    weights = weights_of(model)
+    for part in ("query", "key", "value"):
+        for name in (f"encoder/attention_0/{part}/kernel", f"encoder/attention_0/{part}/bias"):
+            weights[name] = weights[name][..., columns]
+    name = "encoder/attention_0/output/kernel"
+    weights[name] = weights[name][columns]
+    set_weights(model, weights)
+    assert_same(run(model, batch), expected)
+
+
+@properties
+@given(seed=seeds, sharing=st.sampled_from(("all", "attention", "ffn")))
+def test_sharing_equals_copied_weights(seed, sharing):
+    randomize(shared := make_model(parameter_sharing=sharing), seed)
+    copied = make_model(parameter_sharing="none")
+    layers = TINY.num_hidden_layers
+    assert len(copied.variables) > len(shared.variables)
+    named = weights_of(shared)
+    weights = {}
+    for name, variable in name_map.model_variables(copied).items():
+        # attention_3 of the copy is attention_0 where the attention is shared.
+        source = name
+        for half, sharing_modes in (
+            ("attention", ("all", "attention")),
+            ("feed_forward", ("all", "ffn")),
+        ):
+            if sharing in sharing_modes:
+                for layer in range(layers):
+                    source = source.replace(f"{half}_{layer}/", f"{half}_0/")
+        weights[name] = named[source]
+        assert weights[name].shape == variable.shape
+    set_weights(copied, weights)
+    batch = make_batch(seed)
+    assert_same(run(copied, batch), run(shared, batch))
+
+
+@properties
+@given(seed=seeds, layers=st.integers(1, 9))
+def test_any_depth_runs_from_the_same_weights(seed, layers):
+    randomize(model := make_model(), seed)
+    other = make_model(num_hidden_layers=layers)
+    set_weights(other, weights_of(model))
+    batch = {name: tf.constant(array) for name, array in make_batch(seed).items()}
+    states = model.encoder(batch)["hidden_states"]
+    others = other.encoder(batch)["hidden_states"]
+    assert len(others) == layers + 1
+    for state, expected in zip(others, states):
+        np.testing.assert_array_equal(state, expected)
+    assert np.isfinite(other(batch)["masked_lm_logits"]).all()
+
+
+def loss_and_gradients(model, batch):
+    """A training step's numbers on labels that depend on nothing."""
+    batch = {name: tf.convert_to_tensor(array) for name, array in batch.items()}
+    batch["masked_lm_ids"] = tf.constant([[7, 11]] * BATCH)
+    batch["masked_lm_weights"] = tf.ones([BATCH, PREDICTIONS])
+    batch["sentence_order_labels"] = tf.constant([0, 1, 1, 0, 1])
+    batch["sentence_order_weights"] = tf.ones([BATCH])
+    denominators = {"masked_lm": BATCH * PREDICTIONS, "sentence_order": BATCH}
+    with tf.GradientTape() as tape:
+        outputs = model(batch)
+        sums = losses.pretraining_sums(outputs, batch)
+        loss = losses.pretraining_loss(
+            sums, {name: tf.constant(float(n)) for name, n in denominators.items()}
+        )
+    gradients = tape.gradient(loss, model.trainable_variables)
+    return outputs, loss, [tf.convert_to_tensor(gradient) for gradient in gradients]
+
+
+def largest_error(actual, expected):
+    """Relative to the largest value, or to 1 where logits are small differences of large sums."""
+    return np.abs(actual - expected).max() / max(1.0, np.abs(expected).max())
+
+
+@pytest.fixture
+def mixed_bfloat16():
+    tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")
+    yield
+    tf.keras.mixed_precision.set_global_policy("float32")
+
+
+@pytest.mark.parametrize("sharing", SHARING_MODES)
+def test_bfloat16_is_near_float32(sharing, mixed_bfloat16):
+    # Not from make_model: layers keep the policy under which they were made.
+    config = dataclasses.replace(TINY, parameter_sharing=sharing, num_hidden_groups=2)
+    half = AlbertForPreTraining(config)
+    half.create_variables()
+    tf.keras.mixed_precision.set_global_policy("float32")
+    full = AlbertForPreTraining(config)
+    full.create_variables()
+    randomize(full, 3)
+    set_weights(half, weights_of(full))
+    assert {variable.dtype for variable in half.variables} == {tf.float32}
+
+    batch = make_batch(3)
+    expected, expected_loss, expected_gradients = loss_and_gradients(full, batch)
+    outputs, loss, gradients = loss_and_gradients(half, batch)
+    assert loss.dtype == tf.float32
+    for name, logits in outputs.items():
+        assert logits.dtype == tf.float32
+        # bfloat16 has 8 bits: each of the 4 layers adds roundings of 2**-9 of its values.
+        assert largest_error(logits, expected[name]) < 0.03
+    assert abs(loss - expected_loss) < 0.02 * expected_loss
+    norm = tf.linalg.global_norm(expected_gradients)
+    differences = [a - b for a, b in zip(gradients, expected_gradients)]
+    assert tf.linalg.global_norm(differences) < 0.1 * norm
+    assert {gradient.dtype for gradient in gradients} == {tf.float32}
+
+
+def test_float32_islands(mixed_bfloat16, monkeypatch):
+    """Softmax, normalization and logits see float32; what is between them bfloat16."""
+    config = dataclasses.replace(TINY, num_hidden_layers=2)
+    model = AlbertForPreTraining(config)
+    model.create_variables()
+    seen = {"softmax": set(), "rsqrt": set(), "matmul": set()}
+
+    def watch(module, name, key):
+        original = getattr(module, name)
+
+        def watched(x, *args, **kwargs):
+            seen[key].add(x.dtype)
+            return original(x, *args, **kwargs)
+
+        monkeypatch.setattr(module, name, watched)
+
+    watch(tf.nn, "softmax", "softmax")
+    watch(tf.math, "rsqrt", "rsqrt")
+    watch(tf, "matmul", "matmul")
+    batch = {name: tf.constant(array) for name, array in make_batch(4).items()}
+    outputs = model(batch)
+    assert seen == {"softmax": {tf.float32}, "rsqrt": {tf.float32}, "matmul": {tf.bfloat16}}
+    assert {logits.dtype for logits in outputs.values()} == {tf.dtypes.float32}
+    assert model.encoder(batch)["sequence_output"].dtype == tf.bfloat16
+    assert model.encoder.embeddings.layer_norm(tf.ones([3, 6], tf.bfloat16)).dtype == tf.bfloat16
+
+
+@pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16"])
+@pytest.mark.parametrize("sharing", SHARING_MODES)
+def test_compiled_equals_not_compiled(sharing, precision):
+    tf.keras.mixed_precision.set_global_policy(precision)
+    try:
+        model = AlbertForPreTraining(
+            dataclasses.replace(TINY, parameter_sharing=sharing, num_hidden_layers=3)
+        )
+        model.create_variables()
+    finally:
+        tf.keras.mixed_precision.set_global_policy("float32")
+    randomize(model, 6)
+    batch = {name: tf.constant(array) for name, array in make_batch(6).items()}
+    expected, expected_loss, expected_gradients = loss_and_gradients(model, batch)
+    compiled = tf.function(functools.partial(loss_and_gradients, model), jit_compile=True)
+    outputs, loss, gradients = compiled(batch)
+    # XLA keeps float32 between fused operations where bfloat16 would round.
+    tolerance = 1e-5 if precision == "float32" else 0.03
+    for name, logits in outputs.items():
+        assert largest_error(logits, expected[name]) <= tolerance
+    assert abs(loss - expected_loss) <= tolerance * expected_loss
+    differences = tf.linalg.global_norm([a - b for a, b in zip(gradients, expected_gradients)])
+    assert differences <= 2 * tolerance * tf.linalg.global_norm(expected_gradients)

@@ -1,0 +1,144 @@
+"""Forward, losses and gradients equal the reference implementation, through the importers."""
+
+from __future__ import annotations
+
+import json
+
+import h5py
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from albert_tf import losses
+from albert_tf.checkpoints import google, huggingface, name_map
+from tests.golden import make_golden
+
+RELATIVE_TOLERANCE = 1e-5
+
+
+def write_tf1_checkpoint(directory, case):
+    """A checkpoint in TF1's format, in the names of the reference."""
+    directory.mkdir(parents=True)
+    tensors = {**case.weights, "global_step": np.int64(7)}
+    tf.raw_ops.SaveV2(
+        prefix=str(directory / "model.ckpt-best"),
+        tensor_names=list(tensors),
+        shape_and_slices=[""] * len(tensors),
+        tensors=[tf.constant(array) for array in tensors.values()],
+    )
+    (directory / "albert_config.json").write_text(json.dumps(case.config))
+    return str(directory)
+
+
+def write_tf_model_h5(directory, case):
+    """A tf_model.h5 with the dataset names of a real one."""
+    described = json.loads(make_golden.HF_NAMES.read_text())
+    (directory / "config.json").write_text(json.dumps(described["config"]))
+    with h5py.File(directory / "tf_model.h5", "w") as file:
+        for path, (name, transposed) in described["names"].items():
+            file[path] = case.weights[name].T if transposed else case.weights[name]
+    return str(directory)
+
+
+def compute(model, batch):
+    """Returns outputs and gradients as the reference names them."""
+    batch = {name: tf.constant(array) for name, array in batch.items()}
+    # The reference adds 1e-5 to the denominator of the masked-LM loss.
+    denominators = {
+        "masked_lm": tf.reduce_sum(batch["masked_lm_weights"]) + 1e-5,
+        "sentence_order": tf.reduce_sum(batch["sentence_order_weights"]),
+    }
+    with tf.GradientTape() as tape:
+        logits = model(batch)
+        sums = losses.pretraining_sums(logits, batch)
+        loss = losses.pretraining_loss(sums, denominators)
+    variables = name_map.model_variables(model)
+    gradients = dict(zip(variables, tape.gradient(loss, list(variables.values()))))
+    gradients = {name: tf.convert_to_tensor(g).numpy() for name, g in gradients.items()}
+    encoded = model.encoder(batch)
+    outputs = {
+        "embedding_output": model.encoder.embeddings(batch)[0],
+        "sequence_output": encoded["sequence_output"],
+        "pooled_output": encoded["pooled_output"],
+        **{f"layer_{i}": state for i, state in enumerate(encoded["hidden_states"][1:])},
+        "total_loss": loss,
+    }
+    for objective, denominator in denominators.items():
+        log_probs = tf.nn.log_softmax(logits[f"{objective}_logits"])
+        outputs[f"{objective}_log_probs"] = tf.reshape(log_probs, [-1, log_probs.shape[-1]])
+        outputs[f"{objective}_loss"] = sums[objective]["loss"] / denominator
+    outputs = {name: np.asarray(output) for name, output in outputs.items()}
+    return outputs, name_map.from_ours(gradients, model.config, "google")
+
+
+def assert_close(name, actual, expected, scale=None):
+    """Whole arrays, or a whole array and the summary of one."""
+    if expected.shape == make_golden.SUMMARY_SHAPE:
+        actual = make_golden.summary(actual)
+        scale = scale or expected[0]
+        # Norm and projection add up over the array; all else is one element.
+        tolerance = np.full(expected.shape, RELATIVE_TOLERANCE * scale)
+        tolerance[1:3] = RELATIVE_TOLERANCE * max(expected[1], scale)
+    else:
+        tolerance = RELATIVE_TOLERANCE * (scale or np.abs(expected).max())
+    error = np.abs(actual - expected.reshape(actual.shape))
+    assert (error <= tolerance).all(), f"{name}: off by {error.max():.2e}"
+
+
+def assert_parity(source, imported, case):
+    model, fresh = name_map.build(imported, source)
+    assert not fresh
+    outputs, gradients = compute(model, case.batch)
+    for name, expected in case.outputs.items():
+        assert_close(name, outputs[name], expected)
+    assert set(gradients) == set(case.gradients)
+    for name, expected in case.gradients.items():
+        # The true gradient of a key bias is 0: what is left is rounding of the query's.
+        of = name.replace("/key/bias", "/query/bias")
+        assert_close(name, gradients[name], expected, scale=np.abs(gradients[of]).max())
+
+
+@pytest.mark.parametrize("name", make_golden.CASES)
+def test_equals_reference(name, tmp_path):
+    case = make_golden.read_fixture(name)
+    path = write_tf1_checkpoint(tmp_path / name, case)
+    assert_parity(path, google.read(path), case)
+
+
+def test_equals_reference_from_tf_model_h5(tmp_path):
+    case = make_golden.read_fixture("tiny_gelu")
+    path = write_tf_model_h5(tmp_path, case)
+    assert_parity(path, huggingface.read(path), case)
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize(
+    "name, path, reader",
+    [
+        ("forward", "google_tf1/tf1_ckpt", google),
+        ("forward_noproj", None, google),
+        ("tiny_gelu", "tiny_gelu/model.ckpt", google),
+        ("tiny_gelu", "tiny_gelu/hf_tf", huggingface),
+    ],
+)
+def test_equals_whole_reference(name, path, reader, shared, tmp_path):
+    golden = shared / "golden"
+    case = make_golden.read_reference(golden, name)
+    path = str(golden / path) if path else write_tf1_checkpoint(tmp_path / name, case)
+    assert_parity(path, reader.read(path), case)
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("name", make_golden.CASES)
+def test_fixtures_are_made_of_the_reference(name, shared):
+    whole = make_golden.read_reference(shared / "golden", name)
+    small = make_golden.read_fixture(name)
+    assert whole.config == small.config
+    assert len(small.outputs) == 8 + small.config["num_hidden_layers"]
+    for part in ("weights", "batch"):
+        for key, array in getattr(whole, part).items():
+            np.testing.assert_array_equal(getattr(small, part)[key], array)
+    for part in ("outputs", "gradients"):
+        for key, array in getattr(whole, part).items():
+            expected = make_golden.summary(array).astype(np.float32)
+            np.testing.assert_array_equal(getattr(small, part)[key], expected)

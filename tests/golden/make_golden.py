@@ -1,0 +1,164 @@
+"""Makes the small fixtures beside it from the reference's own numbers.
+
+  python -m tests.golden.make_golden ../shared/golden
+
+Each CASE.npz holds a random model (TF1 names), a batch, and of every output and gradient that the
+reference implementation computed from them a summary: the largest element, the norm, a projection
+onto fixed numbers and up to 64 elements. hf_tf_names.json tells which weight each tensor of a
+tf_model.h5 of the same weights holds: found by its values, not by any table of names.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+DIRECTORY = Path(__file__).resolve().parent
+CASES = ("forward", "forward_noproj", "tiny_gelu")
+HF_NAMES = DIRECTORY / "hf_tf_names.json"
+
+SUMMARY_SHAPE = (67,)
+
+_INPUTS = {
+    "input_ids": "input_word_ids",
+    "segment_ids": "input_type_ids",
+    "token_type_ids": "input_type_ids",
+    "next_sentence_labels": "sentence_order_labels",
+}
+_OUTPUTS = {
+    "mlm_log_probs": "masked_lm_log_probs",
+    "mlm_loss": "masked_lm_loss",
+    "sop_log_probs": "sentence_order_log_probs",
+    "sop_loss": "sentence_order_loss",
+}
+
+
+@dataclasses.dataclass
+class Case:
+    """A model, a batch, and what the reference makes of them: arrays, or their summaries."""
+
+    config: dict
+    weights: dict[str, np.ndarray]  # TF1 name -> float32
+    batch: dict[str, np.ndarray]  # as AlbertForPreTraining and the losses take it
+    outputs: dict[str, np.ndarray]
+    gradients: dict[str, np.ndarray]  # TF1 name -> of the total loss, unclipped, no dropout
+
+
+def summary(array: np.ndarray) -> np.ndarray:
+    """Returns float64 [67]: largest element, norm, projection, elements at even distances."""
+    flat = np.asarray(array, np.float64).ravel()
+    samples = np.zeros(64)
+    chosen = flat[:: -(-flat.size // 64)]
+    samples[: chosen.size] = chosen
+    projection = flat @ np.cos(np.arange(flat.size))
+    return np.concatenate([[np.abs(flat).max(), np.linalg.norm(flat), projection], samples])
+
+
+def read_reference(golden: Path, name: str) -> Case:
+    """Reads a case with whole arrays from the reference's numbers."""
+    if name == "tiny_gelu":
+        directory = golden / name
+        config = json.loads((directory / "albert_config.json").read_text())
+        parts = {part: dict(np.load(directory / f"{part}.npz")) for part in ("inputs", "outputs")}
+        for part, file in (("weights", "variables.npz"), ("grads", "grads.npz")):
+            arrays = np.load(directory / file)
+            parts[part] = {key.replace("|", "/"): arrays[key] for key in arrays}
+    else:
+        config = json.loads((golden / f"google_tf1/{name}.json").read_text())["config"]
+        parts = {"inputs": {}, "outputs": {}, "weights": {}, "grads": {}}
+        arrays = np.load(golden / f"google_tf1/{name}.npz")
+        for key in arrays:
+            part, _, rest = key.partition("/")
+            parts[part][rest] = arrays[key]
+    batch = {_INPUTS.get(key, key): array for key, array in parts["inputs"].items()}
+    batch["sentence_order_labels"] = batch["sentence_order_labels"][:, 0]
+    batch["sentence_order_weights"] = np.ones(len(batch["sentence_order_labels"]), np.float32)
+    outputs = {}
+    for key, array in parts["outputs"].items():
+        if key.startswith(("encoder_layer_", "layer_")):
+            key = f"layer_{int(key.rpartition('_')[2])}"
+        if not key.endswith(("example_loss", "grad_global_norm", "word_embedding_output")):
+            outputs[_OUTPUTS.get(key, key)] = array
+    return Case(config, parts["weights"], batch, outputs, parts["grads"])
+
+
+def write_fixture(case: Case, path: Path) -> None:
+    """Writes a case with summaries for outputs and gradients."""
+    results = {
+        **{f"outputs/{key}": summary(array) for key, array in case.outputs.items()},
+        **{f"gradients/{key}": summary(array) for key, array in case.gradients.items()},
+    }
+    description = {
+        "config": case.config,
+        "weights": {name: array.shape for name, array in case.weights.items()},
+        "results": list(results),
+    }
+    np.savez_compressed(
+        path,
+        description=json.dumps(description),
+        weights=np.concatenate([array.ravel() for array in case.weights.values()]),
+        results=np.stack(list(results.values())).astype(np.float32),
+        **{f"batch/{key}": array for key, array in case.batch.items()},
+    )
+
+
+def read_fixture(name: str) -> Case:
+    """Reads what write_fixture wrote: outputs and gradients are summaries."""
+    arrays = np.load(DIRECTORY / f"{name}.npz")
+    description = json.loads(str(arrays["description"]))
+    weights, start = {}, 0
+    for key, shape in description["weights"].items():
+        size = int(np.prod(shape))
+        weights[key] = arrays["weights"][start : start + size].reshape(shape)
+        start += size
+    results = dict(zip(description["results"], arrays["results"]))
+
+    def part(prefix, values):
+        return {k[len(prefix) :]: values[k] for k in values if k.startswith(prefix)}
+
+    batch = part("batch/", arrays)
+    return Case(
+        description["config"],
+        weights,
+        batch,
+        part("outputs/", results),
+        part("gradients/", results),
+    )
+
+
+def hf_tf_names(directory: Path, weights: dict[str, np.ndarray]) -> dict[str, list]:
+    """Returns for each dataset of a tf_model.h5 the weight it holds, and if transposed."""
+    names = {}
+
+    def visit(path, node):
+        if isinstance(node, h5py.Dataset):
+            array = np.asarray(node)
+            names[path] = next(
+                [name, transposed]
+                for name, weight in weights.items()
+                for transposed, candidate in ((False, weight), (True, weight.T))
+                if candidate.shape == array.shape and np.array_equal(candidate, array)
+            )
+
+    with h5py.File(directory / "tf_model.h5", "r") as file:
+        file.visititems(visit)
+    return names
+
+
+def main(golden: Path) -> None:
+    """Writes all fixtures."""
+    for name in CASES:
+        case = read_reference(golden, name)
+        write_fixture(case, DIRECTORY / f"{name}.npz")
+    names = hf_tf_names(golden / "tiny_gelu/hf_tf", case.weights)
+    config = json.loads((golden / "tiny_gelu/hf_tf/config.json").read_text())
+    HF_NAMES.write_text(json.dumps({"config": config, "names": names}, indent=0) + "\n")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,175 @@
+"""The program around the importers: every kind of input, whole outputs, clear refusals."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from albert_tf.checkpoints import model_directory, name_map
+from albert_tf.config import AlbertConfig
+from albert_tf.models import AlbertForPreTraining
+from albert_tf.tokenization import AlbertTokenizer
+from pipelines.convert_checkpoint import convert
+
+
+@pytest.fixture(scope="module")
+def model_dir(tmp_path_factory, tiny_vocabulary):
+    """A model directory with weights and a vocabulary for cased text."""
+    tokenizer = AlbertTokenizer(str(tiny_vocabulary), do_lower_case=False)
+    directory = str(tmp_path_factory.mktemp("model") / "model")
+    model = AlbertForPreTraining(
+        AlbertConfig(
+            vocab_size=tokenizer.vocab_size,
+            embedding_size=6,
+            hidden_size=8,
+            num_hidden_layers=3,
+            num_attention_heads=2,
+            intermediate_size=13,
+            max_position_embeddings=31,
+        )
+    )
+    model.create_variables()
+    model_directory.save_for_pretraining(model, directory)
+    tokenizer.save(directory)
+    return directory
+
+
+def assert_same_model(path, model_dir):
+    actual, actual_dir = model_directory.load_for_pretraining(path)
+    expected, _ = model_directory.load_for_pretraining(model_dir)
+    assert actual.config == expected.config
+    variables = name_map.model_variables(actual)
+    for name, variable in name_map.model_variables(expected).items():
+        np.testing.assert_array_equal(variables[name], variable)
+    tokenizer = AlbertTokenizer.load(actual_dir)
+    assert tokenizer.sha256 == AlbertTokenizer.load(model_dir).sha256
+    assert not tokenizer.do_lower_case
+
+
+@pytest.mark.parametrize("output_format", ["albert_tf", "huggingface", "google"])
+def test_there_and_back(output_format, model_dir, tmp_path, capsys):
+    there, back = str(tmp_path / "there"), str(tmp_path / "back")
+    convert(input_path=model_dir, output_dir=there + "/", output_format=output_format)
+    convert(input_path=there, output_dir=back)
+    assert_same_model(back, model_dir)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["back", "there"]
+    assert f"wrote        {back} (albert_tf)" in capsys.readouterr().out
+
+
+def test_one_checkpoint_and_a_prefix(model_dir, tmp_path):
+    google, back = str(tmp_path / "google"), str(tmp_path / "back")
+    checkpoint = model_directory.find_checkpoint(model_dir)[1]
+    convert(input_path=checkpoint, output_dir=google, output_format="google")
+    convert(input_path=google + "/model.ckpt-best", output_dir=back)
+    assert_same_model(back, model_dir)
+
+
+def test_tokenizer_settings_of_huggingface(model_dir, tmp_path):
+    convert(input_path=model_dir, output_dir=str(tmp_path / "hf"), output_format="huggingface")
+    assert json.loads((tmp_path / "hf/tokenizer_config.json").read_text()) == {
+        "tokenizer_class": "AlbertTokenizer",
+        "do_lower_case": False,
+        "remove_space": True,
+        "keep_accents": False,
+    }
+
+
+def test_vocabulary_from_elsewhere(model_dir, tmp_path, tiny_vocabulary):
+    convert(input_path=model_dir, output_dir=str(tmp_path / "google"), output_format="google")
+    (tmp_path / "google/spiece.model").unlink()
+    google, back = str(tmp_path / "google"), str(tmp_path / "back")
+    with pytest.raises(ValueError, match=r"holds 0 SentencePiece models .* --spm_model_file"):
+        convert(input_path=google, output_dir=back)
+    assert not (tmp_path / "back").exists()
+    convert(
+        input_path=google,
+        output_dir=back,
+        spm_model_file=str(tiny_vocabulary),
+        do_lower_case=False,
+    )
+    assert_same_model(back, model_dir)
+
+
+def test_wordpiece_model(model_dir, tmp_path, capsys):
+    convert(input_path=model_dir, output_dir=str(tmp_path / "google"), output_format="google")
+    (tmp_path / "google/spiece.model").unlink()
+    (tmp_path / "google/tokenizer_config.json").unlink()
+    (tmp_path / "google/vocab_chinese.txt").write_text("[PAD]\n[UNK]\n", encoding="utf-8")
+    convert(input_path=str(tmp_path / "google"), output_dir=str(tmp_path / "ours"))
+    assert "vocab_chinese.txt is a WordPiece vocabulary" in capsys.readouterr().out
+    assert (tmp_path / "ours/vocab.txt").read_text(encoding="utf-8") == "[PAD]\n[UNK]\n"
+    ours, hf = str(tmp_path / "ours"), str(tmp_path / "hf")
+    convert(input_path=ours, output_dir=hf, output_format="huggingface")
+    settings = json.loads((tmp_path / "hf/tokenizer_config.json").read_text())
+    assert settings["tokenizer_class"] == "BertTokenizer"
+    assert (tmp_path / "hf/vocab.txt").exists()
+
+
+@pytest.mark.shared
+def test_vocabulary_of_another_model(model_dir, tmp_path, shared):
+    vocabulary = shared / "golden/google_tf1/spm16k.model"
+    convert(input_path=model_dir, output_dir=str(tmp_path / "google"), output_format="google")
+    with pytest.raises(ValueError, match="has 16000 pieces, but the model embeds"):
+        convert(
+            input_path=str(tmp_path / "google"),
+            output_dir=str(tmp_path / "back"),
+            spm_model_file=str(vocabulary),
+        )
+    assert not (tmp_path / "back").exists()
+
+
+def test_existing_output_is_left_alone(model_dir, tmp_path):
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(ValueError, match=r"--output_dir=.*mine' exists already"):
+        convert(input_path=model_dir, output_dir=str(tmp_path / "mine"))
+    assert not list((tmp_path / "mine").iterdir())
+
+
+def test_failure_leaves_nothing(model_dir, tmp_path, monkeypatch):
+    def disk_full(self, directory):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(AlbertTokenizer, "save", disk_full)
+    with pytest.raises(OSError, match="No space"):
+        convert(input_path=model_dir, output_dir=str(tmp_path / "out"))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("path", ["nothing", "empty"])
+def test_no_model(path, tmp_path):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match=f"--input='.*{path}' is no model: expected"):
+        convert(input_path=str(tmp_path / path), output_dir=str(tmp_path / "out"))
+
+
+def test_program_ends_with_one_line(tmp_path):
+    command = [sys.executable, "-m", "pipelines.convert_checkpoint", f"--input={tmp_path}"]
+    result = subprocess.run(
+        [*command, f"--output_dir={tmp_path}/out"], capture_output=True, text=True
+    )
+    assert result.returncode == 2
+    assert result.stderr.splitlines()[-1].startswith(f"error: --input='{tmp_path}' is no model")
+
+
+def test_missing_heads_by_flag(model_dir, tmp_path, capsys):
+    convert(input_path=model_dir, output_dir=str(tmp_path / "google"), output_format="google")
+    prefix = str(tmp_path / "google/model.ckpt-best")
+    reader = tf.train.load_checkpoint(prefix)
+    names = [name for name in reader.get_variable_to_shape_map() if name.startswith("bert/")]
+    tf.raw_ops.SaveV2(
+        prefix=prefix,
+        tensor_names=names,
+        shape_and_slices=[""] * len(names),
+        tensors=[reader.get_tensor(name) for name in names],
+    )
+    paths = {"input_path": str(tmp_path / "google"), "output_dir": str(tmp_path / "back")}
+    with pytest.raises(ValueError, match=r"lacks cls/.*; --allow_missing=REGEX"):
+        convert(**paths)
+    convert(**paths, allow_missing="^cls/")
+    assert "missing, freshly initialised: masked_lm/" in capsys.readouterr().out
+    assert model_directory.load_for_pretraining(paths["output_dir"])
