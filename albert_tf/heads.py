@@ -47,8 +47,10 @@ class MaskedLMHead(tf.keras.layers.Layer):
         x = tf.gather(sequence_output, positions, batch_dims=1)
         num_positions = positions.shape[1] or tf.shape(positions)[1]
         x = self.layer_norm(self.transform(tf.reshape(x, [-1, self.config.hidden_size])))
-        logits = tf.matmul(x, tf.cast(word_embeddings, x.dtype), transpose_b=True)
-        logits = tf.cast(logits, tf.float32) + tf.cast(self.output_bias, tf.float32)
+        # In float32 under mixed precision too: bfloat16 would round the logits to ties.
+        table = tf.cast(word_embeddings, tf.float32)
+        logits = tf.matmul(tf.cast(x, tf.float32), table, transpose_b=True)
+        logits += tf.cast(self.output_bias, tf.float32)
         return tf.reshape(logits, [-1, num_positions, self.config.vocab_size])
 
 

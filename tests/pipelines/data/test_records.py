@@ -1,0 +1,196 @@
+import dataclasses
+import itertools
+import json
+import os
+import random
+from types import SimpleNamespace
+
+import pytest
+import tensorflow as tf
+
+from albert_tf.tokenization import AlbertTokenizer
+from pipelines.data import shard_writer
+from pipelines.data.corpus import read_documents
+from pipelines.data.records import SEGMENT_FEATURES, Manifest, Shard, Split, serialize_segment
+from pipelines.data.shard_writer import ERROR_FILE, Settings, Unit
+
+
+@pytest.fixture
+def manifest() -> Manifest:
+    def shards(*numbers):
+        return Split(
+            tuple(
+                Shard(f"{n}.tfrecord", "text", n, n + 5, n + 1, n + 30, n + 700, f"{n:064x}")
+                for n in numbers
+            )
+        )
+
+    return Manifest(
+        max_seq_length=128,
+        short_seq_prob=0.1,
+        heldout_fraction=0.05,
+        seed=7,
+        vocab_sha256="ab" * 32,
+        vocab_size=211,
+        do_lower_case=True,
+        code_version="0.1.0",
+        documents=13,
+        sentences=57,
+        pieces=991,
+        skipped_lines=3,
+        splits={"train": shards(2, 4), "heldout": shards(3)},
+    )
+
+
+@pytest.fixture
+def job(tmp_path, tiny_corpus, tiny_vocabulary) -> SimpleNamespace:
+    settings = Settings(str(tiny_vocabulary), True, 41, 0.1, 0.2, 12345, "error")
+    output_dir = tmp_path / "records"
+    output_dir.mkdir()
+    unit = Unit(str(tiny_corpus), 0, os.path.getsize(tiny_corpus), 1, 3)
+    return SimpleNamespace(unit=unit, settings=settings, output_dir=output_dir)
+
+
+def read_records(path) -> list[tuple[list[int], list[int], int]]:
+    records = []
+    for record in tf.data.TFRecordDataset(str(path)):
+        parsed = tf.io.parse_single_example(record, SEGMENT_FEATURES)
+        records.append(
+            (
+                parsed["input_ids"].numpy().tolist(),
+                parsed["sentence_starts"].numpy().tolist(),
+                int(parsed["document_offset"][0]),
+            )
+        )
+    return records
+
+
+def test_a_record_is_read_as_written(tmp_path):
+    path = str(tmp_path / "x.tfrecord")
+    with tf.io.TFRecordWriter(path) as writer:
+        writer.write(serialize_segment([5, 30000, 7], [0, 2], 1 << 40))
+        writer.write(serialize_segment([9], [0], 0))
+    assert read_records(path) == [([5, 30000, 7], [0, 2], 1 << 40), ([9], [0], 0)]
+
+
+def test_manifest_is_read_as_written(manifest, tmp_path):
+    manifest.write(str(tmp_path))
+    assert Manifest.read(str(tmp_path)) == manifest
+    values = json.loads((tmp_path / "manifest.json").read_text())
+    assert values["format"] == "segments"
+    assert values["splits"]["train"]["examples"] == 3 + 5
+    assert values["splits"]["heldout"]["pieces"] == 33
+    assert [shard.file for shard in manifest.split("train")] == ["2.tfrecord", "4.tfrecord"]
+
+
+def test_fingerprint_is_of_the_records_alone(manifest):
+    moved = tuple(
+        dataclasses.replace(shard, source="elsewhere") for shard in manifest.split("train")
+    )
+    other = tuple(dataclasses.replace(shard, sha256="0" * 64) for shard in manifest.split("train"))
+
+    def fingerprint(shards):
+        splits = {**manifest.splits, "train": Split(shards)}
+        return dataclasses.replace(manifest, splits=splits).fingerprint()
+
+    assert fingerprint(moved) == manifest.fingerprint() != fingerprint(other)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"format": "images"}'])
+def test_refuses_what_is_no_manifest(tmp_path, text):
+    with pytest.raises(ValueError, match=r"no manifest\.json in"):
+        Manifest.read(str(tmp_path))
+    (tmp_path / "manifest.json").write_text(text)
+    with pytest.raises(ValueError, match="not a manifest of segment records"):
+        Manifest.read(str(tmp_path))
+
+
+def test_check_names_what_does_not_fit(manifest):
+    fits = SimpleNamespace(sha256="ab" * 32, vocab_size=211, do_lower_case=True)
+    manifest.check(fits, 128)
+    manifest.check(fits, 512)
+    for change, length, message in (
+        ({"sha256": "cd" * 32}, 128, "another vocabulary"),
+        ({"do_lower_case": False}, 128, "do_lower_case=True"),
+        ({}, 127, "max_seq_length 128 and do not fit into 127"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            manifest.check(SimpleNamespace(**{**vars(fits), **change}), length)
+
+
+def test_a_unit_holds_every_piece_of_its_documents(job):
+    shard_writer.write_unit(job.unit, job.settings, str(job.output_dir))
+    assert sorted(os.listdir(job.output_dir)) == [
+        "heldout-00001-of-00003.tfrecord",
+        "train-00001-of-00003.tfrecord",
+        "units",
+    ]
+    marker = json.loads((job.output_dir / job.unit.marker).read_text())
+    tokenizer = AlbertTokenizer(job.settings.spm_model_file)
+    documents = {
+        offset: [tokenizer.encode(sentence.text) for sentence in group]
+        for offset, group in itertools.groupby(
+            read_documents(job.unit.source), key=lambda s: s.document_offset
+        )
+    }
+    sides = {}
+    for split in ("train", "heldout"):
+        records = read_records(job.output_dir / f"{split}-00001-of-00003.tfrecord")
+        shard = Shard(**marker["shards"][split])
+        assert shard.examples == len(records)
+        assert shard.pieces == sum(len(ids) for ids, _, _ in records)
+        assert max(len(ids) for ids, _, _ in records) == 38
+        for offset, group in itertools.groupby(records, key=lambda record: record[2]):
+            assert offset not in sides
+            sides[offset] = split
+            pieces = [piece for ids, _, _ in group for piece in ids]
+            assert pieces == [piece for sentence in documents[offset] for piece in sentence]
+    assert sides.keys() == documents.keys()
+    assert marker["documents"] == 60
+    assert marker["sentences"] == sum(map(len, documents.values()))
+    assert marker["pieces"] == sum(shard["pieces"] for shard in marker["shards"].values())
+
+
+def test_a_failing_unit_leaves_nothing_but_its_error(job, tmp_path):
+    path = tmp_path / "bad.txt"
+    path.write_bytes(b"good line of text\n" * 900 + b"\xff\n")
+    bad = dataclasses.replace(job.unit, source=str(path), end=99_999)
+    with pytest.raises(ValueError, match=r"bad.txt:901"):
+        shard_writer.write_unit(bad, job.settings, str(job.output_dir))
+    assert os.listdir(job.output_dir) == []
+    shard_writer.write_unit_or_error(bad, job.settings, str(job.output_dir))
+    assert "bad.txt:901" in (job.output_dir / ERROR_FILE).read_text()
+    # After an error, the units that come later do nothing.
+    shard_writer.write_unit_or_error(job.unit, job.settings, str(job.output_dir))
+    assert os.listdir(job.output_dir) == ["units"]
+
+
+def test_our_own_faults_are_not_taken_for_the_users(job, monkeypatch):
+    monkeypatch.setattr(shard_writer, "split_document", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        shard_writer.write_unit_or_error(job.unit, job.settings, str(job.output_dir))
+    assert os.listdir(job.output_dir) == []
+
+
+def test_held_out_by_the_opening():
+    openings = [[f"Sentence {n}.", "And another"] for n in range(4000)]
+    share = sum(shard_writer.is_heldout(opening, 0.2, 5) for opening in openings) / 4000
+    assert share == pytest.approx(0.2, abs=4 * (0.2 * 0.8 / 4000) ** 0.5)
+    for opening in openings[:50]:
+        near = [text.upper().replace(" ", "  ") for text in opening]
+        assert shard_writer.is_heldout(near, 0.5, 5) == shard_writer.is_heldout(opening, 0.5, 5)
+    assert not any(shard_writer.is_heldout(opening, 0.0, 5) for opening in openings)
+    sides = [
+        [shard_writer.is_heldout(opening, 0.5, seed) for opening in openings[:50]]
+        for seed in (1, 2)
+    ]
+    assert sides[0] != sides[1]
+
+
+def test_random_choices_depend_on_seed_file_and_offset():
+    def draw(*key):
+        return shard_writer.document_rng(*key).random()
+
+    assert draw(1, "a/x.txt", 5) == draw(1, "gs://b/x.txt", 5)
+    assert len({draw(1, "x", 5), draw(2, "x", 5), draw(1, "y", 5), draw(1, "x", 6)}) == 4
+    assert draw(1, "x", 5) == random.Random("1/x/5").random()

@@ -1,0 +1,83 @@
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipelines.data.segments import split_document
+
+WORD_STARTS = [i % 3 == 0 for i in range(30)]
+
+
+def split(sentences, max_seq_length, short_seq_prob=0.0, seed=0, word_starts=WORD_STARTS):
+    rng = random.Random(seed)
+    return list(split_document(sentences, max_seq_length, short_seq_prob, word_starts, rng))
+
+
+def test_worked_example():
+    # Room for 5 pieces. The second sentence is cut before a word (3), its rest and the third go on.
+    sentences = [[0, 1], [3, 4, 3, 4], [6, 7]]
+    assert split(sentences, 8) == [([0, 1, 3, 4], [0, 2]), ([3, 4, 6, 7], [0, 2])]
+
+
+def test_a_sentence_moves_whole_if_nothing_of_it_fits_well():
+    assert split([[0, 1, 2, 4], [3, 4, 5]], 8) == [([0, 1, 2, 4], [0]), ([3, 4, 5], [0])]
+
+
+def test_a_long_word_is_cut_at_the_piece():
+    assert split([[0] + [1] * 11], 8) == [([0, 1, 1, 1, 1], [0]), ([1] * 5, [0]), ([1] * 2, [0])]
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    sentences=st.lists(st.lists(st.integers(0, 29), max_size=40), max_size=12),
+    max_seq_length=st.integers(8, 50),
+    short_seq_prob=st.sampled_from([0.0, 0.3, 1.0]),
+    seed=st.integers(0, 99),
+)
+def test_no_piece_is_lost(sentences, max_seq_length, short_seq_prob, seed):
+    segments = split(sentences, max_seq_length, short_seq_prob, seed)
+    assert [p for segment in segments for p in segment.input_ids] == [
+        p for sentence in sentences for p in sentence
+    ]
+    boundaries, offset = set(), 0
+    for sentence in sentences:
+        if sentence:
+            boundaries.add(offset)
+        offset += len(sentence)
+    begin = 0
+    for pieces, starts in segments:
+        end = begin + len(pieces)
+        assert 1 <= len(pieces) <= max_seq_length - 3
+        assert starts == sorted({0} | {at - begin for at in boundaries if begin <= at < end})
+        begin = end
+    if not short_seq_prob:
+        for pieces, _ in segments[:-1]:
+            assert len(pieces) > max_seq_length - 3 - 9
+
+
+def test_fills_segments_to_the_target():
+    sentences = [[0] + [1] * (n % 23) for n in range(200)]
+    everywhere = [True] * 30
+    lengths = [len(s.input_ids) for s in split(sentences, 40, word_starts=everywhere)]
+    assert set(lengths[:-1]) == {37}
+
+
+def test_short_targets_are_drawn_for_each_segment_uniformly():
+    everywhere = [True] * 30
+    document = [[0]] * 300_000
+    lengths = [len(s.input_ids) for s in split(document, 13, 0.25, word_starts=everywhere)][:-1]
+    # Targets of 2 to 10; 10 comes of the long ones too.
+    expected = {n: 0.25 / 9 + 0.75 * (n == 10) for n in range(2, 11)}
+    for length, share in expected.items():
+        sigma = (share * (1 - share) / len(lengths)) ** 0.5
+        assert lengths.count(length) / len(lengths) == pytest.approx(share, abs=4 * sigma)
+
+
+def test_reads_the_document_as_it_goes():
+    def endless():
+        while True:
+            yield [0, 1, 1]
+
+    segments = split_document(endless(), 16, 0.1, WORD_STARTS, random.Random(0))
+    assert len([next(segments) for _ in range(5)]) == 5
