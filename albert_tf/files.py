@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import socket
 from collections.abc import Sequence
 
 import tensorflow as tf
@@ -49,7 +50,7 @@ def write_atomically(path: str, data: bytes | str) -> None:
 def partial_name(path: str) -> str:
     """Returns a name beside `path` for its unfinished content, unique to this process."""
     directory, name = os.path.split(path)
-    return os.path.join(directory, f".{name}.partial-{os.getpid()}")
+    return os.path.join(directory, f".{name}.partial-{socket.gethostname()}-{os.getpid()}")
 
 
 def sha256(path: str) -> str:

@@ -23,11 +23,13 @@ from albert_tf.checkpoints import model_directory
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines.data.pretraining_dataset import ExampleOptions, evaluation_dataset
 from pipelines.data.records import Manifest
+from pipelines.data.sentence_pairs import SENTENCE_OBJECTIVES
 from pipelines.training.progress import Progress
 
 FLAGS = flags.FLAGS
 
 _MASK_SEED = 20200426
+_OBJECTIVE_NAMES = {"sop": "sentence order", "nsp": "next sentence ", "none": "no objective  "}
 
 
 def define_flags() -> None:
@@ -38,6 +40,9 @@ def define_flags() -> None:
     flags.DEFINE_string("record_dir", None, "Records of create_pretraining_data.", required=True)
     flags.DEFINE_enum("split", "heldout", ["heldout", "train"], "Which of the records.")
     flags.DEFINE_integer("max_seq_length", None, "Default: the records'.", lower_bound=8)
+    flags.DEFINE_enum(
+        "sentence_objective", "sop", SENTENCE_OBJECTIVES, "What to ask of two segments."
+    )
     flags.DEFINE_integer("batch_size", 64, "Examples at a time.", lower_bound=1)
 
 
@@ -48,13 +53,20 @@ def main(_) -> None:
         record_dir=FLAGS.record_dir,
         split=FLAGS.split,
         max_seq_length=FLAGS.max_seq_length,
+        sentence_objective=FLAGS.sentence_objective,
         batch_size=FLAGS.batch_size,
     )
     print(report(result))
 
 
 def evaluate(
-    *, checkpoint: str, record_dir: str, split: str, max_seq_length: int | None, batch_size: int
+    *,
+    checkpoint: str,
+    record_dir: str,
+    split: str = "heldout",
+    max_seq_length: int | None = None,
+    sentence_objective: str = "sop",
+    batch_size: int = 64,
 ) -> dict:
     """Scores every example of a split once, or returns what an earlier call found.
 
@@ -76,8 +88,10 @@ def evaluate(
         "records": manifest.fingerprint(),
         "split": split,
         "max_seq_length": max_seq_length,
+        "sentence_objective": sentence_objective,
     }
-    kept = os.path.join(model_dir, "evaluations", f"{question['checkpoint']}-{split}.json")
+    name = f"{question['checkpoint']}-{split}-{sentence_objective}.json"
+    kept = os.path.join(model_dir, "evaluations", name)
     if tf.io.gfile.exists(kept):
         with tf.io.gfile.GFile(kept) as file:
             result = json.loads(file.read())
@@ -86,7 +100,9 @@ def evaluate(
             return result
 
     model, _ = model_directory.load_for_pretraining(prefix)
-    options = ExampleOptions(max_seq_length=max_seq_length, seed=_MASK_SEED)
+    options = ExampleOptions(
+        max_seq_length=max_seq_length, sentence_objective=sentence_objective, seed=_MASK_SEED
+    )
     dataset = evaluation_dataset(record_dir, split, options, tokenizer, batch_size)
     examples = manifest.splits[split].examples
     totals, targets = _sum_over(model, dataset, examples, batch_size)
@@ -134,13 +150,14 @@ def report(result: dict) -> str:
     """Words the figures of an evaluation."""
     low, high = result["sentence_order_interval"]
     baseline = result["most_frequent_accuracy"]
+    objective = _OBJECTIVE_NAMES[result["sentence_objective"]]
     times = result["masked_lm_accuracy"] / baseline if baseline else float("inf")
     return f"""{result["checkpoint"]} on {result["examples"]:,} {result["split"]} segments
   masked LM       loss {result["masked_lm_loss"]:.4f} nats, accuracy \
 {100 * result["masked_lm_accuracy"]:.2f} % of {result["masked_lm_predictions"]:,} predictions
   baseline        {100 * baseline:.2f} %: always guessing {result["most_frequent_piece"]!r} on the \
 same masks; the model has {times:.2f} times that
-  sentence order  loss {result["sentence_order_loss"]:.4f} nats, accuracy \
+  {objective}  loss {result["sentence_order_loss"]:.4f} nats, accuracy \
 {100 * result["sentence_order_accuracy"]:.2f} % of {result["sentence_order_predictions"]:,}, \
 95 % interval {100 * low:.2f} to {100 * high:.2f} %"""
 

@@ -23,13 +23,14 @@ import tensorflow as tf
 from absl import flags
 
 from albert_tf import config as config_lib
-from albert_tf import losses, optimization, program
+from albert_tf import files, losses, optimization, program
 from albert_tf.checkpoints import model_directory
 from albert_tf.config import AlbertConfig
 from albert_tf.models import AlbertForPreTraining
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines.data.pretraining_dataset import ExampleOptions, pretraining_dataset
 from pipelines.data.records import Manifest
+from pipelines.data.sentence_pairs import SENTENCE_OBJECTIVES
 from pipelines.training import checkpointing, metrics_log, train_loop
 from pipelines.training.strategy import STRATEGIES, create_strategy
 
@@ -63,6 +64,12 @@ def define_flags() -> None:
     flags.DEFINE_integer(
         "max_seq_length", 512, "Pieces in an example, padded or not.", lower_bound=8
     )
+    flags.DEFINE_string(
+        "init_checkpoint",
+        None,
+        "Weights to begin with: a model directory or checkpoint of the same shape, of any depth "
+        "where layers are shared.",
+    )
     flags.DEFINE_float("masked_lm_prob", 0.15, "Share of the pieces to predict.", 0.0, 1.0)
     flags.DEFINE_integer(
         "max_predictions_per_seq",
@@ -71,6 +78,12 @@ def define_flags() -> None:
         lower_bound=1,
     )
     flags.DEFINE_integer("ngram", 3, "Longest masked n-gram, in words.", lower_bound=1)
+    flags.DEFINE_enum(
+        "sentence_objective",
+        "sop",
+        SENTENCE_OBJECTIVES,
+        "sop: are two segments in order; nsp: is the second from another document; or none.",
+    )
     flags.DEFINE_integer("global_batch_size", 4096, "Examples in a step.", lower_bound=1)
     flags.DEFINE_integer("num_train_steps", 125000, "Steps in all.", lower_bound=1)
     flags.DEFINE_integer("num_warmup_steps", 3125, "Steps of linear warm-up.", lower_bound=0)
@@ -94,11 +107,13 @@ def main(_) -> None:
         spm_model_file=FLAGS.spm_model_file,
         model_dir=FLAGS.model_dir,
         albert_config=FLAGS.albert_config,
+        init_checkpoint=FLAGS.init_checkpoint,
         options=ExampleOptions(
             max_seq_length=FLAGS.max_seq_length,
             max_predictions_per_seq=FLAGS.max_predictions_per_seq,
             masked_lm_prob=FLAGS.masked_lm_prob,
             ngram=FLAGS.ngram,
+            sentence_objective=FLAGS.sentence_objective,
             seed=FLAGS.random_seed,
         ),
         settings=RunSettings(
@@ -119,6 +134,7 @@ def pretrain(
     settings: RunSettings,
     save_checkpoint_steps: int,
     strategy: tf.distribute.Strategy,
+    init_checkpoint: str | None = None,
 ) -> None:
     """Pre-trains to settings.num_train_steps, going on where `model_dir` stands.
 
@@ -154,24 +170,30 @@ def pretrain(
         settings.learning_rate, settings.num_train_steps, settings.num_warmup_steps
     )
 
-    checkpointing.claim(
-        model_dir,
-        {
-            "config": dataclasses.asdict(config),
-            "records": manifest.fingerprint(),
-            **dataclasses.asdict(options),
-            **dataclasses.asdict(settings),
-        },
-    )
-    config.write(os.path.join(model_dir, model_directory.CONFIG_FILE))
-    tokenizer.save(model_dir)
-
     # The initializers draw from Keras' global seed, in the order in which variables are made.
     tf.keras.utils.set_random_seed(settings.random_seed)
     with strategy.scope():
         model = AlbertForPreTraining(config)
         model.create_variables()
         optimizer = optimization.lamb(learning_rate, settings.weight_decay)
+    init_sha256 = None
+    if init_checkpoint:
+        _, prefix = model_directory.find_checkpoint(init_checkpoint)
+        init_sha256 = files.sha256(prefix + ".index")
+        model_directory.restore_weights(model, prefix)
+
+    checkpointing.claim(
+        model_dir,
+        {
+            "config": dataclasses.asdict(config),
+            "records": manifest.fingerprint(),
+            "init_checkpoint": init_sha256,
+            **dataclasses.asdict(options),
+            **dataclasses.asdict(settings),
+        },
+    )
+    config.write(os.path.join(model_dir, model_directory.CONFIG_FILE))
+    tokenizer.save(model_dir)
     _print_plan(model, manifest, options, settings, replicas, record_dir, model_dir)
 
     def dataset_fn(first_step, context):

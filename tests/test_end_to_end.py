@@ -153,7 +153,7 @@ def test_evaluation(work, model_dir):
     flags = [f"--checkpoint={model_dir}", f"--record_dir={work}/records"]
     out, _ = run("pipelines.evaluate", *flags)
     assert "masked LM" in out and "95 % interval" in out
-    [kept] = (model_dir / "evaluations").glob("*.json")
+    [kept] = (model_dir / "evaluations").glob("*-heldout-sop.json")
     result = json.loads(kept.read_text())
     assert result["examples"] > 20
     assert 0 < result["most_frequent_accuracy"] < 1
@@ -161,6 +161,29 @@ def test_evaluation(work, model_dir):
     assert low <= result["sentence_order_accuracy"] <= high
     again, _ = run("pipelines.evaluate", *flags)
     assert "evaluated before" in again and out.splitlines()[-3:] == again.splitlines()[-3:]
+
+
+def test_a_deeper_model_begins_with_a_shallower_one(work, model_dir):
+    config = json.loads((work / "config.json").read_text())
+    (work / "deeper.json").write_text(json.dumps({**config, "num_hidden_layers": 5}))
+    flags = [
+        *pretrain_flags(work, work / "deeper"),
+        f"--albert_config={work}/deeper.json",
+        f"--init_checkpoint={model_dir}",
+        "--sentence_objective=nsp",
+        "--num_train_steps=4",
+    ]
+    run("pipelines.pretrain", *flags)
+    begins = json.loads((work / "deeper" / "metrics.jsonl").read_text().split("\n")[0])
+    ended = json.loads((model_dir / "metrics.jsonl").read_text().split("\n")[-2])
+    assert begins["masked_lm_loss"] < ended["masked_lm_loss"] + 0.1
+    out, _ = run(
+        "pipelines.evaluate",
+        f"--checkpoint={work}/deeper",
+        f"--record_dir={work}/records",
+        "--sentence_objective=nsp",
+    )
+    assert "next sentence" in out
 
 
 def test_export_answers_raw_text(work, model_dir):
@@ -195,6 +218,7 @@ def test_bad_input_is_one_line_and_exit_code_2(work, model_dir):
         ({"model_dir": "{work}/records"}, "holds another run"),
         ({"model_dir": "{work}"}, "no run of this job"),
         ({"save_checkpoint_steps": 5}, "not a multiple"),
+        ({"init_checkpoint": "{work}/nowhere"}, "no model directory or checkpoint at"),
         ({"num_warmup_steps": 31}, "not between 0 and num_train_steps"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",

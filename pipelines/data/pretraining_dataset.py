@@ -17,7 +17,7 @@ import tensorflow as tf
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines.data.masking import MaskingVocabulary, mask_ngrams
 from pipelines.data.records import SEGMENT_FEATURES, Manifest, Shard
-from pipelines.data.sentence_order import sentence_order_examples
+from pipelines.data.sentence_pairs import SENTENCE_OBJECTIVES, sentence_pair_examples
 
 # Records that are shuffled together: whole shards, in memory as they lie on disk, several times.
 _GROUP_BYTES = 128_000_000
@@ -34,6 +34,7 @@ class ExampleOptions:
       max_predictions_per_seq: P; None means ceil(masked_lm_prob * max_seq_length).
       masked_lm_prob: share of the pieces to predict.
       ngram: longest masked n-gram, in words.
+      sentence_objective: one of SENTENCE_OBJECTIVES.
       seed: of order, splits, swaps and masks.
 
     Deviation: the reference predicts at most 20 pieces at any length: 4 % of 512.
@@ -43,9 +44,11 @@ class ExampleOptions:
     max_predictions_per_seq: int | None = None
     masked_lm_prob: float = 0.15
     ngram: int = 3
+    sentence_objective: str = "sop"
     seed: int = 12345
 
     def __post_init__(self):
+        assert self.sentence_objective in SENTENCE_OBJECTIVES, self.sentence_objective
         if self.max_predictions_per_seq is None:
             predictions = math.ceil(self.masked_lm_prob * self.max_seq_length)
             object.__setattr__(self, "max_predictions_per_seq", max(1, predictions))
@@ -80,6 +83,11 @@ def pretraining_dataset(
     paths = [os.path.join(record_dir, shard.file) for shard in shards]
     assert global_batch_size % num_input_pipelines == 0, "rows would be lost"
     host_rows = global_batch_size // num_input_pipelines
+    if options.sentence_objective == "nsp" and num_input_pipelines > 1 and host_rows % 2:
+        raise ValueError(
+            f"each of {num_input_pipelines} hosts gets {host_rows} rows of the global batch: "
+            "--sentence_objective=nsp pairs rows and needs an even number"
+        )
     first_row = input_pipeline_id * host_rows
     make_examples = _example_maker(options, tokenizer)
 
@@ -204,12 +212,14 @@ def _example_maker(options: ExampleOptions, tokenizer: AlbertTokenizer):
     )
 
     def make_examples(records, draws):
-        parsed = tf.io.parse_example(records, SEGMENT_FEATURES)
-        example = sentence_order_examples(
-            tf.cast(parsed["input_ids"], tf.int32),
-            tf.cast(parsed["sentence_starts"], tf.int32),
+        segments = tf.io.parse_example(records, SEGMENT_FEATURES)
+        for name in ("input_ids", "sentence_starts"):
+            segments[name] = tf.cast(segments[name], tf.int32)
+        example = sentence_pair_examples(
+            segments,
             draws["split"],
-            draws["swap"],
+            draws["change"],
+            options.sentence_objective,
             options.max_seq_length,
             tokenizer.cls_id,
             tokenizer.sep_id,
@@ -232,7 +242,7 @@ def _draws(options: ExampleOptions, rows: int, seed) -> dict[str, tf.Tensor]:
     spans = options.max_seq_length + 1
     shapes = {
         "split": [rows],
-        "swap": [rows],
+        "change": [rows],
         "span_length": [rows, spans],
         "span_order": [rows, spans],
         "replace": [rows, options.max_predictions_per_seq],

@@ -33,7 +33,7 @@ from pipelines.data.records import (
     Split,
     serialize_segment,
 )
-from pipelines.data.sentence_order import sentence_order_examples
+from pipelines.data.sentence_pairs import sentence_pair_examples
 
 FLAGS = flags.FLAGS
 
@@ -129,11 +129,16 @@ def make_parts(record_dir: str, options: pipeline.ExampleOptions, batch_size: in
 
     @tf.function
     def lay_out(parsed):
-        return sentence_order_examples(
-            tf.cast(parsed["input_ids"], tf.int32),
-            tf.cast(parsed["sentence_starts"], tf.int32),
+        segments = {
+            **parsed,
+            "input_ids": tf.cast(parsed["input_ids"], tf.int32),
+            "sentence_starts": tf.cast(parsed["sentence_starts"], tf.int32),
+        }
+        return sentence_pair_examples(
+            segments,
             draws["split"],
-            draws["swap"],
+            draws["change"],
+            options.sentence_objective,
             options.max_seq_length,
             _TOKENIZER.cls_id,
             _TOKENIZER.sep_id,

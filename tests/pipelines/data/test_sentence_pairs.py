@@ -1,4 +1,4 @@
-"""Sentence order: layout, labels, lone sentences, uniform splits."""
+"""Sentence pairs: layout, labels, lone sentences, uniform splits."""
 
 from __future__ import annotations
 
@@ -7,23 +7,26 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.data.sentence_order import sentence_order_examples
+from pipelines.data.sentence_pairs import sentence_pair_examples
 
 CLS, SEP = 2, 3
 
 
-def build(segments, split_draws, swap_draws, seq_len):
-    out = sentence_order_examples(
-        tf.ragged.constant([sum(segment, []) for segment in segments], dtype=tf.int32),
-        tf.ragged.constant(
-            [
-                np.cumsum([0] + [len(sentence) for sentence in segment[:-1]]).tolist()
-                for segment in segments
-            ],
-            dtype=tf.int32,
-        ),
+def build(segments, split_draws, change_draws, seq_len, objective="sop", documents=None):
+    starts = [
+        np.cumsum([0] + [len(sentence) for sentence in segment[:-1]]).tolist()
+        for segment in segments
+    ]
+    documents = documents or range(len(segments))
+    out = sentence_pair_examples(
+        {
+            "input_ids": tf.ragged.constant([sum(s, []) for s in segments], dtype=tf.int32),
+            "sentence_starts": tf.ragged.constant(starts, dtype=tf.int32),
+            "document_offset": tf.constant([[d] for d in documents], tf.int64),
+        },
         tf.constant(split_draws, tf.float32),
-        tf.constant(swap_draws, tf.float32),
+        tf.constant(change_draws, tf.float32),
+        objective,
         seq_len,
         CLS,
         SEP,
@@ -92,3 +95,44 @@ def test_splits_are_uniform_and_labels_balanced():
     sigma = np.sqrt(rows * (1 / 3) * (2 / 3))
     assert np.abs(counts - rows / 3).max() < 4 * sigma
     assert abs(out["sentence_order_labels"].mean() - 0.5) < 4 * 0.5 / np.sqrt(rows)
+
+
+class TestNextSentence:
+    SEGMENTS = (
+        [[11, 12], [13]],
+        [[21], [22, 23, 24], [25]],
+        [[31, 32, 33]],
+        [[41], [42]],
+        [[51], [52]],
+    )
+
+    def ids(self, change, documents=(1, 2, 3, 4, 5), seq_len=9):
+        return build(self.SEGMENTS, [0.0] * 5, change, seq_len, "nsp", list(documents))
+
+    def test_second_segment_of_the_neighbour(self):
+        out = self.ids([0.1, 0.9, 0.1, 0.1, 0.1])
+        assert out["input_word_ids"].tolist() == [
+            [CLS, 11, 12, SEP, 22, 23, 24, 25, SEP],
+            [CLS, 21, SEP, 22, 23, 24, 25, SEP, 0],
+            [CLS, 31, 32, 33, SEP, 0, 0, 0, 0],  # one sentence: no pair
+            [CLS, 41, SEP, 42, SEP, 0, 0, 0, 0],  # its neighbour has no second segment
+            [CLS, 51, SEP, 52, SEP, 0, 0, 0, 0],  # no neighbour
+        ]
+        assert out["sentence_order_labels"].tolist() == [1, 0, 0, 0, 0]
+        assert out["sentence_order_weights"].tolist() == [1, 1, 0, 1, 1]
+
+    def test_cut_to_what_fits(self):
+        out = self.ids([0.1, 0.1, 0.9, 0.9, 0.9], seq_len=8)
+        assert out["input_word_ids"][0].tolist() == [CLS, 11, 12, SEP, 22, 23, 24, SEP]
+        assert out["input_word_ids"][1].tolist() == [CLS, 21, SEP, 13, SEP, 0, 0, 0]
+
+    def test_never_of_the_same_document(self):
+        out = self.ids([0.1] * 5, documents=(7, 7, 3, 4, 5))
+        assert out["sentence_order_labels"].tolist() == [0] * 5
+
+
+def test_no_objective_no_label():
+    segment = [[11, 12, 13], [14, 15]]
+    out = build([segment] * 2, [0.9, 0.0], [0.1, 0.9], 9, "none")
+    assert out["input_word_ids"].tolist() == [[CLS, 11, 12, 13, SEP, 14, 15, SEP, 0]] * 2
+    assert not out["sentence_order_weights"].any() and not out["sentence_order_labels"].any()
