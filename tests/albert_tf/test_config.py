@@ -1,0 +1,66 @@
+"""The config: published sizes, files of others, values that make no sense."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from albert_tf.config import NAMES, AlbertConfig
+
+
+def test_written_and_read(tmp_path):
+    config = AlbertConfig(vocab_size=77, hidden_size=24, num_attention_heads=3, hidden_act="relu")
+    config.write(str(tmp_path / "albert_config.json"))
+    assert AlbertConfig.read(str(tmp_path / "albert_config.json")) == config
+
+
+def test_unknown_keys_and_hugging_faces_name_of_gelu(tmp_path):
+    (tmp_path / "c.json").write_text(
+        json.dumps({"hidden_act": "gelu_new", "net_structure_type": 0, "layers_to_keep": []})
+    )
+    assert AlbertConfig.read(str(tmp_path / "c.json")) == AlbertConfig()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_named_sizes(name):
+    config = AlbertConfig.named(name)
+    assert config.intermediate_size == 4 * config.hidden_size
+    assert (config.embedding_size == config.hidden_size) == name.startswith("bert")
+    dropout = 0.1 if name.startswith("bert") or name.endswith("_v1") else 0.0
+    if name != "albert_xxlarge_v1":  # published without
+        assert config.hidden_dropout_prob == config.attention_probs_dropout_prob == dropout
+
+
+@pytest.mark.parametrize(
+    "values, message",
+    [
+        ({"hidden_size": 10, "num_attention_heads": 3}, "not a multiple of num_attention_heads"),
+        ({"hidden_act": "swish"}, "hidden_act 'swish' is not one of"),
+        ({"parameter_sharing": "some"}, "parameter_sharing 'some' is not one of"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers is 0, expected a whole number"),
+        ({"vocab_size": 3.5}, "vocab_size is 3.5"),
+        ({"hidden_dropout_prob": 1.0}, "expected 0 <= p < 1"),
+        ({"num_hidden_groups": 13}, "more than num_hidden_layers 12"),
+        ({"hidden_dropout_prob": "0.1"}, "not supported"),
+    ],
+)
+def test_bad_values_name_the_file(tmp_path, values, message):
+    path = tmp_path / "albert_config.json"
+    path.write_text(json.dumps(values))
+    with pytest.raises(ValueError, match=message) as error:
+        AlbertConfig.read(str(path))
+    assert str(path) in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "\xff"])
+def test_files_that_are_none(tmp_path, text):
+    path = tmp_path / "albert_config.json"
+    path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(ValueError, match=str(path)):
+        AlbertConfig.read(str(path))
+
+
+def test_unknown_name():
+    with pytest.raises(ValueError, match="no config is named 'albert_tiny'; known: albert_base"):
+        AlbertConfig.named("albert_tiny")

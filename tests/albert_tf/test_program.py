@@ -1,0 +1,78 @@
+"""Who reads an error: the user one line, we a traceback."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import tensorflow as tf
+
+from albert_tf import files, program
+
+
+def outcome(body, *arguments):
+    """Runs a program whose main does `body`; returns exit code and stderr."""
+    code = f"from albert_tf import files, program\ndef main(_):\n    {body}\nprogram.run(main)\n"
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False
+    )
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize(
+    "body, message",
+    [
+        ("files.match_files('no/such/*.txt', 'input_file')", "--input_file: no file matches"),
+        ("open('no/such.txt')", "error: [Errno 2] No such file or directory: 'no/such.txt'"),
+    ],
+)
+def test_a_users_error_is_one_line(body, message):
+    code, err = outcome(body)
+    assert code == 2 and message in err and len(err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("body", ["int('seven')", "1 / 0", "import json; json.loads('{')"])
+def test_a_fault_of_ours_keeps_its_traceback(body):
+    code, err = outcome(body)
+    assert code == 1 and "Traceback" in err
+
+
+def test_interrupted_and_stray_arguments():
+    assert outcome("raise KeyboardInterrupt")[0] == 130
+    code, err = outcome("pass", "stray")
+    assert (
+        code == 2 and err == "error: unknown argument 'stray': every option is a flag, see --help\n"
+    )
+
+
+def test_errors_of_the_file_system_in_tensorflows_clothes():
+    with pytest.raises(tf.errors.NotFoundError) as error:
+        tf.io.gfile.GFile("no/such.txt").read()
+    assert program.is_user_error(error.value)
+
+
+class TestMatchFiles:
+    def test_globs_names_and_commas(self, tmp_path):
+        for name in ("b.txt", "a.txt", "c [1].txt", "d.csv"):
+            (tmp_path / name).write_text("x")
+        patterns = f"{tmp_path}/[ab].txt,{tmp_path}/c [1].txt"
+        found = [path.rsplit("/", 1)[1] for path in files.match_files(patterns, "input_file")]
+        assert found == ["a.txt", "b.txt", "c [1].txt"]
+
+    def test_a_directory_is_no_file(self, tmp_path):
+        with pytest.raises(ValueError, match=r"a directory: write DIR/\* for its files"):
+            files.match_files(str(tmp_path), "input_file")
+
+    def test_nothing_named(self):
+        with pytest.raises(ValueError, match="--input_file is empty"):
+            files.match_files(" ,", "input_file")
+
+
+def test_writing_leaves_nothing_half_done(tmp_path, monkeypatch):
+    path = tmp_path / "new" / "file.txt"
+    files.write_atomically(str(path), "first")
+    monkeypatch.setattr(tf.io.gfile, "rename", lambda *_, **__: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        files.write_atomically(str(path), "second")
+    assert path.read_text() == "first"
