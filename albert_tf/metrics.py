@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import tensorflow as tf
+
 
 def pretraining_metrics(sums: dict[str, dict[str, float]]) -> dict[str, float]:
     """Turns pretraining_sums (added over batches) into loss and accuracy per counted prediction.
@@ -39,3 +41,35 @@ def wilson_interval(correct: float, total: float) -> tuple[float, float]:
         * math.sqrt(share * (1 - share) / total + z * z / (4 * total * total))
     )
     return max(0.0, center - half), min(1.0, center + half)
+
+
+def layer_distances(hidden_states: list[tf.Tensor], input_mask: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Sums, over real positions, how far each block moves its input.
+
+    Args:
+      hidden_states: as of AlbertEncoder, blocks + 1 times [b, L, H].
+      input_mask: int32 [b, L], 1 = real.
+
+    Returns:
+      dict of float32: `l2_distance` [blocks], sum of Euclidean distances between a block's input
+      and output; `degrees` [blocks], sum of the angles between them; `weight`, the number of real
+      positions: the denominator of both.
+
+    Source: Lan et al. 2020, Fig. 1.
+    """
+    weights = tf.cast(input_mask, tf.float32)
+    distances, degrees = [], []
+    for before, after in zip(hidden_states, hidden_states[1:]):
+        before, after = tf.cast(before, tf.float32), tf.cast(after, tf.float32)
+        distances.append(tf.reduce_sum(tf.norm(after - before, axis=-1) * weights))
+        # Not the arc cosine: in float32 it cannot tell angles below 0.02 degrees from 0.
+        unit_before, unit_after = tf.math.l2_normalize(before, -1), tf.math.l2_normalize(after, -1)
+        angles = 2.0 * tf.atan2(
+            tf.norm(unit_after - unit_before, axis=-1), tf.norm(unit_after + unit_before, axis=-1)
+        )
+        degrees.append(tf.reduce_sum(angles * (180.0 / math.pi) * weights))
+    return {
+        "l2_distance": tf.stack(distances),
+        "degrees": tf.stack(degrees),
+        "weight": tf.reduce_sum(weights),
+    }
