@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import socket
 from collections.abc import Sequence
@@ -42,9 +43,31 @@ def write_atomically(path: str, data: bytes | str) -> None:
     partial = partial_name(path)
     if directory := os.path.dirname(path):
         tf.io.gfile.makedirs(directory)
-    with tf.io.gfile.GFile(partial, "wb") as file:
-        file.write(data)
-    tf.io.gfile.rename(partial, path, overwrite=True)
+    try:
+        with tf.io.gfile.GFile(partial, "wb") as file:
+            file.write(data)
+        tf.io.gfile.rename(partial, path, overwrite=True)
+    except BaseException:
+        if tf.io.gfile.exists(partial):
+            tf.io.gfile.remove(partial)
+        raise
+
+
+def read_json(path: str) -> dict:
+    """Reads a JSON object.
+
+    Raises:
+      ValueError: if the file holds something else; it names the file.
+    """
+    with tf.io.gfile.GFile(path, "rb") as file:
+        data = file.read()
+    try:
+        values = json.loads(data)
+    except ValueError as error:
+        raise ValueError(f"{path}: damaged or not JSON ({error})") from error
+    if not isinstance(values, dict):
+        raise ValueError(f"{path}: expected a JSON object")
+    return values
 
 
 def partial_name(path: str) -> str:

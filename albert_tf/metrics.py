@@ -12,16 +12,15 @@ def pretraining_metrics(sums: dict[str, dict[str, float]]) -> dict[str, float]:
 
     Returns:
       `masked_lm_loss` (nats per predicted piece), `masked_lm_accuracy`, `sentence_order_loss`
-      (nats per example with an order), `sentence_order_accuracy`, and `loss`, the two losses' sum.
-      nan where nothing was counted.
+      (nats per example with an order), `sentence_order_accuracy`, and `loss`, the losses' sum.
+      Of an objective of which nothing was counted there is no figure.
     """
-    metrics = {}
+    metrics = {"loss": 0.0}
     for objective, values in sums.items():
-        weight = float(values["weight"])
-        for name, key in (("loss", "loss"), ("accuracy", "correct")):
-            metrics[f"{objective}_{name}"] = float(values[key]) / weight if weight else math.nan
-    losses = [value for name, value in metrics.items() if name.endswith("_loss")]
-    metrics["loss"] = sum(value for value in losses if not math.isnan(value))
+        if weight := float(values["weight"]):
+            metrics[f"{objective}_loss"] = float(values["loss"]) / weight
+            metrics[f"{objective}_accuracy"] = float(values["correct"]) / weight
+            metrics["loss"] += metrics[f"{objective}_loss"]
     return metrics
 
 

@@ -7,18 +7,28 @@ import traceback
 from pathlib import Path
 from typing import Callable
 
-from absl import app
+from absl import app, flags
 
 _PROJECT = Path(__file__).resolve().parent.parent
-_OUR_PACKAGES = tuple(str(_PROJECT / name) for name in ("albert_tf", "pipelines", "export"))
+_OUR_PACKAGES = tuple(f"{_PROJECT / name}/" for name in ("albert_tf", "pipelines", "export"))
+
+# TensorFlow's errors of the file system are not OSErrors.
+_FILE_ERRORS = (
+    "AlreadyExistsError",
+    "DataLossError",
+    "FailedPreconditionError",
+    "NotFoundError",
+    "PermissionDeniedError",
+)
 
 
 def run(main: Callable[[list[str]], None]) -> None:
     """Runs `main` under absl and turns the user's errors into one line on stderr.
 
-    A ValueError raised by our own code is the user's to mend: one line, exit code 2. So is an
-    OSError of any origin (no such file, disk full, no permission), also in TensorFlow's clothes.
-    Every other exception is a fault of ours and keeps its traceback. Ctrl-C exits with 130.
+    A ValueError that our own code raises is the user's to mend: one line, exit code 2. So is an
+    OSError of any origin (no such file, disk full, no permission), also in TensorFlow's clothes,
+    and a flag that is wrong. Every other exception is a fault of ours and keeps its traceback.
+    Ctrl-C exits with 130.
     """
 
     def guarded(argv: list[str]) -> None:
@@ -32,9 +42,16 @@ def run(main: Callable[[list[str]], None]) -> None:
         except Exception as error:
             if not is_user_error(error):
                 raise
-            _fail(str(error))
+            _fail(_message(error))
 
-    app.run(guarded)
+    app.run(guarded, flags_parser=_parse_flags)
+
+
+def _parse_flags(argv: list[str]) -> list[str]:
+    try:
+        return flags.FLAGS(argv)
+    except flags.Error as error:
+        _fail(f"{error}; see --help")
 
 
 def is_user_error(error: Exception) -> bool:
@@ -42,12 +59,21 @@ def is_user_error(error: Exception) -> bool:
     if isinstance(error, OSError):
         return True
     if isinstance(error, ValueError):
-        innermost = traceback.extract_tb(error.__traceback__)[-1].filename
-        return innermost.startswith(_OUR_PACKAGES)
-    # TensorFlow's errors of the file system are not OSErrors. Imported late: an error exists only
-    # where TensorFlow was imported already.
-    file_errors = ("NotFoundError", "PermissionDeniedError", "ResourceExhaustedError")
-    return type(error).__name__ in file_errors and getattr(error, "op", None) is None
+        # One that we raise, not one that a call of ours into C code fails with.
+        innermost = traceback.extract_tb(error.__traceback__)[-1]
+        ours = innermost.filename.startswith(_OUR_PACKAGES)
+        return ours and (innermost.line or "").startswith("raise ")
+    return type(error).__name__ in (*_FILE_ERRORS, "ResourceExhaustedError")
+
+
+def _message(error: Exception) -> str:
+    text = str(error)
+    if type(error).__name__ == "ResourceExhaustedError" and "No space left" not in text:
+        return (
+            "out of memory: lower the batch size or --max_seq_length, or take a smaller model "
+            f"({text.strip().splitlines()[0]})"
+        )
+    return text
 
 
 def _fail(message: str) -> None:

@@ -15,6 +15,7 @@ Examples:
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import time
@@ -92,6 +93,7 @@ def export(
     provenance = {
         "kind": "pretraining",
         "checkpoint": os.path.basename(prefix),
+        "config": dataclasses.asdict(config),
         "checkpoint_index_sha256": files.sha256(prefix + ".index"),
         "vocabulary_sha256": tokenizer.sha256,
         "do_lower_case": tokenizer.do_lower_case,
@@ -155,8 +157,7 @@ def _provenance(saved_model: str) -> dict | None:
     path = os.path.join(saved_model, _PROVENANCE_FILE)
     if not tf.io.gfile.exists(path):
         return None
-    with tf.io.gfile.GFile(path) as file:
-        return json.loads(file.read())
+    return files.read_json(path)
 
 
 def _size(directory: str) -> int:

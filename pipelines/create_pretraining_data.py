@@ -1,4 +1,4 @@
-"""Tokenizes a corpus once, into the segment records that pre-training reads.
+r"""Tokenizes a corpus once, into the segment records that pre-training reads.
 
 Input is UTF-8 text: one sentence per line, a blank line between documents; .gz files too. Every
 piece of text is kept: a sentence that does not fit into a segment goes on in the next one. Masks
@@ -47,7 +47,7 @@ from pipelines.data.shard_writer import (
     Unit,
     write_unit_or_error,
 )
-from pipelines.training.checkpointing import claim
+from pipelines.training.checkpointing import RUN_FILE, claim
 from pipelines.training.progress import Progress
 
 FLAGS = flags.FLAGS
@@ -148,6 +148,7 @@ def create_pretraining_data(
     sizes = {
         path: tf.io.gfile.stat(path).length for path in files.match_files(input_file, "input_file")
     }
+    _forget_if_nothing_is_done(output_dir)
     claim(output_dir, _identity(settings, tokenizer, sizes, shard_bytes))
     if tf.io.gfile.exists(os.path.join(output_dir, MANIFEST_FILE)):
         manifest = Manifest.read(output_dir)
@@ -197,13 +198,32 @@ def _identity(
     return {**identity, "shard_bytes": shard_bytes, "code_version": albert_tf.__version__}
 
 
+def _forget_if_nothing_is_done(output_dir: str) -> None:
+    """Lets a job whose input was mended after an error begin anew in the same directory."""
+    if not tf.io.gfile.isdir(output_dir):
+        return
+    names = {name.rstrip("/") for name in tf.io.gfile.listdir(output_dir)}
+    names = {name for name in names if ".partial-" not in name}
+    # Nothing else may lie there: what is not surely ours is not removed.
+    if names == {RUN_FILE, UNITS_DIR}:
+        units_dir = os.path.join(output_dir, UNITS_DIR)
+        if not tf.io.gfile.glob(os.path.join(units_dir, "*.json")):
+            tf.io.gfile.rmtree(units_dir)
+            tf.io.gfile.remove(os.path.join(output_dir, RUN_FILE))
+            _remove_partial_files(output_dir)
+
+
+def _remove_partial_files(directory: str) -> None:
+    for name in tf.io.gfile.listdir(directory):
+        if ".partial-" in name:
+            tf.io.gfile.remove(os.path.join(directory, name))
+
+
 def _remove_leftovers(output_dir: str) -> None:
     """Removes what runs that ended early left half done, and their error."""
     tf.io.gfile.makedirs(os.path.join(output_dir, UNITS_DIR))
     for directory in (output_dir, os.path.join(output_dir, UNITS_DIR)):
-        for name in tf.io.gfile.listdir(directory):
-            if ".partial-" in name:
-                tf.io.gfile.remove(os.path.join(directory, name))
+        _remove_partial_files(directory)
     error_file = os.path.join(output_dir, ERROR_FILE)
     if tf.io.gfile.exists(error_file):
         tf.io.gfile.remove(error_file)

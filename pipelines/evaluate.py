@@ -11,6 +11,7 @@ Examples:
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 
@@ -20,6 +21,7 @@ from absl import flags
 
 from albert_tf import files, losses, metrics, program
 from albert_tf.checkpoints import model_directory
+from albert_tf.config import AlbertConfig
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines.data.pretraining_dataset import ExampleOptions, evaluation_dataset
 from pipelines.data.records import Manifest
@@ -29,7 +31,7 @@ from pipelines.training.progress import Progress
 FLAGS = flags.FLAGS
 
 _MASK_SEED = 20200426
-_OBJECTIVE_NAMES = {"sop": "sentence order", "nsp": "next sentence ", "none": "no objective  "}
+_OBJECTIVE_NAMES = {"sop": "sentence order", "nsp": "next sentence "}
 
 
 def define_flags() -> None:
@@ -83,8 +85,16 @@ def evaluate(
             f"{record_dir!r} holds no {split} records: its corpus is too small, or its "
             "--heldout_fraction"
         )
+    config = AlbertConfig.read(os.path.join(model_dir, model_directory.CONFIG_FILE))
+    if max_seq_length > config.max_position_embeddings:
+        raise ValueError(
+            f"examples of {max_seq_length} pieces do not fit the position table of {model_dir!r} "
+            f"({config.max_position_embeddings} rows): evaluate on shorter records"
+        )
     question = {
         "checkpoint": os.path.basename(prefix),
+        "checkpoint_index_sha256": files.sha256(prefix + ".index"),
+        "config": dataclasses.asdict(config),
         "records": manifest.fingerprint(),
         "split": split,
         "max_seq_length": max_seq_length,
@@ -93,8 +103,7 @@ def evaluate(
     name = f"{question['checkpoint']}-{split}-{sentence_objective}.json"
     kept = os.path.join(model_dir, "evaluations", name)
     if tf.io.gfile.exists(kept):
-        with tf.io.gfile.GFile(kept) as file:
-            result = json.loads(file.read())
+        result = files.read_json(kept)
         if all(result.get(key) == value for key, value in question.items()):
             print(f"evaluated before: {kept}")
             return result
@@ -148,18 +157,27 @@ def _sum_over(model, dataset, examples: int, batch_size: int):
 
 def report(result: dict) -> str:
     """Words the figures of an evaluation."""
-    low, high = result["sentence_order_interval"]
     baseline = result["most_frequent_accuracy"]
-    objective = _OBJECTIVE_NAMES[result["sentence_objective"]]
     times = result["masked_lm_accuracy"] / baseline if baseline else float("inf")
-    return f"""{result["checkpoint"]} on {result["examples"]:,} {result["split"]} segments
-  masked LM       loss {result["masked_lm_loss"]:.4f} nats, accuracy \
-{100 * result["masked_lm_accuracy"]:.2f} % of {result["masked_lm_predictions"]:,} predictions
-  baseline        {100 * baseline:.2f} %: always guessing {result["most_frequent_piece"]!r} on the \
-same masks; the model has {times:.2f} times that
-  {objective}  loss {result["sentence_order_loss"]:.4f} nats, accuracy \
-{100 * result["sentence_order_accuracy"]:.2f} % of {result["sentence_order_predictions"]:,}, \
-95 % interval {100 * low:.2f} to {100 * high:.2f} %"""
+    lines = [
+        f"{result['checkpoint']} on {result['examples']:,} {result['split']} segments",
+        f"  masked LM       loss {result['masked_lm_loss']:.4f} nats, accuracy "
+        f"{100 * result['masked_lm_accuracy']:.2f} % of {result['masked_lm_predictions']:,} "
+        "predictions",
+        f"  baseline        {100 * baseline:.2f} %: always guessing "
+        f"{result['most_frequent_piece']!r} on the same masks; the model has {times:.2f} times "
+        "that",
+    ]
+    if result["sentence_order_predictions"]:
+        low, high = result["sentence_order_interval"]
+        lines.append(
+            f"  {_OBJECTIVE_NAMES[result['sentence_objective']]}  loss "
+            f"{result['sentence_order_loss']:.4f} nats, accuracy "
+            f"{100 * result['sentence_order_accuracy']:.2f} % of "
+            f"{result['sentence_order_predictions']:,}, 95 % interval {100 * low:.2f} to "
+            f"{100 * high:.2f} %"
+        )
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
 Records come from pipelines.create_pretraining_data. Everything the run makes lies in --model_dir:
 config, vocabulary, checkpoints, metrics.jsonl, TensorBoard curves and curves.png. A killed run,
-started again with the same command, goes on from its last checkpoint and ends in the same weights.
+started again with the same command, goes on from its last checkpoint and ends in the same weights
+(on a CPU: GPUs add up some gradients in an order of their own).
 
 Examples:
   python -m pipelines.pretrain --record_dir=records --spm_model_file=vocab.model \\
@@ -10,7 +11,7 @@ Examples:
       --num_train_steps=10000 --num_warmup_steps=500 --learning_rate=0.001 --model_dir=runs/base
   python -m pipelines.pretrain --flagfile=pipelines/recipes/albert_base.flags \\
       --record_dir=gs://bucket/records --spm_model_file=gs://bucket/vocab.model \\
-      --model_dir=gs://bucket/runs/base --strategy=tpu --tpu=my-tpu
+      --model_dir=gs://bucket/runs/base --strategy=tpu --tpu=local      # on a TPU VM; untried
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import tensorflow as tf
 from absl import flags
 
 from albert_tf import config as config_lib
-from albert_tf import files, losses, optimization, program
+from albert_tf import losses, optimization, program
 from albert_tf.checkpoints import model_directory
 from albert_tf.config import AlbertConfig
 from albert_tf.models import AlbertForPreTraining
@@ -46,6 +47,7 @@ class RunSettings:
     num_warmup_steps: int
     learning_rate: float
     weight_decay: float
+    lamb_bias_correction: bool
     random_seed: int
     steps_per_loop: int
 
@@ -91,13 +93,18 @@ def define_flags() -> None:
         "learning_rate", 0.00176, "Peak learning rate, at the end of the warm-up.", 0.0
     )
     flags.DEFINE_float("weight_decay", 0.01, "Decoupled weight decay.", lower_bound=0.0)
-    flags.DEFINE_integer("random_seed", 12345, "Of weights, data order, masks and dropout.")
-    flags.DEFINE_integer("steps_per_loop", 100, "Steps between two log entries.", lower_bound=1)
+    flags.DEFINE_bool(
+        "lamb_bias_correction", True, "tensorflow-addons' LAMB; False: the ALBERT authors'."
+    )
+    flags.DEFINE_integer(
+        "random_seed", 12345, "Of weights, data order, masks and dropout.", 0, 2**31 - 1
+    )
+    flags.DEFINE_integer("steps_per_loop", 20, "Steps between two log entries.", lower_bound=1)
     flags.DEFINE_integer(
         "save_checkpoint_steps", 1000, "Steps between checkpoints: a multiple of steps_per_loop.", 1
     )
     flags.DEFINE_enum("strategy", "one_device", STRATEGIES, "Where to run.")
-    flags.DEFINE_string("tpu", "", "Name or address of the TPU, for --strategy=tpu.")
+    flags.DEFINE_string("tpu", "", "'local' on a TPU VM, for --strategy=tpu.")
 
 
 def main(_) -> None:
@@ -175,26 +182,27 @@ def pretrain(
     with strategy.scope():
         model = AlbertForPreTraining(config)
         model.create_variables()
-        optimizer = optimization.lamb(learning_rate, settings.weight_decay)
-    init_sha256 = None
-    if init_checkpoint:
-        _, prefix = model_directory.find_checkpoint(init_checkpoint)
-        init_sha256 = files.sha256(prefix + ".index")
-        model_directory.restore_weights(model, prefix)
+        optimizer = optimization.lamb(
+            learning_rate, settings.weight_decay, settings.lamb_bias_correction
+        )
+    checkpoints = model_directory.checkpoints_directory(model_dir)
+    if init_checkpoint and tf.train.latest_checkpoint(checkpoints) is None:
+        # Once the run has weights of its own, the first ones may be gone.
+        model_directory.restore_weights(model, model_directory.find_checkpoint(init_checkpoint)[1])
 
     checkpointing.claim(
         model_dir,
         {
             "config": dataclasses.asdict(config),
             "records": manifest.fingerprint(),
-            "init_checkpoint": init_sha256,
+            "init_checkpoint": init_checkpoint,
             **dataclasses.asdict(options),
             **dataclasses.asdict(settings),
         },
     )
     config.write(os.path.join(model_dir, model_directory.CONFIG_FILE))
     tokenizer.save(model_dir)
-    _print_plan(model, manifest, options, settings, replicas, record_dir, model_dir)
+    _print_plan(model, manifest, options, settings, strategy, record_dir, model_dir)
 
     def dataset_fn(first_step, context):
         return pretraining_dataset(
@@ -248,8 +256,11 @@ def _read_config(albert_config: str, tokenizer: AlbertTokenizer, spm_model_file:
     return config
 
 
-def _print_plan(model, manifest, options, settings, replicas, record_dir, model_dir) -> None:
+def _print_plan(model, manifest, options, settings, strategy, record_dir, model_dir) -> None:
     """Says in words what is about to be done."""
+    replicas = strategy.num_replicas_in_sync
+    specs = [tf.DeviceSpec.from_string(name) for name in strategy.extended.worker_devices]
+    devices = ", ".join(f"{spec.device_type} {spec.device_index}" for spec in specs)
     config = model.config
     parameters = sum(math.prod(variable.shape) for variable in model.trainable_variables)
     train = manifest.splits["train"]
@@ -260,7 +271,8 @@ def _print_plan(model, manifest, options, settings, replicas, record_dir, model_
 {config.embedding_size}, {config.vocab_size:,} pieces: {parameters:,} parameters
   data     {record_dir}: {train.examples:,} segments of up to {options.max_seq_length} pieces
   batch    {settings.global_batch_size:,} examples a step = {replicas} \
-{"replica" if replicas == 1 else "replicas"} x {settings.global_batch_size // replicas:,}
+{"replica" if replicas == 1 else "replicas"} x {settings.global_batch_size // replicas:,}, on \
+{devices}
   steps    {settings.num_train_steps:,} = {examples:,} examples = \
 {examples / train.examples:,.1f} epochs; {settings.num_warmup_steps:,} of warm-up to \
 {settings.learning_rate:g}""",

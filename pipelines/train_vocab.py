@@ -133,8 +133,7 @@ def _is_done(output_prefix: str, provenance: dict) -> bool:
         return False
     found = None
     if tf.io.gfile.exists(f"{output_prefix}.json"):
-        with tf.io.gfile.GFile(f"{output_prefix}.json") as file:
-            found = json.loads(file.read())
+        found = files.read_json(f"{output_prefix}.json")
     if found == provenance:
         return True
     if found is None:

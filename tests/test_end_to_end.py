@@ -243,6 +243,7 @@ def test_bad_input_to_pretrain(work, changes, message):
         num_warmup_steps=values.pop("num_warmup_steps"),
         learning_rate=0.02,
         weight_decay=0.01,
+        lamb_bias_correction=True,
         random_seed=1,
         steps_per_loop=2,
     )

@@ -7,6 +7,7 @@ contiguous chunk of one document, tokenized once, unpadded, without special piec
   input_ids        int64 [n], 1 <= n <= max_seq_length - 3: pieces
   sentence_starts  int64 [m], first 0, increasing, all < n: the first piece of each sentence
   document_offset  int64 [1]: the byte of its source file at which the document begins
+  document_id      int64 [1]: a hash of the document's first sentences
 """
 
 from __future__ import annotations
@@ -31,11 +32,15 @@ SEGMENT_FEATURES = {
     "input_ids": tf.io.RaggedFeature(tf.int64),
     "sentence_starts": tf.io.RaggedFeature(tf.int64),
     "document_offset": tf.io.FixedLenFeature([1], tf.int64),
+    "document_id": tf.io.FixedLenFeature([1], tf.int64),
 }
 
 
 def serialize_segment(
-    input_ids: Sequence[int], sentence_starts: Sequence[int], document_offset: int
+    input_ids: Sequence[int],
+    sentence_starts: Sequence[int],
+    document_offset: int,
+    document_id: int,
 ) -> bytes:
     """Returns the bytes of one record."""
     example = tf.train.Example()
@@ -43,6 +48,7 @@ def serialize_segment(
     feature["input_ids"].int64_list.value.extend(input_ids)
     feature["sentence_starts"].int64_list.value.extend(sentence_starts)
     feature["document_offset"].int64_list.value.append(document_offset)
+    feature["document_id"].int64_list.value.append(document_id)
     # The order of features is otherwise free, and the shard's checksum with it.
     return example.SerializeToString(deterministic=True)
 
@@ -109,10 +115,8 @@ class Manifest:
                 f"no {MANIFEST_FILE} in {record_dir!r}: not a directory of finished records; "
                 "pipelines.create_pretraining_data writes it at its end"
             )
-        with tf.io.gfile.GFile(path) as file:
-            text = file.read()
+        values = files.read_json(path)
         try:
-            values = json.loads(text)
             if values.pop("format") != "segments":
                 raise ValueError("not of format 'segments'")
             splits = {

@@ -30,7 +30,7 @@ def sentence_pair_examples(
     Args:
       segments: `input_ids` int32 [b, (n)], a contiguous chunk of a document each,
         n <= max_seq_length - 3; `sentence_starts` int32 [b, (m)], index of each sentence's first
-        piece, the first is 0; `document_offset` int64 [b, 1].
+        piece, the first is 0; `document_id` int64 [b, 1].
       split_draws: float32 [b], uniform in [0, 1).
       change_draws: float32 [b], uniform in [0, 1).
       objective: one of SENTENCE_OBJECTIVES.
@@ -69,7 +69,7 @@ def sentence_pair_examples(
     elif objective == "nsp":
         rows = tf.range(tf.size(lengths))
         neighbour = tf.minimum(tf.bitwise.bitwise_xor(rows, 1), tf.size(lengths) - 1)
-        document = segments["document_offset"][:, 0]
+        document = segments["document_id"][:, 0]
         changed &= tf.gather(is_pair, neighbour) & (tf.gather(document, neighbour) != document)
         begin_b = tf.where(changed, tf.gather(begin_b, neighbour), begin_b)
         room = max_seq_length - 3 - len_a

@@ -96,6 +96,7 @@ def write_unit(unit: Unit, settings: Settings, output_dir: str) -> None:
             opening = list(itertools.islice(document, _OPENING_SENTENCES))
             texts = [sentence.text for sentence, _ in opening]
             heldout = is_heldout(texts, settings.heldout_fraction, settings.random_seed)
+            document_id = opening_hash(texts) >> 1  # into the range of int64
             writer = writers["heldout" if heldout else "train"]
             counts["documents"] += 1
             for segment in split_document(
@@ -105,7 +106,7 @@ def write_unit(unit: Unit, settings: Settings, output_dir: str) -> None:
                 word_starts,
                 document_rng(settings.random_seed, unit.source, offset),
             ):
-                writer.write(segment, offset)
+                writer.write(segment, offset, document_id)
                 counts["pieces"] += len(segment.input_ids)
     shards = {
         split: dataclasses.asdict(
@@ -131,7 +132,10 @@ def write_unit_or_error(unit: Unit, settings: Settings, output_dir: str) -> None
     except Exception as error:
         if not program.is_user_error(error):
             raise
-        files.write_atomically(error_file, str(error))
+        try:
+            files.write_atomically(error_file, str(error))
+        except (OSError, tf.errors.OpError):  # where the disk is full this does not fit either
+            raise error from None
 
 
 def is_heldout(opening: Sequence[str], heldout_fraction: float, seed: int) -> bool:
@@ -139,9 +143,14 @@ def is_heldout(opening: Sequence[str], heldout_fraction: float, seed: int) -> bo
 
     So copies of a document, also with another end, case or spacing, fall on the same side.
     """
+    return opening_hash(opening, str(seed)) < heldout_fraction * 2**64
+
+
+def opening_hash(opening: Sequence[str], salt: str = "") -> int:
+    """Returns a hash, below 2**64, of a document's first sentences in any case and spacing."""
     text = " ".join(" ".join(opening).casefold().split())
-    digest = hashlib.blake2b(f"{seed}\n{text}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") < heldout_fraction * 2**64
+    digest = hashlib.blake2b(f"{salt}\n{text}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big")
 
 
 def document_rng(seed: int, source: str, document_offset: int) -> random.Random:
@@ -187,9 +196,9 @@ class _ShardWriter:
         self._examples = self._pieces = 0
         self.result: dict | None = None  # the fields of a Shard, when it is done
 
-    def write(self, segment: Segment, document_offset: int) -> None:
+    def write(self, segment: Segment, document_offset: int, document_id: int) -> None:
         """Adds a record."""
-        self._writer.write(serialize_segment(*segment, document_offset))
+        self._writer.write(serialize_segment(*segment, document_offset, document_id))
         self._examples += 1
         self._pieces += len(segment.input_ids)
 

@@ -11,7 +11,7 @@ from absl import logging
 from albert_tf import files
 from albert_tf.checkpoints import model_directory
 
-_RUN_FILE = "run.json"
+RUN_FILE = "run.json"
 
 
 def claim(model_dir: str, settings: dict) -> None:
@@ -23,11 +23,10 @@ def claim(model_dir: str, settings: dict) -> None:
     Raises:
       ValueError: if the directory holds another run or something else.
     """
-    path = os.path.join(model_dir, _RUN_FILE)
+    path = os.path.join(model_dir, RUN_FILE)
     settings = json.loads(json.dumps(settings))
     if tf.io.gfile.exists(path):
-        with tf.io.gfile.GFile(path) as file:
-            theirs = json.loads(file.read())
+        theirs = files.read_json(path)
         differing = [
             f"{key} {theirs.get(key)!r} there, {settings.get(key)!r} here"
             for key in sorted({*theirs, *settings})
@@ -43,7 +42,7 @@ def claim(model_dir: str, settings: dict) -> None:
         not name.startswith(".") for name in tf.io.gfile.listdir(model_dir)
     ):
         raise ValueError(
-            f"{model_dir!r} holds files but no run of this job ({_RUN_FILE}): choose an empty "
+            f"{model_dir!r} holds files but no run of this job ({RUN_FILE}): choose an empty "
             "or new directory"
         )
     files.write_atomically(path, json.dumps(settings, indent=2) + "\n")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import math
 import os
 
 import tensorflow as tf
@@ -64,13 +66,13 @@ def draw_curves(model_dir: str) -> str:
     )
     figure, axes = pyplot.subplots(2, 3, figsize=(13, 7), constrained_layout=True)
     for axis, (title, name) in zip(axes.T.flat, panels):
-        axis.plot(steps, [entry[name] for entry in entries], linewidth=1.2)
+        axis.plot(steps, [entry.get(name, math.nan) for entry in entries], linewidth=1.2)
         axis.set_title(title)
         axis.set_xlabel("step")
         axis.grid(alpha=0.3)
     path = os.path.join(model_dir, "curves.png")
-    with tf.io.gfile.GFile(files.partial_name(path), "wb") as file:
-        figure.savefig(file, format="png", dpi=110)
-    tf.io.gfile.rename(files.partial_name(path), path, overwrite=True)
+    image = io.BytesIO()
+    figure.savefig(image, format="png", dpi=110)
     pyplot.close(figure)
+    files.write_atomically(path, image.getvalue())
     return path

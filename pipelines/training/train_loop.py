@@ -138,9 +138,13 @@ def _compile(strategy, model, optimizer, objectives, sums_fn, loss_fn, seed, max
 
 
 def _line(scalars: dict[str, float]) -> str:
+    accuracies = [
+        f"{name.removesuffix('_accuracy').replace('_', ' ')} acc {value:.3f}, "
+        for name, value in scalars.items()
+        if name.endswith("_accuracy")
+    ]
     return (
-        f"mlm loss {scalars['masked_lm_loss']:.3f} acc {scalars['masked_lm_accuracy']:.3f}, "
-        f"sop acc {scalars['sentence_order_accuracy']:.3f}, "
+        f"loss {scalars['loss']:.3f}, {''.join(accuracies)}"
         f"lr {scalars['learning_rate']:.2g}, "
         f"{scalars['examples_per_second']:,.0f} examples/s, "
         f"{scalars['tokens_per_second']:,.0f} tokens/s"

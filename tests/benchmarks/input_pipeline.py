@@ -185,7 +185,7 @@ def write_records(record_dir: str, seq_length: int, examples: int) -> None:
                 ids = 5 + ((_VOCAB_SIZE - 5) * rng.random(length) ** _ID_SKEW).astype(np.int64)
                 ends = np.cumsum(1 + rng.poisson(_MEAN_SENTENCE - 1, length))
                 starts = [0, *ends[ends < length].tolist()]
-                writer.write(serialize_segment(ids.tolist(), starts, 0))
+                writer.write(serialize_segment(ids.tolist(), starts, 0, index))
                 count, pieces = count + 1, pieces + length
         size = os.path.getsize(path)
         shards.append(Shard(name, "random", 0, size, count, pieces, size, ""))

@@ -45,7 +45,7 @@ def record_dir(tmp_path_factory, tokenizer):
                     pieces = rng.integers(20, 100, rng.integers(6, 20)).tolist()
                     pieces[0] = 110 + number
                     starts = [0, *sorted(rng.choice(range(1, 6), 2, replace=False).tolist())]
-                    writer.write(records.serialize_segment(pieces, starts, number))
+                    writer.write(records.serialize_segment(pieces, starts, number, number))
                     number += 1
             shards.append(shard(count, name))
         splits[split] = records.Split(tuple(shards))

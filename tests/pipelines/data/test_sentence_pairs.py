@@ -22,7 +22,7 @@ def build(segments, split_draws, change_draws, seq_len, objective="sop", documen
         {
             "input_ids": tf.ragged.constant([sum(s, []) for s in segments], dtype=tf.int32),
             "sentence_starts": tf.ragged.constant(starts, dtype=tf.int32),
-            "document_offset": tf.constant([[d] for d in documents], tf.int64),
+            "document_id": tf.constant([[d] for d in documents], tf.int64),
         },
         tf.constant(split_draws, tf.float32),
         tf.constant(change_draws, tf.float32),

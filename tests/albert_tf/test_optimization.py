@@ -1,0 +1,328 @@
+"""LAMB and AdamW: their formulas, what they leave out, the reference's steps; the learning rate."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from albert_tf import optimization
+from albert_tf.checkpoints import name_map
+from albert_tf.config import AlbertConfig
+from albert_tf.models import AlbertForPreTraining
+
+# Of each array's largest element, float32 against float64. The kernel that AdamW runs takes
+# 1 - 0.999 in float32, which is 1.3e-5 off.
+TOLERANCE = {"lamb": 2e-6, "adamw": 1e-5}
+
+# Pairwise different shapes and magnitudes.
+SHAPES = {
+    "dense/kernel": (4, 7),
+    "dense/bias": (7,),
+    "layer_norm/gamma": (5,),
+    "word_embeddings": (11, 3),
+    "masked_lm/output_bias": (11,),
+}
+
+ADAPTED = {
+    "encoder/embeddings/word_embeddings",
+    "encoder/embeddings/token_type_embeddings",
+    "encoder/embeddings/position_embeddings",
+    "encoder/embeddings/projection/kernel",
+    "encoder/attention_0/query/kernel",
+    "encoder/attention_0/key/kernel",
+    "encoder/attention_0/value/kernel",
+    "encoder/attention_0/output/kernel",
+    "encoder/feed_forward_0/intermediate/kernel",
+    "encoder/feed_forward_0/output/kernel",
+    "encoder/pooler/kernel",
+    "masked_lm/transform/kernel",
+    "sentence_order/classifier/kernel",
+}
+EXCLUDED = {
+    "encoder/embeddings/layer_norm/gamma",
+    "encoder/embeddings/layer_norm/beta",
+    "encoder/embeddings/projection/bias",
+    "encoder/attention_0/query/bias",
+    "encoder/attention_0/key/bias",
+    "encoder/attention_0/value/bias",
+    "encoder/attention_0/output/bias",
+    "encoder/attention_0/layer_norm/gamma",
+    "encoder/attention_0/layer_norm/beta",
+    "encoder/feed_forward_0/intermediate/bias",
+    "encoder/feed_forward_0/output/bias",
+    "encoder/feed_forward_0/layer_norm/gamma",
+    "encoder/feed_forward_0/layer_norm/beta",
+    "encoder/pooler/bias",
+    "masked_lm/transform/bias",
+    "masked_lm/layer_norm/gamma",
+    "masked_lm/layer_norm/beta",
+    "masked_lm/output_bias",
+    "sentence_order/classifier/bias",
+}
+
+
+def tiny_model(**changes):
+    config = AlbertConfig(
+        vocab_size=37,
+        embedding_size=5,
+        hidden_size=8,
+        num_hidden_layers=3,
+        num_attention_heads=2,
+        intermediate_size=13,
+        max_position_embeddings=17,
+        **changes,
+    )
+    model = AlbertForPreTraining(config)
+    model.create_variables()
+    return model
+
+
+def is_excluded(name):
+    return any(part in name for part in ("LayerNorm", "layer_norm", "bias"))
+
+
+def random_arrays(seed):
+    rng = np.random.default_rng(seed)
+    return {
+        name: ((i + 1) * rng.normal(size=shape)).astype(np.float32)
+        for i, (name, shape) in enumerate(SHAPES.items())
+    }
+
+
+def numpy_steps(kind, weights, gradients, rates, weight_decay, bias_correction, max_norm=None):
+    """Returns float64 weights after the steps: the formulas of LAMB and AdamW in full."""
+    weights = {name: array.astype(np.float64) for name, array in weights.items()}
+    m = {name: np.zeros_like(array) for name, array in weights.items()}
+    v = {name: np.zeros_like(array) for name, array in weights.items()}
+    for step, (rate, grads) in enumerate(zip(rates, gradients), 1):
+        norm = np.sqrt(sum((grad.astype(np.float64) ** 2).sum() for grad in grads.values()))
+        scale = 1.0 if max_norm is None else max_norm / max(norm, max_norm)
+        for name, weight in weights.items():
+            grad = scale * grads[name]
+            m[name] = 0.9 * m[name] + 0.1 * grad
+            v[name] = 0.999 * v[name] + 0.001 * grad**2
+            m_hat, v_hat, epsilon = m[name], v[name], 1e-6
+            if bias_correction:
+                m_hat = m_hat / (1 - 0.9**step)
+                v_hat = v_hat / (1 - 0.999**step)
+                if kind == "adamw":  # Keras adds epsilon before the correction
+                    epsilon /= np.sqrt(1 - 0.999**step)
+            update = m_hat / (np.sqrt(v_hat) + epsilon)
+            ratio = 1.0
+            if not is_excluded(name):
+                update = update + weight_decay * weight
+                if kind == "lamb":
+                    ratio = np.linalg.norm(weight) / np.linalg.norm(update)
+            weights[name] = weight - ratio * rate * update
+    return weights
+
+
+def assert_close(actual, expected, tolerance):
+    assert set(actual) == set(expected)
+    for name, array in expected.items():
+        error = np.abs(actual[name] - array).max() / np.abs(array).max()
+        assert error <= tolerance, f"{name}: off by {error:.1e} of its largest element"
+
+
+@pytest.mark.parametrize("bias_correction", [True, False])
+@pytest.mark.parametrize("kind", ["lamb", "adamw"])
+class TestFormula:
+    @pytest.mark.parametrize("max_norm", [None, 2.0])
+    @pytest.mark.parametrize("scheduled", [False, True])
+    def test_five_steps(self, kind, bias_correction, max_norm, scheduled):
+        weights, gradients = random_arrays(0), [random_arrays(step) for step in range(1, 6)]
+        schedule = optimization.WarmUpPolynomialDecay(0.1, 10, 2) if scheduled else 0.1
+        rates = [0.0, 0.05, 0.08, 0.07, 0.06] if scheduled else [0.1] * 5
+        optimizer = getattr(optimization, kind)(schedule, 0.3, bias_correction)
+        variables = [tf.Variable(array, name=name) for name, array in weights.items()]
+        for step in gradients:
+            grads = [tf.constant(step[name]) for name in weights]
+            if max_norm:
+                grads, _ = optimization.clip_by_global_norm(grads, max_norm)
+            optimizer.apply_gradients(zip(grads, variables))
+        actual = {name: variable.numpy() for name, variable in zip(weights, variables)}
+        expected = numpy_steps(
+            kind, weights, gradients, rates, 0.3, bias_correction, max_norm=max_norm
+        )
+        assert_close(actual, expected, TOLERANCE[kind])
+
+    def test_sparse_gradient_equals_dense(self, kind, bias_correction):
+        start = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
+        results = []
+        for sparse in (False, True):
+            # Rows without gradient do not decay under AdamW when sparse: no decay here.
+            optimizer = getattr(optimization, kind)(0.1, 0.0, bias_correction)
+            table = tf.Variable(start, name="word_embeddings")
+            for step in range(3):
+                values = np.random.default_rng(step).normal(size=(4, 3)).astype(np.float32)
+                gradient = tf.IndexedSlices(values, tf.constant([4, 1, 4, 0]), (6, 3))
+                gradient = gradient if sparse else tf.convert_to_tensor(gradient)
+                optimizer.apply_gradients([(gradient, table)])
+            results.append(table.numpy())
+        np.testing.assert_allclose(*results, atol=TOLERANCE[kind])
+        assert np.abs(results[0] - start).max() > 0.05
+
+
+class TestExclusions:
+    def test_golden_list(self):
+        optimizer = optimization.lamb(0.1)
+        variables = name_map.model_variables(tiny_model())
+        assert len(variables) == len(ADAPTED) + len(EXCLUDED) == 32
+        for chosen in (optimizer._do_use_weight_decay, optimizer._do_layer_adaptation):
+            assert {name for name, variable in variables.items() if chosen(variable)} == ADAPTED
+        assert set(variables) - ADAPTED == EXCLUDED
+
+    @pytest.mark.parametrize("sharing", ["all", "none", "attention", "ffn"])
+    def test_vectors_are_excluded_and_matrices_are_not(self, sharing):
+        optimizer = optimization.lamb(0.1)
+        for variable in tiny_model(parameter_sharing=sharing).trainable_variables:
+            assert optimizer._do_layer_adaptation(variable) == (len(variable.shape) == 2)
+            assert optimizer._do_use_weight_decay(variable) == (len(variable.shape) == 2)
+
+    @pytest.mark.parametrize("kind", ["lamb", "adamw"])
+    def test_without_gradient_only_the_others_decay(self, kind):
+        variables = name_map.model_variables(tiny_model())
+        randomize(variables)
+        before = {name: variable.numpy() for name, variable in variables.items()}
+        optimizer = getattr(optimization, kind)(0.25, 0.5)
+        optimizer.apply_gradients([(tf.zeros_like(v), v) for v in variables.values()])
+        # LAMB's update, 0.5 * w, is brought to the norm of w.
+        kept = 0.75 if kind == "lamb" else 0.875
+        for name, variable in variables.items():
+            if name in EXCLUDED:
+                np.testing.assert_array_equal(variable.numpy(), before[name], err_msg=name)
+            else:
+                np.testing.assert_allclose(
+                    variable.numpy(), kept * before[name], rtol=1e-5, err_msg=name
+                )
+
+    def test_only_the_others_move_in_proportion_to_their_norm(self):
+        moved = []
+        for scale in (1.0, 8.0):
+            variables = name_map.model_variables(tiny_model())
+            randomize(variables, scale)
+            before = {name: variable.numpy() for name, variable in variables.items()}
+            optimizer = optimization.lamb(0.125, 0.0)
+            rng = np.random.default_rng(1)
+            gradients = [rng.normal(size=v.shape).astype(np.float32) for v in variables.values()]
+            optimizer.apply_gradients(zip(gradients, variables.values()))
+            moved.append({n: np.linalg.norm(v.numpy() - before[n]) for n, v in variables.items()})
+        for name, variable in variables.items():
+            if name in EXCLUDED:  # the bias-corrected first step is the gradient's sign
+                expected = 0.125 * np.sqrt(np.prod(variable.shape))
+                assert moved[0][name] == pytest.approx(expected, rel=1e-3), name
+                assert moved[1][name] == pytest.approx(expected, rel=1e-3), name
+            else:
+                norm = np.linalg.norm(before[name])
+                assert moved[1][name] == pytest.approx(0.125 * norm, rel=1e-4), name
+                assert moved[0][name] == pytest.approx(0.125 * norm / 8, rel=1e-4), name
+
+
+def randomize(variables, scale=1.0):
+    """Biases begin at 0, where there is nothing to decay and no norm to divide by."""
+    rng = np.random.default_rng(0)
+    for variable in variables.values():
+        variable.assign(scale * rng.normal(size=variable.shape))
+
+
+class TestSchedule:
+    @pytest.mark.shared
+    def test_equals_reference(self, shared):
+        cases = json.loads((shared / "golden/lr_schedule.json").read_text())
+        # Its start_warmup_step, which makes the rate negative, does not exist here.
+        cases = [case for case in cases if case["start_warmup_step"] == 0]
+        assert len(cases) == 5
+        for case in cases:
+            schedule = optimization.WarmUpPolynomialDecay(
+                case["init_lr"],
+                case["num_train_steps"],
+                case["num_warmup_steps"],
+                case["poly_power"],
+            )
+            steps, rates = zip(*case["values"])
+            # The last steps of 125,000 lie at float32's rounding of 1 - t / total.
+            np.testing.assert_allclose(
+                [schedule(step) for step in steps], rates, rtol=1e-5, atol=1e-7 * case["init_lr"]
+            )
+
+    @pytest.mark.parametrize(
+        "step, rate",
+        [
+            (0, 0.0),
+            (1, 0.25),
+            (3, 0.75),
+            (4, 0.8),
+            (5, 0.75),
+            (10, 0.5),
+            (19, 0.05),
+            (20, 0),
+            (25, 0),
+        ],
+    )
+    def test_by_hand(self, step, rate):
+        schedule = optimization.WarmUpPolynomialDecay(1.0, 20, 4)
+        assert float(schedule(step)) == pytest.approx(rate, abs=1e-6)
+        assert float(schedule(tf.constant(step, tf.int64))) == pytest.approx(rate, abs=1e-6)
+
+    def test_power(self):
+        assert float(optimization.WarmUpPolynomialDecay(8.0, 4, 0, 2.0)(2)) == pytest.approx(2.0)
+
+    def test_no_warm_up_begins_at_the_peak(self):
+        assert float(optimization.WarmUpPolynomialDecay(0.5, 10, 0)(0)) == 0.5
+
+    def test_config_makes_the_same(self):
+        schedule = optimization.WarmUpPolynomialDecay(0.3, 20, 4, 2.0)
+        again = optimization.WarmUpPolynomialDecay.from_config(schedule.get_config())
+        assert [float(again(t)) for t in range(22)] == [float(schedule(t)) for t in range(22)]
+
+    @pytest.mark.parametrize("total, warmup", [(10, 11), (10, -1)])
+    def test_impossible(self, total, warmup):
+        with pytest.raises(ValueError, match=f"num_warmup_steps {warmup} is not between"):
+            optimization.WarmUpPolynomialDecay(0.1, total, warmup)
+
+
+class TestClip:
+    SLICES = np.float32([[3, 0], [0, 2], [3, 0]])  # rows 2, 0 and 2 again: 6, not 3 and 3
+
+    def gradients(self, sparse):
+        table = tf.IndexedSlices(self.SLICES, tf.constant([2, 0, 2]), (4, 2))
+        table = table if sparse else tf.convert_to_tensor(table)
+        return [table, tf.constant([3.0, 0.0, 0.0])]
+
+    @pytest.mark.parametrize("sparse", [True, False])
+    def test_norm_adds_repeated_rows(self, sparse):
+        clipped, norm = optimization.clip_by_global_norm(self.gradients(sparse), 3.5)
+        assert float(norm) == pytest.approx(7.0)  # sqrt(36 + 4 + 9)
+        np.testing.assert_allclose(clipped[0], [[0, 1], [0, 0], [3, 0], [0, 0]])
+        np.testing.assert_allclose(clipped[1], [1.5, 0, 0])
+
+    def test_below_the_limit_nothing_changes(self):
+        clipped, norm = optimization.clip_by_global_norm(self.gradients(True), 7.5)
+        assert float(norm) == pytest.approx(7.0)
+        np.testing.assert_array_equal(clipped[0], [[0, 2], [0, 0], [6, 0], [0, 0]])
+
+
+@pytest.mark.parametrize("kind", ["lamb", "adamw"])
+def test_slots_exist_before_the_first_step_and_take_a_checkpoint_at_once(kind, tmp_path):
+    def make():
+        model = tiny_model()
+        optimizer = getattr(optimization, kind)(0.1)
+        return model, optimizer, tf.train.Checkpoint(model=model, optimizer=optimizer)
+
+    model, optimizer, checkpoint = make()
+    assert not optimizer.variables()
+    optimization.create_slots(optimizer, model)
+    shapes = [variable.shape for variable in model.trainable_variables]
+    assert [v.shape for v in optimizer.variables()] == [[], *shapes, *shapes]
+    optimizer.apply_gradients([(tf.ones_like(v), v) for v in model.trainable_variables])
+    path = checkpoint.write(str(tmp_path / "ckpt"))
+
+    fresh_model, fresh, checkpoint = make()
+    optimization.create_slots(fresh, fresh_model)
+    checkpoint.read(path).assert_consumed()
+    for saved, restored in zip(optimizer.variables(), fresh.variables()):
+        np.testing.assert_array_equal(saved.numpy(), restored.numpy())
+    assert fresh.get_slot(fresh_model.trainable_variables[0], "m").numpy().min() > 0
