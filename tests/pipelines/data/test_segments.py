@@ -15,13 +15,17 @@ def split(sentences, max_seq_length, short_seq_prob=0.0, seed=0, word_starts=WOR
 
 
 def test_worked_example():
-    # Room for 5 pieces. The second sentence is cut before a word (3), its rest and the third go on.
-    sentences = [[0, 1], [3, 4, 3, 4], [6, 7]]
-    assert split(sentences, 8) == [([0, 1, 3, 4], [0, 2]), ([3, 4, 6, 7], [0, 2])]
+    # Room for 5 pieces: the third sentence does not fit behind the second and opens a segment.
+    sentences = [[0, 1], [3, 4, 4], [6, 7]]
+    assert split(sentences, 8) == [([0, 1, 3, 4, 4], [0, 2]), ([6, 7], [0])]
 
 
-def test_a_sentence_moves_whole_if_nothing_of_it_fits_well():
-    assert split([[0, 1, 2, 4], [3, 4, 5]], 8) == [([0, 1, 2, 4], [0]), ([3, 4, 5], [0])]
+def test_only_a_sentence_longer_than_any_segment_is_cut():
+    # Before a word (3); its rest and the next sentence go on together.
+    sentences = [[9], [0, 1, 1, 3, 4, 4, 1], [6]]
+    assert split(sentences, 8) == [([9], [0]), ([0, 1, 1], [0]), ([3, 4, 4, 1, 6], [0, 4])]
+    # A short target does not cut one.
+    assert split([[0, 1, 1], [3, 4]], 8, short_seq_prob=1.0, seed=1)[0].input_ids[:3] == [0, 1, 1]
 
 
 def test_a_long_word_is_cut_at_the_piece():
@@ -51,16 +55,21 @@ def test_no_piece_is_lost(sentences, max_seq_length, short_seq_prob, seed):
         assert 1 <= len(pieces) <= max_seq_length - 3
         assert starts == sorted({0} | {at - begin for at in boundaries if begin <= at < end})
         begin = end
-    if not short_seq_prob:
-        for pieces, _ in segments[:-1]:
-            assert len(pieces) > max_seq_length - 3 - 9
+        # What ends inside a sentence is a part of one that is longer than any segment.
+        if end not in boundaries and end != offset:
+            assert len(starts) == 1 and len(pieces) > max_seq_length - 3 - 9
 
 
-def test_fills_segments_to_the_target():
+def test_takes_as_many_sentences_as_fit():
     sentences = [[0] + [1] * (n % 23) for n in range(200)]
-    everywhere = [True] * 30
-    lengths = [len(s.input_ids) for s in split(sentences, 40, word_starts=everywhere)]
-    assert set(lengths[:-1]) == {37}
+    segments = split(sentences, 40)
+    lengths = [len(sentence) for sentence in sentences]
+    taken = 0
+    for pieces, starts in segments:
+        count = len(starts)
+        assert len(pieces) == sum(lengths[taken : taken + count]) <= 37
+        taken += count
+        assert taken == len(lengths) or len(pieces) + lengths[taken] > 37
 
 
 def test_short_targets_are_drawn_for_each_segment_uniformly():
