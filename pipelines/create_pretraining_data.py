@@ -23,13 +23,10 @@ import dataclasses
 import functools
 import hashlib
 import json
-import logging
 import os
 import shlex
-import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 
 import tensorflow as tf
 from absl import flags
@@ -37,7 +34,7 @@ from absl import flags
 import albert_tf
 from albert_tf import files, program
 from albert_tf.tokenization import AlbertTokenizer
-from pipelines.data import corpus
+from pipelines.data import beam_job, corpus
 from pipelines.data.records import MANIFEST_FILE, SPLITS, Manifest, Shard, Split
 from pipelines.data.segments import NUM_SPECIAL_PIECES
 from pipelines.data.shard_writer import (
@@ -56,14 +53,6 @@ FLAGS = flags.FLAGS
 _BYTES_PER_PIECE = 1.8
 _GZIP_RATIO = 2.7
 _SAMPLE_SENTENCES = 1000
-
-# A process of DirectRunner: Beam's own start, but it says nothing (exceptions of our code come back
-# to this process all the same) and leaves at Ctrl-C.
-_WORKER_COMMAND = f"""exec {shlex.quote(sys.executable)} -c '
-import os, signal, sys
-signal.signal(signal.SIGINT, lambda *_: os._exit(0))
-from apache_beam.runners.worker import sdk_worker_main
-sdk_worker_main.main(sys.argv)' 2>/dev/null"""
 
 
 def define_flags() -> None:
@@ -109,12 +98,7 @@ def define_flags() -> None:
 
 def main(_) -> None:
     """Reads the flags."""
-    # For the processes that DirectRunner starts: they find our code, they leave the accelerator
-    # alone, and TensorFlow does not announce itself in each.
-    project = str(Path(__file__).resolve().parents[1])
-    os.environ["PYTHONPATH"] = os.pathsep.join([project, os.environ.get("PYTHONPATH", "")])
-    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
-    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    beam_job.prepare_environment()
     create_pretraining_data(
         input_file=FLAGS.input_file,
         output_dir=FLAGS.output_dir,
@@ -159,8 +143,9 @@ def create_pretraining_data(
     _print_plan(sizes, units, settings, tokenizer)
     done = _finished(units, output_dir)
     if pending := [unit for unit in units if unit not in done]:
+        write = functools.partial(write_unit_or_error, settings=settings, output_dir=output_dir)
         with _progress(units, output_dir):
-            _run_beam(pending, settings, output_dir, runner, num_workers, beam_options)
+            beam_job.run(write, pending, runner, num_workers, beam_options)
     error_file = os.path.join(output_dir, ERROR_FILE)
     if tf.io.gfile.exists(error_file):
         with tf.io.gfile.GFile(error_file) as file:
@@ -260,56 +245,6 @@ def _progress(units: Sequence[Unit], output_dir: str) -> Iterator[None]:
             stop.set()
             watcher.join()
             progress.update(*finished())
-
-
-def _run_beam(
-    units: Sequence[Unit],
-    settings: Settings,
-    output_dir: str,
-    runner: str,
-    num_workers: int,
-    beam_options: Sequence[str],
-) -> None:
-    """Runs write_unit_or_error over the units, on any Beam runner."""
-    logging.disable(logging.WARNING)  # On import, Beam warns of packages we do without.
-    import apache_beam as beam
-    from apache_beam.options.pipeline_options import PipelineOptions
-    from apache_beam.runners.portability.fn_api_runner import FnApiRunner
-    from apache_beam.transforms.environments import SubprocessSDKEnvironment
-
-    logging.disable(logging.NOTSET)
-    options = list(beam_options)
-    if runner == "DirectRunner":
-        # By its name we would get a runner that first tries to download another one.
-        num_workers = min(num_workers, len(units))
-        processes = SubprocessSDKEnvironment.from_command_string(_WORKER_COMMAND)
-        runner = FnApiRunner(default_environment=processes if num_workers > 1 else None)
-        options.append(f"--direct_num_workers={num_workers}")
-        threading.excepthook = functools.partial(_on_thread_failure, threading.excepthook)
-        logging.disable(logging.ERROR)  # Whatever goes wrong here comes as an exception too.
-    with beam.Pipeline(runner=runner, options=PipelineOptions(options)) as pipeline:
-        _ = (
-            pipeline
-            | "Units" >> beam.Create(units)
-            | "Spread" >> beam.Reshuffle()
-            | "WriteShards" >> beam.Map(write_unit_or_error, settings, output_dir)
-        )
-    logging.disable(logging.NOTSET)
-
-
-def _on_thread_failure(default_hook: Callable, args: threading.ExceptHookArgs) -> None:
-    """Ends the program if DirectRunner loses a process, for which Beam would wait for ever."""
-    if "Worker subprocess exited" in str(args.exc_value):
-        print(
-            "\nerror: a worker process was killed, perhaps for want of memory; the same command "
-            "goes on where it was, and a smaller --num_workers needs less memory",
-            file=sys.stderr,
-            flush=True,
-        )
-        os._exit(2)
-    # The other threads that talk with that process have nothing to add.
-    if not args.exc_type.__module__.startswith("grpc"):
-        default_hook(args)
 
 
 def _collect(

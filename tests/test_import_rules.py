@@ -30,7 +30,7 @@ MAY_IMPORT = {
 DOORS = {
     "tensorflow_addons": {"albert_tf/optimization.py"},
     "tensorflow_text": {"albert_tf/tokenization.py", "export/ask.py", "export/verify.py"},
-    "apache_beam": {"pipelines/create_pretraining_data.py"},
+    "apache_beam": {"pipelines/data/beam_job.py"},
     "transformers": set(),
     "torch": {"albert_tf/checkpoints/huggingface.py"},
 }

@@ -83,7 +83,7 @@ def test_manifest_says_what_there_is(create, tmp_path, capsys):
 def test_a_finished_job_is_not_done_again(create, tmp_path, monkeypatch, capsys):
     create()
     before = contents(tmp_path)
-    monkeypatch.setattr(job, "_run_beam", None)
+    monkeypatch.setattr(job.beam_job, "run", None)
     create()
     assert contents(tmp_path) == before
     assert "finished before" in capsys.readouterr().out
@@ -113,8 +113,10 @@ def test_goes_on_after_a_crash(create, tmp_path, monkeypatch):
 
 def test_records_do_not_depend_on_the_order_of_units(create, tmp_path, monkeypatch):
     create("forward")
-    run_beam = job._run_beam
-    monkeypatch.setattr(job, "_run_beam", lambda units, *rest: run_beam(units[::-1], *rest))
+    run = job.beam_job.run
+    monkeypatch.setattr(
+        job.beam_job, "run", lambda function, units, *rest: run(function, units[::-1], *rest)
+    )
     create("backward")
     assert contents(tmp_path / "forward") == contents(tmp_path / "backward")
 

@@ -1,0 +1,89 @@
+"""Runs a function over the units of a job on a Beam runner; the only door to apache_beam."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import shlex
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+# A process of DirectRunner: Beam's own start, but it says nothing (exceptions of our code come back
+# to this process all the same) and leaves at Ctrl-C.
+_WORKER_COMMAND = f"""exec {shlex.quote(sys.executable)} -c '
+import os, signal, sys
+signal.signal(signal.SIGINT, lambda *_: os._exit(0))
+from apache_beam.runners.worker import sdk_worker_main
+sdk_worker_main.main(sys.argv)' 2>/dev/null"""
+
+
+def prepare_environment() -> None:
+    """Sets up what the processes that DirectRunner starts inherit.
+
+    They find our code and leave the accelerator alone; TensorFlow does not announce itself in each.
+    """
+    project = str(Path(__file__).resolve().parents[2])
+    os.environ["PYTHONPATH"] = os.pathsep.join([project, os.environ.get("PYTHONPATH", "")])
+    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+
+
+def run(
+    function: Callable[[Any], None],
+    units: Sequence[Any],
+    runner: str = "DirectRunner",
+    num_workers: int = 1,
+    beam_options: Sequence[str] = (),
+) -> None:
+    """Calls `function` with each of the units, in any order, on any number of workers.
+
+    Args:
+      function: must be picklable, and may be called more than once with a unit.
+      units: each the work of minutes at most; picklable.
+      runner: name of a Beam runner; "DirectRunner" is this machine.
+      num_workers: processes of DirectRunner.
+      beam_options: handed to Beam as they are.
+    """
+    logging.disable(logging.WARNING)  # On import, Beam warns of packages we do without.
+    import apache_beam as beam
+    from apache_beam.options.pipeline_options import PipelineOptions
+    from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+    from apache_beam.transforms.environments import SubprocessSDKEnvironment
+
+    logging.disable(logging.NOTSET)
+    options = list(beam_options)
+    if runner == "DirectRunner":
+        # By its name we would get a runner that first tries to download another one.
+        num_workers = min(num_workers, len(units))
+        processes = SubprocessSDKEnvironment.from_command_string(_WORKER_COMMAND)
+        runner = FnApiRunner(default_environment=processes if num_workers > 1 else None)
+        options.append(f"--direct_num_workers={num_workers}")
+        threading.excepthook = functools.partial(_on_thread_failure, threading.excepthook)
+        logging.disable(logging.ERROR)  # Whatever goes wrong here comes as an exception too.
+    with beam.Pipeline(runner=runner, options=PipelineOptions(options)) as pipeline:
+        _ = (
+            pipeline
+            | "Units" >> beam.Create(units)
+            | "Spread" >> beam.Reshuffle()
+            | "Work" >> beam.Map(function)
+        )
+    logging.disable(logging.NOTSET)
+
+
+def _on_thread_failure(default_hook: Callable, args: threading.ExceptHookArgs) -> None:
+    """Ends the program if DirectRunner loses a process, for which Beam would wait for ever."""
+    if "Worker subprocess exited" in str(args.exc_value):
+        print(
+            "\nerror: a worker process was killed, perhaps for want of memory; the same command "
+            "goes on where it was, and a smaller --num_workers needs less memory",
+            file=sys.stderr,
+            flush=True,
+        )
+        os._exit(2)
+    # The other threads that talk with that process have nothing to add.
+    if not args.exc_type.__module__.startswith("grpc"):
+        default_hook(args)
