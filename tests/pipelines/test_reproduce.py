@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
-import math
 import os
 import signal
 import subprocess
@@ -15,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from albert_tf.checkpoints import model_directory
 from albert_tf.config import SHARING_MODES, AlbertConfig
@@ -237,28 +235,6 @@ def test_rows_have_a_figure_for_every_column(table):
     published = reproduce.read_table(table)
     for row in published.rows:
         assert len(row.figures.split()) == len(published.columns.split()), row
-
-
-@pytest.mark.parametrize("sharing", SHARING_MODES)
-@pytest.mark.parametrize("embedding_size", [24, 48])
-def test_flops_are_those_of_the_graph_s_products(sharing, embedding_size):
-    config = dataclasses.replace(TINY, parameter_sharing=sharing, embedding_size=embedding_size)
-    length, predictions = 64, 9
-    with tf.Graph().as_default() as graph:
-        ids = tf.zeros([1, length], tf.int32)
-        batch = {name: ids for name in ("input_word_ids", "input_mask", "input_type_ids")}
-        AlbertForPreTraining(config)({**batch, "masked_lm_positions": ids[:, :predictions]})
-    forward = 0
-    for operation in graph.get_operations():
-        if operation.type in ("MatMul", "BatchMatMulV2"):
-            transposed = "transpose_a" if operation.type == "MatMul" else "adj_x"
-            left = operation.inputs[0].shape[-2 if operation.get_attr(transposed) else -1]
-            forward += 2 * math.prod(operation.outputs[0].shape) * left
-    type_lookup = 2 * length * config.type_vocab_size * embedding_size
-    found = reproduce.training_flops_per_example(
-        reproduce.symbolic_model(config), length, predictions
-    )
-    assert found == 3 * (forward - type_lookup)
 
 
 def test_a_table_lists_recipe_cost_and_figures():

@@ -1,0 +1,38 @@
+"""What a step costs: the floating point operations of its matrix products."""
+
+from __future__ import annotations
+
+import math
+
+from albert_tf.models import AlbertForPreTraining
+
+
+def training_flops_per_example(
+    model: AlbertForPreTraining, max_seq_length: int, max_predictions_per_seq: int
+) -> int:
+    """Returns the floating point operations of matrix products to train on one example.
+
+    A weight matrix costs 2 operations per element, position and forward pass, however many layers
+    share it; the backward pass costs twice the forward pass. Every position counts, padded too.
+
+    Source: Kaplan et al. 2020, section 2.1 (6 operations per parameter and token), with the
+    attention's own products.
+    """
+
+    def matrices(layer) -> int:
+        return sum(math.prod(v.shape) for v in layer.trainable_variables if len(v.shape) == 2)
+
+    config, encoder = model.config, model.encoder
+    per_position = sum(matrices(encoder.blocks[f"{a}_{f}"]) for a, f in encoder.plan)
+    if encoder.embeddings.projection:
+        per_position += matrices(encoder.embeddings.projection)
+    per_prediction = matrices(model.masked_lm) + config.vocab_size * config.embedding_size
+    per_example = matrices(encoder.pooler) + matrices(model.sentence_order)
+    # Scores and context: two products of [L, D] and [L, L] in each head.
+    attention = 2 * len(encoder.plan) * max_seq_length**2 * config.hidden_size
+    return 6 * (
+        per_position * max_seq_length
+        + attention
+        + per_prediction * max_predictions_per_seq
+        + per_example
+    )
