@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+
 import tensorflow as tf
 
 from albert_tf.config import AlbertConfig
@@ -41,12 +44,18 @@ def sharing_plan(config: AlbertConfig) -> list[tuple[int, int]]:
 class AlbertEncoder(tf.keras.layers.Layer):
     """The encoder and its pooler.
 
+    Args:
+      config: its shape.
+      recompute: whether training keeps only what enters a block and computes what happens in it
+        once more for the gradient: memory for a third more time.
+
     Source: Lan et al. 2020, section 3; the reference's modeling.AlbertModel.
     """
 
-    def __init__(self, config: AlbertConfig, name: str = "encoder"):
+    def __init__(self, config: AlbertConfig, recompute: bool = False, name: str = "encoder"):
         super().__init__(name=name)
         self.config = config
+        self.recompute = recompute
         self.embeddings = FactorizedEmbedding(config)
         self.plan = sharing_plan(config)
         attentions = [
@@ -64,13 +73,14 @@ class AlbertEncoder(tf.keras.layers.Layer):
         }
         self.pooler = dense(config.hidden_size, config.initializer_range, "pooler", tf.tanh)
 
-    def call(self, inputs, dropout_seed=None):
+    def call(self, inputs, dropout_seed=None, num_hidden_layers=None):
         """Encodes a batch.
 
         Args:
           inputs: dict of int32 [b, L]: `input_word_ids`, `input_mask` (1 = real) and
             `input_type_ids`; L is at most max_position_embeddings.
           dropout_seed: int32 [2] in training; None turns dropout off.
+          num_hidden_layers: a smaller depth than the config's, for the same weights.
 
         Returns:
           dict: `sequence_output` [b, L, H]; `pooled_output` [b, H]; `hidden_states`, a list of
@@ -85,11 +95,21 @@ class AlbertEncoder(tf.keras.layers.Layer):
             )
         seq_len = seq_len or tf.shape(inputs["input_word_ids"])[1]
         bias = attention_bias(inputs["input_mask"])
-        embedding_seed, *block_seeds = seeds(dropout_seed, 1 + len(self.plan))
+        plan = self.plan
+        if num_hidden_layers is not None:
+            plan = sharing_plan(
+                dataclasses.replace(self.config, num_hidden_layers=num_hidden_layers)
+            )
+        embedding_seed, *block_seeds = seeds(dropout_seed, 1 + len(plan))
         _, x = self.embeddings(inputs, embedding_seed)
         states = [x]
-        for (attention, feed_forward), seed in zip(self.plan, block_seeds):
-            x = self.blocks[f"{attention}_{feed_forward}"](x, bias, seed)
+        for (attention, feed_forward), seed in zip(plan, block_seeds):
+            block = functools.partial(
+                self.blocks[f"{attention}_{feed_forward}"], bias=bias, dropout_seed=seed
+            )
+            # What the last block keeps is needed at once: to recompute it would save nothing.
+            is_last = len(states) == len(plan)
+            x = (tf.recompute_grad(block) if self.recompute and not is_last else block)(x)
             states.append(x)
         shape = [-1, seq_len, self.config.hidden_size]
         hidden_states = [tf.reshape(state, shape) for state in states]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import fcntl
 import hashlib
 import json
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import tensorflow as tf
 
@@ -36,6 +39,34 @@ def match_files(patterns: str | Sequence[str], flag_name: str) -> list[str]:
             raise ValueError(f"--{flag_name}: no file matches {pattern!r}{hint}")
         files.update(found)
     return sorted(files)
+
+
+@contextlib.contextmanager
+def hold_directory(directory: str) -> Iterator[None]:
+    """Keeps other jobs of this machine out of a directory, which is made if it is not there.
+
+    The lock ends with the process, however it ends. Remote file systems have none.
+
+    Raises:
+      ValueError: if another job holds the directory.
+    """
+    tf.io.gfile.makedirs(directory)
+    if "://" in directory:
+        yield
+        return
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            # Any other: a file system that does not lock directories, such as NFS.
+            if error.errno == errno.EWOULDBLOCK:
+                raise ValueError(
+                    f"another job is writing to {directory!r}: wait for its end, or end it"
+                ) from None
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def write_atomically(path: str, data: bytes | str) -> None:

@@ -63,6 +63,14 @@ def pretraining_sums(
     }
 
 
+def pretraining_weights(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    """Returns the `weight` of each objective of pretraining_sums, which takes no model to know."""
+    return {
+        objective: tf.reduce_sum(batch[f"{objective}_weights"])
+        for objective in PRETRAINING_OBJECTIVES
+    }
+
+
 def pretraining_loss(
     sums: dict[str, dict[str, tf.Tensor]], denominators: dict[str, tf.Tensor]
 ) -> tf.Tensor:

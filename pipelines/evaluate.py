@@ -23,14 +23,15 @@ from albert_tf import files, losses, metrics, program
 from albert_tf.checkpoints import model_directory
 from albert_tf.config import AlbertConfig
 from albert_tf.tokenization import AlbertTokenizer
-from pipelines.data.pretraining_dataset import ExampleOptions, evaluation_dataset
+from pipelines.data.examples import ExampleOptions
+from pipelines.data.pretraining_dataset import evaluation_dataset
 from pipelines.data.records import Manifest
 from pipelines.data.sentence_pairs import SENTENCE_OBJECTIVES
+from pipelines.training.heldout import MASK_SEED
 from pipelines.training.progress import Progress
 
 FLAGS = flags.FLAGS
 
-_MASK_SEED = 20200426
 _OBJECTIVE_NAMES = {"sop": "sentence order", "nsp": "next sentence "}
 
 
@@ -79,7 +80,13 @@ def evaluate(
     model_dir, prefix = model_directory.find_checkpoint(checkpoint)
     tokenizer = AlbertTokenizer.load(model_dir)
     max_seq_length = max_seq_length or manifest.max_seq_length
-    manifest.check(tokenizer, max_seq_length)
+    options = ExampleOptions(
+        max_seq_length=max_seq_length,
+        max_predictions_per_seq=manifest.max_predictions_per_seq,
+        sentence_objective=sentence_objective,
+        seed=MASK_SEED,
+    )
+    manifest.check(record_dir, tokenizer, options)
     if not manifest.splits[split].examples:
         raise ValueError(
             f"{record_dir!r} holds no {split} records: its corpus is too small, or its "
@@ -109,9 +116,6 @@ def evaluate(
             return result
 
     model, _ = model_directory.load_for_pretraining(prefix)
-    options = ExampleOptions(
-        max_seq_length=max_seq_length, sentence_objective=sentence_objective, seed=_MASK_SEED
-    )
     dataset = evaluation_dataset(record_dir, split, options, tokenizer, batch_size)
     examples = manifest.splits[split].examples
     totals, targets = _sum_over(model, dataset, examples, batch_size)

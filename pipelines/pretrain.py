@@ -1,9 +1,10 @@
 """Pre-trains an ALBERT on segment records: masked LM and sentence order, LAMB.
 
-Records come from pipelines.create_pretraining_data. Everything the run makes lies in --model_dir:
-config, vocabulary, checkpoints, metrics.jsonl, TensorBoard curves and curves.png. A killed run,
-started again with the same command, goes on from its last checkpoint and ends in the same weights
-(on a CPU: GPUs add up some gradients in an order of their own).
+Records come from pipelines.create_pretraining_data, or are the reference's own, made ready by
+pipelines.index_records; --record_dir=a,b --record_weights=0.7,0.3 mixes directories. Everything the
+run makes lies in --model_dir: config, vocabulary, checkpoints, metrics.jsonl, TensorBoard curves
+and curves.png. A killed run, started again with the same command, goes on from its last checkpoint
+and ends in the same weights (on a CPU: GPUs add up some gradients in an order of their own).
 
 Examples:
   python -m pipelines.pretrain --record_dir=records --spm_model_file=vocab.model \\
@@ -12,49 +13,64 @@ Examples:
   python -m pipelines.pretrain --flagfile=pipelines/recipes/albert_base.flags \\
       --record_dir=gs://bucket/records --spm_model_file=gs://bucket/vocab.model \\
       --model_dir=gs://bucket/runs/base --strategy=tpu --tpu=local      # on a TPU VM; untried
+  # The published batch on one small device: 4,096 examples a step, 16 in memory at a time.
+  python -m pipelines.pretrain --flagfile=pipelines/recipes/albert_base.flags \\
+      --record_dir=records --spm_model_file=vocab.model --model_dir=runs/base \\
+      --gradient_accumulation_steps=256 --recompute --eval_steps=1000
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import math
 import os
+from collections.abc import Sequence
 
 import tensorflow as tf
 from absl import flags
 
 from albert_tf import config as config_lib
-from albert_tf import losses, optimization, program
+from albert_tf import files, losses, metrics, program
 from albert_tf.checkpoints import model_directory
 from albert_tf.config import AlbertConfig
+from albert_tf.flops import training_flops_per_example
 from albert_tf.models import AlbertForPreTraining
 from albert_tf.tokenization import AlbertTokenizer
-from pipelines.data.pretraining_dataset import ExampleOptions, pretraining_dataset
-from pipelines.data.records import Manifest
-from pipelines.data.sentence_pairs import SENTENCE_OBJECTIVES
+from pipelines.data.examples import ExampleOptions, define_example_flags, options_from
+from pipelines.data.pretraining_dataset import (
+    Source,
+    evaluation_dataset,
+    pretraining_dataset,
+    read_sources,
+)
+from pipelines.data.training_order import BLOCK_ROWS
 from pipelines.training import checkpointing, metrics_log, train_loop
-from pipelines.training.strategy import STRATEGIES, create_strategy
+from pipelines.training.heldout import MASK_SEED, make_evaluation
+from pipelines.training.run_settings import RunSettings, define_run_flags
+from pipelines.training.strategy import STRATEGIES, create_strategy, is_chief
+from pipelines.training.train_loop import Schedule
+from pipelines.training.train_step import make_train_step
 
 FLAGS = flags.FLAGS
 
-
-@dataclasses.dataclass(frozen=True)
-class RunSettings:
-    """What changes the weights that a run ends in."""
-
-    global_batch_size: int
-    num_train_steps: int
-    num_warmup_steps: int
-    learning_rate: float
-    weight_decay: float
-    lamb_bias_correction: bool
-    random_seed: int
-    steps_per_loop: int
+_RECORD_NAMES = {"segments": "segments", "reference": "static examples"}
 
 
 def define_flags() -> None:
     """Defines the flags; not at import, as programs share the names of flags."""
-    flags.DEFINE_string("record_dir", None, "Records of create_pretraining_data.", required=True)
+    flags.DEFINE_string(
+        "record_dir",
+        None,
+        "Records of create_pretraining_data or index_records; directories, comma between.",
+        required=True,
+    )
+    flags.DEFINE_list(
+        "record_weights",
+        None,
+        "Shares of the directories in the run, such as 0.7,0.3; default their numbers of examples.",
+    )
     flags.DEFINE_string("spm_model_file", None, "The records' SentencePiece model.", required=True)
     flags.DEFINE_string("model_dir", None, "Where the run lies or shall lie.", required=True)
     flags.DEFINE_string(
@@ -72,36 +88,34 @@ def define_flags() -> None:
         "Weights to begin with: a model directory or checkpoint of the same shape, of any depth "
         "where layers are shared.",
     )
-    flags.DEFINE_float("masked_lm_prob", 0.15, "Share of the pieces to predict.", 0.0, 1.0)
-    flags.DEFINE_integer(
-        "max_predictions_per_seq",
-        None,
-        "Most predictions in an example; default ceil(masked_lm_prob * max_seq_length).",
-        lower_bound=1,
-    )
-    flags.DEFINE_integer("ngram", 3, "Longest masked n-gram, in words.", lower_bound=1)
-    flags.DEFINE_enum(
-        "sentence_objective",
-        "sop",
-        SENTENCE_OBJECTIVES,
-        "sop: are two segments in order; nsp: is the second from another document; or none.",
-    )
-    flags.DEFINE_integer("global_batch_size", 4096, "Examples in a step.", lower_bound=1)
-    flags.DEFINE_integer("num_train_steps", 125000, "Steps in all.", lower_bound=1)
-    flags.DEFINE_integer("num_warmup_steps", 3125, "Steps of linear warm-up.", lower_bound=0)
-    flags.DEFINE_float(
-        "learning_rate", 0.00176, "Peak learning rate, at the end of the warm-up.", 0.0
-    )
-    flags.DEFINE_float("weight_decay", 0.01, "Decoupled weight decay.", lower_bound=0.0)
-    flags.DEFINE_bool(
-        "lamb_bias_correction", True, "tensorflow-addons' LAMB; False: the ALBERT authors'."
-    )
-    flags.DEFINE_integer(
-        "random_seed", 12345, "Of weights, data order, masks and dropout.", 0, 2**31 - 1
-    )
+    define_example_flags()
+    define_run_flags()
     flags.DEFINE_integer("steps_per_loop", 20, "Steps between two log entries.", lower_bound=1)
     flags.DEFINE_integer(
         "save_checkpoint_steps", 1000, "Steps between checkpoints: a multiple of steps_per_loop.", 1
+    )
+    flags.DEFINE_integer(
+        "max_bad_batches",
+        0,
+        "Batches without a finite loss and gradient to pass over, each time the program runs.",
+        lower_bound=0,
+    )
+    flags.DEFINE_integer(
+        "eval_steps",
+        0,
+        "Steps between evaluations on held-out records: a multiple of steps_per_loop; 0: none. "
+        "MODEL_DIR/best keeps the weights of the highest masked-LM accuracy.",
+        lower_bound=0,
+    )
+    flags.DEFINE_integer("eval_examples", 10_000, "Most examples in an evaluation.", 1)
+    flags.DEFINE_integer(
+        "early_stopping_evaluations",
+        0,
+        "End after so many evaluations without a higher masked-LM accuracy; 0: never.",
+        lower_bound=0,
+    )
+    flags.DEFINE_float(
+        "peak_flops_per_second", None, "Of all devices: the log gives the share of it.", 1.0
     )
     flags.DEFINE_enum("strategy", "one_device", STRATEGIES, "Where to run.")
     flags.DEFINE_string("tpu", "", "'local' on a TPU VM, for --strategy=tpu.")
@@ -115,18 +129,16 @@ def main(_) -> None:
         model_dir=FLAGS.model_dir,
         albert_config=FLAGS.albert_config,
         init_checkpoint=FLAGS.init_checkpoint,
-        options=ExampleOptions(
-            max_seq_length=FLAGS.max_seq_length,
-            max_predictions_per_seq=FLAGS.max_predictions_per_seq,
-            masked_lm_prob=FLAGS.masked_lm_prob,
-            ngram=FLAGS.ngram,
-            sentence_objective=FLAGS.sentence_objective,
-            seed=FLAGS.random_seed,
-        ),
+        record_weights=_numbers(FLAGS.record_weights),
+        options=options_from(FLAGS),
         settings=RunSettings(
             **{field.name: FLAGS[field.name].value for field in dataclasses.fields(RunSettings)}
         ),
-        save_checkpoint_steps=FLAGS.save_checkpoint_steps,
+        schedule=Schedule(
+            **{field.name: FLAGS[field.name].value for field in dataclasses.fields(Schedule)}
+        ),
+        eval_examples=FLAGS.eval_examples,
+        peak_flops_per_second=FLAGS.peak_flops_per_second,
         strategy=create_strategy(FLAGS.strategy, FLAGS.tpu),
     )
 
@@ -139,9 +151,12 @@ def pretrain(
     albert_config: str,
     options: ExampleOptions,
     settings: RunSettings,
-    save_checkpoint_steps: int,
+    schedule: Schedule,
     strategy: tf.distribute.Strategy,
     init_checkpoint: str | None = None,
+    record_weights: Sequence[float] | None = None,
+    eval_examples: int = 10_000,
+    peak_flops_per_second: float | None = None,
 ) -> None:
     """Pre-trains to settings.num_train_steps, going on where `model_dir` stands.
 
@@ -149,12 +164,11 @@ def pretrain(
       ValueError: if records, vocabulary, config and settings do not fit together, or `model_dir`
         holds another run.
     """
-    manifest = Manifest.read(record_dir)
+    sources = read_sources(record_dir, record_weights)
     # Lower-casing was decided when the records were written.
-    tokenizer = AlbertTokenizer(spm_model_file, do_lower_case=manifest.do_lower_case)
-    manifest.check(tokenizer, options.max_seq_length)
-    if not manifest.splits["train"].examples:
-        raise ValueError(f"{record_dir!r} holds no records to train on: its corpus is too small")
+    tokenizer = AlbertTokenizer(spm_model_file, sources[0].manifest.do_lower_case)
+    for source in sources:
+        source.manifest.check(source.record_dir, tokenizer, options)
     config = _read_config(albert_config, tokenizer, spm_model_file)
     if options.max_seq_length > config.max_position_embeddings:
         raise ValueError(
@@ -162,47 +176,38 @@ def pretrain(
             f"{albert_config} ({config.max_position_embeddings} rows): shorten it, or raise "
             "max_position_embeddings in the config"
         )
-    if save_checkpoint_steps % settings.steps_per_loop:
-        raise ValueError(
-            f"--save_checkpoint_steps={save_checkpoint_steps} is not a multiple of "
-            f"--steps_per_loop={settings.steps_per_loop}"
-        )
-    replicas = strategy.num_replicas_in_sync
-    if settings.global_batch_size % replicas:
-        raise ValueError(
-            f"--global_batch_size={settings.global_batch_size} does not divide among {replicas} "
-            "replicas"
-        )
-    learning_rate = optimization.WarmUpPolynomialDecay(
-        settings.learning_rate, settings.num_train_steps, settings.num_warmup_steps
-    )
+    schedule.check()
+    settings.check(strategy)
+    depths = settings.depths(config)
 
     # The initializers draw from Keras' global seed, in the order in which variables are made.
     tf.keras.utils.set_random_seed(settings.random_seed)
-    with strategy.scope():
-        model = AlbertForPreTraining(config)
+    with strategy.scope(), settings.precision():
+        model = AlbertForPreTraining(config, settings.recompute)
         model.create_variables()
-        optimizer = optimization.lamb(
-            learning_rate, settings.weight_decay, settings.lamb_bias_correction
-        )
+        optimizer = settings.optimizer()
     checkpoints = model_directory.checkpoints_directory(model_dir)
     if init_checkpoint and tf.train.latest_checkpoint(checkpoints) is None:
         # Once the run has weights of its own, the first ones may be gone.
         model_directory.restore_weights(model, model_directory.find_checkpoint(init_checkpoint)[1])
 
-    checkpointing.claim(
-        model_dir,
-        {
-            "config": dataclasses.asdict(config),
-            "records": manifest.fingerprint(),
-            "init_checkpoint": init_checkpoint,
-            **dataclasses.asdict(options),
-            **dataclasses.asdict(settings),
-        },
-    )
-    config.write(os.path.join(model_dir, model_directory.CONFIG_FILE))
-    tokenizer.save(model_dir)
-    _print_plan(model, manifest, options, settings, strategy, record_dir, model_dir)
+    if is_chief(strategy):
+        checkpointing.claim(
+            model_dir,
+            {
+                "config": dataclasses.asdict(config),
+                "records": ",".join(source.manifest.fingerprint() for source in sources),
+                "rows_of_each": [source.quota for source in sources] if len(sources) > 1 else None,
+                "init_checkpoint": init_checkpoint,
+                **dataclasses.asdict(options),
+                **dataclasses.asdict(settings),
+                "steps_per_loop": schedule.steps_per_loop,
+                "max_bad_batches": schedule.max_bad_batches,
+            },
+        )
+        config.write(os.path.join(model_dir, model_directory.CONFIG_FILE))
+        tokenizer.save(model_dir)
+        _print_plan(model, sources, options, settings, strategy, model_dir)
 
     def dataset_fn(first_step, context):
         return pretraining_dataset(
@@ -213,29 +218,84 @@ def pretrain(
             start_step=first_step,
             input_pipeline_id=context.input_pipeline_id,
             num_input_pipelines=context.num_input_pipelines,
-            replica_batch_size=settings.global_batch_size // replicas,
+            replica_batch_size=settings.global_batch_size // strategy.num_replicas_in_sync,
+            record_weights=record_weights,
         )
 
-    train_loop.train(
-        strategy=strategy,
-        model=model,
-        optimizer=optimizer,
-        dataset_fn=dataset_fn,
-        objectives=losses.PRETRAINING_OBJECTIVES,
-        sums_fn=losses.pretraining_sums,
-        loss_fn=losses.pretraining_loss,
-        model_dir=model_dir,
-        num_train_steps=settings.num_train_steps,
-        steps_per_loop=settings.steps_per_loop,
-        save_checkpoint_steps=save_checkpoint_steps,
-        global_batch_size=settings.global_batch_size,
-        max_seq_length=options.max_seq_length,
-        seed=settings.random_seed,
+    def stage(first_step, num_hidden_layers):
+        forward = functools.partial(model, num_hidden_layers=num_hidden_layers)
+        train_step = make_train_step(
+            forward=forward,
+            model=model,
+            optimizer=optimizer,
+            weights_fn=losses.pretraining_weights,
+            sums_fn=losses.pretraining_sums,
+            loss_fn=losses.pretraining_loss,
+            seed=settings.random_seed,
+            gradient_accumulation_steps=settings.gradient_accumulation_steps,
+            jit_compile=settings.jit_compile,
+        )
+        evaluate = make_evaluation(strategy, forward, heldout) if heldout else None
+        return train_loop.Stage(first_step, train_step, evaluate)
+
+    heldout = None
+    if schedule.eval_steps:
+        batch_size = settings.global_batch_size // settings.gradient_accumulation_steps
+        heldout = _heldout(sources, options, tokenizer, batch_size, eval_examples)
+    flops = training_flops_per_example(
+        model, options.max_seq_length, options.max_predictions_per_seq
     )
-    curves = metrics_log.draw_curves(model_dir)
-    print(f"weights      {model_directory.find_checkpoint(model_dir)[1]}")
-    print(f"curves       {curves}")
-    print(f"TensorBoard  tensorboard --logdir {os.path.join(model_dir, 'tensorboard')}")
+    rates = {
+        "examples_per_second": 1,
+        "tokens_per_second": options.max_seq_length,
+        "flops_per_second": flops,
+    }
+    if peak_flops_per_second:
+        rates["share_of_peak"] = flops / peak_flops_per_second
+    with files.hold_directory(model_dir) if is_chief(strategy) else contextlib.nullcontext():
+        train_loop.train(
+            strategy=strategy,
+            model=model,
+            optimizer=optimizer,
+            dataset_fn=dataset_fn,
+            stages=[stage(*depth) for depth in depths],
+            zero_sums=losses.zero_sums(losses.PRETRAINING_OBJECTIVES),
+            metrics_fn=metrics.pretraining_metrics,
+            num_train_steps=settings.num_train_steps,
+            schedule=schedule,
+            model_dir=model_dir,
+            global_batch_size=settings.global_batch_size,
+            per_example=rates,
+            best_metric="heldout_masked_lm_accuracy",
+        )
+    if is_chief(strategy):
+        curves = metrics_log.draw_curves(model_dir)
+        print(f"weights      {model_directory.find_checkpoint(model_dir)[1]}")
+        print(f"curves       {curves}")
+        print(f"TensorBoard  tensorboard --logdir {os.path.join(model_dir, 'tensorboard')}")
+
+
+def _heldout(sources, options, tokenizer, batch_size: int, eval_examples: int):
+    """Returns batches of the first held-out records of all sources.
+
+    Raises:
+      ValueError: if there are none.
+    """
+    options = dataclasses.replace(options, seed=MASK_SEED)
+    datasets = [
+        evaluation_dataset(source.record_dir, "heldout", options, tokenizer, batch_size)
+        for source in sources
+        if source.manifest.splits["heldout"].examples
+    ]
+    if not datasets:
+        raise ValueError(
+            "--eval_steps: there are no held-out records; make some with --heldout_fraction of "
+            "pipelines.create_pretraining_data"
+        )
+    batches = math.ceil(eval_examples / batch_size / len(datasets))
+    return functools.reduce(
+        lambda one, other: one.concatenate(other), [dataset.take(batches) for dataset in datasets]
+    )
 
 
 def _read_config(albert_config: str, tokenizer: AlbertTokenizer, spm_model_file: str):
@@ -256,26 +316,45 @@ def _read_config(albert_config: str, tokenizer: AlbertTokenizer, spm_model_file:
     return config
 
 
-def _print_plan(model, manifest, options, settings, strategy, record_dir, model_dir) -> None:
+def _numbers(texts: Sequence[str] | None) -> list[float] | None:
+    try:
+        return [float(text) for text in texts] if texts else None
+    except ValueError:
+        raise ValueError(
+            f"--record_weights={','.join(texts)}: expected numbers, comma between, such as 0.7,0.3"
+        ) from None
+
+
+def _print_plan(model, sources: Sequence[Source], options, settings, strategy, model_dir) -> None:
     """Says in words what is about to be done."""
-    replicas = strategy.num_replicas_in_sync
+    replicas, parts = strategy.num_replicas_in_sync, settings.gradient_accumulation_steps
+    rows = settings.global_batch_size // (replicas * parts)
     specs = [tf.DeviceSpec.from_string(name) for name in strategy.extended.worker_devices]
     devices = ", ".join(f"{spec.device_type} {spec.device_index}" for spec in specs)
     config = model.config
+    layers = " -> ".join(str(depth) for _, depth in settings.depths(config))
     parameters = sum(math.prod(variable.shape) for variable in model.trainable_variables)
-    train = manifest.splits["train"]
     examples = settings.num_train_steps * settings.global_batch_size
+    data = []
+    for source in sources:
+        available = source.manifest.splits["train"].examples
+        share = source.quota / BLOCK_ROWS
+        data.append(
+            f"{source.record_dir}: {available:,} {_RECORD_NAMES[source.manifest.format]} of up to "
+            f"{options.max_seq_length} pieces, {100 * share:.4g} % of the run, "
+            f"{examples * share / available:,.1f} epochs"
+        )
+    data = "\n           ".join(data)
     print(
         f"""pre-training {model_dir}
-  model    {config.num_hidden_layers} layers of {config.hidden_size}, embeddings of \
-{config.embedding_size}, {config.vocab_size:,} pieces: {parameters:,} parameters
-  data     {record_dir}: {train.examples:,} segments of up to {options.max_seq_length} pieces
+  model    {layers} layers of {config.hidden_size}, embeddings of {config.embedding_size}, \
+{config.vocab_size:,} pieces: {parameters:,} parameters
+  data     {data}
   batch    {settings.global_batch_size:,} examples a step = {replicas} \
-{"replica" if replicas == 1 else "replicas"} x {settings.global_batch_size // replicas:,}, on \
-{devices}
-  steps    {settings.num_train_steps:,} = {examples:,} examples = \
-{examples / train.examples:,.1f} epochs; {settings.num_warmup_steps:,} of warm-up to \
-{settings.learning_rate:g}""",
+{"replica" if replicas == 1 else "replicas"} x {f"{parts} micro-batches of " if parts > 1 else ""}\
+{rows:,}, on {devices}
+  steps    {settings.num_train_steps:,} = {examples:,} examples; \
+{settings.num_warmup_steps:,} of warm-up to {settings.peak_learning_rate:.4g}""",
         flush=True,
     )
 

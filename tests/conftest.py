@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 from pathlib import Path
@@ -79,3 +80,40 @@ def tiny_vocabulary(tmp_path_factory, tiny_corpus) -> Path:
         minloglevel=2,
     )
     return prefix.with_suffix(".model")
+
+
+@pytest.fixture(scope="session")
+def work(tmp_path_factory):
+    """A corpus, its vocabulary and its records."""
+    from tests.jobs import run
+
+    directory = tmp_path_factory.mktemp("work")
+    (directory / "corpus.txt").write_text(make_text(150, seed=11), encoding="utf-8")
+    run(
+        "pipelines.train_vocab",
+        f"--input_file={directory}/corpus.txt",
+        f"--output_prefix={directory}/vocabulary",
+        "--vocab_size=83",
+    )
+    run(
+        "pipelines.create_pretraining_data",
+        f"--input_file={directory}/corpus.txt",
+        f"--spm_model_file={directory}/vocabulary.model",
+        f"--output_dir={directory}/records",
+        "--max_seq_length=40",
+        "--heldout_fraction=0.2",
+        "--shard_bytes=20000",
+        "--num_workers=1",
+    )
+    config = {
+        "vocab_size": 83,
+        "embedding_size": 24,
+        "hidden_size": 32,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "intermediate_size": 56,
+        "max_position_embeddings": 48,
+        "hidden_dropout_prob": 0.1,
+    }
+    (directory / "config.json").write_text(json.dumps(config))
+    return directory

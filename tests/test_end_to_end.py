@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,81 +12,11 @@ import tensorflow as tf
 
 from albert_tf import program
 from pipelines.data.pretraining_dataset import ExampleOptions
-from pipelines.pretrain import RunSettings, pretrain
+from pipelines.pretrain import pretrain
+from pipelines.training.run_settings import RunSettings
 from pipelines.training.strategy import create_strategy
-from tests.conftest import make_text
-
-PROJECT = Path(__file__).resolve().parents[1]
-NUM_STEPS = 30
-
-
-def start(module, *flags):
-    return subprocess.Popen(
-        [sys.executable, "-m", module, *flags],
-        cwd=PROJECT,
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def run(module, *flags, exit_code=0):
-    process = start(module, *flags)
-    out, err = process.communicate(timeout=300)
-    assert process.returncode == exit_code, f"{out}\n{err}"
-    return out, err
-
-
-@pytest.fixture(scope="module")
-def work(tmp_path_factory):
-    """A corpus, its vocabulary and its records."""
-    directory = tmp_path_factory.mktemp("work")
-    (directory / "corpus.txt").write_text(make_text(150, seed=11), encoding="utf-8")
-    run(
-        "pipelines.train_vocab",
-        f"--input_file={directory}/corpus.txt",
-        f"--output_prefix={directory}/vocabulary",
-        "--vocab_size=83",
-    )
-    run(
-        "pipelines.create_pretraining_data",
-        f"--input_file={directory}/corpus.txt",
-        f"--spm_model_file={directory}/vocabulary.model",
-        f"--output_dir={directory}/records",
-        "--max_seq_length=40",
-        "--heldout_fraction=0.2",
-        "--shard_bytes=20000",
-        "--num_workers=1",
-    )
-    config = {
-        "vocab_size": 83,
-        "embedding_size": 24,
-        "hidden_size": 32,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 4,
-        "intermediate_size": 56,
-        "max_position_embeddings": 48,
-        "hidden_dropout_prob": 0.1,
-    }
-    (directory / "config.json").write_text(json.dumps(config))
-    return directory
-
-
-def pretrain_flags(work, model_dir):
-    return [
-        f"--record_dir={work}/records",
-        f"--spm_model_file={work}/vocabulary.model",
-        f"--albert_config={work}/config.json",
-        f"--model_dir={model_dir}",
-        "--max_seq_length=40",
-        "--global_batch_size=18",
-        f"--num_train_steps={NUM_STEPS}",
-        "--num_warmup_steps=4",
-        "--learning_rate=0.02",
-        "--steps_per_loop=2",
-        "--save_checkpoint_steps=4",
-    ]
+from pipelines.training.train_loop import Schedule
+from tests.jobs import NUM_STEPS, pretrain_flags, run, start, weights
 
 
 @pytest.fixture(scope="module")
@@ -98,15 +24,6 @@ def model_dir(work):
     """A run that nothing interrupted."""
     run("pipelines.pretrain", *pretrain_flags(work, work / "model"))
     return work / "model"
-
-
-def weights(model_dir):
-    reader = tf.train.load_checkpoint(tf.train.latest_checkpoint(str(model_dir / "checkpoints")))
-    return {
-        name: reader.get_tensor(name)
-        for name in reader.get_variable_to_shape_map()
-        if "_CHECKPOINTABLE" not in name and "save_counter" not in name
-    }
 
 
 def test_killed_and_started_again_ends_in_the_same_bits(work, model_dir):
@@ -130,7 +47,13 @@ def test_killed_and_started_again_ends_in_the_same_bits(work, model_dir):
 
     def curves(directory):
         entries = map(json.loads, (directory / "metrics.jsonl").read_text().splitlines())
-        return [{k: v for k, v in entry.items() if "per_second" not in k} for entry in entries]
+        timings = (
+            "examples_per_second",
+            "tokens_per_second",
+            "flops_per_second",
+            "waiting_for_data",
+        )
+        return [{k: v for k, v in entry.items() if k not in timings} for entry in entries]
 
     assert curves(killed) == curves(model_dir)
     assert [entry["step"] for entry in curves(killed)] == list(range(2, NUM_STEPS + 1, 2))
@@ -186,6 +109,42 @@ def test_a_deeper_model_begins_with_a_shallower_one(work, model_dir):
     assert "next sentence" in out
 
 
+def test_everything_at_once(work):
+    directory = work / "options"
+    flags = [
+        *pretrain_flags(work, directory),
+        "--gradient_accumulation_steps=3",
+        "--depth_schedule=1,3:5",
+        "--scale_learning_rate",
+        "--learning_rate=0.3",
+        "--mixed_precision=bfloat16",
+        "--recompute",
+        "--eval_steps=10",
+        "--eval_examples=25",
+        "--peak_flops_per_second=1e9",
+    ]
+    out, _ = run("pipelines.pretrain", *flags)
+    assert "1 -> 3 layers of 32" in out
+    assert "18 examples a step = 1 replica x 3 micro-batches of 6, on CPU 0" in out
+    assert f"warm-up to {0.3 * (18 / 4096) ** 0.5:.4g}" in out
+    entries = [json.loads(line) for line in (directory / "metrics.jsonl").open()]
+    evaluated = [entry for entry in entries if "heldout_masked_lm_loss" in entry]
+    assert [entry["step"] for entry in evaluated] == [10, 20, 30]
+    assert {"layers/degrees_03", "layers/l2_distance_01"} <= evaluated[-1].keys()
+    assert evaluated[-1]["heldout_masked_lm_loss"] < evaluated[0]["heldout_masked_lm_loss"]
+    assert {entry["step"] for entry in entries} == {*range(2, 31, 2), 5}
+    for entry in entries:
+        assert entry["share_of_peak"] == pytest.approx(entry["flops_per_second"] / 1e9)
+        assert 0 <= entry["waiting_for_data"] < 1
+    best = max(evaluated, key=lambda entry: entry["heldout_masked_lm_accuracy"])
+    [index] = (directory / "best").glob("*.index")
+    assert index.name == f"ckpt-{best['step']}.index"
+    out, _ = run(
+        "pipelines.evaluate", f"--checkpoint={directory}/best", f"--record_dir={work}/records"
+    )
+    assert f"ckpt-{best['step']} on" in out
+
+
 def test_export_answers_raw_text(work, model_dir):
     flags = [f"--checkpoint={model_dir}", f"--output={work}/export", "--max_seq_length=40"]
     run("export.export_saved_model", *flags)
@@ -220,6 +179,14 @@ def test_bad_input_is_one_line_and_exit_code_2(work, model_dir):
         ({"save_checkpoint_steps": 5}, "not a multiple"),
         ({"init_checkpoint": "{work}/nowhere"}, "no model directory or checkpoint at"),
         ({"num_warmup_steps": 31}, "not between 0 and num_train_steps"),
+        ({"eval_steps": 5}, "--eval_steps=5 is not a multiple of --steps_per_loop=2"),
+        ({"early_stopping_evaluations": 2}, "give --eval_steps"),
+        ({"gradient_accumulation_steps": 4}, "18 does not divide among 1 replicas x"),
+        ({"depth_schedule": "1,2:6,3:4"}, "both rising"),
+        ({"depth_schedule": "1,x:6"}, "expected layers:step"),
+        ({"depth_schedule": "1:2,3:4"}, "the first from step 0"),
+        ({"depth_schedule": "1,2:6"}, "ends at 2 layers, but the config has 3"),
+        ({"depth_schedule": "1,3:30"}, "ends before the full depth"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
@@ -234,18 +201,27 @@ def test_bad_input_to_pretrain(work, changes, message):
         "max_seq_length": 40,
         "num_warmup_steps": 4,
         "save_checkpoint_steps": 4,
+        "global_batch_size": 18,
+        "depth_schedule": "",
+        "gradient_accumulation_steps": 1,
+        "eval_steps": 0,
+        "early_stopping_evaluations": 0,
         **{k: v.format(work=work) if isinstance(v, str) else v for k, v in changes.items()},
     }
     options = ExampleOptions(max_seq_length=values.pop("max_seq_length"))
     settings = RunSettings(
-        global_batch_size=18,
+        global_batch_size=values.pop("global_batch_size"),
         num_train_steps=NUM_STEPS,
         num_warmup_steps=values.pop("num_warmup_steps"),
         learning_rate=0.02,
-        weight_decay=0.01,
-        lamb_bias_correction=True,
-        random_seed=1,
+        depth_schedule=tuple(filter(None, values.pop("depth_schedule").split(","))),
+        gradient_accumulation_steps=values.pop("gradient_accumulation_steps"),
+    )
+    schedule = Schedule(
         steps_per_loop=2,
+        save_checkpoint_steps=values.pop("save_checkpoint_steps"),
+        eval_steps=values.pop("eval_steps"),
+        early_stopping_evaluations=values.pop("early_stopping_evaluations"),
     )
     before = sorted(work.rglob("*"))
     with pytest.raises(ValueError, match=message) as error:
@@ -253,6 +229,7 @@ def test_bad_input_to_pretrain(work, changes, message):
             **values,
             options=options,
             settings=settings,
+            schedule=schedule,
             strategy=tf.distribute.OneDeviceStrategy("/cpu:0"),
         )
     assert program.is_user_error(error.value)

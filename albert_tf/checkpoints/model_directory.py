@@ -4,6 +4,7 @@ albert_config.json      the shape of the encoder
 spiece.model            the vocabulary, and
 tokenizer_config.json   how text is prepared for it
 checkpoints/            tf.train checkpoints; weights under the key "model"
+best/                   the same of the weights that did best on held-out records, if any were asked
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from albert_tf.config import AlbertConfig
 from albert_tf.models import AlbertForPreTraining
 
 CONFIG_FILE = "albert_config.json"
+BEST_DIR = "best"
 
 # What TensorFlow raises for a checkpoint that is cut short, altered or of another model.
 UNREADABLE = (tf.errors.OpError, AssertionError, ValueError, LookupError, RuntimeError)
@@ -30,8 +32,8 @@ def find_checkpoint(path: str) -> tuple[str, str]:
     """Finds the model directory and the checkpoint that `path` means.
 
     Args:
-      path: a model directory (its newest checkpoint is meant) or one checkpoint of it
-        (`MODEL_DIR/checkpoints/ckpt-1000`).
+      path: a model directory (its newest checkpoint is meant), MODEL_DIR/best (the best one), or
+        one checkpoint (`MODEL_DIR/checkpoints/ckpt-1000`).
 
     Returns:
       The model directory and the checkpoint's prefix.
@@ -39,15 +41,19 @@ def find_checkpoint(path: str) -> tuple[str, str]:
     Raises:
       ValueError: if there is none.
     """
+    path = path.rstrip("/")
     if tf.io.gfile.exists(path + ".index"):
-        model_dir = os.path.dirname(os.path.dirname(os.path.abspath(path)))
-        return (model_dir if "://" not in path else path.rsplit("/", 2)[0]), path
+        return _parent(_parent(path)), path
     if not tf.io.gfile.isdir(path):
         raise ValueError(f"no model directory or checkpoint at {path!r}")
-    checkpoint = tf.train.latest_checkpoint(checkpoints_directory(path))
-    if checkpoint is None:
-        raise ValueError(f"{path!r} holds no finished checkpoint: has its training begun?")
-    return path, checkpoint
+    for model_dir, directory in ((path, checkpoints_directory(path)), (_parent(path), path)):
+        if checkpoint := tf.train.latest_checkpoint(directory):
+            return model_dir, checkpoint
+    raise ValueError(f"{path!r} holds no finished checkpoint: has its training begun?")
+
+
+def _parent(path: str) -> str:
+    return os.path.dirname(path if "://" in path else os.path.abspath(path))
 
 
 def restore_weights(model: tf.keras.Model, checkpoint: str) -> None:

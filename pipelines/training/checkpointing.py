@@ -49,7 +49,15 @@ def claim(model_dir: str, settings: dict) -> None:
 
 
 class Checkpointer:
-    """Saves and restores a model with its optimizer; the optimizer counts the steps."""
+    """Saves and restores a model with its optimizer; the optimizer counts the steps.
+
+    Args:
+      model_dir: holds the newest checkpoints, and in BEST_DIR the best weights.
+      model: its weights lie under the key "model".
+      optimizer: its moments and step count lie there too, but not in BEST_DIR.
+      max_to_keep: how many of the newest checkpoints stay.
+      writes: false on all hosts of a run but one.
+    """
 
     def __init__(
         self,
@@ -57,6 +65,7 @@ class Checkpointer:
         model: tf.keras.Model,
         optimizer: tf.keras.optimizers.Optimizer,
         max_to_keep: int = 3,
+        writes: bool = True,
     ):
         self._checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer)
         self._manager = tf.train.CheckpointManager(
@@ -65,7 +74,14 @@ class Checkpointer:
             max_to_keep=max_to_keep,
             checkpoint_name="ckpt",
         )
+        self._best = tf.train.CheckpointManager(
+            tf.train.Checkpoint(model=model),
+            os.path.join(model_dir, model_directory.BEST_DIR),
+            max_to_keep=1,
+            checkpoint_name="ckpt",
+        )
         self._optimizer = optimizer
+        self._writes = writes
 
     def restore(self) -> int:
         """Restores the newest checkpoint that can be read; returns the step it was saved at.
@@ -82,7 +98,7 @@ class Checkpointer:
                     str(error).strip().splitlines()[0],
                 )
                 continue
-            return int(self._optimizer.iterations)
+            return int(self._optimizer.iterations.numpy())
         if self._manager.checkpoints:
             raise ValueError(
                 f"none of the {len(self._manager.checkpoints)} checkpoints in "
@@ -91,6 +107,12 @@ class Checkpointer:
             )
         return 0
 
-    def save(self, step: int) -> str:
-        """Writes a checkpoint and returns its prefix."""
-        return self._manager.save(checkpoint_number=step)
+    def save(self, step: int) -> None:
+        """Writes a checkpoint."""
+        if self._writes:
+            self._manager.save(checkpoint_number=step)
+
+    def save_best(self, step: int) -> None:
+        """Keeps the weights of this step as the best ones."""
+        if self._writes:
+            self._best.save(checkpoint_number=step)

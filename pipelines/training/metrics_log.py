@@ -18,16 +18,27 @@ class MetricsLog:
     Args:
       model_dir: the run's directory.
       step: where the run stands; what a killed run logged beyond it is taken back.
+      writes: false on all hosts of a run but one.
     """
 
-    def __init__(self, model_dir: str, step: int):
+    def __init__(self, model_dir: str, step: int, writes: bool = True):
         self._path = os.path.join(model_dir, "metrics.jsonl")
-        kept = [entry for entry in read_metrics(model_dir) if entry["step"] <= step]
-        files.write_atomically(self._path, "".join(json.dumps(entry) + "\n" for entry in kept))
-        self._writer = tf.summary.create_file_writer(os.path.join(model_dir, "tensorboard"))
+        self._entries = [entry for entry in read_metrics(model_dir) if entry["step"] <= step]
+        self._writes = writes
+        if writes:
+            lines = [json.dumps(entry) + "\n" for entry in self._entries]
+            files.write_atomically(self._path, "".join(lines))
+            self._writer = tf.summary.create_file_writer(os.path.join(model_dir, "tensorboard"))
+
+    def values(self, name: str, since: int = 0) -> list[float]:
+        """Returns what was logged of one figure after step `since`, in order."""
+        return [entry[name] for entry in self._entries if entry["step"] > since and name in entry]
 
     def write(self, step: int, scalars: dict[str, float]) -> None:
         """Logs the scalars of one step."""
+        self._entries.append({"step": step, **scalars})
+        if not self._writes:
+            return
         with tf.io.gfile.GFile(self._path, "a") as file:
             file.write(json.dumps({"step": step, **scalars}) + "\n")
         with self._writer.as_default(step):

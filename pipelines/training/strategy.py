@@ -1,22 +1,34 @@
-"""Where a job runs: one device, all GPUs of a machine, or a TPU."""
+"""Where a job runs: one device, all GPUs of a machine, several machines, or a TPU."""
 
 from __future__ import annotations
 
+import os
+
 import tensorflow as tf
 
-STRATEGIES = ("one_device", "mirrored", "tpu")
+STRATEGIES = ("one_device", "mirrored", "multi_worker", "tpu")
 
 
 def create_strategy(name: str, tpu: str = "") -> tf.distribute.Strategy:
     """Returns the distribution strategy that the flag names.
 
     Args:
-      name: one of STRATEGIES. "mirrored" uses every GPU, or every logical CPU where there is none.
+      name: one of STRATEGIES. "mirrored" uses every GPU, or every logical CPU where there is none;
+        "multi_worker" those of every machine that TF_CONFIG names.
       tpu: name or gRPC address of the TPU, or "local" on a TPU VM; only for "tpu".
 
     Raises:
-      ValueError: if a TPU is asked for and none answers.
+      ValueError: if TF_CONFIG is asked for and missing, or a TPU and none answers.
     """
+    if name == "multi_worker":
+        # First of all: later TensorFlow would refuse to connect the machines.
+        if "cluster" not in os.environ.get("TF_CONFIG", ""):
+            raise ValueError(
+                "--strategy=multi_worker: the environment variable TF_CONFIG does not name the "
+                'machines; expected {"cluster": {"worker": ["host:port", ...]}, "task": {"type": '
+                '"worker", "index": 0}}, with an index of its own on each'
+            )
+        return tf.distribute.MultiWorkerMirroredStrategy()
     gpus = tf.config.list_logical_devices("GPU")
     if name == "one_device":
         return tf.distribute.OneDeviceStrategy("/gpu:0" if gpus else "/cpu:0")
@@ -34,3 +46,15 @@ def create_strategy(name: str, tpu: str = "") -> tf.distribute.Strategy:
             "address, 'local' on a TPU VM, or choose --strategy=one_device"
         ) from error
     return tf.distribute.TPUStrategy(resolver)
+
+
+def is_chief(strategy: tf.distribute.Strategy) -> bool:
+    """Tells whether this host writes what only one of all may write."""
+    resolver = strategy.cluster_resolver
+    if resolver is None or resolver.task_type is None:
+        return True
+    return resolver.task_type == "chief" or (
+        resolver.task_type == "worker"
+        and resolver.task_id == 0
+        and "chief" not in resolver.cluster_spec().jobs
+    )

@@ -2,19 +2,73 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import signal
+import sys
 import time
-from typing import Callable
+from collections.abc import Sequence
+from typing import Callable, NamedTuple
 
 import tensorflow as tf
+from absl import logging
 
-from albert_tf import losses, metrics, optimization
+from albert_tf import optimization
 from pipelines.training.checkpointing import Checkpointer
 from pipelines.training.metrics_log import MetricsLog
+from pipelines.training.preemption import StopRequest
 from pipelines.training.progress import Progress
+from pipelines.training.strategy import is_chief
+from pipelines.training.train_step import make_step_loop
 
-# Objective -> its sums: losses.weighted_cross_entropy.
-Sums = dict
+
+@dataclasses.dataclass(frozen=True)
+class Schedule:
+    """When the host looks up.
+
+    Attributes:
+      steps_per_loop: steps on the device between two looks of the host: one log entry each.
+      save_checkpoint_steps: steps between checkpoints, a multiple of steps_per_loop.
+      eval_steps: steps between evaluations, a multiple of steps_per_loop; 0: none.
+      early_stopping_evaluations: evaluations without a new best that end the run; 0: none do.
+      max_bad_batches: batches without a finite loss and gradient that are passed over before the
+        run ends with an error.
+    """
+
+    steps_per_loop: int
+    save_checkpoint_steps: int
+    eval_steps: int = 0
+    early_stopping_evaluations: int = 0
+    max_bad_batches: int = 0
+
+    def check(self) -> None:
+        """Makes sure that the host looks up when it has something to do.
+
+        Raises:
+          ValueError: if it does not.
+        """
+        for name in ("save_checkpoint_steps", "eval_steps"):
+            if getattr(self, name) % self.steps_per_loop:
+                raise ValueError(
+                    f"--{name}={getattr(self, name)} is not a multiple of "
+                    f"--steps_per_loop={self.steps_per_loop}"
+                )
+        if self.early_stopping_evaluations and not self.eval_steps:
+            raise ValueError("--early_stopping_evaluations needs evaluations: give --eval_steps")
+
+
+class Stage(NamedTuple):
+    """A part of a run that is compiled by itself, such as one depth of a growing model.
+
+    Attributes:
+      first_step: where it begins.
+      train_step: train_step.make_train_step.
+      evaluate: returns figures of the model as it stands, on records that it does not see.
+    """
+
+    first_step: int
+    train_step: Callable
+    evaluate: Callable[[], dict[str, float]] | None = None
 
 
 def train(
@@ -23,33 +77,32 @@ def train(
     model: tf.keras.Model,
     optimizer: tf.keras.optimizers.Optimizer,
     dataset_fn: Callable[[int, tf.distribute.InputContext], tf.data.Dataset],
-    objectives: tuple[str, ...],
-    sums_fn: Callable[[dict, dict], Sums],
-    loss_fn: Callable[[Sums, dict], tf.Tensor],
-    model_dir: str,
+    stages: Sequence[Stage],
+    zero_sums: dict,
+    metrics_fn: Callable[[dict], dict[str, float]],
     num_train_steps: int,
-    steps_per_loop: int,
-    save_checkpoint_steps: int,
+    schedule: Schedule,
+    model_dir: str,
     global_batch_size: int,
-    max_seq_length: int,
-    seed: int,
-    max_grad_norm: float = 1.0,
+    per_example: dict[str, float],
+    best_metric: str = "",
 ) -> None:
-    """Trains `model` to `num_train_steps`, going on from the newest checkpoint in `model_dir`.
+    """Trains `model` to `num_train_steps`, going on from the newest checkpoint.
 
     Args:
       strategy: model and optimizer were made in its scope.
       dataset_fn: (first step, input context) -> batches of this host's replicas from that step on.
-      objectives: names of the sums.
-      sums_fn: (model outputs, batch) -> sums of each objective over the replica's batch.
-      loss_fn: (sums, denominators over all replicas) -> the replica's share of the loss.
-      steps_per_loop: steps on the device between two looks of the host: one log entry each.
-      save_checkpoint_steps: steps between checkpoints, a multiple of steps_per_loop.
-      seed: of dropout.
-      max_grad_norm: global norm to which the summed gradient is clipped.
+      stages: in order; the first begins at step 0.
+      zero_sums: what the sums of steps are added to.
+      metrics_fn: sums -> loss and other figures.
+      model_dir: holds checkpoints and logs.
+      per_example: name of a rate in the log -> what one example adds to it.
+      best_metric: which of the evaluated figures says what is best: the weights of the last stage
+        that have most of it are kept.
 
     Raises:
-      ValueError: if the loss stops being a finite number; the last checkpoint stays.
+      ValueError: if loss or gradient stops being finite; the last checkpoint stays.
+      SystemExit: 128 + the signal's number, after SIGTERM or Ctrl-C and a checkpoint.
     """
     # The order of resuming:
     # 1. Variables and slots exist (checkpoints restore into them).
@@ -57,84 +110,111 @@ def train(
         model.create_variables()
         optimization.create_slots(optimizer, model)
     # 2. Weights, slots and the step count come back together.
-    checkpointer = Checkpointer(model_dir, model, optimizer)
+    checkpointer = Checkpointer(model_dir, model, optimizer, writes=is_chief(strategy))
     step = checkpointer.restore()
-    # 3. Logged curves are cut back to that step.
-    log = MetricsLog(model_dir, step)
+    # 3. Logged curves are cut back to that step; they say what was best.
+    log = MetricsLog(model_dir, step, writes=is_chief(strategy))
     # 4. Data begin at that step; nothing is read and thrown away but a part of one group.
     iterator = iter(
         strategy.distribute_datasets_from_function(lambda context: dataset_fn(step, context))
     )
-    run_steps = _compile(
-        strategy, model, optimizer, objectives, sums_fn, loss_fn, seed, max_grad_norm
+
+    allowed = schedule.max_bad_batches
+    stage_ends = [stage.first_step for stage in stages[1:]] + [num_train_steps]
+    since = stages[-1].first_step
+    progress = Progress("training", num_train_steps, done=step)
+    with StopRequest() as stop, progress:
+        for stage, stage_end in zip(stages, stage_ends):
+            run_steps = make_step_loop(strategy, stage.train_step, zero_sums)
+            while step < stage_end and not _is_over(log.values(best_metric, since), schedule):
+                # Loops end at the same steps wherever the run began: same log, same sums.
+                loop_end = step - step % schedule.steps_per_loop + schedule.steps_per_loop
+                loop_end = min(loop_end, stage_end)
+                started = time.monotonic()
+                try:
+                    totals = run_steps(
+                        iterator,
+                        tf.constant(loop_end - step),
+                        stop.flag,
+                        tf.constant(float(allowed)),
+                    )
+                    totals = tf.nest.map_structure(float, totals)  # waits for the device
+                except tf.errors.OpError as error:
+                    if "Collective ops is aborted" not in str(error):
+                        raise
+                    raise ValueError(
+                        f"after step {step} another worker of this run was lost; start all workers "
+                        "again: the run goes on from its last checkpoint"
+                    ) from error
+                seconds = time.monotonic() - started
+                allowed -= _check_finite(totals, step, global_batch_size, optimizer, allowed)
+                steps = int(totals["steps"])
+                step += steps
+
+                scalars = metrics_fn(totals["sums"])
+                scalars["gradient_norm"] = totals["gradient_norm"] / steps
+                scalars["learning_rate"] = float(optimizer.learning_rate(step - 1))
+                for rate, amount in per_example.items():
+                    scalars[rate] = steps * global_batch_size * amount / seconds
+                scalars["waiting_for_data"] = totals["seconds_waiting"] / seconds
+                if stage.evaluate and _is_due(step, schedule.eval_steps, num_train_steps):
+                    scalars.update(stage.evaluate())
+                best = max(log.values(best_metric, since), default=-math.inf)
+                log.write(step, scalars)
+                progress.update(step, _line(scalars))
+                if step > since and scalars.get(best_metric, -math.inf) > best:
+                    checkpointer.save_best(step)
+                if totals["stop"] or _is_due(step, schedule.save_checkpoint_steps, num_train_steps):
+                    checkpointer.save(step)
+                if totals["stop"]:
+                    _leave(stop.signal or signal.SIGTERM, step)
+        if step < num_train_steps:
+            checkpointer.save(step)
+            print(
+                f"stopped early at step {step:,}: {schedule.early_stopping_evaluations} "
+                f"evaluations without a better {best_metric}"
+            )
+
+
+def _is_due(step: int, every: int, num_train_steps: int) -> bool:
+    return every > 0 and (step % every == 0 or step == num_train_steps)
+
+
+def _is_over(values: Sequence[float], schedule: Schedule) -> bool:
+    """Tells whether so many evaluations in a row brought nothing better."""
+    patience = schedule.early_stopping_evaluations
+    return 0 < patience < len(values) and max(values[-patience:]) <= max(values[:-patience])
+
+
+def _check_finite(totals, step: int, global_batch_size: int, optimizer, allowed: int) -> int:
+    """Returns the number of batches without a finite gradient, if they are not too many."""
+    bad_batches = int(totals["bad_batches"])
+    if bad_batches:
+        bad_step = step + int(totals["bad_step"])
+        first = bad_step * global_batch_size
+        what = (
+            f"loss or gradient is not finite in the batch of step {bad_step} (examples {first:,} "
+            f"to {first + global_batch_size - 1:,} of the run; learning rate "
+            f"{float(optimizer.learning_rate(bad_step)):.3g})"
+        )
+        if bad_batches > allowed:
+            raise ValueError(
+                f"{what}; the last checkpoint is kept: start a new run with a lower "
+                "--learning_rate or a longer warm-up, or pass over a few such batches with "
+                "--max_bad_batches"
+            )
+        logging.warning("%s: its gradient counts as zero", what)
+    return bad_batches
+
+
+def _leave(number: int, step: int) -> None:
+    print(
+        f"\n{signal.Signals(number).name} at step {step:,}: a checkpoint is written, the same "
+        "command goes on",
+        file=sys.stderr,
+        flush=True,
     )
-
-    with Progress("training", num_train_steps, done=step) as progress:
-        while step < num_train_steps:
-            # Loops end at multiples of steps_per_loop wherever the run began: same log, same sums.
-            loop_end = min(step - step % steps_per_loop + steps_per_loop, num_train_steps)
-            started = time.monotonic()
-            totals = run_steps(iterator, tf.constant(loop_end - step))
-            totals = tf.nest.map_structure(float, totals)  # waits for the device
-            examples = (loop_end - step) * global_batch_size / (time.monotonic() - started)
-            scalars = metrics.pretraining_metrics(totals["sums"])
-            scalars["gradient_norm"] = totals["gradient_norm"] / (loop_end - step)
-            scalars["learning_rate"] = float(optimizer.learning_rate(loop_end - 1))
-            scalars["examples_per_second"] = examples
-            scalars["tokens_per_second"] = examples * max_seq_length
-            step = loop_end
-            if not math.isfinite(scalars["loss"]) or not math.isfinite(scalars["gradient_norm"]):
-                raise ValueError(
-                    f"loss or gradient is not finite within the {steps_per_loop} steps before step "
-                    f"{step} (learning rate {scalars['learning_rate']:.3g}); the last checkpoint "
-                    "is kept: start a new run with a lower --learning_rate or a longer warm-up"
-                )
-            log.write(step, scalars)
-            progress.update(step, _line(scalars))
-            if step % save_checkpoint_steps == 0 or step == num_train_steps:
-                checkpointer.save(step)
-
-
-def _compile(strategy, model, optimizer, objectives, sums_fn, loss_fn, seed, max_grad_norm):
-    """Returns run_steps(iterator, num_steps) -> sums of the steps' sums and gradient norms."""
-
-    def train_step(batch):
-        replica = tf.distribute.get_replica_context()
-        # A pure function of (seed, step, replica): a resumed run draws the same dropout.
-        dropout_seed = tf.random.experimental.stateless_fold_in([seed, 0], optimizer.iterations)
-        dropout_seed = tf.random.experimental.stateless_fold_in(
-            dropout_seed, replica.replica_id_in_sync_group
-        )
-        with tf.GradientTape() as tape:
-            sums = sums_fn(model(batch, dropout_seed=tf.cast(dropout_seed, tf.int32)), batch)
-            # Means are over the global batch: replicas with fewer predictions weigh less.
-            weights = {objective: values["weight"] for objective, values in sums.items()}
-            loss = loss_fn(sums, replica.all_reduce(tf.distribute.ReduceOp.SUM, weights))
-        gradients = tape.gradient(loss, model.trainable_variables)
-        gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
-        gradients = replica.all_reduce(tf.distribute.ReduceOp.SUM, gradients)
-        gradients, norm = optimization.clip_by_global_norm(gradients, max_grad_norm)
-        optimizer.apply_gradients(
-            zip(gradients, model.trainable_variables), experimental_aggregate_gradients=False
-        )
-        sums = replica.all_reduce(tf.distribute.ReduceOp.SUM, sums)
-        return {"sums": sums, "gradient_norm": norm}
-
-    def one_step(iterator):
-        values = strategy.run(train_step, (next(iterator),))
-        # Every replica holds the global value: the mean takes it as it is.
-        return tf.nest.map_structure(
-            lambda value: strategy.reduce(tf.distribute.ReduceOp.MEAN, value, axis=None), values
-        )
-
-    @tf.function
-    def run_steps(iterator, num_steps):
-        totals = {"sums": losses.zero_sums(objectives), "gradient_norm": tf.zeros([])}
-        for _ in tf.range(num_steps):
-            totals = tf.nest.map_structure(tf.add, totals, one_step(iterator))
-        return totals
-
-    return run_steps
+    sys.exit(128 + number)
 
 
 def _line(scalars: dict[str, float]) -> str:
@@ -143,9 +223,11 @@ def _line(scalars: dict[str, float]) -> str:
         for name, value in scalars.items()
         if name.endswith("_accuracy")
     ]
+    peak = f"{100 * scalars['share_of_peak']:.0f} % of peak, " if "share_of_peak" in scalars else ""
     return (
         f"loss {scalars['loss']:.3f}, {''.join(accuracies)}"
         f"lr {scalars['learning_rate']:.2g}, "
         f"{scalars['examples_per_second']:,.0f} examples/s, "
-        f"{scalars['tokens_per_second']:,.0f} tokens/s"
+        f"{scalars['tokens_per_second']:,.0f} tokens/s, {peak}"
+        f"{100 * scalars['waiting_for_data']:.1f} % waiting for data"
     )

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import os
+import signal
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf import losses, optimization
+from albert_tf import losses, metrics, optimization
+from albert_tf.checkpoints import model_directory
 from albert_tf.config import AlbertConfig
 from albert_tf.models import AlbertForPreTraining
 from pipelines.training import checkpointing, metrics_log, train_loop
+from pipelines.training.train_step import make_train_step
 
 GLOBAL_BATCH, SEQ_LEN, PREDICTIONS = 6, 11, 3
 
@@ -30,7 +35,7 @@ def tiny_config(**changes):
     return AlbertConfig(**values)
 
 
-def batches(first_step, replica_batch_size, learnable=True):
+def batches(first_step, replica_batch_size):
     """Batches that are a pure function of the step, like the real ones."""
 
     def global_batch(step):
@@ -66,38 +71,67 @@ def batches(first_step, replica_batch_size, learnable=True):
     return dataset.rebatch(replica_batch_size, drop_remainder=True)
 
 
-def run(model_dir, num_steps, stop_at=None, strategy=None, dropout=0.0, learning_rate=0.01):
+def run(
+    model_dir,
+    num_steps,
+    stop_at=None,
+    strategy=None,
+    dropout=0.0,
+    learning_rate=0.01,
+    dataset_fn=batches,
+    evaluations=None,
+    depths=((0, 3),),
+    recompute=False,
+    schedule=None,
+    **step_options,
+):
+    """Trains a tiny model; `evaluations` are the figures that the evaluations find, in order."""
     strategy = strategy or tf.distribute.OneDeviceStrategy("/cpu:0")
     replica_batch = GLOBAL_BATCH // strategy.num_replicas_in_sync
     tf.keras.utils.set_random_seed(3)
     config = tiny_config(hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
     with strategy.scope():
-        model = AlbertForPreTraining(config)
+        model = AlbertForPreTraining(config, recompute=recompute)
         model.create_variables()
         optimizer = optimization.lamb(
             optimization.WarmUpPolynomialDecay(learning_rate, num_steps, 2)
         )
+    figures = iter(evaluations or ())
+
+    def stage(first_step, depth):
+        train_step = make_train_step(
+            forward=functools.partial(model, num_hidden_layers=depth),
+            model=model,
+            optimizer=optimizer,
+            weights_fn=losses.pretraining_weights,
+            sums_fn=losses.pretraining_sums,
+            loss_fn=losses.pretraining_loss,
+            seed=9,
+            **step_options,
+        )
+        evaluate = (lambda: {"heldout_accuracy": next(figures)}) if evaluations else None
+        return train_loop.Stage(first_step, train_step, evaluate)
+
     train_loop.train(
         strategy=strategy,
         model=model,
         optimizer=optimizer,
-        dataset_fn=lambda step, _: batches(step, replica_batch),
-        objectives=losses.PRETRAINING_OBJECTIVES,
-        sums_fn=losses.pretraining_sums,
-        loss_fn=losses.pretraining_loss,
-        model_dir=str(model_dir),
+        dataset_fn=lambda step, _: dataset_fn(step, replica_batch),
+        stages=[stage(*depth) for depth in depths],
+        zero_sums=losses.zero_sums(losses.PRETRAINING_OBJECTIVES),
+        metrics_fn=metrics.pretraining_metrics,
         num_train_steps=stop_at or num_steps,
-        steps_per_loop=4,
-        save_checkpoint_steps=4,
+        schedule=train_loop.Schedule(4, 4, **(schedule or {})),
+        model_dir=str(model_dir),
         global_batch_size=GLOBAL_BATCH,
-        max_seq_length=SEQ_LEN,
-        seed=9,
+        per_example={"examples_per_second": 1, "tokens_per_second": SEQ_LEN},
+        best_metric="heldout_accuracy",
     )
     return model
 
 
 def logged(model_dir):
-    rates = ("examples_per_second", "tokens_per_second")
+    rates = ("examples_per_second", "tokens_per_second", "waiting_for_data")
     return [
         {key: value for key, value in entry.items() if key not in rates}
         for entry in metrics_log.read_metrics(str(model_dir))
@@ -149,10 +183,175 @@ def test_damaged_newest_checkpoint_falls_back(tmp_path):
     assert logged(tmp_path / "whole") == logged(tmp_path / "parts")
 
 
-def test_loss_that_is_not_finite_stops_and_keeps_the_last_checkpoint(tmp_path):
-    with pytest.raises(ValueError, match="not finite"):
-        run(tmp_path, 12, learning_rate=float("inf"))
-    assert tf.train.latest_checkpoint(str(tmp_path / "checkpoints")) is None
+def assert_equal_weights(a, b, **tolerance):
+    for ours, theirs in zip(a.variables, b.variables):
+        if "key/bias" in ours.name and tolerance:
+            continue  # its true gradient is 0: LAMB scales up the noise
+        np.testing.assert_allclose(
+            ours.numpy(), theirs.numpy(), err_msg=ours.name, **(tolerance or {"rtol": 0})
+        )
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_micro_batches_add_up_to_the_batch(tmp_path, replicas):
+    devices = [device.name for device in tf.config.list_logical_devices("CPU")][:replicas]
+
+    def strategy():
+        if replicas == 2:
+            return tf.distribute.MirroredStrategy(devices)
+        return tf.distribute.OneDeviceStrategy(devices[0])
+
+    whole = run(tmp_path / "whole", 9, strategy=strategy())
+    parts = run(
+        tmp_path / "parts", 9, strategy=strategy(), gradient_accumulation_steps=6 // (2 * replicas)
+    )
+    for a, b in zip(logged(tmp_path / "whole"), logged(tmp_path / "parts")):
+        assert a == pytest.approx(b, rel=1e-6)
+    assert_equal_weights(whole, parts, atol=3e-6)
+
+
+def test_recomputed_blocks_give_the_same_run(tmp_path):
+    kept = run(tmp_path / "kept", 9, dropout=0.3)
+    recomputed = run(tmp_path / "recomputed", 9, dropout=0.3, recompute=True)
+    assert_equal_weights(kept, recomputed, atol=3e-6)
+
+
+def test_compiled_by_xla_gives_the_same_run(tmp_path):
+    plain = run(tmp_path / "plain", 9)
+    compiled = run(tmp_path / "compiled", 9, jit_compile=True)
+    assert_equal_weights(plain, compiled, atol=2e-5)
+
+
+def with_bad_batches(*bad_steps):
+    """Batches of which some have a loss that is not a number."""
+
+    def dataset_fn(first_step, replica_batch_size):
+        def spoil(step, batch):
+            is_bad = tf.reduce_any(step == tf.constant(bad_steps, tf.int64))
+            weights = batch["masked_lm_weights"]
+            batch["masked_lm_weights"] = tf.where(is_bad, float("nan") * weights, weights)
+            return batch
+
+        steps = tf.data.Dataset.counter(first_step)
+        return tf.data.Dataset.zip((steps, batches(first_step, replica_batch_size))).map(spoil)
+
+    return dataset_fn
+
+
+class TestNotFinite:
+    def test_stops_and_keeps_the_last_checkpoint(self, tmp_path):
+        with pytest.raises(
+            ValueError, match=r"batch of step 6 \(examples 36 to 41 of the run; lear"
+        ):
+            run(tmp_path, 12, dataset_fn=with_bad_batches(6))
+        assert tf.train.latest_checkpoint(str(tmp_path / "checkpoints")).endswith("ckpt-4")
+        assert [entry["step"] for entry in logged(tmp_path)] == [4]
+
+    def test_a_few_are_passed_over(self, tmp_path):
+        model = run(
+            tmp_path, 12, dataset_fn=with_bad_batches(2, 9), schedule={"max_bad_batches": 2}
+        )
+        entries = logged(tmp_path)
+        assert [entry["step"] for entry in entries] == [4, 8, 12]
+        assert all(np.isfinite(list(entry.values())).all() for entry in entries)
+        assert all(np.isfinite(variable.numpy()).all() for variable in model.variables)
+
+    def test_but_not_more(self, tmp_path):
+        with pytest.raises(ValueError, match="batch of step 9"):
+            run(tmp_path, 12, dataset_fn=with_bad_batches(2, 9), schedule={"max_bad_batches": 1})
+
+    def test_learning_rate_beyond_all_bounds(self, tmp_path):
+        with pytest.raises(ValueError, match=r"learning rate inf.*last checkpoint is kept"):
+            run(tmp_path, 12, learning_rate=float("inf"))
+        assert tf.train.latest_checkpoint(str(tmp_path / "checkpoints")) is None
+
+
+class TestSignal:
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+    def test_ends_after_the_step_in_flight_with_a_checkpoint(self, tmp_path, number):
+        whole = run(tmp_path / "whole", 600)
+
+        def dataset_fn(first_step, replica_batch_size):
+            def send(step):
+                if step == 410:
+                    os.kill(os.getpid(), number)
+                return step
+
+            steps = tf.data.Dataset.counter(first_step)
+            dataset = tf.data.Dataset.zip((steps, batches(first_step, replica_batch_size)))
+            return dataset.map(
+                lambda step, batch: {
+                    **batch,
+                    "step": tf.ensure_shape(tf.numpy_function(send, [step], tf.int64), []),
+                }
+            )
+
+        handlers = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)]
+        with pytest.raises(SystemExit) as end:
+            run(tmp_path / "parts", 600, dataset_fn=dataset_fn)
+        assert end.value.code == 128 + number
+        assert [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)] == handlers
+        stopped_at = logged(tmp_path / "parts")[-1]["step"]
+        assert 380 < stopped_at < 600
+        newest = tf.train.latest_checkpoint(str(tmp_path / "parts" / "checkpoints"))
+        assert newest.endswith(f"ckpt-{stopped_at}")
+        assert_equal_weights(whole, run(tmp_path / "parts", 600))
+
+
+class TestEvaluation:
+    def test_best_weights_stay(self, tmp_path):
+        figures = [0.3, 0.5, 0.4, 0.5]
+        run(tmp_path, 16, evaluations=figures, schedule={"eval_steps": 4})
+        assert [entry["heldout_accuracy"] for entry in logged(tmp_path)] == figures
+        assert [path.name for path in (tmp_path / "best").glob("*.index")] == ["ckpt-8.index"]
+        found = model_directory.find_checkpoint(str(tmp_path / "best"))
+        assert found == (str(tmp_path), str(tmp_path / "best" / "ckpt-8"))
+        again = AlbertForPreTraining(tiny_config())
+        again.create_variables()
+        model_directory.restore_weights(again, found[1])
+        assert_equal_weights(again, run(tmp_path / "to_8", 16, stop_at=8))
+
+    def test_is_remembered_after_a_restart(self, tmp_path):
+        run(tmp_path, 16, stop_at=8, evaluations=[0.3, 0.5], schedule={"eval_steps": 4})
+        run(tmp_path, 16, evaluations=[0.4, 0.45], schedule={"eval_steps": 4})
+        assert [path.name for path in (tmp_path / "best").glob("*.index")] == ["ckpt-8.index"]
+
+    def test_nothing_better_ends_the_run(self, tmp_path, capsys):
+        schedule = {"eval_steps": 4, "early_stopping_evaluations": 2}
+        figures = [0.3, 0.5, 0.4, 0.5]
+        run(tmp_path, 40, evaluations=figures, schedule=schedule)
+        assert [entry["step"] for entry in logged(tmp_path)] == [4, 8, 12, 16]
+        assert "stopped early at step 16" in capsys.readouterr().out
+        before = (tmp_path / "metrics.jsonl").read_text()
+        run(tmp_path, 40, evaluations=[], schedule=schedule)
+        assert (tmp_path / "metrics.jsonl").read_text() == before
+
+
+class TestGrowingDepth:
+    def test_each_depth_in_its_steps(self, tmp_path):
+        shallow = run(tmp_path / "shallow", 13, stop_at=6, depths=[(0, 1)])
+        run(tmp_path / "growing", 13, stop_at=6, depths=[(0, 1), (6, 3)])
+        growing = run(tmp_path / "growing", 13, depths=[(0, 1), (6, 3)])
+        whole = run(tmp_path / "whole", 13, depths=[(0, 1), (6, 3)])
+        assert_equal_weights(growing, whole)
+        assert [entry["step"] for entry in logged(tmp_path / "growing")] == [4, 6, 8, 12, 13]
+        assert logged(tmp_path / "shallow") == logged(tmp_path / "growing")[:2]
+        deep = run(tmp_path / "deep", 13)
+        assert logged(tmp_path / "deep")[0] != logged(tmp_path / "growing")[0]
+        assert any(
+            (a.numpy() != b.numpy()).any() for a, b in zip(shallow.variables, deep.variables)
+        )
+
+    def test_best_is_of_the_full_depth(self, tmp_path):
+        figures = [0.9, 0.3, 0.5]
+        run(
+            tmp_path,
+            12,
+            depths=[(0, 1), (4, 3)],
+            evaluations=figures,
+            schedule={"eval_steps": 4},
+        )
+        assert [path.name for path in (tmp_path / "best").glob("*.index")] == ["ckpt-12.index"]
 
 
 def test_metrics_line_cut_by_a_kill_is_left_out(tmp_path):

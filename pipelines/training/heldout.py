@@ -1,0 +1,65 @@
+"""Evaluation while a run goes on: figures of the model as it stands, on held-out records."""
+
+from __future__ import annotations
+
+from typing import Callable
+
+import tensorflow as tf
+
+from albert_tf import losses, metrics
+
+# The same masks at every evaluation, and other ones than those of training.
+MASK_SEED = 20200426
+
+
+def make_evaluation(
+    strategy: tf.distribute.Strategy,
+    forward: Callable[[dict, tf.Tensor], dict],
+    dataset: tf.data.Dataset,
+) -> Callable[[], dict[str, float]]:
+    """Returns evaluate() -> scalars of one pass over a dataset.
+
+    They are metrics.pretraining_metrics with `heldout_` before their names, and how far each layer
+    moves its input (metrics.layer_distances).
+
+    Args:
+      strategy: in whose scope the model was made.
+      forward: (batch, dropout seed) -> outputs of AlbertForPreTraining.
+      dataset: global batches of static shape, whose number of rows the replicas divide.
+    """
+    options = tf.data.Options()
+    # Each host reads all and takes its rows.
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
+    batches = strategy.experimental_distribute_dataset(dataset.with_options(options))
+
+    def score_replica(batch):
+        outputs = forward(batch, None)
+        values = {
+            "sums": losses.pretraining_sums(outputs, batch),
+            "layers": metrics.layer_distances(outputs["hidden_states"], batch["input_mask"]),
+        }
+        replica = tf.distribute.get_replica_context()
+        return replica.all_reduce(tf.distribute.ReduceOp.SUM, values)
+
+    @tf.function
+    def score(batch):
+        values = strategy.run(score_replica, (batch,))
+        # Every replica holds the global value.
+        return tf.nest.map_structure(lambda v: strategy.experimental_local_results(v)[0], values)
+
+    def evaluate() -> dict[str, float]:
+        totals = None
+        for batch in batches:
+            values = score(batch)
+            totals = tf.nest.map_structure(tf.add, totals, values) if totals else values
+        scalars = {
+            f"heldout_{name}": value
+            for name, value in metrics.pretraining_metrics(totals["sums"]).items()
+        }
+        layers = totals["layers"]
+        for name in ("l2_distance", "degrees"):
+            means = (layers[name] / layers["weight"]).numpy().tolist()
+            scalars.update({f"layers/{name}_{i:02d}": mean for i, mean in enumerate(means, 1)})
+        return scalars
+
+    return evaluate

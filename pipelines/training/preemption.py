@@ -1,0 +1,56 @@
+"""A run that is asked to leave: SIGTERM (preemption, a cluster's stop) and Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+import tensorflow as tf
+
+
+class StopRequest:
+    """While it is open, SIGTERM and SIGINT set a flag that the loop on the device looks at.
+
+    The first one lets the step in flight end; a second Ctrl-C ends the program at once.
+
+    Attributes:
+      flag: bool variable of this host.
+      signal: the signal's number, or None.
+    """
+
+    def __init__(self):
+        with tf.device("/cpu:0"):
+            self.flag = tf.Variable(False, trainable=False)
+        self.signal: int | None = None
+
+    def __enter__(self) -> StopRequest:
+        # Python runs handlers between two instructions of its main thread, which waits in a loop
+        # of many steps; what C writes to a pipe at once wakes this thread.
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._write, False)
+        self._wakeup_before = signal.set_wakeup_fd(self._write)
+        self._handlers_before = {
+            number: signal.signal(number, self._handle)
+            for number in (signal.SIGTERM, signal.SIGINT)
+        }
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_) -> None:
+        for number, handler in self._handlers_before.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(self._wakeup_before)
+        os.close(self._write)
+        self._thread.join()
+        os.close(self._read)
+
+    def _watch(self) -> None:
+        while numbers := os.read(self._read, 1):
+            if numbers[0] in self._handlers_before:
+                self.signal = numbers[0]
+                self.flag.assign(True)
+
+    def _handle(self, number, _) -> None:
+        signal.signal(number, self._handlers_before[number])

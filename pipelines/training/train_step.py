@@ -1,0 +1,149 @@
+"""One optimizer step, and the loop of steps that stays on the device."""
+
+from __future__ import annotations
+
+from typing import Callable
+
+import tensorflow as tf
+
+from albert_tf import optimization
+
+
+def make_train_step(
+    *,
+    forward: Callable[[dict, tf.Tensor], dict],
+    model: tf.keras.Model,
+    optimizer: tf.keras.optimizers.Optimizer,
+    weights_fn: Callable[[dict], dict],
+    sums_fn: Callable[[dict, dict], dict],
+    loss_fn: Callable[[dict, dict], tf.Tensor],
+    seed: int,
+    max_grad_norm: float = 1.0,
+    gradient_accumulation_steps: int = 1,
+    jit_compile: bool = False,
+) -> Callable:
+    """Returns train_step(batch, stop) of one replica; all its values are global.
+
+    The means of the loss are over the global batch: replicas and micro-batches with fewer
+    predictions weigh less. A gradient that is not finite counts as 0, its batch not at all.
+
+    Args:
+      forward: (batch, dropout seed) -> model outputs.
+      model: whose variables are trained.
+      optimizer: it counts the steps.
+      weights_fn: batch -> the denominator of each objective, without the model.
+      sums_fn: (model outputs, batch) -> sums of each objective: losses.weighted_cross_entropy.
+      loss_fn: (sums, denominators of the global batch) -> this part's share of the loss.
+      seed: of dropout.
+      max_grad_norm: global norm to which the summed gradient is clipped.
+      gradient_accumulation_steps: micro-batches into which a replica's rows are cut: memory is
+        that of one, the result that of all.
+      jit_compile: whether XLA compiles the step.
+    """
+    micro_batches = gradient_accumulation_steps
+
+    def gradients_of(batch, dropout_seed, denominators):
+        with tf.GradientTape() as tape:
+            sums = sums_fn(forward(batch, dropout_seed), batch)
+            loss = loss_fn(sums, denominators)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        return sums, [tf.convert_to_tensor(gradient) for gradient in gradients]
+
+    def accumulate(batch, dropout_seed, denominators):
+        cut = {
+            name: tf.reshape(rows, [micro_batches, rows.shape[0] // micro_batches, *rows.shape[1:]])
+            for name, rows in batch.items()
+        }
+
+        def part(i):
+            micro_batch = {name: rows[i] for name, rows in cut.items()}
+            micro_seed = tf.random.experimental.stateless_fold_in(dropout_seed, i)
+            return gradients_of(micro_batch, micro_seed, denominators)
+
+        # A loop in the graph, of which one turn is in memory at a time.
+        return tf.while_loop(
+            lambda i, _: i < micro_batches,
+            lambda i, totals: (i + 1, tf.nest.map_structure(tf.add, totals, part(i))),
+            (tf.constant(1), part(tf.constant(0))),
+            parallel_iterations=1,
+        )[1]
+
+    @tf.function(jit_compile=jit_compile)
+    def train_step(batch, stop):
+        replica = tf.distribute.get_replica_context()
+        # A pure function of (seed, step, replica): a resumed run draws the same dropout.
+        dropout_seed = tf.random.experimental.stateless_fold_in([seed, 0], optimizer.iterations)
+        dropout_seed = tf.random.experimental.stateless_fold_in(
+            dropout_seed, replica.replica_id_in_sync_group
+        )
+        dropout_seed = tf.cast(dropout_seed, tf.int32)
+        # Hosts agree on when to stop: none may wait for a step that another does not take.
+        denominators, stop = replica.all_reduce(
+            tf.distribute.ReduceOp.SUM, (weights_fn(batch), tf.cast(stop, tf.float32))
+        )
+        compute = gradients_of if micro_batches == 1 else accumulate
+        sums, gradients = compute(batch, dropout_seed, denominators)
+        sums, gradients = replica.all_reduce(tf.distribute.ReduceOp.SUM, (sums, gradients))
+        gradients, norm = optimization.clip_by_global_norm(gradients, max_grad_norm)
+        finite = tf.math.is_finite(norm) & tf.math.is_finite(loss_fn(sums, denominators))
+        keep = tf.cast(finite, tf.float32)
+        optimizer.apply_gradients(
+            [
+                (tf.math.multiply_no_nan(gradient, keep), variable)
+                for gradient, variable in zip(gradients, model.trainable_variables)
+            ],
+            experimental_aggregate_gradients=False,
+        )
+        return {
+            "sums": tf.nest.map_structure(lambda x: tf.math.multiply_no_nan(x, keep), sums),
+            "gradient_norm": tf.math.multiply_no_nan(norm, keep),
+            "bad_batches": 1.0 - keep,
+            "stop": stop,
+        }
+
+    return train_step
+
+
+def make_step_loop(strategy: tf.distribute.Strategy, train_step: Callable, zero_sums: dict):
+    """Returns run_steps(iterator, num_steps, stop, allowed) -> totals of the steps that were taken.
+
+    It ends early after a step at whose begin a host's `stop` (a bool variable) was true, and after
+    more than `allowed` batches without a finite gradient. `totals`: `sums`, `gradient_norm` and
+    `bad_batches` added up, `seconds_waiting` for data, `steps` taken, and `bad_step`, the last one
+    in which the gradient was not finite, counted from 0 (-1: none).
+    """
+
+    def one_step(iterator, stop, after):
+        # In this order, so that what passes between is time in which the device had no data.
+        with tf.control_dependencies([after]):
+            asked = tf.timestamp()
+        with tf.control_dependencies([asked]):
+            batch = next(iterator)
+        local = strategy.experimental_local_results(batch)[0]
+        with tf.control_dependencies(tf.nest.flatten(local)):
+            seconds_waiting = tf.cast(tf.timestamp() - asked, tf.float32)
+        values = strategy.run(train_step, (batch, stop))
+        # Every replica holds the global value: the mean takes it as it is.
+        values = tf.nest.map_structure(
+            lambda value: strategy.reduce(tf.distribute.ReduceOp.MEAN, value, axis=None), values
+        )
+        return {**values, "seconds_waiting": seconds_waiting}
+
+    @tf.function
+    def run_steps(iterator, num_steps, stop, allowed):
+        totals = {
+            "sums": zero_sums,
+            "gradient_norm": tf.zeros([]),
+            "bad_batches": tf.zeros([]),
+            "stop": tf.zeros([]),
+            "seconds_waiting": tf.zeros([]),
+        }
+        steps, bad_step = tf.constant(0), tf.constant(-1)
+        while steps < num_steps and totals["bad_batches"] <= allowed and totals["stop"] == 0.0:
+            values = one_step(iterator, stop.read_value(), totals["gradient_norm"])
+            bad_step = tf.where(values["bad_batches"] > 0, steps, bad_step)
+            totals = tf.nest.map_structure(tf.add, totals, values)
+            steps += 1
+        return {**totals, "steps": steps, "bad_step": bad_step}
+
+    return run_steps

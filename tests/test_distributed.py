@@ -1,0 +1,139 @@
+"""One run on one device, on several, and on several machines: the same losses, and lost workers."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import socket
+import time
+
+import numpy as np
+import pytest
+
+from tests.jobs import NUM_STEPS, pretrain_flags, run, start, weights
+
+# What a sum over two workers may differ by, in another order of its terms.
+TOLERANCE = 1e-5
+
+
+@pytest.fixture(scope="module")
+def config(work):
+    """The config of the runs, without dropout: replicas would draw different masks."""
+    values = json.loads((work / "config.json").read_text())
+    path = work / "without_dropout.json"
+    path.write_text(json.dumps({**values, "hidden_dropout_prob": 0.0}))
+    return path
+
+
+def flags(work, config, model_dir, *more):
+    return [*pretrain_flags(work, model_dir), f"--albert_config={config}", *more]
+
+
+def start_workers(*job):
+    """Starts two processes that find each other on loopback."""
+    sockets = [socket.socket() for _ in range(2)]
+    for one in sockets:
+        one.bind(("127.0.0.1", 0))
+    workers = [f"127.0.0.1:{one.getsockname()[1]}" for one in sockets]
+    for one in sockets:
+        one.close()
+    return [
+        start(
+            "pipelines.pretrain",
+            *job,
+            "--strategy=multi_worker",
+            env={
+                "TF_CONFIG": json.dumps(
+                    {"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}}
+                ),
+                "CUDA_VISIBLE_DEVICES": "-1",
+            },
+        )
+        for index in range(2)
+    ]
+
+
+def finish(processes, timeout=300):
+    for process in processes:
+        out, err = process.communicate(timeout=timeout)
+        assert process.returncode == 0, f"{out}\n{err}"
+
+
+def losses(model_dir):
+    entries = map(json.loads, (model_dir / "metrics.jsonl").read_text().splitlines())
+    names = ("masked_lm_loss", "sentence_order_loss", "masked_lm_accuracy", "gradient_norm")
+    return {entry["step"]: [entry[name] for name in names] for entry in entries}
+
+
+@pytest.fixture(scope="module")
+def one_device(work, config):
+    """The run that all others have to equal."""
+    run("pipelines.pretrain", *flags(work, config, work / "one_device", "--eval_steps=10"))
+    return work / "one_device"
+
+
+def assert_same_run(model_dir, one_device):
+    ours, theirs = losses(model_dir), losses(one_device)
+    assert list(ours) == list(theirs) == list(range(2, NUM_STEPS + 1, 2))
+    for step, values in ours.items():
+        assert values == pytest.approx(theirs[step], rel=TOLERANCE), step
+
+
+def test_two_workers_equal_one_device(work, config, one_device):
+    finish(start_workers(*flags(work, config, work / "two_workers", "--eval_steps=10")))
+    assert_same_run(work / "two_workers", one_device)
+    evaluated = [
+        [
+            entry["heldout_masked_lm_loss"]
+            for entry in map(json.loads, (directory / "metrics.jsonl").open())
+            if "heldout_masked_lm_loss" in entry
+        ]
+        for directory in (work / "two_workers", one_device)
+    ]
+    assert len(evaluated[0]) == 3
+    assert evaluated[0] == pytest.approx(evaluated[1], rel=TOLERANCE)
+
+
+def test_sigterm_to_one_worker_stops_both_at_one_step(work, config, one_device):
+    job = flags(work, config, work / "stopped", "--num_train_steps=30000")
+    processes = start_workers(*job)
+    wait_for_entries(work / "stopped", 4, processes)
+    processes[1].send_signal(signal.SIGTERM)
+    for process in processes:
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == 128 + signal.SIGTERM, f"{out}\n{err}"
+    last = max(losses(work / "stopped"))
+    assert (work / "stopped" / "checkpoints" / f"ckpt-{last}.index").exists()
+
+
+def wait_for_entries(model_dir, count, processes, timeout=180):
+    metrics = model_dir / "metrics.jsonl"
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline and all(process.poll() is None for process in processes):
+        if metrics.exists() and metrics.read_text().count("\n") >= count:
+            return
+        time.sleep(0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lost", [[0], [1], [0, 1]], ids=["chief", "worker", "both"])
+def test_lost_workers_and_the_same_command_again(work, config, one_device, lost):
+    name = f"lost_{len(lost)}{lost[0]}"
+    job = flags(work, config, work / name)
+    rng = random.Random(name)
+    processes = start_workers(*job)
+    wait_for_entries(work / name, rng.randint(3, 12), processes)
+    for index in lost:
+        processes[index].send_signal(signal.SIGKILL)
+    for index, process in enumerate(processes):
+        out, err = process.communicate(timeout=300)
+        if index not in lost:  # it cannot go on alone, and says so
+            assert process.returncode == 2, f"{out}\n{err}"
+            assert "lost" in err.splitlines()[-1] and "Traceback" not in err
+    finish(start_workers(*job))
+    assert_same_run(work / name, one_device)
+    ours, theirs = weights(work / name), weights(one_device)
+    for variable, value in ours.items():
+        if "key/bias" not in variable:
+            np.testing.assert_allclose(value, theirs[variable], atol=1e-4, err_msg=variable)
