@@ -1,12 +1,18 @@
 r"""Tokenizes a corpus once, into the segment records that pre-training reads.
 
-Input is UTF-8 text: one sentence per line, a blank line between documents; .gz files too. Every
-piece of text is kept: a sentence that does not fit into a segment goes on in the next one. Masks
-and sentence order are drawn later, anew at every epoch. A share of the documents is held out.
+Input is UTF-8 text, --input_format says how documents lie in it; by default one sentence per line,
+a blank line between documents. .gz, .bz2, .xz and .zst files are decompressed. Every piece of text
+is kept: a sentence that does not fit into a segment goes on in the next one. Masks and sentence
+order are drawn later, anew at every epoch. A share of the documents is held out.
+--remove_duplicates leaves out documents whose letters and digits are those of an earlier one.
 
-The work is cut into byte ranges, each of which becomes a pair of shards. The records depend on text
-and settings alone, not on the number of workers. The same command goes on after a crash and does
-no range twice. manifest.json, written last, says what there is.
+The work is cut into byte ranges, each of which becomes a pair of shards, or more if it is a big
+compressed file. The records depend on text and settings alone, not on the number of workers. The
+same command goes on after a crash and does no range twice. manifest.json, written last, says what
+there is.
+
+--format=reference draws masked examples from the segments, in the format of the reference's own
+create_pretraining_data.py, for other code that reads those; the segments lie beside, in segments/.
 
 Examples:
   python -m pipelines.create_pretraining_data --input_file='corpus/*.txt' \
@@ -18,15 +24,13 @@ Examples:
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import hashlib
 import json
 import os
 import shlex
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import tensorflow as tf
 from absl import flags
@@ -34,18 +38,35 @@ from absl import flags
 import albert_tf
 from albert_tf import files, program
 from albert_tf.tokenization import AlbertTokenizer
-from pipelines.data import beam_job, corpus
-from pipelines.data.records import MANIFEST_FILE, SPLITS, Manifest, Shard, Split
+from pipelines.data import beam_job, corpus, duplicates, reference_job
+from pipelines.data.examples import ExampleOptions, define_example_flags, options_from
+from pipelines.data.records import (
+    MANIFEST_FILE,
+    SPLITS,
+    Manifest,
+    ReferenceManifest,
+    SegmentManifest,
+    Shard,
+    Split,
+)
 from pipelines.data.segments import NUM_SPECIAL_PIECES
 from pipelines.data.shard_writer import (
-    ERROR_FILE,
+    COUNTS,
     UNITS_DIR,
     Settings,
     Unit,
-    write_unit_or_error,
+    hash_unit,
+    write_unit,
 )
+from pipelines.data.text_files import is_compressed
+from pipelines.data.unit_job import (
+    remove_leftovers,
+    remove_partial_files,
+    run_units,
+    unit_progress,
+)
+from pipelines.data.vocabulary_settings import letter_case
 from pipelines.training.checkpointing import RUN_FILE, claim
-from pipelines.training.progress import Progress
 
 FLAGS = flags.FLAGS
 
@@ -57,13 +78,27 @@ _SAMPLE_SENTENCES = 1000
 
 def define_flags() -> None:
     """Defines the flags; not at import, as programs share the names of flags."""
-    flags.DEFINE_string(
-        "input_file", None, "Text files: globs or paths, comma between.", required=True
-    )
+    corpus.define_flags()
     flags.DEFINE_string("output_dir", None, "Where the records go.", required=True)
     flags.DEFINE_string("spm_model_file", None, "The SentencePiece model.", required=True)
-    flags.DEFINE_bool("do_lower_case", True, "Lower-case the text.")
+    flags.DEFINE_bool(
+        "do_lower_case", None, "Lower-case the text. Default: as the vocabulary was trained."
+    )
     flags.DEFINE_integer("max_seq_length", 512, "Longest example, in pieces.", lower_bound=8)
+    flags.DEFINE_enum(
+        "format",
+        "segments",
+        ["segments", "reference"],
+        "segments: masks are drawn in training; reference: masked examples as the reference's.",
+    )
+    flags.DEFINE_integer(
+        "dupe_factor",
+        10,
+        "With --format=reference: masked copies of each training segment. The reference's 40 take "
+        "four times the room; its users found 10 to do.",
+        lower_bound=1,
+    )
+    define_example_flags()
     flags.DEFINE_float(
         "short_seq_prob",
         0.1,
@@ -82,10 +117,15 @@ def define_flags() -> None:
         "random_seed", 12345, "Draws the short segments and the held-out documents."
     )
     flags.DEFINE_integer(
-        "shard_bytes", 64_000_000, "Bytes of text per shard; a .gz file is one.", lower_bound=1
+        "shard_bytes",
+        64_000_000,
+        "Bytes of text that one worker does at a time; a compressed file is done as a whole.",
+        lower_bound=1,
     )
-    flags.DEFINE_enum(
-        "on_decode_error", "error", ["error", "skip"], "What to do with a line that is not UTF-8."
+    flags.DEFINE_bool(
+        "remove_duplicates",
+        False,
+        "Leave out documents that differ from an earlier one in case, spacing, punctuation only.",
     )
     flags.DEFINE_string("runner", "DirectRunner", "The Beam runner; DirectRunner is this machine.")
     flags.DEFINE_integer(
@@ -99,17 +139,27 @@ def define_flags() -> None:
 def main(_) -> None:
     """Reads the flags."""
     beam_job.prepare_environment()
-    create_pretraining_data(
-        input_file=FLAGS.input_file,
-        output_dir=FLAGS.output_dir,
-        settings=Settings(
-            **{field.name: FLAGS[field.name].value for field in dataclasses.fields(Settings)}
-        ),
-        shard_bytes=FLAGS.shard_bytes,
-        runner=FLAGS.runner,
-        num_workers=FLAGS.num_workers or os.cpu_count() or 1,
-        beam_options=shlex.split(FLAGS.beam_options),
-    )
+    settings = {
+        f.name: FLAGS[f.name].value for f in dataclasses.fields(Settings) if f.name in FLAGS
+    }
+    settings["do_lower_case"] = letter_case(FLAGS.spm_model_file, FLAGS.do_lower_case)
+    settings["text_format"] = corpus.text_format_of(FLAGS)
+    with files.hold_directory(FLAGS.output_dir):
+        arguments = {
+            "input_file": FLAGS.input_file,
+            "output_dir": FLAGS.output_dir,
+            "settings": Settings(**settings),
+            "shard_bytes": FLAGS.shard_bytes,
+            "runner": FLAGS.runner,
+            "num_workers": FLAGS.num_workers or os.cpu_count() or 1,
+            "beam_options": shlex.split(FLAGS.beam_options),
+        }
+        if FLAGS.format == "segments":
+            create_pretraining_data(**arguments)
+            return
+        create_reference_examples(
+            options=options_from(FLAGS), dupe_factor=FLAGS.dupe_factor, **arguments
+        )
 
 
 def create_pretraining_data(
@@ -139,21 +189,61 @@ def create_pretraining_data(
         print(f"finished before: {_summary(manifest)} in {output_dir}")
         return manifest
     units = plan_units(sizes, shard_bytes)
-    _remove_leftovers(output_dir)
+    remove_leftovers(output_dir)
     _print_plan(sizes, units, settings, tokenizer)
-    done = _finished(units, output_dir)
-    if pending := [unit for unit in units if unit not in done]:
-        write = functools.partial(write_unit_or_error, settings=settings, output_dir=output_dir)
-        with _progress(units, output_dir):
-            beam_job.run(write, pending, runner, num_workers, beam_options)
-    error_file = os.path.join(output_dir, ERROR_FILE)
-    if tf.io.gfile.exists(error_file):
-        with tf.io.gfile.GFile(error_file) as file:
-            raise ValueError(file.read())
+    arguments = {"settings": settings, "output_dir": output_dir}
+
+    run = functools.partial(
+        run_units,
+        output_dir=output_dir,
+        runner=runner,
+        num_workers=num_workers,
+        beam_options=beam_options,
+    )
+    if settings.remove_duplicates and units:
+        with unit_progress("looking for duplicates", units, "hashes", output_dir) as pending:
+            run(functools.partial(hash_unit, **arguments), pending)
+        hash_files = [os.path.join(output_dir, unit.file("hashes")) for unit in units]
+        ranges = duplicates.hash_ranges(hash_files, os.path.join(output_dir, UNITS_DIR))
+        run(
+            functools.partial(duplicates.find_duplicates, hash_files=hash_files),
+            [hashes for hashes in ranges if not tf.io.gfile.exists(hashes.path)],
+        )
+        arguments["duplicates_files"] = [hashes.path for hashes in ranges]
+    with unit_progress("writing records", units, "json", output_dir) as pending:
+        run(functools.partial(write_unit, **arguments), pending)
     manifest = _collect(units, settings, tokenizer, output_dir)
     manifest.write(output_dir)
     print(f"{_summary(manifest)} in {output_dir}")
     return manifest
+
+
+def create_reference_examples(
+    *, output_dir: str, options: ExampleOptions, dupe_factor: int, settings: Settings, **arguments
+) -> ReferenceManifest:
+    """Writes segment records into OUTPUT_DIR/segments and, drawn from these, static examples.
+
+    Args:
+      dupe_factor: passes over the training segments, each with draws of its own.
+      settings, arguments: as of `create_pretraining_data`, for the segments.
+
+    Raises:
+      ValueError: as `create_pretraining_data` does.
+    """
+    claim(output_dir, {**dataclasses.asdict(options), "dupe_factor": dupe_factor})
+    segments = create_pretraining_data(
+        output_dir=os.path.join(output_dir, reference_job.SEGMENTS_DIR),
+        settings=settings,
+        **arguments,
+    )
+    return reference_job.draw_examples(
+        segments,
+        options,
+        dupe_factor,
+        settings.spm_model_file,
+        output_dir,
+        **{name: arguments[name] for name in ("runner", "num_workers", "beam_options")},
+    )
 
 
 def plan_units(sizes: dict[str, int], shard_bytes: int) -> list[Unit]:
@@ -161,7 +251,7 @@ def plan_units(sizes: dict[str, int], shard_bytes: int) -> list[Unit]:
     ranges = []
     for path, size in sizes.items():
         count = -(-size // shard_bytes)
-        if corpus.is_compressed(path):
+        if is_compressed(path):
             count = min(count, 1)
         bounds = [size * i // count for i in range(count + 1)] if count else []
         ranges.extend((path, begin, end) for begin, end in zip(bounds, bounds[1:]))
@@ -173,8 +263,8 @@ def _identity(
 ) -> dict:
     """Returns what a directory of records must have in common with the job that goes on with it."""
     identity = dataclasses.asdict(settings)
-    # What it changes comes to light at the first bad line: until then one may change one's mind.
-    del identity["on_decode_error"]
+    identity.update(settings.text_format.identity())
+    del identity["text_format"]
     identity["spm_model_file"] = f"SHA-256 {tokenizer.sha256[:16]}"
     listing = hashlib.sha256(json.dumps(sizes).encode()).hexdigest()
     identity["input_file"] = (
@@ -195,56 +285,7 @@ def _forget_if_nothing_is_done(output_dir: str) -> None:
         if not tf.io.gfile.glob(os.path.join(units_dir, "*.json")):
             tf.io.gfile.rmtree(units_dir)
             tf.io.gfile.remove(os.path.join(output_dir, RUN_FILE))
-            _remove_partial_files(output_dir)
-
-
-def _remove_partial_files(directory: str) -> None:
-    for name in tf.io.gfile.listdir(directory):
-        if ".partial-" in name:
-            tf.io.gfile.remove(os.path.join(directory, name))
-
-
-def _remove_leftovers(output_dir: str) -> None:
-    """Removes what runs that ended early left half done, and their error."""
-    tf.io.gfile.makedirs(os.path.join(output_dir, UNITS_DIR))
-    for directory in (output_dir, os.path.join(output_dir, UNITS_DIR)):
-        _remove_partial_files(directory)
-    error_file = os.path.join(output_dir, ERROR_FILE)
-    if tf.io.gfile.exists(error_file):
-        tf.io.gfile.remove(error_file)
-
-
-def _finished(units: Sequence[Unit], output_dir: str) -> set[Unit]:
-    names = set(tf.io.gfile.listdir(os.path.join(output_dir, UNITS_DIR)))
-    return {unit for unit in units if os.path.basename(unit.marker) in names}
-
-
-@contextlib.contextmanager
-def _progress(units: Sequence[Unit], output_dir: str) -> Iterator[None]:
-    """Reports, from a thread, how much of the text is in finished units: on any runner."""
-
-    def finished() -> tuple[int, str]:
-        done = _finished(units, output_dir)
-        detail = f"{len(done)} of {len(units)} shards"
-        return sum(unit.end - unit.begin for unit in done), detail
-
-    def watch() -> None:
-        while not stop.wait(1.0):
-            done, detail = finished()
-            if done < total:
-                progress.update(done, detail)
-
-    total = sum(unit.end - unit.begin for unit in units)
-    stop = threading.Event()
-    with Progress("writing records", total, done=finished()[0], unit="byte") as progress:
-        watcher = threading.Thread(target=watch, daemon=True)
-        watcher.start()
-        try:
-            yield
-        finally:
-            stop.set()
-            watcher.join()
-            progress.update(*finished())
+            remove_partial_files(output_dir)
 
 
 def _collect(
@@ -257,22 +298,19 @@ def _collect(
     """
     markers = []
     for unit in units:
-        with tf.io.gfile.GFile(os.path.join(output_dir, unit.marker)) as file:
+        with tf.io.gfile.GFile(os.path.join(output_dir, unit.file("json"))) as file:
             markers.append(json.loads(file.read()))
-    totals = {
-        name: sum(marker[name] for marker in markers)
-        for name in ("documents", "sentences", "pieces", "skipped_lines")
-    }
+    totals = {name: sum(marker[name] for marker in markers) for name in COUNTS}
     if not totals["pieces"]:
         raise ValueError(
-            f"--input_file: no text in it (lines that are not UTF-8: {totals['skipped_lines']}); "
-            "expected one sentence per line and a blank line between documents"
+            f"--input_file: no text in it (bad lines left out: {totals['skipped_lines']}); "
+            f"expected what --help says of --input_format={settings.text_format.input_format}"
         )
     shards = {
-        split: [Shard(**marker["shards"][split]) for marker in markers if split in marker["shards"]]
+        split: [Shard(**shard) for marker in markers for shard in marker["shards"][split]]
         for split in SPLITS
     }
-    return Manifest(
+    return SegmentManifest(
         max_seq_length=settings.max_seq_length,
         short_seq_prob=settings.short_seq_prob,
         heldout_fraction=settings.heldout_fraction,
@@ -292,12 +330,11 @@ def _print_plan(
     """Says in words what is about to be done, with an estimate from the first sentences."""
     pieces = examples = 0
     if units:
-        first = corpus.read_documents(units[0].source, on_decode_error=settings.on_decode_error)
+        first = corpus.read_documents(units[0].source, settings.text_format)
         sample = [text for _, (_, text) in zip(range(_SAMPLE_SENTENCES), first)]
         sample_bytes = sum(len(text.encode()) + 1 for text in sample)
         text_bytes = sum(
-            size * (_GZIP_RATIO if corpus.is_compressed(path) else 1)
-            for path, size in sizes.items()
+            size * (_GZIP_RATIO if is_compressed(path) else 1) for path, size in sizes.items()
         )
         pieces = sum(map(len, tokenizer.encode_batch(sample))) * text_bytes / max(sample_bytes, 1)
         longest = settings.max_seq_length - NUM_SPECIAL_PIECES
@@ -305,7 +342,7 @@ def _print_plan(
         examples = pieces / mean
     print(
         f"""records of segments of up to {settings.max_seq_length} pieces
-  text     {len(sizes):,} files, {sum(sizes.values()):,} bytes, in {len(units):,} shards
+  text     {len(sizes):,} files, {sum(sizes.values()):,} bytes, in {len(units):,} ranges
   records  about {examples:,.0f} or more, {pieces:,.0f} pieces, \
 {pieces * _BYTES_PER_PIECE / 1e6:,.1f} MB; {100 * settings.heldout_fraction:g} % of the \
 documents are held out""",
@@ -313,13 +350,14 @@ documents are held out""",
     )
 
 
-def _summary(manifest: Manifest) -> str:
+def _summary(manifest: SegmentManifest) -> str:
     splits = [f"{manifest.splits[name].examples:,} {name}" for name in SPLITS]
-    skipped = manifest.skipped_lines
+    skipped, repeated = manifest.skipped_lines, manifest.duplicate_documents
     return (
         f"{' and '.join(splits)} segments of {manifest.documents:,} documents, "
         f"{manifest.pieces:,} pieces"
-        + (f" ({skipped:,} lines that are not UTF-8 left out)" if skipped else "")
+        + (f" ({repeated:,} duplicates left out)" if repeated else "")
+        + (f" ({skipped:,} bad lines left out)" if skipped else "")
     )
 
 

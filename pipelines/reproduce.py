@@ -37,7 +37,8 @@ from albert_tf.config import AlbertConfig
 from albert_tf.flops import training_flops_per_example
 from albert_tf.models import AlbertForPreTraining
 from albert_tf.tokenization import AlbertTokenizer
-from pipelines.data.pretraining_dataset import ExampleOptions, evaluation_dataset
+from pipelines.data.examples import ExampleOptions
+from pipelines.data.pretraining_dataset import evaluation_dataset
 from pipelines.data.records import Manifest
 
 FLAGS = flags.FLAGS
@@ -317,10 +318,14 @@ def layers(
     model, model_dir = model_directory.load_for_pretraining(checkpoint)
     tokenizer = AlbertTokenizer.load(model_dir)
     max_seq_length = max_seq_length or manifest.max_seq_length
-    manifest.check(tokenizer, max_seq_length)
+    options = ExampleOptions(
+        max_seq_length=max_seq_length,
+        max_predictions_per_seq=manifest.max_predictions_per_seq,
+        seed=_MASK_SEED,
+    )
+    manifest.check(record_dir, tokenizer, options)
     if not manifest.splits["heldout"].examples:
         raise ValueError(f"{record_dir!r} holds no heldout records: its corpus is too small")
-    options = ExampleOptions(max_seq_length=max_seq_length, seed=_MASK_SEED)
     dataset = evaluation_dataset(record_dir, "heldout", options, tokenizer, batch_size)
 
     @tf.function

@@ -1,8 +1,9 @@
 """Trains the SentencePiece vocabulary of a new ALBERT on your own text.
 
-Input: UTF-8 text files (.gz too), one sentence per line, blank lines between documents. Output:
-PREFIX.model, PREFIX.vocab (the same for reading) and PREFIX.json (the settings). The text is
-prepared exactly as the tokenizer will prepare it. A finished vocabulary is not trained again.
+Input: UTF-8 text files as for pipelines.create_pretraining_data, by the same flags. Output:
+PREFIX.model, PREFIX.vocab (the same for reading) and PREFIX.json (the settings, which that program
+reads). The text is prepared exactly as the tokenizer will prepare it. A report says how the
+vocabulary fits lines that it was not trained on. A finished vocabulary is not trained again.
 
 Examples:
   python -m pipelines.train_vocab --input_file='corpus/*.txt' --output_prefix=vocabulary/30k
@@ -11,6 +12,7 @@ Examples:
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import os
@@ -20,7 +22,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import sentencepiece
 import tensorflow as tf
@@ -28,7 +30,8 @@ from absl import flags
 
 from albert_tf import files, program
 from albert_tf.tokenization import CLS, MASK, PAD, SEP, UNK, preprocess
-from pipelines.data import corpus
+from pipelines.data import corpus, vocabulary_report
+from pipelines.data.vocabulary_settings import settings_path
 from pipelines.training.progress import duration
 
 FLAGS = flags.FLAGS
@@ -36,7 +39,7 @@ FLAGS = flags.FLAGS
 
 def define_flags() -> None:
     """Defines the flags; not at import, as programs share the names of flags."""
-    flags.DEFINE_list("input_file", None, "Text files or globs.", required=True)
+    corpus.define_flags()
     flags.DEFINE_string("output_prefix", None, "Where PREFIX.model will be.", required=True)
     flags.DEFINE_integer("vocab_size", 30_000, "Number of pieces.", lower_bound=16)
     flags.DEFINE_enum("model_type", "unigram", ["unigram", "bpe"], "Kind of SentencePiece model.")
@@ -55,9 +58,6 @@ def define_flags() -> None:
     )
     flags.DEFINE_bool("do_lower_case", True, "Lower-case the text.")
     flags.DEFINE_bool("byte_fallback", False, "Spell unknown characters in bytes: no <unk>.")
-    flags.DEFINE_enum(
-        "on_decode_error", "error", ["error", "skip"], "What to do with broken lines."
-    )
 
 
 # Source: the reference's README, "SentencePiece": ids 0 to 12.
@@ -71,9 +71,17 @@ _SPECIAL_PIECES = {
     "control_symbols": [CLS, SEP, MASK],
     "user_defined_symbols": ["(", ")", '"', "-", ".", "–", "£", "€"],
 }
-# A longer line would be left out without a word; SentencePiece's own limit is 4,192 bytes.
-_MAX_SENTENCE_BYTES = 1 << 22
+# Longer lines are broken, at a space if there is one. SentencePiece leaves out lines of more than
+# 4,192 bytes, without a word; and its time grows with the square of their length: `x ` 100,000
+# times in one line takes 125 s.
+_MAX_LINE_CHARACTERS = 2000
+_LINE = re.compile(rf"\S.{{0,{_MAX_LINE_CHARACTERS - 1}}}(?!\S)|\S{{1,{_MAX_LINE_CHARACTERS}}}")
+_MAX_LINE_BYTES = 4 * _MAX_LINE_CHARACTERS
+# Lines to report on: every 100th, and so many of them drawn.
+_HELDOUT_EVERY = 100
 _SAMPLE_LINES = 20_000
+# With fewer than these the text is too small to spare any.
+_MIN_HELDOUT_LINES = 100
 _SECONDS_BETWEEN_LINES = 10
 
 
@@ -89,25 +97,34 @@ def main(_) -> None:
             "input_sentence_size": FLAGS.input_sentence_size,
             "do_lower_case": FLAGS.do_lower_case,
             "byte_fallback": FLAGS.byte_fallback,
-            "on_decode_error": FLAGS.on_decode_error,
         },
+        text_format=corpus.text_format_of(FLAGS),
     )
 
 
-def train_vocab(input_files: list[str], output_prefix: str, settings: dict) -> None:
+def train_vocab(
+    input_files: list[str],
+    output_prefix: str,
+    settings: dict,
+    text_format: corpus.TextFormat,
+) -> None:
     """Trains and writes a vocabulary, unless the same one is there already.
 
     Args:
       input_files: the text.
       output_prefix: PREFIX of the three files.
-      settings: the other flags by name.
+      settings: the flags of this program by name.
+      text_format: how documents lie in the text.
 
     Raises:
-      ValueError: if another vocabulary is there, the text is empty or not UTF-8, or the vocabulary
-        size does not fit the text.
+      ValueError: if another vocabulary is there, the text is empty or cannot be read, or the
+        vocabulary size does not fit the text.
     """
     sizes = {path: tf.io.gfile.stat(path).length for path in input_files}
-    provenance = {"settings": settings, "input_bytes": sizes}
+    provenance = {
+        "settings": {**settings, **dataclasses.asdict(text_format)},
+        "input_bytes": sizes,
+    }
     if _is_done(output_prefix, provenance):
         print(f"{output_prefix}.model is there already, made of the same text: nothing to do")
         return
@@ -117,15 +134,17 @@ def train_vocab(input_files: list[str], output_prefix: str, settings: dict) -> N
         f"file(s) of {sum(sizes.values()) / 1e6:,.1f} MB -> {output_prefix}.model",
         flush=True,
     )
-    text = _Text(input_files, settings)
+    text = _Text(input_files, settings, text_format)
     model = _train(text, settings)
     processor = sentencepiece.SentencePieceProcessor(model_proto=model)
     pieces = range(processor.vocab_size())
     listing = "".join(f"{processor.id_to_piece(i)}\t{processor.get_score(i):g}\n" for i in pieces)
     files.write_atomically(f"{output_prefix}.vocab", listing)
-    files.write_atomically(f"{output_prefix}.json", json.dumps(provenance, indent=1) + "\n")
+    settings_text = json.dumps(provenance, indent=1, ensure_ascii=False) + "\n"
+    files.write_atomically(settings_path(f"{output_prefix}.model"), settings_text)
     files.write_atomically(f"{output_prefix}.model", model)  # last: it says that all is done
-    print(report(processor, text.sample))
+    where = "held out of training" if text.heldout else "of the training text"
+    print(vocabulary_report.report(processor, text.heldout or text.first, where))
 
 
 def _is_done(output_prefix: str, provenance: dict) -> bool:
@@ -142,9 +161,9 @@ def _is_done(output_prefix: str, provenance: dict) -> bool:
         difference = "it was made of other input files"
     else:
         difference = "it was made with " + ", ".join(
-            f"--{name}={value}"
-            for name, value in found["settings"].items()
-            if value != provenance["settings"].get(name)
+            f"--{name}={found['settings'].get(name)}"
+            for name, value in provenance["settings"].items()
+            if value != found["settings"].get(name)
         )
     raise ValueError(
         f"{output_prefix}.model is there already, but {difference}: delete it or choose another "
@@ -153,38 +172,50 @@ def _is_done(output_prefix: str, provenance: dict) -> bool:
 
 
 class _Text:
-    """Iterates over the prepared sentences; keeps count of them, a sample, and what went wrong.
+    """Iterates over the prepared sentences; keeps count of them, some to report on, and errors.
 
     SentencePiece may turn an error raised in here into a RuntimeError: `error` keeps the true one.
     """
 
-    def __init__(self, input_files: list[str], settings: dict):
-        self._files, self._settings = input_files, settings
+    def __init__(self, input_files: list[str], settings: dict, text_format: corpus.TextFormat):
+        self._files, self._text_format = input_files, text_format
+        self._do_lower_case = settings["do_lower_case"]
         self.counts = Counter()
-        self.sample: list[str] = []
+        self.heldout: list[str] = []  # drawn from the sentences held out of training
+        self.first: list[str] = []  # the beginning of the text
         self.error: BaseException | None = None
         self.is_read = False
 
     def __iter__(self) -> Iterator[str]:
         rng = random.Random(0)
+        num_heldout = 0
         try:
-            for line in self._lines():
-                if text := preprocess(line, self._settings["do_lower_case"]):
-                    # Each sentence so far is in the sample with the same probability.
-                    if len(self.sample) < _SAMPLE_LINES:
-                        self.sample.append(text)
-                    elif (place := rng.randrange(self.counts["sentences"] + 1)) < _SAMPLE_LINES:
-                        self.sample[place] = text
-                    self.counts["sentences"] += 1
+            for number, text in enumerate(self._sentences()):
+                self.counts["sentences"] += 1
+                if len(self.first) < _MIN_HELDOUT_LINES:
+                    self.first.append(text)
+                if number % _HELDOUT_EVERY < _HELDOUT_EVERY - 1:
                     yield text
+                    continue
+                # Each so far is in the sample with the same probability.
+                if num_heldout < _SAMPLE_LINES:
+                    self.heldout.append(text)
+                elif (place := rng.randrange(num_heldout + 1)) < _SAMPLE_LINES:
+                    self.heldout[place] = text
+                num_heldout += 1
+            if num_heldout < _MIN_HELDOUT_LINES:
+                yield from self.heldout
+                self.heldout = []
         except BaseException as error:
             self.error = error
             raise
         self.is_read = True
 
-    def _lines(self) -> Iterator[str]:
+    def _sentences(self) -> Iterator[str]:
         for path in self._files:
-            yield from corpus.read_lines(path, self._settings["on_decode_error"], self.counts)
+            for sentence in corpus.read_documents(path, self._text_format, counts=self.counts):
+                text = preprocess(sentence.text, self._do_lower_case)
+                yield from (line[0] for line in _LINE.finditer(text))
 
 
 def _train(text: _Text, settings: dict) -> bytes:
@@ -198,7 +229,7 @@ def _train(text: _Text, settings: dict) -> bytes:
                 sentence_iterator=iter(text),
                 model_writer=model,
                 minloglevel=2,
-                max_sentence_length=_MAX_SENTENCE_BYTES,
+                max_sentence_length=_MAX_LINE_BYTES,
                 shuffle_input_sentence=True,  # draws with a seed of its own, always the same
                 **_SPECIAL_PIECES,
                 **{
@@ -232,7 +263,7 @@ def _train(text: _Text, settings: dict) -> bytes:
         print("\ninterrupted; nothing is written", file=sys.stderr, flush=True)
         os._exit(130)  # SentencePiece's own threads would abort an orderly exit
     if text.counts["skipped_lines"]:
-        print(f"left out {text.counts['skipped_lines']:,} lines that are not UTF-8")
+        print(f"left out {text.counts['skipped_lines']:,} bad lines")
     if text.error is not None:
         raise text.error
     if not text.counts["sentences"]:
@@ -257,34 +288,6 @@ def _explain(message: str) -> str:
             "pieces; raise --vocab_size or lower --character_coverage"
         )
     return f"SentencePiece could not train: {message}"
-
-
-def report(processor: sentencepiece.SentencePieceProcessor, sample: Iterable[str]) -> str:
-    """Returns a few lines on how a vocabulary fits prepared text."""
-    sample = list(sample)
-    num_words = sum(text.count(" ") + 1 for text in sample)
-    num_pieces, unknown = 0, Counter()
-    for text in sample:
-        ids = processor.encode(text)
-        num_pieces += len(ids)
-        if processor.unk_id() in ids:
-            pieces = processor.encode(text, out_type=str)
-            unknown.update(p for p, i in zip(pieces, ids) if i == processor.unk_id())
-    lines = [
-        f"{processor.vocab_size():,} pieces; on {len(sample):,} lines of the text: "
-        f"{num_pieces / num_words:.2f} pieces per word, "
-        f"{100 * sum(unknown.values()) / max(num_pieces, 1):.4f} % <unk>"
-    ]
-    if unknown:
-        most = ", ".join(f"{piece!r} {count:,}" for piece, count in unknown.most_common(8))
-        lines.append(f"most frequent among <unk>: {most}")
-    quotes = sum(count for piece, count in unknown.items() if set(piece) & set("“”‘’"))
-    if quotes > len(sample) / 100:
-        lines.append(
-            "hint: curly quotes are unknown to this vocabulary: write them straight (\" and ') in "
-            "the corpus, or raise --character_coverage"
-        )
-    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -13,10 +13,16 @@ from pathlib import Path
 from typing import Any
 
 # A process of DirectRunner: Beam's own start, but it says nothing (exceptions of our code come back
-# to this process all the same) and leaves at Ctrl-C.
+# to this process all the same) and leaves at Ctrl-C, and as soon as this process is gone: left to
+# Beam, it would for seconds write on beside a job that was started again.
 _WORKER_COMMAND = f"""exec {shlex.quote(sys.executable)} -c '
-import os, signal, sys
+import os, signal, sys, threading, time
 signal.signal(signal.SIGINT, lambda *_: os._exit(0))
+def leave_with(parent):
+    while os.getppid() == parent:
+        time.sleep(0.2)
+    os._exit(1)
+threading.Thread(target=leave_with, args=[os.getppid()], daemon=True).start()
 from apache_beam.runners.worker import sdk_worker_main
 sdk_worker_main.main(sys.argv)' 2>/dev/null"""
 
@@ -44,10 +50,12 @@ def run(
     Args:
       function: must be picklable, and may be called more than once with a unit.
       units: each the work of minutes at most; picklable.
-      runner: name of a Beam runner; "DirectRunner" is this machine.
+      runner: name of a Beam runner, or its class with module; "DirectRunner" is this machine.
       num_workers: processes of DirectRunner.
       beam_options: handed to Beam as they are.
     """
+    if not units:
+        return
     logging.disable(logging.WARNING)  # On import, Beam warns of packages we do without.
     import apache_beam as beam
     from apache_beam.options.pipeline_options import PipelineOptions
@@ -64,14 +72,16 @@ def run(
         options.append(f"--direct_num_workers={num_workers}")
         threading.excepthook = functools.partial(_on_thread_failure, threading.excepthook)
         logging.disable(logging.ERROR)  # Whatever goes wrong here comes as an exception too.
-    with beam.Pipeline(runner=runner, options=PipelineOptions(options)) as pipeline:
-        _ = (
-            pipeline
-            | "Units" >> beam.Create(units)
-            | "Spread" >> beam.Reshuffle()
-            | "Work" >> beam.Map(function)
-        )
-    logging.disable(logging.NOTSET)
+    try:
+        with beam.Pipeline(runner=runner, options=PipelineOptions(options)) as pipeline:
+            _ = (
+                pipeline
+                | "Units" >> beam.Create(units)
+                | "Spread" >> beam.Reshuffle()
+                | "Work" >> beam.Map(function)
+            )
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 def _on_thread_failure(default_hook: Callable, args: threading.ExceptHookArgs) -> None:

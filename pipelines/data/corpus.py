@@ -1,198 +1,252 @@
-"""Streaming readers of text: lines of a file, documents of a byte range; memory does not grow."""
+"""Documents of text files, in the forms that corpora come in, by byte ranges; all streaming."""
 
 from __future__ import annotations
 
-import gzip
-import zlib
+import dataclasses
+import importlib.metadata
+import itertools
+import json
+import operator
+import re
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
-import tensorflow as tf
+from absl import flags
 
-_BLOCK_BYTES = 1 << 20
-# A longer line is read in parts. Only its first bytes decide where the parts end, so the same line
-# gives the same parts wherever reading began.
-_MAX_LINE_BYTES = 1 << 20
+from pipelines.data.sentences import split_sentences
+from pipelines.data.text_files import decode_line, read_lines, refuse_line
 
-_UTF16_BOMS = (b"\xff\xfe", b"\xfe\xff")
+INPUT_FORMATS = ("sentences", "prose", "jsonl")
+
+# A JSON object has to be in memory as a whole.
+_MAX_JSON_BYTES = 64_000_000
+# How far to look back first for the blank lines before a range.
+_LOOK_BACK_BYTES = 1 << 12
+
+_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Sentence(NamedTuple):
-    """One sentence: a line that is not blank, without the white space around it."""
+    """One sentence, without the white space around it."""
 
-    document_offset: int  # byte of the file at which the first sentence of its document begins
+    document_offset: int  # byte of the file at which the first line of its document begins
     text: str
 
 
-def read_lines(
-    path: str, on_decode_error: str = "error", counts: Counter | None = None
-) -> Iterator[str]:
-    """Yields the lines of a UTF-8 text file without their ends, which are \\n, \\r\\n or \\r.
+@dataclass(frozen=True)
+class TextFormat:
+    """How documents lie in files; each is the flag of that name."""
 
-    A byte order mark is dropped. A line longer than 1 MB comes in parts, broken at a space.
+    input_format: str = "sentences"
+    document_blank_lines: int = 1
+    text_field: str = "text"
+    language: str = "en"
+    on_bad_line: str = "error"
 
-    Args:
-      path: any file tf.io.gfile reads; a name that ends in .gz is decompressed.
-      on_decode_error: "error", or "skip" to leave out lines that are not UTF-8.
-      counts: where given, its "skipped_lines" counts what was left out.
+    def identity(self) -> dict:
+        """Returns what the documents depend on, beside the files."""
+        identity = dataclasses.asdict(self)
+        # What it changes comes to light at the first bad line: until then you may change your mind.
+        del identity["on_bad_line"]
+        if self.input_format != "sentences":
+            identity["sentencex"] = importlib.metadata.version("sentencex")
+        return identity
 
-    Raises:
-      ValueError: for a line that is not UTF-8, UTF-16 text or a damaged .gz file.
-    """
-    for offset, line in _read_raw_lines(path, 0):
-        text = _decode(path, offset, line, on_decode_error, counts)
-        if text is not None:
-            yield text
+
+def define_flags() -> None:
+    """Defines the flags of every program that reads text."""
+    default = TextFormat()
+    flags.DEFINE_string(
+        "input_file", None, "Text files: globs or paths, comma between.", required=True
+    )
+    flags.DEFINE_enum(
+        "input_format",
+        default.input_format,
+        INPUT_FORMATS,
+        "sentences: one per line, a blank line between documents. prose: lines up to a blank one "
+        "are a paragraph, which is split into sentences. jsonl: a line is a JSON object, whose "
+        "--text_field is a document of prose.",
+    )
+    flags.DEFINE_integer(
+        "document_blank_lines",
+        default.document_blank_lines,
+        "Blank lines, or more, that end a document; where single ones divide paragraphs, say 2.",
+        lower_bound=1,
+    )
+    flags.DEFINE_string("text_field", default.text_field, "Field of the JSON objects.")
+    flags.DEFINE_string(
+        "language", default.language, "ISO code of the language, to split prose into sentences."
+    )
+    flags.DEFINE_enum(
+        "on_bad_line",
+        default.on_bad_line,
+        ["error", "skip"],
+        "What to do with a line that is not UTF-8 or not a JSON object with text.",
+    )
+
+
+def text_format_of(values: flags.FlagValues) -> TextFormat:
+    """Returns what the flags of `define_flags` say."""
+    return TextFormat(**{f.name: values[f.name].value for f in dataclasses.fields(TextFormat)})
 
 
 def read_documents(
     path: str,
+    text_format: TextFormat = TextFormat(),
     begin: int = 0,
     end: int | None = None,
-    on_decode_error: str = "error",
     counts: Counter | None = None,
 ) -> Iterator[Sentence]:
     """Yields the sentences of the documents that belong to a byte range of a file, in order.
 
-    Lines are sentences; blank lines, after str.strip(), separate documents. A document belongs to
-    the range in which the blank line before it begins, the first of a file to the range that
-    begins at 0: so ranges that share out the bytes of a file share out its documents, and nobody
-    has to look back further than one byte. Every document is read to its end, even past `end`.
+    A document belongs to the range in which the last of the blank lines before it begins, the first
+    of a file to the range that begins at 0; one of jsonl to the range in which its line begins. So
+    ranges that share out the bytes of a file share out its documents. Every document is read to
+    its end, even past `end`. Lines are blank after str.strip().
 
     Args:
-      path: as in `read_lines`. In a .gz file bytes are counted after decompression.
+      path: any file tf.io.gfile reads; see text_files.read_lines. In a compressed one bytes are
+        counted after decompression.
+      text_format: how documents lie in it.
       begin: first byte of the range.
       end: the byte after the last one; None for the end of the file.
-      on_decode_error: as in `read_lines`. A line left out does not end its document.
-      counts: as in `read_lines`.
+      counts: where given, its "skipped_lines" counts what was left out. A line left out does not
+        end its document.
 
     Raises:
-      ValueError: as `read_lines`.
+      ValueError: for a line that cannot be read, and as text_files.read_lines.
     """
     assert begin >= 0 and (end is None or begin < end), (begin, end)
+    if text_format.input_format == "jsonl":
+        yield from _read_json(path, text_format, begin, end, counts)
+        return
+    lines = _read_text(path, text_format, begin, end, counts)
+    if text_format.input_format == "sentences":
+        for offset, line in lines:
+            if text := line.strip():
+                yield Sentence(offset, text)
+        return
+    for offset, document in itertools.groupby(lines, key=operator.itemgetter(0)):
+        for text in split_sentences((line for _, line in document), text_format.language):
+            yield Sentence(offset, text)
+
+
+def _read_text(
+    path: str, text_format: TextFormat, begin: int, end: int | None, counts: Counter | None
+) -> Iterator[tuple[int, str]]:
+    """Yields (document offset, line with its end), blank lines inside of documents too."""
     document = None  # the offset of the document we are in
     is_ours = begin == 0
+    enough = text_format.document_blank_lines
+    blank_lines = _blank_lines_before(path, begin) if begin and enough > 1 else 0
     # One byte before the range tells whether a line begins with it: what is read from there up to
     # the first line end is no line of ours.
-    for offset, line in _read_raw_lines(path, max(begin - 1, 0)):
+    for offset, line in read_lines(path, max(begin - 1, 0)):
         if offset < begin:
             continue
         if is_ours:
-            text = _decode(path, offset, line, on_decode_error, counts)
+            text = decode_line(path, offset, line, text_format.on_bad_line, counts)
             if text is None:
+                blank_lines = 0
                 continue
         else:
             text = line.decode("utf-8", errors="replace")
-        text = text.strip()
-        if not text:
+        if text.strip():
+            blank_lines = 0
+            if is_ours:
+                if document is None:
+                    document = offset
+                yield document, text
+            continue
+        blank_lines += 1
+        if blank_lines >= enough:
             if end is not None and offset >= end:
                 return
             document, is_ours = None, True
-        elif is_ours:
-            if document is None:
-                document = offset
-            yield Sentence(document, text)
+        elif document is not None:
+            yield document, text
 
 
-def is_compressed(path: str) -> bool:
-    """Tells whether a file has to be decompressed: then it cannot be read in ranges."""
-    return path.endswith(".gz")
+def _blank_lines_before(path: str, begin: int) -> int:
+    """Returns how many blank lines end right at, or reach over, byte `begin` of a file."""
+    look_back = _LOOK_BACK_BYTES
+    while True:
+        start = max(begin - look_back, 0)
+        blank_lines, is_cut = 0, start > 0
+        for offset, line in read_lines(path, start):
+            if offset >= begin:
+                break
+            # The first bytes may be the rest of a character.
+            text = line.lstrip(bytes(range(0x80, 0xC0))) if is_cut else line
+            text = text.decode("utf-8", errors="replace")
+            if offset == 0:
+                text = text.removeprefix("\ufeff")
+            if text.strip():
+                blank_lines, start = 0, 0  # what comes before does not matter
+            elif not is_cut:
+                blank_lines += 1
+            is_cut = False
+        if start == 0:
+            return blank_lines
+        look_back *= 2
 
 
-def _decode(
-    path: str, offset: int, line: bytes, on_decode_error: str, counts: Counter | None
-) -> str | None:
-    """Returns the text of a line without its end, or None if it is to be left out."""
-    try:
-        text = line.decode("utf-8").rstrip("\r\n")
-    except UnicodeDecodeError as error:
-        if on_decode_error == "skip":
-            if counts is not None:
-                counts["skipped_lines"] += 1
-            return None
-        raise ValueError(
-            f"{path}:{_line_number(path, offset)}: byte 0x{line[error.start]:02X} is not UTF-8 "
-            f"({error.reason}); convert the file, for example with iconv, or pass "
-            "--on_decode_error=skip to leave such lines out"
-        ) from error
-    return text if offset else text.removeprefix("\ufeff")  # the byte order mark
+def _read_json(
+    path: str, text_format: TextFormat, begin: int, end: int | None, counts: Counter | None
+) -> Iterator[Sentence]:
+    def refuse(what: str) -> None:
+        remedy = f'expected {{"{text_format.text_field}": "..."}} (see --text_field)'
+        refuse_line(path, offset, what, remedy, text_format.on_bad_line, counts)
+
+    lines = read_lines(path, max(begin - 1, 0))
+    for offset, parts in itertools.groupby(lines, key=operator.itemgetter(0)):
+        if offset < begin:
+            continue
+        if end is not None and offset >= end:
+            return
+        line = bytearray()
+        for _, part in parts:
+            if len(line) <= _MAX_JSON_BYTES:
+                line += part
+        if len(line) > _MAX_JSON_BYTES:
+            refuse(f"a line of more than {_MAX_JSON_BYTES / 1e6:g} MB")
+            continue
+        decoded = decode_line(path, offset, line, text_format.on_bad_line, counts)
+        if decoded is None:
+            continue
+        try:
+            text = _json_text(decoded, text_format.text_field)
+        except ValueError as error:
+            refuse(str(error))
+            continue
+        lines_of_text = (match[0] for match in _LINE.finditer(text))
+        for sentence in split_sentences(lines_of_text, text_format.language):
+            yield Sentence(offset, sentence)
 
 
-def _line_number(path: str, offset: int) -> int:
-    """Returns the number, from 1, of the line that begins at `offset`."""
-    line_ends, position, after_cr = 0, 0, False
-    for block in _read_blocks(path, 0):
-        block = block[: offset - position]
-        position += len(block)
-        line_ends += block.count(b"\n") + block.count(b"\r") - block.count(b"\r\n")
-        line_ends -= after_cr and block.startswith(b"\n")
-        after_cr = block.endswith(b"\r")
-        if position == offset:
-            break
-    return line_ends + 1
-
-
-def _read_raw_lines(path: str, begin: int) -> Iterator[tuple[int, bytes]]:
-    """Yields (offset, line with its end), from `begin` as if a line began there.
-
-    The parts of a line longer than _MAX_LINE_BYTES all have the offset of that line.
-    """
-    offset, rest = begin, b""
-    used = 0  # bytes of the line at `offset` that have been yielded already
-    for block in _read_blocks(path, begin):
-        lines = (rest + block).splitlines(keepends=True)
-        # The last line may go on in the next block, and its "\r" may be half a "\r\n".
-        rest = b"" if lines[-1].endswith(b"\n") else lines.pop()
-        for line in lines:
-            size = len(line)
-            if size > _MAX_LINE_BYTES:
-                for part in _long_line_parts(line):
-                    yield offset, part
-                    line = line[len(part) :]
-            yield offset, line
-            offset += used + size
-            used = 0
-        for part in _long_line_parts(rest):
-            yield offset, part
-            rest = rest[len(part) :]
-            used += len(part)
-    if rest:
-        yield offset, rest
-
-
-def _long_line_parts(line: bytes) -> Iterator[bytes]:
-    """Yields the first parts of a line that is too long, up to a last one that is not."""
-    start, end = 0, len(line.rstrip(b"\r\n"))
-    while end - start > _MAX_LINE_BYTES:
-        stop = line.rfind(b" ", start, start + _MAX_LINE_BYTES) + 1
-        if not stop:
-            # No space: at least do not cut a character, whose later bytes are 0b10xxxxxx.
-            stop = start + _MAX_LINE_BYTES
-            stop -= next((i for i in range(4) if line[stop - i] & 0xC0 != 0x80), 0)
-        yield line[start:stop]
-        start = stop
-
-
-def _read_blocks(path: str, begin: int) -> Iterator[bytes]:
-    """Yields the bytes of a file from `begin` on.
+def _json_text(line: str, field: str) -> str:
+    """Returns the text of a JSON object; none if the line is blank.
 
     Raises:
-      ValueError: for UTF-16 text or a damaged .gz file.
+      ValueError: for anything else; it says what is wrong.
     """
-    with tf.io.gfile.GFile(path, "rb") as file:
-        stream = gzip.GzipFile(fileobj=file) if is_compressed(path) else file
-        try:
-            if stream.read(2) in _UTF16_BOMS:
-                raise ValueError(
-                    f"{path}: this is UTF-16 text; convert the file to UTF-8, for example with "
-                    "iconv -f UTF-16 -t UTF-8"
-                )
-            stream.seek(begin)
-            while block := stream.read(_BLOCK_BYTES):
-                yield block
-        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-            raise ValueError(
-                f"{path}: not a whole gzip file ({error}); if it is plain text, give it a name "
-                "without .gz"
-            ) from error
+    if not line.strip():
+        return ""
+    try:
+        value = json.loads(line.rstrip())
+    except json.JSONDecodeError as error:
+        what = error.msg.removesuffix(" at")
+        raise ValueError(f"not JSON ({what} at character {error.pos + 1})") from error
+    except (ValueError, RecursionError) as error:  # numbers of 5,000 digits, 1,000 brackets
+        raise ValueError(f"not JSON that can be read ({error})") from error
+    if not isinstance(value, dict):
+        raise ValueError("not a JSON object")
+    text = value.get(field)
+    if not isinstance(text, str):
+        found = "no" if field not in value else "something else than text as"
+        raise ValueError(f"{found} field {field!r} (it has {', '.join(map(repr, value))[:200]})")
+    # JSON can spell halves of characters, which are no text.
+    return _SURROGATE.sub("\ufffd", text)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-# Columns beyond max_predictions_per_seq in which words are looked for that fill the budget.
+# Pieces ranked beyond max_predictions_per_seq: room for the last span and for words that fill up.
 _MARGIN = 12
 
 
@@ -42,18 +43,19 @@ def mask_ngrams(
         lengths drawn 2, 1, 3: the words are tiled into spans, which a [SEP] cuts
         spans           0    0      0   1         2    2
         their draws     .7                .2        .4
-        in order        _fox (.2), _ran _off (.4), _the _quick ly (.7)
-        the first 3     _fox _ran _off
+        begin at        _fox (drawn), then _ran _off (.4), then _the _quick ly (.7)
+        3 pieces        _fox _ran _off
 
-    The spans are taken in random order until round(masked_lm_prob * length) pieces are (length with
-    [CLS] and [SEP]). The last one taken is cut to the words that fit, and what remains of the
-    budget is filled with the next words of one piece. Every piece taken becomes, by itself,
-    [MASK] (80 %), stays (10 %) or becomes any other piece (10 %).
+    The budget is round(masked_lm_prob * length) pieces, length with [CLS] and [SEP]. Spans are
+    taken whole, in random order, such that each piece has the same chance: see `_choose`. Every
+    piece taken becomes, by itself, [MASK] (80 %), stays (10 %) or becomes any ordinary piece
+    (10 %).
 
     Args:
       example: `input_word_ids`, `input_mask`, `input_type_ids`, int32 [b, L].
-      draws: uniform in [0, 1): `span_length`, `span_order` float32 [b, L + 1], `replace`,
-        `replacement` float32 [b, P].
+      draws: uniform in [0, 1): `span_length`, `span_order` float32 [b, L + 1] (no span is so far
+        to the right as the last column: that of `span_order` draws the piece to begin at),
+        `replace`, `replacement` float32 [b, P].
       max_predictions_per_seq: P.
       masked_lm_prob: share of the pieces to predict.
       ngram: longest span in words; n words have probability (1/n) / sum(1/k).
@@ -64,50 +66,17 @@ def mask_ngrams(
 
     Source: Lan et al. 2020, section 4.1; the reference's create_masked_lm_predictions.
     Deviation: the reference draws a span at every word and drops those that overlap a chosen one,
-    lets spans run across [SEP], glues a B that begins inside a word to A's last word, and
-    replaces by control pieces, too.
+    shortens or drops those that the budget has no room for, lets spans run across [SEP], glues a
+    B that begins inside a word to A's last word, and replaces by control pieces, too.
     """
-    ids, types = example["input_word_ids"], example["input_type_ids"]
+    ids = example["input_word_ids"]
     seq_len = ids.shape[1]
-    position = tf.range(seq_len)[tf.newaxis, :]
+    text = _tile(example, vocabulary.word_starts, draws["span_length"], ngram)
     length = tf.reduce_sum(example["input_mask"], axis=1, keepdims=True)
-    # The separators: the last piece, and the last of type 0.
-    first_sep = length - tf.reduce_sum(types, axis=1, keepdims=True) - 1
-    is_text = (position > 0) & (position < length - 1) & (position != first_sep)
-    # A and B each open a word, also where a chunk was cut inside one.
-    opens = (position == 1) | (position == first_sep + 1)
-    starts = is_text & (opens | tf.gather(tf.constant(vocabulary.word_starts), ids))
-    word = tf.cumsum(tf.cast(starts, tf.int32), axis=1) - 1
-
-    # Tile the words: span k ends before the word sum(lengths[:k + 1]).
-    shares = 1.0 / np.arange(1, ngram + 1)
-    bounds = tf.constant(np.cumsum(shares / shares.sum())[:-1], tf.float32)
-    span_lengths = 1 + tf.searchsorted(bounds, tf.reshape(draws["span_length"], [-1]), side="right")
-    span_ends = tf.cumsum(tf.reshape(span_lengths, tf.shape(draws["span_length"])), axis=1)
-    span = tf.searchsorted(span_ends, tf.maximum(word, 0), side="right") + types
-
-    # Pieces by (order of their span, position); top_k keeps equal ones in place.
-    order = tf.gather(draws["span_order"], span, batch_dims=1)
-    order = tf.where(is_text, order, 2.0)
-    num_ranked = min(max_predictions_per_seq + _MARGIN, seq_len)
-    order, ranked = tf.math.top_k(-order, num_ranked)
-    ranked_word = tf.where(order > -2.0, tf.gather(word, ranked, batch_dims=1), -1)
-
     budget = tf.cast(tf.round(masked_lm_prob * tf.cast(length, tf.float64)), tf.int32)
     budget = tf.minimum(tf.maximum(budget, 1), max_predictions_per_seq)
-    rank = tf.range(num_ranked)[tf.newaxis, :]
-    real = ranked_word >= 0
-    # A word cut by the budget has its last pieces at and beyond rank `budget`.
-    after = tf.pad(ranked_word, [[0, 0], [0, 1]], constant_values=-1)
-    cut_word = tf.gather(after, tf.minimum(budget, num_ranked), batch_dims=1)
-    taken = real & (rank < budget) & (ranked_word != cut_word)
-    # Words of one piece beyond: neither neighbour is of the same word.
-    before = tf.pad(ranked_word, [[0, 0], [1, 0]], constant_values=-1)[:, :-1]
-    alone = real & (ranked_word != before) & (ranked_word != after[:, 1:]) & (rank < num_ranked - 1)
-    candidates = alone & (rank >= budget)
-    missing = budget - tf.reduce_sum(tf.cast(taken, tf.int32), axis=1, keepdims=True)
-    filled = candidates & (tf.cumsum(tf.cast(candidates, tf.int32), axis=1) <= missing)
-    taken |= filled
+    num_ranked = min(max_predictions_per_seq + _MARGIN, seq_len)
+    taken, ranked = _choose(text, draws["span_order"], budget, num_ranked)
 
     # Ascending positions; what is not taken sorts behind and becomes padding.
     places = tf.sort(tf.where(taken, ranked, seq_len), axis=1)[:, :max_predictions_per_seq]
@@ -135,3 +104,121 @@ def mask_ngrams(
         "masked_lm_ids": labels,
         "masked_lm_weights": tf.cast(is_prediction, tf.float32),
     }
+
+
+class _Text(NamedTuple):
+    """The pieces that may be predicted, and their words and spans by number."""
+
+    is_text: tf.Tensor  # bool [b, L]
+    first_sep: tf.Tensor  # int32 [b, 1], where the first [SEP] is
+    word: tf.Tensor  # int32 [b, L]
+    span: tf.Tensor  # int32 [b, L]
+
+
+def _tile(
+    example: dict[str, tf.Tensor], word_starts: np.ndarray, draws: tf.Tensor, ngram: int
+) -> _Text:
+    """Cuts the text into words and the words into spans of drawn lengths."""
+    ids, types = example["input_word_ids"], example["input_type_ids"]
+    position = tf.range(ids.shape[1])[tf.newaxis, :]
+    length = tf.reduce_sum(example["input_mask"], axis=1, keepdims=True)
+    # The separators: the last piece, and the last of type 0.
+    first_sep = length - tf.reduce_sum(types, axis=1, keepdims=True) - 1
+    is_text = (position > 0) & (position < length - 1) & (position != first_sep)
+    # A and B each open a word, also where a chunk was cut inside one.
+    opens = (position == 1) | (position == first_sep + 1)
+    starts = is_text & (opens | tf.gather(tf.constant(word_starts), ids))
+    word = tf.cumsum(tf.cast(starts, tf.int32), axis=1) - 1
+
+    # Span k ends before the word sum(lengths[:k + 1]).
+    shares = 1.0 / np.arange(1, ngram + 1)
+    lengths = tf.ones_like(draws, tf.int32)
+    for bound in np.cumsum(shares / shares.sum())[:-1]:
+        lengths += tf.cast(draws >= bound, tf.int32)
+    ends = tf.cumsum(lengths, axis=1)
+    span = tf.searchsorted(ends, tf.maximum(word, 0), side="right")
+    # The parts of a span before and after a [SEP] are two.
+    return _Text(is_text, first_sep, word, span + types)
+
+
+def _choose(
+    text: _Text, draws: tf.Tensor, budget: tf.Tensor, num_ranked: int
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Chooses spans of `budget` pieces, so that each piece has the same chance.
+
+    Think of the spans as laid in a ring, in random order, and of a window of `budget` pieces that
+    begins at a random one of them. A span is taken if its first piece lies in the window: with
+    probability budget / pieces, whatever its length, words and place. The spans taken then have
+    `budget` pieces on average: what the last one has too much, or the first, begun before the
+    window, leaves over, is made up for by spans of one piece that are dropped or added, as often
+    the one as the other. Where there are too few of these, it is words of one piece: the last of
+    longer spans dropped, any others added. Where these are too few as well, as in a short text,
+    the last span is cut to the words that fit. If no word fits at all, a word is cut: every text
+    has a prediction.
+
+    A window that began at the head of a span would take long spans and words less often (by a
+    seventh, words of four pieces in 128).
+
+    Args:
+      draws: float32 [b, L + 1], the last column chooses where the window begins.
+      budget: int32 [b, 1].
+      num_ranked: K, how many pieces to consider.
+
+    Returns:
+      bool [b, K], which are taken, of the int32 [b, K] positions.
+    """
+    is_text, first_sep, word, span = text
+    position = tf.range(span.shape[1])[tf.newaxis, :]
+    count = _count(is_text)
+    number = tf.cast(draws[:, -1:] * tf.cast(count, tf.float32), tf.int32)
+    first = 1 + number + tf.cast(1 + number >= first_sep, tf.int32)
+    in_first = is_text & (span == tf.gather(span, first, batch_dims=1))
+    is_cut = tf.gather(in_first, first - 1, batch_dims=1)
+    left_over = tf.reduce_sum(tf.cast(in_first & (position >= first), tf.int32), 1, keepdims=True)
+    window = budget - tf.where(is_cut, left_over, 0)
+
+    # Pieces by (order of their span, position); top_k keeps equal ones in place.
+    order = tf.gather(draws, span, batch_dims=1)
+    order = tf.where(in_first, tf.where(is_cut, 1.0, -1.0), order)
+    order, ranked = tf.math.top_k(-tf.where(is_text, order, 2.0), num_ranked)
+    real = order > -2.0
+    rank = tf.range(num_ranked)[tf.newaxis, :]
+    words = tf.where(real, tf.gather(word, ranked, batch_dims=1), -1)
+    opens_word, closes_word = _runs(words)
+    opens_span, closes_span = _runs(tf.where(real, tf.gather(span, ranked, batch_dims=1), -1))
+    # Of the last rank the end is not known.
+    lone = real & opens_word & closes_word & (rank < num_ranked - 1)
+
+    # Whole spans; the end of one that is not ranked as a whole is far away.
+    beyond = opens_span & (rank >= window)
+    far = 2 * span.shape[1]
+    end = tf.reduce_min(tf.where(beyond, rank, far), axis=1, keepdims=True)
+    # What makes up for the difference: dropped before the end, or added from there on.
+    excess = end - budget
+    difference = tf.abs(excess)
+    small = lone & tf.where(excess > 0, closes_span & (rank < end), rank >= end)
+    whole = small & opens_span & closes_span
+    small = tf.where(_count(whole) >= difference, whole, small)
+    fits = _count(small) >= difference
+    changed = fits & small & (tf.cumsum(tf.cast(small, tf.int32), axis=1) <= difference)
+    # Else a word cut by the budget has its last pieces at and beyond rank `end`.
+    end = tf.where(fits, end, budget)
+    next_word = tf.gather(tf.pad(words, [[0, 0], [0, 1]], constant_values=-1), end, batch_dims=1)
+    taken = tf.math.logical_xor(real & (rank < end) & (words != next_word), changed)
+
+    missing = budget - _count(taken)
+    candidates = lone & (rank >= end)
+    taken |= candidates & (tf.cumsum(tf.cast(candidates, tf.int32), axis=1) <= missing)
+    taken |= real & (rank < budget) & ~tf.reduce_any(taken, axis=1, keepdims=True)
+    return taken, ranked
+
+
+def _runs(values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Tells where a run of equal numbers begins, and where one ends: bool [b, K] both."""
+    changes = values[:, 1:] != values[:, :-1]
+    opens = tf.pad(changes, [[0, 0], [1, 0]], constant_values=True)
+    return opens, tf.pad(changes, [[0, 0], [0, 1]], constant_values=True)
+
+
+def _count(flags: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_sum(tf.cast(flags, tf.int32), axis=1, keepdims=True)

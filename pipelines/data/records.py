@@ -1,7 +1,12 @@
-"""Segment records: what one record holds, and the manifest that says what a directory holds.
+"""What a record directory holds: its manifest, and what one segment record holds.
 
-A record directory holds `train-00003-of-00012.tfrecord` and `heldout-00003-of-00012.tfrecord`
-(uncompressed tf.train.Example) and `manifest.json`, which is written last. A record is one
+There are two formats: segment records, from which examples are drawn anew at every epoch, and the
+reference's static examples (see reference_examples.py). A manifest of either says what training
+has to know of the files.
+
+A directory of segment records holds `train-00003-of-00012.tfrecord` and
+`heldout-00003-of-00012.tfrecord` (uncompressed tf.train.Example) and `manifest.json`, which is
+written last. A record is one
 contiguous chunk of one document, tokenized once, unpadded, without special pieces:
 
   input_ids        int64 [n], 1 <= n <= max_seq_length - 3: pieces
@@ -18,11 +23,13 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import tensorflow as tf
 
 from albert_tf import files
 from albert_tf.tokenization import AlbertTokenizer
+from pipelines.data.examples import ExampleOptions
 
 MANIFEST_FILE = "manifest.json"
 SPLITS = ("train", "heldout")
@@ -53,16 +60,27 @@ def serialize_segment(
     return example.SerializeToString(deterministic=True)
 
 
+def parse_segments(records: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Returns the features of serialized records [b]; pieces and starts as ragged int32."""
+    segments = tf.io.parse_example(records, SEGMENT_FEATURES)
+    for name in ("input_ids", "sentence_starts"):
+        segments[name] = tf.cast(segments[name], tf.int32)
+    return segments
+
+
 @dataclass(frozen=True)
 class Shard:
-    """One file of records, made of the documents that belong to bytes [begin, end) of `source`."""
+    """One file of records, made of bytes [begin, end) of `source`.
 
-    file: str  # in the record directory
+    Of segment records these are the bytes at which their documents begin.
+    """
+
+    file: str  # in the record directory, or a path of its own
     source: str
     begin: int
     end: int
     examples: int
-    pieces: int
+    pieces: int  # of static examples: special pieces included
     bytes: int
     sha256: str
 
@@ -84,26 +102,19 @@ class Split:
         return sum(shard.pieces for shard in self.shards)
 
 
-@dataclass(frozen=True)
 class Manifest:
-    """What a record directory holds and how it was made. Its counts are over both splits."""
+    """What training has to know of a record directory, of whatever format."""
 
+    format: ClassVar[str]
     max_seq_length: int
-    short_seq_prob: float
-    heldout_fraction: float
-    seed: int
+    max_predictions_per_seq: int | None  # None: predictions are drawn in training
     vocab_sha256: str
     vocab_size: int
     do_lower_case: bool
-    code_version: str
-    documents: int
-    sentences: int
-    pieces: int
-    skipped_lines: int
     splits: dict[str, Split]
 
     @classmethod
-    def read(cls, record_dir: str) -> Manifest:
+    def read(cls, record_dir: str) -> SegmentManifest | ReferenceManifest:
         """Reads the manifest of a record directory.
 
         Raises:
@@ -113,23 +124,24 @@ class Manifest:
         if not tf.io.gfile.exists(path):
             raise ValueError(
                 f"no {MANIFEST_FILE} in {record_dir!r}: not a directory of finished records; "
-                "pipelines.create_pretraining_data writes it at its end"
+                "pipelines.create_pretraining_data writes it at its end, and "
+                "pipelines.index_records for records of the reference"
             )
         values = files.read_json(path)
+        formats = {kind.format: kind for kind in (SegmentManifest, ReferenceManifest)}
         try:
-            if values.pop("format") != "segments":
-                raise ValueError("not of format 'segments'")
+            kind = formats[values.pop("format")]
             splits = {
                 name: Split(tuple(Shard(**shard) for shard in values["splits"][name]["shards"]))
                 for name in SPLITS
             }
-            return cls(**{**values, "splits": splits})
+            return kind(**{**values, "splits": splits})
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise ValueError(f"{path}: not a manifest of segment records ({error})") from error
+            raise ValueError(f"{path}: not a manifest of records ({error})") from error
 
     def write(self, record_dir: str) -> None:
         """Writes manifest.json, which makes the records of the directory count."""
-        values = {"format": "segments", **dataclasses.asdict(self)}
+        values = {"format": self.format, **dataclasses.asdict(self)}
         values["splits"] = {
             name: {
                 "examples": split.examples,
@@ -145,32 +157,107 @@ class Manifest:
         """Returns the shards of "train" or "heldout"."""
         return list(self.splits[name].shards)
 
+    def paths(self, record_dir: str, split: str) -> list[str]:
+        """Returns where the shards of a split lie."""
+        return [
+            shard.file if "://" in shard.file else os.path.join(record_dir, shard.file)
+            for shard in self.splits[split].shards
+        ]
+
     def fingerprint(self) -> str:
         """Returns a hash of the records themselves, wherever they lie and came from."""
-        shards = [(name, shard.file, shard.sha256) for name in SPLITS for shard in self.split(name)]
+        shards = [
+            (name, os.path.basename(shard.file), shard.sha256)
+            for name in SPLITS
+            for shard in self.split(name)
+        ]
         return hashlib.sha256(json.dumps(shards).encode()).hexdigest()
 
-    def check(self, tokenizer: AlbertTokenizer, max_seq_length: int) -> None:
-        """Makes sure that the records suit a tokenizer and a length of examples.
+    def check(self, record_dir: str, tokenizer: AlbertTokenizer, options: ExampleOptions) -> None:
+        """Makes sure that the records suit a tokenizer and the examples to be made of them.
 
         Raises:
-          ValueError: if they were made with another vocabulary or letter case, or are longer.
+          ValueError: if they were made with another vocabulary or letter case, or do not fit.
         """
+        records = f"the records in {record_dir!r}"
         if tokenizer.sha256 != self.vocab_sha256:
             raise ValueError(
-                f"the records were made with another vocabulary (of {self.vocab_size} pieces, "
+                f"{records} were made with another vocabulary (of {self.vocab_size} pieces, "
                 f"SHA-256 {self.vocab_sha256[:12]}…) than the one given (of "
                 f"{tokenizer.vocab_size}, {tokenizer.sha256[:12]}…): give that one, or make "
                 "records anew with pipelines.create_pretraining_data"
             )
         if tokenizer.do_lower_case != self.do_lower_case:
             raise ValueError(
-                f"the records were made with do_lower_case={self.do_lower_case}, but the "
+                f"{records} were made with do_lower_case={self.do_lower_case}, but the "
                 f"tokenizer has do_lower_case={tokenizer.do_lower_case}"
             )
-        if self.max_seq_length > max_seq_length:
+        self._check_options(records, options)
+
+
+@dataclass(frozen=True)
+class SegmentManifest(Manifest):
+    """What a directory of segments holds and how it was made. Its counts are over both splits."""
+
+    format: ClassVar[str] = "segments"
+    max_predictions_per_seq: ClassVar[None] = None
+
+    max_seq_length: int
+    short_seq_prob: float
+    heldout_fraction: float
+    seed: int
+    vocab_sha256: str
+    vocab_size: int
+    do_lower_case: bool
+    code_version: str
+    documents: int
+    sentences: int
+    pieces: int
+    skipped_lines: int
+    splits: dict[str, Split]
+    duplicate_documents: int = 0  # left out, and in no other count
+
+    def _check_options(self, records: str, options: ExampleOptions) -> None:
+        if self.max_seq_length > options.max_seq_length:
             raise ValueError(
-                f"the records were made for max_seq_length {self.max_seq_length} and do not fit "
-                f"into {max_seq_length}: raise it, or make shorter records with "
+                f"{records} were made for max_seq_length {self.max_seq_length} and do not fit "
+                f"into {options.max_seq_length}: raise it, or make shorter records with "
                 "pipelines.create_pretraining_data"
+            )
+
+
+@dataclass(frozen=True)
+class ReferenceManifest(Manifest):
+    """What a set of static examples holds, the reference's own or ours.
+
+    Attributes:
+      sentence_objective: what next_sentence_labels tell.
+      drawn_with: how create_pretraining_data made them; empty for records of others.
+    """
+
+    format: ClassVar[str] = "reference"
+
+    max_seq_length: int
+    max_predictions_per_seq: int
+    sentence_objective: str
+    vocab_sha256: str
+    vocab_size: int
+    do_lower_case: bool
+    code_version: str
+    drawn_with: dict[str, Any]
+    splits: dict[str, Split]
+
+    def _check_options(self, records: str, options: ExampleOptions) -> None:
+        for name in ("max_seq_length", "max_predictions_per_seq"):
+            theirs, ours = getattr(self, name), getattr(options, name)
+            if theirs != ours:
+                raise ValueError(
+                    f"{records} are static examples of {name} {theirs}, not {ours}: "
+                    f"give --{name}={theirs}"
+                )
+        if options.sentence_objective not in (self.sentence_objective, "none"):
+            raise ValueError(
+                f"{records} are static examples with labels of sentence_objective "
+                f"{self.sentence_objective!r}, not {options.sentence_objective!r}: give "
+                f"--sentence_objective={self.sentence_objective}"
             )

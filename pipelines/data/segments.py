@@ -56,11 +56,12 @@ def split_document(
         if pieces and len(pieces) + len(sentence) > target:
             yield Segment(pieces, starts)
             target, pieces, starts = draw_target(), [], []
-        while len(sentence) > longest:
-            cut = _cut(sentence, longest, word_starts)
-            yield Segment(list(sentence[:cut]), [0])
-            sentence = sentence[cut:]
-        if sentence:
+        begin = 0
+        while len(sentence) - begin > longest:
+            cut = _cut(sentence[begin : begin + longest + 1], longest, word_starts)
+            yield Segment(list(sentence[begin : begin + cut]), [0])
+            begin += cut
+        if sentence := sentence[begin:]:
             starts.append(len(pieces))
             pieces.extend(sentence)
     if pieces:

@@ -52,10 +52,10 @@ def sentence_pair_examples(
     num_sentences = tf.cast(starts.row_lengths(), tf.int32)
     is_pair = num_sentences > 1
 
-    # Any of the sentences 1 .. m-1 opens the second part; a lone sentence is all first part.
+    # Any of the sentences 1 .. m-1 opens the second part; a lone sentence is all first part. A
+    # float32 below 1 times a whole number n is below n, after rounding too.
     num_splits = tf.maximum(num_sentences - 1, 1)
     chosen = 1 + tf.cast(split_draws * tf.cast(num_splits, tf.float32), tf.int32)
-    chosen = tf.minimum(chosen, num_splits)  # a draw next to 1 may round up
     index_of_start = tf.cast(starts.row_starts(), tf.int32) + tf.where(is_pair, chosen, 0)
     split = tf.where(is_pair, tf.gather(starts.flat_values, index_of_start), lengths)
 

@@ -25,10 +25,12 @@ from absl import flags
 
 from albert_tf import program
 from pipelines.data import pretraining_dataset as pipeline
+from pipelines.data.examples import ExampleOptions, example_draws
 from pipelines.data.masking import MaskingVocabulary, mask_ngrams
 from pipelines.data.records import (
     SEGMENT_FEATURES,
     Manifest,
+    SegmentManifest,
     Shard,
     Split,
     serialize_segment,
@@ -73,7 +75,7 @@ def main(_) -> None:
 
 def measure(seq_length: int, batch_size: int, examples: int, rounds: int, seconds: float) -> None:
     """Prints the figures of one length."""
-    options = pipeline.ExampleOptions(max_seq_length=seq_length)
+    options = ExampleOptions(max_seq_length=seq_length)
     with tempfile.TemporaryDirectory() as record_dir:
         write_records(record_dir, seq_length, examples)
         parts = make_parts(record_dir, options, batch_size)
@@ -108,20 +110,20 @@ def rate(part, batch_size: int, seconds: float) -> float:
     return batches * batch_size / (time.perf_counter() - started)
 
 
-def make_parts(record_dir: str, options: pipeline.ExampleOptions, batch_size: int) -> dict:
+def make_parts(record_dir: str, options: ExampleOptions, batch_size: int) -> dict:
     """Returns name -> function that makes one batch (of the part's own output)."""
     shards = Manifest.read(record_dir).split("train")
     files = [os.path.join(record_dir, shard.file) for shard in shards]
     raw = tf.data.TFRecordDataset(files).repeat().batch(batch_size, drop_remainder=True)
     records = next(iter(raw))
-    draws = pipeline._draws(options, batch_size, [options.seed, 0])
+    draws = example_draws(options, batch_size, [options.seed, 0])
     vocabulary = MaskingVocabulary(
         _TOKENIZER.mask_id, _TOKENIZER.word_starts(), _TOKENIZER.replacement_ids()
     )
 
     @tf.function
     def draw(step):
-        return pipeline._draws(options, batch_size, [tf.cast(options.seed, tf.int64), step])
+        return example_draws(options, batch_size, [tf.cast(options.seed, tf.int64), step])
 
     @tf.function
     def parse(records):
@@ -189,7 +191,7 @@ def write_records(record_dir: str, seq_length: int, examples: int) -> None:
                 count, pieces = count + 1, pieces + length
         size = os.path.getsize(path)
         shards.append(Shard(name, "random", 0, size, count, pieces, size, ""))
-    Manifest(
+    SegmentManifest(
         max_seq_length=seq_length,
         short_seq_prob=_SHORT_SHARE,
         heldout_fraction=0.0,

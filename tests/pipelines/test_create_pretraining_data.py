@@ -1,21 +1,19 @@
+import gzip
 import hashlib
-import json
 import os
-import signal
-import subprocess
-import sys
-import time
+import random
+import shutil
 from pathlib import Path
 
 import pytest
+import tensorflow as tf
 
 from pipelines import create_pretraining_data as job
 from pipelines.data import shard_writer
+from pipelines.data.corpus import TextFormat
 from pipelines.data.records import Manifest
 from pipelines.data.shard_writer import Settings
 from tests.conftest import make_text
-
-PROJECT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +39,7 @@ def create(texts, tiny_vocabulary, tmp_path):
             "short_seq_prob": 0.1,
             "heldout_fraction": 0.2,
             "random_seed": 12345,
-            "on_decode_error": "error",
+            "remove_duplicates": False,
             **changes,
         }
         return job.create_pretraining_data(
@@ -61,6 +59,10 @@ def contents(directory) -> dict[str, bytes]:
         for path in sorted(Path(directory).rglob("*"))
         if path.is_file()
     }
+
+
+def records(directory, manifest, split) -> bytes:
+    return b"".join((directory / shard.file).read_bytes() for shard in manifest.split(split))
 
 
 def test_manifest_says_what_there_is(create, tmp_path, capsys):
@@ -101,36 +103,97 @@ def test_goes_on_after_a_crash(create, tmp_path, monkeypatch):
     (records / f".train-{lost}.tfrecord.partial-123").write_bytes(b"half")
     (records / "units" / f".{lost}.json.partial-123").write_bytes(b"half")
     (records / "units" / "error.txt").write_text("the error of then")
-    done = []
-    write_unit = shard_writer.write_unit
-    monkeypatch.setattr(
-        shard_writer, "write_unit", lambda unit, *rest: (done.append(unit), write_unit(unit, *rest))
-    )
+    inodes = {path: path.stat().st_ino for path in records.rglob("[!.]*-of-*")}
     create()
     assert contents(records) == whole
-    assert [unit.name for unit in done] == [lost]
+    renewed = {path for path, inode in inodes.items() if path.stat().st_ino != inode}
+    assert [path.name for path in renewed] == [f"train-{lost}.tfrecord"]
 
 
-def test_records_do_not_depend_on_the_order_of_units(create, tmp_path, monkeypatch):
-    create("forward")
-    run = job.beam_job.run
-    monkeypatch.setattr(
-        job.beam_job, "run", lambda function, units, *rest: run(function, units[::-1], *rest)
-    )
-    create("backward")
-    assert contents(tmp_path / "forward") == contents(tmp_path / "backward")
+@pytest.mark.parametrize("remove_duplicates", [False, True])
+def test_records_do_not_depend_on_the_order_of_units(
+    create, texts, tmp_path, monkeypatch, remove_duplicates
+):
+    (tmp_path / "copies.txt").write_text((texts / "a.txt").read_text().upper(), encoding="utf-8")
+    options = {
+        "input_file": f"{texts}/*.txt,{tmp_path}/copies.txt",
+        "remove_duplicates": remove_duplicates,
+    }
+    create("in_order", **options)
+    run, rng = job.beam_job.run, random.Random(3)
+
+    def run_in_any_order(function, units, *rest):
+        run(function, rng.sample(units, len(units)), *rest)
+
+    monkeypatch.setattr(job.beam_job, "run", run_in_any_order)
+    for output in ("shuffled", "shuffled_again"):
+        create(output, **options)
+        assert contents(tmp_path / output) == contents(tmp_path / "in_order")
+
+
+def test_duplicates_are_left_out_of_both_splits(create, texts, tmp_path, capsys):
+    corpus = tmp_path / "corpus"
+    shutil.copytree(texts, corpus)
+    documents = (texts / "a.txt").read_text(encoding="utf-8").rstrip().split("\n\n")
+    near = [document + "\nOne more." for document in documents[:5]]
+    copies = [document.upper().replace(" ", " - ") for document in documents[::2]]
+    (corpus / "c.txt").write_text("\n\n".join(near + copies), encoding="utf-8")
+    shutil.copy(corpus / "b.txt", corpus / "d.txt")
+    manifest = create(input_file=f"{corpus}/*", remove_duplicates=True)
+    # Of 31 + 17 + (5 + 16) + 17 documents.
+    assert (manifest.documents, manifest.duplicate_documents) == (53, 33)
+    assert "53 documents" in capsys.readouterr().out
+    assert Manifest.read(str(tmp_path / "records")) == manifest
+
+    # What stays gives the records that it gives alone, in both splits.
+    (corpus / "c.txt").write_text("\n\n".join(near), encoding="utf-8")
+    (corpus / "d.txt").unlink()
+    alone = create("alone", input_file=f"{corpus}/*")
+    for split in ("train", "heldout"):
+        assert manifest.splits[split].examples > 20
+        assert records(tmp_path / "records", manifest, split) == (
+            records(tmp_path / "alone", alone, split)
+        )
+    assert (alone.documents, alone.duplicate_documents) == (53, 0)
 
 
 def test_the_size_of_shards_changes_no_record(create, tmp_path):
     few, many = create("few", shard_bytes=10**6), create("many", shard_bytes=999)
     assert len(many.split("train")) > len(few.split("train")) == 2
-
-    def records(output, manifest, split):
-        paths = [tmp_path / output / shard.file for shard in manifest.split(split)]
-        return b"".join(path.read_bytes() for path in paths)
-
     for split in ("train", "heldout"):
-        assert records("few", few, split) == records("many", many, split)
+        assert records(tmp_path / "few", few, split) == records(tmp_path / "many", many, split)
+
+
+def test_what_one_unit_holds_may_become_several_shards(create, texts, tmp_path, monkeypatch):
+    path = tmp_path / "a.txt.gz"
+    path.write_bytes(gzip.compress((texts / "a.txt").read_bytes()))
+    whole = create("whole", input_file=path)
+    monkeypatch.setattr(shard_writer, "_MAX_SHARD_BYTES", 7000)
+    parts = create("parts", input_file=path)
+    # The first has the name that the only one would have.
+    assert [shard.file for shard in whole.split("train")] == ["train-00000-of-00001.tfrecord"]
+    assert [shard.file for shard in parts.split("train")][:3] == [
+        "train-00000-of-00001.tfrecord",
+        "train-00000-of-00001-0001.tfrecord",
+        "train-00000-of-00001-0002.tfrecord",
+    ]
+    for split in ("train", "heldout"):
+        shards = parts.split(split)
+        assert records(tmp_path / "parts", parts, split) == (
+            records(tmp_path / "whole", whole, split)
+        )
+        # As much as fits: a record is smaller than 300 bytes.
+        assert all(6700 < shard.bytes <= 7000 for shard in shards[:-1])
+        for shard in shards:
+            path = tmp_path / "parts" / shard.file
+            assert hashlib.sha256(path.read_bytes()).hexdigest() == shard.sha256
+            assert path.stat().st_size == shard.bytes
+            assert sum(1 for _ in tf.data.TFRecordDataset(str(path))) == shard.examples
+    assert parts.splits["train"].pieces == whole.splits["train"].pieces
+    assert parts.splits["train"].examples == whole.splits["train"].examples
+    assert len(list((tmp_path / "parts").glob("*.tfrecord"))) == sum(
+        len(split.shards) for split in parts.splits.values()
+    )
 
 
 @pytest.mark.parametrize(
@@ -177,9 +240,9 @@ def test_refuses_missing_files(create):
 def test_skipping_may_be_decided_later(create, tmp_path):
     path = tmp_path / "x.txt"
     path.write_bytes(b"one\n\ntwo\n\xe9\nthree\n\nfour\n")
-    with pytest.raises(ValueError, match="--on_decode_error=skip"):
+    with pytest.raises(ValueError, match="--on_bad_line=skip"):
         create(input_file=path, shard_bytes=5)
-    manifest = create(input_file=path, shard_bytes=5, on_decode_error="skip")
+    manifest = create(input_file=path, shard_bytes=5, text_format=TextFormat(on_bad_line="skip"))
     assert (manifest.skipped_lines, manifest.documents, manifest.sentences) == (1, 3, 4)
 
 
@@ -193,66 +256,3 @@ def test_units_cover_files():
         ("d", 0, 10),
     ]
     assert [unit.name for unit in units][-1] == "00004-of-00005"
-
-
-def program_command(text, vocabulary, output, *more) -> list[str]:
-    return [
-        *(sys.executable, "-m", "pipelines.create_pretraining_data"),
-        *(f"--input_file={text}", f"--spm_model_file={vocabulary}", f"--output_dir={output}"),
-        *("--max_seq_length=41", "--shard_bytes=9000", "--heldout_fraction=0.2", *more),
-    ]
-
-
-def run_program(*arguments) -> subprocess.CompletedProcess:
-    command = program_command(*arguments)
-    return subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=300)
-
-
-@pytest.mark.slow
-def test_two_processes_write_the_same_bytes_as_one(create, texts, tiny_vocabulary, tmp_path):
-    create("one")
-    result = run_program(f"{texts}/*.txt", tiny_vocabulary, tmp_path / "two", "--num_workers=2")
-    assert result.returncode == 0, result.stderr
-    assert contents(tmp_path / "one") == contents(tmp_path / "two")
-
-
-@pytest.mark.slow
-def test_errors_in_processes_come_out_as_one_line(texts, tiny_vocabulary, tmp_path):
-    path = tmp_path / "x.txt"
-    path.write_bytes((texts / "a.txt").read_bytes() + b"\n\xe9\n")
-    line = path.read_bytes().count(b"\n")
-    output = tmp_path / "records"
-    result = run_program(path, tiny_vocabulary, output, "--num_workers=2")
-    assert result.returncode == 2
-    last = result.stderr.splitlines()[-1]
-    assert last.startswith(f"error: {path}:{line}: byte 0xE9 is not UTF-8"), result.stderr
-    assert "Traceback" not in result.stderr
-    assert not (output / "manifest.json").exists()
-    assert json.loads((output / "run.json").read_text())["max_seq_length"] == 41
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("victim", ["worker", "job"])
-def test_a_killed_job_ends_and_goes_on(create, tiny_vocabulary, tmp_path, victim):
-    path, output = tmp_path / "x.txt", tmp_path / "killed"
-    path.write_text(make_text(3000, seed=3), encoding="utf-8")
-    options = {"input_file": path, "shard_bytes": 3000}
-    command = program_command(
-        path, tiny_vocabulary, output, "--num_workers=2", "--shard_bytes=3000"
-    )
-    process = subprocess.Popen(command, cwd=PROJECT, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 120
-    while not list(output.glob("units/*.json")):
-        assert time.monotonic() < deadline and process.poll() is None
-        time.sleep(0.05)
-    children = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True)
-    os.kill(int(children.stdout.split()[0]) if victim == "worker" else process.pid, signal.SIGKILL)
-    error = process.communicate(timeout=60)[1]
-    if victim == "worker":
-        assert process.returncode == 2
-        assert error.splitlines()[-1].startswith("error: a worker process was killed")
-    assert not (output / "manifest.json").exists()
-    # The workers of a killed job notice at their next word to it: the last unit may be written yet.
-    time.sleep(3)
-    assert create("killed", **options) == create("whole", **options)
-    assert contents(tmp_path / "killed") == contents(tmp_path / "whole")

@@ -77,7 +77,6 @@ def records(tmp_path_factory, tiny_corpus, tiny_vocabulary) -> str:
             short_seq_prob=0.1,
             heldout_fraction=0.3,
             random_seed=12345,
-            on_decode_error="error",
         ),
         shard_bytes=9000,
         num_workers=1,

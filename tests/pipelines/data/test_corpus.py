@@ -1,21 +1,46 @@
+import bz2
 import gzip
 import itertools
+import json
+import lzma
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+import zstandard
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pipelines.data import corpus
-from pipelines.data.corpus import read_documents, read_lines
+from pipelines.data import corpus, text_files
+from pipelines.data.corpus import TextFormat, read_documents
+from pipelines.data.text_files import read_lines
+from tests.conftest import make_text
+
+COMPRESS = {
+    ".gz": gzip.compress,
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+    ".zst": zstandard.ZstdCompressor().compress,
+}
 
 
-def documents(path, begin=0, end=None, on_decode_error="error", counts=None):
+def documents(path, begin=0, end=None, counts=None, **text_format):
     """Returns (offset, sentences) of each document."""
-    sentences = read_documents(str(path), begin, end, on_decode_error, counts)
+    sentences = read_documents(str(path), TextFormat(**text_format), begin, end, counts)
     return [
         (offset, [sentence.text for sentence in group])
         for offset, group in itertools.groupby(sentences, key=lambda s: s.document_offset)
+    ]
+
+
+def lines(path) -> list[str]:
+    return [line.decode().rstrip("\r\n") for _, line in read_lines(str(path))]
+
+
+def in_ranges(path, size, range_bytes, **text_format):
+    return [
+        document
+        for begin in range(0, size, range_bytes)
+        for document in documents(path, begin, begin + range_bytes, **text_format)
     ]
 
 
@@ -23,44 +48,90 @@ def documents(path, begin=0, end=None, on_decode_error="error", counts=None):
 def test_reads_lines_whatever_their_ends(tmp_path, line_end):
     path = tmp_path / "text.txt"
     path.write_bytes(line_end.join([b"one", b"", b" two\x0b\xe2\x80\xa8still two ", b"three"]))
-    assert list(read_lines(str(path))) == ["one", "", " two\x0b\u2028still two ", "three"]
+    assert lines(path) == ["one", "", " two\x0b\u2028still two ", "three"]
 
 
 def test_line_ends_are_whole_at_the_end_of_a_block(tmp_path, monkeypatch):
     path = tmp_path / "text.txt"
     path.write_bytes(b"ab\r\ncd\r\r\nef\n\r\ngh")
     for block_bytes in range(1, 7):
-        monkeypatch.setattr(corpus, "_BLOCK_BYTES", block_bytes)
-        assert list(read_lines(str(path))) == ["ab", "cd", "", "ef", "", "gh"]
-        assert [corpus._line_number(str(path), at) for at in (0, 4, 7, 9, 12, 14)] == [*range(1, 7)]
+        monkeypatch.setattr(text_files, "_BLOCK_BYTES", block_bytes)
+        assert lines(path) == ["ab", "cd", "", "ef", "", "gh"]
+        numbers = [text_files._line_number(str(path), at) for at in (0, 4, 7, 9, 12, 14)]
+        assert numbers == [*range(1, 7)]
 
 
-def test_reads_gzip_and_drops_the_byte_order_mark(tmp_path):
-    text = "\ufeffeins\n\nzwölf\ufeff\n"
-    plain, packed = tmp_path / "text.txt", tmp_path / "text.gz"
-    plain.write_bytes(text.encode())
-    packed.write_bytes(gzip.compress(text.encode()))
-    for path in (plain, packed):
-        assert list(read_lines(str(path))) == ["eins", "", "zwölf\ufeff"]
+def test_drops_the_byte_order_mark(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_bytes("\ufeffeins\n\nzwölf\ufeff\n".encode())
+    assert documents(path) == [(0, ["eins"]), (9, ["zwölf\ufeff"])]
+
+
+@pytest.mark.parametrize("suffix", COMPRESS)
+class TestCompression:
+    def test_reads_all_members(self, tmp_path, suffix, monkeypatch):
+        compress = COMPRESS[suffix]
+        text = "\ufeffeins\n\nzwölf\ufeff\n"
+        path = tmp_path / f"text{suffix}"
+        path.write_bytes(compress(text.encode()))
         assert documents(path) == [(0, ["eins"]), (9, ["zwölf\ufeff"])]
+        path.write_bytes(b"".join(compress(text[i : i + 3].encode()) for i in range(0, 14, 3)))
+        for block_bytes in (1, 7, 5000):
+            monkeypatch.setattr(text_files, "_ZSTANDARD_BLOCK_BYTES", block_bytes)
+            monkeypatch.setattr(text_files, "_BLOCK_BYTES", block_bytes)
+            assert documents(path) == [(0, ["eins"]), (9, ["zwölf\ufeff"])]
+
+    def test_refuses_damaged_files(self, tmp_path, suffix):
+        whole = COMPRESS[suffix](make_text(40, seed=5).encode())
+        path = tmp_path / f"text{suffix}"
+        for content in (whole[:-9], whole[:200], b"plain text\n", whole + b"more"):
+            path.write_bytes(content)
+            if suffix == ".bz2" and content == whole + b"more":
+                documents(path)  # the library passes over what follows the last stream
+                continue
+            with pytest.raises(ValueError, match=rf"not a whole \w+ file .*without {suffix}") as e:
+                documents(path)
+            assert "\n" not in str(e.value)
+
+    def test_refuses_a_name_without_suffix(self, tmp_path, suffix):
+        path = tmp_path / "text.txt"
+        path.write_bytes(COMPRESS[suffix](b"text\n" * 99))
+        with pytest.raises(ValueError, match=rf"this is a \w+ file; .*ends in {suffix}"):
+            documents(path)
+
+    def test_utf16_inside(self, tmp_path, suffix):
+        path = tmp_path / f"text{suffix}"
+        path.write_bytes(COMPRESS[suffix]("text\n".encode("utf-16")))
+        with pytest.raises(ValueError, match="this is UTF-16 text"):
+            documents(path)
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "message"),
+    ("content", "message"),
     [
-        ("a.txt", "text\n".encode("utf-16"), "UTF-16 text; convert the file to UTF-8"),
-        ("b.gz", b"plain text", "not a whole gzip file"),
-        ("c.gz", gzip.compress(b"text " * 999)[:-9], "not a whole gzip file"),
-        ("d.txt", b"good\r\n\r\nbad \xe9\n", r"d.txt:3: byte 0xE9 is not UTF-8 .*on_decode_error"),
+        ("text\n".encode("utf-16"), "UTF-16 text; convert the file to UTF-8"),
+        ("text\n".encode("utf-16-le"), "UTF-16 text"),
+        ("Grüße\r\n".encode("utf-16-be"), "UTF-16 text"),
+        ("Ну вот и всё, друзья мои.\n".encode("utf-16-le"), "UTF-16 text"),
+        (b"good\r\n\r\nbad \xe9\n", r"x.txt:3: byte 0xE9 is not UTF-8 .*on_bad_line=skip"),
     ],
 )
-def test_names_what_it_cannot_read(tmp_path, name, content, message):
-    path = tmp_path / name
+@pytest.mark.parametrize("input_format", corpus.INPUT_FORMATS[:2])
+def test_names_what_it_cannot_read(tmp_path, input_format, content, message):
+    path = tmp_path / "x.txt"
     path.write_bytes(content)
-    for read in (read_lines, read_documents):
-        with pytest.raises(ValueError, match=message) as error:
-            list(read(str(path)))
-        assert "\n" not in str(error.value)
+    with pytest.raises(ValueError, match=message) as error:
+        documents(path, input_format=input_format)
+    assert "\n" not in str(error.value)
+
+
+def test_nuls_are_text(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_bytes(b"Hello\0world.\n\0\0\0\nAfter NULs.\n\nNext\0 doc.\n")
+    assert documents(path) == [
+        (0, ["Hello\0world.", "\0\0\0", "After NULs."]),
+        (30, ["Next\0 doc."]),
+    ]
 
 
 def test_line_numbers_are_of_the_file_in_a_range_too(tmp_path):
@@ -76,14 +147,9 @@ def test_skips_and_counts_lines_once_over_all_ranges(tmp_path):
     path.write_bytes(b"\xff\none\n\xc3\ntwo\n\n\xe9\n\nthree\n")
     for step in range(1, 25):
         counts = Counter()
-        found = [
-            document
-            for begin in range(0, 24, step)
-            for document in documents(path, begin, begin + step, "skip", counts)
-        ]
+        found = in_ranges(path, 24, step, on_bad_line="skip", counts=counts)
         assert found == [(2, ["one", "two"]), (16, ["three"])]
         assert counts == {"skipped_lines": 3}
-    assert list(read_lines(str(path), "skip")) == ["one", "two", "", "", "three"]
 
 
 def test_blank_is_what_python_strips(tmp_path):
@@ -93,7 +159,7 @@ def test_blank_is_what_python_strips(tmp_path):
 
 
 def test_breaks_long_lines_between_words_and_characters(tmp_path, monkeypatch):
-    monkeypatch.setattr(corpus, "_MAX_LINE_BYTES", 7)
+    monkeypatch.setattr(text_files, "_MAX_LINE_BYTES", 7)
     path = tmp_path / "text.txt"
     for text, parts in (
         ("ab cd ef gh\nx", ["ab cd ", "ef gh", "x"]),
@@ -102,50 +168,128 @@ def test_breaks_long_lines_between_words_and_characters(tmp_path, monkeypatch):
     ):
         path.write_bytes(text.encode())
         for block_bytes in range(1, 16):
-            monkeypatch.setattr(corpus, "_BLOCK_BYTES", block_bytes)
-            assert list(read_lines(str(path))) == parts
+            monkeypatch.setattr(text_files, "_BLOCK_BYTES", block_bytes)
+            assert lines(path) == parts
 
 
 line = st.sampled_from(
-    ["", " ", "\u3000", "a", "sentence", "two words", "é", "a long line of words"]
+    ["", " ", "\u3000", "a", "sentence", "two words.", "é", "a long line of words", "Mr. B. A"]
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
-    lines=st.lists(st.tuples(line, st.sampled_from(["\n", "\r\n", "\r"])), max_size=20),
+    content=st.lists(st.tuples(line, st.sampled_from(["\n", "\r\n", "\r"])), max_size=20),
     range_bytes=st.integers(1, 40),
     block_bytes=st.integers(1, 20),
+    input_format=st.sampled_from(["sentences", "prose"]),
+    blank_lines=st.integers(1, 3),
 )
-def test_ranges_share_out_the_documents(tmp_path_factory, lines, range_bytes, block_bytes):
+# Blank lines before the range, in it, over its end.
+@example([("a", "\n"), *[("", "\r\n")] * 3, ("a", "\n")], 5, 20, "prose", 3)
+@example([("a", "\n"), *[("\u3000", "\n")] * 3, ("a", "\n")], 4, 20, "prose", 3)
+@example([("a", "\n"), *[("\u3000", "\n")] * 2, ("a", "\n")], 6, 20, "prose", 2)
+@example([("a", "\n"), ("a long line of words", "\n"), ("", "\n"), ("a", "")], 9, 20, "prose", 2)
+def test_ranges_share_out_the_documents(
+    tmp_path_factory, content, range_bytes, block_bytes, input_format, blank_lines
+):
     path = tmp_path_factory.mktemp("ranges") / "text.txt"
-    content = "".join(itertools.chain(*lines)).encode()
+    content = "".join(itertools.chain(*content)).encode()
     path.write_bytes(content)
+    text_format = {"input_format": input_format, "document_blank_lines": blank_lines}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(corpus, "_MAX_LINE_BYTES", 13)
-        whole = documents(path)
-        patch.setattr(corpus, "_BLOCK_BYTES", block_bytes)
-        in_ranges = [
-            document
-            for begin in range(0, len(content), range_bytes)
-            for document in documents(path, begin, begin + range_bytes)
-        ]
-    assert in_ranges == whole
+        patch.setattr(text_files, "_MAX_LINE_BYTES", 13)
+        patch.setattr(corpus, "_LOOK_BACK_BYTES", 3)
+        whole = documents(path, **text_format)
+        patch.setattr(text_files, "_BLOCK_BYTES", block_bytes)
+        assert in_ranges(path, len(content), range_bytes, **text_format) == whole
     words = [word for _, sentences in whole for text in sentences for word in text.split()]
     assert words == content.decode().split()
 
 
-def test_memory_does_not_grow_with_the_file(tmp_path):
+def test_some_blank_lines_divide_paragraphs_only(tmp_path):
+    path = tmp_path / "book.txt"
+    path.write_text("One two\nthree. Four\n\nfive.\n\n\n\nSix.\n\n\nSeven.\n\n")
+    prose = {"input_format": "prose"}
+    assert documents(path, **prose) == [
+        (0, ["One two three.", "Four"]),
+        (21, ["five."]),
+        (30, ["Six."]),
+        (37, ["Seven."]),
+    ]
+    two = [["One two three.", "Four", "five."], ["Six."], ["Seven."]]
+    assert [d[1] for d in documents(path, **prose, document_blank_lines=2)] == two
+    three = [["One two three.", "Four", "five."], ["Six.", "Seven."]]
+    assert [d[1] for d in documents(path, **prose, document_blank_lines=3)] == three
+    sentences = [d[1] for d in documents(path, document_blank_lines=2)]
+    assert sentences[0] == ["One two", "three. Four", "five."]
+
+
+class TestJsonl:
+    def test_an_object_is_a_document(self, tmp_path):
+        path = tmp_path / "text.jsonl"
+        objects = [
+            {"id": 7, "text": "One. Two\nis \ud800 here.\r\n\r\nThree"},
+            {"text": " \n"},
+            {"text": "Vier.", "x": [{}]},
+        ]
+        path.write_text("\ufeff" + "\n\n".join(map(json.dumps, objects)), encoding="utf-8")
+        size = path.stat().st_size
+        first, last = documents(path, input_format="jsonl")
+        assert first == (0, ["One.", "Two is \ufffd here.", "Three"])
+        assert last == (size - len(json.dumps(objects[2])), ["Vier."])
+        for step in (1, 5, 17, 1000):
+            assert in_ranges(path, size, step, input_format="jsonl") == [first, last]
+
+    @pytest.mark.parametrize(
+        ("line", "message"),
+        [
+            (b'{"text": "a', r"not JSON \(Unterminated string .* at character 10\)"),
+            (b"plain text", "not JSON"),
+            (b"[" * 100_000, "not JSON that can be read"),
+            (b"1" * 5000, "not (JSON|a JSON object)"),
+            (b'["text"]', "not a JSON object"),
+            (b'{"content": "a", "b": 1}', r"no field 'text' \(it has 'content', 'b'\)"),
+            (b'{"text": null}', "something else than text as field 'text'"),
+            (b'{"text": "\xff"}', "byte 0xFF is not UTF-8"),
+            (b'{"text": "' + b"a b " * 60 + b'"}', "a line of more than 0.0002 MB"),
+        ],
+    )
+    def test_bad_lines(self, tmp_path, monkeypatch, line, message):
+        monkeypatch.setattr(text_files, "_MAX_LINE_BYTES", 50)
+        if message.startswith("a line of"):
+            monkeypatch.setattr(corpus, "_MAX_JSON_BYTES", 200)
+        path = tmp_path / "x.jsonl"
+        path.write_bytes(b'{"text": "One."}\n' + line + b'\n{"text": "Two."}\n')
+        with pytest.raises(ValueError, match=rf"x.jsonl:2: {message}.*--on_bad_line=skip") as error:
+            documents(path, input_format="jsonl")
+        assert "\n" not in str(error.value)
+        assert len(str(error.value)) < 600
+        counts = Counter()
+        skipping = {"input_format": "jsonl", "on_bad_line": "skip", "counts": counts}
+        assert [d[1] for d in documents(path, **skipping)] == [["One."], ["Two."]]
+        assert counts == {"skipped_lines": 1}
+        if b"content" in line:
+            with pytest.raises(ValueError, match=r"x.jsonl:1: no field 'content'"):
+                documents(path, input_format="jsonl", text_field="content")
+
+
+@pytest.mark.parametrize("input_format", corpus.INPUT_FORMATS)
+def test_memory_does_not_grow_with_the_file(tmp_path, input_format):
     import tracemalloc
 
     path = tmp_path / "text.txt"
     with open(path, "wb") as file:
-        for _ in range(30):
-            file.write(b"one sentence of a document without an end\n" * 20_000)
-        file.write(b"x" * 9_000_000)  # and a line of 9 MB
+        for _ in range(20):
+            line = b"one sentence of a document without an end\n" * 5000
+            if input_format == "jsonl":
+                line = json.dumps({"text": line.decode()}).encode() + b"\n"
+            file.write(line)
+        if input_format != "jsonl":
+            file.write(b"x" * 9_000_000)  # and a line of 9 MB
     tracemalloc.start()
-    for _ in read_documents(str(path)):
+    for _ in read_documents(str(path), TextFormat(input_format)):
         pass
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < 8_000_000
+    assert peak < 9_000_000

@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from albert_tf.tokenization import AlbertTokenizer
-from pipelines.data import pretraining_dataset as under_test
-from pipelines.data import records
+from pipelines.data import records, training_order
+from pipelines.data.examples import ExampleOptions
 from pipelines.data.pretraining_dataset import (
-    ExampleOptions,
     evaluation_dataset,
     pretraining_dataset,
-    shuffled_groups,
+    read_sources,
 )
+from pipelines.data.training_order import shuffled_groups
 
 COUNTS = {"train": [7, 0, 13, 3], "heldout": [5, 6]}
 OPTIONS = ExampleOptions(max_seq_length=24, seed=77)
@@ -32,11 +32,21 @@ def tokenizer(tiny_vocabulary):
 
 @pytest.fixture(scope="module")
 def record_dir(tmp_path_factory, tokenizer):
-    """Records whose first two pieces number them."""
-    directory = tmp_path_factory.mktemp("records")
+    return write_records(tmp_path_factory.mktemp("records"), tokenizer, COUNTS)
+
+
+@pytest.fixture(scope="module")
+def other_dir(tmp_path_factory, tokenizer):
+    """Another directory, of 9 records, numbered from 40 on."""
+    directory = tmp_path_factory.mktemp("other")
+    return write_records(directory, tokenizer, {"train": [2, 7], "heldout": []}, number=40)
+
+
+def write_records(directory, tokenizer, counts_of, number=0):
+    """Writes records whose first two pieces number them."""
     rng = np.random.default_rng(5)
-    number, splits = 0, {}
-    for split, counts in COUNTS.items():
+    splits = {}
+    for split, counts in counts_of.items():
         shards = []
         for index, count in enumerate(counts):
             name = f"{split}-{index:05d}-of-{len(counts):05d}.tfrecord"
@@ -49,7 +59,7 @@ def record_dir(tmp_path_factory, tokenizer):
                     number += 1
             shards.append(shard(count, name))
         splits[split] = records.Split(tuple(shards))
-    records.Manifest(
+    records.SegmentManifest(
         max_seq_length=24,
         short_seq_prob=0.1,
         heldout_fraction=0.1,
@@ -142,7 +152,7 @@ def test_masks_are_fresh_in_every_epoch(record_dir, tokenizer):
 
 @pytest.mark.parametrize("group_bytes", [1, 150, 10**6])
 def test_starting_late_is_going_on(record_dir, tokenizer, monkeypatch, group_bytes):
-    monkeypatch.setattr(under_test, "_GROUP_BYTES", group_bytes)
+    monkeypatch.setattr(training_order, "_GROUP_BYTES", group_bytes)
     whole = take(pretraining_dataset(record_dir, OPTIONS, tokenizer, GLOBAL_BATCH), 19)
     for step in (1, 5, 6, 12, 17):
         late = pretraining_dataset(record_dir, OPTIONS, tokenizer, GLOBAL_BATCH, start_step=step)
@@ -188,12 +198,12 @@ def test_order_from_any_record_is_the_tail_of_the_order(counts, start, group_rec
             if len(found) >= length:
                 return found[:length]
 
-    before = under_test._GROUP_BYTES
-    under_test._GROUP_BYTES = 10 * group_records
+    before = training_order._GROUP_BYTES
+    training_order._GROUP_BYTES = 10 * group_records
     try:
         assert order(start, 50) == order(0, start + 50)[start:]
     finally:
-        under_test._GROUP_BYTES = before
+        training_order._GROUP_BYTES = before
 
 
 @pytest.mark.parametrize("batch_size", [1, 4, 11, 17])
@@ -209,3 +219,109 @@ def test_evaluation_scores_each_example_once(record_dir, tokenizer, batch_size):
         rows = np.concatenate([batch[name] for batch in batches])
         np.testing.assert_array_equal(rows[:11], value, err_msg=name)
         assert not rows[11:].any()
+
+
+@given(st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=6))
+@settings(max_examples=200, deadline=None)
+def test_quotas_are_the_shares_of_a_block(weights):
+    quotas = training_order.block_quotas(weights)
+    assert sum(quotas) == training_order.BLOCK_ROWS
+    for weight, quota in zip(weights, quotas):
+        assert abs(quota - weight / sum(weights) * training_order.BLOCK_ROWS) < 1
+
+
+def test_quotas_by_largest_remainder(monkeypatch):
+    assert training_order.block_quotas([1, 1, 1]) == [21846, 21845, 21845]
+    monkeypatch.setattr(training_order, "BLOCK_ROWS", 10)
+    assert training_order.block_quotas([0.19, 0.16, 0.65]) == [2, 2, 6]
+    assert training_order.block_quotas([64, 17, 19]) == [6, 2, 2]
+
+
+def test_a_block_is_a_shuffle_of_the_quotas():
+    quotas = [40_000, 25_000, 536]
+    blocks = list(itertools.islice(training_order.row_sources(quotas, 5, 0), 3))
+    assert all(np.bincount(block).tolist() == quotas for block in blocks)
+    assert (blocks[0] != blocks[1]).any() and (blocks[1] != blocks[2]).any()
+    assert (next(training_order.row_sources(quotas, 6, 0)) != blocks[0]).any()
+    # Spread over the block: each tenth has its share, within 5 standard deviations.
+    for part in np.split(blocks[0][:65_530], 10):
+        share = np.mean(part == 0)
+        assert abs(share - 40_000 / 65_536) < 5 * (0.25 / len(part)) ** 0.5
+    rows = np.concatenate(blocks)
+    for start in (0, 1, 999, 65_536, 65_537, 150_000):
+        assert next(training_order.row_sources(quotas, 5, start))[0] == rows[start]
+        before = np.bincount(rows[:start], minlength=3).tolist()
+        assert training_order.rows_before(quotas, 5, start) == before
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(training_order, "BLOCK_ROWS", 20)
+
+
+def test_each_source_keeps_its_epochs(record_dir, other_dir, tokenizer, small_blocks):
+    dataset = pretraining_dataset(
+        f"{record_dir},{other_dir}", OPTIONS, tokenizer, 4, record_weights=[1.0, 3.0]
+    )
+    seen = numbers(take(dataset, 50))
+    for block in range(10):
+        assert sum(n < 40 for n in seen[20 * block : 20 * block + 20]) == 5
+    ours, theirs = [n for n in seen if n < 40], [n for n in seen if n >= 40]
+    # 50 and 150 rows: each source in the very order that it has alone.
+    assert ours == numbers(take(pretraining_dataset(record_dir, OPTIONS, tokenizer, 5), 10))
+    assert theirs == numbers(take(pretraining_dataset(other_dir, OPTIONS, tokenizer, 5), 30))
+    assert all(sorted(theirs[i : i + 9]) == list(range(40, 49)) for i in range(0, 144, 9))
+
+
+def test_a_mixed_run_starts_anywhere(record_dir, other_dir, tokenizer, small_blocks):
+    both = f"{record_dir},{other_dir}"
+    weights = [0.7, 0.3]
+
+    def run(start, count, *hosts):
+        dataset = pretraining_dataset(
+            both, OPTIONS, tokenizer, 6, start, *hosts, record_weights=weights
+        )
+        return take(dataset, count)
+
+    # Blocks of 20 rows in batches of 6: step 4 begins inside the second, step 10 with the fourth.
+    whole = run(0, 17)
+    for step in (4, 10):
+        assert_equal(run(step, 17 - step), whole[step:])
+    for ours, batch in zip(run(2, 3, 1, 2), whole[2:5]):
+        for name, value in batch.items():
+            np.testing.assert_array_equal(ours[name], value[3:])
+
+
+def test_shares_default_to_the_numbers_of_examples(record_dir, other_dir):
+    sources = read_sources(f"{record_dir}, {other_dir}")
+    assert [source.record_dir for source in sources] == [record_dir, other_dir]
+    assert [source.quota for source in sources] == [47104, 18432]  # 23 and 9 of 32
+    assert [source.quota for source in read_sources(record_dir, [0.2])] == [65536]
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ([0.5], "--record_weights has 1 numbers, --record_dir 2 directories"),
+        ([1, 2, 3], "--record_weights has 3 numbers, --record_dir 2"),
+        ([1, 0], "--record_weights=1,0: every weight must be positive"),
+        ([1, -1], "--record_weights=1,-1: every"),
+        ([1, float("inf")], "--record_weights=1,inf: every"),
+        ([float("nan"), 1], "--record_weights=nan,1: every"),
+        ([1, 1e-6], "would have less than one row in 65,536"),
+    ],
+)
+def test_wrong_weights_are_one_line(record_dir, other_dir, weights, message):
+    with pytest.raises(ValueError, match=message) as error:
+        read_sources(f"{record_dir},{other_dir}", weights)
+    assert "\n" not in str(error.value)
+
+
+def test_formats_do_not_mix(record_dir, other_dir, tmp_path):
+    manifest = records.Manifest.read(other_dir)
+    reference = records.ReferenceManifest(
+        24, 4, "sop", manifest.vocab_sha256, 211, True, "0", {}, manifest.splits
+    )
+    reference.write(str(tmp_path))
+    with pytest.raises(ValueError, match=r"'segments', .* of 'reference': mix one format only"):
+        read_sources(f"{record_dir},{tmp_path}")

@@ -1,4 +1,5 @@
 import dataclasses
+import functools
 import itertools
 import json
 import os
@@ -11,12 +12,21 @@ import tensorflow as tf
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines.data import shard_writer
 from pipelines.data.corpus import read_documents
-from pipelines.data.records import SEGMENT_FEATURES, Manifest, Shard, Split, serialize_segment
+from pipelines.data.examples import ExampleOptions
+from pipelines.data.records import (
+    SEGMENT_FEATURES,
+    Manifest,
+    ReferenceManifest,
+    SegmentManifest,
+    Shard,
+    Split,
+    serialize_segment,
+)
 from pipelines.data.shard_writer import ERROR_FILE, Settings, Unit
 
 
 @pytest.fixture
-def manifest() -> Manifest:
+def manifest() -> SegmentManifest:
     def shards(*numbers):
         return Split(
             tuple(
@@ -25,7 +35,7 @@ def manifest() -> Manifest:
             )
         )
 
-    return Manifest(
+    return SegmentManifest(
         max_seq_length=128,
         short_seq_prob=0.1,
         heldout_fraction=0.05,
@@ -44,11 +54,14 @@ def manifest() -> Manifest:
 
 @pytest.fixture
 def job(tmp_path, tiny_corpus, tiny_vocabulary) -> SimpleNamespace:
-    settings = Settings(str(tiny_vocabulary), True, 41, 0.1, 0.2, 12345, "error")
+    settings = Settings(str(tiny_vocabulary), True, 41, 0.1, 0.2, 12345)
     output_dir = tmp_path / "records"
     output_dir.mkdir()
     unit = Unit(str(tiny_corpus), 0, os.path.getsize(tiny_corpus), 1, 3)
-    return SimpleNamespace(unit=unit, settings=settings, output_dir=output_dir)
+    write = functools.partial(
+        shard_writer.write_unit, settings=settings, output_dir=str(output_dir)
+    )
+    return SimpleNamespace(unit=unit, settings=settings, output_dir=output_dir, write=write)
 
 
 def read_records(path) -> list[tuple[list[int], list[int], int]]:
@@ -83,6 +96,24 @@ def test_manifest_is_read_as_written(manifest, tmp_path):
     assert [shard.file for shard in manifest.split("train")] == ["2.tfrecord", "4.tfrecord"]
 
 
+def test_a_manifest_of_static_examples_is_read_as_written(manifest, tmp_path):
+    reference = ReferenceManifest(
+        max_seq_length=128,
+        max_predictions_per_seq=20,
+        sentence_objective="nsp",
+        vocab_sha256="ab" * 32,
+        vocab_size=211,
+        do_lower_case=False,
+        code_version="0.1.0",
+        drawn_with={"dupe_factor": 7},
+        splits=manifest.splits,
+    )
+    reference.write(str(tmp_path))
+    assert Manifest.read(str(tmp_path)) == reference
+    assert json.loads((tmp_path / "manifest.json").read_text())["format"] == "reference"
+    assert reference.fingerprint() == manifest.fingerprint()
+
+
 def test_fingerprint_is_of_the_records_alone(manifest):
     moved = tuple(
         dataclasses.replace(shard, source="elsewhere") for shard in manifest.split("train")
@@ -107,15 +138,16 @@ def test_refuses_what_is_no_manifest(tmp_path, text):
 
 def test_check_names_what_does_not_fit(manifest):
     fits = SimpleNamespace(sha256="ab" * 32, vocab_size=211, do_lower_case=True)
-    manifest.check(fits, 128)
-    manifest.check(fits, 512)
+    manifest.check("r", fits, ExampleOptions(128))
+    manifest.check("r", fits, ExampleOptions(512))
     for change, length, message in (
-        ({"sha256": "cd" * 32}, 128, "another vocabulary"),
+        ({"sha256": "cd" * 32}, 128, "^the records in 'r' were made with another vocabulary"),
         ({"do_lower_case": False}, 128, "do_lower_case=True"),
         ({}, 127, "max_seq_length 128 and do not fit into 127"),
     ):
         with pytest.raises(ValueError, match=message):
-            manifest.check(SimpleNamespace(**{**vars(fits), **change}), length)
+            tokenizer = SimpleNamespace(**{**vars(fits), **change})
+            manifest.check("r", tokenizer, ExampleOptions(length))
 
 
 def test_a_unit_holds_every_piece_of_its_documents(job):
@@ -125,7 +157,7 @@ def test_a_unit_holds_every_piece_of_its_documents(job):
         "train-00001-of-00003.tfrecord",
         "units",
     ]
-    marker = json.loads((job.output_dir / job.unit.marker).read_text())
+    marker = json.loads((job.output_dir / job.unit.file("json")).read_text())
     tokenizer = AlbertTokenizer(job.settings.spm_model_file)
     documents = {
         offset: [tokenizer.encode(sentence.text) for sentence in group]
@@ -136,7 +168,7 @@ def test_a_unit_holds_every_piece_of_its_documents(job):
     sides = {}
     for split in ("train", "heldout"):
         records = read_records(job.output_dir / f"{split}-00001-of-00003.tfrecord")
-        shard = Shard(**marker["shards"][split])
+        shard = Shard(**marker["shards"][split][0])
         assert shard.examples == len(records)
         assert shard.pieces == sum(len(ids) for ids, _, _ in records)
         assert max(len(ids) for ids, _, _ in records) == 38
@@ -148,7 +180,7 @@ def test_a_unit_holds_every_piece_of_its_documents(job):
     assert sides.keys() == documents.keys()
     assert marker["documents"] == 60
     assert marker["sentences"] == sum(map(len, documents.values()))
-    assert marker["pieces"] == sum(shard["pieces"] for shard in marker["shards"].values())
+    assert marker["pieces"] == sum(shards[0]["pieces"] for shards in marker["shards"].values())
 
 
 def test_a_failing_unit_leaves_nothing_but_its_error(job, tmp_path):
@@ -158,17 +190,17 @@ def test_a_failing_unit_leaves_nothing_but_its_error(job, tmp_path):
     with pytest.raises(ValueError, match=r"bad.txt:901"):
         shard_writer.write_unit(bad, job.settings, str(job.output_dir))
     assert os.listdir(job.output_dir) == []
-    shard_writer.write_unit_or_error(bad, job.settings, str(job.output_dir))
+    shard_writer.work_or_error(job.write, str(job.output_dir), bad)
     assert "bad.txt:901" in (job.output_dir / ERROR_FILE).read_text()
     # After an error, the units that come later do nothing.
-    shard_writer.write_unit_or_error(job.unit, job.settings, str(job.output_dir))
+    shard_writer.work_or_error(job.write, str(job.output_dir), job.unit)
     assert os.listdir(job.output_dir) == ["units"]
 
 
 def test_our_own_faults_are_not_taken_for_the_users(job, monkeypatch):
     monkeypatch.setattr(shard_writer, "split_document", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        shard_writer.write_unit_or_error(job.unit, job.settings, str(job.output_dir))
+        shard_writer.work_or_error(job.write, str(job.output_dir), job.unit)
     assert os.listdir(job.output_dir) == []
 
 

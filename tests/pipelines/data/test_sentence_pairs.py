@@ -97,6 +97,15 @@ def test_splits_are_uniform_and_labels_balanced():
     assert abs(out["sentence_order_labels"].mean() - 0.5) < 4 * 0.5 / np.sqrt(rows)
 
 
+def test_the_highest_draw_splits_before_the_last_sentence():
+    highest = np.nextafter(np.float32(1), np.float32(0))
+    counts = np.arange(2, 130)
+    segments = [[[5]] * count for count in counts]
+    out = build(segments, [highest] * len(counts), [0.9] * len(counts), 132)
+    assert (out["input_type_ids"].sum(axis=1) == 2).all()
+    assert (out["input_mask"].sum(axis=1) == counts + 3).all()
+
+
 class TestNextSentence:
     SEGMENTS = (
         [[11, 12], [13]],

@@ -1,0 +1,112 @@
+"""Near-exact duplicates of documents: found in a pass over the text that comes before tokenizing.
+
+Documents are duplicates if their letters and digits are the same, whatever the case, the spacing
+and the punctuation. Of duplicates the first stays, in the order of the job's units and, in a unit,
+of offsets. Three steps, of which each is done by any number of workers and goes on after a crash:
+
+  write_hashes      text of a unit -> its documents' hashes, sorted
+  find_duplicates   a range of the hashes of all units -> offsets to leave out, sorted by unit
+  read_duplicates   the part of these that a unit needs
+
+No step holds more than one unit's hashes or one range of all hashes in memory, and none needs the
+shuffle of a Beam runner: DirectRunner's keeps everything in memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from albert_tf import files
+from pipelines.data.corpus import Sentence
+
+# A hash of 16 bytes, in two numbers that sort as it does, and the document that has it.
+_ROW = np.dtype([("high", "<u8"), ("low", "<u8"), ("document_offset", "<i8")])
+_OFFSET = np.dtype("<i8")
+# Hashes are kept in buckets by their highest byte; as many buckets as fill so many bytes are a
+# range. In memory it takes some four times that.
+_NUM_BUCKETS = 256
+_RANGE_BYTES = 32_000_000
+
+
+def write_hashes(sentences: Iterable[Sentence], path: str) -> None:
+    """Writes the hash of every document's letters and digits, as str.isalnum has them."""
+    rows = bytearray()
+    for offset, document in itertools.groupby(sentences, key=lambda s: s.document_offset):
+        digest = hashlib.blake2b(digest_size=16)
+        for sentence in document:
+            digest.update("".join(filter(str.isalnum, sentence.text.casefold())).encode())
+        rows += digest.digest() + offset.to_bytes(8, "little")
+    table = np.frombuffer(rows, _ROW)
+    table = table[np.lexsort((table["low"], table["high"]))]
+    _write_grouped(path, table, table["high"] >> np.uint64(56), _NUM_BUCKETS)
+
+
+class HashRange(NamedTuple):
+    """The buckets of hashes, from `first` to before `end`, that are compared at a time."""
+
+    first: int
+    end: int
+    path: str  # of what find_duplicates writes
+
+
+def hash_ranges(hash_files: Sequence[str], directory: str) -> list[HashRange]:
+    """Cuts the hashes of all units into ranges that fit into memory; their files in `directory`."""
+    total = sum(tf.io.gfile.stat(path).length for path in hash_files)
+    count = min(total // _RANGE_BYTES + 1, _NUM_BUCKETS)
+    bounds = [_NUM_BUCKETS * i // count for i in range(count + 1)]
+    return [
+        HashRange(first, end, os.path.join(directory, f"{first:03d}-{end:03d}.duplicates"))
+        for first, end in zip(bounds, bounds[1:])
+    ]
+
+
+def find_duplicates(hashes: HashRange, hash_files: Sequence[str]) -> None:
+    """Writes which documents of a range of hashes to leave out: all but the first with each hash.
+
+    Args:
+      hashes: the range.
+      hash_files: what write_hashes wrote for the units, in the order of units.
+    """
+    tables = [
+        _read_grouped(path, hashes.first, hashes.end, _NUM_BUCKETS, _ROW) for path in hash_files
+    ]
+    units = np.repeat(np.arange(len(tables)), [len(table) for table in tables])
+    rows = np.concatenate(tables)
+    # The sort is stable: equal hashes stay in the order of units and, in a unit, of the text.
+    order = np.lexsort((rows["low"], rows["high"]))
+    high, low = rows["high"][order], rows["low"][order]
+    repeats = (high[1:] == high[:-1]) & (low[1:] == low[:-1])
+    left_out = np.sort(order[1:][repeats])  # by unit again
+    _write_grouped(hashes.path, rows["document_offset"][left_out], units[left_out], len(hash_files))
+
+
+def read_duplicates(paths: Sequence[str], unit_index: int, num_units: int) -> set[int]:
+    """Returns the offsets of the documents that a unit leaves out, from the files of all ranges."""
+    return {
+        offset
+        for path in paths
+        for offset in _read_grouped(path, unit_index, unit_index + 1, num_units, _OFFSET).tolist()
+    }
+
+
+def _write_grouped(path: str, rows: np.ndarray, groups: np.ndarray, num_groups: int) -> None:
+    """Writes rows, sorted by their group, after an index that tells where each group begins."""
+    index = np.searchsorted(groups, np.arange(num_groups + 1, dtype=groups.dtype))
+    files.write_atomically(path, index.astype("<i8").tobytes() + rows.tobytes())
+
+
+def _read_grouped(path: str, first: int, end: int, num_groups: int, row: np.dtype) -> np.ndarray:
+    """Reads the rows of the groups from `first` to before `end`, and no others."""
+    with tf.io.gfile.GFile(path, "rb") as file:
+        file.seek(8 * first)
+        index = np.frombuffer(file.read(8 * (end - first + 1)), "<i8")
+        begin, stop = int(index[0]), int(index[-1])
+        file.seek(8 * (num_groups + 1) + row.itemsize * begin)
+        return np.frombuffer(file.read(row.itemsize * (stop - begin)), row)

@@ -1,0 +1,285 @@
+"""What examples look like in numbers: lengths, masks, labels, pieces; as text and as a picture."""
+
+from __future__ import annotations
+
+import collections
+import io
+from collections.abc import Sequence
+
+import numpy as np
+
+from albert_tf.tokenization import AlbertTokenizer
+
+_BINS = 20  # of positions, as shares of the text
+_MOST_RUN = 8  # runs of so many and more count as one kind
+_MOST_PIECES = 4  # words of so many pieces and more count as one kind
+_FREQUENT = 15  # pieces in the list of the most frequent
+
+
+def text_of(batch: dict[str, np.ndarray]) -> np.ndarray:
+    """Returns the pieces before masking, int32 [b, L]."""
+    ids = batch["input_word_ids"].copy()
+    rows, columns = np.nonzero(batch["masked_lm_weights"])
+    ids[rows, batch["masked_lm_positions"][rows, columns]] = batch["masked_lm_ids"][rows, columns]
+    return ids
+
+
+class ExampleStatistics:
+    """Sums over examples as training sees them, batch after batch.
+
+    Args:
+      tokenizer: of the records.
+      max_seq_length: L.
+    """
+
+    def __init__(self, tokenizer: AlbertTokenizer, max_seq_length: int):
+        self._tokenizer = tokenizer
+        self._word_starts = tokenizer.word_starts()
+        self._counts: collections.Counter[str] = collections.Counter()
+        self._lengths = np.zeros(max_seq_length + 1, np.int64)
+        self._splits = np.zeros(_BINS, np.int64)
+        self._pieces = np.zeros(tokenizer.vocab_size, np.int64)
+        # Row 0 counts all, row 1 the masked.
+        self._places = np.zeros([2, _BINS], np.int64)
+        self._words = np.zeros([2, _MOST_PIECES + 1], np.int64)
+        self._word_runs = np.zeros(_MOST_RUN + 1, np.int64)
+        self._piece_runs = np.zeros(_MOST_RUN + 1, np.int64)
+
+    @property
+    def examples(self) -> int:
+        """Examples counted so far."""
+        return self._counts["examples"]
+
+    def add(self, batch: dict[str, np.ndarray]) -> None:
+        """Counts the examples of a batch; rows of nothing but padding are none."""
+        real = batch["input_mask"].any(axis=1)
+        batch = {name: values[real] for name, values in batch.items()}
+        rows = len(batch["input_mask"])
+        if not rows:
+            return
+        ids = text_of(batch)
+        is_prediction = batch["masked_lm_weights"] > 0
+        which = np.nonzero(is_prediction)[0]
+        masked = np.zeros(ids.shape, bool)
+        masked[which, batch["masked_lm_positions"][is_prediction]] = True
+        now, then = batch["input_word_ids"][masked], ids[masked]
+        is_mask = now == self._tokenizer.mask_id
+        length = batch["input_mask"].sum(axis=1)
+        labelled = batch["sentence_order_weights"] > 0
+        changed = labelled & (batch["sentence_order_labels"] == 1)
+        self._counts.update(
+            examples=rows,
+            positions=ids.size,
+            pieces=int(length.sum()),
+            predictions=int(masked.sum()),
+            mask=int(is_mask.sum()),
+            kept=int((~is_mask & (now == then)).sum()),
+            unchanged=int((labelled & ~changed).sum()),
+            changed=int(changed.sum()),
+            unlabelled=int((~labelled).sum()),
+        )
+        self._lengths += np.bincount(length, minlength=len(self._lengths))
+
+        position = np.arange(ids.shape[1])
+        end = length[:, np.newaxis] - 1
+        len_b = batch["input_type_ids"].sum(axis=1)
+        first_sep = end - len_b[:, np.newaxis]
+        text = (position > 0) & (position < end) & (position != first_sep)
+        place = np.minimum(_BINS * (position - 1) // np.maximum(end - 1, 1), _BINS - 1)
+        self._places += [
+            np.bincount(place[chosen], minlength=_BINS) for chosen in (text, text & masked)
+        ]
+        self._pieces += np.bincount(ids[text], minlength=len(self._pieces))
+        # Where the document was cut in two: behind B if the two were swapped.
+        first = np.where(changed, len_b - 1, first_sep[:, 0] - 1)[labelled]
+        share = first / (text.sum(axis=1)[labelled])
+        self._splits += np.bincount((_BINS * share).astype(int), minlength=_BINS)[:_BINS]
+
+        opens_part = (position == 1) | (position == first_sep + 1)
+        starts = text & (opens_part | self._word_starts[ids])
+        # From here on everything in one row; a part of an example begins a run of its own.
+        self._piece_runs += _runs(masked[text], opens_part[text])
+        self._word_runs += _runs(masked[starts], opens_part[starts])
+        word = np.cumsum(starts[text]) - 1
+        pieces = np.minimum(np.bincount(word), _MOST_PIECES)
+        self._words += [
+            np.bincount(pieces[chosen], minlength=_MOST_PIECES + 1)
+            for chosen in (slice(None), masked[starts])
+        ]
+
+    def result(self) -> dict:
+        """Returns the figures; shares between 0 and 1."""
+        counts = self._counts
+        frequent = np.argsort(-self._pieces, kind="stable")[:_FREQUENT]
+        return {
+            "examples": counts["examples"],
+            "pieces": counts["pieces"],
+            "padding": 1 - _share(counts["pieces"], counts["positions"]),
+            "mean_length": _share(counts["pieces"], counts["examples"]),
+            "lengths": self._lengths.tolist(),
+            "predictions": counts["predictions"],
+            "masked": _share(counts["predictions"], counts["pieces"]),
+            "replaced_by_mask": _share(counts["mask"], counts["predictions"]),
+            "kept": _share(counts["kept"], counts["predictions"]),
+            "replaced_by_other": _share(
+                counts["predictions"] - counts["mask"] - counts["kept"], counts["predictions"]
+            ),
+            "runs_of_masked_words": _shares(self._word_runs),
+            "runs_of_masked_pieces": _shares(self._piece_runs),
+            "masked_of_words_by_pieces": [
+                _share(masked, count) for count, masked in self._words.T[1:].tolist()
+            ],
+            "masked_by_position": [
+                _share(masked, count) for count, masked in self._places.T.tolist()
+            ],
+            "labels": {
+                name: _share(counts[name], counts["examples"])
+                for name in ("unchanged", "changed", "unlabelled")
+            },
+            "split_position": (self._splits / max(self._splits.sum(), 1)).tolist(),
+            "unknown": _share(self._pieces[self._tokenizer.unk_id], self._pieces.sum()),
+            "pieces_of_vocabulary_seen": _share((self._pieces > 0).sum(), len(self._pieces)),
+            "most_frequent": {
+                self._tokenizer.id_to_piece(int(piece)): _share(
+                    self._pieces[piece], self._pieces.sum()
+                )
+                for piece in frequent
+                if self._pieces[piece]
+            },
+        }
+
+
+def _runs(masked: np.ndarray, opens: np.ndarray) -> np.ndarray:
+    """Counts runs of masked neighbours by length: int64 [_MOST_RUN + 1].
+
+    Args:
+      masked: bool [n]; opens: bool [n], where no run goes on from the one before.
+    """
+    begins = masked & (opens | ~np.pad(masked, [1, 0])[:-1])
+    lengths = np.bincount(np.cumsum(begins)[masked])[1:]
+    return np.bincount(np.minimum(lengths, _MOST_RUN), minlength=_MOST_RUN + 1)
+
+
+def _share(part, whole) -> float:
+    return float(part) / float(whole) if whole else 0.0
+
+
+def _shares(counts: np.ndarray) -> list[float]:
+    return (counts[1:] / max(counts.sum(), 1)).tolist()
+
+
+def report(result: dict, label_names: Sequence[str]) -> str:
+    """Words the figures of `ExampleStatistics.result`, with those of the records if there.
+
+    Args:
+      label_names: what labels 0 and 1 stand for.
+    """
+
+    def percent(shares, digits=1):
+        return " ".join(f"{100 * share:.{digits}f}" for share in shares)
+
+    lengths = np.repeat(np.arange(len(result["lengths"])), result["lengths"])
+    low, middle, high = np.percentile(lengths, [10, 50, 90])
+    labels = result["labels"]
+    named = zip((*label_names, "no label"), labels.values())
+    decided = labels["unchanged"] + labels["changed"]
+    lines = [
+        f"{result['examples']:,} examples, {result['pieces']:,} pieces (special pieces included)",
+        f"  length           mean {result['mean_length']:.1f}; a tenth up to {low:.0f}, half up to "
+        f"{middle:.0f}, nine tenths up to {high:.0f}; {100 * result['padding']:.1f} % padding",
+        f"  masked           {100 * result['masked']:.2f} % of the pieces: "
+        f"{100 * result['replaced_by_mask']:.2f} % [MASK], {100 * result['kept']:.2f} % kept, "
+        f"{100 * result['replaced_by_other']:.2f} % another piece",
+        f"  runs of words    {percent(result['runs_of_masked_words'])} % "
+        "of 1, 2, 3 ... masked words (neighbouring n-grams make one run)",
+        f"  runs of pieces   {percent(result['runs_of_masked_pieces'])} % of 1, 2, 3 ...",
+        f"  words            {percent(result['masked_of_words_by_pieces'], 2)} % "
+        "of those of 1, 2, 3, more pieces are masked",
+        f"  positions        {percent(result['masked_by_position'])} % masked, by twentieths "
+        "of the text",
+        "  labels           " + ", ".join(f"{name} {100 * s:.2f} %" for name, s in named)
+        + (f"; {100 * labels['changed'] / decided:.2f} % of the labels" if decided else ""),
+        f"  split            {percent(result['split_position'])} % by twentieths of the text",
+        f"  unknown          {100 * result['unknown']:.3f} % of the pieces are <unk>; "
+        f"{100 * result['pieces_of_vocabulary_seen']:.1f} % of the vocabulary is seen",
+        "  most frequent    "
+        + "  ".join(f"{p} {100 * s:.1f} %" for p, s in result["most_frequent"].items()),
+    ]  # fmt: skip
+    if "sentences_per_segment" in result:
+        sentences = result["sentences_per_segment"]
+        mean = sum(n * share for n, share in enumerate(sentences))
+        lines.append(
+            f"  sentences        mean {mean:.1f} in a segment, {100 * sentences[1]:.1f} % have "
+            f"one; segments of {result['documents']:,} documents"
+        )
+    return "\n".join(lines)
+
+
+def draw(result: dict, label_names: Sequence[str]) -> bytes:
+    """Draws the figures on a page; returns a PNG."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(2, 4, figsize=(17, 8), constrained_layout=True)
+    panels = iter(axes.flat)
+    colour, dark = "#4c78a8", "#333333"
+
+    def panel(title, x_label, y_label="%"):
+        axis = next(panels)
+        axis.set_title(title, fontsize=11)
+        axis.set_xlabel(x_label)
+        axis.set_ylabel(y_label)
+        axis.spines[["top", "right"]].set_visible(False)
+        return axis
+
+    def bars(axis, names, shares):
+        drawn = axis.bar([str(n) for n in names], [100 * s for s in shares], color=colour)
+        axis.bar_label(drawn, fmt="%.1f", fontsize=8)
+
+    lengths = np.array(result["lengths"][1:])
+    width = max(1, len(lengths) // 64)
+    lengths = np.add.reduceat(lengths, np.arange(0, len(lengths), width))
+    axis = panel("Length of examples", f"pieces with special ones, of {len(result['lengths']) - 1}")
+    begins = 1 + width * np.arange(len(lengths))
+    axis.bar(begins, 100 * lengths / lengths.sum(), 0.9 * width, align="edge", color=colour)
+    axis = panel("What stands at predictions", "")
+    bars(axis, ["[MASK]", "kept", "another piece"],
+         [result[name] for name in ("replaced_by_mask", "kept", "replaced_by_other")])  # fmt: skip
+    axis = panel("Runs of masked words", "words (neighbouring n-grams make one run)")
+    runs = result["runs_of_masked_words"]
+    bars(axis, [*range(1, len(runs)), f"{len(runs)}+"], runs)
+    axis = panel("Masked words by length", "pieces of the word", "% masked")
+    words = result["masked_of_words_by_pieces"]
+    bars(axis, [*range(1, len(words)), f"{len(words)}+"], words)
+
+    centres = (np.arange(_BINS) + 0.5) / _BINS
+    axis = panel("Masked pieces by position", "place in the example's text", "% masked")
+    by_position = 100 * np.array(result["masked_by_position"])
+    axis.plot(centres, by_position, "o-", color=colour)
+    axis.axhline(by_position.mean(), color=dark, linestyle=":", linewidth=1)
+    axis.set_ylim(0, 1.3 * by_position.max())
+    axis = panel("Where the two parts are split", "place in the segment's text")
+    axis.bar(centres, 100 * np.array(result["split_position"]), 0.9 / _BINS, color=colour)
+    axis = panel("Labels", "")
+    bars(axis, (*label_names, "no label"), result["labels"].values())
+    axis.tick_params(axis="x", labelsize=9)
+    if "sentences_per_segment" in result:
+        sentences = result["sentences_per_segment"]
+        axis = panel("Sentences in a segment", "sentences")
+        axis.bar(range(len(sentences)), 100 * np.array(sentences), color=colour)
+        axis.xaxis.get_major_locator().set_params(integer=True)
+    else:
+        frequent = result["most_frequent"]
+        axis = panel("Most frequent pieces", "%", "")
+        axis.barh(list(frequent)[::-1], [100 * s for s in frequent.values()][::-1], color=colour)
+    figure.suptitle(
+        f"{result['examples']:,} examples: {100 * result['masked']:.2f} % of the pieces masked, "
+        f"{100 * result['padding']:.1f} % padding, {100 * result['unknown']:.3f} % <unk>",
+        color=dark,
+    )
+    image = io.BytesIO()
+    figure.savefig(image, format="png", dpi=110)
+    pyplot.close(figure)
+    return image.getvalue()

@@ -1,0 +1,154 @@
+"""The reference's static examples: one record is one padded, masked example.
+
+Uncompressed tf.train.Example, in the features and lengths of the reference's
+create_pretraining_data.py (L = max_seq_length, P = max_predictions_per_seq; padding is 0):
+
+  input_ids             int64 [L]: pieces, masked
+  input_mask            int64 [L]: 1 = real
+  segment_ids           int64 [L]: 0 up to and with the first [SEP]
+  token_boundary        int64 [L]: 1 = [CLS], [SEP] or a piece that begins a word
+  masked_lm_positions   int64 [P]: ascending
+  masked_lm_ids         int64 [P]: what stood there
+  masked_lm_weights     float32 [P]: 1 = a prediction
+  next_sentence_labels  int64 [1]: 1 = swapped, or from another document
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+from google.protobuf.message import DecodeError
+
+from albert_tf.tokenization import AlbertTokenizer
+from pipelines.data.examples import ExampleOptions
+
+
+def training_features(max_seq_length: int, max_predictions_per_seq: int) -> dict:
+    """Returns what tf.io.parse_example wants to know: the features that training reads."""
+    lengths = {
+        **dict.fromkeys(("input_ids", "input_mask", "segment_ids"), max_seq_length),
+        **dict.fromkeys(("masked_lm_positions", "masked_lm_ids"), max_predictions_per_seq),
+        "next_sentence_labels": 1,
+    }
+    features = {name: tf.io.FixedLenFeature([length], tf.int64) for name, length in lengths.items()}
+    weights = tf.io.FixedLenFeature([max_predictions_per_seq], tf.float32)
+    return {**features, "masked_lm_weights": weights}
+
+
+def parse_examples(records: tf.Tensor, options: ExampleOptions) -> dict[str, tf.Tensor]:
+    """Returns static examples as a batch: the names, shapes and types of examples drawn afresh.
+
+    Every example counts for the sentence objective, unless that is none.
+    """
+    lengths = options.max_seq_length, options.max_predictions_per_seq
+    parsed = tf.io.parse_example(records, training_features(*lengths))
+    ints = {name: tf.cast(value, tf.int32) for name, value in parsed.items()}
+    labels = ints["next_sentence_labels"][:, 0]
+    weight = 0.0 if options.sentence_objective == "none" else 1.0
+    return {
+        "input_word_ids": ints["input_ids"],
+        "input_mask": ints["input_mask"],
+        "input_type_ids": ints["segment_ids"],
+        "masked_lm_positions": ints["masked_lm_positions"],
+        "masked_lm_ids": ints["masked_lm_ids"],
+        "masked_lm_weights": parsed["masked_lm_weights"],
+        "sentence_order_labels": labels,
+        "sentence_order_weights": tf.fill(tf.shape(labels), weight),
+    }
+
+
+def serialize_examples(
+    batch: dict[str, np.ndarray], word_starts: np.ndarray, tokenizer: AlbertTokenizer
+) -> list[bytes]:
+    """Returns the records of a batch of examples."""
+    # Words are those of the text, not of what masking made of it.
+    text = batch["input_word_ids"].copy()
+    rows, columns = np.nonzero(batch["masked_lm_weights"])
+    text[rows, batch["masked_lm_positions"][rows, columns]] = batch["masked_lm_ids"][rows, columns]
+    special = (text == tokenizer.cls_id) | (text == tokenizer.sep_id)
+    # Both parts open a word, also where a sentence was cut inside one.
+    opens = np.pad(special, [[0, 0], [1, 0]])[:, :-1]
+    boundary = (special | opens | word_starts[text]) & (batch["input_mask"] == 1)
+    ints = {
+        "input_ids": batch["input_word_ids"],
+        "input_mask": batch["input_mask"],
+        "segment_ids": batch["input_type_ids"],
+        "token_boundary": boundary.astype(np.int32),
+        "masked_lm_positions": batch["masked_lm_positions"],
+        "masked_lm_ids": batch["masked_lm_ids"],
+        "next_sentence_labels": batch["sentence_order_labels"][:, np.newaxis],
+    }
+    ints = {name: values.tolist() for name, values in ints.items()}
+    weights = batch["masked_lm_weights"].tolist()
+    records = []
+    for row in range(len(text)):
+        example = tf.train.Example()
+        feature = example.features.feature
+        for name, values in ints.items():
+            feature[name].int64_list.value.extend(values[row])
+        feature["masked_lm_weights"].float_list.value.extend(weights[row])
+        # The order of features is otherwise free, and the shard's checksum with it.
+        records.append(example.SerializeToString(deterministic=True))
+    return records
+
+
+def example_lengths(record: bytes) -> tuple[int, int]:
+    """Returns L and P of a record, 0 where it has none."""
+    try:
+        feature = tf.train.Example.FromString(record).features.feature
+    except DecodeError:
+        return 0, 0
+    names = ("input_ids", "masked_lm_positions")
+    return tuple(len(feature[name].int64_list.value) for name in names)
+
+
+def check_examples(
+    records: Sequence[bytes], lengths: Sequence[int], tokenizer: AlbertTokenizer
+) -> tuple[int, tuple[int, str] | None]:
+    """Returns how many pieces are in records of L and P, and the first fault: (index, what)."""
+    features = training_features(*lengths)
+    for index, record in enumerate(records):
+        if problem := _schema_fault(record, features):
+            return 0, (index, problem)
+    parsed = {k: v.numpy() for k, v in tf.io.parse_example(records, features).items()}
+    ids, mask, types = parsed["input_ids"], parsed["input_mask"], parsed["segment_ids"]
+    positions, labels = parsed["masked_lm_positions"], parsed["masked_lm_ids"]
+    weights = parsed["masked_lm_weights"]
+    used = mask.sum(axis=1)
+    vocabulary = f"beyond the vocabulary of {tokenizer.vocab_size} pieces"
+    no_piece = [(v < 0) | (v >= tokenizer.vocab_size) for v in (ids, labels)]
+    faults = {
+        f"input_ids has a piece {vocabulary}": no_piece[0],
+        f"masked_lm_ids has a piece {vocabulary}": no_piece[1],
+        "input_mask is not 1 for some pieces and 0 for the rest": mask
+        != (np.arange(lengths[0]) < np.maximum(used, 1)[:, np.newaxis]),
+        f"input_ids does not begin with [CLS], piece {tokenizer.cls_id}": ids[:, :1]
+        != tokenizer.cls_id,
+        "segment_ids has other values than 0 and 1": (types != 0) & (types != 1),
+        "masked_lm_weights has other values than 0 and 1": (weights != 0) & (weights != 1),
+        "masked_lm_positions points beyond the text": (positions < 0)
+        | (positions >= np.where(weights == 1, used[:, np.newaxis], lengths[0])),
+        "next_sentence_labels is neither 0 nor 1": parsed["next_sentence_labels"] >> 1 != 0,
+    }
+    found = [
+        (int(bad.any(axis=1).argmax()), problem) for problem, bad in faults.items() if bad.any()
+    ]
+    return int(used.sum()), min(found, key=lambda fault: fault[0], default=None)
+
+
+def _schema_fault(record: bytes, features: dict[str, tf.io.FixedLenFeature]) -> str | None:
+    try:
+        feature = tf.train.Example.FromString(record).features.feature
+    except DecodeError:
+        return "is no tf.train.Example"
+    for name, spec in features.items():
+        kind = "float_list" if spec.dtype == tf.float32 else "int64_list"
+        if name not in feature:
+            return f"has no feature {name!r}"
+        if feature[name].WhichOneof("kind") != kind:
+            return f"feature {name!r} is not of type {spec.dtype.name}"
+        if (count := len(getattr(feature[name], kind).value)) != spec.shape[0]:
+            return f"feature {name!r} has {count} values instead of {spec.shape[0]}"
+    return None

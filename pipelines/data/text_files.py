@@ -1,0 +1,215 @@
+"""Lines of text files, plain or compressed, from any byte on; memory does not grow with a line."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+
+import tensorflow as tf
+import zstandard
+
+_BLOCK_BYTES = 1 << 20
+# A longer line is read in parts. Only its first bytes decide where the parts end, so the same line
+# gives the same parts wherever reading began.
+_MAX_LINE_BYTES = 1 << 20
+# Of a Zstandard file: one call returns all that these bytes hold, which may be 30,000 times as
+# much (a block of 128 KB of one character takes 4 bytes).
+_ZSTANDARD_BLOCK_BYTES = 1 << 12
+
+_UTF16_BOMS = (b"\xff\xfe", b"\xfe\xff")
+_HEAD_BYTES = 1 << 12
+
+_COMPRESSIONS = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "Zstandard"}
+# How the content of such files begins: bytes, and where they stand.
+_MAGIC = {
+    ".gz": (0, b"\x1f\x8b\x08"),
+    ".bz2": (4, b"1AY&SY"),
+    ".xz": (0, b"\xfd7zXZ\0"),
+    ".zst": (0, b"\x28\xb5\x2f\xfd"),
+}
+
+
+def is_compressed(path: str) -> bool:
+    """Tells by its name whether a file has to be decompressed: then it is not read in ranges."""
+    return path.endswith(tuple(_COMPRESSIONS))
+
+
+def read_lines(path: str, begin: int = 0) -> Iterator[tuple[int, bytes]]:
+    """Yields (offset, line with its end), from `begin` as if a line began there.
+
+    Lines end in \\n, \\r\\n or \\r. The parts of a line longer than 1 MB, broken at a space or at
+    least between characters, all have the offset of that line; only the last has the line's end.
+
+    Args:
+      path: any file tf.io.gfile reads; by its name it is decompressed (.gz, .bz2, .xz, .zst; of
+        several members or frames all are read).
+      begin: the first byte to read; 0 for a compressed file.
+
+    Raises:
+      ValueError: for UTF-16 text, a damaged file or one that its name does not fit.
+    """
+    offset, rest = begin, b""
+    used = 0  # bytes of the line at `offset` that have been yielded already
+    for block in _read_blocks(path, begin):
+        lines = (rest + block).splitlines(keepends=True)
+        # The last line may go on in the next block, and its "\r" may be half a "\r\n".
+        rest = b"" if lines[-1].endswith(b"\n") else lines.pop()
+        for line in lines:
+            size = len(line)
+            if size > _MAX_LINE_BYTES:
+                for part in _long_line_parts(line):
+                    yield offset, part
+                    line = line[len(part) :]
+            yield offset, line
+            offset += used + size
+            used = 0
+        for part in _long_line_parts(rest):
+            yield offset, part
+            rest = rest[len(part) :]
+            used += len(part)
+    if rest:
+        yield offset, rest
+
+
+def decode_line(
+    path: str, offset: int, line: bytes, on_bad_line: str, counts: Counter | None
+) -> str | None:
+    """Returns the text of a UTF-8 line, or None if it is to be left out.
+
+    Raises:
+      ValueError: as `refuse_line`.
+    """
+    try:
+        text = line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        what = f"byte 0x{line[error.start]:02X} is not UTF-8 ({error.reason})"
+        remedy = "convert the file, for example with iconv"
+        refuse_line(path, offset, what, remedy, on_bad_line, counts)
+        return None
+    return text if offset else text.removeprefix("\ufeff")  # the byte order mark
+
+
+def refuse_line(
+    path: str, offset: int, what: str, remedy: str, on_bad_line: str, counts: Counter | None
+) -> None:
+    """Counts, as "skipped_lines", a line that is to be left out, or says what is wrong with it.
+
+    Raises:
+      ValueError: unless `on_bad_line` is "skip".
+    """
+    if on_bad_line != "skip":
+        raise ValueError(
+            f"{path}:{_line_number(path, offset)}: {what}; {remedy}, or pass --on_bad_line=skip "
+            "to leave such lines out"
+        )
+    if counts is not None:
+        counts["skipped_lines"] += 1
+
+
+def _line_number(path: str, offset: int) -> int:
+    """Returns the number, from 1, of the line that begins at `offset`."""
+    line_ends, position, after_cr = 0, 0, False
+    for block in _read_blocks(path, 0):
+        block = block[: offset - position]
+        position += len(block)
+        line_ends += block.count(b"\n") + block.count(b"\r") - block.count(b"\r\n")
+        line_ends -= after_cr and block.startswith(b"\n")
+        after_cr = block.endswith(b"\r")
+        if position == offset:
+            break
+    return line_ends + 1
+
+
+def _long_line_parts(line: bytes) -> Iterator[bytes]:
+    """Yields the first parts of a line that is too long, up to a last one that is not."""
+    start, end = 0, len(line.rstrip(b"\r\n"))
+    while end - start > _MAX_LINE_BYTES:
+        stop = line.rfind(b" ", start, start + _MAX_LINE_BYTES) + 1
+        if not stop:
+            # No space: at least do not cut a character, whose later bytes are 0b10xxxxxx.
+            stop = start + _MAX_LINE_BYTES
+            stop -= next((i for i in range(4) if line[stop - i] & 0xC0 != 0x80), 0)
+        yield line[start:stop]
+        start = stop
+
+
+def _read_blocks(path: str, begin: int) -> Iterator[bytes]:
+    """Yields the bytes of a file from `begin` on; no block is empty."""
+    with tf.io.gfile.GFile(path, "rb") as file:
+        if is_compressed(path):
+            assert begin == 0, f"{path} is compressed"
+            blocks = _decompressed_blocks(path, file)
+            first = next(blocks, b"")
+            _check_head(path, first[:_HEAD_BYTES])
+            if first:
+                yield first
+            yield from blocks
+        else:
+            _check_head(path, file.read(_HEAD_BYTES))
+            file.seek(begin)
+            while block := file.read(_BLOCK_BYTES):
+                yield block
+
+
+def _decompressed_blocks(path: str, file: tf.io.gfile.GFile) -> Iterator[bytes]:
+    suffix = path[path.rindex(".") :]
+    try:
+        if suffix == ".zst":
+            yield from _zstandard_blocks(file)
+        else:
+            opener = {".gz": gzip.GzipFile, ".bz2": bz2.BZ2File, ".xz": lzma.LZMAFile}[suffix]
+            stream = opener(fileobj=file) if suffix == ".gz" else opener(file)
+            while block := stream.read(_BLOCK_BYTES):
+                yield block
+    except (OSError, EOFError, zlib.error, lzma.LZMAError, zstandard.ZstdError) as error:
+        if getattr(error, "errno", None):
+            raise  # of the file system; that of damaged bytes has no number
+        raise ValueError(
+            f"{path}: not a whole {_COMPRESSIONS[suffix]} file ({error}); if it is another kind "
+            f"of file, give it a name without {suffix}, else fetch it again"
+        ) from error
+
+
+def _zstandard_blocks(file: tf.io.gfile.GFile) -> Iterator[bytes]:
+    # Not the library's stream_reader, for which a file cut short is one that ends there.
+    frame = None
+    while data := file.read(_ZSTANDARD_BLOCK_BYTES):
+        while data:
+            if frame is None:
+                frame = zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj()
+            if block := frame.decompress(data):
+                yield block
+            data = b""
+            if frame.eof:
+                data, frame = frame.unused_data, None
+    if frame is not None:
+        raise EOFError("it ends inside a frame")
+
+
+def _check_head(path: str, head: bytes) -> None:
+    """Refuses what is surely no UTF-8 text by the first bytes of a file.
+
+    Raises:
+      ValueError: for UTF-16 text and compressed files without their suffix.
+    """
+    if head.startswith(_UTF16_BOMS) or _looks_like_utf16(head):
+        raise ValueError(
+            f"{path}: this is UTF-16 text; convert the file to UTF-8, for example with "
+            "iconv -f UTF-16 -t UTF-8"
+        )
+    for suffix, (place, magic) in _MAGIC.items():
+        if head.startswith(magic, place):
+            raise ValueError(
+                f"{path}: this is a {_COMPRESSIONS[suffix]} file; give it a name that ends in "
+                f"{suffix}"
+            )
+
+
+def _looks_like_utf16(head: bytes) -> bool:
+    """Tells whether every other byte, or one in ten of them, is NUL, and none of the others."""
+    nuls = sorted([head[0::2].count(0), head[1::2].count(0)])
+    return nuls[0] == 0 and nuls[1] > 2 and nuls[1] > len(head) / 20

@@ -1,0 +1,91 @@
+"""How a vocabulary fits a text: unknown pieces, pieces per word, scripts that fell out."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections import Counter
+from collections.abc import Sequence
+
+import sentencepiece
+
+from pipelines.data.sentences import SCRIPTS_WITHOUT_SPACES
+
+_CURLY_QUOTES = set("“”‘’")
+# A script is worth a hint if it has so many letters, and such a share of all, and most are unknown.
+_MIN_LETTERS = 10
+_MIN_SHARE = 1e-4
+_REMEDY = "raise --character_coverage or pass --byte_fallback"
+
+
+def report(
+    processor: sentencepiece.SentencePieceProcessor, lines: Sequence[str], where: str
+) -> str:
+    """Returns a few lines on how a vocabulary fits a text.
+
+    Pieces are counted per word, or per character if most letters are of scripts without spaces.
+
+    Args:
+      processor: the vocabulary.
+      lines: prepared text.
+      where: what text that is.
+    """
+    num_pieces, num_words = 0, 0
+    characters, unknown = Counter(), Counter()
+    for text in lines:
+        ids = processor.encode(text)
+        num_pieces += len(ids)
+        num_words += len(text.split())
+        characters.update(unicodedata.normalize("NFKC", text))  # as SentencePiece has it
+        if processor.unk_id() in ids:
+            pieces = processor.encode(text, out_type=str)
+            unknown.update(p for p, i in zip(pieces, ids) if i == processor.unk_id())
+    letters = Counter({c: count for c, count in characters.items() if c.isalpha()})
+    without_spaces = sum(count for c, count in letters.items() if _is_without_spaces(c))
+    if 2 * without_spaces > sum(letters.values()):
+        unit, count = "character", sum(n for c, n in characters.items() if not c.isspace())
+    else:
+        unit, count = "word", num_words
+    result = [
+        f"{processor.vocab_size():,} pieces; on {len(lines):,} lines {where}: "
+        f"{num_pieces / max(count, 1):.2f} pieces per {unit}, "
+        f"{100 * sum(unknown.values()) / max(num_pieces, 1):.4f} % <unk>"
+    ]
+    if unknown:
+        most = ", ".join(f"{piece!r} {count:,}" for piece, count in unknown.most_common(8))
+        result.append(f"most frequent among <unk>: {most}")
+    return "\n".join([*result, *_hints(letters, unknown, len(lines))])
+
+
+def _hints(letters: Counter, unknown: Counter, num_lines: int) -> list[str]:
+    hints = []
+    quotes = sum(count for piece, count in unknown.items() if set(piece) & _CURLY_QUOTES)
+    if quotes > num_lines / 100:
+        hints.append(
+            f"hint: curly quotes are unknown to this vocabulary ({quotes:,} in {num_lines:,} "
+            f"lines): write them straight (\" and ') in the corpus, or {_REMEDY}"
+        )
+    scripts, unknown_scripts = Counter(), Counter()
+    for character, count in letters.items():
+        scripts[_script(character)] += count
+    for piece, count in unknown.items():
+        for character in filter(str.isalpha, piece):
+            unknown_scripts[_script(character)] += count
+    for script, count in unknown_scripts.most_common():
+        share = scripts[script] / sum(letters.values())
+        is_out = 2 * count > scripts[script]
+        if is_out and scripts[script] >= _MIN_LETTERS and share >= _MIN_SHARE:
+            hints.append(
+                f"hint: {100 * count / scripts[script]:.0f} % of the {script} letters, which are "
+                f"{100 * share:.2g} % of the text's, are unknown to this vocabulary: {_REMEDY}"
+            )
+    return hints
+
+
+def _script(letter: str) -> str:
+    """Returns the name of a letter's script, after the Unicode name of the letter."""
+    name = unicodedata.name(letter, "unnamed").split()[0].capitalize()
+    return {"Cjk": "Han"}.get(name, name)
+
+
+def _is_without_spaces(letter: str) -> bool:
+    return unicodedata.name(letter, "").startswith(SCRIPTS_WITHOUT_SPACES)

@@ -1,0 +1,41 @@
+"""PREFIX.json beside a vocabulary's PREFIX.model: how it was made, for those who use it."""
+
+from __future__ import annotations
+
+import os
+
+import tensorflow as tf
+
+from albert_tf import files
+
+
+def settings_path(spm_model_file: str) -> str:
+    """Returns the name of the file that says how a vocabulary was made."""
+    return f"{os.path.splitext(spm_model_file)[0]}.json"
+
+
+def letter_case(spm_model_file: str, do_lower_case: bool | None) -> bool:
+    """Tells whether text is to be lower-cased for a vocabulary.
+
+    Args:
+      spm_model_file: the vocabulary. Without a file of settings it is one for lower-cased text, as
+        the published English ones are.
+      do_lower_case: what the user wants; None for what the vocabulary was made for.
+
+    Raises:
+      ValueError: if these differ.
+    """
+    path = settings_path(spm_model_file)
+    made_for = None
+    if tf.io.gfile.exists(path):
+        settings = files.read_json(path).get("settings")
+        made_for = settings.get("do_lower_case") if isinstance(settings, dict) else None
+    if made_for is None:
+        return do_lower_case is not False
+    if do_lower_case not in (None, made_for):
+        raise ValueError(
+            f"--do_lower_case={str(do_lower_case).lower()}, but {spm_model_file!r} was trained "
+            f"with --do_lower_case={str(made_for).lower()} (see {path}): leave the flag out, or "
+            "train another vocabulary"
+        )
+    return made_for

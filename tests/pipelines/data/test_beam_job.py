@@ -1,0 +1,81 @@
+import functools
+import logging
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pipelines.data import beam_job
+
+PROJECT = Path(__file__).resolve().parents[3]
+
+
+def touch(directory: str, name: str) -> None:
+    (Path(directory) / name).touch()
+
+
+@pytest.mark.parametrize("runner", ["DirectRunner", "BundleBasedDirectRunner"])
+def test_every_unit_is_done(tmp_path, runner):
+    names = [f"unit-{i}" for i in range(23)]
+    beam_job.run(functools.partial(touch, str(tmp_path)), names, runner)
+    assert sorted(os.listdir(tmp_path)) == sorted(names)
+
+
+def test_nothing_to_do():
+    beam_job.run(lambda unit: 1 / 0, [], "NoSuchRunner")
+
+
+def test_a_failing_unit_comes_out_and_logging_comes_back(tmp_path):
+    with pytest.raises(Exception, match="No such file or directory"):
+        beam_job.run(functools.partial(touch, str(tmp_path / "nowhere")), ["a", "b", "c"])
+    assert logging.root.manager.disable == logging.NOTSET
+
+
+_PARENT = """
+import os, pathlib, time
+from pipelines.data import beam_job
+
+def work(unit):
+    pathlib.Path(f"worker-{os.getpid()}").touch()
+    time.sleep(600)
+
+beam_job.prepare_environment()
+beam_job.run(work, range(7), num_workers=2)
+"""
+
+
+def test_workers_do_not_outlive_their_job(tmp_path):
+    """Else they would write beside the job that is started again after a kill."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", _PARENT],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(PROJECT)},
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while len(workers := list(tmp_path.glob("worker-*"))) < 2:
+            assert time.monotonic() < deadline
+            assert process.poll() is None
+            time.sleep(0.1)
+    finally:
+        process.kill()
+        process.wait()
+    pids = [int(path.name.removeprefix("worker-")) for path in workers]
+    deadline = time.monotonic() + 2  # by itself Beam takes three seconds
+    while any(is_running(pid) for pid in pids):
+        assert time.monotonic() < deadline, "the workers still run"
+        time.sleep(0.1)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    # A zombie that nobody has waited for does nothing any more.
+    status = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True)
+    return not status.stdout.strip().startswith("Z") and bool(status.stdout.strip())

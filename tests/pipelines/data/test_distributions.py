@@ -1,0 +1,298 @@
+"""What 100,000 examples look like, beside the paper's definitions.
+
+Every figure is held to 3 standard errors of its definition, with a fixed seed. The masked pieces of
+an example are not independent (they share spans and a budget): standard errors come from the
+figures of whole examples. Where a definition cannot be met exactly the bias is a number here.
+
+  p(n) ~ 1/n              of the lengths drawn, of all spans that the words are tiled into: exact
+  ... of spans taken      those of the tiling but for 2 % more of one word and 2 % fewer of three: a
+                          budget cuts what does not fit; 99 % of the spans taken are whole
+  every piece alike       at every position exactly; in words of n pieces within n - 1 %
+  80/10/10, labels, split exact
+  15 %                    round(0.15 * length) predictions, in all but 1 of 1,000 examples
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import random
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from albert_tf.tokenization import AlbertTokenizer
+from pipelines.create_pretraining_data import create_pretraining_data
+from pipelines.data.examples import ExampleOptions, example_draws, example_maker
+from pipelines.data.pretraining_dataset import pretraining_dataset
+from pipelines.data.record_statistics import ExampleStatistics
+from pipelines.data.segments import split_document
+from pipelines.data.shard_writer import Settings
+
+EXAMPLES, ROWS, LENGTH = 100_000, 2_000, 128
+VOCAB, CLS, SEP, MASK = 3_001, 2, 3, 4
+WORD_STARTS = np.arange(VOCAB) % 5 != 0  # every fifth piece continues a word
+TOKENIZER = SimpleNamespace(
+    cls_id=CLS,
+    sep_id=SEP,
+    mask_id=MASK,
+    word_starts=lambda: WORD_STARTS,
+    replacement_ids=lambda: np.arange(5, VOCAB, dtype=np.int32),
+)
+SHARES = np.array([6, 3, 2]) / 11
+SENTENCES = 4  # in each segment but the first of a batch
+
+
+def segments(rng):
+    """Returns segments of 4 sentences, every tenth of any length, the rest almost full."""
+    longest = LENGTH - 3
+    lengths = rng.integers(np.where(rng.random(ROWS) < 0.1, 2 * SENTENCES, 100), longest + 1)
+    # Distinct places for the sentences to begin; each is 2 pieces at least.
+    gaps = rng.random((ROWS, SENTENCES)) + 0.2
+    ends = np.cumsum(gaps / gaps.sum(axis=1, keepdims=True), axis=1)
+    begins = (ends[:, :-1] * (lengths[:, None] - 2 * SENTENCES)).astype(np.int64)
+    begins += 2 * np.arange(1, SENTENCES)
+    starts = np.concatenate([np.zeros([ROWS, 1], np.int64), begins], axis=1)
+    pieces = rng.integers(5, VOCAB, lengths.sum())
+    return {
+        "input_ids": tf.RaggedTensor.from_row_lengths(tf.constant(pieces, tf.int32), lengths),
+        "sentence_starts": tf.RaggedTensor.from_row_lengths(
+            tf.constant(starts.ravel(), tf.int32), np.full(ROWS, SENTENCES)
+        ),
+        "document_id": tf.constant(np.arange(ROWS)[:, None], tf.int64),
+    }, starts
+
+
+class Mean:
+    """Mean and its standard error of per-example numerators over per-example denominators."""
+
+    def __init__(self):
+        self.parts = []
+
+    def add(self, numerators, denominators):
+        self.parts.append(np.stack([numerators, denominators]).astype(np.float64))
+
+    def ratio(self):
+        numerators, denominators = np.concatenate(self.parts, axis=1)
+        ratio = numerators.sum() / denominators.sum()
+        # Of a ratio of sums: the spread of what each example has beyond its part.
+        rest = numerators - ratio * denominators
+        return ratio, rest.std() * np.sqrt(len(rest)) / denominators.sum()
+
+    def check(self, expected, bias=0.0):
+        """Holds the ratio to `expected`, give or take a known relative bias and 3 sigma."""
+        ratio, error = self.ratio()
+        assert error < 0.02 * expected, f"{error} is no test of {expected}"
+        assert abs(ratio - expected) <= 3 * error + bias * expected, (ratio, expected, error)
+
+
+@pytest.fixture(scope="module")
+def figures():
+    """Sums over the examples, by name."""
+    options = ExampleOptions(max_seq_length=LENGTH)
+    make = example_maker(options, TOKENIZER)
+
+    @tf.function
+    def examples(pieces, step):
+        draws = example_draws(options, ROWS, tf.stack([tf.constant(2020, tf.int64), step]))
+        return make(pieces, draws), draws["span_length"]
+
+    rng = np.random.default_rng(11)
+    means = collections.defaultdict(Mean)
+    for step in range(EXAMPLES // ROWS):
+        pieces, starts = segments(rng)
+        batch, draws = examples(pieces, tf.constant(step, tf.int64))
+        batch = {name: values.numpy() for name, values in batch.items()}
+        measure(means, batch, draws.numpy(), starts)
+    return means
+
+
+def measure(means, batch, draws, starts):
+    """Adds what a batch shows; words and spans by a plain copy of the rules."""
+    rows = np.arange(ROWS)[:, None]
+    real = batch["masked_lm_weights"] > 0
+    now = np.take_along_axis(batch["input_word_ids"], batch["masked_lm_positions"], axis=1)
+    ids = batch["input_word_ids"].copy()
+    where = np.broadcast_to(rows, real.shape)[real], batch["masked_lm_positions"][real]
+    ids[where] = batch["masked_lm_ids"][real]
+    hit = np.zeros(ids.shape, bool)
+    hit[where] = True
+
+    count = real.sum(axis=1)
+    length = batch["input_mask"].sum(axis=1)
+    types = batch["input_type_ids"]
+    budget = np.array([round(0.15 * int(n)) for n in length])
+    assert (count <= budget).all()
+    means["full budget"].add(count == budget, np.ones(ROWS))
+    means["predictions"].add(count, 0.15 * length)
+    long = length > 100
+    means["predictions of long"].add(count[long], 0.15 * length[long])
+    is_mask, is_same = now == MASK, now == batch["masked_lm_ids"]
+    assert now[real].min() >= MASK
+    means["mask"].add((is_mask & real).sum(axis=1), count)
+    means["same"].add((is_same & real).sum(axis=1), count)
+    means["other"].add((~is_mask & ~is_same & real).sum(axis=1), count)
+
+    position = np.arange(LENGTH)
+    first_sep = (length - types.sum(axis=1) - 1)[:, None]
+    text = (position > 0) & (position < length[:, None] - 1) & (position != first_sep)
+    opens = text & ((position == 1) | (position == first_sep + 1) | WORD_STARTS[ids])
+    word = np.cumsum(opens, axis=1) - 1
+    # By words of so many pieces; a word counts with its row's expectation, budget / pieces.
+    chance = (budget / text.sum(axis=1))[:, None]
+    flat_word = (word + rows * LENGTH)[text]
+    pieces = np.bincount(flat_word, minlength=ROWS * LENGTH).reshape(ROWS, LENGTH)
+    pieces_hit = np.bincount(flat_word, hit[text], ROWS * LENGTH).reshape(ROWS, LENGTH)
+    for n in range(1, 5):
+        means[f"word of {n}"].add(
+            pieces_hit.sum(axis=1, where=pieces == n) / n, chance[:, 0] * (pieces == n).sum(axis=1)
+        )
+    # By position: next to a special piece, the five after that, the rest.
+    distance = np.minimum(
+        np.abs(position - 0 * first_sep),
+        np.minimum(np.abs(position - first_sep), np.abs(position - length[:, None] + 1)),
+    )
+    for name, place in {
+        "first": position == 1,
+        "last": position == length[:, None] - 2,
+        "next to [SEP]": np.abs(position - first_sep) == 1,
+        "near": (distance > 1) & (distance < 7),
+        "far": distance > 6,
+    }.items():
+        means[f"position {name}"].add(
+            (hit & place & text).sum(axis=1), (chance * (place & text)).sum(axis=1)
+        )
+
+    # The tiling: span k of a row ends before the word ends[k].
+    drawn = 1 + (draws >= 6 / 11).astype(int) + (draws >= 9 / 11)
+    # All rows at once: those below lie beyond any word of those above.
+    far = 4 * LENGTH * rows
+    ends = (np.cumsum(drawn, axis=1) + far).ravel()
+    span = np.searchsorted(ends, (np.maximum(word, 0) + far).ravel(), side="right")
+    span = span.reshape(word.shape) - (LENGTH + 1) * rows
+    last = np.where(opens, span, 0).max(axis=1)[:, None]
+    tiles = np.arange(LENGTH + 1) <= last
+    flat_span = (span + types + rows * (LENGTH + 2))[opens]
+    shape = ROWS, LENGTH + 2
+    words_of_span = np.bincount(flat_span, minlength=np.prod(shape)).reshape(shape)
+    words_hit = np.bincount(flat_span, hit[opens], np.prod(shape)).reshape(shape)
+    touched, whole = words_hit > 0, (words_hit > 0) & (words_hit == words_of_span)
+    means["whole spans"].add(whole.sum(axis=1), touched.sum(axis=1))
+    for n in (1, 2, 3):
+        means[f"drawn {n}"].add((tiles & (drawn == n)).sum(axis=1), tiles.sum(axis=1))
+        there = (words_of_span == n).sum(axis=1)
+        means[f"taken {n}"].add((words_hit == n).sum(axis=1), chance[:, 0] * there)
+        means[f"share of {n}"].add((words_hit == n).sum(axis=1), touched.sum(axis=1))
+
+    swapped = batch["sentence_order_labels"]
+    means["swapped"].add(swapped, np.ones(ROWS))
+    means["labelled"].add(batch["sentence_order_weights"], np.ones(ROWS))
+    first_part = np.where(swapped == 1, types.sum(axis=1) - 1, first_sep[:, 0] - 1)
+    for n in range(1, SENTENCES):
+        means[f"split before {n}"].add(starts[:, n] == first_part, np.ones(ROWS))
+
+
+def test_lengths_drawn(figures):
+    for n, share in enumerate(SHARES, start=1):
+        figures[f"drawn {n}"].check(share)
+
+
+def test_spans_taken(figures):
+    figures["whole spans"].check(1.0, bias=0.013)
+    for n in (1, 2, 3):
+        figures[f"taken {n}"].check(1.0, bias=0.018)
+
+
+@pytest.mark.parametrize("place", ["first", "last", "next to [SEP]", "near", "far"])
+def test_positions_alike(figures, place):
+    figures[f"position {place}"].check(1.0)
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 3, 4])
+def test_words_alike(figures, pieces):
+    figures[f"word of {pieces}"].check(1.0, bias=0.01 * (pieces - 1))
+
+
+def test_masked_share(figures):
+    figures["predictions"].check(1.0, bias=0.001)
+    figures["full budget"].check(1.0, bias=0.001)
+
+
+def test_80_10_10(figures):
+    figures["mask"].check(0.8)
+    same_by_chance = 0.1 / (VOCAB - 5)
+    figures["same"].check(0.1 + same_by_chance)
+    figures["other"].check(0.1 - same_by_chance)
+
+
+def test_sentence_order(figures):
+    figures["labelled"].check(1.0, bias=1e-9)
+    figures["swapped"].check(0.5)
+    for n in range(1, SENTENCES):
+        figures[f"split before {n}"].check(1 / (SENTENCES - 1))
+
+
+def test_short_segments():
+    """With sentences of one piece a segment is as long as its target."""
+    length, probability, count = 16, 0.1, EXAMPLES
+    longest = length - 3
+    sentences = ([5] for _ in range(count * longest))
+    lengths = collections.Counter()
+    for number, segment in enumerate(
+        split_document(sentences, length, probability, [True] * 9, random.Random(3))
+    ):
+        lengths[len(segment.input_ids)] += number < count
+    for target in range(1, length):
+        expected = probability / (longest - 1) * (2 <= target <= longest)
+        expected += (1 - probability) * (target == longest)
+        sigma = np.sqrt(count * expected * (1 - expected))
+        assert abs(lengths[target] - count * expected) <= 3 * sigma, target
+
+
+@pytest.mark.slow
+@pytest.mark.shared
+def test_real_text(shared, tmp_path):
+    """Novels with the published vocabulary, through records and some twelve epochs of training."""
+    vocabulary = str(shared / "data/albert_spiece_30k/30k-clean.model")
+    create_pretraining_data(
+        input_file=str(shared / "data/pretrain_eltec_eng/heldout.txt"),
+        output_dir=str(tmp_path),
+        settings=Settings(
+            spm_model_file=vocabulary,
+            do_lower_case=True,
+            max_seq_length=LENGTH,
+            short_seq_prob=0.1,
+            heldout_fraction=0.0,
+            random_seed=1,
+        ),
+    )
+    tokenizer = AlbertTokenizer(vocabulary)
+    statistics = ExampleStatistics(tokenizer, LENGTH)
+    options = ExampleOptions(max_seq_length=LENGTH, seed=5)
+    batches = pretraining_dataset(str(tmp_path), options, tokenizer, ROWS)
+    for batch in itertools.islice(batches, EXAMPLES // ROWS):
+        statistics.add({name: values.numpy() for name, values in batch.items()})
+    result = statistics.result()
+    assert result["examples"] == EXAMPLES
+
+    def sigma(share, count):
+        return np.sqrt(share * (1 - share) / count)
+
+    # Each prediction and each label is drawn by itself.
+    predictions = result["predictions"]
+    assert abs(result["replaced_by_mask"] - 0.8) <= 3 * sigma(0.8, predictions)
+    # One random piece in 30,000 is the old one.
+    assert abs(result["kept"] - 0.1 - 0.1 / 3e4) <= 3 * sigma(0.1, predictions)
+    labels = result["labels"]
+    labelled = labels["changed"] + labels["unchanged"]
+    swapped = labels["changed"] / labelled
+    assert abs(swapped - 0.5) <= 3 * sigma(0.5, labelled * EXAMPLES)
+    assert result["masked"] == pytest.approx(0.15, rel=0.002)
+    # Pieces are masked in spans, which have three times the variance of single ones at most.
+    text = result["pieces"] - (2 + labelled) * EXAMPLES
+    share = predictions / text
+    error = np.sqrt(3) * sigma(share, text / len(result["masked_by_position"]))
+    assert np.abs(np.array(result["masked_by_position"]) - share).max() <= 3 * error
+    assert np.abs(np.array(result["masked_of_words_by_pieces"]) / share - 1).max() < 0.02

@@ -1,0 +1,104 @@
+"""Duplicates: which documents count as the same, which one stays, whatever the workers."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from pipelines.data import duplicates
+from pipelines.data.corpus import Sentence
+from pipelines.data.duplicates import find_duplicates, hash_ranges, read_duplicates, write_hashes
+
+
+def left_out(directory: Path, *units: list[list[str]]) -> list[set[int]]:
+    """Writes, finds and reads; the documents of a unit have the offsets 0, 10, 20, ..."""
+    paths = []
+    for index, documents in enumerate(units):
+        sentences = [
+            Sentence(10 * number, text)
+            for number, document in enumerate(documents)
+            for text in document
+        ]
+        paths.append(str(directory / f"{index}.hashes"))
+        write_hashes(sentences, paths[-1])
+    ranges = hash_ranges(paths, str(directory))
+    for hashes in ranges:
+        find_duplicates(hashes, paths)
+    files = [hashes.path for hashes in ranges]
+    return [read_duplicates(files, index, len(units)) for index in range(len(units))]
+
+
+@pytest.mark.parametrize(
+    "copy",
+    [
+        ["The sea, the sea!", "It was 3 o'clock."],
+        ["THE SEA THE SEA", "it was 3 oclock"],
+        ["thesea... (the  sea) It -- was", "3", "o\u2019clock"],
+        ["The_sea\u00a0the\u3000sea it was 3 o\U0001f600clock", "***"],
+    ],
+)
+def test_case_spacing_and_punctuation_make_no_other_document(tmp_path, copy):
+    first = ["The sea, the sea!", "It was 3 o'clock."]
+    assert left_out(tmp_path, [first, ["Between."], copy]) == [{20}]
+
+
+@pytest.mark.parametrize(
+    "near",
+    [
+        ["The sea, the sea!", "It was 4 o'clock."],
+        ["The sea, the sea!"],
+        ["The sea, the sea!", "It was 3 o'clock.", "s"],
+        ["It was 3 o'clock.", "The sea, the sea!"],
+        ["The s\u00e9a, the sea!", "It was 3 o'clock."],
+    ],
+)
+def test_near_but_not_equal_documents_stay(tmp_path, near):
+    assert left_out(tmp_path, [["The sea, the sea!", "It was 3 o'clock."], near]) == [set()]
+
+
+def test_other_scripts(tmp_path):
+    korean, upper, final = ["바다, 바다!"], ["ΟΔΟΣ. Straße"], ["οδος STRASSE!"]
+    assert left_out(tmp_path, [korean, upper], [final, ["바다"], ["「바다」바다。"]]) == [
+        *(set(), {0, 20}),
+    ]
+
+
+def test_the_first_stays(tmp_path):
+    a, b, c, d = ["a"], ["b"], ["c"], ["d"]
+    units = [[b, a], [], [a, c, a, b], [d, c]]
+    assert left_out(tmp_path, *units) == [set(), set(), {0, 20, 30}, {10}]
+
+
+def test_all_of_the_hash_counts(tmp_path, monkeypatch):
+    class Digest:
+        def __init__(self, digest_size):
+            assert digest_size == 16
+
+        def update(self, data):
+            self.data = data
+
+        def digest(self):
+            return self.data
+
+    monkeypatch.setattr(duplicates.hashlib, "blake2b", Digest)
+    texts = ["a" * 16, "a" * 8 + "b" * 8, "b" * 8 + "a" * 8, "a" * 15 + "b", "a" * 8 + "b" * 8]
+    assert left_out(tmp_path, [[text] for text in texts]) == [{40}]
+
+
+@pytest.mark.parametrize("range_bytes", [1 << 30, 20_000, 1])
+def test_many_documents_in_ranges_of_any_size(tmp_path, monkeypatch, range_bytes):
+    monkeypatch.setattr(duplicates, "_RANGE_BYTES", range_bytes)
+    rng = random.Random(7)
+    units = [[[str(rng.randrange(900))] for _ in range(size)] for size in (611, 0, 503, 97)]
+    seen: set[str] = set()
+    expected = []
+    for documents in units:
+        expected.append(set())
+        for number, (text,) in enumerate(documents):
+            if text in seen:
+                expected[-1].add(10 * number)
+            seen.add(text)
+    assert left_out(tmp_path, *units) == expected
+    count = len(list(tmp_path.glob("*.duplicates")))
+    assert count == {1 << 30: 1, 20_000: 2, 1: 256}[range_bytes]
+    assert sum(map(len, expected)) > 500

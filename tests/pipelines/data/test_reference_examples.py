@@ -1,0 +1,308 @@
+"""Static examples: the reference's schema, every segment once a pass, always the same bytes."""
+
+from __future__ import annotations
+
+import collections
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from albert_tf.tokenization import AlbertTokenizer
+from pipelines import create_pretraining_data as job
+from pipelines.data import reference_job
+from pipelines.data.examples import ExampleOptions
+from pipelines.data.pretraining_dataset import evaluation_dataset
+from pipelines.data.records import SEGMENT_FEATURES, Manifest, serialize_segment
+from pipelines.data.reference_examples import serialize_examples
+from pipelines.data.shard_writer import Settings
+from tests.conftest import make_text
+
+LENGTH, PREDICTIONS, PASSES = 41, 7, 3
+OPTIONS = ExampleOptions(LENGTH, PREDICTIONS, seed=99)
+
+
+@pytest.fixture(scope="module")
+def create(tmp_path_factory, tiny_vocabulary):
+    """Runs the job over 31 documents in three ranges."""
+    text = tmp_path_factory.mktemp("text") / "x.txt"
+    text.write_text(make_text(31, seed=1), encoding="utf-8")
+
+    def run(output_dir, options=OPTIONS, dupe_factor=PASSES):
+        settings = Settings(
+            spm_model_file=str(tiny_vocabulary),
+            do_lower_case=True,
+            max_seq_length=LENGTH,
+            short_seq_prob=0.1,
+            heldout_fraction=0.2,
+            random_seed=options.seed,
+        )
+        return job.create_reference_examples(
+            input_file=str(text),
+            output_dir=str(output_dir),
+            settings=settings,
+            options=options,
+            dupe_factor=dupe_factor,
+            shard_bytes=text.stat().st_size // 3 + 1,
+            runner="DirectRunner",
+            num_workers=1,
+            beam_options=[],
+        )
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def record_dir(create, tmp_path_factory) -> Path:
+    directory = tmp_path_factory.mktemp("reference") / "records"
+    create(directory)
+    return directory
+
+
+def contents(directory):
+    paths = sorted(path for path in Path(directory).rglob("*") if path.is_file())
+    return {str(path.relative_to(directory)): path.read_bytes() for path in paths}
+
+
+def read_features(paths):
+    """Yields each record's features as (kind, values)."""
+    for record in tf.data.TFRecordDataset([str(path) for path in paths]).as_numpy_iterator():
+        features = tf.train.Example.FromString(record).features.feature
+        yield {
+            name: (
+                feature.WhichOneof("kind"),
+                list(getattr(feature, feature.WhichOneof("kind")).value),
+            )
+            for name, feature in features.items()
+        }
+
+
+def schema(lengths):
+    types = {
+        name: "float_list" if name == "masked_lm_weights" else "int64_list" for name in lengths
+    }
+    return {name: (types[name], length) for name, length in lengths.items()}
+
+
+def read_segments(directory, split):
+    """Returns the sentences' pieces of each segment of a split."""
+    manifest = Manifest.read(str(directory))
+    found = []
+    for record in tf.data.TFRecordDataset(manifest.paths(str(directory), split)):
+        parsed = tf.io.parse_single_example(record, SEGMENT_FEATURES)
+        ids, starts = (
+            parsed["input_ids"].numpy().tolist(),
+            parsed["sentence_starts"].numpy().tolist(),
+        )
+        found.append([tuple(ids[a:b]) for a, b in zip(starts, [*starts[1:], None])])
+    return found
+
+
+def unmask(features):
+    """Returns the label and the pieces of both parts, as they were before masking."""
+    values = {name: value for name, (_, value) in features.items()}
+    ids = list(values["input_ids"])
+    for position, piece, weight in zip(
+        *(values[f"masked_lm_{n}"] for n in ("positions", "ids", "weights"))
+    ):
+        if weight:
+            ids[position] = piece
+    count, types = sum(values["input_mask"]), values["segment_ids"]
+    first_sep = count - sum(types) - 1
+    return values["next_sentence_labels"][0], ids[1:first_sep], ids[first_sep + 1 : count - 1]
+
+
+def test_schema_is_the_references(record_dir):
+    lengths = dict.fromkeys(("input_ids", "input_mask", "segment_ids", "token_boundary"), LENGTH)
+    predictions = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
+    expected = schema(
+        {**lengths, **dict.fromkeys(predictions, PREDICTIONS), "next_sentence_labels": 1}
+    )
+    records = list(read_features(record_dir.glob("*.tfrecord")))
+    assert len(records) > 200
+    for features in records:
+        assert {name: (kind, len(values)) for name, (kind, values) in features.items()} == expected
+
+
+@pytest.mark.shared
+def test_schema_has_the_lengths_of_the_authors_records(create, shared, tmp_path):
+    stats = json.loads((shared / "data/google_pretraining_tfrecords/stats.json").read_text())
+    theirs = {name: (f"{kind}_list", length) for name, (length, kind) in stats["features"].items()}
+    # Two lengths of theirs, 128 and 20; of ours 41 and 7.
+    scale = {128: LENGTH, 20: PREDICTIONS, 1: 1}
+    manifest = create(tmp_path / "records", dupe_factor=1)
+    (features, *_) = read_features(manifest.paths(str(tmp_path / "records"), "heldout"))
+    ours = {name: (kind, len(values)) for name, (kind, values) in features.items()}
+    assert ours == {name: (kind, scale[length]) for name, (kind, length) in theirs.items()}
+
+
+@pytest.mark.parametrize("split, passes", [("train", PASSES), ("heldout", 1)])
+def test_every_segment_of_several_sentences_comes_once_a_pass(record_dir, split, passes):
+    segments = read_segments(record_dir / "segments", split)
+    pairs = collections.Counter(repr(sum(map(list, s), [])) for s in segments if len(s) > 1)
+    manifest = Manifest.read(str(record_dir))
+    found, labels = collections.Counter(), []
+    for features in read_features(manifest.paths(str(record_dir), split)):
+        label, a, b = unmask(features)
+        assert a and b
+        found[repr(b + a if label else a + b)] += 1
+        labels.append(label)
+    assert found == {segment: passes * count for segment, count in pairs.items()}
+    assert 0.3 < np.mean(labels) < 0.7
+
+
+def test_what_has_no_label_is_counted(record_dir):
+    alone = {
+        split: sum(len(s) == 1 for s in read_segments(record_dir / "segments", split))
+        for split in ("train", "heldout")
+    }
+    manifest = Manifest.read(str(record_dir))
+    assert alone["train"] > 3
+    assert manifest.drawn_with["left_out"] == PASSES * alone["train"] + alone["heldout"]
+
+
+def test_each_pass_has_an_order_of_its_own(record_dir):
+    def passes(name):
+        return [list(read_features([record_dir / f"{name}-pass-{n:03d}.tfrecord"])) for n in (0, 1)]
+
+    names = sorted(p.name.split("-pass")[0] for p in record_dir.glob("train-*-pass-000.tfrecord"))
+    assert len(names) == 3
+    for name in names:
+        text = [[repr(sorted(sum(unmask(f)[1:], []))) for f in records] for records in passes(name)]
+        assert sorted(text[0]) == sorted(text[1]) and text[0] != text[1]
+
+
+def test_draws_are_of_seed_pass_and_position(tmp_path, tiny_vocabulary):
+    # Of equal segments nothing but the draws can differ.
+    (tmp_path / "segments").mkdir()
+    with tf.io.TFRecordWriter(str(tmp_path / "segments/train-0.tfrecord")) as writer:
+        for _ in range(300):
+            writer.write(serialize_segment(list(range(20, 55)), [0, 9, 17], 0, 0))
+
+    def draw(first, pass_number, seed=5):
+        unit = reference_job.ReferenceUnit("train-0.tfrecord", 0, 1, "train", first, pass_number)
+        options = ExampleOptions(LENGTH, PREDICTIONS, seed=seed)
+        reference_job.write_pass(unit, options, str(tiny_vocabulary), True, str(tmp_path))
+        records = read_features([tmp_path / f"{unit.name}.tfrecord"])
+        return [repr(features["masked_lm_positions"]) for features in records]
+
+    drawn = [draw(0, 0), draw(0, 1), draw(300, 0), draw(0, 0, seed=6)]
+    assert draw(0, 0) == drawn[0] and len(drawn[0]) == 300
+    for i, one in enumerate(drawn):
+        assert sum(a == b for a, b in zip(one, one[256:])) < 5  # draws are for 256 rows at a time
+        assert all(sum(a == b for a, b in zip(one, other)) < 20 for other in drawn[:i])
+
+
+def test_token_boundary_tells_words_of_the_unmasked_text():
+    # [CLS] the qui ##ck [SEP] ##ly ran ##ning [SEP], `qui` masked, `ran` replaced by a ##piece.
+    cls_id, sep_id, mask_id, the, qui, ck, ly, ran, ning = 2, 3, 4, 10, 11, 12, 13, 14, 15
+    word_starts = np.isin(np.arange(19), [the, qui, ran])
+    batch = {
+        "input_word_ids": [[cls_id, the, mask_id, ck, sep_id, ly, ning, ning, sep_id, 0, 0]],
+        "input_mask": [[1] * 9 + [0] * 2],
+        "input_type_ids": [[0] * 5 + [1] * 4 + [0] * 2],
+        "masked_lm_positions": [[2, 6, 0]],
+        "masked_lm_ids": [[qui, ran, 0]],
+        "masked_lm_weights": [[1.0, 1.0, 0.0]],
+        "sentence_order_labels": [1],
+    }
+    batch = {name: np.array(value) for name, value in batch.items()}
+    (record,) = serialize_examples(
+        batch, word_starts, SimpleNamespace(cls_id=cls_id, sep_id=sep_id)
+    )
+    feature = tf.train.Example.FromString(record).features.feature
+    boundary = list(feature["token_boundary"].int64_list.value)
+    assert boundary == [1, 1, 1, 0, 1, 1, 1, 0, 1, 0, 0]
+    assert list(feature["input_ids"].int64_list.value) == batch["input_word_ids"][0].tolist()
+    assert list(feature["masked_lm_weights"].float_list.value) == [1, 1, 0]
+    assert list(feature["next_sentence_labels"].int64_list.value) == [1]
+
+
+def test_a_killed_job_goes_on(create, record_dir, tmp_path):
+    whole = contents(record_dir)
+    for name, content in whole.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+    # As a killed job leaves it: no manifest, a unit without its marker, unfinished files.
+    (tmp_path / "manifest.json").unlink()
+    lost = sorted(tmp_path.glob("units/train-*-pass-001.json"))[1]
+    lost.unlink()
+    (tmp_path / f"{lost.stem}.tfrecord").write_bytes(b"old")
+    (tmp_path / f".{lost.stem}.tfrecord.partial-7").write_bytes(b"half")
+    before = {path.name: path.stat().st_ino for path in tmp_path.glob("*.tfrecord")}
+    create(tmp_path)
+    assert contents(tmp_path) == whole
+    after = {path.name: path.stat().st_ino for path in tmp_path.glob("*.tfrecord")}
+    assert [name for name in whole if before.get(name) != after.get(name)] == [
+        f"{lost.stem}.tfrecord"
+    ]
+
+
+def test_order_of_units_does_not_matter(create, record_dir, tmp_path, monkeypatch):
+    run_units = reference_job.run_units
+    monkeypatch.setattr(
+        reference_job,
+        "run_units",
+        lambda work, units, *a, **k: run_units(work, units[::-1], *a, **k),
+    )
+    create(tmp_path / "records")
+    assert contents(tmp_path / "records") == contents(record_dir)
+
+
+def test_without_an_objective_nothing_is_left_out(create, tmp_path):
+    options = ExampleOptions(LENGTH, PREDICTIONS, seed=99, sentence_objective="none")
+    manifest = create(tmp_path / "records", options, dupe_factor=1)
+    segments = read_segments(tmp_path / "records" / "segments", "train")
+    assert manifest.splits["train"].examples == len(segments)
+    assert manifest.drawn_with["left_out"] == 0
+    with pytest.raises(ValueError, match="sentence_objective 'none' there, 'sop' here"):
+        create(tmp_path / "records", dupe_factor=1)
+
+
+def test_what_is_read_is_what_was_drawn(record_dir, tiny_vocabulary):
+    """The batches of a static directory: renamed, every label counts, the last batch filled."""
+    manifest = Manifest.read(str(record_dir))
+    tokenizer = AlbertTokenizer(str(tiny_vocabulary))
+    manifest.check(str(record_dir), tokenizer, OPTIONS)
+    written = list(read_features(manifest.paths(str(record_dir), "heldout")))
+    dataset = evaluation_dataset(str(record_dir), "heldout", OPTIONS, tokenizer, 13)
+    batches = [{k: v.numpy() for k, v in batch.items()} for batch in dataset]
+    names = {
+        "input_word_ids": "input_ids",
+        "input_mask": "input_mask",
+        "input_type_ids": "segment_ids",
+        "masked_lm_positions": "masked_lm_positions",
+        "masked_lm_ids": "masked_lm_ids",
+        "masked_lm_weights": "masked_lm_weights",
+    }
+    for ours, theirs in names.items():
+        rows = np.concatenate([batch[ours] for batch in batches])
+        expected = [features[theirs][1] for features in written]
+        np.testing.assert_array_equal(rows[: len(written)], expected, err_msg=ours)
+        assert not rows[len(written) :].any()
+    weights = np.concatenate([batch["sentence_order_weights"] for batch in batches])
+    assert weights.tolist() == [1.0] * len(written) + [0.0] * (len(weights) - len(written))
+    labels = np.concatenate([batch["sentence_order_labels"] for batch in batches])
+    assert labels[: len(written)].tolist() == [f["next_sentence_labels"][1][0] for f in written]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"max_seq_length": 64}, "max_seq_length 41, not 64: give --max_seq_length=41"),
+        ({"max_predictions_per_seq": 8}, "give --max_predictions_per_seq=7"),
+        ({"sentence_objective": "nsp"}, "give --sentence_objective=sop"),
+        ({"sentence_objective": "none"}, None),
+    ],
+)
+def test_static_examples_are_what_they_are(record_dir, tiny_vocabulary, changes, message):
+    values = {"max_seq_length": LENGTH, "max_predictions_per_seq": PREDICTIONS, **changes}
+    manifest, tokenizer = Manifest.read(str(record_dir)), AlbertTokenizer(str(tiny_vocabulary))
+    if message is None:
+        manifest.check("r", tokenizer, ExampleOptions(**values))
+        return
+    with pytest.raises(ValueError, match=message):
+        manifest.check("r", tokenizer, ExampleOptions(**values))

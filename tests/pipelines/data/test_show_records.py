@@ -1,0 +1,219 @@
+"""What training will see, in words and in numbers: held to examples laid out by hand."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipelines.create_pretraining_data import create_pretraining_data
+from pipelines.data.examples import ExampleOptions
+from pipelines.data.record_statistics import ExampleStatistics, draw, report, text_of
+from pipelines.data.records import Manifest
+from pipelines.data.shard_writer import Settings
+from pipelines.data.show_records import example_text, show_records
+
+PROJECT = Path(__file__).resolve().parents[3]
+PNG = b"\x89PNG\r\n"
+
+
+class LetterTokenizer:
+    """Pieces are letters: `A` begins a word (as `▁a`), `a` continues one."""
+
+    unk_id, cls_id, sep_id, mask_id = 1, 2, 3, 4
+    vocab_size = 5 + 26 + 26
+
+    def word_starts(self):
+        return np.arange(self.vocab_size) < 5 + 26
+
+    def id_to_piece(self, piece_id):
+        if piece_id < 5:
+            return ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")[piece_id]
+        letter = "abcdefghijklmnopqrstuvwxyz"[(piece_id - 5) % 26]
+        return "▁" + letter if piece_id < 31 else letter
+
+    def ids(self, text):
+        control = {"#": 2, "/": 3, "*": 4, ".": 0, "?": 1}
+        return [
+            control[c] if c in control else 5 + ord(c) - 65 if c.isupper() else 31 + ord(c) - 97
+            for c in text
+        ]
+
+
+TOKENIZER = LetterTokenizer()
+
+
+def batch_of(*examples):
+    """Each example: text before masking, text as it stands, label or None."""
+    size, most = max(len(before) for before, _, _ in examples), 7
+    batch = {
+        name: np.zeros([len(examples), width], dtype)
+        for name, width, dtype in [
+            ("input_word_ids", size, np.int32),
+            ("input_mask", size, np.int32),
+            ("input_type_ids", size, np.int32),
+            ("masked_lm_positions", most, np.int32),
+            ("masked_lm_ids", most, np.int32),
+            ("masked_lm_weights", most, np.float32),
+        ]
+    }
+    for row, (before, now, _) in enumerate(examples):
+        # A capital after an apostrophe is a kept prediction: none is visible otherwise.
+        kept = [i - n for n, i in enumerate(i for i, c in enumerate(now) if c == "'")]
+        now = now.replace("'", "")
+        predicted = sorted({i for i, c in enumerate(now) if c != before[i]} | set(kept))
+        batch["input_word_ids"][row, : len(now)] = TOKENIZER.ids(now)
+        batch["input_mask"][row, : len(now)] = 1
+        batch["input_type_ids"][row, before.index("/") + 1 : len(now)] = 1
+        count = len(predicted)
+        batch["masked_lm_positions"][row, :count] = predicted
+        batch["masked_lm_ids"][row, :count] = [TOKENIZER.ids(before)[i] for i in predicted]
+        batch["masked_lm_weights"][row, :count] = 1
+    labels = [label for _, _, label in examples]
+    batch["sentence_order_labels"] = np.array([label or 0 for label in labels], np.int32)
+    batch["sentence_order_weights"] = np.array([label is not None for label in labels], np.float32)
+    return batch
+
+
+# 14 pieces of text: 12 words, one of them of three pieces.
+FIRST = ("#ABbbCDE/FGHIJKL/", "#A***C'DE/*GHIJK*/", 1)
+SECOND = ("#PQ?RS/", "#P*?XS/", None)
+
+
+def test_example_text():
+    batch = batch_of(FIRST, SECOND)
+    assert example_text(batch, 0, TOKENIZER, ("in order", "swapped")).split("\n") == [
+        "label: swapped; 17 pieces, 0 padding; 6 predictions",
+        "  A  a [MASK|b][MASK|b][MASK|b] c [kept|d] e",
+        "  B  [MASK|f] g h i j k [MASK|l]",
+    ]
+    assert example_text(batch, 1, TOKENIZER, ("in order", "swapped")).split("\n") == [
+        "label: none; 7 pieces, 10 padding; 2 predictions",
+        "  A  p [MASK|q]<unk> [x|r] s",
+    ]
+    assert TOKENIZER.ids(FIRST[0]) == text_of(batch)[0].tolist()
+
+
+def test_statistics():
+    statistics = ExampleStatistics(TOKENIZER, 17)
+    statistics.add(batch_of(FIRST, SECOND))
+    nothing = {name: values * 0 for name, values in batch_of(FIRST).items()}
+    statistics.add(nothing)
+    statistics.add(batch_of(("#AB/CDEFGHIJKLMN/", "#AB/CDEFGHIJKLM*/", 0)))
+    result = statistics.result()
+    assert result["examples"] == statistics.examples == 3
+    assert result["pieces"] == 17 + 7 + 17
+    assert result["padding"] == pytest.approx(10 / 51)
+    assert np.flatnonzero(result["lengths"]).tolist() == [7, 17]
+    assert result["lengths"][17] == 2
+    assert result["predictions"] == 9
+    assert result["masked"] == pytest.approx(9 / 41)
+    assert result["replaced_by_mask"] == pytest.approx(7 / 9)
+    assert result["kept"] == pytest.approx(1 / 9)
+    assert result["replaced_by_other"] == pytest.approx(1 / 9)
+    # Words: Bbb | D | F | L, then Q | R (an <unk>, a word of its own, between), then N.
+    assert result["runs_of_masked_words"] == pytest.approx([1, *[0] * 7])
+    assert result["runs_of_masked_pieces"] == pytest.approx([6 / 7, 0, 1 / 7, *[0] * 5])
+    # 12 + 5 + 14 words, one of three pieces; 4 + 2 + 1 are masked.
+    assert result["masked_of_words_by_pieces"] == pytest.approx([6 / 30, 0, 1, 0])
+    assert result["labels"] == pytest.approx(
+        {"unchanged": 1 / 3, "changed": 1 / 3, "unlabelled": 1 / 3}
+    )
+    # Swapped: the first part is B, 7 of 14 pieces; in order: A, 2 of 14.
+    splits = np.zeros(20)
+    splits[[20 * 7 // 14, 20 * 2 // 14]] = 0.5
+    assert result["split_position"] == pytest.approx(splits.tolist())
+    assert result["unknown"] == pytest.approx(1 / (14 + 5 + 14))
+    assert next(iter(result["most_frequent"].items())) == ("▁a", pytest.approx(2 / 33))
+    # Of the twentieths the last but one has the last of fifteen pieces, masked in both long texts.
+    assert result["masked_by_position"][0] == 0 and result["masked_by_position"][18] == 1
+    assert "3 examples, 41 pieces" in report(result, ("in order", "swapped"))
+    assert draw(result, ("in order", "swapped")).startswith(PNG)
+
+
+def test_runs_end_at_the_separator():
+    statistics = ExampleStatistics(TOKENIZER, 17)
+    statistics.add(batch_of(("#ABC/DEF/", "#A**/**F/", 0), ("#GHI/JKL/", "#GHI/J**/", 0)))
+    result = statistics.result()
+    assert result["runs_of_masked_words"] == pytest.approx([0, 1, *[0] * 6])
+    assert result["runs_of_masked_pieces"] == pytest.approx([0, 1, *[0] * 6])
+
+
+@pytest.fixture(scope="module")
+def record_dir(tmp_path_factory, tiny_corpus, tiny_vocabulary):
+    directory = str(tmp_path_factory.mktemp("records"))
+    create_pretraining_data(
+        input_file=str(tiny_corpus),
+        output_dir=directory,
+        settings=Settings(
+            spm_model_file=str(tiny_vocabulary),
+            do_lower_case=True,
+            max_seq_length=48,
+            short_seq_prob=0.1,
+            heldout_fraction=0.2,
+            random_seed=1,
+        ),
+    )
+    return directory
+
+
+@pytest.mark.parametrize("split, objective", [("train", "sop"), ("heldout", "nsp")])
+def test_all_records_once(record_dir, tiny_vocabulary, tmp_path, capsys, split, objective):
+    options = ExampleOptions(max_seq_length=48, sentence_objective=objective)
+    result = show_records(
+        record_dir=record_dir,
+        spm_model_file=str(tiny_vocabulary),
+        split=split,
+        options=options,
+        num_examples=2,
+        num_statistics_examples=10_000,
+        output=str(tmp_path / "new"),
+    )
+    manifest = Manifest.read(record_dir)
+    examples = manifest.splits[split].examples
+    assert result["examples"] == examples > 0
+    assert result["documents"] > 1
+    assert sum(result["sentences_per_segment"]) == pytest.approx(1)
+    if split == "train":
+        # Each record once, with [CLS] and [SEP], and another [SEP] where there are two parts.
+        pairs = round(examples * (1 - result["labels"]["unlabelled"]))
+        assert result["pieces"] == manifest.splits[split].pieces + 2 * examples + pairs
+    out = capsys.readouterr().out
+    assert "example 2: label:" in out and "example 3" not in out
+    assert ("another document's" if objective == "nsp" else "swapped") in out
+    assert json.loads((tmp_path / "new" / "statistics.json").read_text()) == result
+    assert (tmp_path / "new" / "statistics.png").read_bytes().startswith(PNG)
+    assert len(list((tmp_path / "new").iterdir())) == 2
+
+
+def test_as_many_as_asked_for(record_dir, tiny_vocabulary, capsys):
+    arguments = dict(
+        record_dir=record_dir,
+        spm_model_file=str(tiny_vocabulary),
+        split="train",
+        options=ExampleOptions(max_seq_length=48),
+    )
+    few = show_records(**arguments, num_examples=0, num_statistics_examples=5)
+    assert few["examples"] == 5
+    assert "example 1" not in capsys.readouterr().out
+    # More to print than to count.
+    assert show_records(**arguments, num_examples=7, num_statistics_examples=5) == few
+    assert "example 7" in capsys.readouterr().out
+
+
+def test_the_program(record_dir, tiny_vocabulary):
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "pipelines.data.show_records", "--num_examples=1"),
+            *(f"--record_dir={record_dir}", f"--spm_model_file={tiny_vocabulary}"),
+        ],
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "example 1: label:" in done.stdout and "% of the pieces: " in done.stdout

@@ -1,0 +1,342 @@
+"""What may happen to the record job: killed workers and jobs, a full disk, two jobs at once.
+
+The records are those of an undisturbed job, byte for byte, and nothing is done twice.
+"""
+
+import contextlib
+import importlib.util
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from albert_tf import files, program
+from pipelines import create_pretraining_data as job
+from pipelines.data.shard_writer import Settings
+from tests.conftest import make_text
+
+PROJECT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory) -> Path:
+    """Two files of 1,700 and 300 documents, of which 100 are also in the first; some 1.4 MB."""
+    directory = tmp_path_factory.mktemp("corpus")
+    text = make_text(1700, seed=1)
+    copies = "\n\n".join(text.split("\n\n")[:100]).upper()
+    (directory / "a.txt").write_text(text, encoding="utf-8")
+    (directory / "b.txt").write_text(f"{make_text(200, seed=2)}\n{copies}", encoding="utf-8")
+    return directory
+
+
+def settings(vocabulary) -> Settings:
+    return Settings(
+        spm_model_file=str(vocabulary),
+        do_lower_case=True,
+        max_seq_length=41,
+        short_seq_prob=0.1,
+        heldout_fraction=0.2,
+        random_seed=12345,
+        remove_duplicates=True,
+    )
+
+
+def create(corpus, vocabulary, output) -> None:
+    """Does the job in this process: one worker."""
+    job.create_pretraining_data(
+        input_file=f"{corpus}/*.txt",
+        output_dir=str(output),
+        settings=settings(vocabulary),
+        shard_bytes=9000,
+    )
+
+
+@pytest.fixture(scope="module")
+def undisturbed(corpus, tiny_vocabulary, tmp_path_factory) -> dict[str, bytes]:
+    """The files that a job leaves to which nothing happens."""
+    output = tmp_path_factory.mktemp("undisturbed")
+    create(corpus, tiny_vocabulary, output)
+    return contents(output)
+
+
+def contents(directory) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in Path(directory).rglob("*")
+        if path.is_file()
+    }
+
+
+def finished_shards(output, undisturbed) -> dict[str, int]:
+    """Returns the inodes of the files with a final name, all of which must be whole."""
+    inodes = {}
+    for path in Path(output).rglob("[!.]*-of-*"):
+        name = str(path.relative_to(output))
+        assert path.read_bytes() == undisturbed[name], name
+        inodes[name] = path.stat().st_ino
+    return inodes
+
+
+def done_units(inodes) -> dict[str, int]:
+    """Returns those of `inodes` that belong to units with a marker: they are not done again."""
+    done = {Path(name).stem for name in inodes if name.endswith(".json")}
+    return {
+        name: inode
+        for name, inode in inodes.items()
+        if name.endswith(".hashes") or any(unit in name for unit in done)
+    }
+
+
+def start(corpus, vocabulary, output, *more, **options) -> subprocess.Popen:
+    """Starts the program."""
+    command = [
+        *(sys.executable, "-m", "pipelines.create_pretraining_data"),
+        *(f"--input_file={corpus}/*.txt", f"--spm_model_file={vocabulary}"),
+        *(f"--output_dir={output}", "--max_seq_length=41", "--shard_bytes=9000"),
+        *("--heldout_fraction=0.2", "--remove_duplicates", *more),
+    ]
+    return subprocess.Popen(
+        command,
+        cwd=PROJECT,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+        **options,
+    )
+
+
+def finish(process) -> tuple[int, str]:
+    error = process.communicate(timeout=300)[1]
+    return process.returncode, error
+
+
+def wait_for_files(directory, pattern, count, process, seconds=120) -> None:
+    deadline = time.monotonic() + seconds
+    while len(list(directory.glob(pattern))) < count:
+        assert time.monotonic() < deadline
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.02)
+
+
+@contextlib.contextmanager
+def small_disk(directory, kilobytes):
+    """A file system of its own that is soon full."""
+    directory.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs", str(directory)]
+    if os.getuid() or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("only root may mount a small file system")
+    try:
+        yield directory
+    finally:
+        subprocess.run(["umount", "--lazy", str(directory)], check=True)
+
+
+def make_room(directory, kilobytes) -> None:
+    subprocess.run(["mount", "-o", f"remount,size={kilobytes}k", str(directory)], check=True)
+
+
+def test_a_full_disk_is_one_line_and_loses_nothing(corpus, tiny_vocabulary, undisturbed, tmp_path):
+    with small_disk(tmp_path / "disk", 700) as disk:
+        output = disk / "records"
+        with pytest.raises(ValueError, match=r"(?i)no space left") as error:
+            create(corpus, tiny_vocabulary, output)
+        assert program.is_user_error(error.value)
+        assert "\n" not in str(error.value)
+        assert not list(output.rglob(".*"))
+        before = done_units(finished_shards(output, undisturbed))
+        assert 20 < len(before) < len(undisturbed)
+        make_room(disk, 8000)
+        create(corpus, tiny_vocabulary, output)
+        assert contents(output) == undisturbed
+        assert before.items() <= finished_shards(output, undisturbed).items()
+
+
+def test_where_not_even_the_error_fits(corpus, tiny_vocabulary, undisturbed, tmp_path):
+    with small_disk(tmp_path / "disk", 700) as disk:
+        output = disk / "records"
+        full = threading.Event()
+
+        def fill():
+            # Takes what is left as soon as there are some shards, also what the job gives back.
+            with open(disk / "filling", "wb", buffering=0) as filling:
+                while not full.is_set():
+                    if list(output.glob("*.tfrecord")):
+                        with contextlib.suppress(OSError):
+                            while True:
+                                filling.write(bytes(4096))
+                    time.sleep(0.001)
+
+        filler = threading.Thread(target=fill)
+        filler.start()
+        try:
+            with pytest.raises(ValueError, match=r"(?i)no space left") as error:
+                create(corpus, tiny_vocabulary, output)
+        finally:
+            full.set()
+            filler.join()
+        assert program.is_user_error(error.value)
+        finished_shards(output, undisturbed)
+        (disk / "filling").unlink()
+        make_room(disk, 8000)
+        create(corpus, tiny_vocabulary, output)
+        assert contents(output) == undisturbed
+
+
+def test_a_directory_is_one_jobs(tmp_path):
+    directory = str(tmp_path / "records")
+    with files.hold_directory(directory):
+        with (
+            pytest.raises(ValueError, match=r"another job is writing to '.*records'"),
+            files.hold_directory(directory),
+        ):
+            pass
+        with files.hold_directory(str(tmp_path / "other")):
+            pass
+    with files.hold_directory(directory):
+        assert os.listdir(directory) == []
+
+
+@pytest.mark.slow
+def test_two_jobs_at_once(corpus, tiny_vocabulary, undisturbed, tmp_path):
+    output = tmp_path / "records"
+    first = start(corpus, tiny_vocabulary, output, "--num_workers=1")
+    wait_for_files(output, "units/*.hashes", 1, first)
+    first.send_signal(signal.SIGSTOP)
+    code, error = finish(start(corpus, tiny_vocabulary, output, "--num_workers=1"))
+    first.send_signal(signal.SIGCONT)
+    assert code == 2
+    assert error.splitlines()[-1].startswith("error: another job is writing to"), error
+    assert finish(first)[0] == 0
+    assert contents(output) == undisturbed
+
+
+@pytest.mark.slow
+def test_two_workers_write_the_same_bytes_as_one(corpus, tiny_vocabulary, undisturbed, tmp_path):
+    code, error = finish(start(corpus, tiny_vocabulary, tmp_path, "--num_workers=2"))
+    assert code == 0, error
+    assert contents(tmp_path) == undisturbed
+    assert json.loads(undisturbed["manifest.json"])["duplicate_documents"] == 100
+
+
+@pytest.mark.slow
+def test_errors_in_processes_come_out_as_one_line(corpus, tiny_vocabulary, tmp_path):
+    bad, output = tmp_path / "bad", tmp_path / "records"
+    shutil.copytree(corpus, bad)
+    with open(bad / "b.txt", "ab") as file:
+        file.write(b"\n\xe9\n")
+    line = (bad / "b.txt").read_bytes().count(b"\n")
+    code, error = finish(start(bad, tiny_vocabulary, output, "--num_workers=2"))
+    assert code == 2
+    last = error.splitlines()[-1]
+    assert last.startswith(f"error: {bad / 'b.txt'}:{line}: byte 0xE9 is not UTF-8"), error
+    assert "Traceback" not in error
+    assert not (output / "manifest.json").exists()
+
+
+@pytest.mark.slow
+def test_a_full_disk_with_two_workers(corpus, tiny_vocabulary, undisturbed, tmp_path):
+    with small_disk(tmp_path / "disk", 700) as disk:
+        output = disk / "records"
+        code, error = finish(start(corpus, tiny_vocabulary, output, "--num_workers=2"))
+        assert code == 2, error
+        last = error.splitlines()[-1]
+        assert last.startswith("error: ") and "no space left" in last.lower(), error
+        assert "Traceback" not in error
+        assert not list(output.rglob(".*"))
+        before = done_units(finished_shards(output, undisturbed))
+        assert 20 < len(before) < len(undisturbed)
+        make_room(disk, 8000)
+        code, error = finish(start(corpus, tiny_vocabulary, output, "--num_workers=2"))
+        assert code == 0, error
+        assert contents(output) == undisturbed
+        assert before.items() <= finished_shards(output, undisturbed).items()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_a_killed_job_goes_on(corpus, tiny_vocabulary, undisturbed, tmp_path, seed):
+    """Killed with SIGKILL at two moments, and started again at once."""
+    rng = random.Random(seed)
+    units = sum(name.endswith(".json") for name in undisturbed) - 2
+    for kind, share in (("hashes", rng.random()), ("json", 0.8 * rng.random())):
+        process = start(corpus, tiny_vocabulary, tmp_path, "--num_workers=2")
+        wait_for_files(tmp_path, f"units/*-of-*.{kind}", int(share * units) + 1, process)
+        process.kill()
+        finish(process)
+        assert not (tmp_path / "manifest.json").exists()
+        before = done_units(finished_shards(tmp_path, undisturbed))
+    code, error = finish(start(corpus, tiny_vocabulary, tmp_path, "--num_workers=2"))
+    assert code == 0, error
+    assert contents(tmp_path) == undisturbed
+    assert len(before) > 10
+    assert before.items() <= finished_shards(tmp_path, undisturbed).items()
+
+
+@pytest.mark.slow
+def test_a_killed_worker_ends_the_job_which_goes_on(corpus, tiny_vocabulary, undisturbed, tmp_path):
+    process = start(corpus, tiny_vocabulary, tmp_path, "--num_workers=2")
+    wait_for_files(tmp_path, "units/*.json", 1, process)
+    children = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True)
+    os.kill(int(children.stdout.split()[0]), signal.SIGKILL)
+    code, error = finish(process)
+    assert code == 2
+    assert error.splitlines()[-1].startswith("error: a worker process was killed")
+    assert not (tmp_path / "manifest.json").exists()
+    before = done_units(finished_shards(tmp_path, undisturbed))
+    create(corpus, tiny_vocabulary, tmp_path)
+    assert contents(tmp_path) == undisturbed
+    assert before.items() <= finished_shards(tmp_path, undisturbed).items()
+
+
+@contextlib.contextmanager
+def dask_cluster(directory, workers):
+    """Dask's scheduler and worker processes of one thread each on this machine."""
+    environment = {**os.environ, "PYTHONPATH": str(PROJECT), "CUDA_VISIBLE_DEVICES": "-1"}
+    dask = [sys.executable, "-m", "dask"]
+    file = f"--scheduler-file={directory}/scheduler.json"
+    worker = ["worker", file, "--no-nanny", "--nthreads=1", "--no-dashboard"]
+    commands = [["scheduler", file, "--host=127.0.0.1", "--port=0", "--no-dashboard"]]
+    commands += [worker] * workers
+    processes = []
+    try:
+        for command in commands:
+            process = subprocess.Popen(
+                [*dask, *command], cwd=directory, env=environment, stderr=subprocess.DEVNULL
+            )
+            processes.append(process)
+        yield file.removeprefix("--scheduler-file="), processes[1:]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kill", [False, True])
+def test_on_dask_also_when_a_worker_dies(corpus, tiny_vocabulary, undisturbed, tmp_path, kill):
+    if not importlib.util.find_spec("distributed"):
+        pytest.skip("Dask's distributed is not installed (the extra `dask`)")
+    output = tmp_path / "records"
+    with dask_cluster(tmp_path, workers=2) as (scheduler_file, workers):
+        process = start(
+            *(corpus, tiny_vocabulary, output),
+            "--runner=apache_beam.runners.dask.dask_runner.DaskRunner",
+            f"--beam_options=--dask_scheduler_file={scheduler_file} --dask_partition_size=1",
+        )
+        if kill:
+            wait_for_files(output, "units/*.json", 21, process)
+            workers[0].kill()
+            left = len(undisturbed) - len(contents(output))
+            assert left > 100
+        code, error = finish(process)
+        assert code == 0, error
+        assert workers[1].poll() is None
+    assert contents(output) == undisturbed

@@ -1,0 +1,314 @@
+"""Awkward files through the jobs that read text: what comes of each is told in a table."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tracemalloc
+
+import pytest
+import tensorflow as tf
+
+from albert_tf import program
+from albert_tf.tokenization import AlbertTokenizer
+from pipelines import create_pretraining_data as job
+from pipelines.data.corpus import TextFormat, read_documents
+from pipelines.data.examples import ExampleOptions
+from pipelines.data.pretraining_dataset import pretraining_dataset
+from pipelines.data.records import Manifest
+from pipelines.data.shard_writer import Settings
+from pipelines.train_vocab import train_vocab
+from tests.conftest import make_text
+
+UTF16 = "this is UTF-16 text; convert the file to UTF-8"
+NO_TEXT = "no text in it"
+
+# What is wrong with a file (None: nothing); what is read of it, with --on_bad_line=skip where
+# lines are bad, as sentences: documents, sentences, lines skipped (None: the file is refused all
+# the same); and as prose: documents, sentences.
+OUTCOMES = {
+    "latin1.txt": (":1: byte 0xE9 is not UTF-8", (0, 0, 4), (0, 0)),
+    "cp1252_smart_quotes.txt": (":1: byte 0x93 is not UTF-8", (1, 2, 2), (1, 2)),
+    "utf16le_bom.txt": (UTF16, None, None),
+    "utf16be_bom.txt": (UTF16, None, None),
+    "utf16le_nobom.txt": (UTF16, None, None),
+    "utf8_bom.txt": (None, (2, 4, 0), (2, 4)),
+    "utf8_bom_mid.txt": (None, (2, 4, 0), (2, 4)),
+    "crlf.txt": (None, (2, 4, 0), (2, 4)),
+    "cr_only.txt": (None, (2, 4, 0), (2, 4)),
+    "mixed_eol.txt": (None, (2, 5, 0), (2, 10)),
+    "blank_is_spaces.txt": (None, (3, 6, 0), (3, 6)),
+    "nuls.txt": (None, (2, 5, 0), (2, 4)),
+    "controls.txt": (None, (1, 2, 0), (1, 2)),
+    "truncated_utf8.txt": (":1: byte 0xC3 is not UTF-8", (0, 0, 1), (0, 0)),
+    "invalid_utf8.txt": (":2: byte 0xFF is not UTF-8", (2, 4, 1), (2, 4)),
+    "empty.txt": (NO_TEXT, None, None),
+    "only_newlines.txt": (NO_TEXT, None, None),
+    "one_char.txt": (None, (1, 1, 0), (1, 1)),
+    "one_line_no_newline.txt": (None, (1, 1, 0), (1, 1)),
+    "single_sentence_docs.txt": (None, (200, 200, 0), (200, 200)),
+    "many_empty_docs.txt": (None, (2, 4, 0), (2, 4)),
+    "very_long_line.txt": (None, (1, 2, 0), (1, 809)),  # read in two parts of 1 MB at most
+    "long_token.txt": (None, (2, 4, 0), (2, 64)),
+    "long_url_base64.txt": (None, (1, 2, 0), (1, 41)),
+    "emoji_zwj.txt": (None, (2, 4, 0), (2, 3)),
+    "zalgo_combining.txt": (None, (1, 2, 0), (1, 3)),
+    "bidi_zero_width.txt": (None, (1, 2, 0), (1, 2)),
+    "nfkc_expanders.txt": (None, (1, 2, 0), (1, 2)),
+    "case_folding.txt": (None, (1, 2, 0), (1, 2)),
+    "cjk_no_spaces.txt": (None, (2, 4, 0), (2, 6)),
+    "private_use_nonchars.txt": (None, (1, 2, 0), (1, 2)),
+    "special_tokens_in_text.txt": (None, (2, 4, 0), (2, 4)),
+    "html_markup.txt": (None, (2, 6, 0), (2, 3)),
+    "csv_quotes.tsv": (None, (2, 9, 0), (2, 2)),
+    "crlf_bom.tsv": (None, (1, 3, 0), (1, 1)),
+    "squad_nasty.json": (None, (1, 1, 0), (1, 20)),
+    "squad_truncated.json": (None, (1, 1, 0), (1, 20)),
+    "not_gzip.gz": ("not a whole gzip file .*give it a name without .gz", None, None),
+    "truncated.tfrecord": (None, (1, 1, 0), (1, 1)),
+}
+# What is wrong with them as JSON lines, if not that line 1 is no JSON at all.
+AS_JSON = {
+    "utf16le_bom.txt": UTF16,
+    "utf16be_bom.txt": UTF16,
+    "utf16le_nobom.txt": UTF16,
+    "latin1.txt": ":1: byte 0xE9 is not UTF-8",
+    "cp1252_smart_quotes.txt": ":1: byte 0x93 is not UTF-8",
+    "truncated_utf8.txt": ":1: byte 0xC3 is not UTF-8",
+    "many_empty_docs.txt": ":5: not JSON",
+    "squad_nasty.json": r":1: no field 'text' \(it has 'version', 'data'\)",
+    "not_gzip.gz": "not a whole gzip file",
+    "empty.txt": NO_TEXT,
+    "only_newlines.txt": NO_TEXT,
+}
+# Vocabularies of 61 pieces come of these alone; of the others the text is too little, or too much
+# of it is different characters, which is said.
+ENOUGH_FOR_A_VOCABULARY = {
+    "very_long_line.txt",
+    "nfkc_expanders.txt",
+    "csv_quotes.tsv",
+    "squad_nasty.json",
+    "squad_truncated.json",
+}
+# Tracked by Python: the long lines are of up to 1.6 MB.
+MAX_MEMORY_BYTES = 60_000_000
+
+
+@pytest.fixture
+def nasty(shared):
+    return shared / "data" / "nasty"
+
+
+@pytest.fixture
+def in_this_process(monkeypatch):
+    """Beam's start takes longer than the files."""
+    monkeypatch.setattr(job.beam_job, "run", lambda work, units, *_: [*map(work, units)])
+
+
+def create(input_file, output_dir, spm_model_file, shard_bytes=64_000_000, **text_format):
+    settings = Settings(
+        spm_model_file=str(spm_model_file),
+        do_lower_case=True,
+        max_seq_length=512,
+        short_seq_prob=0.1,
+        heldout_fraction=0.2,
+        random_seed=3,
+        text_format=TextFormat(**text_format),
+    )
+    return job.create_pretraining_data(
+        input_file=str(input_file),
+        output_dir=str(output_dir),
+        settings=settings,
+        shard_bytes=shard_bytes,
+    )
+
+
+def assert_is_for_the_user(error: pytest.ExceptionInfo) -> None:
+    assert program.is_user_error(error.value)
+    assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 700
+
+
+@pytest.mark.shared
+def test_the_table_is_of_all_files(nasty):
+    index = (nasty / "INDEX.tsv").read_text(encoding="utf-8").splitlines()[1:]
+    assert [line.split("\t")[0] for line in index] == list(OUTCOMES)
+    assert len(OUTCOMES) == 39
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("input_format", ["sentences", "prose"])
+@pytest.mark.parametrize("name", OUTCOMES)
+def test_records(nasty, tiny_vocabulary, tmp_path, in_this_process, name, input_format):
+    problem, as_sentences, as_prose = OUTCOMES[name]
+    # In three ranges, each of which has to find its documents.
+    options = {
+        "input_file": nasty / name,
+        "output_dir": tmp_path / "records",
+        "spm_model_file": tiny_vocabulary,
+        "shard_bytes": os.path.getsize(nasty / name) // 3 + 1,
+        "input_format": input_format,
+    }
+    if is_long := os.path.getsize(nasty / name) > 50_000:
+        tracemalloc.start()
+    if problem:
+        with pytest.raises(ValueError, match=problem) as error:
+            create(**options)
+        assert_is_for_the_user(error)
+    if as_sentences is None or as_sentences[0] == 0:
+        with pytest.raises(ValueError, match=problem if as_sentences is None else NO_TEXT) as error:
+            create(**options, on_bad_line="skip")
+        assert_is_for_the_user(error)
+    else:
+        manifest = create(**options, on_bad_line="skip")
+        found = (manifest.documents, manifest.sentences, manifest.skipped_lines)
+        assert found == (as_sentences if input_format == "sentences" else (*as_prose, found[2]))
+        assert found[2] == as_sentences[2]
+        assert manifest.pieces > 0
+    if is_long:
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < MAX_MEMORY_BYTES
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("name", OUTCOMES)
+def test_json_lines(nasty, tiny_vocabulary, tmp_path, in_this_process, name):
+    options = {"output_dir": tmp_path / "records", "spm_model_file": tiny_vocabulary}
+    with pytest.raises(ValueError, match=AS_JSON.get(name, ":1: not JSON")) as error:
+        create(nasty / name, **options, input_format="jsonl")
+    assert_is_for_the_user(error)
+    # The same text as the field of an object is what it is as prose.
+    text = (nasty / name).read_bytes().decode("utf-8", errors="surrogateescape")
+    text = text.removeprefix("\ufeff")
+    path = tmp_path / "text.jsonl"
+    path.write_text(json.dumps({"text": text}) + "\n")
+    found = [s.text for s in read_documents(str(path), TextFormat("jsonl"))]
+    if OUTCOMES[name][0] is None:
+        prose = read_documents(str(nasty / name), TextFormat("prose"))
+        assert found == [s.text for s in prose]
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("name", OUTCOMES)
+def test_vocabulary(nasty, tmp_path, name):
+    problem, as_sentences, _ = OUTCOMES[name]
+    settings = {
+        "vocab_size": 61,
+        "model_type": "unigram",
+        "character_coverage": 0.99,
+        "input_sentence_size": 10_000,
+        "do_lower_case": True,
+        "byte_fallback": False,
+    }
+
+    def train(path, prefix, **text_format):
+        train_vocab([str(path)], str(tmp_path / prefix), settings, TextFormat(**text_format))
+
+    if name in ENOUGH_FOR_A_VOCABULARY:
+        train(nasty / name, "alone")
+    else:
+        expected = "--vocab_size is too (large|small)"
+        if problem:
+            expected = "hold no text" if problem == NO_TEXT else problem
+        with pytest.raises(ValueError, match=expected) as error:
+            train(nasty / name, "alone")
+        assert_is_for_the_user(error)
+        assert not list(tmp_path.iterdir())
+    if problem and as_sentences is not None:
+        with pytest.raises(ValueError, match=r"hold no text|--vocab_size is too large") as error:
+            train(nasty / name, "skipped", on_bad_line="skip")
+        assert_is_for_the_user(error)
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("input_format", ["sentences", "prose"])
+def test_all_together(nasty, tmp_path, input_format):
+    with pytest.raises(ValueError, match=r"is not UTF-8|is UTF-16 text|not a whole gzip") as error:
+        create(f"{nasty}/*.*", tmp_path / "refused", shared_vocabulary(nasty))
+    assert_is_for_the_user(error)
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    expected = [1, 2, 0]  # of the one file that the index of the directory passes over
+    shutil.copy(nasty / "naïve file name (é) 空白 .txt", texts)
+    for name, (problem, as_sentences, as_prose) in OUTCOMES.items():
+        if as_sentences:
+            counts = as_sentences if input_format == "sentences" else (*as_prose, as_sentences[2])
+            expected = [a + b for a, b in zip(expected, counts)]
+        if as_sentences or problem == NO_TEXT:
+            shutil.copy(nasty / name, texts)
+    skipping = {"input_format": input_format, "on_bad_line": "skip"}
+    settings = {
+        "vocab_size": 300,
+        "model_type": "unigram",
+        "character_coverage": 0.999,
+        "input_sentence_size": 10_000,
+        "do_lower_case": False,
+        "byte_fallback": True,
+    }
+    paths = sorted(map(str, texts.iterdir()))
+    train_vocab(paths, str(tmp_path / "vocabulary"), settings, TextFormat(**skipping))
+    model = tmp_path / "vocabulary.model"
+    manifest = create(f"{texts}/*", tmp_path / "records", model, 500_000, **skipping)
+    assert [manifest.documents, manifest.sentences, manifest.skipped_lines] == expected
+    (batch,) = pretraining_dataset(
+        str(tmp_path / "records"), ExampleOptions(512), AlbertTokenizer(str(model)), 8
+    ).take(1)
+    assert batch["input_word_ids"].shape == (8, 512)
+
+
+def shared_vocabulary(nasty) -> str:
+    (model,) = (nasty.parent / "albert_spiece_30k").glob("*.model")
+    return str(model)
+
+
+@pytest.mark.shared
+def test_records_cut_short(nasty, tiny_corpus, tiny_vocabulary, tmp_path, in_this_process):
+    records = tmp_path / "records"
+    manifest = create(tiny_corpus, records, tiny_vocabulary)
+    shutil.copy(nasty / "truncated.tfrecord", records / manifest.split("train")[0].file)
+    tokenizer = AlbertTokenizer(str(tiny_vocabulary))
+    with pytest.raises((ValueError, tf.errors.DataLossError), match="corrupted record") as error:
+        next(iter(pretraining_dataset(str(records), ExampleOptions(512), tokenizer, 8)))
+    assert program.is_user_error(error.value)
+    assert Manifest.read(str(records)) == manifest
+
+
+# The kinds of trouble above, made here: these run wherever the tests do.
+@pytest.mark.parametrize(
+    ("name", "content", "problem", "outcome"),
+    [
+        ("a.txt", "Grüße.\n".encode("latin-1"), ":1: byte 0xFC is not UTF-8", (0, 0, 1)),
+        ("b.txt", b"One.\n\nTw\xc3", ":3: byte 0xC3 is not UTF-8", (1, 1, 1)),
+        ("c.txt", "One.\nTwo.\n".encode("utf-16-be"), UTF16, None),
+        ("d.txt", b"\n" * 5003, NO_TEXT, None),
+        ("e.txt", b"", NO_TEXT, None),
+        ("f.txt", b"x", None, (1, 1, 0)),
+        ("g.txt", b"\0\0\0\nOne\0two.\r\rThree.\r\n", None, (2, 3, 0)),
+        ("h [1]*é 空.txt", "One.\n\u00a0\nTwo.\n\u2028\n".encode(), None, (2, 2, 0)),
+        ("i.txt", b"a" * 70_001 + b"\n" + b"b " * 70_003, None, (1, 2, 0)),
+        ("j.txt", "[CLS] <pad> \u2581 [MASK]\n\u200d\ufeff\uffff".encode(), None, (1, 2, 0)),
+        ("k.txt.zst", b"no such thing", "not a whole Zstandard file", None),
+        ("l.txt", b"\x10\0\0\0\0\0\0\0\0\0\0\0abcd", None, (1, 1, 0)),
+    ],
+)
+def test_self_made(tiny_vocabulary, tmp_path, in_this_process, name, content, problem, outcome):
+    path = tmp_path / name
+    path.write_bytes(content)
+    options = {"input_file": path, "output_dir": tmp_path / "out", "shard_bytes": 40_000}
+    options["spm_model_file"] = tiny_vocabulary
+    if problem:
+        with pytest.raises(ValueError, match=problem) as error:
+            create(**options)
+        assert_is_for_the_user(error)
+    if outcome is None or outcome[0] == 0:
+        with pytest.raises(ValueError, match=NO_TEXT if outcome else problem):
+            create(**options, on_bad_line="skip")
+        return
+    manifest = create(**options, on_bad_line="skip")
+    assert (manifest.documents, manifest.sentences, manifest.skipped_lines) == outcome
+    together = tmp_path / "more.txt"
+    together.write_text(make_text(7, seed=1), encoding="utf-8")
+    options.update(input_file=f"{path},{together}", output_dir=tmp_path / "together")
+    assert create(**options, on_bad_line="skip").documents == outcome[0] + 7
