@@ -58,10 +58,15 @@ def make_batch(seed):
     }
 
 
+def logits(outputs):
+    """What the model answers, without the states of its layers."""
+    return {name: values for name, values in outputs.items() if name.endswith("_logits")}
+
+
 def run(model, batch):
     """Returns logits, and the sequence output of real positions (0 elsewhere)."""
     batch = {name: tf.constant(array) for name, array in batch.items()}
-    outputs = {name: logits.numpy() for name, logits in model(batch).items()}
+    outputs = {name: values.numpy() for name, values in logits(model(batch)).items()}
     sequence = model.encoder(batch)["sequence_output"].numpy()
     outputs["sequence_output"] = sequence * batch["input_mask"].numpy()[:, :, np.newaxis]
     return outputs
@@ -184,7 +189,7 @@ def loss_and_gradients(model, batch):
     batch["sentence_order_weights"] = tf.ones([BATCH])
     denominators = {"masked_lm": BATCH * PREDICTIONS, "sentence_order": BATCH}
     with tf.GradientTape() as tape:
-        outputs = model(batch)
+        outputs = logits(model(batch))
         sums = losses.pretraining_sums(outputs, batch)
         loss = losses.pretraining_loss(
             sums, {name: tf.constant(float(n)) for name, n in denominators.items()}
@@ -222,10 +227,10 @@ def test_bfloat16_is_near_float32(sharing, mixed_bfloat16):
     expected, expected_loss, expected_gradients = loss_and_gradients(full, batch)
     outputs, loss, gradients = loss_and_gradients(half, batch)
     assert loss.dtype == tf.float32
-    for name, logits in outputs.items():
-        assert logits.dtype == tf.float32
+    for name, values in outputs.items():
+        assert values.dtype == tf.float32
         # bfloat16 has 8 bits: each of the 4 layers adds roundings of 2**-9 of its values.
-        assert largest_error(logits, expected[name]) < 0.03
+        assert largest_error(values, expected[name]) < 0.03
     assert abs(loss - expected_loss) < 0.02 * expected_loss
     norm = tf.linalg.global_norm(expected_gradients)
     differences = [a - b for a, b in zip(gradients, expected_gradients)]
@@ -253,11 +258,11 @@ def test_float32_islands(mixed_bfloat16, monkeypatch):
     watch(tf.math, "rsqrt", "rsqrt")
     watch(tf, "matmul", "matmul")
     batch = {name: tf.constant(array) for name, array in make_batch(4).items()}
-    outputs = model(batch)
+    outputs = logits(model(batch))
     assert set(seen["softmax"]) == set(seen["rsqrt"]) == {tf.float32}
     # The last product is the one with the vocabulary.
     assert set(seen["matmul"][:-1]) == {tf.bfloat16} and seen["matmul"][-1] == tf.float32
-    assert {logits.dtype for logits in outputs.values()} == {tf.dtypes.float32}
+    assert {values.dtype for values in outputs.values()} == {tf.dtypes.float32}
     assert model.encoder(batch)["sequence_output"].dtype == tf.bfloat16
     assert model.encoder.embeddings.layer_norm(tf.ones([3, 6], tf.bfloat16)).dtype == tf.bfloat16
 
@@ -280,8 +285,8 @@ def test_compiled_equals_not_compiled(sharing, precision):
     outputs, loss, gradients = compiled(batch)
     # XLA keeps float32 between fused operations where bfloat16 would round.
     tolerance = 1e-5 if precision == "float32" else 0.03
-    for name, logits in outputs.items():
-        assert largest_error(logits, expected[name]) <= tolerance
+    for name, values in outputs.items():
+        assert largest_error(values, expected[name]) <= tolerance
     assert abs(loss - expected_loss) <= tolerance * expected_loss
     differences = tf.linalg.global_norm([a - b for a, b in zip(gradients, expected_gradients)])
     assert differences <= 2 * tolerance * tf.linalg.global_norm(expected_gradients)
