@@ -42,6 +42,7 @@ from pipelines.data.examples import ExampleOptions, define_example_flags, option
 from pipelines.data.pretraining_dataset import (
     Source,
     evaluation_dataset,
+    naming_damaged_files,
     pretraining_dataset,
     read_sources,
 )
@@ -252,7 +253,8 @@ def pretrain(
     }
     if peak_flops_per_second:
         rates["share_of_peak"] = flops / peak_flops_per_second
-    with files.hold_directory(model_dir) if is_chief(strategy) else contextlib.nullcontext():
+    hold = files.hold_directory(model_dir) if is_chief(strategy) else contextlib.nullcontext()
+    with hold, naming_damaged_files([source.record_dir for source in sources]):
         train_loop.train(
             strategy=strategy,
             model=model,

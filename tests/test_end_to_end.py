@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import time
 
@@ -11,7 +12,8 @@ import pytest
 import tensorflow as tf
 
 from albert_tf import program
-from pipelines.data.pretraining_dataset import ExampleOptions
+from pipelines.data.examples import ExampleOptions
+from pipelines.data.records import Manifest
 from pipelines.pretrain import pretrain
 from pipelines.training.run_settings import RunSettings
 from pipelines.training.strategy import create_strategy
@@ -234,6 +236,18 @@ def test_bad_input_to_pretrain(work, changes, message):
         )
     assert program.is_user_error(error.value)
     assert sorted(work.rglob("*")) == before
+
+
+def test_a_shard_cut_short_is_named(work):
+    shutil.copytree(work / "records", work / "damaged")
+    manifest = Manifest.read(str(work / "damaged"))
+    shard = max(manifest.split("train"), key=lambda shard: shard.bytes)
+    path = work / "damaged" / shard.file
+    path.write_bytes(path.read_bytes()[:-7])
+    flags = [*pretrain_flags(work, work / "on_damaged"), f"--record_dir={work}/damaged"]
+    out, err = run("pipelines.pretrain", *flags, exit_code=2)
+    assert f"{path} has {shard.bytes - 7:,} bytes instead of {shard.bytes:,}" in err
+    assert "Traceback" not in out + err
 
 
 def test_no_tpu():

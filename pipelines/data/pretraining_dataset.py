@@ -6,6 +6,7 @@ of how many hosts there are, how fast they are, or where a run was interrupted.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ import tensorflow as tf
 
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines.data.examples import ExampleOptions, example_draws, example_maker
-from pipelines.data.records import Manifest, ReferenceManifest, parse_segments
+from pipelines.data.records import SPLITS, Manifest, ReferenceManifest, parse_segments
 from pipelines.data.reference_examples import parse_examples
 from pipelines.data.training_order import (
     BLOCK_ROWS,
@@ -222,3 +223,28 @@ def _example_maker(
 
 def _with_static_rows(batch: dict[str, tf.Tensor], rows: int) -> dict[str, tf.Tensor]:
     return {name: tf.ensure_shape(v, [rows, *v.shape[1:]]) for name, v in batch.items()}
+
+
+@contextlib.contextmanager
+def naming_damaged_files(record_dirs: Sequence[str]) -> Iterator[None]:
+    """Turns TensorFlow's error of a damaged record, which names no file, into one that does.
+
+    Raises:
+      ValueError: in place of tf.errors.DataLossError.
+    """
+    try:
+        yield
+    except tf.errors.DataLossError as error:
+        damaged = []
+        for record_dir in record_dirs:
+            manifest = Manifest.read(record_dir)
+            for split in SPLITS:
+                for path, shard in zip(manifest.paths(record_dir, split), manifest.split(split)):
+                    size = tf.io.gfile.stat(path).length
+                    if size != shard.bytes:
+                        damaged.append(f"{path} has {size:,} bytes instead of {shard.bytes:,}")
+        where = "; ".join(damaged) or f"a file in {', '.join(record_dirs)}, of the right size"
+        raise ValueError(
+            f"damaged records: {where} ({str(error).splitlines()[0]}); copy the file again, or "
+            "write the records anew"
+        ) from error

@@ -68,18 +68,10 @@ class Checkpointer:
         writes: bool = True,
     ):
         self._checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer)
-        self._manager = tf.train.CheckpointManager(
-            self._checkpoint,
-            model_directory.checkpoints_directory(model_dir),
-            max_to_keep=max_to_keep,
-            checkpoint_name="ckpt",
-        )
-        self._best = tf.train.CheckpointManager(
-            tf.train.Checkpoint(model=model),
-            os.path.join(model_dir, model_directory.BEST_DIR),
-            max_to_keep=1,
-            checkpoint_name="ckpt",
-        )
+        self._directory = model_directory.checkpoints_directory(model_dir)
+        self._max_to_keep = max_to_keep
+        self._best = tf.train.Checkpoint(model=model)
+        self._best_directory = os.path.join(model_dir, model_directory.BEST_DIR)
         self._optimizer = optimizer
         self._writes = writes
 
@@ -87,10 +79,17 @@ class Checkpointer:
         """Restores the newest checkpoint that can be read; returns the step it was saved at.
 
         A damaged one is passed over with a warning. Without any checkpoint the run stands at 0.
+
+        Raises:
+          ValueError: if there are checkpoints, or were, and none can be read.
         """
-        for path in reversed(self._manager.checkpoints):
+        if self._writes:
+            _remove_unfinished(self._directory)
+            _remove_unfinished(self._best_directory)
+        found = model_directory.list_checkpoints(self._directory)
+        for path in reversed(found):
             try:
-                self._checkpoint.restore(path).assert_existing_objects_matched()
+                self._checkpoint.read(path).assert_existing_objects_matched()
             except model_directory.UNREADABLE as error:
                 logging.warning(
                     "checkpoint %s is damaged, trying the one before: %s",
@@ -99,20 +98,53 @@ class Checkpointer:
                 )
                 continue
             return int(self._optimizer.iterations.numpy())
-        if self._manager.checkpoints:
+        # TensorFlow's list is there once a checkpoint was finished. Before, a kill may leave the
+        # data of the first one without its index.
+        finished = [path for path in found if tf.io.gfile.exists(path + ".index")]
+        if finished or len(found) > 1 or tf.io.gfile.exists(_list_file(self._directory)):
             raise ValueError(
-                f"none of the {len(self._manager.checkpoints)} checkpoints in "
-                f"{self._manager.directory!r} can be read: restore one from a backup, or start "
-                "again in another directory"
+                f"none of the {len(found)} checkpoints in {self._directory!r} can be read: restore "
+                "one from a backup, or start again in another directory"
             )
         return 0
 
     def save(self, step: int) -> None:
         """Writes a checkpoint."""
         if self._writes:
-            self._manager.save(checkpoint_number=step)
+            _write(self._checkpoint, self._directory, step, self._max_to_keep)
 
     def save_best(self, step: int) -> None:
         """Keeps the weights of this step as the best ones."""
         if self._writes:
-            self._best.save(checkpoint_number=step)
+            _write(self._best, self._best_directory, step, max_to_keep=1)
+
+
+def _write(checkpoint: tf.train.Checkpoint, directory: str, step: int, max_to_keep: int) -> None:
+    """Writes a checkpoint, then removes those that are one too many.
+
+    tf.train.CheckpointManager does not see checkpoints that its list does not name.
+    """
+    # Data come first and then, by renaming, the index: without it there is no checkpoint.
+    path = checkpoint.write(os.path.join(directory, f"ckpt-{step}"))
+    found = model_directory.list_checkpoints(directory)
+    # Those of later steps could not be read: the run went back behind them.
+    kept = found[: found.index(path) + 1][-max_to_keep:]
+    files.write_atomically(
+        _list_file(directory), f'model_checkpoint_path: "{os.path.basename(path)}"\n'
+    )
+    for other in set(found) - set(kept):
+        # The index first: half a checkpoint must not look like one.
+        for file in sorted(tf.io.gfile.glob(other + ".*"), reverse=True):
+            tf.io.gfile.remove(file)
+
+
+def _remove_unfinished(directory: str) -> None:
+    """Removes what writing leaves behind when it is killed."""
+    for pattern in ("ckpt-*_temp", "ckpt-*.index.tempstate*"):
+        for path in tf.io.gfile.glob(os.path.join(directory, pattern)):
+            (tf.io.gfile.rmtree if tf.io.gfile.isdir(path) else tf.io.gfile.remove)(path)
+
+
+def _list_file(directory: str) -> str:
+    """Returns where tf.train.latest_checkpoint looks up the newest checkpoint's name."""
+    return os.path.join(directory, "checkpoint")
