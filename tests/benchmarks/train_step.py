@@ -1,0 +1,364 @@
+"""Measures the whole training step of albert_base beside others': forward, backward, clip, update.
+
+Float32, dropout 0, on the CPU. The sides run in turn, each in a fresh process, which measures the
+ceiling too: the best rate of products of two 2048 x 2048 matrices by the side's own library, right
+before and after the steps. Prints one JSON line per process, then the medians over the rounds.
+A side whose packages are missing is left out.
+
+ours, ours_recompute: the step of pipelines.pretrain in its loop, batch from tf.data, LAMB.
+plain_keras, huggingface_tf: the same loop, losses and LAMB around their models.
+huggingface_torch, huggingface_torch_gathered_compiled: see train_step_peers; AdamW.
+
+Floating point operations are those of albert_tf.flops for all sides: what one computes beyond
+them (every position's logits, recomputed blocks) does not count as work done.
+
+Examples:
+  python -m tests.benchmarks.train_step --rounds=3 --steps=5
+  python -m tests.benchmarks.train_step --profile --shapes=128x16x20
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+import os
+import re
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+from absl import flags
+
+from albert_tf import program
+from tests.benchmarks import train_step_peers as peers
+
+FLAGS = flags.FLAGS
+
+_PROJECT = Path(__file__).resolve().parents[2]
+_SIDES = (
+    "ours",
+    "ours_recompute",
+    "plain_keras",
+    "huggingface_torch",
+    "huggingface_torch_gathered_compiled",
+    "huggingface_tf",
+)
+_WARM_UP_STEPS = 2
+_CEILING_SECONDS = 3.0
+_CEILING_SIZE = 2048
+
+# Kinds of op in the profile; the first whose expression is found in "full/name:Type" counts.
+_KINDS = {
+    "optimizer": r"/(LAMB|global_norm|clip_by_global_norm|multiply_no_nan\w*)[/:]",
+    "attention products": r":_?\w*(BatchMatMul|Einsum)",
+    "matrix products": r":_?\w*MatMul",
+    "reductions": r":_?(Mkl)?(Sum|Mean|Max|ArgMax|\w*Softmax\w*|BiasAddGrad|L2Loss|\w*Norm\w*)$",
+    "element-wise": r":_?(Mkl)?(Mul|AddV2|AddN|Add|Sub|RealDiv|Neg|Square|SquaredDifference|Sqrt|"
+    r"Rsqrt|RsqrtGrad|Sigmoid|SigmoidGrad|Tanh|TanhGrad|Pow|Exp|Erf|BiasAdd|SelectV2|Cast|Relu)$",
+    "transposes and copies": r":_?(Mkl)?(Transpose|Tile|ConcatV2|Pack|Split|Slice|StridedSlice)$",
+    "other ops": "",
+}
+_NOTHING_RUNS = "no op runs"
+
+
+def define_flags() -> None:
+    """Defines the flags."""
+    flags.DEFINE_list(
+        "shapes", ["128x16x20", "512x4x76"], "Each LENGTHxBATCHxPREDICTIONS of an example."
+    )
+    flags.DEFINE_list("sides", list(_SIDES), "What to measure.")
+    flags.DEFINE_integer("rounds", 3, "Processes of each side and shape.", lower_bound=1)
+    flags.DEFINE_integer("steps", 5, "Steps that count in a process.", lower_bound=1)
+    flags.DEFINE_bool("in_this_process", False, "Measure here, once: what the processes do.")
+    flags.DEFINE_bool(
+        "profile", False, "Instead, say what our step spends its time on, by kind of op."
+    )
+    flags.register_validator(
+        "shapes",
+        lambda shapes: all(re.fullmatch(r"[1-9]\d*(x[1-9]\d*){2}", shape) for shape in shapes),
+        "expected LENGTHxBATCHxPREDICTIONS, such as 128x16x20",
+    )
+    flags.register_validator(
+        "sides", set(_SIDES).issuperset, f"expected some of {', '.join(_SIDES)}"
+    )
+
+
+def main(_) -> None:
+    """Reads the flags."""
+    if FLAGS.profile:
+        for shape in FLAGS.shapes:
+            profile(shape, FLAGS.steps)
+    elif FLAGS.in_this_process:
+        for shape in FLAGS.shapes:
+            for side in FLAGS.sides:
+                print(json.dumps(measure(side, shape, FLAGS.steps)), flush=True)
+    else:
+        compare(FLAGS.shapes, FLAGS.sides, FLAGS.rounds, FLAGS.steps)
+
+
+def compare(shapes: list[str], sides: list[str], rounds: int, steps: int) -> None:
+    """Prints the line of every process and the table."""
+    lines = collections.defaultdict(list)
+    missing = set()
+    for _ in range(rounds):
+        for shape in shapes:
+            for side in sides:
+                if side in missing:
+                    continue
+                line = _in_fresh_process(side, shape, steps)
+                print(json.dumps(line), flush=True)
+                if "skipped" in line:
+                    missing.add(side)
+                else:
+                    lines[shape, side].append(line)
+    print(
+        f"\n{'shape':>10} {'side':<36} {'seq/s':>6} {'GFLOP/s':>8} {'of ceiling':>10} {'step':>8} "
+        f"{'of ours':>7} {'peak':>8}"
+    )
+    for (shape, side), found in lines.items():
+        step = _median(found, "step_seconds")
+        ours = lines.get((shape, "ours"))
+        ratio = f"{step / _median(ours, 'step_seconds'):.2f}" if ours else "-"
+        print(
+            f"{shape:>10} {side:<36} {_median(found, 'sequences_per_second'):6.2f} "
+            f"{_median(found, 'gflop_per_second'):8.0f} "
+            f"{100 * _median(found, 'ceiling_share'):9.1f}% {step:7.3f}s {ratio:>7} "
+            f"{_median(found, 'peak_gigabytes'):5.2f} GB"
+        )
+
+
+def _median(lines: list[dict], name: str) -> float:
+    return statistics.median(line[name] for line in lines)
+
+
+def _in_fresh_process(side: str, shape: str, steps: int) -> dict:
+    command = [sys.executable, "-m", "tests.benchmarks.train_step", "--in_this_process"]
+    command += [f"--sides={side}", f"--shapes={shape}", f"--steps={steps}"]
+    done = subprocess.run(command, cwd=_PROJECT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        return {"side": side, "shape": shape, "skipped": f"exit code {done.returncode}: {reason}"}
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def measure(side: str, shape: str, steps: int) -> dict:
+    """Returns the figures of one side in this process, or why it cannot be measured."""
+    seq_length, batch_size, predictions = map(int, shape.split("x"))
+    try:
+        step, product = make_side(side, make_batch(seq_length, batch_size, predictions))
+    except ImportError as error:
+        reason = str(error).strip().splitlines()[0]
+        return {"side": side, "shape": shape, "skipped": reason}
+    first_loss = step()
+    for _ in range(_WARM_UP_STEPS - 1):
+        step()
+    before = ceiling(product)
+    seconds = [_seconds(step) for _ in range(steps)]
+    ceiling_rate = max(before, ceiling(product))
+    # Before TensorFlow, which counts the operations, comes into the process of a torch side.
+    peak_bytes = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    libraries = ["torch" if "torch" in side else "tensorflow"]
+    libraries += ["transformers"] if side.startswith("huggingface") else []
+    median = statistics.median(seconds)
+    rate = batch_size * flops_per_example(seq_length, predictions) / median
+    return {
+        "side": side,
+        "shape": shape,
+        "libraries": [f"{name} {sys.modules[name].__version__}" for name in libraries],
+        "cpus": len(os.sched_getaffinity(0)),
+        "steps": steps,
+        # About ln 30000 + ln 2 = 11.0, as the sides compute the same.
+        "first_loss": round(first_loss, 3),
+        "step_seconds": round(median, 4),
+        "shortest_step_seconds": round(min(seconds), 4),
+        "sequences_per_second": round(batch_size / median, 3),
+        "gflop_per_second": round(rate / 1e9, 1),
+        "ceiling_gflop_per_second": round(ceiling_rate / 1e9, 1),
+        "ceiling_share": round(rate / ceiling_rate, 4),
+        "peak_gigabytes": round(peak_bytes / 1e9, 3),
+    }
+
+
+def make_side(
+    side: str, batch: dict[str, np.ndarray]
+) -> tuple[Callable[[], float], Callable[[], object]]:
+    """Returns (step, product): a training step that returns its loss, and the ceiling's product."""
+    if side.startswith("huggingface_torch"):
+        return peers.huggingface_torch(batch, side.endswith("gathered_compiled"))
+    # Here, as TensorFlow would count in the memory of a torch side.
+    import tensorflow as tf
+
+    from albert_tf.config import AlbertConfig
+    from albert_tf.models import AlbertForPreTraining
+
+    config = AlbertConfig.named("albert_base")
+    strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
+    with strategy.scope():
+        if side == "plain_keras":
+            model, forward = peers.plain_keras(config)
+        elif side == "huggingface_tf":
+            model, forward = peers.huggingface_tf()
+        else:
+            model = forward = AlbertForPreTraining(config, recompute=side == "ours_recompute")
+        step = _step_of_pretraining(strategy, model, forward, batch)
+    product = tf.function(tf.matmul)
+    a, b = tf.random.normal([2, _CEILING_SIZE, _CEILING_SIZE])
+    return step, lambda: product(a, b)
+
+
+def _step_of_pretraining(strategy, model, forward, batch) -> Callable[[], float]:
+    """Returns one turn of the loop that pipelines.training.train_loop runs on the device."""
+    import tensorflow as tf
+
+    from albert_tf import losses, optimization
+    from pipelines.training.train_step import make_step_loop, make_train_step
+
+    forward({name: rows[:1] for name, rows in batch.items()}, None)  # creates the variables
+    optimizer = optimization.lamb(1e-4)
+    optimization.create_slots(optimizer, model)
+    train_step = make_train_step(
+        forward=forward,
+        model=model,
+        optimizer=optimizer,
+        weights_fn=losses.pretraining_weights,
+        sums_fn=losses.pretraining_sums,
+        loss_fn=losses.pretraining_loss,
+        seed=0,
+    )
+    zero_sums = losses.zero_sums(losses.PRETRAINING_OBJECTIVES)
+    run_steps = make_step_loop(strategy, train_step, zero_sums)
+    dataset = tf.data.Dataset.from_tensors(batch).repeat()
+    iterator = iter(strategy.experimental_distribute_dataset(dataset))
+    stop = tf.Variable(False)
+
+    def step() -> float:
+        totals = run_steps(iterator, tf.constant(1), stop, tf.constant(0.0))
+        sums = totals["sums"].values()
+        return sum(float(objective["loss"] / objective["weight"]) for objective in sums)
+
+    return step
+
+
+def make_batch(seq_length: int, batch_size: int, predictions: int) -> dict[str, np.ndarray]:
+    """Returns examples of random pieces without padding, as model and losses take them."""
+    rng = np.random.default_rng(0)
+    shape = [batch_size, seq_length]
+    everywhere = rng.permuted(np.tile(np.arange(seq_length), [batch_size, 1]), axis=1)
+    batch = {
+        "input_word_ids": rng.integers(5, 30_000, shape),
+        "input_mask": np.ones(shape),
+        "input_type_ids": np.tile(np.arange(seq_length) > seq_length // 2, [batch_size, 1]),
+        "masked_lm_positions": np.sort(everywhere[:, :predictions]),
+        "masked_lm_ids": rng.integers(5, 30_000, [batch_size, predictions]),
+        "sentence_order_labels": rng.integers(0, 2, batch_size),
+    }
+    return {
+        **{name: array.astype(np.int32) for name, array in batch.items()},
+        "masked_lm_weights": np.ones([batch_size, predictions], np.float32),
+        "sentence_order_weights": np.ones([batch_size], np.float32),
+    }
+
+
+def ceiling(product: Callable[[], object]) -> float:
+    """Returns the best rate of the product of two square matrices, in operations/s."""
+    product()
+    until = time.perf_counter() + _CEILING_SECONDS
+    shortest = _seconds(product)
+    while time.perf_counter() < until:
+        shortest = min(shortest, _seconds(product))
+    return 2 * _CEILING_SIZE**3 / shortest
+
+
+def _seconds(function: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    function()
+    return time.perf_counter() - began
+
+
+def flops_per_example(seq_length: int, predictions: int) -> int:
+    """Returns what albert_tf.flops counts for albert_base."""
+    import tensorflow as tf
+
+    from albert_tf.config import AlbertConfig
+    from albert_tf.flops import training_flops_per_example
+    from albert_tf.models import AlbertForPreTraining
+
+    with tf.Graph().as_default():
+        model = AlbertForPreTraining(AlbertConfig.named("albert_base"))
+        model.create_variables()
+        return training_flops_per_example(model, seq_length, predictions)
+
+
+def profile(shape: str, steps: int) -> None:
+    """Prints the time of our step by kind of op, as TensorFlow's profiler saw it.
+
+    Ops run beside one another: their own times add up to more than the step's. "of the step" shares
+    each moment among the ops that run in it, so that it adds up to the step.
+    """
+    import tensorflow as tf
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+    step, _ = make_side("ours", make_batch(*map(int, shape.split("x"))))
+    for _ in range(_WARM_UP_STEPS):
+        step()
+    with tempfile.TemporaryDirectory() as directory:
+        with tf.profiler.experimental.Profile(directory):
+            seconds = sum(_seconds(step) for _ in range(steps))
+        (trace,) = Path(directory).rglob("*.xplane.pb")
+        space = xplane_pb2.XSpace.FromString(trace.read_bytes())
+    ops = list(_ops(space))
+    own, by_type = collections.Counter(), collections.defaultdict(collections.Counter)
+    for kind, op_type, begin, end in ops:
+        own[kind] += 1e-12 * (end - begin)
+        by_type[kind][op_type] += 1e-12 * (end - begin)
+    shared = _shared_time(ops)
+    shared[_NOTHING_RUNS] = seconds - sum(shared.values())
+    print(f"\n{shape}: {seconds / steps:.3f} s a step under the profiler, {steps} steps")
+    print(f"{'kind':<22} {'of the step':>11} {'ms':>8} {'ops add up to':>14}   most of it")
+    for kind, share in shared.most_common():
+        largest = [f"{name} {1e3 * t / steps:.0f}" for name, t in by_type[kind].most_common(4)]
+        print(
+            f"{kind:<22} {100 * share / seconds:10.1f}% {1e3 * share / steps:8.1f} "
+            f"{1e3 * own[kind] / steps:11.1f} ms   {', '.join(largest)}"
+        )
+
+
+def _ops(space) -> Iterable[tuple[str, str, int, int]]:
+    """Yields kind, type, begin and end (ps) of each op that ran on a thread of the CPU."""
+    for plane in space.planes:
+        if plane.name != "/host:CPU":
+            continue
+        for line in plane.lines:
+            for event in line.events:
+                name = plane.event_metadata[event.metadata_id].name
+                # Kernels are called "full/name:Type"; all else is the runtime around them.
+                if re.fullmatch(r"[^:\s]+:\w+", name):
+                    kind = next(kind for kind, found in _KINDS.items() if re.search(found, name))
+                    begin = 1000 * line.timestamp_ns + event.offset_ps
+                    yield kind, name.split(":")[1], begin, begin + event.duration_ps
+
+
+def _shared_time(ops: list[tuple[str, str, int, int]]) -> collections.Counter:
+    """Returns seconds of each kind, every moment divided among the ops that run in it."""
+    changes = [(begin, 1, kind) for kind, _, begin, _ in ops]
+    changes += [(end, -1, kind) for kind, _, _, end in ops]
+    shared, running, last = collections.Counter(), collections.Counter(), 0
+    for moment, change, kind in sorted(changes):
+        number = sum(running.values())
+        for other, count in running.items():
+            if number:
+                shared[other] += 1e-12 * (moment - last) * count / number
+        running[kind] += change
+        last = moment
+    return shared
+
+
+if __name__ == "__main__":
+    define_flags()
+    program.run(main)

@@ -1,0 +1,192 @@
+"""ALBERT as others compute it: what the benchmark of the train step sets beside ours.
+
+A side's libraries are imported in its functions: the process that measures one loads no other.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import numpy as np
+
+_LAYER_NORM_EPSILON = 1e-12
+
+
+def plain_keras(config):
+    """Returns (model, forward) of an AlbertConfig's ALBERT as one writes it of Keras' own layers.
+
+    Tokens stay in [b, L, H]; MultiHeadAttention, LayerNormalization and the activation are stock.
+    The predicted positions are gathered before the product with the vocabulary, as ours are.
+    """
+    import tensorflow as tf
+
+    layers = tf.keras.layers
+
+    def gelu(x):
+        return tf.keras.activations.gelu(x, approximate=True)
+
+    def dense(units, activation=None):
+        return layers.Dense(units, activation, kernel_initializer=initializer())
+
+    def embedding(rows):
+        return layers.Embedding(rows, config.embedding_size, embeddings_initializer=initializer())
+
+    def initializer():
+        return tf.keras.initializers.TruncatedNormal(stddev=config.initializer_range)
+
+    def layer_norm():
+        return layers.LayerNormalization(epsilon=_LAYER_NORM_EPSILON)
+
+    class PlainAlbert(tf.keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.words = embedding(config.vocab_size)
+            self.types = embedding(config.type_vocab_size)
+            self.positions = embedding(config.max_position_embeddings)
+            self.embedding_norm, self.projection = layer_norm(), dense(config.hidden_size)
+            self.attention = layers.MultiHeadAttention(
+                config.num_attention_heads,
+                config.hidden_size // config.num_attention_heads,
+                kernel_initializer=initializer(),
+            )
+            self.attention_norm = layer_norm()
+            self.intermediate = dense(config.intermediate_size, gelu)
+            self.output_dense = dense(config.hidden_size)
+            self.output_norm = layer_norm()
+            self.pooler = dense(config.hidden_size, "tanh")
+            self.transform = dense(config.embedding_size, gelu)
+            self.transform_norm = layer_norm()
+            self.output_bias = self.add_weight(
+                "output_bias", [config.vocab_size], initializer="zeros"
+            )
+            self.classifier = dense(2)
+
+        def call(self, inputs):
+            word_ids = inputs["input_word_ids"]
+            x = self.words(word_ids) + self.types(inputs["input_type_ids"])
+            x += self.positions(tf.range(word_ids.shape[1]))
+            x = self.projection(self.embedding_norm(x))
+            mask = inputs["input_mask"][:, tf.newaxis]
+            for _ in range(config.num_hidden_layers):
+                x = self.attention_norm(x + self.attention(x, x, attention_mask=mask))
+                x = self.output_norm(x + self.output_dense(self.intermediate(x)))
+            predicted = tf.gather(x, inputs["masked_lm_positions"], batch_dims=1)
+            predicted = self.transform_norm(self.transform(predicted))
+            logits = tf.matmul(predicted, self.words.embeddings, transpose_b=True)
+            return {
+                "masked_lm_logits": logits + self.output_bias,
+                "sentence_order_logits": self.classifier(self.pooler(x[:, 0])),
+            }
+
+    model = PlainAlbert()
+    return model, lambda batch, dropout_seed: model(batch)
+
+
+def huggingface_tf():
+    """Returns (its variables, forward) of TFAlbertForPreTraining, predicted positions gathered.
+
+    Raises:
+      ImportError: if transformers is not there or has no TensorFlow models (from release 5 on).
+    """
+    os.environ["USE_TF"] = "1"  # read by transformers at its import: it leaves torch alone
+    import tensorflow as tf
+    from transformers import TFAlbertForPreTraining
+
+    model = TFAlbertForPreTraining(_huggingface_config())
+    model.build()  # its parts are called one by one, which would leave it without weights
+
+    def forward(batch, dropout_seed):
+        encoded = model.albert(
+            input_ids=batch["input_word_ids"],
+            attention_mask=batch["input_mask"],
+            token_type_ids=batch["input_type_ids"],
+            training=True,
+        )
+        predicted = tf.gather(encoded.last_hidden_state, batch["masked_lm_positions"], batch_dims=1)
+        order = model.sop_classifier(pooled_output=encoded.pooler_output, training=True)
+        return {
+            "masked_lm_logits": model.predictions(hidden_states=predicted),
+            "sentence_order_logits": order,
+        }
+
+    # Nothing reads one of its two output biases: no gradient would come to it.
+    trained = [v for v in model.trainable_variables if v is not model.predictions.bias]
+    return SimpleNamespace(trainable_variables=trained), forward
+
+
+def huggingface_torch(
+    batch: dict[str, np.ndarray], gathered_compiled: bool
+) -> tuple[Callable[[], float], Callable[[], None]]:
+    """Returns (step, product) of AlbertForPreTraining: one training step, and one sgemm of 2048.
+
+    The optimizer is torch's fused AdamW after clip_grad_norm_: less work than LAMB.
+
+    Args:
+      batch: arrays as our model takes them.
+      gathered_compiled: False: eager, with the model's own loss, which scores every position. True:
+        only the predicted positions meet the vocabulary, and forward and loss are compiled.
+
+    Raises:
+      ImportError: if torch, transformers or the compiler is missing.
+    """
+    os.environ["USE_TORCH"] = "1"  # read by transformers at its import: it leaves TensorFlow alone
+    import torch
+    from transformers import AlbertForPreTraining
+
+    if gathered_compiled and not (os.environ.get("CXX") or shutil.which("g++")):
+        raise ImportError("no g++, and torch.compile needs a C++ compiler")
+    model = AlbertForPreTraining(_huggingface_config()).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01, fused=True)
+    tensors = {name: torch.from_numpy(array) for name, array in batch.items()}
+    inputs = {
+        "input_ids": tensors["input_word_ids"],
+        "attention_mask": tensors["input_mask"],
+        "token_type_ids": tensors["input_type_ids"],
+    }
+    positions, labels = tensors["masked_lm_positions"].long(), tensors["masked_lm_ids"].long()
+    order = tensors["sentence_order_labels"].long()
+    # -100 is what its loss leaves out.
+    labels_everywhere = torch.full(inputs["input_ids"].shape, -100)
+    labels_everywhere.scatter_(1, positions, labels)
+
+    def own_loss():
+        return model(**inputs, labels=labels_everywhere, sentence_order_label=order).loss
+
+    def gathered_loss():
+        encoded = model.albert(**inputs)
+        index = positions[:, :, None].expand(-1, -1, model.config.hidden_size)
+        logits = model.predictions(encoded.last_hidden_state.gather(1, index))
+        masked_lm = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+        order_logits = model.sop_classifier(encoded.pooler_output)
+        return masked_lm + torch.nn.functional.cross_entropy(order_logits, order)
+
+    loss_of = torch.compile(gathered_loss, dynamic=False) if gathered_compiled else own_loss
+
+    def step() -> float:
+        optimizer.zero_grad()
+        loss = loss_of()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        return loss.item()
+
+    a, b = torch.randn(2048, 2048), torch.randn(2048, 2048)
+    return step, lambda: torch.mm(a, b)
+
+
+def _huggingface_config():
+    """Returns the config that Hugging Face publishes for albert-base-v2; the rest is default."""
+    import transformers
+
+    return transformers.AlbertConfig(
+        hidden_size=768,
+        num_attention_heads=12,
+        intermediate_size=3072,
+        hidden_act="gelu_new",
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        classifier_dropout_prob=0.0,
+    )
