@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import json
 
 import tensorflow as tf
@@ -104,6 +105,13 @@ class AlbertConfig:
         if not isinstance(values, dict):
             raise ValueError(f"{path}: expected a JSON object of config values")
         known = {field.name for field in dataclasses.fields(cls)}
+        if misspelt := {
+            key: close[0]
+            for key in values.keys() - known
+            if (close := difflib.get_close_matches(key, known - values.keys(), cutoff=0.8))
+        }:
+            key, meant = min(misspelt.items())
+            raise ValueError(f"{path}: {key!r} is not known; is {meant!r} meant?")
         values = {key: value for key, value in values.items() if key in known}
         if values.get("hidden_act") == "gelu_new":
             values["hidden_act"] = "gelu"

@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import socket
+import threading
 from collections.abc import Iterator, Sequence
 
 import tensorflow as tf
@@ -29,16 +30,22 @@ def match_files(patterns: str | Sequence[str], flag_name: str) -> list[str]:
     patterns = [pattern.strip() for pattern in patterns if pattern.strip()]
     if not patterns:
         raise ValueError(f"--{flag_name} is empty: name at least one file")
-    files: set[str] = set()
+    files: dict[str, str] = {}
     for pattern in patterns:
         # A file whose very name holds `[` or `*` is found by name before it is read as a glob.
         names = [pattern] if tf.io.gfile.exists(pattern) else tf.io.gfile.glob(pattern)
         found = [name for name in names if not tf.io.gfile.isdir(name)]
         if not found:
-            hint = " (a directory: write DIR/* for its files)" if names else ""
+            hint = " (only directories do: write DIR/* for the files in one)" if names else ""
             raise ValueError(f"--{flag_name}: no file matches {pattern!r}{hint}")
-        files.update(found)
-    return sorted(files)
+        for name in found:
+            files.setdefault(absolute(name), name)  # also where it is spelt in two ways
+    return sorted(files.values())
+
+
+def absolute(path: str) -> str:
+    """Returns a path in full; a remote one (`gs://`) as it is."""
+    return path if "://" in path else os.path.abspath(path)
 
 
 @contextlib.contextmanager
@@ -102,9 +109,10 @@ def read_json(path: str) -> dict:
 
 
 def partial_name(path: str) -> str:
-    """Returns a name beside `path` for its unfinished content, unique to this process."""
+    """Returns a name beside `path` for its unfinished content, unique to this thread."""
     directory, name = os.path.split(path)
-    return os.path.join(directory, f".{name}.partial-{socket.gethostname()}-{os.getpid()}")
+    who = f"{socket.gethostname()}-{os.getpid()}-{threading.get_ident()}"
+    return os.path.join(directory, f".{name}.partial-{who}")
 
 
 def sha256(path: str) -> str:

@@ -8,7 +8,10 @@ from albert_tf.models import AlbertForPreTraining
 
 
 def training_flops_per_example(
-    model: AlbertForPreTraining, max_seq_length: int, max_predictions_per_seq: int
+    model: AlbertForPreTraining,
+    max_seq_length: int,
+    max_predictions_per_seq: int,
+    num_hidden_layers: int | None = None,
 ) -> int:
     """Returns the floating point operations of matrix products to train on one example.
 
@@ -23,13 +26,15 @@ def training_flops_per_example(
         return sum(math.prod(v.shape) for v in layer.trainable_variables if len(v.shape) == 2)
 
     config, encoder = model.config, model.encoder
-    per_position = sum(matrices(encoder.blocks[f"{a}_{f}"]) for a, f in encoder.plan)
+    layers = num_hidden_layers or config.num_hidden_layers
+    plan = encoder.plan[: layers * config.inner_group_num]
+    per_position = sum(matrices(encoder.blocks[f"{a}_{f}"]) for a, f in plan)
     if encoder.embeddings.projection:
         per_position += matrices(encoder.embeddings.projection)
     per_prediction = matrices(model.masked_lm) + config.vocab_size * config.embedding_size
     per_example = matrices(encoder.pooler) + matrices(model.sentence_order)
     # Scores and context: two products of [L, D] and [L, L] in each head.
-    attention = 2 * len(encoder.plan) * max_seq_length**2 * config.hidden_size
+    attention = 2 * len(plan) * max_seq_length**2 * config.hidden_size
     return 6 * (
         per_position * max_seq_length
         + attention

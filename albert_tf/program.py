@@ -48,6 +48,11 @@ def run(main: Callable[[list[str]], None]) -> None:
 
 
 def _parse_flags(argv: list[str]) -> list[str]:
+    # --help lists what the program itself defines; those that it shares with others belong there.
+    for module, defined in list(flags.FLAGS.flags_by_module_dict().items()):
+        if module.startswith(("albert_tf.", "pipelines.", "export.")):
+            for flag in defined:
+                flags.FLAGS.register_key_flag_for_module(sys.argv[0], flag)
     try:
         return flags.FLAGS(argv)
     except flags.Error as error:

@@ -215,6 +215,11 @@ def create_pretraining_data(
     manifest = _collect(units, settings, tokenizer, output_dir)
     manifest.write(output_dir)
     print(f"{_summary(manifest)} in {output_dir}")
+    if manifest.documents == 1:
+        print(
+            f"hint: all of it is one document by --input_format={settings.text_format.input_format}"
+            "; are blank lines missing, or is it another format?"
+        )
     return manifest
 
 
@@ -282,7 +287,8 @@ def _forget_if_nothing_is_done(output_dir: str) -> None:
     # Nothing else may lie there: what is not surely ours is not removed.
     if names == {RUN_FILE, UNITS_DIR}:
         units_dir = os.path.join(output_dir, UNITS_DIR)
-        if not tf.io.gfile.glob(os.path.join(units_dir, "*.json")):
+        done = ("*.json", "*.hashes", "*.duplicates")
+        if not tf.io.gfile.glob([os.path.join(units_dir, pattern) for pattern in done]):
             tf.io.gfile.rmtree(units_dir)
             tf.io.gfile.remove(os.path.join(output_dir, RUN_FILE))
             remove_partial_files(output_dir)
@@ -298,8 +304,7 @@ def _collect(
     """
     markers = []
     for unit in units:
-        with tf.io.gfile.GFile(os.path.join(output_dir, unit.file("json"))) as file:
-            markers.append(json.loads(file.read()))
+        markers.append(files.read_json(os.path.join(output_dir, unit.file("json"))))
     totals = {name: sum(marker[name] for marker in markers) for name in COUNTS}
     if not totals["pieces"]:
         raise ValueError(

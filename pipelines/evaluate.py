@@ -24,7 +24,7 @@ from albert_tf.checkpoints import model_directory
 from albert_tf.config import AlbertConfig
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines.data.examples import ExampleOptions
-from pipelines.data.pretraining_dataset import evaluation_dataset, naming_damaged_files
+from pipelines.data.pretraining_dataset import evaluation_dataset
 from pipelines.data.records import Manifest
 from pipelines.data.sentence_pairs import SENTENCE_OBJECTIVES
 from pipelines.training.heldout import MASK_SEED
@@ -107,7 +107,8 @@ def evaluate(
         "max_seq_length": max_seq_length,
         "sentence_objective": sentence_objective,
     }
-    name = f"{question['checkpoint']}-{split}-{sentence_objective}.json"
+    records = question["records"][:8]
+    name = f"{question['checkpoint']}-{split}-{sentence_objective}-{records}.json"
     kept = os.path.join(model_dir, "evaluations", name)
     if tf.io.gfile.exists(kept):
         result = files.read_json(kept)
@@ -118,8 +119,7 @@ def evaluate(
     model, _ = model_directory.load_for_pretraining(prefix)
     dataset = evaluation_dataset(record_dir, split, options, tokenizer, batch_size)
     examples = manifest.splits[split].examples
-    with naming_damaged_files([record_dir]):
-        totals, targets = _sum_over(model, dataset, examples, batch_size)
+    totals, targets = _sum_over(model, dataset, examples, batch_size)
     order = totals["sentence_order"]
     low, high = metrics.wilson_interval(float(order["correct"]), float(order["weight"]))
     most_frequent = int(targets.argmax())

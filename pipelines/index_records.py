@@ -91,7 +91,12 @@ def index_records(
     """
     tokenizer = AlbertTokenizer(spm_model_file, do_lower_case)
     heldout = files.match_files(heldout_file, "heldout_file") if heldout_file else []
-    train = [path for path in files.match_files(input_file, "input_file") if path not in heldout]
+    kept_out = {files.absolute(path) for path in heldout}
+    train = [
+        path
+        for path in files.match_files(input_file, "input_file")
+        if files.absolute(path) not in kept_out
+    ]
     if not train:
         raise ValueError("--heldout_file names every file of --input_file: leave some to train on")
     splits = [*(("train", path) for path in train), *(("heldout", path) for path in heldout)]

@@ -24,8 +24,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import json
 import math
 import os
+import zlib
 from collections.abc import Sequence
 
 import tensorflow as tf
@@ -42,7 +44,6 @@ from pipelines.data.examples import ExampleOptions, define_example_flags, option
 from pipelines.data.pretraining_dataset import (
     Source,
     evaluation_dataset,
-    naming_damaged_files,
     pretraining_dataset,
     read_sources,
 )
@@ -188,24 +189,24 @@ def pretrain(
         model.create_variables()
         optimizer = settings.optimizer()
     checkpoints = model_directory.checkpoints_directory(model_dir)
-    if init_checkpoint and tf.train.latest_checkpoint(checkpoints) is None:
+    if init_checkpoint and not model_directory.list_checkpoints(checkpoints):
         # Once the run has weights of its own, the first ones may be gone.
         model_directory.restore_weights(model, model_directory.find_checkpoint(init_checkpoint)[1])
 
+    # What changes the weights that the run ends in. The number of replicas, which changes the draws
+    # of dropout alone, is left out: a run may go on on another machine.
+    identity = {
+        **{f"config.{name}": value for name, value in dataclasses.asdict(config).items()},
+        "records": ",".join(source.manifest.fingerprint() for source in sources),
+        "rows_of_each": [source.quota for source in sources] if len(sources) > 1 else None,
+        "init_checkpoint": init_checkpoint,
+        **dataclasses.asdict(options),
+        **dataclasses.asdict(settings),
+        "steps_per_loop": schedule.steps_per_loop,
+        "max_bad_batches": schedule.max_bad_batches,
+    }
     if is_chief(strategy):
-        checkpointing.claim(
-            model_dir,
-            {
-                "config": dataclasses.asdict(config),
-                "records": ",".join(source.manifest.fingerprint() for source in sources),
-                "rows_of_each": [source.quota for source in sources] if len(sources) > 1 else None,
-                "init_checkpoint": init_checkpoint,
-                **dataclasses.asdict(options),
-                **dataclasses.asdict(settings),
-                "steps_per_loop": schedule.steps_per_loop,
-                "max_bad_batches": schedule.max_bad_batches,
-            },
-        )
+        checkpointing.claim(model_dir, identity)
         config.write(os.path.join(model_dir, model_directory.CONFIG_FILE))
         tokenizer.save(model_dir)
         _print_plan(model, sources, options, settings, strategy, model_dir)
@@ -223,6 +224,11 @@ def pretrain(
             record_weights=record_weights,
         )
 
+    heldout = None
+    if schedule.eval_steps:
+        batch_size = settings.global_batch_size // settings.gradient_accumulation_steps
+        heldout = _heldout(sources, options, tokenizer, batch_size, eval_examples)
+
     def stage(first_step, num_hidden_layers):
         forward = functools.partial(model, num_hidden_layers=num_hidden_layers)
         train_step = make_train_step(
@@ -236,25 +242,21 @@ def pretrain(
             gradient_accumulation_steps=settings.gradient_accumulation_steps,
             jit_compile=settings.jit_compile,
         )
+        flops = training_flops_per_example(
+            model, options.max_seq_length, options.max_predictions_per_seq, num_hidden_layers
+        )
+        rates = {
+            "examples_per_second": 1,
+            "tokens_per_second": options.max_seq_length,
+            "flops_per_second": flops,
+        }
+        if peak_flops_per_second:
+            rates["share_of_peak"] = flops / peak_flops_per_second
         evaluate = make_evaluation(strategy, forward, heldout) if heldout else None
-        return train_loop.Stage(first_step, train_step, evaluate)
+        return train_loop.Stage(first_step, train_step, rates, evaluate)
 
-    heldout = None
-    if schedule.eval_steps:
-        batch_size = settings.global_batch_size // settings.gradient_accumulation_steps
-        heldout = _heldout(sources, options, tokenizer, batch_size, eval_examples)
-    flops = training_flops_per_example(
-        model, options.max_seq_length, options.max_predictions_per_seq
-    )
-    rates = {
-        "examples_per_second": 1,
-        "tokens_per_second": options.max_seq_length,
-        "flops_per_second": flops,
-    }
-    if peak_flops_per_second:
-        rates["share_of_peak"] = flops / peak_flops_per_second
     hold = files.hold_directory(model_dir) if is_chief(strategy) else contextlib.nullcontext()
-    with hold, naming_damaged_files([source.record_dir for source in sources]):
+    with hold:
         train_loop.train(
             strategy=strategy,
             model=model,
@@ -267,8 +269,8 @@ def pretrain(
             schedule=schedule,
             model_dir=model_dir,
             global_batch_size=settings.global_batch_size,
-            per_example=rates,
             best_metric="heldout_masked_lm_accuracy",
+            settings_hash=zlib.crc32(json.dumps(identity).encode()) >> 1,
         )
     if is_chief(strategy):
         curves = metrics_log.draw_curves(model_dir)

@@ -62,6 +62,7 @@ def finish(processes, timeout=300):
 
 def losses(model_dir):
     entries = map(json.loads, (model_dir / "metrics.jsonl").read_text().splitlines())
+    entries = [entry for entry in entries if "loss" in entry]
     names = ("masked_lm_loss", "sentence_order_loss", "masked_lm_accuracy", "gradient_norm")
     return {entry["step"]: [entry[name] for name in names] for entry in entries}
 

@@ -10,6 +10,7 @@ best/                   the same of the weights that did best on held-out record
 from __future__ import annotations
 
 import os
+import re
 
 import tensorflow as tf
 
@@ -26,6 +27,22 @@ UNREADABLE = (tf.errors.OpError, AssertionError, ValueError, LookupError, Runtim
 def checkpoints_directory(model_dir: str) -> str:
     """Returns where a model directory keeps its checkpoints."""
     return os.path.join(model_dir, "checkpoints")
+
+
+def list_checkpoints(directory: str) -> list[str]:
+    """Returns the prefixes of the checkpoints in a directory by their numbers, the oldest first.
+
+    They are found by their files, finished (there is an .index) or not: TensorFlow's own list, the
+    file `checkpoint`, may be lost, damaged or behind.
+    """
+    if not tf.io.gfile.isdir(directory):
+        return []
+    matches = [
+        re.fullmatch(r"ckpt-(\d+)\.(?:index|data-\d+-of-\d+)", name)
+        for name in tf.io.gfile.listdir(directory)
+    ]
+    numbers = {int(match[1]) for match in matches if match}
+    return [os.path.join(directory, f"ckpt-{number}") for number in sorted(numbers)]
 
 
 def find_checkpoint(path: str) -> tuple[str, str]:
@@ -47,8 +64,9 @@ def find_checkpoint(path: str) -> tuple[str, str]:
     if not tf.io.gfile.isdir(path):
         raise ValueError(f"no model directory or checkpoint at {path!r}")
     for model_dir, directory in ((path, checkpoints_directory(path)), (_parent(path), path)):
-        if checkpoint := tf.train.latest_checkpoint(directory):
-            return model_dir, checkpoint
+        for checkpoint in reversed(list_checkpoints(directory)):
+            if tf.io.gfile.exists(checkpoint + ".index"):
+                return model_dir, checkpoint
     raise ValueError(f"{path!r} holds no finished checkpoint: has its training begun?")
 
 
@@ -67,7 +85,7 @@ def restore_weights(model: tf.keras.Model, checkpoint: str) -> None:
       ValueError: naming a variable that the checkpoint lacks or holds in another shape.
     """
     try:
-        status = tf.train.Checkpoint(model=model).restore(checkpoint)
+        status = tf.train.Checkpoint(model=model).read(checkpoint)
         status.assert_existing_objects_matched().expect_partial()
     except UNREADABLE as error:
         reason = str(error).strip().splitlines()[0]

@@ -73,7 +73,11 @@ def run(
         threading.excepthook = functools.partial(_on_thread_failure, threading.excepthook)
         logging.disable(logging.ERROR)  # Whatever goes wrong here comes as an exception too.
     try:
-        with beam.Pipeline(runner=runner, options=PipelineOptions(options)) as pipeline:
+        try:
+            pipeline = beam.Pipeline(runner=runner, options=PipelineOptions(options))
+        except ValueError as error:
+            raise ValueError(f"--runner={runner}, --beam_options={options}: {error}") from error
+        with pipeline:
             _ = (
                 pipeline
                 | "Units" >> beam.Create(units)

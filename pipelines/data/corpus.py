@@ -73,7 +73,8 @@ def define_flags() -> None:
     flags.DEFINE_integer(
         "document_blank_lines",
         default.document_blank_lines,
-        "Blank lines, or more, that end a document; where single ones divide paragraphs, say 2.",
+        "Blank lines, or more, that end a document, except in jsonl; where single ones divide "
+        "paragraphs, say 2.",
         lower_bound=1,
     )
     flags.DEFINE_string("text_field", default.text_field, "Field of the JSON objects.")
@@ -147,6 +148,8 @@ def _read_text(
     for offset, line in read_lines(path, max(begin - 1, 0)):
         if offset < begin:
             continue
+        if not is_ours and end is not None and offset >= end:
+            return
         if is_ours:
             text = decode_line(path, offset, line, text_format.on_bad_line, counts)
             if text is None:

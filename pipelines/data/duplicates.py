@@ -39,9 +39,16 @@ def write_hashes(sentences: Iterable[Sentence], path: str) -> None:
     """Writes the hash of every document's letters and digits, as str.isalnum has them."""
     rows = bytearray()
     for offset, document in itertools.groupby(sentences, key=lambda s: s.document_offset):
-        digest = hashlib.blake2b(digest_size=16)
+        digest, signs = hashlib.blake2b(digest_size=16), hashlib.blake2b(digest_size=16)
+        has_letters = False
         for sentence in document:
-            digest.update("".join(filter(str.isalnum, sentence.text.casefold())).encode())
+            text = sentence.text.casefold()
+            letters = "".join(filter(str.isalnum, text))
+            has_letters |= bool(letters)
+            digest.update(letters.encode())
+            signs.update(text.encode())
+        # A document of nothing but signs, such as emoji, counts as it is.
+        digest = digest if has_letters else signs
         rows += digest.digest() + offset.to_bytes(8, "little")
     table = np.frombuffer(rows, _ROW)
     table = table[np.lexsort((table["low"], table["high"]))]

@@ -6,7 +6,6 @@ of how many hosts there are, how fast they are, or where a run was interrupted.
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ import tensorflow as tf
 
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines.data.examples import ExampleOptions, example_draws, example_maker
-from pipelines.data.records import SPLITS, Manifest, ReferenceManifest, parse_segments
+from pipelines.data.records import Manifest, ReferenceManifest, parse_segments
 from pipelines.data.reference_examples import parse_examples
 from pipelines.data.training_order import (
     BLOCK_ROWS,
@@ -150,7 +149,9 @@ def evaluation_dataset(
 ) -> tf.data.Dataset:
     """Returns one pass over a split in the order of its files, with the same masks at every call.
 
-    The last batch is filled up with rows whose weights are all 0: each example counts once.
+    The last batch is filled up with rows whose weights are all 0: each example counts once. For
+    "nsp", whose second segments come from the neighbouring row, the first half of the split takes
+    turns with the second: neighbours in a file are mostly of one document.
     """
     manifest = Manifest.read(record_dir)
     make_examples = _example_maker(manifest, options, tokenizer)
@@ -167,8 +168,13 @@ def evaluation_dataset(
             for name, values in batch.items()
         }
 
-    dataset = tf.data.TFRecordDataset(manifest.paths(record_dir, split)).batch(_EVALUATION_ROWS)
-    dataset = tf.data.Dataset.zip((tf.data.Dataset.counter(), dataset))
+    records = tf.data.TFRecordDataset(manifest.paths(record_dir, split))
+    if options.sentence_objective == "nsp":
+        half = manifest.splits[split].examples // 2
+        turns = tf.data.Dataset.zip((records.take(half), records.skip(half).take(half)))
+        turns = turns.flat_map(lambda *pair: tf.data.Dataset.from_tensor_slices(tf.stack(pair)))
+        records = turns.concatenate(records.skip(2 * half))
+    dataset = tf.data.Dataset.zip((tf.data.Dataset.counter(), records.batch(_EVALUATION_ROWS)))
     dataset = dataset.map(make_rows, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
     dataset = dataset.rebatch(batch_size).map(fill)
     return dataset.map(lambda batch: _with_static_rows(batch, batch_size)).prefetch(2)
@@ -223,28 +229,3 @@ def _example_maker(
 
 def _with_static_rows(batch: dict[str, tf.Tensor], rows: int) -> dict[str, tf.Tensor]:
     return {name: tf.ensure_shape(v, [rows, *v.shape[1:]]) for name, v in batch.items()}
-
-
-@contextlib.contextmanager
-def naming_damaged_files(record_dirs: Sequence[str]) -> Iterator[None]:
-    """Turns TensorFlow's error of a damaged record, which names no file, into one that does.
-
-    Raises:
-      ValueError: in place of tf.errors.DataLossError.
-    """
-    try:
-        yield
-    except tf.errors.DataLossError as error:
-        damaged = []
-        for record_dir in record_dirs:
-            manifest = Manifest.read(record_dir)
-            for split in SPLITS:
-                for path, shard in zip(manifest.paths(record_dir, split), manifest.split(split)):
-                    size = tf.io.gfile.stat(path).length
-                    if size != shard.bytes:
-                        damaged.append(f"{path} has {size:,} bytes instead of {shard.bytes:,}")
-        where = "; ".join(damaged) or f"a file in {', '.join(record_dirs)}, of the right size"
-        raise ValueError(
-            f"damaged records: {where} ({str(error).splitlines()[0]}); copy the file again, or "
-            "write the records anew"
-        ) from error

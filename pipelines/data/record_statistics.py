@@ -30,10 +30,14 @@ class ExampleStatistics:
     Args:
       tokenizer: of the records.
       max_seq_length: L.
+      sentence_objective: what the labels are of.
     """
 
-    def __init__(self, tokenizer: AlbertTokenizer, max_seq_length: int):
+    def __init__(
+        self, tokenizer: AlbertTokenizer, max_seq_length: int, sentence_objective: str = "sop"
+    ):
         self._tokenizer = tokenizer
+        self._swaps = sentence_objective == "sop"
         self._word_starts = tokenizer.word_starts()
         self._counts: collections.Counter[str] = collections.Counter()
         self._lengths = np.zeros(max_seq_length + 1, np.int64)
@@ -91,7 +95,7 @@ class ExampleStatistics:
         ]
         self._pieces += np.bincount(ids[text], minlength=len(self._pieces))
         # Where the document was cut in two: behind B if the two were swapped.
-        first = np.where(changed, len_b - 1, first_sep[:, 0] - 1)[labelled]
+        first = np.where(changed & self._swaps, len_b - 1, first_sep[:, 0] - 1)[labelled]
         share = first / (text.sum(axis=1)[labelled])
         self._splits += np.bincount((_BINS * share).astype(int), minlength=_BINS)[:_BINS]
 

@@ -17,6 +17,7 @@ contiguous chunk of one document, tokenized once, unpadded, without special piec
 
 from __future__ import annotations
 
+import concurrent.futures
 import dataclasses
 import hashlib
 import json
@@ -177,7 +178,8 @@ class Manifest:
         """Makes sure that the records suit a tokenizer and the examples to be made of them.
 
         Raises:
-          ValueError: if they were made with another vocabulary or letter case, or do not fit.
+          ValueError: if they were made with another vocabulary or letter case, do not fit, or a
+            file is missing or not of its size.
         """
         records = f"the records in {record_dir!r}"
         if tokenizer.sha256 != self.vocab_sha256:
@@ -193,6 +195,17 @@ class Manifest:
                 f"tokenizer has do_lower_case={tokenizer.do_lower_case}"
             )
         self._check_options(records, options)
+        shards = [shard for split in SPLITS for shard in self.splits[split].shards]
+        paths = [path for split in SPLITS for path in self.paths(record_dir, split)]
+        # Together, as each is a request to a remote file system.
+        with concurrent.futures.ThreadPoolExecutor(16) as pool:
+            sizes = pool.map(lambda path: tf.io.gfile.stat(path).length, paths)
+            for path, shard, size in zip(paths, shards, sizes):
+                if size != shard.bytes:
+                    raise ValueError(
+                        f"{path} has {size:,} bytes, but {shard.bytes:,} by {MANIFEST_FILE}: it is "
+                        "damaged; copy it again, or write the records anew"
+                    )
 
 
 @dataclass(frozen=True)

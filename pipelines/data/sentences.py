@@ -38,7 +38,7 @@ def split_sentences(lines: Iterable[str], language: str) -> Iterator[str]:
             continue
         # Spaces alone: sentencex stops the process at some others, such as U+2028 after an initial.
         words = _WHITE_SPACE.sub(" ", line)
-        text = _join(text, words) if text and is_line_ended else text + words
+        text = _join(text, words) if text.strip() and is_line_ended else text + words
         is_line_ended = line.endswith(("\n", "\r"))
         begin = 0
         while len(text) - begin > _WINDOW:

@@ -98,7 +98,7 @@ def show_records(
         raise ValueError(f"{record_dir!r} holds no {split} records: see --split")
     label_names = _LABEL_NAMES[options.sentence_objective]
     count = min(available, num_statistics_examples)
-    statistics = ExampleStatistics(tokenizer, options.max_seq_length)
+    statistics = ExampleStatistics(tokenizer, options.max_seq_length, options.sentence_objective)
     shown = 0
     for batch in _batches(record_dir, split, options, tokenizer, max(count, num_examples)):
         for row in range(min(len(batch["input_mask"]), num_examples - shown)):

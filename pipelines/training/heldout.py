@@ -16,8 +16,8 @@ def make_evaluation(
     strategy: tf.distribute.Strategy,
     forward: Callable[[dict, tf.Tensor], dict],
     dataset: tf.data.Dataset,
-) -> Callable[[], dict[str, float]]:
-    """Returns evaluate() -> scalars of one pass over a dataset.
+) -> Callable[[Callable[[], bool]], dict[str, float]]:
+    """Returns evaluate(is_stopped) -> scalars of one pass over a dataset, none if it was stopped.
 
     They are metrics.pretraining_metrics with `heldout_` before their names, and how far each layer
     moves its input (metrics.layer_distances).
@@ -47,9 +47,11 @@ def make_evaluation(
         # Every replica holds the global value.
         return tf.nest.map_structure(lambda v: strategy.experimental_local_results(v)[0], values)
 
-    def evaluate() -> dict[str, float]:
+    def evaluate(is_stopped: Callable[[], bool] = lambda: False) -> dict[str, float]:
         totals = None
         for batch in batches:
+            if is_stopped():
+                return {}
             values = score(batch)
             totals = tf.nest.map_structure(tf.add, totals, values) if totals else values
         scalars = {

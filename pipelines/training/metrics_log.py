@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import io
 import json
-import math
 import os
 
 import tensorflow as tf
+from absl import logging
 
 from albert_tf import files
 
@@ -34,6 +34,10 @@ class MetricsLog:
         """Returns what was logged of one figure after step `since`, in order."""
         return [entry[name] for entry in self._entries if entry["step"] > since and name in entry]
 
+    def has(self, name: str, step: int) -> bool:
+        """Tells whether a figure was logged at a step."""
+        return any(entry["step"] == step and name in entry for entry in self._entries)
+
     def write(self, step: int, scalars: dict[str, float]) -> None:
         """Logs the scalars of one step."""
         self._entries.append({"step": step, **scalars})
@@ -54,8 +58,14 @@ def read_metrics(model_dir: str) -> list[dict[str, float]]:
         return []
     with tf.io.gfile.GFile(path) as file:
         lines = file.read().split("\n")
+    entries = []
     # Every whole line ends in a newline: what stands behind the last one was being written.
-    return [json.loads(line) for line in lines[:-1] if line]
+    for number, line in enumerate(lines[:-1], start=1):
+        try:
+            entries.append(json.loads(line))
+        except ValueError:
+            logging.warning("%s:%d is damaged and left out", path, number)
+    return entries
 
 
 def draw_curves(model_dir: str) -> str:
@@ -66,7 +76,6 @@ def draw_curves(model_dir: str) -> str:
     from matplotlib import pyplot
 
     entries = read_metrics(model_dir)
-    steps = [entry["step"] for entry in entries]
     panels = (
         ("masked-LM loss, nats", "masked_lm_loss"),
         ("masked-LM accuracy", "masked_lm_accuracy"),
@@ -77,10 +86,15 @@ def draw_curves(model_dir: str) -> str:
     )
     figure, axes = pyplot.subplots(2, 3, figsize=(13, 7), constrained_layout=True)
     for axis, (title, name) in zip(axes.T.flat, panels):
-        axis.plot(steps, [entry.get(name, math.nan) for entry in entries], linewidth=1.2)
+        for prefix, style in (("", "-"), ("heldout_", "o-")):
+            points = [(e["step"], e[prefix + name]) for e in entries if prefix + name in e]
+            if points:
+                axis.plot(*zip(*points), style, linewidth=1.2, markersize=3)
         axis.set_title(title)
         axis.set_xlabel("step")
         axis.grid(alpha=0.3)
+    if any("heldout_loss" in entry for entry in entries):
+        axes[0, 0].legend(["training", "held out"])
     path = os.path.join(model_dir, "curves.png")
     image = io.BytesIO()
     figure.savefig(image, format="png", dpi=110)

@@ -12,7 +12,7 @@ import tensorflow as tf
 class StopRequest:
     """While it is open, SIGTERM and SIGINT set a flag that the loop on the device looks at.
 
-    The first one lets the step in flight end; a second Ctrl-C ends the program at once.
+    The first one lets the step in flight end; a second one ends the program at once.
 
     Attributes:
       flag: bool variable of this host.
@@ -48,9 +48,12 @@ class StopRequest:
 
     def _watch(self) -> None:
         while numbers := os.read(self._read, 1):
-            if numbers[0] in self._handlers_before:
-                self.signal = numbers[0]
-                self.flag.assign(True)
+            if numbers[0] not in self._handlers_before:
+                continue
+            if self.signal is not None:
+                os._exit(128 + numbers[0])
+            self.signal = numbers[0]
+            self.flag.assign(True)
 
     def _handle(self, number, _) -> None:
-        signal.signal(number, self._handlers_before[number])
+        """Does nothing: the thread has heard of it before Python comes to call this."""

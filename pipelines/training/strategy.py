@@ -58,3 +58,33 @@ def is_chief(strategy: tf.distribute.Strategy) -> bool:
         and resolver.task_id == 0
         and "chief" not in resolver.cluster_spec().jobs
     )
+
+
+def has_several_hosts(strategy: tf.distribute.Strategy) -> bool:
+    """Tells whether other hosts take part in a run."""
+    return strategy.num_replicas_in_sync > len(strategy.extended.worker_devices)
+
+
+def check_hosts_agree(strategy: tf.distribute.Strategy, step: int, settings_hash: int) -> None:
+    """Makes sure that all hosts go on from the same step with the same settings.
+
+    Raises:
+      ValueError: if they do not.
+    """
+    if not has_several_hosts(strategy):
+        return
+    number = step * 2**31 + settings_hash
+
+    @tf.function
+    def add_up():
+        def add_replicas():
+            replica = tf.distribute.get_replica_context()
+            return replica.all_reduce(tf.distribute.ReduceOp.SUM, tf.constant(number, tf.int64))
+
+        return strategy.experimental_local_results(strategy.run(add_replicas))[0]
+
+    if int(add_up()) != number * strategy.num_replicas_in_sync:
+        raise ValueError(
+            f"the hosts of this run do not agree: this one stands at step {step}; all must see the "
+            "same --model_dir and have the same flags"
+        )

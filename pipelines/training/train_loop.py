@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Callable, NamedTuple
 
 import tensorflow as tf
@@ -18,7 +19,7 @@ from pipelines.training.checkpointing import Checkpointer
 from pipelines.training.metrics_log import MetricsLog
 from pipelines.training.preemption import StopRequest
 from pipelines.training.progress import Progress
-from pipelines.training.strategy import is_chief
+from pipelines.training.strategy import check_hosts_agree, has_several_hosts, is_chief
 from pipelines.training.train_step import make_step_loop
 
 
@@ -51,7 +52,8 @@ class Schedule:
             if getattr(self, name) % self.steps_per_loop:
                 raise ValueError(
                     f"--{name}={getattr(self, name)} is not a multiple of "
-                    f"--steps_per_loop={self.steps_per_loop}"
+                    f"--steps_per_loop={self.steps_per_loop}: give a multiple, or fewer steps per "
+                    "loop"
                 )
         if self.early_stopping_evaluations and not self.eval_steps:
             raise ValueError("--early_stopping_evaluations needs evaluations: give --eval_steps")
@@ -63,12 +65,15 @@ class Stage(NamedTuple):
     Attributes:
       first_step: where it begins.
       train_step: train_step.make_train_step.
-      evaluate: returns figures of the model as it stands, on records that it does not see.
+      per_example: name of a rate in the log -> what one example adds to it.
+      evaluate: (whether to stop) -> figures of the model as it stands, on records that it does not
+        see; none if it was stopped.
     """
 
     first_step: int
     train_step: Callable
-    evaluate: Callable[[], dict[str, float]] | None = None
+    per_example: dict[str, float]
+    evaluate: Callable[[Callable[[], bool]], dict[str, float]] | None = None
 
 
 def train(
@@ -84,8 +89,8 @@ def train(
     schedule: Schedule,
     model_dir: str,
     global_batch_size: int,
-    per_example: dict[str, float],
     best_metric: str = "",
+    settings_hash: int = 0,
 ) -> None:
     """Trains `model` to `num_train_steps`, going on from the newest checkpoint.
 
@@ -96,9 +101,9 @@ def train(
       zero_sums: what the sums of steps are added to.
       metrics_fn: sums -> loss and other figures.
       model_dir: holds checkpoints and logs.
-      per_example: name of a rate in the log -> what one example adds to it.
       best_metric: which of the evaluated figures says what is best: the weights of the last stage
         that have most of it are kept.
+      settings_hash: below 2**31; must be the same on all hosts.
 
     Raises:
       ValueError: if loss or gradient stops being finite; the last checkpoint stays.
@@ -112,6 +117,9 @@ def train(
     # 2. Weights, slots and the step count come back together.
     checkpointer = Checkpointer(model_dir, model, optimizer, writes=is_chief(strategy))
     step = checkpointer.restore()
+    check_hosts_agree(strategy, step, settings_hash)
+    if step:
+        print(f"goes on from step {step:,}", flush=True)
     # 3. Logged curves are cut back to that step; they say what was best.
     log = MetricsLog(model_dir, step, writes=is_chief(strategy))
     # 4. Data begin at that step; nothing is read and thrown away but a part of one group.
@@ -123,29 +131,42 @@ def train(
     stage_ends = [stage.first_step for stage in stages[1:]] + [num_train_steps]
     since = stages[-1].first_step
     progress = Progress("training", num_train_steps, done=step)
-    with StopRequest() as stop, progress:
+    with StopRequest() as stop, progress, _naming_lost_workers():
+
+        def is_stopped() -> bool:
+            # Several hosts stay together to the end of an evaluation.
+            return stop.signal is not None and not has_several_hosts(strategy)
+
         for stage, stage_end in zip(stages, stage_ends):
             run_steps = make_step_loop(strategy, stage.train_step, zero_sums)
-            while step < stage_end and not _is_over(log.values(best_metric, since), schedule):
+            while step <= stage_end:
+                # Also after a restart, of a checkpoint whose evaluation was cut short.
+                is_due = step > stage.first_step and _is_due(step, schedule.eval_steps, stage_end)
+                if stage.evaluate and is_due and not log.has(best_metric, step):
+                    figures = stage.evaluate(is_stopped)
+                    if not figures:
+                        checkpointer.save(step)
+                        _leave(stop.signal, step)
+                    best = max(log.values(best_metric, since), default=-math.inf)
+                    if step > since and figures.get(best_metric, -math.inf) > best:
+                        checkpointer.save_best(step)
+                    log.write(step, figures)
+                    value = figures.get(best_metric, math.nan)
+                    print(
+                        f"step {step:,}: {best_metric} {value:.4f}, best {max(best, value):.4f}",
+                        flush=True,
+                    )
+                if step == stage_end or _is_over(log.values(best_metric, since), schedule):
+                    break
+
                 # Loops end at the same steps wherever the run began: same log, same sums.
                 loop_end = step - step % schedule.steps_per_loop + schedule.steps_per_loop
                 loop_end = min(loop_end, stage_end)
                 started = time.monotonic()
-                try:
-                    totals = run_steps(
-                        iterator,
-                        tf.constant(loop_end - step),
-                        stop.flag,
-                        tf.constant(float(allowed)),
-                    )
-                    totals = tf.nest.map_structure(float, totals)  # waits for the device
-                except tf.errors.OpError as error:
-                    if "Collective ops is aborted" not in str(error):
-                        raise
-                    raise ValueError(
-                        f"after step {step} another worker of this run was lost; start all workers "
-                        "again: the run goes on from its last checkpoint"
-                    ) from error
+                totals = run_steps(
+                    iterator, tf.constant(loop_end - step), stop.flag, tf.constant(float(allowed))
+                )
+                totals = tf.nest.map_structure(float, totals)  # waits for the device
                 seconds = time.monotonic() - started
                 allowed -= _check_finite(totals, step, global_batch_size, optimizer, allowed)
                 steps = int(totals["steps"])
@@ -154,16 +175,11 @@ def train(
                 scalars = metrics_fn(totals["sums"])
                 scalars["gradient_norm"] = totals["gradient_norm"] / steps
                 scalars["learning_rate"] = float(optimizer.learning_rate(step - 1))
-                for rate, amount in per_example.items():
+                for rate, amount in stage.per_example.items():
                     scalars[rate] = steps * global_batch_size * amount / seconds
                 scalars["waiting_for_data"] = totals["seconds_waiting"] / seconds
-                if stage.evaluate and _is_due(step, schedule.eval_steps, num_train_steps):
-                    scalars.update(stage.evaluate())
-                best = max(log.values(best_metric, since), default=-math.inf)
                 log.write(step, scalars)
                 progress.update(step, _line(scalars))
-                if step > since and scalars.get(best_metric, -math.inf) > best:
-                    checkpointer.save_best(step)
                 if totals["stop"] or _is_due(step, schedule.save_checkpoint_steps, num_train_steps):
                     checkpointer.save(step)
                 if totals["stop"]:
@@ -174,6 +190,19 @@ def train(
                 f"stopped early at step {step:,}: {schedule.early_stopping_evaluations} "
                 f"evaluations without a better {best_metric}"
             )
+
+
+@contextlib.contextmanager
+def _naming_lost_workers() -> Iterator[None]:
+    try:
+        yield
+    except tf.errors.OpError as error:
+        if "Collective ops is aborted" not in str(error):
+            raise
+        raise ValueError(
+            "another worker of this run was lost; start all workers again: the run goes on from "
+            "its last checkpoint"
+        ) from error
 
 
 def _is_due(step: int, every: int, num_train_steps: int) -> bool:

@@ -56,7 +56,8 @@ def make_train_step(
         }
 
         def part(i):
-            micro_batch = {name: rows[i] for name, rows in cut.items()}
+            # XLA takes rows[i] for a slice of dynamic size.
+            micro_batch = {name: tf.gather(rows, i) for name, rows in cut.items()}
             micro_seed = tf.random.experimental.stateless_fold_in(dropout_seed, i)
             return gradients_of(micro_batch, micro_seed, denominators)
 

@@ -61,7 +61,7 @@ class TestMatchFiles:
         assert found == ["a.txt", "b.txt", "c [1].txt"]
 
     def test_a_directory_is_no_file(self, tmp_path):
-        with pytest.raises(ValueError, match=r"a directory: write DIR/\* for its files"):
+        with pytest.raises(ValueError, match=r"only directories do: write DIR/\* for the files"):
             files.match_files(str(tmp_path), "input_file")
 
     def test_nothing_named(self):

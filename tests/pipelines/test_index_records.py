@@ -77,6 +77,13 @@ def index(files, tiny_vocabulary, tmp_path):
     return run
 
 
+def test_held_out_files_spelt_otherwise(index, files, monkeypatch):
+    monkeypatch.chdir(files.parent)
+    manifest = index(input_file="ref/*,./ref/a*", heldout_file=f"{files}/c*")
+    assert [shard.examples for shard in manifest.split("train")] == [7, 300]
+    assert [shard.examples for shard in manifest.split("heldout")] == [4]
+
+
 def test_manifest_points_to_the_files(index, files, tmp_path, capsys):
     manifest = index(heldout_file=f"{files}/c*")
     assert manifest == Manifest.read(str(tmp_path / "indexed"))

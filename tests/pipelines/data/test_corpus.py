@@ -293,3 +293,18 @@ def test_memory_does_not_grow_with_the_file(tmp_path, input_format):
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 9_000_000
+
+
+def test_range_without_a_document_is_not_read_on(tmp_path, monkeypatch):
+    path = tmp_path / "no_blank_line.txt"
+    path.write_text("one sentence\n" * 500_000)
+    read = Counter()
+
+    def counting(path, begin):
+        for offset, line in read_lines(path, begin):
+            read["bytes"] += len(line)
+            yield offset, line
+
+    monkeypatch.setattr(corpus, "read_lines", counting)
+    assert documents(path, 1300, 2600) == []
+    assert read["bytes"] < 1500

@@ -63,6 +63,10 @@ def test_other_scripts(tmp_path):
     ]
 
 
+def test_documents_of_nothing_but_signs(tmp_path):
+    assert left_out(tmp_path, [["😀 😀 !"], ["🎉 🚀"], ["—"], ["🎉 🚀"]]) == [{30}]
+
+
 def test_the_first_stays(tmp_path):
     a, b, c, d = ["a"], ["b"], ["c"], ["d"]
     units = [[b, a], [], [a, c, a, b], [d, c]]

@@ -42,7 +42,7 @@ def other_dir(tmp_path_factory, tokenizer):
     return write_records(directory, tokenizer, {"train": [2, 7], "heldout": []}, number=40)
 
 
-def write_records(directory, tokenizer, counts_of, number=0):
+def write_records(directory, tokenizer, counts_of, number=0, records_per_document=1):
     """Writes records whose first two pieces number them."""
     rng = np.random.default_rng(5)
     splits = {}
@@ -53,9 +53,10 @@ def write_records(directory, tokenizer, counts_of, number=0):
             with tf.io.TFRecordWriter(str(directory / name)) as writer:
                 for _ in range(count):
                     pieces = rng.integers(20, 100, rng.integers(6, 20)).tolist()
-                    pieces[0] = 110 + number
+                    pieces[0] = 110 + number % 54
                     starts = [0, *sorted(rng.choice(range(1, 6), 2, replace=False).tolist())]
-                    writer.write(records.serialize_segment(pieces, starts, number, number))
+                    document = number // records_per_document
+                    writer.write(records.serialize_segment(pieces, starts, document, document))
                     number += 1
             shards.append(shard(count, name))
         splits[split] = records.Split(tuple(shards))
@@ -219,6 +220,18 @@ def test_evaluation_scores_each_example_once(record_dir, tokenizer, batch_size):
         rows = np.concatenate([batch[name] for batch in batches])
         np.testing.assert_array_equal(rows[:11], value, err_msg=name)
         assert not rows[11:].any()
+
+
+def test_next_sentence_evaluation_has_foreign_segments(tmp_path, tokenizer):
+    # Two long documents: all neighbours in the file but one pair are of one document.
+    counts = {"train": [3], "heldout": [81, 80]}
+    write_records(tmp_path, tokenizer, counts, records_per_document=82)
+    options = ExampleOptions(max_seq_length=24, seed=77, sentence_objective="nsp")
+    batches = take(evaluation_dataset(str(tmp_path), "heldout", options, tokenizer, 50), 99)
+    labels = sum(batch["sentence_order_labels"].sum() for batch in batches)
+    weights = sum(batch["sentence_order_weights"].sum() for batch in batches)
+    assert weights == 161
+    assert 60 < labels < 100
 
 
 @given(st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=6))

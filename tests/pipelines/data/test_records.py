@@ -136,10 +136,16 @@ def test_refuses_what_is_no_manifest(tmp_path, text):
         Manifest.read(str(tmp_path))
 
 
-def test_check_names_what_does_not_fit(manifest):
+def test_check_names_what_does_not_fit(manifest, tmp_path):
     fits = SimpleNamespace(sha256="ab" * 32, vocab_size=211, do_lower_case=True)
-    manifest.check("r", fits, ExampleOptions(128))
-    manifest.check("r", fits, ExampleOptions(512))
+    shards = [shard for split in ("train", "heldout") for shard in manifest.split(split)]
+    for shard in shards:
+        (tmp_path / shard.file).write_bytes(bytes(shard.bytes))
+    manifest.check(str(tmp_path), fits, ExampleOptions(128))
+    manifest.check(str(tmp_path), fits, ExampleOptions(512))
+    (tmp_path / shards[-1].file).write_bytes(bytes(shards[-1].bytes + 1))
+    with pytest.raises(ValueError, match=f"{shards[-1].file} has .* bytes, but .* by manifest"):
+        manifest.check(str(tmp_path), fits, ExampleOptions(128))
     for change, length, message in (
         ({"sha256": "cd" * 32}, 128, "^the records in 'r' were made with another vocabulary"),
         ({"do_lower_case": False}, 128, "do_lower_case=True"),

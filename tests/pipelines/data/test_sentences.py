@@ -88,3 +88,8 @@ def test_loses_nothing_at_any_window(words, window):
 
 def test_scripts_without_spaces_are_those_of_masking():
     assert sentences.SCRIPTS_WITHOUT_SPACES == tokenization._SCRIPTS_WITHOUT_SPACES
+
+
+def test_unbroken_line_as_long_as_the_window():
+    lines = ["x" * 4000 + "\n", "abc\n"]
+    assert "".join(split_sentences(lines, "en")) == "x" * 4000 + "abc"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import shutil
 import signal
 
 import numpy as np
@@ -109,8 +110,9 @@ def run(
             seed=9,
             **step_options,
         )
-        evaluate = (lambda: {"heldout_accuracy": next(figures)}) if evaluations else None
-        return train_loop.Stage(first_step, train_step, evaluate)
+        rates = {"examples_per_second": 1, "tokens_per_second": SEQ_LEN}
+        evaluate = (lambda _: {"heldout_accuracy": next(figures)}) if evaluations else None
+        return train_loop.Stage(first_step, train_step, rates, evaluate)
 
     train_loop.train(
         strategy=strategy,
@@ -124,7 +126,6 @@ def run(
         schedule=train_loop.Schedule(4, 4, **(schedule or {})),
         model_dir=str(model_dir),
         global_batch_size=GLOBAL_BATCH,
-        per_example={"examples_per_second": 1, "tokens_per_second": SEQ_LEN},
         best_metric="heldout_accuracy",
     )
     return model
@@ -302,7 +303,9 @@ class TestEvaluation:
     def test_best_weights_stay(self, tmp_path):
         figures = [0.3, 0.5, 0.4, 0.5]
         run(tmp_path, 16, evaluations=figures, schedule={"eval_steps": 4})
-        assert [entry["heldout_accuracy"] for entry in logged(tmp_path)] == figures
+        evaluated = [entry for entry in logged(tmp_path) if "heldout_accuracy" in entry]
+        assert [entry["heldout_accuracy"] for entry in evaluated] == figures
+        assert [entry["step"] for entry in evaluated] == [4, 8, 12, 16]
         assert [path.name for path in (tmp_path / "best").glob("*.index")] == ["ckpt-8.index"]
         found = model_directory.find_checkpoint(str(tmp_path / "best"))
         assert found == (str(tmp_path), str(tmp_path / "best" / "ckpt-8"))
@@ -316,11 +319,24 @@ class TestEvaluation:
         run(tmp_path, 16, evaluations=[0.4, 0.45], schedule={"eval_steps": 4})
         assert [path.name for path in (tmp_path / "best").glob("*.index")] == ["ckpt-8.index"]
 
+    def test_missing_after_a_kill_is_made_up_for(self, tmp_path):
+        run(tmp_path / "whole", 12, evaluations=[0.3, 0.5, 0.4], schedule={"eval_steps": 4})
+        run(tmp_path / "parts", 12, stop_at=8, evaluations=[0.3, 0.5], schedule={"eval_steps": 4})
+        metrics_file = tmp_path / "parts" / "metrics.jsonl"
+        lines = metrics_file.read_text().splitlines(keepends=True)
+        metrics_file.write_text("".join(lines[:-1]))  # killed after the checkpoint of step 8
+        shutil.rmtree(tmp_path / "parts" / "best")
+        run(tmp_path / "parts", 12, evaluations=[0.5, 0.4], schedule={"eval_steps": 4})
+        assert logged(tmp_path / "parts") == logged(tmp_path / "whole")
+        assert [path.name for path in (tmp_path / "parts" / "best").glob("*.index")] == [
+            "ckpt-8.index"
+        ]
+
     def test_nothing_better_ends_the_run(self, tmp_path, capsys):
         schedule = {"eval_steps": 4, "early_stopping_evaluations": 2}
         figures = [0.3, 0.5, 0.4, 0.5]
         run(tmp_path, 40, evaluations=figures, schedule=schedule)
-        assert [entry["step"] for entry in logged(tmp_path)] == [4, 8, 12, 16]
+        assert [entry["step"] for entry in logged(tmp_path)] == [4, 4, 8, 8, 12, 12, 16, 16]
         assert "stopped early at step 16" in capsys.readouterr().out
         before = (tmp_path / "metrics.jsonl").read_text()
         run(tmp_path, 40, evaluations=[], schedule=schedule)

@@ -1,0 +1,125 @@
+"""The train step as XLA sees it, as a TPU would; and what --recompute and micro-batches save."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+import tensorflow as tf
+
+from albert_tf import losses, optimization
+from albert_tf.models import AlbertForPreTraining
+from pipelines.training.train_step import make_step_loop, make_train_step
+from tests.jobs import run
+from tests.pipelines.training.test_train_loop import GLOBAL_BATCH, batches, tiny_config
+
+# What a host would have to do in the middle of a step, and shapes known only when it runs.
+HOST_OPS = {"custom-call", "infeed", "outfeed", "send", "recv", "send-done", "recv-done"}
+DYNAMIC_SHAPES = {"set-dimension-size", "get-dimension-size", "dynamic-reshape"}
+
+
+def make_step(strategy, policy="float32", recompute=False, **options):
+    """Returns a train step with everything that a run may ask for."""
+    config = tiny_config(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
+    before = tf.keras.mixed_precision.global_policy()
+    tf.keras.mixed_precision.set_global_policy(policy)
+    try:
+        with strategy.scope():
+            model = AlbertForPreTraining(config, recompute)
+            model.create_variables()
+            optimizer = optimization.lamb(optimization.WarmUpPolynomialDecay(0.1, 10, 2))
+            optimization.create_slots(optimizer, model)
+    finally:
+        tf.keras.mixed_precision.set_global_policy(before)
+    return make_train_step(
+        forward=model,
+        model=model,
+        optimizer=optimizer,
+        weights_fn=losses.pretraining_weights,
+        sums_fn=losses.pretraining_sums,
+        loss_fn=losses.pretraining_loss,
+        seed=9,
+        **options,
+    )
+
+
+@pytest.mark.parametrize(
+    "options, expected",
+    [
+        ({}, {"dot", "rng-bit-generator", "sqrt"}),
+        (
+            {"gradient_accumulation_steps": 3, "recompute": True, "policy": "mixed_bfloat16"},
+            {"dot", "rng-bit-generator", "sqrt", "while"},
+        ),
+    ],
+    ids=["plain", "micro-batches"],
+)
+def test_compiles_with_static_shapes_and_without_the_host(options, expected):
+    """Forward, backward, clipping and LAMB in one XLA program."""
+    step = make_step(tf.distribute.get_strategy(), jit_compile=True, **options)
+    batch = next(iter(batches(0, GLOBAL_BATCH)))
+    program = step.experimental_get_compiler_ir(batch, tf.constant(False))(stage="hlo")
+    ops = set(re.findall(r" ([a-z][a-z0-9-]*)\(", program))
+    assert expected <= ops
+    assert not ops & (HOST_OPS | DYNAMIC_SHAPES)
+    assert not re.search(r"\[[0-9,]*<=", program), "a dimension with an upper bound only"
+    assert ("bf16[" in program) == ("policy" in options)
+
+
+def test_no_python_in_the_loop():
+    strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
+    run_steps = make_step_loop(
+        strategy,
+        make_step(strategy, gradient_accumulation_steps=2),
+        losses.zero_sums(losses.PRETRAINING_OBJECTIVES),
+    )
+    dataset = strategy.distribute_datasets_from_function(
+        lambda context: batches(0, context.get_per_replica_batch_size(GLOBAL_BATCH))
+    )
+    stop = tf.Variable(False, trainable=False)
+    graph = run_steps.get_concrete_function(
+        iter(dataset), tf.constant(5), stop, tf.constant(0.0)
+    ).graph.as_graph_def()
+    nodes = [*graph.node, *(node for f in graph.library.function for node in f.node_def)]
+    ops = {node.op for node in nodes}
+    assert {"IteratorGetNext", "MatMul", "Timestamp"} <= ops
+    assert not {op for op in ops if "PyFunc" in op}
+    for node in nodes:
+        if node.op == "IteratorGetNext":
+            shapes = [tf.TensorShape(shape) for shape in node.attr["output_shapes"].list.shape]
+            assert len(shapes) == 8 and all(shape.is_fully_defined() for shape in shapes)
+
+
+@pytest.mark.slow
+def test_recomputation_and_micro_batches_save_memory(tmp_path):
+    """Of what a step adds to a process in which activations outweigh all else."""
+    config = {
+        "vocab_size": 97,
+        "embedding_size": 16,
+        "hidden_size": 48,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 4,
+        "intermediate_size": 192,
+        "max_position_embeddings": 384,
+        "hidden_dropout_prob": 0.1,
+        "attention_probs_dropout_prob": 0.1,
+    }
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+
+    def megabytes(*flags):
+        out, _ = run(
+            "tests.benchmarks.step_memory",
+            f"--albert_config={path}",
+            "--max_seq_length=320",
+            "--global_batch_size=32",
+            *flags,
+        )
+        line = json.loads(out.splitlines()[-1])
+        return line["peak_megabytes"] - line["megabytes_before"]
+
+    kept = megabytes()
+    assert kept > 500, "too little to tell"
+    assert megabytes("--recompute") < 0.5 * kept
+    assert megabytes("--gradient_accumulation_steps=8") < 0.5 * kept

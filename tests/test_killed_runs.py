@@ -1,0 +1,184 @@
+"""Runs that are killed over and over, at random times of their whole life, and end as if never.
+
+Two thirds of the kills fall between log entries and into the writing of checkpoints, which these
+runs do most of the time; the others anywhere in start-up.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from albert_tf.tokenization import AlbertTokenizer
+from pipelines.data import pretraining_dataset, training_order
+from pipelines.data.examples import ExampleOptions
+from tests.jobs import pretrain_flags, run, start, weights
+from tests.test_distributed import assert_same_run, start_workers
+
+NUM_STEPS = 240
+KILLS_PER_RUN = 10
+TIMINGS = ("examples_per_second", "tokens_per_second", "flops_per_second", "waiting_for_data")
+OPTIONS = {
+    "plain": [],
+    "all": [
+        "--gradient_accumulation_steps=3",
+        "--depth_schedule=1,3:101",
+        "--eval_steps=5",
+        "--eval_examples=25",
+    ],
+}
+
+
+def flags(work, model_dir, options):
+    return [
+        *pretrain_flags(work, model_dir),
+        f"--num_train_steps={NUM_STEPS}",
+        "--steps_per_loop=1",
+        "--save_checkpoint_steps=2",
+        *options,
+    ]
+
+
+def num_entries(model_dir):
+    metrics = model_dir / "metrics.jsonl"
+    return metrics.read_bytes().count(b"\n") if metrics.exists() else 0
+
+
+def wait_for(condition, processes, timeout=300):
+    """Waits until the condition holds or a process has ended."""
+    deadline = time.monotonic() + timeout
+    while not condition() and all(process.poll() is None for process in processes):
+        assert time.monotonic() < deadline, "the run does not go on"
+        time.sleep(0.002)
+
+
+def log(model_dir):
+    entries = map(json.loads, (model_dir / "metrics.jsonl").read_text().splitlines())
+    return [{k: v for k, v in entry.items() if k not in TIMINGS} for entry in entries]
+
+
+def best_weights(model_dir):
+    newest = tf.train.latest_checkpoint(str(model_dir / "best"))
+    if newest is None:
+        return "none"
+    reader = tf.train.load_checkpoint(newest)
+    names = sorted(set(reader.get_variable_to_shape_map()) - {"_CHECKPOINTABLE_OBJECT_GRAPH"})
+    return newest[-8:], {name: reader.get_tensor(name).tobytes() for name in names}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", OPTIONS)
+def test_killed_at_random_times(work, options):
+    whole, killed = work / f"never_killed_{options}", work / f"killed_{options}"
+    began = time.monotonic()
+    process = start("pipelines.pretrain", *flags(work, whole, OPTIONS[options]))
+    wait_for(lambda: num_entries(whole) > 0, [process])
+    start_up = time.monotonic() - began
+    out, err = process.communicate(timeout=600)
+    assert process.returncode == 0, f"{out}\n{err}"
+
+    rng = random.Random(options)
+    stood_at = []
+    for kill in range(KILLS_PER_RUN):
+        process = start("pipelines.pretrain", *flags(work, killed, OPTIONS[options]))
+        # Every third somewhere in start-up; the others once training has begun: there is a new
+        # entry, or the old ones were cut back.
+        started, first = time.monotonic(), num_entries(killed)
+        wait = rng.uniform(0, start_up) if kill % 3 == 2 else 240
+        wait_for(
+            lambda started=started, first=first, wait=wait: (
+                time.monotonic() > started + wait or num_entries(killed) != first
+            ),
+            [process],
+        )
+        time.sleep(rng.uniform(0, 0.3))
+        process.send_signal(signal.SIGKILL)
+        out, err = process.communicate()
+        assert process.returncode == -signal.SIGKILL, f"ended before it was killed: {out}\n{err}"
+        stood_at.append(num_entries(killed))
+    assert 0 < stood_at[-1] < NUM_STEPS, stood_at
+    run("pipelines.pretrain", *flags(work, killed, OPTIONS[options]))
+
+    ours, theirs = weights(killed), weights(whole)
+    assert ours.keys() == theirs.keys() and len(ours) > 60
+    for name, value in ours.items():
+        np.testing.assert_array_equal(value, theirs[name], err_msg=name)
+    assert log(killed) == log(whole)
+    assert [entry["step"] for entry in log(killed)] == list(range(1, NUM_STEPS + 1))
+    assert best_weights(killed) == best_weights(whole)
+    assert (best_weights(whole) == "none") == (options == "plain")
+    for directory in ("checkpoints", "best"):
+        left = sorted(path.name for path in (killed / directory).glob("*"))
+        assert left == sorted(path.name for path in (whole / directory).glob("*"))
+
+
+@pytest.mark.slow
+def test_two_workers_killed_at_random_times(work):
+    """In turn the chief, the other and both; the one that is left cannot go on and says so."""
+    config = work / "killed_workers.json"
+    values = json.loads((work / "config.json").read_text())
+    config.write_text(json.dumps({**values, "hidden_dropout_prob": 0.0}))
+    job = [*pretrain_flags(work, work / "killed_workers"), f"--albert_config={config}"]
+    rng = random.Random(4)
+    for lost in ([0], [1], [0, 1], [1]):
+        processes = start_workers(*job)
+        first = num_entries(work / "killed_workers")
+        wait_for(lambda first=first: num_entries(work / "killed_workers") != first, processes)
+        time.sleep(rng.uniform(0, 0.05))
+        for index in lost:
+            processes[index].send_signal(signal.SIGKILL)
+        for index, process in enumerate(processes):
+            out, err = process.communicate(timeout=300)
+            if index not in lost:
+                assert process.returncode in (0, 2), f"{out}\n{err}"
+                assert "Traceback" not in err
+    for process in start_workers(*job):
+        out, err = process.communicate(timeout=300)
+        assert process.returncode == 0, f"{out}\n{err}"
+    flags_of_one = [*pretrain_flags(work, work / "killed_one"), f"--albert_config={config}"]
+    run("pipelines.pretrain", *flags_of_one)
+    assert_same_run(work / "killed_workers", work / "killed_one")
+    ours, theirs = weights(work / "killed_workers"), weights(work / "killed_one")
+    for variable, value in ours.items():
+        if "key/bias" not in variable:
+            np.testing.assert_allclose(value, theirs[variable], atol=1e-4, err_msg=variable)
+
+
+def test_a_late_restart_reads_nothing_that_lies_before(work, monkeypatch):
+    """Its cost does not grow with the step: the first group it reads holds its first record."""
+    monkeypatch.setattr(training_order, "_GROUP_BYTES", 1)  # each shard is a group
+    read = []
+
+    def noted(*args):
+        for group, order in training_order.shuffled_groups(*args):
+            read.append(group)
+            yield group, order
+
+    monkeypatch.setattr(pretraining_dataset, "shuffled_groups", noted)
+    options = ExampleOptions(max_seq_length=40)
+    tokenizer = AlbertTokenizer(str(work / "vocabulary.model"))
+    [source] = pretraining_dataset.read_sources(str(work / "records"))
+    train = source.manifest.splits["train"]
+    assert len(train.shards) > 3
+    for step in (0, 1, 17, 4 * train.examples + 3, 10**9):
+        read.clear()
+        next(
+            iter(
+                pretraining_dataset.pretraining_dataset(
+                    source.record_dir, options, tokenizer, 2, start_step=step
+                )
+            )
+        )
+        epoch, position = divmod(2 * step, train.examples)
+        groups = training_order.shuffled_groups(train.shards, options.seed, epoch * train.examples)
+        group, order = next(groups)
+        while position >= len(order):
+            position -= len(order)
+            group, order = next(groups)
+        assert read[0] == group, step
