@@ -78,7 +78,7 @@ def test_evaluation(work, model_dir):
     flags = [f"--checkpoint={model_dir}", f"--record_dir={work}/records"]
     out, _ = run("pipelines.evaluate", *flags)
     assert "masked LM" in out and "95 % interval" in out
-    [kept] = (model_dir / "evaluations").glob("*-heldout-sop.json")
+    [kept] = (model_dir / "evaluations").glob("*-heldout-sop-*.json")
     result = json.loads(kept.read_text())
     assert result["examples"] > 20
     assert 0 < result["most_frequent_accuracy"] < 1

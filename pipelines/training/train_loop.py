@@ -141,7 +141,9 @@ def train(
             run_steps = make_step_loop(strategy, stage.train_step, zero_sums)
             while step <= stage_end:
                 # Also after a restart, of a checkpoint whose evaluation was cut short.
-                is_due = step > stage.first_step and _is_due(step, schedule.eval_steps, stage_end)
+                is_due = step > stage.first_step and _is_due(
+                    step, schedule.eval_steps, num_train_steps
+                )
                 if stage.evaluate and is_due and not log.has(best_metric, step):
                     figures = stage.evaluate(is_stopped)
                     if not figures:

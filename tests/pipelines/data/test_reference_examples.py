@@ -302,7 +302,7 @@ def test_static_examples_are_what_they_are(record_dir, tiny_vocabulary, changes,
     values = {"max_seq_length": LENGTH, "max_predictions_per_seq": PREDICTIONS, **changes}
     manifest, tokenizer = Manifest.read(str(record_dir)), AlbertTokenizer(str(tiny_vocabulary))
     if message is None:
-        manifest.check("r", tokenizer, ExampleOptions(**values))
+        manifest.check(str(record_dir), tokenizer, ExampleOptions(**values))
         return
     with pytest.raises(ValueError, match=message):
-        manifest.check("r", tokenizer, ExampleOptions(**values))
+        manifest.check(str(record_dir), tokenizer, ExampleOptions(**values))
