@@ -110,7 +110,8 @@ def test_killed_at_random_times(work, options):
     for name, value in ours.items():
         np.testing.assert_array_equal(value, theirs[name], err_msg=name)
     assert log(killed) == log(whole)
-    assert [entry["step"] for entry in log(killed)] == list(range(1, NUM_STEPS + 1))
+    trained = [entry["step"] for entry in log(killed) if "loss" in entry]
+    assert trained == list(range(1, NUM_STEPS + 1))
     assert best_weights(killed) == best_weights(whole)
     assert (best_weights(whole) == "none") == (options == "plain")
     for directory in ("checkpoints", "best"):
