@@ -156,6 +156,8 @@ def work_or_error(work: Callable[[Any], None], output_dir: str, unit: Any) -> No
     except Exception as error:
         if not program.is_user_error(error):
             raise
+        if ".partial-" in str(error) and "No such file" in str(error):
+            return  # this job was killed, and the one that goes on has tidied up after it
         try:
             files.write_atomically(error_file, str(error))
         except (OSError, tf.errors.OpError):
