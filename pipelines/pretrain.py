@@ -53,7 +53,6 @@ from pipelines.training.heldout import MASK_SEED, make_evaluation
 from pipelines.training.run_settings import RunSettings, define_run_flags
 from pipelines.training.strategy import STRATEGIES, create_strategy, is_chief
 from pipelines.training.train_loop import Schedule
-from pipelines.training.train_step import make_train_step
 
 FLAGS = flags.FLAGS
 
@@ -231,17 +230,7 @@ def pretrain(
 
     def stage(first_step, num_hidden_layers):
         forward = functools.partial(model, num_hidden_layers=num_hidden_layers)
-        train_step = make_train_step(
-            forward=forward,
-            model=model,
-            optimizer=optimizer,
-            weights_fn=losses.pretraining_weights,
-            sums_fn=losses.pretraining_sums,
-            loss_fn=losses.pretraining_loss,
-            seed=settings.random_seed,
-            gradient_accumulation_steps=settings.gradient_accumulation_steps,
-            jit_compile=settings.jit_compile,
-        )
+        train_step = settings.train_step(model, optimizer, num_hidden_layers)
         flops = training_flops_per_example(
             model, options.max_seq_length, options.max_predictions_per_seq, num_hidden_layers
         )

@@ -222,3 +222,11 @@ def _runs(values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 def _count(flags: tf.Tensor) -> tf.Tensor:
     return tf.reduce_sum(tf.cast(flags, tf.int32), axis=1, keepdims=True)
+
+
+def unmask(batch: dict[str, np.ndarray]) -> np.ndarray:
+    """Returns the pieces of an array batch before masking, int32 [b, L]."""
+    ids = batch["input_word_ids"].copy()
+    rows, columns = np.nonzero(batch["masked_lm_weights"])
+    ids[rows, batch["masked_lm_positions"][rows, columns]] = batch["masked_lm_ids"][rows, columns]
+    return ids

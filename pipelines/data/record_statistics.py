@@ -9,19 +9,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from albert_tf.tokenization import AlbertTokenizer
+from pipelines.data.masking import unmask
 
 _BINS = 20  # of positions, as shares of the text
 _MOST_RUN = 8  # runs of so many and more count as one kind
 _MOST_PIECES = 4  # words of so many pieces and more count as one kind
 _FREQUENT = 15  # pieces in the list of the most frequent
-
-
-def text_of(batch: dict[str, np.ndarray]) -> np.ndarray:
-    """Returns the pieces before masking, int32 [b, L]."""
-    ids = batch["input_word_ids"].copy()
-    rows, columns = np.nonzero(batch["masked_lm_weights"])
-    ids[rows, batch["masked_lm_positions"][rows, columns]] = batch["masked_lm_ids"][rows, columns]
-    return ids
 
 
 class ExampleStatistics:
@@ -61,7 +54,7 @@ class ExampleStatistics:
         rows = len(batch["input_mask"])
         if not rows:
             return
-        ids = text_of(batch)
+        ids = unmask(batch)
         is_prediction = batch["masked_lm_weights"] > 0
         which = np.nonzero(is_prediction)[0]
         masked = np.zeros(ids.shape, bool)

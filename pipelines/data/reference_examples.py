@@ -23,6 +23,7 @@ from google.protobuf.message import DecodeError
 
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines.data.examples import ExampleOptions
+from pipelines.data.masking import unmask
 
 
 def training_features(max_seq_length: int, max_predictions_per_seq: int) -> dict:
@@ -64,9 +65,7 @@ def serialize_examples(
 ) -> list[bytes]:
     """Returns the records of a batch of examples."""
     # Words are those of the text, not of what masking made of it.
-    text = batch["input_word_ids"].copy()
-    rows, columns = np.nonzero(batch["masked_lm_weights"])
-    text[rows, batch["masked_lm_positions"][rows, columns]] = batch["masked_lm_ids"][rows, columns]
+    text = unmask(batch)
     special = (text == tokenizer.cls_id) | (text == tokenizer.sep_id)
     # Both parts open a word, also where a sentence was cut inside one.
     opens = np.pad(special, [[0, 0], [1, 0]])[:, :-1]

@@ -23,8 +23,9 @@ from absl import flags
 from albert_tf import files, program
 from albert_tf.tokenization import WORD_BOUNDARY, AlbertTokenizer
 from pipelines.data.examples import ExampleOptions, define_example_flags
+from pipelines.data.masking import unmask
 from pipelines.data.pretraining_dataset import evaluation_dataset, pretraining_dataset
-from pipelines.data.record_statistics import ExampleStatistics, draw, report, text_of
+from pipelines.data.record_statistics import ExampleStatistics, draw, report
 from pipelines.data.records import SPLITS, Manifest, parse_segments
 
 FLAGS = flags.FLAGS
@@ -153,7 +154,7 @@ def example_text(
     batch: dict[str, np.ndarray], row: int, tokenizer: AlbertTokenizer, label_names
 ) -> str:
     """Returns an example in words: its label, its parts, and what is to be predicted."""
-    text, now = text_of(batch)[row], batch["input_word_ids"][row]
+    text, now = unmask(batch)[row], batch["input_word_ids"][row]
     weights = batch["masked_lm_weights"][row]
     predicted = set(batch["masked_lm_positions"][row][weights > 0].tolist())
     length = int(batch["input_mask"][row].sum())

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 from absl import flags
 
-from albert_tf import optimization
+from albert_tf import losses, optimization
 from albert_tf.config import AlbertConfig
+from albert_tf.models import AlbertForPreTraining
+from pipelines.training.train_step import make_train_step
 
 _PUBLISHED_BATCH_SIZE = 4096
 
@@ -48,6 +51,25 @@ class RunSettings:
             ),
             self.weight_decay,
             self.lamb_bias_correction,
+        )
+
+    def train_step(
+        self,
+        model: AlbertForPreTraining,
+        optimizer: tf.keras.optimizers.Optimizer,
+        num_hidden_layers: int | None = None,
+    ) -> Callable:
+        """Returns pre-training's train_step.make_train_step, at the config's depth or less."""
+        return make_train_step(
+            forward=functools.partial(model, num_hidden_layers=num_hidden_layers),
+            model=model,
+            optimizer=optimizer,
+            weights_fn=losses.pretraining_weights,
+            sums_fn=losses.pretraining_sums,
+            loss_fn=losses.pretraining_loss,
+            seed=self.random_seed,
+            gradient_accumulation_steps=self.gradient_accumulation_steps,
+            jit_compile=self.jit_compile,
         )
 
     @contextlib.contextmanager

@@ -95,7 +95,7 @@ def train(
     """Trains `model` to `num_train_steps`, going on from the newest checkpoint.
 
     Args:
-      strategy: model and optimizer were made in its scope.
+      strategy: model, with its variables, and optimizer were made in its scope.
       dataset_fn: (first step, input context) -> batches of this host's replicas from that step on.
       stages: in order; the first begins at step 0.
       zero_sums: what the sums of steps are added to.
@@ -112,7 +112,6 @@ def train(
     # The order of resuming:
     # 1. Variables and slots exist (checkpoints restore into them).
     with strategy.scope():
-        model.create_variables()
         optimization.create_slots(optimizer, model)
     # 2. Weights, slots and the step count come back together.
     checkpointer = Checkpointer(model_dir, model, optimizer, writes=is_chief(strategy))

@@ -26,7 +26,7 @@ from albert_tf.config import AlbertConfig
 from albert_tf.models import AlbertForPreTraining
 from pipelines.data.examples import ExampleOptions
 from pipelines.training.run_settings import RunSettings, define_run_flags
-from pipelines.training.train_step import make_step_loop, make_train_step
+from pipelines.training.train_step import make_step_loop
 
 FLAGS = flags.FLAGS
 
@@ -53,20 +53,8 @@ def main(_) -> None:
         model.create_variables()
         optimizer = settings.optimizer()
         optimization.create_slots(optimizer, model)
-    train_step = make_train_step(
-        forward=model,
-        model=model,
-        optimizer=optimizer,
-        weights_fn=losses.pretraining_weights,
-        sums_fn=losses.pretraining_sums,
-        loss_fn=losses.pretraining_loss,
-        seed=settings.random_seed,
-        gradient_accumulation_steps=settings.gradient_accumulation_steps,
-        jit_compile=settings.jit_compile,
-    )
-    run_steps = make_step_loop(
-        strategy, train_step, losses.zero_sums(losses.PRETRAINING_OBJECTIVES)
-    )
+    zero_sums = losses.zero_sums(losses.PRETRAINING_OBJECTIVES)
+    run_steps = make_step_loop(strategy, settings.train_step(model, optimizer), zero_sums)
     options = ExampleOptions(max_seq_length=FLAGS.max_seq_length)
     batch = random_batch(config, options, settings.global_batch_size)
     dataset = tf.data.Dataset.from_tensors(batch).repeat()

@@ -12,7 +12,8 @@ import pytest
 
 from pipelines.create_pretraining_data import create_pretraining_data
 from pipelines.data.examples import ExampleOptions
-from pipelines.data.record_statistics import ExampleStatistics, draw, report, text_of
+from pipelines.data.masking import unmask
+from pipelines.data.record_statistics import ExampleStatistics, draw, report
 from pipelines.data.records import Manifest
 from pipelines.data.shard_writer import Settings
 from pipelines.data.show_records import example_text, show_records
@@ -95,7 +96,7 @@ def test_example_text():
         "label: none; 7 pieces, 10 padding; 2 predictions",
         "  A  p [MASK|q]<unk> [x|r] s",
     ]
-    assert TOKENIZER.ids(FIRST[0]) == text_of(batch)[0].tolist()
+    assert TOKENIZER.ids(FIRST[0]) == unmask(batch)[0].tolist()
 
 
 def test_statistics():
