@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import signal
 import socket
 import time
@@ -30,8 +31,8 @@ def flags(work, config, model_dir, *more):
     return [*pretrain_flags(work, model_dir), f"--albert_config={config}", *more]
 
 
-def start_workers(*job):
-    """Starts two processes that find each other on loopback."""
+def start_workers(*job, second=()):
+    """Starts two processes that find each other on loopback; `second` are flags of one alone."""
     sockets = [socket.socket() for _ in range(2)]
     for one in sockets:
         one.bind(("127.0.0.1", 0))
@@ -42,6 +43,7 @@ def start_workers(*job):
         start(
             "pipelines.pretrain",
             *job,
+            *(second if index else ()),
             "--strategy=multi_worker",
             env={
                 "TF_CONFIG": json.dumps(
@@ -115,6 +117,19 @@ def wait_for_entries(model_dir, count, processes, timeout=180):
         if metrics.exists() and metrics.read_text().count("\n") >= count:
             return
         time.sleep(0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("difference", ["--num_warmup_steps=5", "--model_dir={work}/elsewhere"])
+def test_hosts_that_differ_are_refused(work, config, one_device, difference):
+    """Other flags, or a model directory that is not shared and so stands at another step."""
+    directory = work / f"differ{len(difference)}"
+    shutil.copytree(one_device, directory)
+    job = flags(work, config, directory, "--eval_steps=10")
+    for process in start_workers(*job, second=[difference.format(work=work)]):
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == 2, f"{out}\n{err}"
+        assert "the hosts of this run do not agree" in err and "Traceback" not in err
 
 
 @pytest.mark.slow
