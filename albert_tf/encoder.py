@@ -12,6 +12,7 @@ from albert_tf.layers.attention import SelfAttention, attention_bias
 from albert_tf.layers.elementwise import dense, seeds
 from albert_tf.layers.embeddings import FactorizedEmbedding
 from albert_tf.layers.feed_forward import FeedForward
+from albert_tf.layers.recompute import apply_recomputed
 from albert_tf.layers.transformer_block import TransformerBlock
 
 
@@ -102,15 +103,19 @@ class AlbertEncoder(tf.keras.layers.Layer):
             )
         embedding_seed, *block_seeds = seeds(dropout_seed, 1 + len(plan))
         _, x = self.embeddings(inputs, embedding_seed)
-        states = [x]
-        for (attention, feed_forward), seed in zip(plan, block_seeds):
-            block = functools.partial(
+        blocks = [
+            functools.partial(
                 self.blocks[f"{attention}_{feed_forward}"], bias=bias, dropout_seed=seed
             )
+            for (attention, feed_forward), seed in zip(plan, block_seeds)
+        ]
+        states = [x]
+        if self.recompute:
             # What the last block keeps is needed at once: to recompute it would save nothing.
-            is_last = len(states) == len(plan)
-            x = (tf.recompute_grad(block) if self.recompute and not is_last else block)(x)
-            states.append(x)
+            states += apply_recomputed(blocks[:-1], x)
+            blocks = blocks[-1:]
+        for block in blocks:
+            states.append(block(states[-1]))
         shape = [-1, seq_len, self.config.hidden_size]
         hidden_states = [tf.reshape(state, shape) for state in states]
         sequence_output = hidden_states[-1]

@@ -1,0 +1,49 @@
+"""Blocks one after the other, of which training keeps only what goes from one to the next."""
+
+from __future__ import annotations
+
+from typing import Callable
+
+import tensorflow as tf
+
+
+def apply_recomputed(blocks: list[Callable[[tf.Tensor], tf.Tensor]], x: tf.Tensor):
+    """Applies the blocks; the gradient computes what happens in each once more.
+
+    Going back, a block's gradients of the weights are added up before the block below begins, so
+    that one copy of them is in memory: TensorFlow keeps one for each block that shares the weights
+    until it has them all, which for ALBERT xxlarge is more than 24 GB.
+
+    Args:
+      blocks: each maps [b * L, H] to the same shape.
+      x: what enters the first one.
+
+    Returns:
+      What leaves each.
+    """
+
+    @tf.custom_gradient
+    def apply(x):
+        states = [x]
+        for block in blocks:
+            states.append(block(states[-1]))
+
+        def gradient(*dstates, variables):
+            totals = [tf.zeros_like(variable) for variable in variables]
+            dx = tf.zeros_like(x)
+            for block, state, dstate in reversed(list(zip(blocks, states, dstates))):
+                with tf.control_dependencies(totals):
+                    dy = dstate + dx
+                with tf.GradientTape() as tape:
+                    tape.watch(state)
+                    # It makes the second computation wait for dy, for XLA too; the first is unused.
+                    y = tf.recompute_grad(block)(state)
+                dx, *dvariables = tape.gradient(
+                    y, [state, *variables], dy, unconnected_gradients="zero"
+                )
+                totals = [total + d for total, d in zip(totals, dvariables)]
+            return dx, totals
+
+        return states[1:], gradient
+
+    return apply(x)
