@@ -5,7 +5,9 @@ from __future__ import annotations
 import tensorflow as tf
 
 from albert_tf.config import AlbertConfig
-from albert_tf.layers.elementwise import LayerNorm, activation, dense
+from albert_tf.layers.elementwise import LayerNorm, activation, dense, dropout, initializer
+
+_NEVER = -1e30  # the logit of a piece that cannot be chosen
 
 
 class MaskedLMHead(tf.keras.layers.Layer):
@@ -67,3 +69,122 @@ class SentenceOrderHead(tf.keras.layers.Layer):
     def call(self, pooled_output):
         """Maps [b, H] to float32 [b, 2] logits."""
         return tf.cast(self.classifier(pooled_output), tf.float32)
+
+
+class ClassificationHead(tf.keras.layers.Layer):
+    """Scores labels, or gives a number, for a text or a pair: dropout and one dense layer.
+
+    Source: the reference's classifier_utils.create_model, race_utils.create_model.
+    """
+
+    def __init__(self, config: AlbertConfig, num_labels: int, name: str = "classifier"):
+        super().__init__(name=name)
+        self.dropout_prob = config.classifier_dropout_prob
+        self.output_dense = dense(num_labels, config.initializer_range, "output")
+
+    def call(self, pooled_output, dropout_seed=None):
+        """Maps [b, H] to float32 [b, num_labels]; `dropout_seed` int32 [2] in training."""
+        x = dropout(pooled_output, self.dropout_prob, dropout_seed)
+        return tf.cast(self.output_dense(x), tf.float32)
+
+
+class SpanHead(tf.keras.layers.Layer):
+    """Scores every piece as first and as last one of the answer.
+
+    Source: Devlin et al. 2019, section 4.2; the reference's squad_utils.create_v1_model.
+    """
+
+    def __init__(self, config: AlbertConfig, name: str = "span"):
+        super().__init__(name=name)
+        self.output_dense = dense(2, config.initializer_range, "output")
+
+    def call(self, sequence_output):
+        """Maps [b, L, H] to two float32 [b, L]: start and end logits."""
+        return tf.unstack(tf.cast(self.output_dense(sequence_output), tf.float32), axis=-1)
+
+
+class SpanBeamHead(tf.keras.layers.Layer):
+    """Scores starts, then ends given the start, and whether there is an answer at all.
+
+    Source: the reference's squad_utils.create_v2_model, after XLNet.
+    """
+
+    NUM_STARTS = 5
+    NUM_ENDS = 5
+
+    def __init__(self, config: AlbertConfig, name: str = "span_beam"):
+        super().__init__(name=name)
+        stddev, hidden_size = config.initializer_range, config.hidden_size
+        self.dropout_prob = config.classifier_dropout_prob
+        self.start = dense(1, stddev, "start")
+        self.end_hidden = dense(hidden_size, stddev, "end_hidden", tf.tanh)
+        self.end_layer_norm = LayerNorm()
+        self.end = dense(1, stddev, "end")
+        self.answer_hidden = dense(hidden_size, stddev, "answer_hidden", tf.tanh)
+        self.answer = tf.keras.layers.Dense(
+            1, use_bias=False, kernel_initializer=initializer(stddev), name="answer"
+        )
+
+    def call(self, sequence_output, may_answer, start_positions=None, dropout_seed=None):
+        """Scores spans.
+
+        Args:
+          sequence_output: [b, L, H].
+          may_answer: bool [b, L], true where an answer may begin or end.
+          start_positions: int32 [b], the right ones: given in training.
+          dropout_seed: int32 [2] in training.
+
+        Returns:
+          float32 dict: `cls_logits` [b], high where there is no answer, and in training
+          `start_logits`, `end_logits` [b, L], else `start_top_log_probs`, `start_top_index`
+          (int32) [b, 5] and `end_top_log_probs`, `end_top_index` [b, 25], five for each start.
+        """
+        seq_len = tf.shape(sequence_output)[1]
+        start_logits = _masked(self.start(sequence_output)[..., 0], may_answer)
+        outputs = {"cls_logits": self._no_answer(sequence_output, start_logits, dropout_seed)}
+        if start_positions is not None:
+            starts = start_positions[:, tf.newaxis]
+            end_logits = self._ends(sequence_output, starts, may_answer)[:, 0]
+            return {**outputs, "start_logits": start_logits, "end_logits": end_logits}
+        start_log_probs, starts = tf.math.top_k(
+            tf.nn.log_softmax(start_logits), tf.minimum(self.NUM_STARTS, seq_len)
+        )
+        end_logits = self._ends(sequence_output, starts, may_answer)  # [b, 5, L]
+        end_log_probs, ends = tf.math.top_k(
+            tf.nn.log_softmax(end_logits), tf.minimum(self.NUM_ENDS, seq_len)
+        )
+        num_spans = tf.size(starts[0]) * tf.shape(ends)[2]
+        return {
+            **outputs,
+            "start_top_log_probs": start_log_probs,
+            "start_top_index": starts,
+            "end_top_log_probs": tf.reshape(end_log_probs, [-1, num_spans]),
+            "end_top_index": tf.reshape(ends, [-1, num_spans]),
+        }
+
+    def _ends(self, sequence_output, starts, may_answer):
+        """Returns end logits [b, k, L] for starts int32 [b, k]."""
+        seq_len, num_starts = tf.shape(sequence_output)[1], tf.shape(starts)[1]
+        at_start = tf.gather(sequence_output, starts, batch_dims=1)
+        x = tf.concat(
+            [
+                tf.tile(sequence_output[:, tf.newaxis], [1, num_starts, 1, 1]),
+                tf.tile(at_start[:, :, tf.newaxis], [1, 1, seq_len, 1]),
+            ],
+            axis=-1,
+        )
+        x = self.end_layer_norm(self.end_hidden(x))
+        return _masked(self.end(x)[..., 0], may_answer[:, tf.newaxis])
+
+    def _no_answer(self, sequence_output, start_logits, dropout_seed):
+        """Returns logits [b]."""
+        probs = tf.cast(tf.nn.softmax(start_logits), sequence_output.dtype)
+        at_starts = tf.einsum("bl,blh->bh", probs, sequence_output)
+        x = self.answer_hidden(tf.concat([at_starts, sequence_output[:, 0]], axis=-1))
+        x = dropout(x, self.dropout_prob, dropout_seed)
+        return tf.cast(self.answer(x)[:, 0], tf.float32)
+
+
+def _masked(logits, keep):
+    """Puts logits where no answer may lie beyond reach, in float32."""
+    return tf.where(keep, tf.cast(logits, tf.float32), _NEVER)

@@ -90,3 +90,53 @@ def pretraining_loss(
             for objective in PRETRAINING_OBJECTIVES
         ]
     )
+
+
+def classification_loss(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    """Returns the negative log-likelihood (nats) of each label, float32 [b].
+
+    Args:
+      logits: float32 [b, labels].
+      labels: int32 [b].
+    """
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+
+
+def regression_loss(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    """Returns squared errors, float32 [b], of logits [b, 1] and labels, float32 [b]."""
+    return tf.square(logits[:, 0] - labels)
+
+
+def span_loss(
+    outputs: dict[str, tf.Tensor], start_positions: tf.Tensor, end_positions: tf.Tensor
+) -> tf.Tensor:
+    """Returns the mean of both ends' negative log-likelihoods, float32 [b].
+
+    Args:
+      outputs: `start_logits`, `end_logits`, float32 [b, L].
+      start_positions: int32 [b]; 0 where the answer is not in the window.
+      end_positions: likewise.
+    """
+    return 0.5 * (
+        classification_loss(outputs["start_logits"], start_positions)
+        + classification_loss(outputs["end_logits"], end_positions)
+    )
+
+
+def answerable_span_loss(
+    outputs: dict[str, tf.Tensor],
+    start_positions: tf.Tensor,
+    end_positions: tf.Tensor,
+    is_impossible: tf.Tensor,
+) -> tf.Tensor:
+    """Returns span_loss + half the cross-entropy of `cls_logits` [b], float32 [b].
+
+    Args:
+      is_impossible: int32 [b], 1 = the window holds no answer.
+
+    Source: the reference's squad_utils.v2_model_fn_builder.
+    """
+    no_answer = tf.nn.sigmoid_cross_entropy_with_logits(
+        labels=tf.cast(is_impossible, tf.float32), logits=outputs["cls_logits"]
+    )
+    return span_loss(outputs, start_positions, end_positions) + 0.5 * no_answer

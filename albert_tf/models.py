@@ -6,7 +6,14 @@ import tensorflow as tf
 
 from albert_tf.config import AlbertConfig
 from albert_tf.encoder import AlbertEncoder
-from albert_tf.heads import MaskedLMHead, SentenceOrderHead
+from albert_tf.heads import (
+    ClassificationHead,
+    MaskedLMHead,
+    SentenceOrderHead,
+    SpanBeamHead,
+    SpanHead,
+)
+from albert_tf.layers.elementwise import seeds
 
 
 class AlbertForPreTraining(tf.keras.Model):
@@ -52,6 +59,152 @@ class AlbertForPreTraining(tf.keras.Model):
 
     def create_variables(self) -> None:
         """Creates every variable by one call on a batch of one short example."""
-        ids = tf.zeros([1, 2], tf.int32)
-        names = ("input_word_ids", "input_mask", "input_type_ids", "masked_lm_positions")
-        self({name: ids for name in names})
+        self({**_short_example(1), "masked_lm_positions": tf.zeros([1, 2], tf.int32)})
+
+
+def _short_example(num_sequences: int) -> dict[str, tf.Tensor]:
+    """Returns inputs of as little text as a model takes."""
+    ids = tf.zeros([num_sequences, 2], tf.int32)
+    return {name: ids for name in ("input_word_ids", "input_mask", "input_type_ids")}
+
+
+class AlbertForSequenceClassification(tf.keras.Model):
+    """Gives one of several labels, or a number, to a text or a pair.
+
+    Args:
+      config: its shape.
+      num_labels: 1 for a number.
+      recompute: see AlbertEncoder.
+    """
+
+    def __init__(
+        self, config: AlbertConfig, num_labels: int, recompute: bool = False, name: str = "albert"
+    ):
+        super().__init__(name=name)
+        self.config = config
+        self.encoder = AlbertEncoder(config, recompute)
+        self.classifier = ClassificationHead(config, num_labels)
+
+    def call(self, inputs, dropout_seed=None):
+        """Returns {"logits": float32 [b, num_labels]}.
+
+        Args:
+          inputs: dict of int32 [b, L] `input_word_ids`, `input_mask` (1 = real), `input_type_ids`.
+          dropout_seed: int32 [2] in training; None turns dropout off.
+        """
+        encoder_seed, head_seed = seeds(dropout_seed, 2)
+        encoded = self.encoder(inputs, encoder_seed)
+        return {"logits": self.classifier(encoded["pooled_output"], head_seed)}
+
+    def create_variables(self) -> None:
+        """Creates every variable by one call on a batch of one short example."""
+        self(_short_example(1))
+
+
+class AlbertForMultipleChoice(tf.keras.Model):
+    """Chooses one of several texts.
+
+    Args:
+      config: its shape.
+      num_choices: sequences among which one is chosen.
+      recompute: see AlbertEncoder.
+
+    Source: the reference's race_utils.create_model.
+    """
+
+    def __init__(
+        self, config: AlbertConfig, num_choices: int, recompute: bool = False, name: str = "albert"
+    ):
+        super().__init__(name=name)
+        self.config = config
+        self.num_choices = num_choices
+        self.encoder = AlbertEncoder(config, recompute)
+        self.classifier = ClassificationHead(config, 1)
+
+    def call(self, inputs, dropout_seed=None):
+        """Returns {"logits": float32 [b, num_choices]}.
+
+        Args:
+          inputs: dict of int32 [b * num_choices, L], the choices of an example side by side.
+          dropout_seed: int32 [2] in training; None turns dropout off.
+        """
+        encoder_seed, head_seed = seeds(dropout_seed, 2)
+        encoded = self.encoder(inputs, encoder_seed)
+        logits = self.classifier(encoded["pooled_output"], head_seed)
+        return {"logits": tf.reshape(logits, [-1, self.num_choices])}
+
+    def create_variables(self) -> None:
+        """Creates every variable by one call on a batch of one short example."""
+        self(_short_example(self.num_choices))
+
+
+class AlbertForQuestionAnswering(tf.keras.Model):
+    """Finds the answer in a text as BERT does: the best first and the best last piece.
+
+    Args:
+      config: its shape.
+      recompute: see AlbertEncoder.
+    """
+
+    def __init__(self, config: AlbertConfig, recompute: bool = False, name: str = "albert"):
+        super().__init__(name=name)
+        self.config = config
+        self.encoder = AlbertEncoder(config, recompute)
+        self.span = SpanHead(config)
+
+    def call(self, inputs, dropout_seed=None):
+        """Returns {"start_logits", "end_logits"}, float32 [b, L]; see its siblings' inputs."""
+        encoded = self.encoder(inputs, dropout_seed)
+        start_logits, end_logits = self.span(encoded["sequence_output"])
+        return {"start_logits": start_logits, "end_logits": end_logits}
+
+    def create_variables(self) -> None:
+        """Creates every variable by one call on a batch of one short example."""
+        self(_short_example(1))
+
+
+class AlbertForAnswerableQuestionAnswering(tf.keras.Model):
+    """Finds the answer in a text, or that there is none: beams of starts, then ends.
+
+    Args:
+      config: its shape.
+      recompute: see AlbertEncoder.
+
+    Source: the reference's model for SQuAD 2.0.
+    """
+
+    def __init__(self, config: AlbertConfig, recompute: bool = False, name: str = "albert"):
+        super().__init__(name=name)
+        self.config = config
+        self.encoder = AlbertEncoder(config, recompute)
+        self.span_beam = SpanBeamHead(config)
+
+    def call(self, inputs, dropout_seed=None):
+        """Returns what SpanBeamHead does.
+
+        Args:
+          inputs: dict of int32 [b, L] `input_word_ids`, `input_mask` (1 = real), `input_type_ids`
+            (1 = the text); in training also `start_positions`, int32 [b].
+          dropout_seed: int32 [2] in training; None turns dropout off.
+        """
+        encoder_seed, head_seed = seeds(dropout_seed, 2)
+        encoded = self.encoder(inputs, encoder_seed)
+        return self.span_beam(
+            encoded["sequence_output"],
+            _may_answer(inputs),
+            # In evaluation batches the labels, if any, are not for the model to see.
+            inputs.get("start_positions") if dropout_seed is not None else None,
+            head_seed,
+        )
+
+    def create_variables(self) -> None:
+        """Creates every variable by one call on a batch of one short example."""
+        self(_short_example(1))
+
+
+def _may_answer(inputs) -> tf.Tensor:
+    """Returns bool [b, L]: the pieces of the text, not its [SEP], and [CLS] for "no answer"."""
+    positions = tf.range(tf.shape(inputs["input_mask"])[1])
+    lengths = tf.reduce_sum(inputs["input_mask"], axis=1, keepdims=True)
+    is_text = (inputs["input_type_ids"] == 1) & (positions < lengths - 1)
+    return is_text | (positions == 0)

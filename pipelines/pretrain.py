@@ -50,7 +50,7 @@ from pipelines.data.pretraining_dataset import (
 from pipelines.data.training_order import BLOCK_ROWS
 from pipelines.training import checkpointing, metrics_log, train_loop
 from pipelines.training.heldout import MASK_SEED, make_evaluation
-from pipelines.training.run_settings import RunSettings, define_run_flags
+from pipelines.training.run_settings import RunSettings, define_run_flags, precision
 from pipelines.training.strategy import STRATEGIES, create_strategy, is_chief
 from pipelines.training.train_loop import Schedule
 
@@ -183,7 +183,7 @@ def pretrain(
 
     # The initializers draw from Keras' global seed, in the order in which variables are made.
     tf.keras.utils.set_random_seed(settings.random_seed)
-    with strategy.scope(), settings.precision():
+    with strategy.scope(), precision(settings.mixed_precision):
         model = AlbertForPreTraining(config, settings.recompute)
         model.create_variables()
         optimizer = settings.optimizer()

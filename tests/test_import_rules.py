@@ -20,9 +20,15 @@ MAY_IMPORT = {
     "albert_tf.layers": ("albert_tf.layers", "albert_tf.config"),
     "albert_tf.encoder": ("albert_tf.layers", "albert_tf.config"),
     "albert_tf.heads": ("albert_tf.layers", "albert_tf.config"),
-    "albert_tf.models": ("albert_tf.encoder", "albert_tf.heads", "albert_tf.config"),
+    "albert_tf.models": (
+        "albert_tf.encoder",
+        "albert_tf.heads",
+        "albert_tf.layers",
+        "albert_tf.config",
+    ),
     "pipelines.data": ("pipelines.data", "pipelines.training.progress", "albert_tf"),
     "pipelines.training": ("pipelines.training", "albert_tf"),
+    "pipelines.tasks": ("pipelines.tasks", "pipelines.training", "albert_tf"),
     "pipelines": ("pipelines.data", "pipelines.training", "pipelines.tasks", "albert_tf"),
     "export": ("export", "albert_tf"),
 }

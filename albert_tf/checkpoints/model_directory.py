@@ -84,9 +84,25 @@ def restore_weights(model: tf.keras.Model, checkpoint: str) -> None:
     Raises:
       ValueError: naming a variable that the checkpoint lacks or holds in another shape.
     """
+    _read(tf.train.Checkpoint(model=model), checkpoint)
+
+
+def restore_encoder(encoder: tf.keras.layers.Layer, checkpoint: str) -> None:
+    """Reads the weights of an AlbertEncoder from a checkpoint of any model that holds one.
+
+    Args:
+      encoder: its variables exist.
+      checkpoint: a checkpoint's prefix.
+
+    Raises:
+      ValueError: naming a variable that the checkpoint lacks or holds in another shape.
+    """
+    _read(tf.train.Checkpoint(model=tf.train.Checkpoint(encoder=encoder)), checkpoint)
+
+
+def _read(target: tf.train.Checkpoint, checkpoint: str) -> None:
     try:
-        status = tf.train.Checkpoint(model=model).read(checkpoint)
-        status.assert_existing_objects_matched().expect_partial()
+        target.read(checkpoint).assert_existing_objects_matched().expect_partial()
     except UNREADABLE as error:
         reason = str(error).strip().splitlines()[0]
         raise ValueError(f"{checkpoint!r} does not hold this model's weights: {reason}") from error

@@ -18,14 +18,14 @@ class FeedForward(tf.keras.layers.Layer):
         super().__init__(name=name)
         self.config = config
         stddev = config.initializer_range
-        self.intermediate = dense(
-            config.intermediate_size, stddev, "intermediate", activation(config.hidden_act)
-        )
+        self.intermediate = dense(config.intermediate_size, stddev, "intermediate")
+        self.activation = activation(config.hidden_act)
         self.output_dense = dense(config.hidden_size, stddev, "output")
         self.layer_norm = LayerNorm()
 
     def call(self, x, dropout_seed=None):
         """Maps [b * L, H] to [b * L, H]; `dropout_seed` int32 [2] in training, else None."""
-        output = self.output_dense(self.intermediate(x))
+        inner = self.activation(self.intermediate(x), training=dropout_seed is not None)
+        output = self.output_dense(inner)
         output = dropout(output, self.config.hidden_dropout_prob, dropout_seed)
         return self.layer_norm(x + output)

@@ -12,7 +12,7 @@ def apply_recomputed(blocks: list[Callable[[tf.Tensor], tf.Tensor]], x: tf.Tenso
 
     Going back, a block's gradients of the weights are added up before the block below begins, so
     that one copy of them is in memory: TensorFlow keeps one for each block that shares the weights
-    until it has them all, which for ALBERT xxlarge is more than 24 GB.
+    until it has them all, which for ALBERT xxlarge at length 512 is more than 20 GB.
 
     Args:
       blocks: each maps [b * L, H] to the same shape.

@@ -72,17 +72,6 @@ class RunSettings:
             jit_compile=self.jit_compile,
         )
 
-    @contextlib.contextmanager
-    def precision(self) -> Iterator[None]:
-        """Sets the dtypes of the layers that are made under it."""
-        before = tf.keras.mixed_precision.global_policy()
-        policy = "float32" if self.mixed_precision == "none" else f"mixed_{self.mixed_precision}"
-        tf.keras.mixed_precision.set_global_policy(policy)
-        try:
-            yield
-        finally:
-            tf.keras.mixed_precision.set_global_policy(before)
-
     def depths(self, config: AlbertConfig) -> list[tuple[int, int]]:
         """Returns (first step, layers), of one depth after the other.
 
@@ -137,6 +126,18 @@ class RunSettings:
                 "--jit_compile: tensorflow-addons' LAMB does not compile under several replicas; "
                 "leave it away or choose --strategy=one_device (TPUs compile in any case)"
             )
+
+
+@contextlib.contextmanager
+def precision(mixed_precision: str) -> Iterator[None]:
+    """Sets the dtypes of the layers that are made under it: --mixed_precision."""
+    before = tf.keras.mixed_precision.global_policy()
+    policy = "float32" if mixed_precision == "none" else f"mixed_{mixed_precision}"
+    tf.keras.mixed_precision.set_global_policy(policy)
+    try:
+        yield
+    finally:
+        tf.keras.mixed_precision.set_global_policy(before)
 
 
 def _is_tpu(strategy: tf.distribute.Strategy) -> bool:

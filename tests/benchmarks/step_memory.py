@@ -25,7 +25,7 @@ from albert_tf import losses, optimization, program
 from albert_tf.config import AlbertConfig
 from albert_tf.models import AlbertForPreTraining
 from pipelines.data.examples import ExampleOptions
-from pipelines.training.run_settings import RunSettings, define_run_flags
+from pipelines.training.run_settings import RunSettings, define_run_flags, precision
 from pipelines.training.train_step import make_step_loop
 
 FLAGS = flags.FLAGS
@@ -48,7 +48,7 @@ def main(_) -> None:
     )
     strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
     settings.check(strategy)
-    with strategy.scope(), settings.precision():
+    with strategy.scope(), precision(settings.mixed_precision):
         model = AlbertForPreTraining(config, settings.recompute)
         model.create_variables()
         optimizer = settings.optimizer()

@@ -1,0 +1,199 @@
+"""The models of tasks: what they compute, beside NumPy, and how they begin."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from albert_tf import losses
+from albert_tf.checkpoints import model_directory
+from albert_tf.config import AlbertConfig
+from albert_tf.models import (
+    AlbertForAnswerableQuestionAnswering,
+    AlbertForMultipleChoice,
+    AlbertForPreTraining,
+    AlbertForQuestionAnswering,
+    AlbertForSequenceClassification,
+)
+
+BATCH, LENGTH, HIDDEN = 3, 11, 24
+LENGTHS, FIRST_LENGTHS = [11, 8, 9], [4, 5, 3]
+
+
+@pytest.fixture
+def config():
+    return AlbertConfig(
+        vocab_size=61,
+        embedding_size=16,
+        hidden_size=HIDDEN,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=40,
+        max_position_embeddings=19,
+        initializer_range=0.3,
+        classifier_dropout_prob=0.5,
+    )
+
+
+@pytest.fixture
+def inputs():
+    positions = np.arange(LENGTH)
+    mask = positions < np.array(LENGTHS)[:, np.newaxis]
+    types = mask & (positions >= np.array(FIRST_LENGTHS)[:, np.newaxis])
+    ids = np.random.default_rng(0).integers(5, 61, [BATCH, LENGTH]) * mask
+    return {
+        "input_word_ids": tf.constant(ids, tf.int32),
+        "input_mask": tf.constant(mask, tf.int32),
+        "input_type_ids": tf.constant(types, tf.int32),
+    }
+
+
+def softmax(x):
+    e = np.exp(x - x.max(axis=-1, keepdims=True))
+    return e / e.sum(axis=-1, keepdims=True)
+
+
+def test_classification(config, inputs):
+    model = AlbertForSequenceClassification(config, num_labels=5)
+    logits = model(inputs)["logits"].numpy()
+    pooled = model.encoder(inputs)["pooled_output"].numpy()
+    kernel, bias = [w.numpy() for w in model.classifier.output_dense.weights]
+    assert logits.shape == (BATCH, 5)
+    np.testing.assert_allclose(logits, pooled @ kernel + bias, atol=1e-5)
+    # Dropout in the head alone changes the answer, and only with a seed.
+    seeded = model(inputs, dropout_seed=tf.constant([1, 2]))["logits"].numpy()
+    assert not np.allclose(seeded, logits)
+    labels = np.array([4, 0, 2])
+    found = losses.classification_loss(logits, tf.constant(labels)).numpy()
+    expected = -np.log(softmax(logits)[np.arange(BATCH), labels])
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_regression_loss():
+    found = losses.regression_loss(tf.constant([[1.5], [-2.0]]), tf.constant([1.0, 3.0]))
+    assert found.numpy().tolist() == [0.25, 25.0]
+
+
+def test_choices_lie_side_by_side(config, inputs):
+    model = AlbertForMultipleChoice(config, num_choices=4)
+    eight = {name: tf.tile(value, [3, 1])[:8] for name, value in inputs.items()}
+    logits = model(eight)["logits"].numpy()
+    one_by_one = AlbertForSequenceClassification(config, num_labels=1)
+    one_by_one.create_variables()
+    for mine, theirs in zip(one_by_one.weights, model.weights):
+        mine.assign(theirs)
+    expected = one_by_one(eight)["logits"].numpy().reshape(2, 4)
+    np.testing.assert_allclose(logits, expected, atol=1e-5)
+
+
+def test_spans(config, inputs):
+    model = AlbertForQuestionAnswering(config)
+    outputs = model(inputs)
+    hidden = model.encoder(inputs)["sequence_output"].numpy()
+    kernel, bias = [w.numpy() for w in model.span.output_dense.weights]
+    logits = hidden @ kernel + bias
+    np.testing.assert_allclose(outputs["start_logits"], logits[..., 0], atol=1e-5)
+    np.testing.assert_allclose(outputs["end_logits"], logits[..., 1], atol=1e-5)
+    starts, ends = np.array([4, 0, 5]), np.array([7, 0, 5])
+    rows = np.arange(BATCH)
+    expected = -0.5 * (
+        np.log(softmax(logits[..., 0])[rows, starts]) + np.log(softmax(logits[..., 1])[rows, ends])
+    )
+    found = losses.span_loss(outputs, tf.constant(starts), tf.constant(ends))
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def layer_norm(x):
+    x = x - x.mean(axis=-1, keepdims=True)
+    return x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + 1e-12)
+
+
+def reference_head(model, inputs):
+    """Returns start logits, end logits of every (row, start) and answerability, in NumPy."""
+    head = model.span_beam
+    hidden = model.encoder(inputs)["sequence_output"].numpy()
+    weights = {layer.name: [w.numpy() for w in layer.weights] for layer in head._flatten_layers()}
+
+    def dense(name, x):
+        kernel, *bias = weights[name]
+        return x @ kernel + (bias[0] if bias else 0.0)
+
+    allowed = np.zeros([BATCH, LENGTH], bool)
+    for row, (length, first) in enumerate(zip(LENGTHS, FIRST_LENGTHS)):
+        allowed[row, first : length - 1] = True
+        allowed[row, 0] = True
+    start = np.where(allowed, dense("start", hidden)[..., 0], -1e30)
+    ends = np.zeros([BATCH, LENGTH, LENGTH])
+    for row in range(BATCH):
+        for s in range(LENGTH):
+            pair = np.concatenate([hidden[row], np.tile(hidden[row, s], [LENGTH, 1])], axis=-1)
+            logits = dense("end", layer_norm(np.tanh(dense("end_hidden", pair))))[:, 0]
+            ends[row, s] = np.where(allowed[row], logits, -1e30)
+    at_starts = np.einsum("bl,blh->bh", softmax(start), hidden)
+    feature = np.concatenate([at_starts, hidden[:, 0]], axis=-1)
+    no_answer = dense("answer", np.tanh(dense("answer_hidden", feature)))[:, 0]
+    return start, ends, no_answer
+
+
+def test_span_beams(config, inputs):
+    model = AlbertForAnswerableQuestionAnswering(config)
+    outputs = {name: value.numpy() for name, value in model(inputs).items()}
+    start, ends, no_answer = reference_head(model, inputs)
+    np.testing.assert_allclose(outputs["cls_logits"], no_answer, atol=1e-4)
+    assert outputs["start_top_index"].shape == (BATCH, 5)
+    assert outputs["end_top_index"].shape == (BATCH, 25)
+    for row in range(BATCH):
+        best = np.argsort(-start[row])[:5]
+        # Row 1 has three places for an answer: beyond them any order will do.
+        places = int((start[row] > -1e29).sum())
+        assert outputs["start_top_index"][row].tolist()[:places] == best.tolist()[:places]
+        log_probs = np.log(np.maximum(softmax(start[row]), 1e-38))
+        np.testing.assert_allclose(
+            outputs["start_top_log_probs"][row][:places], log_probs[best[:places]], atol=1e-3
+        )
+        for i in range(min(places, 5)):
+            here = ends[row, best[i]]
+            top = outputs["end_top_index"][row].reshape(5, 5)[i]
+            assert top.tolist()[:places] == np.argsort(-here)[:5].tolist()[:places]
+
+
+def test_span_beams_in_training(config, inputs):
+    """The right start is what ends are scored from, and only in training."""
+    model = AlbertForAnswerableQuestionAnswering(config)
+    starts = np.array([6, 0, 4])
+    batch = {**inputs, "start_positions": tf.constant(starts, tf.int32)}
+    model.span_beam.dropout_prob = 0.0
+    outputs = model(batch, dropout_seed=tf.constant([3, 4]))
+    start, ends, no_answer = reference_head(model, inputs)
+    np.testing.assert_allclose(outputs["start_logits"], start, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(
+        outputs["end_logits"], ends[np.arange(BATCH), starts], rtol=1e-4, atol=1e-4
+    )
+    assert "start_top_index" in model(batch), "labels of an evaluation batch are looked at"
+
+    impossible = np.array([0, 1, 0])
+    found = losses.answerable_span_loss(
+        outputs, tf.constant(starts), tf.constant(starts), tf.constant(impossible)
+    )
+    spans = losses.span_loss(outputs, tf.constant(starts), tf.constant(starts)).numpy()
+    crossed = np.log1p(np.exp(np.where(impossible == 1, -no_answer, no_answer)))
+    np.testing.assert_allclose(found, spans + 0.5 * crossed, rtol=1e-4)
+
+
+def test_the_encoder_of_another_model(config, inputs, tmp_path):
+    pretrained = AlbertForPreTraining(config)
+    pretrained.create_variables()
+    model_directory.save_for_pretraining(pretrained, str(tmp_path))
+    _, checkpoint = model_directory.find_checkpoint(str(tmp_path))
+    model = AlbertForQuestionAnswering(config)
+    model.create_variables()
+    before = model.span.output_dense.kernel.numpy()
+    model_directory.restore_encoder(model.encoder, checkpoint)
+    for mine, theirs in zip(model.encoder.weights, pretrained.encoder.weights):
+        np.testing.assert_array_equal(mine, theirs)
+    np.testing.assert_array_equal(model.span.output_dense.kernel, before)
+    other = AlbertForQuestionAnswering(AlbertConfig(**{**vars(config), "hidden_size": 32}))
+    other.create_variables()
+    with pytest.raises(ValueError, match="does not hold this model's weights"):
+        model_directory.restore_encoder(other.encoder, checkpoint)
