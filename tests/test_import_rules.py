@@ -28,7 +28,12 @@ MAY_IMPORT = {
     ),
     "pipelines.data": ("pipelines.data", "pipelines.training.progress", "albert_tf"),
     "pipelines.training": ("pipelines.training", "albert_tf"),
-    "pipelines.tasks": ("pipelines.tasks", "pipelines.training", "albert_tf"),
+    "pipelines.tasks": (
+        "pipelines.tasks",
+        "pipelines.training",
+        "pipelines.data.text_files",
+        "albert_tf",
+    ),
     "pipelines": ("pipelines.data", "pipelines.training", "pipelines.tasks", "albert_tf"),
     "export": ("export", "albert_tf"),
 }

@@ -5,6 +5,7 @@ spiece.model            the vocabulary, and
 tokenizer_config.json   how text is prepared for it
 checkpoints/            tf.train checkpoints; weights under the key "model"
 best/                   the same of the weights that did best on held-out records, if any were asked
+task.json               of a fine-tuned model: its kind, labels, lengths
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from albert_tf.models import AlbertForPreTraining
 
 CONFIG_FILE = "albert_config.json"
 BEST_DIR = "best"
+TASK_FILE = "task.json"
 
 # What TensorFlow raises for a checkpoint that is cut short, altered or of another model.
 UNREADABLE = (tf.errors.OpError, AssertionError, ValueError, LookupError, RuntimeError)

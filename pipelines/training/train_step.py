@@ -51,7 +51,12 @@ def make_train_step(
 
     def accumulate(batch, dropout_seed, denominators):
         cut = {
-            name: tf.reshape(rows, [micro_batches, rows.shape[0] // micro_batches, *rows.shape[1:]])
+            name: tf.reshape(
+                rows,
+                # A length that is known only when it runs is -1.
+                [micro_batches, rows.shape[0] // micro_batches]
+                + [-1 if size is None else size for size in rows.shape[1:]],
+            )
             for name, rows in batch.items()
         }
 

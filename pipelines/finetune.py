@@ -1,0 +1,291 @@
+"""Fine-tunes an ALBERT: GLUE, SQuAD, RACE, or a set of one's own, and scores it on dev.
+
+Reads the task's standard files from --data_dir, or --train_file, --dev_file and --test_file by
+their columns. Each seed of --random_seeds is a run of its own in OUTPUT_DIR/seed_N: the weights
+that were best on dev, curves, and predictions in the task's format (GLUE's and SQuAD's as their
+sites take them). OUTPUT_DIR/results.json has all seeds' figures and their median. A killed run,
+started again with the same command, goes on where it was; a finished one only predicts what is new.
+
+Examples:
+  python -m pipelines.finetune --flagfile=pipelines/recipes/finetune/rte.flags \\
+      --data_dir=glue/RTE --init_checkpoint=runs/base --output_dir=runs/rte --random_seeds=1,2,3
+  python -m pipelines.finetune --task=squad_v2 --data_dir=squad --init_checkpoint=runs/base \\
+      --max_seq_length=384 --global_batch_size=48 --learning_rate=3e-5 --num_train_steps=8144 \\
+      --num_warmup_steps=814 --eval_steps=1000 --output_dir=runs/squad
+  # A set of one's own: tab-separated columns, or .jsonl.
+  python -m pipelines.finetune --task=classification --train_file=tickets.tsv \\
+      --dev_file=tickets_dev.tsv --text_column=subject --text_pair_column=body \\
+      --label_column=queue --init_checkpoint=runs/base --output_dir=runs/tickets
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import statistics
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+from absl import flags
+
+from albert_tf import config as config_lib
+from albert_tf import files, program
+from albert_tf.checkpoints import model_directory
+from albert_tf.config import AlbertConfig
+from albert_tf.tokenization import AlbertTokenizer
+from pipelines.tasks.batches import example_lengths
+from pipelines.tasks.seed_run import RESULTS_FILE, FinetuneSettings, Split, fingerprint, run_seed
+from pipelines.tasks.task import Task
+from pipelines.tasks.task_flags import create_task, define_task_flags
+from pipelines.training import checkpointing
+from pipelines.training.strategy import STRATEGIES, create_strategy, is_chief
+from pipelines.training.train_loop import Schedule
+
+FLAGS = flags.FLAGS
+
+
+def define_flags() -> None:
+    """Defines the flags; not at import, as programs share the names of flags."""
+    define_task_flags()
+    flags.DEFINE_string(
+        "init_checkpoint",
+        None,
+        "Pre-trained weights to begin with: a model directory or checkpoint. Without it the model "
+        "begins at random: give --albert_config and --spm_model_file.",
+    )
+    flags.DEFINE_string(
+        "albert_config",
+        None,
+        f"Without --init_checkpoint: a size ({', '.join(config_lib.NAMES)}) or the path of an "
+        "albert_config.json.",
+    )
+    flags.DEFINE_string("spm_model_file", None, "Without --init_checkpoint: the vocabulary.")
+    flags.DEFINE_string("output_dir", None, "Where the runs lie or shall lie.", required=True)
+    flags.DEFINE_list("random_seeds", ["12345"], "A run for each.")
+    flags.DEFINE_float(
+        "hidden_dropout_prob", None, "Of the encoder, attention too; default: the config's.", 0, 0.9
+    )
+    flags.DEFINE_float("classifier_dropout_prob", 0.1, "Before the task's last layer.", 0, 0.9)
+    flags.DEFINE_integer(
+        "max_seq_length", None, "Most pieces of a sequence; default: what the model can take.", 8
+    )
+    flags.DEFINE_integer("global_batch_size", 32, "Examples in a step.", lower_bound=1)
+    flags.DEFINE_integer("num_train_steps", 1000, "Steps in all.", lower_bound=1)
+    flags.DEFINE_integer("num_warmup_steps", 100, "Steps of linear warm-up.", lower_bound=0)
+    flags.DEFINE_float("learning_rate", 2e-5, "Peak learning rate of AdamW.", lower_bound=0.0)
+    flags.DEFINE_float("weight_decay", 0.01, "Decoupled weight decay.", lower_bound=0.0)
+    flags.DEFINE_integer(
+        "gradient_accumulation_steps", 1, "Parts of a step's batch, one after the other.", 1
+    )
+    flags.DEFINE_enum("mixed_precision", "none", ["none", "bfloat16"], "Of products.")
+    flags.DEFINE_bool("jit_compile", False, "Compile the step by XLA, at the full length.")
+    flags.DEFINE_bool("recompute", False, "Keep no activations inside blocks.")
+    flags.DEFINE_integer("steps_per_loop", 10, "Steps between two log entries.", lower_bound=1)
+    flags.DEFINE_integer("save_checkpoint_steps", 500, "Steps between checkpoints.", 1)
+    flags.DEFINE_integer(
+        "eval_steps",
+        200,
+        "Steps between scores on dev: a multiple of steps_per_loop. The weights of the best one "
+        "are kept. 0: none, the last weights are taken.",
+        lower_bound=0,
+    )
+    flags.DEFINE_integer(
+        "early_stopping_evaluations", 0, "End after so many without a better one; 0: never.", 0
+    )
+    flags.DEFINE_integer("max_bad_batches", 0, "Batches without a finite loss to pass over.", 0)
+    flags.DEFINE_enum("strategy", "one_device", STRATEGIES, "Where to run.")
+    flags.DEFINE_string("tpu", "", "'local' on a TPU VM, for --strategy=tpu.")
+
+
+def main(_) -> None:
+    """Reads the flags."""
+    try:
+        random_seeds = [int(seed) for seed in FLAGS.random_seeds]
+    except ValueError:
+        raise ValueError(
+            f"--random_seeds={','.join(FLAGS.random_seeds)}: expected whole numbers, such as 1,2,3"
+        ) from None
+    finetune(
+        task=create_task(FLAGS),
+        init_checkpoint=FLAGS.init_checkpoint,
+        albert_config=FLAGS.albert_config,
+        spm_model_file=FLAGS.spm_model_file,
+        output_dir=FLAGS.output_dir,
+        random_seeds=random_seeds,
+        hidden_dropout_prob=FLAGS.hidden_dropout_prob,
+        classifier_dropout_prob=FLAGS.classifier_dropout_prob,
+        settings=FinetuneSettings(
+            **{f.name: FLAGS[f.name].value for f in dataclasses.fields(FinetuneSettings)}
+        ),
+        schedule=Schedule(**{f.name: FLAGS[f.name].value for f in dataclasses.fields(Schedule)}),
+        strategy=create_strategy(FLAGS.strategy, FLAGS.tpu),
+    )
+
+
+def finetune(
+    *,
+    task: Task,
+    output_dir: str,
+    random_seeds: Sequence[int],
+    settings: FinetuneSettings,
+    schedule: Schedule,
+    strategy: tf.distribute.Strategy,
+    init_checkpoint: str | None = None,
+    albert_config: str | None = None,
+    spm_model_file: str | None = None,
+    hidden_dropout_prob: float | None = None,
+    classifier_dropout_prob: float = 0.1,
+) -> dict:
+    """Fine-tunes once for each seed; returns what lies in OUTPUT_DIR/results.json.
+
+    Raises:
+      ValueError: if files, checkpoint and settings do not fit together, or `output_dir` holds
+        other runs.
+    """
+    settings.check(strategy)
+    schedule.check()
+    checkpoint, config, tokenizer = _beginning(init_checkpoint, albert_config, spm_model_file)
+    if settings.max_seq_length is None:
+        settings = dataclasses.replace(settings, max_seq_length=config.max_position_embeddings)
+    elif settings.max_seq_length > config.max_position_embeddings:
+        raise ValueError(
+            f"--max_seq_length={settings.max_seq_length} is beyond the model's position table "
+            f"({config.max_position_embeddings} rows)"
+        )
+    dropouts = {"classifier_dropout_prob": classifier_dropout_prob}
+    if hidden_dropout_prob is not None:
+        dropouts["hidden_dropout_prob"] = hidden_dropout_prob
+        dropouts["attention_probs_dropout_prob"] = hidden_dropout_prob
+    config = dataclasses.replace(config, **dropouts)
+
+    # All of it before the first model: Keras' seeding would end the tokenizer's graph.
+    splits = {}
+    for name in ("train", "dev", *task.other_splits()):
+        examples = task.read(name)
+        if examples is not None:
+            sequences, units = task.encode(
+                examples, tokenizer, settings.max_seq_length, name == "train"
+            )
+            splits[name] = Split(examples, sequences, units, fingerprint(sequences))
+    if "train" not in splits:
+        raise ValueError(f"--task={task.name}: there are no training examples")
+    if schedule.eval_steps and "dev" not in splits:
+        raise ValueError(
+            f"--task={task.name}: there is no dev set to choose the best weights by; give one, or "
+            "take the last weights with --eval_steps=0"
+        )
+    identity = {
+        "task": task.name,
+        "train": splits["train"].fingerprint,
+        "init_checkpoint": init_checkpoint,
+        "vocabulary": tokenizer.sha256,
+        **{f"config.{name}": value for name, value in dataclasses.asdict(config).items()},
+        **dataclasses.asdict(settings),
+        **dataclasses.asdict(schedule),
+    }
+    # These change neither weights nor figures.
+    del identity["save_checkpoint_steps"]
+
+    if is_chief(strategy):
+        _print_plan(task, splits, config, settings, random_seeds, strategy)
+    hold = files.hold_directory(output_dir) if is_chief(strategy) else contextlib.nullcontext()
+    with hold:
+        results = {}
+        for seed in random_seeds:
+            model_dir = os.path.join(output_dir, f"seed_{seed}")
+            if is_chief(strategy):
+                checkpointing.claim(model_dir, {**identity, "random_seed": seed})
+                config.write(os.path.join(model_dir, model_directory.CONFIG_FILE))
+                tokenizer.save(model_dir)
+                _write_task(task, settings.max_seq_length, model_dir)
+            results[seed] = run_seed(
+                task, splits, config, checkpoint, model_dir, seed, settings, schedule, strategy
+            )
+        summary = _summary(task, results)
+        if is_chief(strategy):
+            path = os.path.join(output_dir, RESULTS_FILE)
+            files.write_atomically(path, json.dumps(summary, indent=2) + "\n")
+            _print_summary(summary, path)
+    return summary
+
+
+def _beginning(init_checkpoint, albert_config, spm_model_file):
+    """Returns checkpoint (or None), config and tokenizer that the flags name."""
+    if init_checkpoint:
+        for name, value in (("albert_config", albert_config), ("spm_model_file", spm_model_file)):
+            if value:
+                raise ValueError(f"--{name} is the checkpoint's own: leave it away")
+        model_dir, checkpoint = model_directory.find_checkpoint(init_checkpoint)
+        config = AlbertConfig.read(os.path.join(model_dir, model_directory.CONFIG_FILE))
+        return checkpoint, config, AlbertTokenizer.load(model_dir)
+    if not (albert_config and spm_model_file):
+        raise ValueError(
+            "give --init_checkpoint, the pre-trained weights; or, to begin at random, both "
+            "--albert_config and --spm_model_file"
+        )
+    tokenizer = AlbertTokenizer(spm_model_file)
+    if albert_config in config_lib.NAMES:
+        config = AlbertConfig.named(albert_config)
+    else:
+        config = AlbertConfig.read(albert_config)
+    return None, dataclasses.replace(config, vocab_size=tokenizer.vocab_size), tokenizer
+
+
+def _write_task(task: Task, max_seq_length: int, model_dir: str) -> None:
+    description = {"task": task.name, "max_seq_length": max_seq_length, **task.description()}
+    path = os.path.join(model_dir, model_directory.TASK_FILE)
+    files.write_atomically(path, json.dumps(description, indent=2, ensure_ascii=False) + "\n")
+
+
+def _summary(task: Task, results: dict[int, dict[str, float]]) -> dict:
+    """Returns all seeds' figures with median, lowest and highest."""
+    names = list(next(iter(results.values())))
+    values = {name: [figures[name] for figures in results.values()] for name in names}
+    return {
+        "task": task.name,
+        "best_metric": task.best_metric,
+        "seeds": {str(seed): figures for seed, figures in results.items()},
+        "median": {name: statistics.median(found) for name, found in values.items()},
+        "lowest": {name: min(found) for name, found in values.items()},
+        "highest": {name: max(found) for name, found in values.items()},
+    }
+
+
+def _print_summary(summary: dict, path: str) -> None:
+    seeds = summary["seeds"]
+    print(f"\n{summary['task']} on dev, {len(seeds)} {'seed' if len(seeds) == 1 else 'seeds'}")
+    for name, median in summary["median"].items():
+        low, high = summary["lowest"][name], summary["highest"][name]
+        print(f"  {name:<24} median {median:8.4f}   {low:.4f} to {high:.4f}")
+    print(f"results      {path}")
+
+
+def _print_plan(task, splits, config, settings, random_seeds, strategy) -> None:
+    """Says in words what is about to be done."""
+    replicas, parts = strategy.num_replicas_in_sync, settings.gradient_accumulation_steps
+    train = splits["train"].sequences
+    lengths = example_lengths(train)
+    counts = ", ".join(f"{name} {len(split.examples):,}" for name, split in splits.items())
+    examples = settings.num_train_steps * settings.global_batch_size
+    print(
+        f"""fine-tuning on {task.name}
+  model    {config.num_hidden_layers} layers of {config.hidden_size}
+  data     {counts}; {len(train):,} training examples of {np.mean(lengths):.0f} pieces on \
+average, {lengths.max()} at most
+  batch    {settings.global_batch_size} = {replicas} \
+{"replica" if replicas == 1 else "replicas"} x \
+{f"{parts} micro-batches of " if parts > 1 else ""}\
+{settings.global_batch_size // (replicas * parts)}
+  steps    {settings.num_train_steps:,} = {examples / len(train):.1f} epochs; \
+{settings.num_warmup_steps:,} of warm-up to {settings.learning_rate:.4g}
+  seeds    {", ".join(map(str, random_seeds))}""",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    define_flags()
+    program.run(main)

@@ -1,0 +1,189 @@
+"""The nine tasks of GLUE and its diagnostic set, from the files of the GLUE download."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+
+import tensorflow as tf
+
+from pipelines.tasks.classification import ClassificationTask, Columns, Example
+from pipelines.tasks.tables import write_table
+from pipelines.tasks.task import Outputs
+
+_ENTAILMENT = ("entailment", "not_entailment")
+_PAIR = ("sentence1", "sentence2")
+
+
+@dataclasses.dataclass(frozen=True)
+class GlueTable:
+    """What is particular to a task.
+
+    Attributes:
+      name: of its directory and its submission file.
+      texts: the columns of the text or of both.
+      label: the column of the answers.
+      labels: in the reference's order; None: the answers are numbers.
+      metrics: names of metrics.FIGURES, first the one that the reference chooses checkpoints by.
+      header: the columns of train.tsv and dev.tsv where these do not begin with their names.
+      broken_rows: whether train.tsv and dev.tsv are known to have some.
+      dev: the dev files, first the one by which checkpoints are chosen.
+      submissions: files without answers -> name of the submission to gluebenchmark.com.
+    """
+
+    name: str
+    texts: tuple[str, ...]
+    label: str
+    labels: tuple[str, ...] | None = ("0", "1")
+    metrics: tuple[str, ...] = ("accuracy",)
+    header: tuple[str, ...] | None = None
+    broken_rows: bool = False
+    dev: tuple[str, ...] = ("dev",)
+    submissions: dict[str, str] | None = None
+
+
+_TABLES = (
+    GlueTable(
+        "CoLA",
+        ("sentence",),
+        "label",
+        metrics=("matthews_correlation", "accuracy"),
+        header=("source", "label", "original_label", "sentence"),
+    ),
+    GlueTable("SST-2", ("sentence",), "label"),
+    GlueTable("MRPC", ("#1 String", "#2 String"), "Quality", metrics=("accuracy", "f1")),
+    GlueTable(
+        "QQP",
+        ("question1", "question2"),
+        "is_duplicate",
+        metrics=("accuracy", "f1"),
+        broken_rows=True,  # line ends inside of questions; 363,846 and 40,430 rows are whole
+    ),
+    GlueTable("STS-B", _PAIR, "score", labels=None, metrics=("pearson", "spearman")),
+    GlueTable(
+        "MNLI",
+        _PAIR,
+        "gold_label",
+        ("contradiction", "entailment", "neutral"),
+        dev=("dev_matched", "dev_mismatched"),
+        submissions={"test_matched": "MNLI-m", "test_mismatched": "MNLI-mm", "diagnostic": "AX"},
+    ),
+    GlueTable("QNLI", ("question", "sentence"), "label", _ENTAILMENT),
+    GlueTable("RTE", _PAIR, "label", _ENTAILMENT),
+    GlueTable("WNLI", _PAIR, "label"),
+)
+# Name of the task -> table: cola, sst2, mrpc, qqp, stsb, mnli, qnli, rte, wnli.
+TASKS = {table.name.lower().replace("-", ""): table for table in _TABLES}
+
+
+class GlueTask(ClassificationTask):
+    """A task of GLUE.
+
+    Source: Wang et al. 2019; the reference's classifier_utils.
+    Deviation: also F1 of MRPC and QQP, Spearman's correlation of STS-B, and MNLI's mismatched
+    genres in the same run; the reference's `matthew_corr` is called matthews_correlation.
+
+    Args:
+      name: one of TASKS.
+      data_dir: the task's files as they are downloaded, or the directory of all tasks'.
+    """
+
+    def __init__(self, name: str, data_dir: str):
+        self.table = table = TASKS[name]
+        self.submissions = table.submissions or {"test": table.name}
+        of_task = os.path.join(data_dir, table.name)
+        self.directory = of_task if tf.io.gfile.isdir(of_task) else data_dir
+        super().__init__(
+            name,
+            files={},
+            columns=Columns(
+                text=table.texts[0],
+                text_pair=table.texts[1] if len(table.texts) > 1 else None,
+                label=table.label,
+            ),
+            labels=table.labels,
+            is_regression=table.labels is None,
+            metrics=table.metrics,
+        )
+
+    def read(self, split: str) -> list[Example] | None:
+        """See Task.read; the dev split of MNLI is of matched and of mismatched genres.
+
+        Raises:
+          ValueError: also if not one of the task's files is there.
+        """
+        names = self.table.dev if split == "dev" else (split,)
+        if not tf.io.gfile.exists(self._path(names[0])):
+            if not any(map(tf.io.gfile.exists, map(self._path, self._all_names()))):
+                expected = ", ".join(f"{name}.tsv" for name in self._all_names())
+                raise ValueError(
+                    f"--data_dir: no file of {self.table.name} in {self.directory!r}; expected "
+                    f"{expected}, as downloaded from gluebenchmark.com"
+                )
+            return None
+        examples = []
+        for name in names:
+            path = self._path(name)
+            if not tf.io.gfile.exists(path):
+                continue
+            has_labels = name not in self.submissions
+            examples += self._read_file(
+                path,
+                has_labels,
+                # matched genres are what the figure without a further name is of
+                part="mismatched" if name == "dev_mismatched" else "",
+                header=self.table.header if has_labels else None,
+                leave_out_broken_rows=self.table.broken_rows and has_labels,
+            )
+        return examples
+
+    def other_splits(self) -> list[str]:
+        """See Task.other_splits; `diagnostic` is AX, for models of MNLI."""
+        return [name for name in self.submissions if tf.io.gfile.exists(self._path(name))]
+
+    def _all_names(self) -> tuple[str, ...]:
+        return ("train", *self.table.dev, *self.submissions)
+
+    def _path(self, name: str) -> str:
+        path = os.path.join(self.directory, f"{name}.tsv")
+        if name == "diagnostic" and not tf.io.gfile.exists(path):
+            # The download has a directory of its own for it, beside MNLI's.
+            parent = os.path.dirname(self.directory.rstrip("/"))
+            return os.path.join(parent, "diagnostic", "diagnostic.tsv")
+        return path
+
+    def score(
+        self, examples: list[Example], units: list[Example], outputs: Outputs
+    ) -> dict[str, float]:
+        """See Task.score; figures of mismatched genres have `_mismatched` after their names."""
+        figures = {}
+        for part in dict.fromkeys(example.part for example in examples):
+            chosen = [i for i, example in enumerate(examples) if example.part == part]
+            of_part = super().score(
+                [examples[i] for i in chosen],
+                [units[i] for i in chosen],
+                [outputs[i] for i in chosen],
+            )
+            figures.update({f"{name}_{part}" if part else name: of_part[name] for name in of_part})
+        return figures
+
+    def write_predictions(
+        self,
+        directory: str,
+        split: str,
+        examples: list[Example],
+        units: list[Example],
+        outputs: Outputs,
+    ) -> list[str]:
+        """Writes, beside the readable file, the one that gluebenchmark.com takes."""
+        paths = super().write_predictions(directory, split, examples, units, outputs)
+        if split in self.submissions:
+            answers = self.predict(outputs)
+            if self.is_regression:
+                answers = [f"{number:.3f}" for number in answers.clip(0, 5)]
+            else:
+                answers = [self.labels[place] for place in answers]
+            path = os.path.join(directory, f"{self.submissions[split]}.tsv")
+            write_table(path, {"index": range(len(answers)), "prediction": answers})
+            paths.append(path)
+        return paths

@@ -1,0 +1,39 @@
+"""Figures of classification and regression, by scikit-learn and scipy; more is better in each."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import numpy as np
+from scipy import stats
+from sklearn import metrics
+
+
+def correlation(measure: Callable, labels: np.ndarray, predictions: np.ndarray) -> float:
+    """Returns a correlation, 0 where it is not defined: one example, or all of them the same.
+
+    Args:
+      measure: (labels, predictions) -> correlation.
+      labels, predictions: [n] numbers.
+    """
+    if np.ptp(labels) == 0 or np.ptp(predictions) == 0:
+        return 0.0
+    return measure(labels, predictions)
+
+
+# Name -> (labels, predictions) -> figure; both are [n] numbers, of classes whole ones.
+FIGURES = {
+    "accuracy": metrics.accuracy_score,
+    "f1": functools.partial(metrics.f1_score, zero_division=0),  # of class 1, of two
+    "macro_f1": functools.partial(metrics.f1_score, average="macro", zero_division=0),
+    "matthews_correlation": functools.partial(correlation, metrics.matthews_corrcoef),
+    "pearson": functools.partial(correlation, lambda *x: stats.pearsonr(*x).statistic),
+    "spearman": functools.partial(correlation, lambda *x: stats.spearmanr(*x).statistic),
+}
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """Returns the probabilities, [n, classes], of logits."""
+    exponentials = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return exponentials / exponentials.sum(axis=-1, keepdims=True)

@@ -1,0 +1,289 @@
+"""One of several answers to a question about a text."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import string
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from albert_tf import losses
+from albert_tf.config import AlbertConfig
+from albert_tf.models import AlbertForMultipleChoice
+from albert_tf.tokenization import AlbertTokenizer
+from pipelines.tasks.metrics import FIGURES, softmax
+from pipelines.tasks.tables import as_text, read_table, write_table
+from pipelines.tasks.task import Outputs, Sequences, Task, join
+
+# Examples tokenized at a time: as lists of Python numbers pieces take ten times the room.
+_BLOCK_EXAMPLES = 1000
+
+
+@dataclasses.dataclass(frozen=True)
+class MultipleChoiceExample:
+    """A question and its options.
+
+    Attributes:
+      id: its name in the file, or the number of its row, from 0.
+      context: the text it is about.
+      question: `_` in it is the blank that an option fills; without one the option follows it.
+      options: the same number for every question of a task.
+      label: which of the options is right, from 0; None: not known.
+      part: of the split, where it has several that are also scored apart.
+    """
+
+    id: str
+    context: str
+    question: str
+    options: tuple[str, ...]
+    label: int | None
+    part: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class MultipleChoiceColumns:
+    """Names of the fields; None: there is no such field.
+
+    A file whose answers are not known needs no label field.
+    """
+
+    context: str
+    options: str
+    label: str
+    question: str | None = None
+    id: str | None = None
+
+
+class MultipleChoiceTask(Task):
+    """Choices between texts; where they come from is for subclasses to say.
+
+    Attributes:
+      num_choices: options of every question.
+
+    Args:
+      name: as of --task.
+      max_qa_length: the longest question with an option, in pieces; the end of a longer one counts.
+    """
+
+    best_metric = "accuracy"
+    num_choices: int
+
+    def __init__(self, name: str, max_qa_length: int):
+        self.name = name
+        self.max_qa_length = max_qa_length
+
+    def encode(
+        self,
+        examples: list[MultipleChoiceExample],
+        tokenizer: AlbertTokenizer,
+        max_seq_length: int,
+        training: bool,
+    ) -> tuple[Sequences, list[MultipleChoiceExample]]:
+        """See Task.encode; what `score` needs to know of an example is itself."""
+        labels = {}
+        if all(example.label is not None for example in examples):
+            labels["labels"] = np.array([example.label for example in examples], np.int32)
+        pieces = self._truncated_pieces(examples, tokenizer, max_seq_length)
+        return join(tokenizer, pieces, labels, self.num_choices), examples
+
+    def _truncated_pieces(
+        self,
+        examples: Sequence[MultipleChoiceExample],
+        tokenizer: AlbertTokenizer,
+        max_seq_length: int,
+    ) -> Iterator[tuple[list[int], list[int]]]:
+        """Yields the pieces of the context and of question and option, for every option.
+
+        Source: the reference's race_utils.convert_single_example.
+        """
+        room = max_seq_length - 3  # beside [CLS] and two [SEP]
+        for begin in range(0, len(examples), _BLOCK_EXAMPLES):
+            block = examples[begin : begin + _BLOCK_EXAMPLES]
+            # Several questions are about one text.
+            texts = list(dict.fromkeys(example.context for example in block))
+            contexts = dict(zip(texts, tokenizer.encode_batch(texts)))
+            answers = iter(
+                tokenizer.encode_batch(
+                    [
+                        answer
+                        for example in block
+                        for answer in question_with_options(example, tokenizer)
+                    ]
+                )
+            )
+            for example in block:
+                for _ in example.options:
+                    answer = next(answers)[-min(self.max_qa_length, room) :]
+                    yield contexts[example.context][: room - len(answer)], answer
+
+    def create_model(self, config: AlbertConfig, recompute: bool) -> tf.keras.Model:
+        """See Task.create_model."""
+        return AlbertForMultipleChoice(config, self.num_choices, recompute)
+
+    def description(self) -> dict:
+        """See Task.description."""
+        return {
+            "kind": "multiple_choice",
+            "num_choices": self.num_choices,
+            "max_qa_length": self.max_qa_length,
+        }
+
+    def losses(self, outputs: dict[str, tf.Tensor], batch: dict[str, tf.Tensor]) -> tf.Tensor:
+        """See Task.losses."""
+        return losses.classification_loss(outputs["logits"], batch["labels"])
+
+    def score(
+        self,
+        examples: list[MultipleChoiceExample],
+        units: list[MultipleChoiceExample],
+        outputs: Outputs,
+    ) -> dict[str, float]:
+        """See Task.score; `accuracy`, and of each part `accuracy_PART`."""
+        labels = np.array([example.label for example in examples])
+        predictions = np.array([output["logits"].argmax() for output in outputs])
+        figures = {"accuracy": float(FIGURES["accuracy"](labels, predictions))}
+        for part in dict.fromkeys(example.part for example in examples if example.part):
+            chosen = np.array([example.part == part for example in examples])
+            figures[f"accuracy_{part}"] = float(
+                FIGURES["accuracy"](labels[chosen], predictions[chosen])
+            )
+        return figures
+
+    def write_predictions(
+        self,
+        directory: str,
+        split: str,
+        examples: list[MultipleChoiceExample],
+        units: list[MultipleChoiceExample],
+        outputs: Outputs,
+    ) -> list[str]:
+        """Writes SPLIT_predictions.tsv: letters, probabilities, the text of the chosen option."""
+        letters = string.ascii_uppercase[: self.num_choices]
+        logits = np.stack([output["logits"] for output in outputs])
+        places = logits.argmax(axis=1)
+        columns = {"id": [example.id for example in examples]}
+        if all(example.label is not None for example in examples):
+            columns["label"] = [letters[example.label] for example in examples]
+        columns["prediction"] = [letters[place] for place in places]
+        for letter, of_letter in zip(letters, softmax(logits).T):
+            columns[f"probability_{letter}"] = [f"{number:.6f}" for number in of_letter]
+        columns["option"] = [example.options[i] for example, i in zip(examples, places)]
+        path = os.path.join(directory, f"{split}_predictions.tsv")
+        write_table(path, columns)
+        return [path]
+
+
+class TableMultipleChoiceTask(MultipleChoiceTask):
+    """Choices between texts from JSON lines.
+
+    Args:
+      name: as of --task.
+      files: "train", "dev", "test" -> its file; the test file is without answers. What there is not
+        is left out.
+      columns: the fields; options are a list of texts, a label is a number from 0 or a letter.
+      max_qa_length: as of MultipleChoiceTask.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        files: Mapping[str, str],
+        columns: MultipleChoiceColumns,
+        max_qa_length: int = 128,
+    ):
+        super().__init__(name, max_qa_length)
+        self.files = files
+        self.columns = columns
+
+    @functools.cached_property
+    def num_choices(self) -> int:
+        """Options of a question, as in the first row of the first file."""
+        path, column = next(filter(None, self.files.values())), self.columns.options
+        number, row = next(read_table(path, [column]))
+        return len(as_options(row[column], column, f"{path}:{number}"))
+
+    def read(self, split: str) -> list[MultipleChoiceExample] | None:
+        """See Task.read."""
+        path = self.files.get(split)
+        if not path:
+            return None
+        columns = self.columns
+        if split == "test":
+            columns = dataclasses.replace(columns, label=None)
+        examples = []
+        for number, row in read_table(path, [c for c in dataclasses.astuple(columns) if c]):
+            where = f"{path}:{number}"
+            options = as_options(row[columns.options], columns.options, where, self.num_choices)
+            examples.append(
+                MultipleChoiceExample(
+                    id=str(row[columns.id]) if columns.id else str(len(examples)),
+                    context=as_text(row[columns.context], columns.context, where),
+                    question=as_text(row[columns.question], columns.question, where)
+                    if columns.question
+                    else "",
+                    options=options,
+                    label=as_choice(row[columns.label], columns.label, where, len(options))
+                    if columns.label
+                    else None,
+                )
+            )
+        return examples
+
+    def other_splits(self) -> list[str]:
+        """See Task.other_splits."""
+        return ["test"] if self.files.get("test") else []
+
+
+def question_with_options(
+    example: MultipleChoiceExample, tokenizer: AlbertTokenizer
+) -> Iterator[str]:
+    """Yields the question with each option in its blanks, or after it where it has none."""
+    # Looked for after the text is prepared: that makes the blank `_` of a full-width one.
+    question = tokenizer.preprocess(example.question)
+    for option in map(tokenizer.preprocess, example.options):
+        yield question.replace("_", option) if "_" in question else f"{question} {option}"
+
+
+def as_options(
+    value: object, column: str, where: str, num_choices: int | None = None
+) -> tuple[str, ...]:
+    """Returns a value that is a list of texts to choose from.
+
+    Args:
+      where: file and line, for the error message.
+      num_choices: how many there must be; None: from 2 to 26, as there are letters.
+
+    Raises:
+      ValueError: if it is something else.
+    """
+    if not isinstance(value, list):
+        raise ValueError(f'{where}: {column!r} is no list, expected a list of options: ["a", "b"]')
+    if num_choices and len(value) != num_choices:
+        raise ValueError(
+            f"{where}: {len(value)} {column!r}, expected {num_choices} as in the other questions"
+        )
+    if not 2 <= len(value) <= len(string.ascii_uppercase):
+        raise ValueError(f"{where}: {len(value)} {column!r}, expected 2 to 26")
+    return tuple(as_text(option, column, where) for option in value)
+
+
+def as_choice(value: object, column: str, where: str, num_choices: int) -> int:
+    """Returns which option, from 0, a number from 0 or a letter says.
+
+    Raises:
+      ValueError: if it says none.
+    """
+    letters = string.ascii_uppercase[:num_choices]
+    spellings = {str(i): i for i in range(num_choices)}
+    spellings.update({letter: i for i, letter in enumerate(letters)})
+    text = str(value).strip().upper()
+    if text not in spellings:
+        raise ValueError(
+            f"{where}: {column!r} is {str(value)[:60]!r}, expected 0 to {num_choices - 1} or A to "
+            f"{letters[-1]}"
+        )
+    return spellings[text]

@@ -1,0 +1,124 @@
+"""RACE: reading comprehension from English examinations, from its directory tree."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import tensorflow as tf
+
+from pipelines.tasks.multiple_choice import (
+    MultipleChoiceExample,
+    MultipleChoiceTask,
+    as_options,
+)
+from pipelines.tasks.tables import as_text, read_json_lines, require_fields
+
+_LEVELS = ("middle", "high")
+_LETTERS = ["A", "B", "C", "D"]
+
+
+class RaceTask(MultipleChoiceTask):
+    """RACE, with the accuracy on middle and on high school examinations beside that on all.
+
+    A directory train, dev or test holds middle and high, each with one JSON object per passage: in
+    files of their own, read in the order of their numbers, or all in all.txt, one a line.
+
+    Source: Lai et al. 2017; the reference's race_utils.
+
+    Args:
+      data_dir: the directory RACE or the one it is in.
+      max_qa_length: as of MultipleChoiceTask.
+    """
+
+    num_choices = len(_LETTERS)
+
+    def __init__(self, data_dir: str, max_qa_length: int = 128):
+        super().__init__("race", max_qa_length)
+        inner = os.path.join(data_dir, "RACE")
+        self.directory = inner if tf.io.gfile.isdir(inner) else data_dir
+
+    def read(self, split: str) -> list[MultipleChoiceExample] | None:
+        """See Task.read; answers of the test split are read where it has them.
+
+        Raises:
+          ValueError: also if there is no split at all.
+        """
+        directory = os.path.join(self.directory, split)
+        if not tf.io.gfile.isdir(directory):
+            if not any(
+                tf.io.gfile.isdir(os.path.join(self.directory, name))
+                for name in ("train", "dev", "test")
+            ):
+                raise ValueError(
+                    f"--data_dir: no directory train, dev or test in {self.directory!r}; expected "
+                    "those of RACE, each with middle and high"
+                )
+            return None
+        examples = []
+        for level in _LEVELS:
+            for path in _passage_files(os.path.join(directory, level)):
+                for number, passage in read_json_lines(path):
+                    examples += _read_passage(passage, f"{path}:{number}", level, split == "test")
+        if not examples:
+            raise ValueError(
+                f"--data_dir: no passages in {directory!r}; expected middle/*.txt and high/*.txt"
+            )
+        return examples
+
+    def other_splits(self) -> list[str]:
+        """See Task.other_splits."""
+        return ["test"] if tf.io.gfile.isdir(os.path.join(self.directory, "test")) else []
+
+
+def _passage_files(directory: str) -> list[str]:
+    if not tf.io.gfile.isdir(directory):
+        return []
+    names = [name for name in tf.io.gfile.listdir(directory) if name.endswith(".txt")]
+    if "all.txt" in names:
+        return [os.path.join(directory, "all.txt")]
+
+    def order(name: str) -> tuple:
+        return [int(number) for number in re.findall(r"\d+", name)], name
+
+    return [os.path.join(directory, name) for name in sorted(names, key=order)]
+
+
+def _read_passage(
+    passage: dict, where: str, level: str, may_lack_answers: bool
+) -> list[MultipleChoiceExample]:
+    """Returns the questions of a passage; their names are the passage's and their number.
+
+    Raises:
+      ValueError: if it lacks something or has something else.
+    """
+    has_answers = "answers" in passage or not may_lack_answers
+    lists = ["questions", "options", *(["answers"] if has_answers else [])]
+    require_fields(passage, ["id", "article", *lists], where)
+    counts = {len(passage[name]) if isinstance(passage[name], list) else None for name in lists}
+    if len(counts) > 1 or None in counts:
+        raise ValueError(f"{where}: {', '.join(lists)} are not lists of one length")
+    passage_id = as_text(passage["id"], "id", where)
+    context = as_text(passage["article"], "article", where)
+    examples = []
+    for i, question in enumerate(passage["questions"]):
+        of_question = f"{where}, question {i}"
+        label = None
+        if has_answers:
+            answer = passage["answers"][i]
+            if answer not in _LETTERS:
+                raise ValueError(
+                    f"{of_question}: its answer is {str(answer)[:60]!r}, expected A, B, C or D"
+                )
+            label = _LETTERS.index(answer)
+        examples.append(
+            MultipleChoiceExample(
+                id=f"{passage_id}-{i}",
+                context=context,
+                question=as_text(question, "questions", of_question),
+                options=as_options(passage["options"][i], "options", of_question, len(_LETTERS)),
+                label=label,
+                part=level,
+            )
+        )
+    return examples

@@ -1,0 +1,231 @@
+"""SQuAD 1.1 and 2.0: the answer to a question is a span of a text, or is not in it."""
+
+from __future__ import annotations
+
+import collections
+import json
+import os
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import tensorflow as tf
+
+from albert_tf import files, losses
+from albert_tf.config import AlbertConfig
+from albert_tf.models import AlbertForAnswerableQuestionAnswering, AlbertForQuestionAnswering
+from albert_tf.tokenization import AlbertTokenizer
+from pipelines.tasks.metrics import softmax
+from pipelines.tasks.squad_answers import Answer, answer_by_beams, answer_by_spans
+from pipelines.tasks.squad_files import Question, check_answers, read_questions
+from pipelines.tasks.squad_metrics import score_v1, score_v2
+from pipelines.tasks.squad_windows import Aligner, Window, cut
+from pipelines.tasks.task import Outputs, Sequences, Task, join
+
+_SPECIAL_PIECES = 3  # [CLS] question [SEP] text [SEP]
+
+
+class SquadTask(Task):
+    """Answers to questions about texts.
+
+    Args:
+      files: "train", "dev", "test" -> its official JSON; what there is not is left out.
+      may_be_impossible: SQuAD 2.0: the text may not tell.
+      has_answerability_head: the reference's model for 2.0; else BERT's, where [CLS] stands for
+        "no answer".
+      doc_stride: pieces from one window of a long text to the next.
+      max_query_length: pieces of a question; the rest is cut off.
+      max_answer_length: pieces of an answer.
+      n_best_size: answers to each question in the n-best file.
+      null_threshold: "no answer" where the null odds are above it. `score` finds the best for dev.
+    """
+
+    best_metric = "f1"
+
+    def __init__(
+        self,
+        files: Mapping[str, str],
+        may_be_impossible: bool = False,
+        has_answerability_head: bool = False,
+        doc_stride: int = 128,
+        max_query_length: int = 64,
+        max_answer_length: int = 30,
+        n_best_size: int = 20,
+        null_threshold: float = 0.0,
+    ):
+        self.name = "squad_v2" if may_be_impossible else "squad_v1"
+        self.files = files
+        self.may_be_impossible = may_be_impossible
+        self.has_answerability_head = has_answerability_head
+        self.doc_stride = doc_stride
+        self.max_query_length = max_query_length
+        self.max_answer_length = max_answer_length
+        self.n_best_size = n_best_size
+        self.null_threshold = null_threshold
+
+    def read(self, split: str) -> list[Question] | None:
+        """See Task.read."""
+        path = self.files.get(split)
+        if not path:
+            return None
+        questions = read_questions(path)
+        if split != "test":
+            check_answers(
+                path,
+                questions,
+                may_be_impossible=self.may_be_impossible,
+                for_training=split == "train",
+            )
+        return questions
+
+    def other_splits(self) -> list[str]:
+        """See Task.other_splits."""
+        return ["test"] if self.files.get("test") else []
+
+    def encode(
+        self,
+        examples: list[Question],
+        tokenizer: AlbertTokenizer,
+        max_seq_length: int,
+        training: bool,
+    ) -> tuple[Sequences, list[Window]]:
+        """Returns a sequence for each window of each question's text, and the windows.
+
+        Labels: `start_positions`, `end_positions`, `is_impossible`, int32 [windows]. In a window
+        that does not hold the whole answer the positions are 0, [CLS], and is_impossible is 1.
+        Without `training` there are none.
+
+        Raises:
+          ValueError: if a question leaves no room for its text.
+        """
+        contexts = list(dict.fromkeys(question.context for question in examples))
+        paragraphs = dict(zip(contexts, Aligner(tokenizer).read(contexts)))
+        queries = tokenizer.encode_batch([question.text for question in examples])
+        pairs, windows, labels = [], [], []
+        for number, (question, query) in enumerate(zip(examples, queries)):
+            query = query[: self.max_query_length]
+            room = max_seq_length - len(query) - _SPECIAL_PIECES
+            if room < 1:
+                raise ValueError(
+                    f"question {question.id!r} leaves no room for its text: with its {len(query)} "
+                    f"pieces --max_seq_length has to be {len(query) + _SPECIAL_PIECES + 1} at "
+                    f"least (it is {max_seq_length}), or --max_query_length smaller"
+                )
+            paragraph = paragraphs[question.context]
+            answer = None  # its first and last piece
+            if training and paragraph.pieces and not question.is_impossible:
+                text, start = question.answers[0]
+                answer = paragraph.find(start, start + len(text) - 1)
+            offset = len(query) + 2
+            for first, last, is_max_context in cut(len(paragraph.pieces), room, self.doc_stride):
+                pairs.append((query, paragraph.pieces[first:last]))
+                windows.append(Window(number, paragraph, first, last, offset, is_max_context))
+                if answer and first <= answer[0] and answer[1] < last:
+                    labels.append((answer[0] - first + offset, answer[1] - first + offset, 0))
+                else:
+                    labels.append((0, 0, 1))
+        names = ("start_positions", "end_positions", "is_impossible")
+        columns = dict(zip(names, np.array(labels, np.int32).T)) if training else {}
+        return join(tokenizer, pairs, columns), windows
+
+    def create_model(self, config: AlbertConfig, recompute: bool) -> tf.keras.Model:
+        """See Task.create_model."""
+        if self.has_answerability_head:
+            return AlbertForAnswerableQuestionAnswering(config, recompute)
+        return AlbertForQuestionAnswering(config, recompute)
+
+    def description(self) -> dict:
+        """See Task.description."""
+        return {
+            "kind": "question_answering",
+            "may_be_impossible": self.may_be_impossible,
+            "has_answerability_head": self.has_answerability_head,
+            "doc_stride": self.doc_stride,
+            "max_query_length": self.max_query_length,
+            "max_answer_length": self.max_answer_length,
+            "null_threshold": self.null_threshold,
+        }
+
+    def losses(self, outputs: dict[str, tf.Tensor], batch: dict[str, tf.Tensor]) -> tf.Tensor:
+        """See Task.losses."""
+        ends = (batch["start_positions"], batch["end_positions"])
+        if self.has_answerability_head:
+            return losses.answerable_span_loss(outputs, *ends, batch["is_impossible"])
+        return losses.span_loss(outputs, *ends)
+
+    def score(
+        self, examples: list[Question], units: list[Window], outputs: Outputs
+    ) -> dict[str, float]:
+        """Returns squad_metrics.score_v1, or score_v2 at null_threshold, in per cent."""
+        answers = dict(self._answers(examples, units, outputs))
+        texts = {name: answer.text for name, answer in answers.items()}
+        if not self.may_be_impossible:
+            return score_v1(examples, texts)
+        null_odds = {name: answer.null_odds for name, answer in answers.items()}
+        figures = score_v2(examples, texts, null_odds, self.null_threshold)
+        return {**figures, "null_threshold": self.null_threshold}
+
+    def write_predictions(
+        self,
+        directory: str,
+        split: str,
+        examples: list[Question],
+        units: list[Window],
+        outputs: Outputs,
+    ) -> list[str]:
+        """Writes JSON objects by question id; the first is what SQuAD's scripts and site take.
+
+        SPLIT_predictions.json: the text, "" for no answer; SPLIT_nbest_predictions.json: a list of
+        texts, best first, with `score`, and `probability` among these; SPLIT_null_odds.json, of
+        SQuAD 2.0 only: what null_threshold is compared with.
+        """
+        answers = dict(self._answers(examples, units, outputs))
+        contents = {
+            "predictions": {
+                name: ""
+                if self.may_be_impossible and answer.null_odds > self.null_threshold
+                else answer.text
+                for name, answer in answers.items()
+            },
+            "nbest_predictions": {
+                name: _with_probabilities(answer) for name, answer in answers.items()
+            },
+        }
+        if self.may_be_impossible:
+            contents["null_odds"] = {name: answer.null_odds for name, answer in answers.items()}
+        paths = []
+        for kind, content in contents.items():
+            paths.append(os.path.join(directory, f"{split}_{kind}.json"))
+            text = json.dumps(content, ensure_ascii=False, indent=2) + "\n"
+            files.write_atomically(paths[-1], text)
+        return paths
+
+    def _answers(
+        self, examples: list[Question], units: list[Window], outputs: Outputs
+    ) -> Iterator[tuple[str, Answer]]:
+        """Yields the id of each question and its answer."""
+        of_question = collections.defaultdict(list)
+        for window, output in zip(units, outputs):
+            of_question[window.question].append((window, output))
+        decode = answer_by_beams if self.has_answerability_head else answer_by_spans
+        for number, question in enumerate(examples):
+            windows, their_outputs = zip(*of_question[number])
+            yield (
+                question.id,
+                decode(
+                    question.context,
+                    windows,
+                    their_outputs,
+                    self.max_answer_length,
+                    self.n_best_size,
+                ),
+            )
+
+
+def _with_probabilities(answer: Answer) -> list[dict[str, float | str]]:
+    if not answer.candidates:
+        return []
+    scores = np.array([score for _, score in answer.candidates])
+    return [
+        {"text": text, "probability": float(probability), "score": score}
+        for (text, score), probability in zip(answer.candidates, softmax(scores))
+    ]

@@ -1,0 +1,134 @@
+"""What pipelines.finetune asks of a task, and the pieces of its examples."""
+
+from __future__ import annotations
+
+import abc
+import array
+import dataclasses
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from albert_tf.config import AlbertConfig
+from albert_tf.tokenization import AlbertTokenizer
+
+Outputs = list[dict[str, np.ndarray]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Sequences:
+    """What the model reads: `[CLS] first [SEP]` or `[CLS] first [SEP] second [SEP]`, unpadded.
+
+    Attributes:
+      pieces: int32 [all pieces], one sequence after the other.
+      row_splits: int64 [sequences + 1]: sequence i is pieces[row_splits[i]:row_splits[i + 1]].
+      first_lengths: int32 [sequences]: its pieces of type 0, [CLS] and the first [SEP] among them.
+      labels: name -> array [sequences / sequences_per_example]; empty where answers are not known.
+      sequences_per_example: sequences that are scored together, such as the choices of a question.
+    """
+
+    pieces: np.ndarray
+    row_splits: np.ndarray
+    first_lengths: np.ndarray
+    labels: dict[str, np.ndarray]
+    sequences_per_example: int = 1
+
+    def __len__(self) -> int:
+        return (len(self.row_splits) - 1) // self.sequences_per_example
+
+
+def join(
+    tokenizer: AlbertTokenizer,
+    pairs: Iterable[tuple[Sequence[int], Sequence[int] | None]],
+    labels: dict[str, np.ndarray],
+    sequences_per_example: int = 1,
+) -> Sequences:
+    """Puts [CLS] and [SEP] around pieces that are already short enough.
+
+    Args:
+      pairs: pieces of the first text and of the second; None: there is no second. Taken one by
+        one, so that they need not all be in memory.
+    """
+    pieces = array.array("i")  # a list of numbers takes ten times the room
+    row_splits, first_lengths = [0], []
+    for first, second in pairs:
+        row = [tokenizer.cls_id, *first, tokenizer.sep_id]
+        first_lengths.append(len(row))
+        pieces.extend(row if second is None else [*row, *second, tokenizer.sep_id])
+        row_splits.append(len(pieces))
+    return Sequences(
+        pieces=np.array(pieces, np.int32),
+        row_splits=np.array(row_splits, np.int64),
+        first_lengths=np.array(first_lengths, np.int32),
+        labels=labels,
+        sequences_per_example=sequences_per_example,
+    )
+
+
+class Task(abc.ABC):
+    """A task with its files. Whoever makes one has checked its flags; `read` checks the files.
+
+    Attributes:
+      name: as of --task.
+      best_metric: which of the figures of `score` says which checkpoint is best; more is better.
+    """
+
+    name: str
+    best_metric: str
+
+    @abc.abstractmethod
+    def read(self, split: str) -> list | None:
+        """Returns the examples of a split, in the file's order; None if there are none.
+
+        Args:
+          split: "train", "dev" or one of `other_splits`.
+
+        Raises:
+          ValueError: what is wrong in which file and line.
+        """
+
+    @abc.abstractmethod
+    def other_splits(self) -> list[str]:
+        """Returns the splits whose answers are not known here, for predictions: ["test"]."""
+
+    @abc.abstractmethod
+    def encode(
+        self, examples: list, tokenizer: AlbertTokenizer, max_seq_length: int, training: bool
+    ) -> tuple[Sequences, list]:
+        """Returns sequences, and for each example of them what `score` needs to know of it.
+
+        Args:
+          training: without it nothing may be left out, and there need be no labels.
+        """
+
+    @abc.abstractmethod
+    def create_model(self, config: AlbertConfig, recompute: bool) -> tf.keras.Model:
+        """Returns the model: (inputs, dropout_seed) -> dict of outputs, each [examples, ...]."""
+
+    @abc.abstractmethod
+    def description(self) -> dict:
+        """Returns what an export of the model needs to know of the task, for task.json.
+
+        `kind` is classifier, regressor, multiple_choice or question_answering.
+        """
+
+    @abc.abstractmethod
+    def losses(self, outputs: dict[str, tf.Tensor], batch: dict[str, tf.Tensor]) -> tf.Tensor:
+        """Returns the loss of each example, float32 [b]; `batch` holds the labels by name."""
+
+    @abc.abstractmethod
+    def score(self, examples: list, units: list, outputs: Outputs) -> dict[str, float]:
+        """Returns the task's figures.
+
+        Args:
+          examples: as of `read`.
+          units: as of `encode`.
+          outputs: the model's, one dict for each unit, in order; arrays of [L, ...] may be padded.
+        """
+
+    @abc.abstractmethod
+    def write_predictions(
+        self, directory: str, split: str, examples: list, units: list, outputs: Outputs
+    ) -> list[str]:
+        """Writes what the model answers, in the task's own format; returns the files."""

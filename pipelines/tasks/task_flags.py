@@ -1,0 +1,153 @@
+"""The flags that name a task and its data."""
+
+from __future__ import annotations
+
+import os
+
+import tensorflow as tf
+from absl import flags
+
+from pipelines.tasks import glue
+from pipelines.tasks.classification import ClassificationTask, Columns
+from pipelines.tasks.multiple_choice import MultipleChoiceColumns, TableMultipleChoiceTask
+from pipelines.tasks.race import RaceTask
+from pipelines.tasks.squad import SquadTask
+from pipelines.tasks.task import Task
+
+_SQUAD_FILES = {
+    "squad_v1": {"train": "train-v1.1.json", "dev": "dev-v1.1.json"},
+    "squad_v2": {"train": "train-v2.0.json", "dev": "dev-v2.0.json"},
+}
+_OWN = ("classification", "regression", "multiple_choice")
+NAMES = (*glue.TASKS, *_SQUAD_FILES, "race", *_OWN)
+
+
+def define_task_flags() -> None:
+    """Defines the flags that create_task reads."""
+    flags.DEFINE_enum(
+        "task",
+        None,
+        NAMES,
+        f"GLUE, SQuAD and RACE come from --data_dir; {', '.join(_OWN)} are for sets of your own.",
+        required=True,
+    )
+    flags.DEFINE_string("data_dir", None, "Directory of the task's files as they are downloaded.")
+    for split in ("train", "dev", "test"):
+        flags.DEFINE_string(
+            f"{split}_file",
+            None,
+            "A set of your own: .tsv with a header, or .jsonl. SQuAD: JSON in place of "
+            f"--data_dir's.{' Answers are not asked for.' if split == 'test' else ''}",
+        )
+    flags.DEFINE_string(
+        "text_column", "text", "Column of the text; of multiple_choice, the text asked about."
+    )
+    flags.DEFINE_string("text_pair_column", None, "Column of a second text.")
+    flags.DEFINE_string("label_column", "label", "Column of the label, number or right option.")
+    flags.DEFINE_string("id_column", None, "Column of a name for the row; default its number.")
+    flags.DEFINE_string("question_column", None, "multiple_choice: column of the question.")
+    flags.DEFINE_string("options_column", "options", "multiple_choice: column of the options.")
+    flags.DEFINE_list("labels", None, "classification: all labels; default the training file's.")
+    flags.DEFINE_integer("max_qa_length", 128, "Multiple choice: pieces of question and option.", 1)
+    flags.DEFINE_integer("doc_stride", 128, "SQuAD: pieces from window to window.", 1)
+    flags.DEFINE_integer("max_query_length", 64, "SQuAD: most pieces of a question.", 1)
+    flags.DEFINE_integer("max_answer_length", 30, "SQuAD: most pieces of an answer.", 1)
+    flags.DEFINE_integer("n_best_size", 20, "SQuAD: answers in the n-best file.", 1)
+    flags.DEFINE_enum(
+        "squad_head",
+        "beams",
+        ["beams", "spans"],
+        "SQuAD 2.0: the reference's beams of starts and ends with a judgement whether there is an "
+        "answer, or BERT's spans.",
+    )
+    flags.DEFINE_float(
+        "null_threshold",
+        0.0,
+        "SQuAD 2.0: no answer where the null odds are above it; results.json says which would have "
+        "been best on dev.",
+    )
+
+
+def create_task(values: flags.FlagValues) -> Task:
+    """Returns the task that the flags name.
+
+    Raises:
+      ValueError: if they do not say where its data are.
+    """
+    name = values.task
+    given = {split: values[f"{split}_file"].value for split in ("train", "dev", "test")}
+    given = {split: path for split, path in given.items() if path}
+    for split, path in given.items():
+        if not tf.io.gfile.exists(path) or tf.io.gfile.isdir(path):
+            raise ValueError(f"--{split}_file: there is no file {path!r}")
+    if name in glue.TASKS or name == "race":
+        _require_data_dir(values)
+        if given:
+            raise ValueError(
+                f"--{next(iter(given))}_file is for sets of your own and SQuAD; --task={name} "
+                "reads --data_dir"
+            )
+    if name in glue.TASKS:
+        return glue.GlueTask(name, values.data_dir)
+    if name == "race":
+        return RaceTask(values.data_dir, values.max_qa_length)
+    if name in _SQUAD_FILES:
+        return SquadTask(
+            _squad_files(values, given),
+            may_be_impossible=name == "squad_v2",
+            has_answerability_head=name == "squad_v2" and values.squad_head == "beams",
+            doc_stride=values.doc_stride,
+            max_query_length=values.max_query_length,
+            max_answer_length=values.max_answer_length,
+            n_best_size=values.n_best_size,
+            null_threshold=values.null_threshold,
+        )
+    if "train" not in given:
+        raise ValueError(f"--task={name}: give --train_file, and --dev_file to choose the best by")
+    if name == "multiple_choice":
+        return TableMultipleChoiceTask(
+            name,
+            given,
+            MultipleChoiceColumns(
+                context=values.text_column,
+                options=values.options_column,
+                label=values.label_column,
+                question=values.question_column,
+                id=values.id_column,
+            ),
+            values.max_qa_length,
+        )
+    return ClassificationTask(
+        name,
+        given,
+        Columns(
+            text=values.text_column,
+            label=values.label_column,
+            text_pair=values.text_pair_column,
+            id=values.id_column,
+        ),
+        labels=values.labels,
+        is_regression=name == "regression",
+    )
+
+
+def _require_data_dir(values: flags.FlagValues) -> None:
+    if not values.data_dir:
+        raise ValueError(f"--task={values.task}: give --data_dir, the directory of its files")
+    if not tf.io.gfile.isdir(values.data_dir):
+        raise ValueError(f"--data_dir: there is no directory {values.data_dir!r}")
+
+
+def _squad_files(values: flags.FlagValues, given: dict[str, str]) -> dict[str, str]:
+    """Returns the files by split: those given, the others from --data_dir if they are there."""
+    if not values.data_dir and "train" in given:
+        return given
+    _require_data_dir(values)
+    official = {
+        split: os.path.join(values.data_dir, file)
+        for split, file in _SQUAD_FILES[values.task].items()
+    }
+    found = {split: path for split, path in official.items() if tf.io.gfile.exists(path)}
+    if "train" not in {**found, **given}:
+        raise ValueError(f"--data_dir: there is no {official['train']!r}; or give --train_file")
+    return {**found, **given}

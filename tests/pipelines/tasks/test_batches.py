@@ -1,0 +1,137 @@
+"""Order and padding of a task's batches; every example is asked exactly once."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from pipelines.tasks.batches import (
+    example_lengths,
+    make_batch,
+    make_prediction,
+    training_dataset,
+    training_order,
+)
+from pipelines.tasks.task import Sequences
+
+
+def make_sequences(examples, per_example=1, seed=0):
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(3, 90, examples * per_example)
+    row_splits = np.cumsum([0, *lengths])
+    return Sequences(
+        pieces=rng.integers(5, 1000, row_splits[-1]).astype(np.int32),
+        row_splits=row_splits,
+        first_lengths=np.array([rng.integers(2, length + 1) for length in lengths], np.int32),
+        labels={"label": np.arange(examples, dtype=np.int32) * 7},
+        sequences_per_example=per_example,
+    )
+
+
+@pytest.mark.parametrize("per_example", [1, 3])
+def test_a_batch_is_its_examples_padded(per_example):
+    sequences = make_sequences(6, per_example)
+    batch = make_batch(sequences, np.array([4, -1, 0, 5, 4]), 96)
+    assert batch["label"].tolist() == [28, 0, 0, 35, 28]
+    assert batch["weight"].tolist() == [1, 0, 1, 1, 1]
+    assert batch["example"].tolist() == [4, -1, 0, 5, 4]
+    assert batch["input_word_ids"].shape == (5 * per_example, 96)
+    for i, example in enumerate([4, 0, 0, 5, 4]):
+        for k in range(per_example):
+            row, out = example * per_example + k, i * per_example + k
+            pieces = sequences.pieces[slice(*sequences.row_splits[row : row + 2])]
+            n, first = len(pieces), sequences.first_lengths[row]
+            ids = batch["input_word_ids"][out]
+            assert ids[:n].tolist() == pieces.tolist() and not ids[n:].any()
+            assert batch["input_mask"][out].tolist() == [1] * n + [0] * (96 - n)
+            types = [0] * first + [1] * (n - first) + [0] * (96 - n)
+            assert batch["input_type_ids"][out].tolist() == types
+
+
+@pytest.mark.parametrize("by_length", [False, True])
+def test_an_epoch_takes_each_example_once(by_length):
+    lengths = np.random.default_rng(1).integers(3, 500, 80)
+    order = training_order(lengths, 5, seed=3, start_step=0, by_length=by_length)
+    batches = list(itertools.islice(order, 48))  # three epochs
+    for epoch in range(3):
+        taken = np.concatenate(batches[16 * epoch : 16 * epoch + 16])
+        assert sorted(taken) == list(range(80))
+    assert [b.tolist() for b in batches[:16]] != [b.tolist() for b in batches[16:32]]
+    padded = sum(5 * lengths[batch].max() for batch in batches) / (3 * lengths.sum())
+    assert (padded < 1.15) == by_length
+    # Short ones do not all come first.
+    longest = [lengths[batch].max() for batch in batches[:16]]
+    assert longest != sorted(longest)
+
+
+@pytest.mark.parametrize("by_length", [False, True])
+@pytest.mark.parametrize("start_step", [1, 16, 29])
+def test_order_goes_on_at_any_step(by_length, start_step):
+    lengths = np.random.default_rng(1).integers(3, 500, 83)
+    whole = training_order(lengths, 6, 3, 0, by_length)
+    expected = [b.tolist() for b in itertools.islice(whole, start_step, start_step + 20)]
+    rest = training_order(lengths, 6, 3, start_step, by_length)
+    assert [b.tolist() for b in itertools.islice(rest, 20)] == expected
+
+
+def test_hosts_and_replicas_divide_a_batch():
+    sequences = make_sequences(50)
+
+    def batches(replicas, hosts, host):
+        context = tf.distribute.InputContext(hosts, host, replicas)
+        return iter(training_dataset(sequences, 12, 5, 2, None, context))
+
+    whole = batches(1, 1, 0)
+    parts = [batches(4, 2, 0), batches(4, 2, 1)]
+    for _ in range(7):
+        expected = next(whole)
+        found = [next(part) for part in parts for _ in range(2)]
+        for name, value in expected.items():
+            np.testing.assert_array_equal(tf.concat([f[name] for f in found], 0), value)
+
+
+class Echo(tf.keras.Model):
+    """Answers with what it was asked: its sum of pieces, and them."""
+
+    def call(self, inputs, dropout_seed=None):
+        rows = tf.reshape(inputs["input_word_ids"], [tf.size(inputs["example"]), -1])
+        return {"sum": tf.reduce_sum(rows, axis=1), "pieces": inputs["input_word_ids"]}
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 6, 64])
+@pytest.mark.parametrize("fixed_length", [None, 96])
+def test_every_example_is_asked_once(batch_size, fixed_length):
+    sequences = make_sequences(23)
+    predict = make_prediction(
+        tf.distribute.get_strategy(), Echo(), sequences, batch_size, fixed_length
+    )
+    for _ in range(2):
+        outputs = predict()
+        assert len(outputs) == 23
+        for i, output in enumerate(outputs):
+            pieces = sequences.pieces[slice(*sequences.row_splits[i : i + 2])]
+            assert output["sum"] == pieces.sum()
+            assert output["pieces"][: len(pieces)].tolist() == pieces.tolist()
+    assert predict(lambda: True) is None
+
+
+def test_every_example_is_asked_once_by_replicas():
+    sequences = make_sequences(23, per_example=2)
+    devices = [device.name for device in tf.config.list_logical_devices("CPU")]
+    strategy = tf.distribute.MirroredStrategy(devices)
+    assert strategy.num_replicas_in_sync == 2
+    with strategy.scope():
+        model = Echo()
+    predict = make_prediction(strategy, model, sequences, 6, None)
+    sums = [output["sum"] for output in predict()]
+    rows = np.add.reduceat(sequences.pieces, sequences.row_splits[:-1])
+    assert sums == rows.reshape(23, 2).sum(axis=1).tolist()
+
+
+def test_lengths_are_of_the_longest_choice():
+    sequences = make_sequences(9, per_example=3)
+    rows = np.diff(sequences.row_splits)
+    assert example_lengths(sequences).tolist() == [max(rows[i : i + 3]) for i in range(0, 27, 3)]

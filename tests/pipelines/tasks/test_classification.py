@@ -1,0 +1,229 @@
+"""A user's own labels and numbers from TSV and JSON lines."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from albert_tf import program
+from albert_tf.config import AlbertConfig
+from albert_tf.tokenization import AlbertTokenizer
+from pipelines.tasks import classification
+from pipelines.tasks.classification import ClassificationTask, Columns, Example, truncate_pair
+
+COLUMNS = Columns(text="text", label="label")
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_vocabulary):
+    return AlbertTokenizer(str(tiny_vocabulary))
+
+
+def table(path, header, *rows):
+    path.write_text("".join("\t".join(row) + "\n" for row in (header, *rows)), encoding="utf-8")
+    return str(path)
+
+
+@pytest.fixture
+def train(tmp_path):
+    rows = [("the fox", "good", "a"), ("a dog", "bad", "b"), ("", "good", "c"), ("x", "odd", "d")]
+    return table(tmp_path / "train.tsv", ("text", "label", "name"), *rows)
+
+
+def task_of(train=None, dev=None, test=None, columns=COLUMNS, **arguments):
+    files = {"train": train, "dev": dev, "test": test}
+    files = {split: path for split, path in files.items() if path}
+    return ClassificationTask("own", files, columns, **arguments)
+
+
+def logits(*rows):
+    return [{"logits": np.array(row, np.float32)} for row in rows]
+
+
+def test_labels_are_those_of_the_training_file(train):
+    task = task_of(train)
+    assert task.labels == ("bad", "good", "odd")
+    assert task.read("train") == [
+        Example("0", "the fox", None, "good"),
+        Example("1", "a dog", None, "bad"),
+        Example("2", "", None, "good"),
+        Example("3", "x", None, "odd"),
+    ]
+    assert task.read("dev") is None
+    assert task.other_splits() == []
+
+
+def test_labels_may_be_given(train):
+    task = task_of(train, labels=["odd", "new", "good", "bad"])
+    sequences_of = task.encode(task.read("train"), FakeTokenizer(), 9, training=True)[0]
+    np.testing.assert_array_equal(sequences_of.labels["labels"], [2, 3, 2, 0])
+    with pytest.raises(ValueError, match=r"train\.tsv:3: unknown label 'bad' .*'odd', 'good'$"):
+        task_of(train, labels=["odd", "good"]).read("train")
+
+
+class FakeTokenizer:
+    """A piece for each letter."""
+
+    cls_id, sep_id = 901, 902
+
+    def encode_batch(self, texts):
+        return [[ord(letter) for letter in text] for text in texts]
+
+
+def test_pairs_names_and_other_columns(tmp_path):
+    header = ("id", "label", "b", "unused", "a")
+    path = table(tmp_path / "t.tsv", header, ("q7", "yes", "Two", "-", "One"))
+    columns = Columns(text="a", text_pair="b", label="label", id="id")
+    task = task_of(train=path, test=path, columns=columns, labels=["no", "yes"])
+    assert task.read("train") == [Example("q7", "One", "Two", "yes")]
+    assert task.read("test") == [Example("q7", "One", "Two", None)]  # its answers are not looked at
+    assert task.other_splits() == ["test"]
+
+
+def test_json_lines(tmp_path):
+    records = [{"text": "a\tb", "label": 10}, {"text": "c", "label": 9}, {"text": "d", "label": 10}]
+    path = tmp_path / "t.jsonl"
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    task = task_of(str(path))
+    assert task.labels == ("10", "9")  # names, sorted as such
+    assert [example.label for example in task.read("train")] == ["10", "9", "10"]
+    path.write_text('{"text": 5, "label": "x"}\n{"text": "", "label": "y"}\n')
+    with pytest.raises(ValueError, match=r"t\.jsonl:1: 'text' is 5, expected text"):
+        task_of(str(path)).read("train")
+
+
+def test_a_label_that_only_dev_has(train, tmp_path):
+    dev = table(tmp_path / "dev.tsv", ("label", "text"), ("bad", "a"), ("Good", "b"))
+    problem = r"dev\.tsv:3: unknown label 'Good' .*training file has 'bad', 'good', 'odd'$"
+    with pytest.raises(ValueError, match=problem) as error:
+        task_of(train, dev).read("dev")
+    assert program.is_user_error(error.value)
+
+
+@pytest.mark.parametrize(
+    ("rows", "arguments", "problem"),
+    [
+        ([("a", "x"), ("b", "x")], {}, r"every 'label' is 'x'; expected two labels"),
+        ([("a", "x"), ("b", " ")], {}, r":3: 'label' is \" \", expected a label"),
+        ([("a", "1.5"), ("b", "x")], {"is_regression": True}, r":3: 'label' is \"x\", .* a number"),
+        ([("a", "1.5"), ("b", "")], {"is_regression": True}, r":3: 'label' is \"\", .* a number"),
+    ],
+)
+def test_labels_that_are_none(tmp_path, rows, arguments, problem):
+    path = table(tmp_path / "t.tsv", ("text", "label"), *rows)
+    with pytest.raises(ValueError, match=problem) as error:
+        task_of(path, **arguments).read("train")
+    assert program.is_user_error(error.value)
+
+
+def test_labels_nobody_names(tmp_path):
+    test = table(tmp_path / "test.tsv", ("text",), ("a",))
+    with pytest.raises(ValueError, match="labels of own are not known: give the training file"):
+        task_of(test=test).create_model(AlbertConfig(vocab_size=5), False)
+
+
+@pytest.mark.parametrize("room", [5, 6])
+def test_pairs_are_truncated_one_piece_at_a_time(room):
+    for first_length, second_length in itertools.product(range(9), repeat=2):
+        first, second = list(range(first_length)), list(range(100, 100 + second_length))
+        expected = (first.copy(), second.copy())
+        while sum(map(len, expected)) > room:
+            expected[0 if len(expected[0]) > len(expected[1]) else 1].pop()
+        assert truncate_pair(first, second, room) == expected
+
+
+def test_sequences(tokenizer, monkeypatch):
+    monkeypatch.setattr(classification, "_BLOCK_EXAMPLES", 2)
+    texts = ["the quick fox", "", "birds sing " * 9]
+    task = task_of(labels=["x", "y"])
+    examples = [Example(str(i), text, None, "xyx"[i]) for i, text in enumerate(texts)]
+    sequences, units = task.encode(examples, tokenizer, 11, training=True)
+    cls_id, sep_id = tokenizer.cls_id, tokenizer.sep_id
+    pieces = [tokenizer.encode(text)[:9] for text in texts]
+    assert split(sequences) == [[cls_id, *ids, sep_id] for ids in pieces]
+    assert [len(row) for row in split(sequences)][1:] == [2, 11]
+    np.testing.assert_array_equal(sequences.first_lengths, [len(ids) + 2 for ids in pieces])
+    np.testing.assert_array_equal(sequences.labels["labels"], [0, 1, 0])
+    assert units == examples
+
+    pairs = [Example(str(i), a, b, None) for i, (a, b) in enumerate(zip(texts, texts[1:]))]
+    sequences, _ = task.encode([*pairs, pairs[0]], tokenizer, 15, training=False)
+    for row, first_length, example in zip(
+        split(sequences), sequences.first_lengths, [*pairs, pairs[0]]
+    ):
+        first, second = truncate_pair(
+            tokenizer.encode(example.text), tokenizer.encode(example.text_pair), 12
+        )
+        assert row == [cls_id, *first, sep_id, *second, sep_id]
+        assert first_length == len(first) + 2
+    assert sequences.labels == {}
+    assert len(sequences) == 3
+
+
+def split(sequences):
+    return [row.tolist() for row in np.split(sequences.pieces, sequences.row_splits[1:-1])]
+
+
+def test_figures_and_predictions_of_labels(train, tmp_path):
+    task = task_of(train, columns=Columns("text", "label", id="name"))
+    examples = task.read("train")  # good, bad, good, odd
+    outputs = logits([0, 2, 0], [3, 0, 0], [1, 0, 0], [0, 1, 5])
+    figures = task.score(examples, examples, outputs)
+    assert figures == pytest.approx({"accuracy": 3 / 4, "macro_f1": (2 / 3 + 2 / 3 + 1) / 3})
+    assert task.best_metric == "accuracy"
+    (path,) = task.write_predictions(str(tmp_path / "out"), "dev", examples, examples, outputs)
+    assert path == str(tmp_path / "out" / "dev_predictions.tsv")
+    lines = (tmp_path / "out" / "dev_predictions.tsv").read_text().splitlines()
+    header = "id label prediction probability_bad probability_good probability_odd"
+    assert lines[0].split("\t") == header.split()
+    assert lines[3].split("\t") == ["c", "good", "bad", "0.576117", "0.211942", "0.211942"]
+    unknown = [Example("q", "x", None, None)]
+    task.write_predictions(str(tmp_path / "out"), "test", unknown, unknown, logits([1, 2, 3]))
+    lines = (tmp_path / "out" / "test_predictions.tsv").read_text().splitlines()
+    assert [line.split("\t")[:2] for line in lines] == [["id", "prediction"], ["q", "odd"]]
+
+
+def test_numbers(tmp_path, tokenizer):
+    path = table(tmp_path / "t.tsv", ("text", "label"), ("a", "1.25"), ("b", "-3"), ("c", "2"))
+    task = task_of(path, is_regression=True)
+    examples = task.read("train")
+    assert [example.label for example in examples] == [1.25, -3.0, 2.0]
+    sequences, _ = task.encode(examples, tokenizer, 8, training=True)
+    assert sequences.labels["labels"].dtype == np.float32
+    outputs = logits([0.5], [0.25], [0.75])
+    figures = task.score(examples, examples, outputs)
+    assert figures["spearman"] == pytest.approx(1)
+    assert figures["pearson"] == pytest.approx(np.corrcoef([1.25, -3, 2], [0.5, 0.25, 0.75])[0, 1])
+    assert task.best_metric == "pearson"
+    task.write_predictions(str(tmp_path), "dev", examples, examples, outputs)
+    lines = (tmp_path / "dev_predictions.tsv").read_text().splitlines()
+    assert lines[1:3] == ["0\t1.25\t0.5", "1\t-3.0\t0.25"]
+
+
+@pytest.mark.parametrize(("is_regression", "num_labels"), [(False, 3), (True, 1)])
+def test_model_and_losses(train, is_regression, num_labels):
+    task = task_of(train, is_regression=is_regression)
+    config = AlbertConfig(
+        vocab_size=97,
+        embedding_size=8,
+        hidden_size=12,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=20,
+        max_position_embeddings=16,
+    )
+    ids = tf.ones([5, 7], tf.int32)
+    outputs = task.create_model(config, False)(
+        {"input_word_ids": ids, "input_mask": ids, "input_type_ids": ids}
+    )
+    assert outputs["logits"].shape == (5, num_labels)
+    if is_regression:
+        losses = task.losses({"logits": tf.constant([[1.0], [4.0]])}, {"labels": [3.0, 3.5]})
+        np.testing.assert_allclose(losses, [4, 0.25])
+    else:
+        losses = task.losses({"logits": tf.zeros([2, 3])}, {"labels": tf.constant([2, 0])})
+        np.testing.assert_allclose(losses, np.log([3, 3]), rtol=1e-6)

@@ -1,0 +1,176 @@
+"""Multiple choice: a user's own questions, what the model reads of them, and RACE."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from albert_tf import program
+from albert_tf.config import AlbertConfig
+from albert_tf.tokenization import AlbertTokenizer
+from pipelines.tasks import multiple_choice
+from pipelines.tasks.multiple_choice import (
+    MultipleChoiceColumns,
+    MultipleChoiceExample,
+    TableMultipleChoiceTask,
+    question_with_options,
+)
+
+COLUMNS = MultipleChoiceColumns(
+    context="passage", question="query", options="endings", label="gold", id="name"
+)
+RECORD = {
+    "name": "n1",
+    "passage": "Text.",
+    "query": "Why _?",
+    "endings": ["a", "b", "c"],
+    "gold": 2,
+}
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_vocabulary):
+    return AlbertTokenizer(str(tiny_vocabulary))
+
+
+def write(path, *records):
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return str(path)
+
+
+def logits(*rows):
+    return [{"logits": np.array(row, np.float32)} for row in rows]
+
+
+def test_reading(tmp_path):
+    spellings = [2, "2", "C", " c "]
+    train = write(tmp_path / "a.jsonl", *({**RECORD, "gold": gold} for gold in spellings))
+    unknown = {name: RECORD[name] for name in RECORD if name != "gold"}
+    test = write(tmp_path / "b.jsonl", {**unknown, "name": 7})
+    task = TableMultipleChoiceTask("own", {"train": train, "test": test}, COLUMNS)
+    expected = MultipleChoiceExample("n1", "Text.", "Why _?", ("a", "b", "c"), 2)
+    assert task.read("train") == [expected] * 4
+    assert task.read("dev") is None
+    assert task.other_splits() == ["test"]
+    (example,) = task.read("test")
+    assert (example.id, example.label) == ("7", None)
+    assert task.num_choices == 3
+    bare = MultipleChoiceColumns(context="passage", options="endings", label="gold")
+    example = TableMultipleChoiceTask("own", {"train": train}, bare).read("train")[3]
+    assert (example.id, example.question) == ("3", "")
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"endings": ["a", "b"]}, r":2: 2 'endings', expected 3 as in the other questions"),
+        ({"endings": "abc"}, r":2: 'endings' is no list"),
+        ({"endings": ["a", "b", 3]}, r":2: 'endings' is 3, expected text"),
+        ({"gold": 3}, r":2: 'gold' is '3', expected 0 to 2 or A to C"),
+        ({"gold": "D"}, r":2: 'gold' is 'D', expected 0 to 2 or A to C"),
+        ({"gold": -1}, r":2: 'gold' is '-1'"),
+        ({"gold": None}, r":2: 'gold' is 'None'"),
+        ({"gold": True}, r":2: 'gold' is 'True'"),
+        ({"passage": None}, r":2: 'passage' is null, expected text"),
+        ({"query": ["x"]}, r":2: 'query' is \[\"x\"\], expected text"),
+    ],
+)
+def test_faults(tmp_path, change, problem):
+    path = write(tmp_path / "a.jsonl", RECORD, {**RECORD, **change})
+    with pytest.raises(ValueError, match=problem) as error:
+        TableMultipleChoiceTask("own", {"dev": path}, COLUMNS).read("dev")
+    assert program.is_user_error(error.value)
+
+
+@pytest.mark.parametrize("count", [1, 27])
+def test_number_of_options(tmp_path, count):
+    path = write(tmp_path / "a.jsonl", {**RECORD, "endings": ["x"] * count})
+    with pytest.raises(ValueError, match=f":1: {count} 'endings', expected 2 to 26"):
+        TableMultipleChoiceTask("own", {"dev": path}, COLUMNS).read("dev")
+
+
+def test_options_fill_blanks_or_follow(tokenizer):
+    def answers(question, *options):
+        example = MultipleChoiceExample("x", "", question, options, 0)
+        return list(question_with_options(example, tokenizer))
+
+    assert answers("The  _  sings .", " Fox ", "") == ["the fox sings .", "the  sings ."]
+    assert answers("Who sings?", "The fox") == ["who sings? the fox"]
+    assert answers("\uff3f and _", "X") == ["x and x"]  # a full-width blank is one
+
+
+def test_sequences(tokenizer, monkeypatch):
+    monkeypatch.setattr(multiple_choice, "_BLOCK_EXAMPLES", 2)
+    task = TableMultipleChoiceTask("own", {}, COLUMNS, max_qa_length=7)
+    task.num_choices = 2
+    long, short = "seven small birds sing in old green trees " * 2, "a river"
+    examples = [
+        MultipleChoiceExample("0", long, "who sings?", (long, "fox"), 1),
+        MultipleChoiceExample("1", short, "_ runs", ("it", "dog"), 0),
+        MultipleChoiceExample("2", long, "", ("sea", "sky"), 1),
+    ]
+    sequences, units = task.encode(examples, tokenizer, 21, training=True)
+    assert units == examples
+    assert len(sequences) == 3
+    assert len(sequences.row_splits) == 7
+    np.testing.assert_array_equal(sequences.labels["labels"], [1, 0, 1])
+    rows = [row.tolist() for row in np.split(sequences.pieces, sequences.row_splits[1:-1])]
+    expected, first_lengths = [], []
+    for example in examples:
+        for answer in question_with_options(example, tokenizer):
+            answer = tokenizer.encode(answer)[-7:]
+            context = tokenizer.encode(example.context)[: 18 - len(answer)]
+            expected.append(
+                [tokenizer.cls_id, *context, tokenizer.sep_id, *answer, tokenizer.sep_id]
+            )
+            first_lengths.append(len(context) + 2)
+    assert rows == expected
+    np.testing.assert_array_equal(sequences.first_lengths, first_lengths)
+    assert max(map(len, rows)) == 21
+    # However short the sequence, it holds an answer's end.
+    rows = task.encode(examples[:1], tokenizer, 8, training=False)[0]
+    assert np.diff(rows.row_splits).tolist() == [8, 8]
+    assert rows.first_lengths.tolist() == [2, 2]
+
+
+def test_figures_and_predictions(tmp_path):
+    task = TableMultipleChoiceTask("own", {}, COLUMNS)
+    task.num_choices = 3
+    examples = [
+        MultipleChoiceExample(str(i), "", "", ("x", "y\ty", "z"), label, part)
+        for i, (label, part) in enumerate([(0, "p"), (1, "q"), (2, "p"), (1, "p")])
+    ]
+    outputs = logits([2, 1, 0], [0, 1, 0], [0, 0, 3], [1, 0, 0])
+    figures = task.score(examples, examples, outputs)
+    assert figures == pytest.approx({"accuracy": 3 / 4, "accuracy_p": 2 / 3, "accuracy_q": 1})
+    (path,) = task.write_predictions(str(tmp_path), "dev", examples, examples, outputs)
+    assert path == str(tmp_path / "dev_predictions.tsv")
+    lines = (tmp_path / "dev_predictions.tsv").read_text().splitlines()
+    lines = [line.split("\t") for line in lines]
+    header = "id label prediction probability_A probability_B probability_C option"
+    assert lines[0] == header.split()
+    assert lines[2] == ["1", "B", "B", "0.211942", "0.576117", "0.211942", "y y"]
+    assert lines[4][:3] == ["3", "B", "A"]
+
+
+def test_model_and_losses():
+    task = TableMultipleChoiceTask("own", {}, COLUMNS)
+    task.num_choices = 3
+    config = AlbertConfig(
+        vocab_size=97,
+        embedding_size=8,
+        hidden_size=12,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=20,
+        max_position_embeddings=16,
+    )
+    ids = tf.ones([6, 7], tf.int32)
+    inputs = {"input_word_ids": ids, "input_mask": ids, "input_type_ids": ids}
+    outputs = task.create_model(config, False)(inputs)
+    assert outputs["logits"].shape == (2, 3)
+    losses = task.losses({"logits": tf.zeros([2, 3])}, {"labels": tf.constant([2, 0])})
+    np.testing.assert_allclose(losses, np.log([3, 3]), rtol=1e-6)

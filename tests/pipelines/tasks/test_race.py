@@ -1,0 +1,158 @@
+"""RACE: its directory tree, its faults, and its features."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import numpy as np
+import pytest
+
+from albert_tf import program
+from albert_tf.tokenization import AlbertTokenizer
+from pipelines.tasks.multiple_choice import question_with_options
+from pipelines.tasks.race import RaceTask
+
+
+def passage(name, questions=2):
+    return {
+        "id": f"{name}.txt",
+        "article": f"Article {name}.",
+        "questions": [f"Question {i} _ ?" for i in range(questions)],
+        "options": [["w", "x", "y", "z"] for _ in range(questions)],
+        "answers": ["D", "B", "A"][:questions],
+    }
+
+
+def write(path, *passages):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(one) + "\n" for one in passages))
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """Files of their own in middle, one of all in high."""
+    for number, questions in ((10, 1), (9, 2), (100, 3)):
+        write(tmp_path / f"RACE/dev/middle/{number}.txt", passage(f"middle{number}", questions))
+    write(tmp_path / "RACE/dev/high/all.txt", passage("high7", 2), passage("high5", 1))
+    write(tmp_path / "RACE/dev/high/7.txt", passage("high7", 2))  # what all.txt was made of
+    return tmp_path
+
+
+def test_reading(tree):
+    for data_dir in (tree, tree / "RACE"):
+        task = RaceTask(str(data_dir))
+        examples = task.read("dev")
+        ids = [example.id.replace(".txt", "") for example in examples]
+        middle = ["middle9-0", "middle9-1", "middle10-0"]
+        middle += ["middle100-0", "middle100-1", "middle100-2"]
+        assert ids == [*middle, "high7-0", "high7-1", "high5-0"]
+        assert [example.part for example in examples] == ["middle"] * 6 + ["high"] * 3
+        assert [example.label for example in examples] == [3, 1, 3, 3, 1, 0, 3, 1, 3]
+        assert examples[1].question == "Question 1 _ ?"
+        assert examples[1].options == ("w", "x", "y", "z")
+        assert examples[1].context == "Article middle9."
+        assert task.read("train") is None
+        assert task.other_splits() == []
+
+
+def test_figures(tree):
+    task = RaceTask(str(tree))
+    examples = task.read("dev")
+    outputs = [{"logits": np.eye(4)[place]} for place in (3, 1, 3, 3, 0, 1, 3, 0, 0)]
+    figures = task.score(examples, examples, outputs)
+    assert figures == pytest.approx(
+        {"accuracy": 5 / 9, "accuracy_middle": 4 / 6, "accuracy_high": 1 / 3}
+    )
+
+
+def test_a_test_split_may_lack_answers(tree):
+    whole = passage("middle3")
+    unknown = {name: whole[name] for name in whole if name != "answers"}
+    write(tree / "RACE/test/middle/3.txt", unknown)
+    task = RaceTask(str(tree))
+    assert task.other_splits() == ["test"]
+    assert [example.label for example in task.read("test")] == [None, None]
+    write(tree / "RACE/test/middle/3.txt", whole)
+    assert [example.label for example in task.read("test")] == [3, 1]
+    write(tree / "RACE/dev/middle/9.txt", unknown)
+    with pytest.raises(ValueError, match=r"dev/middle/9\.txt:1: no field 'answers'; .* 'id', 'art"):
+        task.read("dev")
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"answers": ["D", "E"]}, r":2, question 1: its answer is 'E', expected A, B, C or D"),
+        ({"answers": ["D", None]}, r":2, question 1: its answer is 'None'"),
+        ({"answers": ["D"]}, r":2: questions, options, answers are not lists of one length"),
+        ({"answers": "DB"}, r":2: questions, options, answers are not lists"),
+        ({"options": [["w"] * 4, ["w"] * 3]}, r":2, question 1: 3 'options', expected 4"),
+        ({"options": [["w"] * 4, "wxyz"]}, r":2, question 1: 'options' is no list"),
+        ({"questions": ["a", 3]}, r":2, question 1: 'questions' is 3, expected text"),
+        ({"article": None}, r":2: 'article' is null, expected text"),
+        ({"id": 5}, r":2: 'id' is 5, expected text"),
+    ],
+)
+def test_faults(tmp_path, change, problem):
+    write(tmp_path / "train/high/all.txt", passage("high1"), {**passage("high2"), **change})
+    with pytest.raises(ValueError, match=r"train/high/all\.txt" + problem) as error:
+        RaceTask(str(tmp_path)).read("train")
+    assert program.is_user_error(error.value)
+
+
+def test_broken_json_and_empty_directories(tmp_path):
+    task = RaceTask(str(tmp_path))
+    with pytest.raises(ValueError, match="--data_dir: no directory train, dev or test in"):
+        task.read("train")
+    (tmp_path / "train").mkdir()
+    with pytest.raises(ValueError, match=r"no passages in .*expected middle/\*\.txt"):
+        task.read("train")
+    path = tmp_path / "train" / "middle" / "4.txt"
+    path.parent.mkdir()
+    path.write_text(json.dumps(passage("middle4"))[:-9])
+    with pytest.raises(ValueError, match=r"middle/4\.txt:1: not JSON"):
+        task.read("train")
+
+
+@pytest.mark.shared
+def test_published_counts(shared):
+    data = shared / "data" / "race"
+    files = RaceTask(str(data)).read("dev")
+    # The paper's own: 1,436 and 3,451 questions of 368 and 1,021 passages.
+    assert [sum(e.part == part for e in files) for part in ("middle", "high")] == [1436, 3451]
+    assert len({example.id.rsplit("-", 1)[0] for example in files}) == 368 + 1021
+    assert len(RaceTask(str(data)).read("train")) == 12459 - 1436 - 3451
+    assert RaceTask(str(data / "all_txt")).read("dev") == files
+
+
+@pytest.mark.shared
+def test_features_equal_the_references(shared):
+    (model,) = (shared / "data" / "albert_spiece_30k").glob("*.model")
+    tokenizer = AlbertTokenizer(str(model))
+    task = RaceTask(str(shared / "data" / "race"), max_qa_length=128)
+    examples = {}
+    for example in task.read("dev"):
+        examples.setdefault(example.id.rsplit("-", 1)[0], []).append(example)
+    path = shared / "data" / "golden_features" / "race_dev_512_128.jsonl.gz"
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        features = [json.loads(line) for line in file]
+    assert len(features) == 40
+    for feature in features:
+        first = tokenizer.preprocess(feature["example"]["endings"][0])
+        (example,) = (
+            one
+            for one in examples[feature["example_id"]]
+            if next(iter(questions_of(one, tokenizer))) == first
+        )
+        sequences, _ = task.encode([example], tokenizer, 512, training=False)
+        rows = np.split(sequences.pieces, sequences.row_splits[1:-1])
+        for i, row in enumerate(rows):
+            length = sum(feature["input_mask"][i])
+            assert row.tolist() == feature["input_ids"][i][:length]
+            assert sequences.first_lengths[i] == length - sum(feature["segment_ids"][i])
+        assert sequences.labels["labels"].tolist() == [feature["label_id"]]
+
+
+def questions_of(example, tokenizer):
+    return map(tokenizer.preprocess, question_with_options(example, tokenizer))

@@ -1,0 +1,144 @@
+"""Answers out of scores: against a search of all spans, and the rules for beams."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pipelines.tasks.squad_answers import answer_by_beams, answer_by_spans
+from pipelines.tasks.squad_windows import Paragraph, Window, cut
+
+
+def make_windows(num_pieces, room, doc_stride, offset):
+    """A text of words of two letters, each one piece, and windows of it."""
+    words = [chr(97 + i // 26) + chr(97 + i % 26) for i in range(num_pieces)]
+    places = np.arange(num_pieces, dtype=np.int32) * 3
+    paragraph = Paragraph(list(range(num_pieces)), np.maximum(places - 1, 0), places + 1)
+    windows = [
+        Window(0, paragraph, first, last, offset, best)
+        for first, last, best in cut(num_pieces, room, doc_stride)
+    ]
+    return " ".join(words), words, windows
+
+
+def all_spans(words, windows, outputs, max_answer_length):
+    """Scores of all valid spans, as text, by definition."""
+    found = {}
+    for window, output in zip(windows, outputs):
+        for first in range(window.first, window.last):
+            if not window.is_max_context[first - window.first]:
+                continue
+            for last in range(first, min(window.last, first + max_answer_length)):
+                start = output["start_logits"][window.offset + first - window.first]
+                end = output["end_logits"][window.offset + last - window.first]
+                found[" ".join(words[first : last + 1])] = float(start) + float(end)
+    return sorted(found.items(), key=lambda item: -item[1])
+
+
+@pytest.mark.parametrize("num_pieces, room, stride", [(53, 17, 6), (11, 17, 6), (1, 17, 6)])
+@pytest.mark.parametrize("max_answer_length, n_best_size", [(4, 7), (30, 13)])
+def test_the_best_of_all_spans(num_pieces, room, stride, max_answer_length, n_best_size):
+    rng = np.random.default_rng(num_pieces + n_best_size)
+    context, words, windows = make_windows(num_pieces, room, stride, offset=5)
+    outputs = [
+        {
+            # What lies outside of the text, and behind it, is never an answer, however good.
+            name: np.where(
+                (np.arange(29) >= 5) & (np.arange(29) < 5 + window.last - window.first),
+                rng.normal(size=29),
+                9.0,
+            ).astype(np.float32)
+            for name in ("start_logits", "end_logits")
+        }
+        for window in windows
+    ]
+    for number, output in enumerate(outputs):
+        output["start_logits"][0] = 2.5 - number
+    answer = answer_by_spans(context, windows, outputs, max_answer_length, n_best_size)
+    expected = all_spans(words, windows, outputs, max_answer_length)
+    assert answer.candidates == expected[:n_best_size]
+    assert answer.text == expected[0][0]
+    null = 2.5 - (len(windows) - 1) + 9.0
+    assert answer.null_odds == pytest.approx(null - expected[0][1])
+
+
+def test_texts_that_differ_in_a_space_are_one():
+    paragraph = Paragraph([7, 8, 9], np.array([0, 3, 4]), np.array([2, 3, 6]))
+    window = Window(0, paragraph, 0, 3, 2, np.ones(3, bool))
+    logits = {
+        "start_logits": np.array([0, 0, 1.0, 5.0, 4.0, 0], np.float32),
+        "end_logits": np.array([0, 0, 1.0, 6.0, 5.0, 0], np.float32),
+    }
+    answer = answer_by_spans("fox dog", [window], [logits], 30, 20)
+    # "▁" alone says nothing; "▁ dog" and "dog" are one text, with the better score.
+    assert answer.candidates == [("dog", 10.0), ("fox", 7.0), ("fox dog", 6.0)]
+
+
+def test_a_text_without_pieces_has_no_answer():
+    window = Window(
+        0, Paragraph([], np.zeros(0, int), np.zeros(0, int)), 0, 0, 3, np.zeros(0, bool)
+    )
+    logits = {name: np.ones(7, np.float32) for name in ("start_logits", "end_logits")}
+    answer = answer_by_spans("", [window], [logits], 30, 20)
+    assert answer.candidates == [] and answer.text == "" and answer.null_odds > 1e6
+
+
+def test_scores_that_are_no_numbers_give_no_answer():
+    context, _, windows = make_windows(9, 17, 6, offset=5)
+    logits = {name: np.full(29, np.nan, np.float32) for name in ("start_logits", "end_logits")}
+    assert answer_by_spans(context, windows, [logits], 4, 7).text == ""
+
+
+def beams(starts, ends, cls_logits):
+    """Outputs of (position, score) of starts and, of each, of its ends."""
+    return {
+        "start_top_index": np.array([p for p, _ in starts], np.int32),
+        "start_top_log_probs": np.array([s for _, s in starts], np.float32),
+        "end_top_index": np.array([p for row in ends for p, _ in row], np.int32),
+        "end_top_log_probs": np.array([s for row in ends for _, s in row], np.float32),
+        "cls_logits": np.float32(cls_logits),
+    }
+
+
+def test_beams():
+    context, words, [window] = make_windows(9, 17, 6, offset=5)
+    output = beams(
+        starts=[(7, -0.5), (0, -0.25), (13, -1.0)],
+        ends=[
+            [
+                (8, -0.25),
+                (6, -0.125),
+                (11, -0.5),
+                (14, -0.125),
+            ],  # before; too long; not of the text
+            [(9, -0.125), (0, -0.125), (5, -0.125), (13, -0.125)],  # start at [CLS]
+            [(13, -2.0), (14, -0.125), (12, -0.125), (0, 0.0)],
+        ],
+        cls_logits=1.5,
+    )
+    answer = answer_by_beams(context, [window], [output], max_answer_length=4, n_best_size=20)
+    assert answer.candidates == [(f"{words[2]} {words[3]}", -0.75), (words[8], -3.0)]
+    assert answer.null_odds == 1.5
+    longer = answer_by_beams(context, [window], [output], max_answer_length=5, n_best_size=2)
+    assert longer.candidates[1] == (" ".join(words[2:7]), -1.0)
+
+
+def test_beams_of_windows():
+    context, words, windows = make_windows(23, 17, 6, offset=5)
+    assert len(windows) == 2
+    # Word 6 is in both windows and has its maximum context in the first.
+    assert windows[0].is_max_context[6] and not windows[1].is_max_context[0]
+    outputs = [
+        beams([(5 + 6, -3.0)], [[(5 + 7, -1.0)]], cls_logits=0.5),
+        beams([(5 + 0, -1.0)], [[(5 + 1, -1.0)]], cls_logits=-0.25),
+    ]
+    answer = answer_by_beams(context, windows, outputs, 30, 20)
+    assert answer.candidates == [(f"{words[6]} {words[7]}", -4.0)]
+    assert answer.null_odds == -0.25
+
+
+def test_beams_without_a_valid_span():
+    context, _, windows = make_windows(9, 17, 6, offset=5)
+    output = beams([(3, 0.0)], [[(4, 0.0)]], cls_logits=-2.0)
+    answer = answer_by_beams(context, windows, [output], 30, 20)
+    assert answer.candidates == [] and answer.text == "" and answer.null_odds == -2.0

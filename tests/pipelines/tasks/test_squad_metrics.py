@@ -1,0 +1,144 @@
+"""SQuAD's figures: by the definition, and the official scripts' own on real predictions."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pipelines.tasks.squad_files import Question, read_questions
+from pipelines.tasks.squad_metrics import exact_match, f1, normalize_answer, score_v1, score_v2
+
+
+def asked(question_id, *answers):
+    return Question(question_id, "?", "", tuple((a, 0) for a in answers), not answers)
+
+
+@pytest.mark.parametrize(
+    "text, normalized",
+    [
+        ("The  Cat's, (tail)!", "cats tail"),
+        ("an apple a day, theatre", "apple day theatre"),
+        ("A-B", "ab"),  # punctuation goes before articles are looked for
+        ("a\u2019b “x”", "\u2019b “x”"),  # other punctuation than ASCII's divides words and stays
+        ("the", ""),
+        ("\tÜber\nalles ", "über alles"),
+    ],
+)
+def test_normalization(text, normalized):
+    assert normalize_answer(text) == normalized
+
+
+@pytest.mark.parametrize(
+    "prediction, truth, em, f",
+    [
+        ("the cat", "A cat!", 1, 1),
+        ("cat sat", "cat", 0, 2 / 3),
+        ("cat cat dog", "cat cat cat cat", 0, 2 * (2 / 3) * (2 / 4) / (2 / 3 + 2 / 4)),
+        ("dog", "cat", 0, 0),
+        ("", "cat", 0, 0),
+        ("the", "a", 1, 0),
+    ],
+)
+def test_of_one_answer(prediction, truth, em, f):
+    assert exact_match(prediction, truth) == em
+    assert f1(prediction, truth) == pytest.approx(f)
+
+
+def test_empty_answers_earn_what_the_version_says():
+    assert f1("the", "", empty_score=1.0) == 1.0
+    assert f1("", "") == 0.0
+    assert f1("cat", "", empty_score=1.0) == 0.0
+
+
+def test_v1_takes_the_best_answer_and_counts_the_missing():
+    questions = [asked("a", "dog", "cat"), asked("b", "cat sat"), asked("c", "x")]
+    figures = score_v1(questions, {"a": "cat", "b": "cat", "other": "x"})
+    assert figures["exact_match"] == pytest.approx(100 / 3)
+    assert figures["f1"] == pytest.approx(100 * (1 + 2 / 3) / 3)
+
+
+def test_v2_without_odds():
+    # The answer of "d" is nothing after normalisation: so is the right prediction.
+    questions = [asked("a", "cat"), asked("b"), asked("c"), asked("d", "the"), asked("e", "x")]
+    figures = score_v2(questions, {"a": "cat sat", "b": "", "c": "dog", "d": ""})
+    assert figures == pytest.approx(
+        {
+            "exact_match": 100 * 2 / 5,
+            "f1": 100 * (2 / 3 + 1 + 1) / 5,
+            "has_answer_exact_match": 100 / 3,
+            "has_answer_f1": 100 * (2 / 3 + 1) / 3,
+            "no_answer_exact_match": 50,
+            "no_answer_f1": 50,
+        }
+    )
+    assert not any("no_answer" in name for name in score_v2(questions[:1], {"a": "cat"}))
+
+
+def test_v2_forgets_answers_of_which_nothing_is_left():
+    question = asked("a", "the", "cat")
+    assert score_v2([question], {"a": ""})["exact_match"] == 0
+    assert score_v2([question], {"a": "a cat"})["exact_match"] == 100
+
+
+def test_v2_threshold():
+    questions = [asked("a", "cat"), asked("b", "dog"), asked("c"), asked("d")]
+    predictions = {"a": "cat", "b": "dog sat", "c": "x", "d": "x"}
+    odds = {"a": -3.0, "b": 2.0, "c": 1.0, "d": 5.0}
+    figures = score_v2(questions, predictions, odds, null_threshold=2.0)  # only d is not answered
+    assert figures["exact_match"] == 50
+    assert figures["f1"] == pytest.approx(100 * (1 + 2 / 3 + 0 + 1) / 4)
+    assert figures["best_exact_match"] == 75  # a is answered
+    assert figures["best_exact_match_threshold"] == -3.0
+    assert figures["best_f1"] == 75
+    assert figures["best_f1_threshold"] == -3.0
+    # The threshold keeps its promise.
+    again = score_v2(questions, predictions, odds, figures["best_f1_threshold"])
+    assert again["f1"] == figures["best_f1"]
+
+
+def test_v2_where_answering_nothing_is_best():
+    questions = [asked("a", "cat"), asked("b")]
+    predictions, odds = {"a": "dog", "b": "x"}, {"a": -4.0, "b": -7.0}
+    figures = score_v2(questions, predictions, odds)
+    assert figures["best_f1"] == 50
+    again = score_v2(questions, predictions, odds, figures["best_f1_threshold"])
+    assert again["f1"] == 50
+
+
+OFFICIAL = {
+    "exact": "exact_match",
+    "f1": "f1",
+    "HasAns_exact": "has_answer_exact_match",
+    "HasAns_f1": "has_answer_f1",
+    "NoAns_exact": "no_answer_exact_match",
+    "NoAns_f1": "no_answer_f1",
+    "best_exact": "best_exact_match",
+    "best_exact_thresh": "best_exact_match_threshold",
+    "best_f1": "best_f1",
+    "best_f1_thresh": "best_f1_threshold",
+}
+
+
+@pytest.mark.shared
+def test_the_official_scripts_figures_to_the_last_digit(shared):
+    squad = shared / "data/squad"
+
+    def read(path):
+        return json.loads((squad / path).read_text(encoding="utf-8"))
+
+    expected = read("expected_scores.json")
+    questions = read_questions(str(squad / "v1.1/dev-v1.1.json"))
+    for name, figures in expected["v1.1"].items():
+        assert score_v1(questions, read(f"v1.1/predictions/{name}")) == figures, name
+
+    questions = read_questions(str(squad / "v2.0/dev-v2.0.reconstructed.json"))
+    assert sum(bool(q.answers) for q in questions) == 5928
+    odds = read("v2.0/na_prob/bert_single.synthetic_na_prob.json")
+    for name, figures in expected["v2.0"].items():
+        predictions = read(f"v2.0/predictions/{name.split()[0]}")
+        threshold = float(name.split()[-1]) if name.endswith("0.4") else 1.0
+        found = score_v2(questions, predictions, odds if "na_prob" in name else None, threshold)
+        figures = {OFFICIAL[key]: value for key, value in figures.items() if "total" not in key}
+        assert found == figures, name
+    assert len(expected["v1.1"]) + len(expected["v2.0"]) == 12

@@ -1,0 +1,184 @@
+"""Tables: rows come out as they stand, and every fault names file and line."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from albert_tf import program
+from pipelines.tasks.tables import (
+    as_label,
+    as_number,
+    as_text,
+    read_json_lines,
+    read_table,
+    write_table,
+)
+
+
+def write(directory, name, content):
+    path = directory / name
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return str(path)
+
+
+def rows(path, columns, **arguments):
+    return [(number, tuple(row.values())) for number, row in read_table(path, columns, **arguments)]
+
+
+def test_tsv_is_read_by_name_without_quoting(tmp_path):
+    content = (
+        "\ufefflabel\tb\textra\ta\r\n"
+        'x\t"one\t\t two "" \u2028 more\r\n'
+        "\r\n"
+        "y\t\tz\tback\\slash\r\n"
+        'x\t"\t"\tlast'
+    )
+    path = write(tmp_path, "t.tsv", content)
+    assert rows(path, ["a", "label", "b"]) == [
+        (2, (' two "" \u2028 more', "x", '"one')),
+        (4, ("back\\slash", "y", "")),
+        (5, ("last", "x", '"')),
+    ]
+
+
+def test_a_header_may_be_given(tmp_path):
+    path = write(tmp_path, "t.txt", "one\ttwo\nthree\tfour\n")
+    assert rows(path, ["b"], header=("a", "b")) == [(1, ("two",)), (2, ("four",))]
+
+
+def test_a_blank_line_is_an_empty_text_where_there_is_one_column(tmp_path):
+    path = write(tmp_path, "t.tsv", "text\none\n\ntwo\n")
+    assert rows(path, ["text"]) == [(2, ("one",)), (3, ("",)), (4, ("two",))]
+
+
+def test_lines_longer_than_a_block_are_whole(tmp_path):
+    text = "word " * 300_001  # 1.5 MB: the reader of lines hands it out in parts
+    path = write(tmp_path, "t.tsv", f"a\tb\n{text}\tx\nshort\ty\n")
+    assert rows(path, ["a", "b"]) == [(2, (text, "x")), (3, ("short", "y"))]
+
+
+def test_broken_rows_are_left_out_and_counted_where_asked(tmp_path, capsys):
+    path = write(tmp_path, "t.tsv", "a\tb\n1\t2\n3\n4\t5\t6\n7\t8\n")
+    assert rows(path, ["b"], leave_out_broken_rows=True) == [(2, ("2",)), (5, ("8",))]
+    assert "2 rows" in capsys.readouterr().out
+
+
+def test_json_lines(tmp_path):
+    records = [{"b": [1, "two"], "a": "x\ty\u2028"}, {"a": "\ud800z", "b": None}]
+    path = write(tmp_path, "t.jsonl", "\n".join(map(json.dumps, records)) + "\n \n")
+    found = rows(path, ["a", "b"])
+    assert found == [(1, ("x\ty\u2028", [1, "two"])), (2, ("\ud800z", None))]
+    assert as_text(found[1][1][0], "a", "here") == "\ufffdz"  # half a character is no text
+
+
+FAULTS = [
+    ("t.csv", "a,b\n1,2\n", r"t\.csv: expected a name that ends in \.tsv, \.txt .*\.jsonl, \.json"),
+    ("t.tsv", "", r":1: no column 'a'"),
+    ("t.tsv", "a\tb\n", r"t\.tsv: no rows"),
+    ("t.jsonl", "\n\n", r"t\.jsonl: no rows"),
+    ("t.tsv", "x\ty\n1\t2\n", r":1: no column 'a'; .* found 'x', 'y'$"),
+    ("t.tsv", "a\tb\ta\n1\t2\t3\n", r":1: several columns 'a'"),
+    ("t.tsv", "a\tb\n1\t2\n\n3\n", r":4: 1 columns, expected 2: 'a', 'b'$"),
+    ("t.tsv", "a\tb\n1\t2\t\n", r":2: 3 columns, expected 2"),
+    ("t.tsv", b"a\tb\n1\t2\n3\t\xe9t\xe9\n", r":3: byte 0xE9 is not UTF-8"),
+    ("t.tsv", "a\tb\n1\t2\n".encode("utf-16"), "this is UTF-16 text"),
+    ("t.jsonl", '{"a": 1, "b": 2}\n{"a": 1\n', r":2: not JSON \(Expecting ',' delimiter\)"),
+    ("t.jsonl", "[" * 100_000, r":1: not JSON"),
+    ("t.jsonl", '[{"a": 1}]\n', r":1: not a JSON object; expected one object a line"),
+    ("t.jsonl", '{"a": 1, "b": 2}\n{"a": 1, "c": 3}', r":2: no field 'b'; the object has 'a', 'c'"),
+    ("t.jsonl", b'{"a": "\xff", "b": 2}', r":1: byte 0xFF is not UTF-8"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "problem"), FAULTS)
+def test_faults_are_one_line_for_the_user(tmp_path, name, content, problem):
+    with pytest.raises(ValueError, match=problem) as error:
+        rows(write(tmp_path, name, content), ["a", "b"])
+    assert program.is_user_error(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("convert", "value", "result"),
+    [
+        (as_text, "", ""),
+        (as_text, 5, None),
+        (as_text, None, None),
+        (as_label, " yes ", "yes"),
+        (as_label, 3, "3"),
+        (as_label, True, "True"),
+        (as_label, " ", None),
+        (as_label, None, None),
+        (as_label, 2.5, None),
+        (as_label, ["a"], None),
+        (as_number, " 2.5", 2.5),
+        (as_number, -3, -3.0),
+        (as_number, "two", None),
+        (as_number, "", None),
+        (as_number, "nan", None),
+        (as_number, "inf", None),
+        (as_number, True, None),
+        (as_number, None, None),
+        (as_number, 10**400, None),
+    ],
+)
+def test_values(convert, value, result):
+    if result is not None:
+        assert convert(value, "c", "f:7") == result
+        return
+    with pytest.raises(
+        ValueError, match=r"^f:7: 'c' is .*, expected (text|a label|a number)$"
+    ) as e:
+        convert(value, "c", "f:7")
+    assert program.is_user_error(e.value)
+
+
+def test_what_is_written_is_read_again(tmp_path):
+    path = str(tmp_path / "new" / "t.tsv")
+    write_table(path, {"id": ["x\ty", "z"], "number": [1.5, 2]})
+    assert rows(path, ["number", "id"]) == [(2, ("1.5", "x y")), (3, ("2", "z"))]
+
+
+# What is wrong with each as a table of sentence1, sentence2 and label; a number: its rows.
+NASTY = {
+    "csv_quotes.tsv": r":5: 2 columns, expected 4: 'index', 'sentence1', 'sentence2', 'label'",
+    "crlf_bom.tsv": 2,
+    "squad_nasty.json": r":1: no field 'sentence1'; the object has 'version', 'data'",
+    "squad_truncated.json": r":1: not JSON",
+}
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("name", NASTY)
+def test_nasty_files(shared, name):
+    path, columns = str(shared / "data" / "nasty" / name), ["sentence1", "sentence2", "label"]
+    if isinstance(NASTY[name], int):
+        assert rows(path, columns) == [
+            (2, ("a b", "c d", "entailment")),
+            (3, ("e", "f", "not_entailment")),
+        ]
+        return
+    with pytest.raises(ValueError, match=NASTY[name]):
+        rows(path, columns)
+
+
+@pytest.mark.shared
+def test_nasty_text_is_no_table(shared):
+    """Each .txt file says in one short line that it is none."""
+    paths = sorted((shared / "data" / "nasty").glob("*.txt"))
+    problems = []
+    for path in paths:
+        if path.is_dir():
+            continue
+        for read in (lambda p: rows(p, ["sentence1"]), lambda p: list(read_json_lines(p))):
+            try:
+                read(str(path))
+            except ValueError as error:
+                assert program.is_user_error(error)
+                assert "\n" not in str(error)
+                assert len(str(error)) < 700
+                problems.append(re.sub(r".*\.txt:?[\d:]*", "", str(error))[:9])
+    assert len(problems) == 2 * 34 - 2  # as JSON an empty file has no rows, and so have blank lines

@@ -1,0 +1,345 @@
+"""Fine-tuning: it learns, goes on, repeats itself, and says what it cannot use."""
+
+from __future__ import annotations
+
+import csv
+import json
+import random
+import shutil
+import signal
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from albert_tf.checkpoints import model_directory
+from albert_tf.config import AlbertConfig
+from albert_tf.models import AlbertForPreTraining
+from albert_tf.tokenization import AlbertTokenizer
+from pipelines import finetune as finetune_lib
+from pipelines.tasks.classification import ClassificationTask, Columns
+from pipelines.tasks.seed_run import FinetuneSettings
+from pipelines.training.train_loop import Schedule
+from tests.conftest import WORDS
+from tests.jobs import run, start, weights
+
+TRAIN, DEV, TEST = 90, 33, 7
+
+
+def make_rows(number, seed):
+    """Two texts and whether they are about the river."""
+    rng = random.Random(seed)
+    rows = []
+    for i in range(number):
+        label = rng.choice(["river", "other"])
+        texts = [" ".join(rng.choices(WORDS, k=rng.randint(1, 14))) for _ in range(2)]
+        texts = [text.replace("river", "sea").replace("some", "sea") for text in texts]
+        if label == "river":
+            side = rng.randrange(2)
+            texts[side] = f"{texts[side]} river river some river"
+        rows.append((f"id{i}", *texts, label))
+    return rows
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("table")
+    for seed, (split, number) in enumerate({"train": TRAIN, "dev": DEV, "test": TEST}.items()):
+        lines = [
+            "\t".join(row)
+            for row in [("name", "first", "second", "label"), *make_rows(number, seed)]
+        ]
+        (directory / f"{split}.tsv").write_text("\n".join(lines) + "\n")
+    return directory
+
+
+@pytest.fixture(scope="module")
+def pretrained(tmp_path_factory, tiny_vocabulary):
+    """A model directory with weights drawn at random."""
+    directory = tmp_path_factory.mktemp("pretrained")
+    tokenizer = AlbertTokenizer(str(tiny_vocabulary))
+    config = AlbertConfig(
+        vocab_size=tokenizer.vocab_size,
+        embedding_size=20,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=56,
+        max_position_embeddings=64,
+        initializer_range=0.15,
+    )
+    tf.keras.utils.set_random_seed(5)
+    model = AlbertForPreTraining(config)
+    model.create_variables()
+    model_directory.save_for_pretraining(model, str(directory))
+    tokenizer.save(str(directory))
+    return directory
+
+
+def finetune(table, pretrained, output_dir, seeds=(1,), splits=("train", "dev"), **changes):
+    settings = {
+        "max_seq_length": 48,
+        "global_batch_size": 12,
+        "num_train_steps": 60,
+        "num_warmup_steps": 6,
+        "learning_rate": 5e-3,
+    }
+    arguments = {
+        "hidden_dropout_prob": 0.1,
+        "strategy": tf.distribute.OneDeviceStrategy("/cpu:0"),
+        "schedule": Schedule(steps_per_loop=10, save_checkpoint_steps=20, eval_steps=20),
+    }
+    arguments.update({name: changes.pop(name) for name in list(changes) if name in arguments})
+    settings.update(changes)
+    files = {split: str(table / f"{split}.tsv") for split in splits}
+    columns = Columns(text="first", text_pair="second", label="label", id="name")
+    return finetune_lib.finetune(
+        task=ClassificationTask("classification", files, columns),
+        output_dir=str(output_dir),
+        random_seeds=seeds,
+        init_checkpoint=str(pretrained),
+        settings=FinetuneSettings(**settings),
+        **arguments,
+    )
+
+
+def read_tsv(path):
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+
+
+@pytest.fixture(scope="module")
+def two_seeds(tmp_path_factory, table, pretrained):
+    output_dir = tmp_path_factory.mktemp("runs") / "two"
+    return output_dir, finetune(table, pretrained, output_dir, seeds=(1, 2))
+
+
+def test_learns_and_says_so(two_seeds):
+    output_dir, results = two_seeds
+    assert json.loads((output_dir / "results.json").read_text()) == results
+    accuracies = [results["seeds"][seed]["accuracy"] for seed in ("1", "2")]
+    assert min(accuracies) > 0.85, "a single word decides"
+    assert results["median"]["accuracy"] == pytest.approx(np.mean(accuracies))
+    assert results["lowest"]["accuracy"] == min(accuracies)
+    for seed, accuracy in zip((1, 2), accuracies):
+        rows = read_tsv(output_dir / f"seed_{seed}/predictions/dev_predictions.tsv")
+        assert [row["id"] for row in rows] == [f"id{i}" for i in range(DEV)]
+        hits = [row["label"] == row["prediction"] for row in rows]
+        assert np.mean(hits) == pytest.approx(accuracy)
+
+
+def test_an_export_knows_the_task(two_seeds):
+    output_dir, _ = two_seeds
+    assert json.loads((output_dir / "seed_2/task.json").read_text()) == {
+        "task": "classification",
+        "kind": "classifier",
+        "has_pairs": True,
+        "labels": ["other", "river"],
+        "max_seq_length": 48,
+    }
+
+
+def test_the_best_weights_are_those_of_the_best_score(two_seeds):
+    output_dir, results = two_seeds
+    for seed in ("1", "2"):
+        lines = (output_dir / f"seed_{seed}/metrics.jsonl").read_text().splitlines()
+        scores = {
+            entry["step"]: entry["dev_accuracy"]
+            for entry in map(json.loads, lines)
+            if "dev_accuracy" in entry
+        }
+        assert list(scores) == [20, 40, 60]
+        best = max(scores.values())
+        assert results["seeds"][seed]["accuracy"] == best
+        _, path = model_directory.find_checkpoint(str(output_dir / f"seed_{seed}/best"))
+        assert scores[int(path.rsplit("-", 1)[1])] == best
+
+
+def test_a_seed_decides_everything(two_seeds, table, pretrained, tmp_path):
+    output_dir, results = two_seeds
+    again = finetune(table, pretrained, tmp_path / "again", seeds=(2,))
+    assert again["seeds"]["2"] == results["seeds"]["2"]
+    ours, theirs = weights(tmp_path / "again/seed_2"), weights(output_dir / "seed_2")
+    other = weights(output_dir / "seed_1")
+    assert ours.keys() == theirs.keys()
+    for name, value in ours.items():
+        np.testing.assert_array_equal(value, theirs[name])
+    assert any(not np.array_equal(value, other[name]) for name, value in ours.items())
+
+
+def test_a_finished_run_only_predicts(two_seeds, table, pretrained):
+    output_dir, results = two_seeds
+    checkpoints = sorted((output_dir / "seed_1/checkpoints").iterdir())
+    written = [path.stat().st_mtime_ns for path in checkpoints]
+    again = finetune(table, pretrained, output_dir, (1, 2), ("train", "dev", "test"))
+    assert again["seeds"] == results["seeds"]
+    assert [path.stat().st_mtime_ns for path in checkpoints] == written
+    rows = read_tsv(output_dir / "seed_2/predictions/test_predictions.tsv")
+    truth = [row[-1] for row in make_rows(TEST, 2)]
+    assert "label" not in rows[0] and len(rows) == TEST
+    assert np.mean([row["prediction"] == label for row, label in zip(rows, truth)]) > 0.7
+
+
+def test_it_begins_with_the_pretrained_encoder(table, pretrained, tmp_path):
+    finetune(table, pretrained, tmp_path, learning_rate=0.0, num_train_steps=10, num_warmup_steps=0)
+    _, checkpoint = model_directory.find_checkpoint(str(pretrained))
+    theirs, ours = tf.train.load_checkpoint(checkpoint), weights(tmp_path / "seed_1")
+    name = "model/encoder/pooler/kernel/.ATTRIBUTES/VARIABLE_VALUE"
+    np.testing.assert_array_equal(ours[name], theirs.get_tensor(name))
+
+
+def losses(output_dir):
+    lines = (output_dir / "seed_1/metrics.jsonl").read_text().splitlines()
+    return [entry["loss"] for entry in map(json.loads, lines) if "loss" in entry]
+
+
+def test_replicas_and_micro_batches_change_nothing(table, pretrained, tmp_path):
+    devices = [device.name for device in tf.config.list_logical_devices("CPU")]
+    common = {"hidden_dropout_prob": 0.0, "num_train_steps": 20, "learning_rate": 1e-3}
+    found = {}
+    for name, changes in {
+        "one": {},
+        "micro-batches": {"gradient_accumulation_steps": 3},
+        "mirrored": {"strategy": tf.distribute.MirroredStrategy(devices)},
+        "recompute": {"recompute": True},
+    }.items():
+        # The head's dropout has other draws in other replicas.
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("albert_tf.heads.dropout", lambda x, rate, seed: x)
+            results = finetune(table, pretrained, tmp_path / name, **common, **changes)
+        found[name] = losses(tmp_path / name), results["median"]
+    expected, figures = found.pop("one")
+    assert len(expected) == 2
+    for name, (values, theirs) in found.items():
+        np.testing.assert_allclose(values, expected, rtol=1e-4, err_msg=name)
+        assert theirs == figures
+
+
+def test_without_a_dev_set_the_last_weights_are_taken(table, pretrained, tmp_path):
+    schedule = Schedule(steps_per_loop=10, save_checkpoint_steps=20)
+    results = finetune(
+        table, pretrained, tmp_path, splits=("train", "test"), schedule=schedule, num_train_steps=20
+    )
+    assert results["median"] == {}
+    assert (tmp_path / "seed_1/predictions/test_predictions.tsv").exists()
+    assert not (tmp_path / "seed_1/best").exists()
+
+
+def test_another_run_in_the_directory(two_seeds, table, pretrained):
+    output_dir, _ = two_seeds
+    with pytest.raises(ValueError, match=r"holds another run.*learning_rate 0\.005 there"):
+        finetune(table, pretrained, output_dir, learning_rate=1e-3)
+    other = table.parent / "other"
+    shutil.copytree(table, other, dirs_exist_ok=True)
+    (other / "train.tsv").write_text((table / "train.tsv").read_text() + "x\ta\tb\triver\n")
+    with pytest.raises(ValueError, match=r"holds another run.*train '"):
+        finetune(other, pretrained, output_dir)
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"global_batch_size": 10, "gradient_accumulation_steps": 3}, "does not divide"),
+        ({"max_seq_length": 65}, "position table .64 rows"),
+        ({"num_warmup_steps": 61}, "beyond --num_train_steps=60"),
+        ({"splits": ("train",)}, "no dev set"),
+        ({"splits": ("dev",)}, "labels of classification are not known|no training examples"),
+    ],
+)
+def test_what_does_not_fit(table, pretrained, tmp_path, changes, message):
+    with pytest.raises(ValueError, match=message):
+        finetune(table, pretrained, tmp_path / "out", **changes)
+    assert not (tmp_path / "out").exists()
+
+
+COMMAND = (
+    "--task=classification",
+    "--text_column=first",
+    "--text_pair_column=second",
+    "--id_column=name",
+    "--max_seq_length=48",
+    "--global_batch_size=12",
+    "--num_train_steps=60",
+    "--num_warmup_steps=6",
+    "--learning_rate=5e-3",
+    "--hidden_dropout_prob=0.1",
+    "--steps_per_loop=10",
+    "--save_checkpoint_steps=20",
+    "--eval_steps=20",
+)
+
+
+@pytest.mark.slow
+def test_killed_between_and_within_seeds(two_seeds, table, pretrained, tmp_path):
+    """Whenever it is killed, the same command ends in the same weights and figures."""
+    output_dir, results = two_seeds
+    flags = [
+        *COMMAND,
+        f"--train_file={table}/train.tsv",
+        f"--dev_file={table}/dev.tsv",
+        f"--init_checkpoint={pretrained}",
+        f"--output_dir={tmp_path}",
+        "--random_seeds=1,2",
+    ]
+    for awaited in (
+        "seed_1/checkpoints/ckpt-20.index",
+        "seed_1/results.json",
+        "seed_2/checkpoints/ckpt-40.index",
+    ):
+        process = start("pipelines.finetune", *flags)
+        until = time.monotonic() + 200
+        while not (tmp_path / awaited).exists() and time.monotonic() < until:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        assert (tmp_path / awaited).exists() and not (tmp_path / "results.json").exists()
+    run("pipelines.finetune", *flags)
+    assert json.loads((tmp_path / "results.json").read_text())["seeds"] == results["seeds"]
+    for seed in (1, 2):
+        ours = weights(tmp_path / f"seed_{seed}")
+        theirs = weights(output_dir / f"seed_{seed}")
+        for name, value in ours.items():
+            np.testing.assert_array_equal(value, theirs[name], err_msg=name)
+
+
+OWN = ("--task=classification", "--train_file={train}", "--init_checkpoint={model}")
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        (["--task=rte"], "give --data_dir"),
+        (["--task=rte", "--data_dir=/nowhere"], "--data_dir: there is no directory '/nowhere'"),
+        (["--task=classification"], "give --train_file"),
+        (["--task=classification", "--train_file=/none.tsv"], "there is no file '/none.tsv'"),
+        (["--task=classification", "--train_file={train}"], "give --init_checkpoint"),
+        (["--task=rte", "--data_dir=.", "--dev_file={train}"], "is for sets of your own"),
+        (["--task=squad_v2", "--data_dir=."], "there is no './train-v2.0.json'"),
+        (
+            [
+                "--task=classification",
+                "--train_file={train}",
+                "--init_checkpoint={model}",
+                "--albert_config=albert_base",
+            ],
+            "--albert_config is the checkpoint's own",
+        ),
+        (["--task=race", "--data_dir=.", "--random_seeds=1,x"], "expected whole numbers"),
+        (
+            [
+                "--task=classification",
+                "--train_file={train}",
+                "--init_checkpoint={model}",
+                "--text_column=body",
+            ],
+            "train.tsv",
+        ),
+    ],
+)
+def test_one_line_for_wrong_flags(flags, message, table, pretrained, tmp_path):
+    flags = [flag.format(train=table / "train.tsv", model=pretrained) for flag in flags]
+    _, err = run("pipelines.finetune", *flags, f"--output_dir={tmp_path}/out", exit_code=2)
+    lines = [line for line in err.strip().splitlines() if "absl::InitializeLog" not in line]
+    assert len(lines) == 1 and message in lines[0], err
+    assert not (tmp_path / "out").exists()
