@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 import os
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -105,22 +106,7 @@ def run_seed(
     # TPUs and XLA want every batch alike.
     is_static = settings.jit_compile or isinstance(strategy, tf.distribute.TPUStrategy)
     fixed_length = settings.max_seq_length if is_static else None
-    train_step = make_train_step(
-        forward=model,
-        model=model,
-        optimizer=optimizer,
-        weights_fn=lambda batch: {"task": tf.reduce_sum(batch["weight"])},
-        sums_fn=lambda outputs, batch: {
-            "task": {
-                "loss": tf.reduce_sum(task.losses(outputs, batch) * batch["weight"]),
-                "weight": tf.reduce_sum(batch["weight"]),
-            }
-        },
-        loss_fn=lambda sums, denominators: sums["task"]["loss"] / denominators["task"],
-        seed=seed,
-        gradient_accumulation_steps=settings.gradient_accumulation_steps,
-        jit_compile=settings.jit_compile,
-    )
+    train_step = task_train_step(task, model, optimizer, settings, seed)
     rows = settings.global_batch_size // settings.gradient_accumulation_steps
     predictions = {
         name: make_prediction(strategy, model, split.sequences, rows, fixed_length)
@@ -153,7 +139,7 @@ def run_seed(
                 evaluate,
             )
         ],
-        zero_sums={"task": {"loss": tf.zeros([]), "weight": tf.zeros([])}},
+        zero_sums=zero_sums(),
         metrics_fn=lambda sums: {"loss": sums["task"]["loss"] / sums["task"]["weight"]},
         num_train_steps=settings.num_train_steps,
         schedule=schedule,
@@ -181,6 +167,37 @@ def run_seed(
         results = {"dev": figures, "predicted": predicted}
         files.write_atomically(results_file, json.dumps(results, indent=2) + "\n")
     return figures
+
+
+def task_train_step(
+    task: Task,
+    model: tf.keras.Model,
+    optimizer: tf.keras.optimizers.Optimizer,
+    settings: FinetuneSettings,
+    seed: int,
+) -> Callable:
+    """Returns train_step.make_train_step on the mean of the examples' losses."""
+    return make_train_step(
+        forward=model,
+        model=model,
+        optimizer=optimizer,
+        weights_fn=lambda batch: {"task": tf.reduce_sum(batch["weight"])},
+        sums_fn=lambda outputs, batch: {
+            "task": {
+                "loss": tf.reduce_sum(task.losses(outputs, batch) * batch["weight"]),
+                "weight": tf.reduce_sum(batch["weight"]),
+            }
+        },
+        loss_fn=lambda sums, denominators: sums["task"]["loss"] / denominators["task"],
+        seed=seed,
+        gradient_accumulation_steps=settings.gradient_accumulation_steps,
+        jit_compile=settings.jit_compile,
+    )
+
+
+def zero_sums() -> dict:
+    """Returns what the sums of task_train_step's steps are added to."""
+    return {"task": {"loss": tf.zeros([]), "weight": tf.zeros([])}}
 
 
 def fingerprint(sequences: Sequences) -> str:

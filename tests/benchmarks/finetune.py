@@ -1,0 +1,245 @@
+"""Measures fine-tuning of albert_base beside Hugging Face's Trainer on torch, on the CPU.
+
+--task=random: sequences of random pieces, all of --max_seq_length. RTE's and SQuAD's training
+examples tell what batches of about one length gain. The sides run in turn, each in a fresh process;
+one JSON line each, then the medians.
+
+ours: the step of pipelines.finetune in its loop; batches made by length, as long as their longest.
+ours_fixed_length: the same, every batch padded to --max_seq_length.
+huggingface_trainer: AlbertForSequenceClassification, batches padded to their longest, AdamW.
+
+Examples:
+  python -m tests.benchmarks.finetune --max_seq_length=128 --rounds=2
+  python -m tests.benchmarks.finetune --task=rte --data_dir=glue --spm_model_file=30k-clean.model
+  python -m tests.benchmarks.finetune --task=squad_v1 --data_dir=squad --max_seq_length=384 \\
+      --spm_model_file=30k-clean.model --sides=ours,ours_fixed_length --steps=16
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+from absl import flags
+
+from albert_tf import program
+
+FLAGS = flags.FLAGS
+
+_PROJECT = Path(__file__).resolve().parents[2]
+_SIDES = ("ours", "ours_fixed_length", "huggingface_trainer")
+_WARM_UP_STEPS = 2
+
+
+def define_flags() -> None:
+    """Defines the flags."""
+    flags.DEFINE_enum("task", "random", ["random", "rte", "squad_v1"], "Whose examples.")
+    flags.DEFINE_string("data_dir", None, "Of rte and squad_v1: where the files lie.")
+    flags.DEFINE_string("train_file", None, "Of squad_v1: in place of --data_dir's.")
+    flags.DEFINE_string("spm_model_file", None, "Of rte and squad_v1: the vocabulary.")
+    flags.DEFINE_integer("max_seq_length", 128, "Most pieces of a sequence.", 8)
+    flags.DEFINE_integer("batch_size", 16, "Examples in a step.", 1)
+    flags.DEFINE_integer("steps", 16, "Steps that count: batches are sorted 16 at a time.", 1)
+    flags.DEFINE_integer("rounds", 1, "Processes of each side.", 1)
+    flags.DEFINE_list("sides", list(_SIDES), "What to measure.")
+    flags.DEFINE_bool("in_this_process", False, "Measure here, once: what the processes do.")
+
+
+def main(_) -> None:
+    """Reads the flags."""
+    if FLAGS.in_this_process:
+        print(json.dumps(measure(FLAGS.sides[0])), flush=True)
+        return
+    found = {side: [] for side in FLAGS.sides}
+    arguments = [argument for argument in sys.argv[1:] if not argument.startswith("--sides")]
+    for _ in range(FLAGS.rounds):
+        for side in found:
+            command = [sys.executable, "-m", "tests.benchmarks.finetune", *arguments]
+            done = subprocess.run(
+                [*command, "--in_this_process", f"--sides={side}"],
+                cwd=_PROJECT,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            if done.returncode:
+                reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
+                print(json.dumps({"side": side, "skipped": reason}), flush=True)
+                continue
+            line = done.stdout.splitlines()[-1]
+            print(line, flush=True)
+            found[side].append(json.loads(line)["examples_per_second"])
+    print(f"\n{'side':<22} {'examples/s':>10}")
+    for side, rates in found.items():
+        if rates:
+            print(f"{side:<22} {statistics.median(rates):10.2f}")
+
+
+def measure(side: str) -> dict:
+    """Returns the figures of one side in this process."""
+    task, sequences = read_sequences()
+    run = huggingface_steps if side == "huggingface_trainer" else our_steps
+    seconds, shares = run(task, sequences, side == "ours_fixed_length")
+    return {
+        "side": side,
+        "task": FLAGS.task,
+        "max_seq_length": FLAGS.max_seq_length,
+        "steps": FLAGS.steps,
+        "examples_per_second": round(FLAGS.steps * FLAGS.batch_size / seconds, 3),
+        # Of all positions that were computed.
+        "share_of_real_pieces": round(shares, 3),
+    }
+
+
+def read_sequences():
+    """Returns a Task and the pieces of its training examples."""
+    from albert_tf.tokenization import AlbertTokenizer
+    from pipelines.tasks.classification import ClassificationTask, Columns
+    from pipelines.tasks.glue import GlueTask
+    from pipelines.tasks.squad import SquadTask
+    from pipelines.tasks.task import Sequences
+
+    if FLAGS.task == "random":
+        rng = np.random.default_rng(0)
+        number, length = 64 * FLAGS.batch_size, FLAGS.max_seq_length
+        labels = rng.integers(0, 2, number).astype(np.int32)
+        task = ClassificationTask("random", {}, Columns("text", "label"), labels=["0", "1"])
+        return task, Sequences(
+            pieces=rng.integers(5, 30_000, number * length).astype(np.int32),
+            row_splits=np.arange(number + 1) * length,
+            first_lengths=np.full(number, length // 2, np.int32),
+            labels={"labels": labels},
+        )
+    if FLAGS.task == "rte":
+        task = GlueTask("rte", FLAGS.data_dir)
+    else:
+        file = FLAGS.train_file or os.path.join(FLAGS.data_dir, "train-v1.1.json")
+        task = SquadTask({"train": file})
+    tokenizer = AlbertTokenizer(FLAGS.spm_model_file)
+    sequences, _ = task.encode(task.read("train"), tokenizer, FLAGS.max_seq_length, True)
+    return task, sequences
+
+
+def our_steps(task, sequences, has_fixed_length: bool) -> tuple[float, float]:
+    """Returns seconds of the steps, and the share of real pieces in their batches."""
+    import tensorflow as tf
+
+    from albert_tf import optimization
+    from albert_tf.config import AlbertConfig
+    from pipelines.tasks.batches import training_dataset
+    from pipelines.tasks.seed_run import FinetuneSettings, task_train_step, zero_sums
+    from pipelines.training.train_step import make_step_loop
+
+    strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
+    with strategy.scope():
+        model = task.create_model(AlbertConfig.named("albert_base"), recompute=False)
+        model.create_variables()
+        optimizer = optimization.adamw(1e-5)
+        optimization.create_slots(optimizer, model)
+    length = FLAGS.max_seq_length if has_fixed_length else None
+    settings = FinetuneSettings(FLAGS.max_seq_length, FLAGS.batch_size, 1000, 0, 1e-5)
+    run_steps = make_step_loop(
+        strategy, task_train_step(task, model, optimizer, settings, seed=0), zero_sums()
+    )
+
+    def batches(context):
+        return training_dataset(sequences, FLAGS.batch_size, 0, 0, length, context)
+
+    real = total = 0
+    for batch in batches(tf.distribute.InputContext()).take(FLAGS.steps):
+        real += int(tf.reduce_sum(batch["input_mask"]))
+        total += int(tf.size(batch["input_mask"]))
+    stop = tf.Variable(False)
+
+    def steps(number):
+        iterator = iter(strategy.distribute_datasets_from_function(batches))
+        began = time.perf_counter()
+        float(run_steps(iterator, tf.constant(number), stop, tf.constant(0.0))["gradient_norm"])
+        return time.perf_counter() - began
+
+    steps(_WARM_UP_STEPS)
+    return steps(FLAGS.steps), real / total
+
+
+def huggingface_steps(task, sequences, _) -> tuple[float, float]:
+    """Returns the same of transformers' Trainer, timed from its first step that counts."""
+    os.environ["USE_TORCH"] = "1"
+    import tempfile
+
+    import torch
+    import transformers
+
+    rows = [
+        sequences.pieces[slice(*sequences.row_splits[i : i + 2])] for i in range(len(sequences))
+    ]
+    examples = [
+        {
+            "input_ids": row.tolist(),
+            "attention_mask": [1] * len(row),
+            "token_type_ids": [0] * first + [1] * (len(row) - first),
+            "labels": int(label),
+        }
+        for row, first, label in zip(rows, sequences.first_lengths, sequences.labels["labels"])
+    ]
+    counts = {"real": 0, "total": 0}
+
+    def collate(batch):
+        longest = max(len(example["input_ids"]) for example in batch)
+        counts["real"] += sum(len(example["input_ids"]) for example in batch)
+        counts["total"] += longest * len(batch)
+        padded = {
+            name: torch.tensor(
+                [example[name] + [0] * (longest - len(example[name])) for example in batch]
+            )
+            for name in ("input_ids", "attention_mask", "token_type_ids")
+        }
+        return {**padded, "labels": torch.tensor([example["labels"] for example in batch])}
+
+    times = []
+
+    class Clock(transformers.TrainerCallback):
+        def on_step_begin(self, args, state, control, **kwargs):
+            times.append(time.perf_counter())
+
+    with tempfile.TemporaryDirectory() as directory:
+        trainer = transformers.Trainer(
+            model=transformers.AlbertForSequenceClassification(
+                transformers.AlbertConfig(
+                    hidden_size=768,
+                    num_attention_heads=12,
+                    intermediate_size=3072,
+                    hidden_act="gelu_new",
+                    hidden_dropout_prob=0.0,
+                    attention_probs_dropout_prob=0.0,
+                    num_labels=2,
+                )
+            ),
+            args=transformers.TrainingArguments(
+                output_dir=directory,
+                per_device_train_batch_size=FLAGS.batch_size,
+                max_steps=_WARM_UP_STEPS + FLAGS.steps,
+                learning_rate=1e-5,
+                optim="adamw_torch_fused",
+                use_cpu=True,
+                report_to=[],
+                save_strategy="no",
+                disable_tqdm=True,
+            ),
+            train_dataset=examples,
+            data_collator=collate,
+            callbacks=[Clock()],
+        )
+        trainer.train()
+        end = time.perf_counter()
+    return end - times[_WARM_UP_STEPS], counts["real"] / counts["total"]
+
+
+if __name__ == "__main__":
+    define_flags()
+    program.run(main)
