@@ -1,8 +1,12 @@
-r"""Exports a pre-trained ALBERT as a SavedModel that takes raw text.
+r"""Exports an ALBERT, pre-trained or fine-tuned, as a SavedModel that takes raw text.
 
 Writes OUTPUT/1, OUTPUT/2 and so on, as TF Serving watches them. A version appears only when it is
 whole and a fresh process, without this project's code, has answered with it like the model itself.
 A checkpoint that was exported before is not exported again.
+
+Of a fine-tuned model (OUTPUT_DIR/seed_N of pipelines.finetune) the best weights are taken, and it
+answers as its task.json says. Of any model --kind=encoder exports the encoder alone. The SavedModel
+can be fine-tuned: hub.KerasLayer(OUTPUT/1, trainable=True).
 
 Texts are cut to --max_seq_length pieces. Give the length that pre-training used where that is
 shorter than the position table: the positions beyond it were never trained.
@@ -11,6 +15,7 @@ Examples:
   python -m export.export_saved_model --checkpoint=runs/base --output=exports/base
   python -m export.export_saved_model --checkpoint=runs/base/checkpoints/ckpt-5000 \
     --output=exports/base --version=7 --max_seq_length=128
+  python -m export.export_saved_model --checkpoint=runs/rte/seed_1 --output=exports/rte
 """
 
 from __future__ import annotations
@@ -28,8 +33,8 @@ from albert_tf import files, program
 from albert_tf.checkpoints import model_directory
 from albert_tf.config import AlbertConfig
 from albert_tf.tokenization import AlbertTokenizer
-from export import versions
-from export.serving_module import PreTrainingModule
+from export import kinds, signatures, versions
+from export.serving_module import ServingModule
 from export.verify import verify
 
 FLAGS = flags.FLAGS
@@ -44,11 +49,17 @@ def define_flags() -> None:
         "checkpoint", None, "A model directory or one of its checkpoints.", required=True
     )
     flags.DEFINE_string("output", None, "Directory of the versions.", required=True)
+    flags.DEFINE_enum(
+        "kind",
+        None,
+        list(signatures.KINDS),
+        "Default: what fine-tuning made of the model; pretraining if it was not fine-tuned.",
+    )
     flags.DEFINE_integer("version", None, "Default: the next free number.", lower_bound=1)
     flags.DEFINE_integer(
         "max_seq_length",
         None,
-        "Longest input in pieces. Default: the position table.",
+        "Longest input in pieces. Default: fine-tuning's, or the position table.",
         lower_bound=8,
     )
 
@@ -65,6 +76,7 @@ def main(_) -> None:
             export(
                 checkpoint=FLAGS.checkpoint,
                 output=FLAGS.output,
+                kind=FLAGS.kind,
                 version=FLAGS.version,
                 max_seq_length=FLAGS.max_seq_length,
             )
@@ -73,12 +85,20 @@ def main(_) -> None:
 
 
 def export(
-    *, checkpoint: str, output: str, version: int | None = None, max_seq_length: int | None = None
+    *,
+    checkpoint: str,
+    output: str,
+    kind: str | None = None,
+    version: int | None = None,
+    max_seq_length: int | None = None,
 ) -> str:
     """Exports a checkpoint, unless it was before; returns the directory of the version."""
-    model_dir, prefix = model_directory.find_checkpoint(checkpoint)
+    model_dir, prefix = kinds.find_checkpoint(checkpoint)
+    kind, task = kinds.read_task(model_dir, kind)
     config = AlbertConfig.read(os.path.join(model_dir, model_directory.CONFIG_FILE))
     tokenizer = AlbertTokenizer.load(model_dir)
+    if task and not max_seq_length:
+        max_seq_length = task["max_seq_length"]
     max_seq_length = max_seq_length or config.max_position_embeddings
     if max_seq_length > config.max_position_embeddings:
         raise ValueError(
@@ -91,7 +111,8 @@ def export(
             f"{config.vocab_size}: they belong to different models"
         )
     provenance = {
-        "kind": "pretraining",
+        "kind": kind,
+        "task": None if kind == "encoder" else task,
         "checkpoint": os.path.basename(prefix),
         "config": dataclasses.asdict(config),
         "checkpoint_index_sha256": files.sha256(prefix + ".index"),
@@ -112,17 +133,20 @@ def export(
         )
     final = os.path.join(output, str(version or max(existing, default=0) + 1))
     print(
-        f"exporting {prefix}\n  to {final}: {config.vocab_size:,} pieces, "
+        f"exporting {prefix}, {kind.replace('_', ' ')}\n"
+        f"  to {final}: {config.vocab_size:,} pieces, "
         f"{'lower case' if tokenizer.do_lower_case else 'case kept'}, "
         f"texts up to {max_seq_length} pieces",
         flush=True,
     )
-    model, _ = model_directory.load_for_pretraining(prefix)
-    _publish(PreTrainingModule(model, tokenizer, model_dir, max_seq_length), provenance, final)
+    module = kinds.load_module(
+        kind, provenance["task"], config, prefix, tokenizer, model_dir, max_seq_length
+    )
+    _publish(module, provenance, final)
     return final
 
 
-def _publish(module: PreTrainingModule, provenance: dict, final: str) -> None:
+def _publish(module: ServingModule, provenance: dict, final: str) -> None:
     """Saves and verifies under another name, then renames: `final` is whole or not there."""
     partial = files.partial_name(final)
     begin = time.monotonic()
@@ -138,10 +162,11 @@ def _publish(module: PreTrainingModule, provenance: dict, final: str) -> None:
             flush=True,
         )
         begin = time.monotonic()
-        difference = verify(partial, functions, module.model.config.vocab_size)
+        difference, latencies = verify(partial, functions, module.sizes)
         print(
             f"verified in {time.monotonic() - begin:.0f} s: every answer equals the model's "
-            f"(largest difference {difference:.1e})",
+            f"(largest difference {difference:.1e})\n"
+            f"a request to serving_default takes here\n{_table(latencies)}",
             flush=True,
         )
         try:
@@ -168,22 +193,56 @@ def _size(directory: str) -> int:
     )
 
 
+def _table(latencies: dict[tuple[str, int], float]) -> str:
+    return "\n".join(
+        f"  {size} of {length} text{'s' * (size > 1)}  {1000 * seconds:8.1f} ms"
+        for (length, size), seconds in latencies.items()
+    )
+
+
+# A question to each kind, to begin with: flags of export.ask, inputs of serving_default.
+_QUESTIONS = {
+    "pretraining": (
+        '--fill_mask="The [MASK] function returns an array."',
+        {"text": ["He knocked."], "text_pair": ["Nobody answered."]},
+    ),
+    "encoder": ('--text="A text."', {"text": ["A text."]}),
+    "question_answering": (
+        '--question="Who sings?" --context="Seven small birds sing."',
+        {"question": ["Who sings?"], "context": ["Seven small birds sing."]},
+    ),
+    "multiple_choice": (
+        '--context="Birds sing." --question="Who sings?" --option="Birds." --option=...',
+        {"context": ["Birds sing."], "question": ["Who sings?"], "options": [["Birds.", "..."]]},
+    ),
+}
+_QUESTION_ABOUT_TEXT = ('--text="A text."', {"text": ["A text."]})
+_QUESTION_ABOUT_PAIR = (
+    '--pair="A text. ||| Another."',
+    {"text": ["A text."], "text_pair": ["Another."]},
+)
+
+
 def how_to_use(saved_model: str) -> str:
     """Says how to ask and to serve an export."""
     output = os.path.dirname(saved_model)
-    signatures = "\n".join(
+    provenance = _provenance(saved_model)
+    kind, table = provenance["kind"], signatures.of_model(provenance["kind"], provenance["task"])
+    lines = "\n".join(
         f"  {name}({', '.join(signature.inputs)}) -> {', '.join(signature.outputs)}"
-        for name, signature in PreTrainingModule.signatures.items()
+        for name, signature in table.items()
     )
+    has_pairs = "text_pair" in table["serving_default"].inputs
+    about_text = _QUESTION_ABOUT_PAIR if has_pairs else _QUESTION_ABOUT_TEXT
+    ask_flags, request = _QUESTIONS.get(kind, about_text)
     return f"""{saved_model} answers
-{signatures}
+{lines}
 ask it:
-  python -m export.ask --saved_model={output} --fill_mask="The [MASK] function returns an array."
+  python -m export.ask --saved_model={output} {ask_flags}
 serve it:
   docker run -p 8501:8501 -e MODEL_NAME=albert \\
     -v "{os.path.abspath(output)}:/models/albert" tensorflow/serving
-  curl localhost:8501/v1/models/albert:predict -d \\
-    '{{"signature_name": "fill_mask", "inputs": {{"text": ["A [MASK] of numbers."]}}}}'"""
+  curl localhost:8501/v1/models/albert:predict -d '{json.dumps({"inputs": request})}'"""
 
 
 if __name__ == "__main__":

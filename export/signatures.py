@@ -1,9 +1,11 @@
 """The signatures of an exported model: named, shaped and explained here and nowhere else.
 
-A dimension is a number, the name of a config field (`hidden_size`, `vocab_size`), or a name whose
-size each request chooses: `batch`, `seq_len`, `predictions`, `masks`.
+A dimension is a number, the name of a config field (`hidden_size`, `vocab_size`), what a task has
+(`labels`, `choices`), or a name whose size each request chooses: `batch`, `seq_len`,
+`predictions`, `masks`.
 
-Source: `tokens`, `mlm`, `sop` and `tokenization_info` are those of the reference's TF-Hub modules.
+Source: `tokens`, `mlm`, `sop` and `tokenization_info` are those of the reference's TF-Hub modules;
+`examples` takes what its exported classifiers take.
 Deviation: `mlm_logits` is `[batch, predictions, vocab_size]`; the reference flattens the first two.
 """
 
@@ -14,6 +16,8 @@ import dataclasses
 import tensorflow as tf
 
 NUM_CANDIDATES = 5
+# The score of an answer where there is none, as in the reference.
+NO_ANSWER_SCORE = -2e6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +48,9 @@ class Signature:
 _TEXT = Field(
     tf.string, ("batch",), "UTF-8; bytes that are none become U+FFFD; any length, may be empty"
 )
+_TOO_LONG = (
+    "Too long a pair loses pieces at the end of the longer text, too long a text at its end."
+)
 _TOKENS = {
     "input_ids": Field(tf.int32, ("batch", "seq_len"), "piece ids: [CLS] A [SEP] B [SEP], padded"),
     "input_mask": Field(tf.int32, ("batch", "seq_len"), "1 = real, 0 = padding"),
@@ -54,6 +61,14 @@ _ENCODED = {
         tf.float32, ("batch", "seq_len", "hidden_size"), "the last block's output, every position"
     ),
     "pooled_output": Field(tf.float32, ("batch", "hidden_size"), "the pooler's output at [CLS]"),
+}
+_EMBEDDED = {
+    "pooled_output": _ENCODED["pooled_output"],
+    "mean_pooled_output": Field(
+        tf.float32,
+        ("batch", "hidden_size"),
+        "mean of the last block's output over all real positions, [CLS] and [SEP] included",
+    ),
 }
 
 # What every kind of model answers.
@@ -69,10 +84,28 @@ COMMON = {
     ),
 }
 
+
+def _from_texts_and_examples(
+    meaning: str,
+    inputs: dict[str, Field],
+    outputs: dict[str, Field],
+    ids: str = "int64 [seq_len], as of `tokens`",
+) -> dict[str, Signature]:
+    """Returns `serving_default` and the `examples` that answers the same from piece ids."""
+    examples = Field(
+        tf.string, ("batch",), f"serialized tf.Example: input_ids, input_mask, segment_ids: {ids}"
+    )
+    return {
+        "serving_default": Signature(meaning, inputs, outputs),
+        "examples": Signature(
+            "Answers like `serving_default`, from records.", {"examples": examples}, outputs
+        ),
+    }
+
+
 PRETRAINING = {
-    "serving_default": Signature(
-        "Reads a text, or two: how likely is the second to follow the first? Too long a pair "
-        "loses pieces at the end of the longer text, too long a text at its end.",
+    **_from_texts_and_examples(
+        f"Reads a text, or two: how likely is the second to follow the first? {_TOO_LONG}",
         {
             "text": _TEXT,
             "text_pair": dataclasses.replace(
@@ -86,12 +119,7 @@ PRETRAINING = {
                 "probability that text_pair follows text and not text follows text_pair; 0.5 for a "
                 "text alone, which has no order (the model never learned one for it)",
             ),
-            "pooled_output": _ENCODED["pooled_output"],
-            "mean_pooled_output": Field(
-                tf.float32,
-                ("batch", "hidden_size"),
-                "mean of the last block's output over all real positions, [CLS] and [SEP] included",
-            ),
+            **_EMBEDDED,
         },
     ),
     "fill_mask": Signature(
@@ -139,3 +167,107 @@ PRETRAINING = {
         },
     ),
 }
+
+ENCODER = {
+    **_from_texts_and_examples(
+        "Embeds a text. Too long a text loses pieces at its end.", {"text": _TEXT}, _EMBEDDED
+    ),
+    **COMMON,
+}
+
+_TEXTS = {"text": _TEXT, "text_pair": _TEXT}
+
+CLASSIFIER = {
+    **_from_texts_and_examples(
+        f"Labels a text, or a pair where the task has pairs. {_TOO_LONG}",
+        _TEXTS,
+        {
+            "label": Field(tf.string, ("batch",), "the likeliest label"),
+            "probabilities": Field(
+                tf.float32, ("batch", "labels"), "of every label, in the order of `labels`"
+            ),
+        },
+    ),
+    "labels": Signature(
+        "Names the labels.", {}, {"labels": Field(tf.string, ("labels",), "UTF-8, as in training")}
+    ),
+    **COMMON,
+}
+
+REGRESSOR = {
+    **_from_texts_and_examples(
+        f"Gives a number to a text, or to a pair where the task has pairs. {_TOO_LONG}",
+        _TEXTS,
+        {"value": Field(tf.float32, ("batch",), "in the unit of the training labels")},
+    ),
+    **COMMON,
+}
+
+QUESTION_ANSWERING = {
+    "serving_default": Signature(
+        "Finds the answer to a question in a text of any length, read in overlapping windows. Too "
+        "long a question loses pieces at its end.",
+        {"question": _TEXT, "context": _TEXT},
+        {
+            "answer": Field(
+                tf.string,
+                ("batch",),
+                'a part of the context as it is written; "" if the task knows questions without '
+                "an answer and no_answer_score is above its threshold, or the context is blank",
+            ),
+            "score": Field(
+                tf.float32,
+                ("batch",),
+                "of the best answer, the more the better, even if it is not given; "
+                f"{NO_ANSWER_SCORE:.0f} if there is none",
+            ),
+            "no_answer_score": Field(
+                tf.float32, ("batch",), "the greater, the likelier the context does not tell"
+            ),
+        },
+    ),
+    **COMMON,
+}
+
+MULTIPLE_CHOICE = {
+    **_from_texts_and_examples(
+        "Chooses among the answers to a question about a text. Too long an answer loses pieces at "
+        "its beginning, then the text at its end.",
+        {
+            "context": _TEXT,
+            "question": dataclasses.replace(
+                _TEXT, meaning=_TEXT.meaning + "; an option stands for each `_` in it, or follows"
+            ),
+            "options": dataclasses.replace(_TEXT, shape=("batch", "choices")),
+        },
+        {
+            "choice": Field(tf.int32, ("batch",), "the likeliest option, from 0"),
+            "probabilities": Field(tf.float32, ("batch", "choices"), "of every option"),
+        },
+        ids="int64 [choices * seq_len], the options one after the other",
+    ),
+    **COMMON,
+}
+
+KINDS = {
+    "pretraining": PRETRAINING,
+    "encoder": ENCODER,
+    "classifier": CLASSIFIER,
+    "regressor": REGRESSOR,
+    "question_answering": QUESTION_ANSWERING,
+    "multiple_choice": MULTIPLE_CHOICE,
+}
+
+
+def of_model(kind: str, task: dict | None) -> dict[str, Signature]:
+    """Returns the signatures of a model.
+
+    Args:
+      kind: one of KINDS.
+      task: what task.json says of the model's task; None: nothing.
+    """
+    table = KINDS[kind]
+    if kind not in ("classifier", "regressor") or task["has_pairs"]:
+        return table
+    default = dataclasses.replace(table["serving_default"], inputs={"text": _TEXT})
+    return {**table, "serving_default": default}

@@ -11,11 +11,15 @@ import pickle
 import subprocess
 import sys
 import tempfile
+import time
 
 import numpy as np
 import tensorflow as tf
 
 TOLERANCE = 1e-5  # absolute and relative
+_FEATURES = ("input_ids", "input_mask", "segment_ids")
+_NUMBERS = (*_FEATURES, "mlm_positions")
+_TIMED_REQUESTS = 3
 _OUR_PACKAGES = ("albert_tf", "pipelines", "export")
 
 _LONG = "One sentence, said again and again, is longer than any table of positions. " * 99
@@ -61,21 +65,24 @@ _LONG_TEXTS = {
 }
 
 
-def verify(saved_model: str, functions: dict, vocab_size: int) -> float:
+def verify(
+    saved_model: str, functions: dict, sizes: dict[str, int]
+) -> tuple[float, dict[tuple[str, int], float]]:
     """Compares a SavedModel, loaded in a fresh process, with the model in memory.
 
     Args:
       saved_model: directory of the SavedModel.
       functions: the model's own function for each signature.
-      vocab_size: pieces in the vocabulary.
+      sizes: of the dimensions that the model fixes, as of ServingModule.sizes.
 
     Returns:
-      The largest difference between two numbers.
+      The largest difference between two numbers; and the seconds that serving_default took in that
+      process, by "short" or "long" and the number of texts in the request.
 
     Raises:
       RuntimeError: if the process fails, loads our code, or any answer differs.
     """
-    questions = _questions(functions, vocab_size)
+    questions = _questions(functions, sizes)
     if "://" not in saved_model:
         saved_model = os.path.abspath(saved_model)  # the process starts in another directory
     with tempfile.TemporaryDirectory() as directory:
@@ -89,7 +96,7 @@ def verify(saved_model: str, functions: dict, vocab_size: int) -> float:
         )
         command = [sys.executable, "-c", start, os.path.abspath(__file__)]
         process = subprocess.run(
-            [*command, saved_model, questions_file, answers_file],
+            [*command, saved_model, questions_file, answers_file, str(sizes.get("choices", 1))],
             cwd=directory,
             env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1"},
             stderr=subprocess.PIPE,
@@ -98,29 +105,38 @@ def verify(saved_model: str, functions: dict, vocab_size: int) -> float:
         if process.returncode:
             raise RuntimeError(f"{saved_model!r} fails in a fresh process:\n{process.stderr}")
         with open(answers_file, "rb") as file:
-            modules, answers = pickle.load(file)
+            modules, answers, latencies = pickle.load(file)
     if loaded := sorted(set(_OUR_PACKAGES) & set(modules)):
         raise RuntimeError(f"the fresh process loaded our own {', '.join(loaded)}")
     expected = _answers(functions, questions)
-    return max(_difference(*triple) for triple in zip(questions, expected, answers))
+    difference = max(_difference(*triple) for triple in zip(questions, expected, answers))
+    return difference, latencies
 
 
-def _questions(functions: dict, vocab_size: int) -> list[tuple[str, dict]]:
+def _questions(functions: dict, sizes: dict[str, int]) -> list[tuple[str, dict]]:
     """Returns pairs of a signature's name and its inputs: golden texts, random ids, no texts."""
     rng = np.random.RandomState(20200426)
     lengths = np.array([[11], [3], [7]])
     real = (np.arange(11) < lengths).astype(np.int32)
     ids = {
-        "input_ids": real * rng.randint(0, vocab_size, real.shape).astype(np.int32),
+        "input_ids": real * rng.randint(0, sizes["vocab_size"], real.shape).astype(np.int32),
         "input_mask": real,
         "segment_ids": real * (np.arange(11) >= 5).astype(np.int32),
         "mlm_positions": rng.randint(0, 11, [3, 2]).astype(np.int32),
     }
-    no_texts = {"text": [], "text_pair": []}
-    batches = [
-        {**texts, **{name: rows[:size] for name, rows in ids.items()}}
-        for texts, size in ((_TEXTS, 3), (_LONG_TEXTS, 1), (no_texts, 0))
-    ]
+    choices = sizes.get("choices", 1)
+    # Three examples of as many sequences each as the model chooses among.
+    rows = [np.arange(first, first + choices) % 3 for first in range(3)]
+    examples = [_example({name: ids[name][row] for name in _FEATURES}) for row in rows]
+    batches = []
+    for texts, size in ((_TEXTS, 3), (_LONG_TEXTS, 1), ({"text": [], "text_pair": []}, 0)):
+        batches.append(
+            {
+                **_as_inputs(texts["text"], texts["text_pair"], choices),
+                **{name: values[:size] for name, values in ids.items()},
+                "examples": examples[:size],
+            }
+        )
     questions = []
     for signature, function in sorted(functions.items()):
         names = [spec.name for spec in tf.nest.flatten(function.structured_input_signature)]
@@ -129,11 +145,34 @@ def _questions(functions: dict, vocab_size: int) -> list[tuple[str, dict]]:
     return questions
 
 
+def _as_inputs(texts: list, pairs: list, choices: int) -> dict[str, list]:
+    """Returns texts under the names that the kinds of models have for them."""
+    options = [texts[i:] + texts[:i] for i in range(choices)]
+    return {
+        "text": texts,
+        "text_pair": pairs,
+        "question": pairs,
+        "context": texts,
+        "options": [list(row) for row in zip(*options)] or np.empty([0, choices], object),
+    }
+
+
+def _example(features: dict[str, np.ndarray]) -> bytes:
+    return tf.train.Example(
+        features=tf.train.Features(
+            feature={
+                name: tf.train.Feature(int64_list=tf.train.Int64List(value=values.reshape(-1)))
+                for name, values in features.items()
+            }
+        )
+    ).SerializeToString()
+
+
 def _answers(functions: dict, questions: list[tuple[str, dict]]) -> list[dict]:
     answers = []
     for signature, inputs in questions:
         tensors = {
-            name: tf.constant(value, tf.string if isinstance(value, list) else tf.int32)
+            name: tf.constant(value, tf.int32 if name in _NUMBERS else tf.string)
             for name, value in inputs.items()
         }
         answer = {name: t.numpy() for name, t in functions[signature](**tensors).items()}
@@ -178,7 +217,24 @@ def _certain_ranks(probabilities: np.ndarray) -> np.ndarray:
     return np.concatenate([edge, gaps], -1) & np.concatenate([gaps, ~edge], -1)
 
 
-def _main(saved_model: str, questions_file: str, answers_file: str) -> None:
+def _latencies(serving_default, choices: int) -> dict[tuple[str, int], float]:
+    """Returns the seconds of a request, the median of a few; see verify."""
+    names = [spec.name for spec in tf.nest.flatten(serving_default.structured_input_signature)]
+    latencies = {}
+    for length, text in (("short", "Seven small birds sing in a green tree."), ("long", _LONG)):
+        for size in (1, 8):
+            inputs = _as_inputs([text] * size, ["Do small birds sing?"] * size, choices)
+            tensors = {name: tf.constant(inputs[name]) for name in names}
+            seconds = []
+            for _ in range(_TIMED_REQUESTS + 1):  # the first one is slow
+                begin = time.perf_counter()
+                serving_default(**tensors)
+                seconds.append(time.perf_counter() - begin)
+            latencies[length, size] = float(np.median(seconds[1:]))
+    return latencies
+
+
+def _main(saved_model: str, questions_file: str, answers_file: str, choices: str) -> None:
     """Answers the questions in the fresh process."""
     for name in _OUR_PACKAGES:
         sys.modules[name] = None  # an import of it fails, installed or not
@@ -189,9 +245,10 @@ def _main(saved_model: str, questions_file: str, answers_file: str) -> None:
         questions = pickle.load(file)
     model = tf.saved_model.load(saved_model)
     answers = _answers(model.signatures, questions)
+    latencies = _latencies(model.signatures["serving_default"], int(choices))
     modules = {name.partition(".")[0] for name, module in sys.modules.items() if module is not None}
     with open(answers_file, "wb") as file:
-        pickle.dump((modules, answers), file)
+        pickle.dump((modules, answers, latencies), file)
 
 
 if __name__ == "__main__":

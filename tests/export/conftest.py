@@ -14,7 +14,7 @@ from albert_tf.config import AlbertConfig
 from albert_tf.models import AlbertForPreTraining
 from albert_tf.tokenization import AlbertTokenizer
 from export.export_saved_model import export
-from export.serving_module import PreTrainingModule
+from export.pretraining_module import PreTrainingModule
 
 MAX_SEQ_LENGTH = 37
 CONFIG = AlbertConfig(

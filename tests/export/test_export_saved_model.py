@@ -15,7 +15,7 @@ from tests.export.conftest import CONFIG, MAX_SEQ_LENGTH
 
 @pytest.fixture
 def unverified(monkeypatch):
-    monkeypatch.setattr(export_saved_model, "verify", lambda *_: 0.0)
+    monkeypatch.setattr(export_saved_model, "verify", lambda *_: (0.0, {}))
 
 
 def contents(directory):
@@ -63,7 +63,7 @@ def test_a_version_that_appears_meanwhile_is_left_alone(model_dir, tmp_path, mon
     def other_export(*_):
         (tmp_path / "1").mkdir()
         (tmp_path / "1" / "theirs").touch()
-        return 0.0
+        return 0.0, {}
 
     monkeypatch.setattr(export_saved_model, "verify", other_export)
     with pytest.raises(ValueError, match="appeared meanwhile"):

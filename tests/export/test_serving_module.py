@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from unittest import mock
-
 import numpy as np
 import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from export.packing import Packer
 from export.signatures import NUM_CANDIDATES, PRETRAINING
 from tests.export.conftest import MAX_SEQ_LENGTH
 
@@ -88,22 +87,23 @@ lengths = st.lists(st.tuples(*[st.integers(0, 2 * MAX_SEQ_LENGTH)] * 2), max_siz
 
 @settings(max_examples=50, deadline=None)
 @given(lengths, st.sampled_from([MAX_SEQ_LENGTH, MAX_SEQ_LENGTH + 1]))
-def test_packing_is_the_references(module, pairs, max_seq_length):
+def test_packing_is_the_references(tokenizer, pairs, max_seq_length):
     firsts = [list(range(100, 100 + a)) for a, _ in pairs]
     seconds = [list(range(200, 200 + b)) for _, b in pairs]
     ragged = [
         tf.ragged.constant(side, tf.int32, ragged_rank=1, row_splits_dtype=tf.int64)
         for side in (firsts, seconds)
     ]
-    with mock.patch.object(module, "max_seq_length", max_seq_length):
-        tokens = module.pack(*ragged)
+    packer = Packer(tokenizer, max_seq_length)
+    tokens = packer.truncate_and_pack(*ragged, ragged[1].row_lengths() > 0)
     tokens = {name: t.numpy() for name, t in tokens.items()}
-    rows = [packed(a, b, module, max_seq_length) for a, b in zip(firsts, seconds)]
-    seq_len = max([2, *(len(ids) for ids, _ in rows)])
+    rows = [packed(a, b, tokenizer, max_seq_length) for a, b in zip(firsts, seconds)]
+    longest = max([1, *(len(ids) for ids, _ in rows)])
+    seq_len = next(n for n in (16, 32, max_seq_length) if n >= longest)
     assert {t.shape for t in tokens.values()} == {(len(pairs), seq_len)}
     for row, (ids, types) in enumerate(rows):
         padding = [0] * (seq_len - len(ids))
-        assert tokens["input_ids"][row].tolist() == ids + [module.pad_id] * len(padding)
+        assert tokens["input_ids"][row].tolist() == ids + [tokenizer.pad_id] * len(padding)
         assert tokens["input_mask"][row].tolist() == [1] * len(ids) + padding
         assert tokens["segment_ids"][row].tolist() == types + padding
 
