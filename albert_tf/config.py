@@ -91,6 +91,30 @@ class AlbertConfig:
         return cls(**_NAMED_SIZES[name])
 
     @classmethod
+    def for_vocabulary(
+        cls, name_or_path: str, vocab_size: int, spm_model_file: str
+    ) -> AlbertConfig:
+        """Returns what --albert_config means: a published size of `vocab_size` pieces, or a file.
+
+        Raises:
+          ValueError: if it is neither, or the file's vocabulary has another size.
+        """
+        if name_or_path in _NAMED_SIZES:
+            return dataclasses.replace(cls.named(name_or_path), vocab_size=vocab_size)
+        if not tf.io.gfile.exists(name_or_path):
+            raise ValueError(
+                f"--albert_config={name_or_path!r} is neither a file nor one of "
+                f"{', '.join(_NAMED_SIZES)}"
+            )
+        config = cls.read(name_or_path)
+        if config.vocab_size != vocab_size:
+            raise ValueError(
+                f"{name_or_path!r} has vocab_size {config.vocab_size}, but the vocabulary "
+                f"{spm_model_file!r} has {vocab_size} pieces: they must be equal"
+            )
+        return config
+
+    @classmethod
     def read(cls, path: str) -> AlbertConfig:
         """Reads an `albert_config.json`; keys that are none of ours are ignored.
 

@@ -92,15 +92,17 @@ class SpanHead(tf.keras.layers.Layer):
     """Scores every piece as first and as last one of the answer.
 
     Source: Devlin et al. 2019, section 4.2; the reference's squad_utils.create_v1_model.
+    Deviation: padding takes no part; the reference pads to one length and lets it.
     """
 
     def __init__(self, config: AlbertConfig, name: str = "span"):
         super().__init__(name=name)
         self.output_dense = dense(2, config.initializer_range, "output")
 
-    def call(self, sequence_output):
-        """Maps [b, L, H] to two float32 [b, L]: start and end logits."""
-        return tf.unstack(tf.cast(self.output_dense(sequence_output), tf.float32), axis=-1)
+    def call(self, sequence_output, input_mask):
+        """Maps [b, L, H] and int32 [b, L], 1 = real, to float32 [b, L]: start and end logits."""
+        logits = tf.unstack(self.output_dense(sequence_output), axis=-1)
+        return [_masked(of_end, input_mask == 1) for of_end in logits]
 
 
 class SpanBeamHead(tf.keras.layers.Layer):

@@ -1,4 +1,4 @@
-"""Sums and counts of the pre-training objectives: what each loss and accuracy is a ratio of."""
+"""Losses: sums and counts of the pre-training objectives, and each example's loss in a task."""
 
 from __future__ import annotations
 

@@ -16,7 +16,24 @@ from albert_tf.heads import (
 from albert_tf.layers.elementwise import seeds
 
 
-class AlbertForPreTraining(tf.keras.Model):
+class _AlbertModel(tf.keras.Model):
+    """What they share: an encoder, and how its and the heads' variables come to be."""
+
+    num_sequences = 1  # the fewest that an example has
+
+    def __init__(self, config: AlbertConfig, recompute: bool = False, name: str = "albert"):
+        super().__init__(name=name)
+        self.config = config
+        self.encoder = AlbertEncoder(config, recompute)
+
+    def create_variables(self) -> None:
+        """Creates every variable by one call on a batch of one short example."""
+        ids = tf.zeros([self.num_sequences, 2], tf.int32)
+        names = ("input_word_ids", "input_mask", "input_type_ids", "masked_lm_positions")
+        self({name: ids for name in names})
+
+
+class AlbertForPreTraining(_AlbertModel):
     """Masked-LM and sentence-order prediction on one encoder.
 
     Args:
@@ -27,9 +44,7 @@ class AlbertForPreTraining(tf.keras.Model):
     """
 
     def __init__(self, config: AlbertConfig, recompute: bool = False, name: str = "albert"):
-        super().__init__(name=name)
-        self.config = config
-        self.encoder = AlbertEncoder(config, recompute)
+        super().__init__(config, recompute, name)
         self.masked_lm = MaskedLMHead(config)
         self.sentence_order = SentenceOrderHead(config)
 
@@ -57,18 +72,8 @@ class AlbertForPreTraining(tf.keras.Model):
             "hidden_states": encoded["hidden_states"],
         }
 
-    def create_variables(self) -> None:
-        """Creates every variable by one call on a batch of one short example."""
-        self({**_short_example(1), "masked_lm_positions": tf.zeros([1, 2], tf.int32)})
 
-
-def _short_example(num_sequences: int) -> dict[str, tf.Tensor]:
-    """Returns inputs of as little text as a model takes."""
-    ids = tf.zeros([num_sequences, 2], tf.int32)
-    return {name: ids for name in ("input_word_ids", "input_mask", "input_type_ids")}
-
-
-class AlbertForSequenceClassification(tf.keras.Model):
+class AlbertForSequenceClassification(_AlbertModel):
     """Gives one of several labels, or a number, to a text or a pair.
 
     Args:
@@ -80,9 +85,7 @@ class AlbertForSequenceClassification(tf.keras.Model):
     def __init__(
         self, config: AlbertConfig, num_labels: int, recompute: bool = False, name: str = "albert"
     ):
-        super().__init__(name=name)
-        self.config = config
-        self.encoder = AlbertEncoder(config, recompute)
+        super().__init__(config, recompute, name)
         self.classifier = ClassificationHead(config, num_labels)
 
     def call(self, inputs, dropout_seed=None):
@@ -96,12 +99,8 @@ class AlbertForSequenceClassification(tf.keras.Model):
         encoded = self.encoder(inputs, encoder_seed)
         return {"logits": self.classifier(encoded["pooled_output"], head_seed)}
 
-    def create_variables(self) -> None:
-        """Creates every variable by one call on a batch of one short example."""
-        self(_short_example(1))
 
-
-class AlbertForMultipleChoice(tf.keras.Model):
+class AlbertForMultipleChoice(_AlbertModel):
     """Chooses one of several texts.
 
     Args:
@@ -115,10 +114,8 @@ class AlbertForMultipleChoice(tf.keras.Model):
     def __init__(
         self, config: AlbertConfig, num_choices: int, recompute: bool = False, name: str = "albert"
     ):
-        super().__init__(name=name)
-        self.config = config
-        self.num_choices = num_choices
-        self.encoder = AlbertEncoder(config, recompute)
+        super().__init__(config, recompute, name)
+        self.num_choices = self.num_sequences = num_choices
         self.classifier = ClassificationHead(config, 1)
 
     def call(self, inputs, dropout_seed=None):
@@ -133,12 +130,8 @@ class AlbertForMultipleChoice(tf.keras.Model):
         logits = self.classifier(encoded["pooled_output"], head_seed)
         return {"logits": tf.reshape(logits, [-1, self.num_choices])}
 
-    def create_variables(self) -> None:
-        """Creates every variable by one call on a batch of one short example."""
-        self(_short_example(self.num_choices))
 
-
-class AlbertForQuestionAnswering(tf.keras.Model):
+class AlbertForQuestionAnswering(_AlbertModel):
     """Finds the answer in a text as BERT does: the best first and the best last piece.
 
     Args:
@@ -147,23 +140,17 @@ class AlbertForQuestionAnswering(tf.keras.Model):
     """
 
     def __init__(self, config: AlbertConfig, recompute: bool = False, name: str = "albert"):
-        super().__init__(name=name)
-        self.config = config
-        self.encoder = AlbertEncoder(config, recompute)
+        super().__init__(config, recompute, name)
         self.span = SpanHead(config)
 
     def call(self, inputs, dropout_seed=None):
         """Returns {"start_logits", "end_logits"}, float32 [b, L]; see its siblings' inputs."""
         encoded = self.encoder(inputs, dropout_seed)
-        start_logits, end_logits = self.span(encoded["sequence_output"])
+        start_logits, end_logits = self.span(encoded["sequence_output"], inputs["input_mask"])
         return {"start_logits": start_logits, "end_logits": end_logits}
 
-    def create_variables(self) -> None:
-        """Creates every variable by one call on a batch of one short example."""
-        self(_short_example(1))
 
-
-class AlbertForAnswerableQuestionAnswering(tf.keras.Model):
+class AlbertForAnswerableQuestionAnswering(_AlbertModel):
     """Finds the answer in a text, or that there is none: beams of starts, then ends.
 
     Args:
@@ -174,9 +161,7 @@ class AlbertForAnswerableQuestionAnswering(tf.keras.Model):
     """
 
     def __init__(self, config: AlbertConfig, recompute: bool = False, name: str = "albert"):
-        super().__init__(name=name)
-        self.config = config
-        self.encoder = AlbertEncoder(config, recompute)
+        super().__init__(config, recompute, name)
         self.span_beam = SpanBeamHead(config)
 
     def call(self, inputs, dropout_seed=None):
@@ -196,10 +181,6 @@ class AlbertForAnswerableQuestionAnswering(tf.keras.Model):
             inputs.get("start_positions") if dropout_seed is not None else None,
             head_seed,
         )
-
-    def create_variables(self) -> None:
-        """Creates every variable by one call on a batch of one short example."""
-        self(_short_example(1))
 
 
 def _may_answer(inputs) -> tf.Tensor:

@@ -2,9 +2,10 @@
 
 Reads the task's standard files from --data_dir, or --train_file, --dev_file and --test_file by
 their columns. Each seed of --random_seeds is a run of its own in OUTPUT_DIR/seed_N: the weights
-that were best on dev, curves, and predictions in the task's format (GLUE's and SQuAD's as their
-sites take them). OUTPUT_DIR/results.json has all seeds' figures and their median. A killed run,
-started again with the same command, goes on where it was; a finished one only predicts what is new.
+that were best on dev, metrics.jsonl and TensorBoard curves, and predictions in the task's format,
+those for the sites of GLUE and SQuAD among them. OUTPUT_DIR/results.json has the figures of all
+seeds and their median. A killed run, started again with the same command, goes on where it was; a
+finished one predicts, if there is something new to predict.
 
 Examples:
   python -m pipelines.finetune --flagfile=pipelines/recipes/finetune/rte.flags \\
@@ -22,6 +23,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import json
 import os
 import statistics
@@ -64,7 +66,7 @@ def define_flags() -> None:
     )
     flags.DEFINE_string("spm_model_file", None, "Without --init_checkpoint: the vocabulary.")
     flags.DEFINE_string("output_dir", None, "Where the runs lie or shall lie.", required=True)
-    flags.DEFINE_list("random_seeds", ["12345"], "A run for each.")
+    flags.DEFINE_list("random_seeds", ["12345"], "Of weights, order and dropout: a run for each.")
     flags.DEFINE_float(
         "hidden_dropout_prob", None, "Of the encoder, attention too; default: the config's.", 0, 0.9
     )
@@ -78,11 +80,18 @@ def define_flags() -> None:
     flags.DEFINE_float("learning_rate", 2e-5, "Peak learning rate of AdamW.", lower_bound=0.0)
     flags.DEFINE_float("weight_decay", 0.01, "Decoupled weight decay.", lower_bound=0.0)
     flags.DEFINE_integer(
-        "gradient_accumulation_steps", 1, "Parts of a step's batch, one after the other.", 1
+        "gradient_accumulation_steps",
+        1,
+        "Parts of a step's batch that are computed one after the other: memory is that of one.",
+        lower_bound=1,
     )
-    flags.DEFINE_enum("mixed_precision", "none", ["none", "bfloat16"], "Of products.")
+    flags.DEFINE_enum(
+        "mixed_precision", "none", ["none", "bfloat16"], "For products on TPUs and newer GPUs."
+    )
     flags.DEFINE_bool("jit_compile", False, "Compile the step by XLA, at the full length.")
-    flags.DEFINE_bool("recompute", False, "Keep no activations inside blocks.")
+    flags.DEFINE_bool(
+        "recompute", False, "Keep no activations inside blocks: less memory, a third more time."
+    )
     flags.DEFINE_integer("steps_per_loop", 10, "Steps between two log entries.", lower_bound=1)
     flags.DEFINE_integer("save_checkpoint_steps", 500, "Steps between checkpoints.", 1)
     flags.DEFINE_integer(
@@ -102,19 +111,13 @@ def define_flags() -> None:
 
 def main(_) -> None:
     """Reads the flags."""
-    try:
-        random_seeds = [int(seed) for seed in FLAGS.random_seeds]
-    except ValueError:
-        raise ValueError(
-            f"--random_seeds={','.join(FLAGS.random_seeds)}: expected whole numbers, such as 1,2,3"
-        ) from None
     finetune(
         task=create_task(FLAGS),
         init_checkpoint=FLAGS.init_checkpoint,
         albert_config=FLAGS.albert_config,
         spm_model_file=FLAGS.spm_model_file,
         output_dir=FLAGS.output_dir,
-        random_seeds=random_seeds,
+        random_seeds=_seeds(FLAGS.random_seeds),
         hidden_dropout_prob=FLAGS.hidden_dropout_prob,
         classifier_dropout_prob=FLAGS.classifier_dropout_prob,
         settings=FinetuneSettings(
@@ -169,7 +172,7 @@ def finetune(
             sequences, units = task.encode(
                 examples, tokenizer, settings.max_seq_length, name == "train"
             )
-            splits[name] = Split(examples, sequences, units, fingerprint(sequences))
+            splits[name] = Split(examples, sequences, units)
     if "train" not in splits:
         raise ValueError(f"--task={task.name}: there are no training examples")
     if schedule.eval_steps and "dev" not in splits:
@@ -179,17 +182,21 @@ def finetune(
         )
     identity = {
         "task": task.name,
-        "train": splits["train"].fingerprint,
-        "init_checkpoint": init_checkpoint,
+        **task.description(),
+        "train": fingerprint(splits["train"]),
+        # It chooses the weights. Other sets than these are for --test_file.
+        "dev": fingerprint(splits["dev"]) if schedule.eval_steps else None,
+        "init_weights": checkpoint and _hash_of(checkpoint + ".index"),
         "vocabulary": tokenizer.sha256,
         **{f"config.{name}": value for name, value in dataclasses.asdict(config).items()},
         **dataclasses.asdict(settings),
         **dataclasses.asdict(schedule),
     }
-    # These change neither weights nor figures.
+    # They change nothing but how much is lost by a kill.
     del identity["save_checkpoint_steps"]
 
     if is_chief(strategy):
+        checkpointing.claim(output_dir, identity)
         _print_plan(task, splits, config, settings, random_seeds, strategy)
     hold = files.hold_directory(output_dir) if is_chief(strategy) else contextlib.nullcontext()
     with hold:
@@ -197,13 +204,20 @@ def finetune(
         for seed in random_seeds:
             model_dir = os.path.join(output_dir, f"seed_{seed}")
             if is_chief(strategy):
-                checkpointing.claim(model_dir, {**identity, "random_seed": seed})
                 config.write(os.path.join(model_dir, model_directory.CONFIG_FILE))
                 tokenizer.save(model_dir)
-                _write_task(task, settings.max_seq_length, model_dir)
             results[seed] = run_seed(
-                task, splits, config, checkpoint, model_dir, seed, settings, schedule, strategy
-            )
+                task,
+                splits,
+                config,
+                checkpoint,
+                model_dir,
+                seed,
+                settings,
+                schedule,
+                strategy,
+                identity,
+            )["figures"]
         summary = _summary(task, results)
         if is_chief(strategy):
             path = os.path.join(output_dir, RESULTS_FILE)
@@ -227,39 +241,53 @@ def _beginning(init_checkpoint, albert_config, spm_model_file):
             "--albert_config and --spm_model_file"
         )
     tokenizer = AlbertTokenizer(spm_model_file)
-    if albert_config in config_lib.NAMES:
-        config = AlbertConfig.named(albert_config)
-    else:
-        config = AlbertConfig.read(albert_config)
-    return None, dataclasses.replace(config, vocab_size=tokenizer.vocab_size), tokenizer
+    config = AlbertConfig.for_vocabulary(albert_config, tokenizer.vocab_size, spm_model_file)
+    return None, config, tokenizer
 
 
-def _write_task(task: Task, max_seq_length: int, model_dir: str) -> None:
-    description = {"task": task.name, "max_seq_length": max_seq_length, **task.description()}
-    path = os.path.join(model_dir, model_directory.TASK_FILE)
-    files.write_atomically(path, json.dumps(description, indent=2, ensure_ascii=False) + "\n")
+def _seeds(texts: Sequence[str]) -> list[int]:
+    if (
+        not texts
+        or len(set(texts)) < len(texts)
+        or not all(text.isdecimal() and int(text) < 2**31 for text in texts)
+    ):
+        raise ValueError(
+            f"--random_seeds={','.join(texts)}: expected different whole numbers from 0 to "
+            "2147483647, such as 1,2,3"
+        )
+    return [int(text) for text in texts]
 
 
-def _summary(task: Task, results: dict[int, dict[str, float]]) -> dict:
-    """Returns all seeds' figures with median, lowest and highest."""
-    names = list(next(iter(results.values())))
-    values = {name: [figures[name] for figures in results.values()] for name in names}
-    return {
-        "task": task.name,
-        "best_metric": task.best_metric,
-        "seeds": {str(seed): figures for seed, figures in results.items()},
-        "median": {name: statistics.median(found) for name, found in values.items()},
-        "lowest": {name: min(found) for name, found in values.items()},
-        "highest": {name: max(found) for name, found in values.items()},
-    }
+def _hash_of(path: str) -> str:
+    """Returns a hash of a small file; a checkpoint's index holds a checksum of each variable."""
+    with tf.io.gfile.GFile(path, "rb") as file:
+        return hashlib.sha256(file.read()).hexdigest()[:16]
+
+
+def _summary(task: Task, results: dict[int, dict[str, dict[str, float]]]) -> dict:
+    """Returns, of each split with answers, all seeds' figures with median, lowest and highest."""
+    summary = {"task": task.name, "best_metric": task.best_metric}
+    for split, of_first in next(iter(results.values())).items():
+        seeds = {str(seed): figures[split] for seed, figures in results.items()}
+        values = {name: [figures[name] for figures in seeds.values()] for name in of_first}
+        summary[split] = {
+            "seeds": seeds,
+            "median": {name: statistics.median(found) for name, found in values.items()},
+            "lowest": {name: min(found) for name, found in values.items()},
+            "highest": {name: max(found) for name, found in values.items()},
+        }
+    return summary
 
 
 def _print_summary(summary: dict, path: str) -> None:
-    seeds = summary["seeds"]
-    print(f"\n{summary['task']} on dev, {len(seeds)} {'seed' if len(seeds) == 1 else 'seeds'}")
-    for name, median in summary["median"].items():
-        low, high = summary["lowest"][name], summary["highest"][name]
-        print(f"  {name:<24} median {median:8.4f}   {low:.4f} to {high:.4f}")
+    for split, figures in summary.items():
+        if not isinstance(figures, dict):
+            continue
+        number = len(figures["seeds"])
+        print(f"\n{summary['task']} on {split}, {number} {'seed' if number == 1 else 'seeds'}")
+        for name, median in figures["median"].items():
+            low, high = figures["lowest"][name], figures["highest"][name]
+            print(f"  {name:<24} median {median:8.4f}   {low:.4f} to {high:.4f}")
     print(f"results      {path}")
 
 

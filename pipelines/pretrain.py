@@ -170,7 +170,7 @@ def pretrain(
     tokenizer = AlbertTokenizer(spm_model_file, sources[0].manifest.do_lower_case)
     for source in sources:
         source.manifest.check(source.record_dir, tokenizer, options)
-    config = _read_config(albert_config, tokenizer, spm_model_file)
+    config = AlbertConfig.for_vocabulary(albert_config, tokenizer.vocab_size, spm_model_file)
     if options.max_seq_length > config.max_position_embeddings:
         raise ValueError(
             f"--max_seq_length={options.max_seq_length} is beyond the position table of "
@@ -289,24 +289,6 @@ def _heldout(sources, options, tokenizer, batch_size: int, eval_examples: int):
     return functools.reduce(
         lambda one, other: one.concatenate(other), [dataset.take(batches) for dataset in datasets]
     )
-
-
-def _read_config(albert_config: str, tokenizer: AlbertTokenizer, spm_model_file: str):
-    if albert_config in config_lib.NAMES:
-        named = AlbertConfig.named(albert_config)
-        return dataclasses.replace(named, vocab_size=tokenizer.vocab_size)
-    if not tf.io.gfile.exists(albert_config):
-        raise ValueError(
-            f"--albert_config={albert_config!r} is neither a file nor one of "
-            f"{', '.join(config_lib.NAMES)}"
-        )
-    config = AlbertConfig.read(albert_config)
-    if config.vocab_size != tokenizer.vocab_size:
-        raise ValueError(
-            f"{albert_config!r} has vocab_size {config.vocab_size}, but the vocabulary "
-            f"{spm_model_file!r} has {tokenizer.vocab_size} pieces: they must be equal"
-        )
-    return config
 
 
 def _numbers(texts: Sequence[str] | None) -> list[float] | None:

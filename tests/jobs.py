@@ -13,9 +13,16 @@ PROJECT = Path(__file__).resolve().parents[1]
 NUM_STEPS = 30
 
 
-def start(module, *flags, env=None):
+def start(module, *flags, env=None, before=""):
+    """Starts a program; `before` is code that its process runs first."""
+    program = ["-m", module]
+    if before:
+        program = [
+            "-c",
+            f"{before}\nimport runpy\nrunpy.run_module({module!r}, None, '__main__', True)",
+        ]
     return subprocess.Popen(
-        [sys.executable, "-m", module, *flags],
+        [sys.executable, *program, *flags],
         cwd=PROJECT,
         env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **(env or {})},
         stdout=subprocess.PIPE,

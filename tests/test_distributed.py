@@ -31,8 +31,13 @@ def flags(work, config, model_dir, *more):
     return [*pretrain_flags(work, model_dir), f"--albert_config={config}", *more]
 
 
-def start_workers(*job, second=()):
-    """Starts two processes that find each other on loopback; `second` are flags of one alone."""
+def start_workers(*job, second=(), module="pipelines.pretrain", before=""):
+    """Starts two processes that find each other on loopback.
+
+    Args:
+      second: flags of the second alone.
+      before: code that the first, the chief, runs first.
+    """
     sockets = [socket.socket() for _ in range(2)]
     for one in sockets:
         one.bind(("127.0.0.1", 0))
@@ -41,10 +46,11 @@ def start_workers(*job, second=()):
         one.close()
     return [
         start(
-            "pipelines.pretrain",
+            module,
             *job,
             *(second if index else ()),
             "--strategy=multi_worker",
+            before="" if index else before,
             env={
                 "TF_CONFIG": json.dumps(
                     {"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}}
@@ -153,3 +159,59 @@ def test_lost_workers_and_the_same_command_again(work, config, one_device, lost)
     for variable, value in ours.items():
         if "key/bias" not in variable:
             np.testing.assert_allclose(value, theirs[variable], atol=1e-4, err_msg=variable)
+
+
+SLOW_CHIEF = """
+import time
+from pipelines.training.checkpointing import Checkpointer
+save_best = Checkpointer.save_best
+def save_late(self, step):
+    time.sleep(3)
+    save_best(self, step)
+Checkpointer.save_best = save_late
+"""
+
+
+@pytest.mark.slow
+def test_two_workers_fine_tune_as_one_device(work, one_device, tmp_path):
+    """Both predict with the best weights, also when the chief is late with writing them."""
+    rng = random.Random(3)
+    words = ["river", "lazy", "green", "summer", "boats"]
+    for split, number in (("train", 61), ("dev", 37), ("test", 5)):
+        rows = [(rng.choice(words), " ".join(rng.choices(words, k=9))) for _ in range(number)]
+        lines = ["label\ttext", *(f"{int('y' in w)}\t{w} {text}" for w, text in rows)]
+        (tmp_path / f"{split}.tsv").write_text("\n".join(lines) + "\n")
+    job = [
+        "--task=classification",
+        *(f"--{split}_file={tmp_path}/{split}.tsv" for split in ("train", "dev", "test")),
+        f"--init_checkpoint={one_device}",
+        "--hidden_dropout_prob=0",
+        "--classifier_dropout_prob=0",
+        "--global_batch_size=12",
+        "--gradient_accumulation_steps=2",
+        "--num_train_steps=20",
+        "--num_warmup_steps=2",
+        "--learning_rate=2e-3",
+        "--steps_per_loop=5",
+        "--eval_steps=5",
+    ]
+    run("pipelines.finetune", *job, f"--output_dir={tmp_path}/one")
+    finish(
+        start_workers(
+            *job, f"--output_dir={tmp_path}/two", module="pipelines.finetune", before=SLOW_CHIEF
+        )
+    )
+    ours, theirs = [
+        json.loads((tmp_path / name / "results.json").read_text()) for name in ("two", "one")
+    ]
+    assert ours == theirs and set(ours) >= {"dev", "test"}
+    tables = [
+        (tmp_path / name / "seed_12345/predictions/dev_predictions.tsv").read_text().split("\n")
+        for name in ("two", "one")
+    ]
+    assert len(tables[0]) == len(tables[1]) == 39
+    for mine, other in zip(*[[row.split("\t") for row in table[1:38]] for table in tables]):
+        assert mine[:3] == other[:3]
+        assert [float(p) for p in mine[3:]] == pytest.approx(
+            [float(p) for p in other[3:]], abs=1e-3
+        )

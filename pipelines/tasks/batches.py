@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import tensorflow as tf
 
 from pipelines.tasks.task import Outputs, Sequences
+from pipelines.training.strategy import has_several_hosts
 
 # Lengths are multiples of it: few shapes, little padding.
 _LENGTH_STEP = 32
@@ -82,18 +83,25 @@ def training_dataset(
     batch_size: int,
     seed: int,
     start_step: int,
-    fixed_length: int | None,
+    max_seq_length: int,
+    has_fixed_length: bool,
     context: tf.distribute.InputContext,
 ) -> tf.data.Dataset:
     """Returns the batches of this host's replicas, one after the other.
 
     Args:
       batch_size: of all replicas together.
-      fixed_length: every batch's, for devices that need it; None: each as long as its longest.
+      max_seq_length: no sequence is longer.
+      has_fixed_length: every batch has that length, for devices that need it; else each is about as
+        long as its longest example.
     """
     lengths = example_lengths(sequences)
-    order = training_order(lengths, batch_size, seed, start_step, fixed_length is None)
-    return _dataset(sequences, order, lengths, batch_size, fixed_length, context)
+    order = training_order(lengths, batch_size, seed, start_step, not has_fixed_length)
+    dataset = _dataset(
+        sequences, order, lengths, batch_size, max_seq_length, has_fixed_length, context
+    )
+    # Several replicas take batches of a dataset that may end without their number of rows.
+    return dataset.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
 
 
 def example_lengths(sequences: Sequences) -> np.ndarray:
@@ -107,62 +115,81 @@ def make_prediction(
     model: tf.keras.Model,
     sequences: Sequences,
     batch_size: int,
-    fixed_length: int | None,
+    max_seq_length: int,
+    has_fixed_length: bool,
 ) -> Callable[[Callable[[], bool]], Outputs | None]:
     """Returns predict(is_stopped) -> the model's outputs of every example, each asked once.
 
     Args:
       strategy: in whose scope the model was made.
       batch_size: of all replicas together, which divide it.
-      fixed_length: as of training_dataset.
+      max_seq_length, has_fixed_length: as of training_dataset.
     """
     lengths = example_lengths(sequences)
     order = np.argsort(lengths, kind="stable")
     order = np.concatenate([order, np.full(-len(order) % batch_size, -1, order.dtype)])
     order = order.reshape(-1, batch_size)
-    batches = strategy.distribute_datasets_from_function(
-        lambda context: _dataset(sequences, order, lengths, batch_size, fixed_length, context)
-    )
+
+    def dataset_fn(context):
+        if has_several_hosts(strategy):
+            # Each host asks for itself: to gather from others takes outputs of one length.
+            context = tf.distribute.InputContext(
+                num_replicas_in_sync=len(strategy.extended.worker_devices)
+            )
+        return _dataset(
+            sequences, order, lengths, batch_size, max_seq_length, has_fixed_length, context
+        )
+
+    batches = strategy.distribute_datasets_from_function(dataset_fn)
 
     @tf.function(reduce_retracing=True)
     def score(batch):
-        outputs = strategy.run(
-            lambda batch: {**model(batch), "example": batch["example"]}, (batch,)
-        )
-        return {name: strategy.gather(value, axis=0) for name, value in outputs.items()}
+        return strategy.run(lambda batch: {**model(batch), "example": batch["example"]}, (batch,))
 
     def predict(is_stopped: Callable[[], bool] = lambda: False) -> Outputs | None:
         found = [{}] * len(sequences)
         for batch in batches:
             if is_stopped():
                 return None
-            outputs = {name: value.numpy() for name, value in score(batch).items()}
+            outputs = {
+                name: np.concatenate(strategy.experimental_local_results(values))
+                for name, values in score(batch).items()
+            }
             examples = outputs.pop("example")
             for row, example in enumerate(examples):
                 if example >= 0:
-                    found[example] = {name: value[row] for name, value in outputs.items()}
+                    assert not found[example], "an example was asked twice"
+                    found[example] = {name: values[row] for name, values in outputs.items()}
         return found
 
     return predict
 
 
 def _dataset(
-    sequences: Sequences, order, lengths, batch_size: int, fixed_length: int | None, context
+    sequences: Sequences,
+    order: Iterable[np.ndarray],
+    lengths: np.ndarray,
+    batch_size: int,
+    max_seq_length: int,
+    has_fixed_length: bool,
+    context: tf.distribute.InputContext,
 ) -> tf.data.Dataset:
     """Returns the batches of this host's replicas; `order`: examples of each global batch."""
+    fixed_length = max_seq_length if has_fixed_length else None
     replicas = context.num_replicas_in_sync
     ours = replicas // context.num_input_pipelines
     first = context.input_pipeline_id * ours
 
     def batches():
         for examples in order:
-            length = fixed_length or _padded(lengths[np.maximum(examples, 0)].max())
+            longest = int(lengths[np.maximum(examples, 0)].max())
+            length = fixed_length or min(_rounded_up(longest), max_seq_length)
             parts = np.split(examples, replicas)
             for part in parts[first : first + ours]:
                 yield make_batch(sequences, part, length)
 
     rows = batch_size // replicas
-    example = make_batch(sequences, np.full(rows, -1), fixed_length or _LENGTH_STEP)
+    example = make_batch(sequences, np.full(rows, -1), max_seq_length)
     signature = {
         name: tf.TensorSpec(
             [values.shape[0], fixed_length] if values.ndim == 2 else values.shape, values.dtype
@@ -174,5 +201,5 @@ def _dataset(
     )
 
 
-def _padded(length: int) -> int:
-    return -(-int(length) // _LENGTH_STEP) * _LENGTH_STEP
+def _rounded_up(length: int) -> int:
+    return -(-length // _LENGTH_STEP) * _LENGTH_STEP

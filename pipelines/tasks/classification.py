@@ -15,8 +15,15 @@ from albert_tf.config import AlbertConfig
 from albert_tf.models import AlbertForSequenceClassification
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines.tasks.metrics import FIGURES, softmax
-from pipelines.tasks.tables import as_label, as_number, as_text, read_table, write_table
-from pipelines.tasks.task import Outputs, Sequences, Task, join
+from pipelines.tasks.tables import (
+    as_label,
+    as_number,
+    as_text,
+    has_column,
+    read_table,
+    write_table,
+)
+from pipelines.tasks.task import Outputs, Sequences, Task, file_lists, join
 
 # Examples tokenized at a time: as lists of Python numbers pieces take ten times the room.
 _BLOCK_EXAMPLES = 10_000
@@ -59,8 +66,8 @@ class ClassificationTask(Task):
 
     Args:
       name: as of --task.
-      files: "train", "dev", "test" -> its file, as of tables.read_table; the test file is without
-        answers. What there is not is left out.
+      files: "train", "dev", "test" -> its file or files, as of tables.read_table; test
+        may be without answers. What there is not is left out.
       columns: where in the files it stands.
       labels: all that there are, in the order of the model's outputs; None: those of the training
         file, sorted.
@@ -71,20 +78,22 @@ class ClassificationTask(Task):
     def __init__(
         self,
         name: str,
-        files: Mapping[str, str],
+        files: Mapping[str, str | Sequence[str]],
         columns: Columns,
         labels: Sequence[str] | None = None,
         is_regression: bool = False,
         metrics: Sequence[str] | None = None,
     ):
         self.name = name
-        self.files = files
+        self.files = file_lists(files)
         self.columns = columns
         self.is_regression = is_regression
         self.metrics = metrics or (
             ("pearson", "spearman") if is_regression else ("accuracy", "macro_f1")
         )
         self.best_metric = self.metrics[0]
+        if labels is not None and len(set(labels)) < max(2, len(labels)):
+            raise ValueError(f"--labels={','.join(labels)}: expected two different labels or more")
         self._labels = tuple(labels) if labels else None
 
     @functools.cached_property
@@ -98,36 +107,44 @@ class ClassificationTask(Task):
             return ()
         if self._labels:
             return self._labels
-        path, column = self.files.get("train"), self.columns.label
-        if not path:
+        paths, column = self.files.get("train"), self.columns.label
+        if not paths:
             raise ValueError(
                 f"the labels of {self.name} are not known: give the training file, or name them"
             )
-        rows = read_table(path, [column])
-        labels = {as_label(row[column], column, f"{path}:{number}") for number, row in rows}
+        labels = {
+            as_label(row[column], column, f"{path}:{number}")
+            for path in paths
+            for number, row in read_table(path, [column])
+        }
         if len(labels) < 2:
             raise ValueError(
-                f"{path}: every {column!r} is {labels.pop()!r}; expected two labels or more to "
-                "tell apart"
+                f"{', '.join(paths)}: every {column!r} is {labels.pop()!r}; expected two labels "
+                "or more to tell apart"
             )
         return tuple(sorted(labels))
 
     def read(self, split: str) -> list[Example] | None:
         """See Task.read."""
-        if not self.files.get(split):
+        if split not in self.files:
             return None
-        return self._read_file(self.files[split], has_labels=split != "test")
+        examples = []
+        for path in self.files[split]:
+            has_labels = split != "test" or has_column(path, self.columns.label)
+            examples += self._read_file(path, has_labels, first=len(examples))
+        return examples
 
     def other_splits(self) -> list[str]:
         """See Task.other_splits."""
-        return ["test"] if self.files.get("test") else []
+        return ["test"] if "test" in self.files else []
 
     def _read_file(
-        self, path: str, has_labels: bool, part: str = "", **table_arguments
+        self, path: str, has_labels: bool, part: str = "", first: int = 0, **table_arguments
     ) -> list[Example]:
         """Returns the examples of a file.
 
         Args:
+          first: the number of its first row.
           part: as of Example.
           table_arguments: as of tables.read_table.
         """
@@ -141,7 +158,7 @@ class ClassificationTask(Task):
                 for column in (names.text, names.text_pair)
             ]
             label = self._label(row[names.label], where) if has_labels else None
-            name = str(row[names.id]) if names.id else str(len(examples))
+            name = str(row[names.id]) if names.id else str(first + len(examples))
             examples.append(Example(f"{part}-{name}" if part else name, *texts, label, part))
         return examples
 
@@ -203,6 +220,8 @@ class ClassificationTask(Task):
         self, examples: list[Example], units: list[Example], outputs: Outputs
     ) -> dict[str, float]:
         """See Task.score."""
+        if any(example.label is None for example in examples):
+            return {}
         labels, predictions = self._label_array(examples), self.predict(outputs)
         return {name: float(FIGURES[name](labels, predictions)) for name in self.metrics}
 

@@ -7,6 +7,7 @@ import os
 
 import tensorflow as tf
 
+from albert_tf import files
 from pipelines.tasks.classification import ClassificationTask, Columns, Example
 from pipelines.tasks.tables import write_table
 from pipelines.tasks.task import Outputs
@@ -148,7 +149,7 @@ class GlueTask(ClassificationTask):
         path = os.path.join(self.directory, f"{name}.tsv")
         if name == "diagnostic" and not tf.io.gfile.exists(path):
             # The download has a directory of its own for it, beside MNLI's.
-            parent = os.path.dirname(self.directory.rstrip("/"))
+            parent = os.path.dirname(files.absolute(self.directory).rstrip("/"))
             return os.path.join(parent, "diagnostic", "diagnostic.tsv")
         return path
 

@@ -16,8 +16,8 @@ from albert_tf.config import AlbertConfig
 from albert_tf.models import AlbertForMultipleChoice
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines.tasks.metrics import FIGURES, softmax
-from pipelines.tasks.tables import as_text, read_table, write_table
-from pipelines.tasks.task import Outputs, Sequences, Task, join
+from pipelines.tasks.tables import as_text, has_column, read_table, write_table
+from pipelines.tasks.task import Outputs, Sequences, Task, file_lists, join
 
 # Examples tokenized at a time: as lists of Python numbers pieces take ten times the room.
 _BLOCK_EXAMPLES = 1000
@@ -143,6 +143,8 @@ class MultipleChoiceTask(Task):
         outputs: Outputs,
     ) -> dict[str, float]:
         """See Task.score; `accuracy`, and of each part `accuracy_PART`."""
+        if any(example.label is None for example in examples):
+            return {}
         labels = np.array([example.label for example in examples])
         predictions = np.array([output["logits"].argmax() for output in outputs])
         figures = {"accuracy": float(FIGURES["accuracy"](labels, predictions))}
@@ -182,8 +184,8 @@ class TableMultipleChoiceTask(MultipleChoiceTask):
 
     Args:
       name: as of --task.
-      files: "train", "dev", "test" -> its file; the test file is without answers. What there is not
-        is left out.
+      files: "train", "dev", "test" -> its file or files; test may be without answers. What there is
+        not is left out.
       columns: the fields; options are a list of texts, a label is a number from 0 or a letter.
       max_qa_length: as of MultipleChoiceTask.
     """
@@ -191,51 +193,51 @@ class TableMultipleChoiceTask(MultipleChoiceTask):
     def __init__(
         self,
         name: str,
-        files: Mapping[str, str],
+        files: Mapping[str, str | Sequence[str]],
         columns: MultipleChoiceColumns,
         max_qa_length: int = 128,
     ):
         super().__init__(name, max_qa_length)
-        self.files = files
+        self.files = file_lists(files)
         self.columns = columns
 
     @functools.cached_property
     def num_choices(self) -> int:
         """Options of a question, as in the first row of the first file."""
-        path, column = next(filter(None, self.files.values())), self.columns.options
+        path, column = next(iter(self.files.values()))[0], self.columns.options
         number, row = next(read_table(path, [column]))
         return len(as_options(row[column], column, f"{path}:{number}"))
 
     def read(self, split: str) -> list[MultipleChoiceExample] | None:
         """See Task.read."""
-        path = self.files.get(split)
-        if not path:
+        if split not in self.files:
             return None
-        columns = self.columns
-        if split == "test":
-            columns = dataclasses.replace(columns, label=None)
         examples = []
-        for number, row in read_table(path, [c for c in dataclasses.astuple(columns) if c]):
-            where = f"{path}:{number}"
-            options = as_options(row[columns.options], columns.options, where, self.num_choices)
-            examples.append(
-                MultipleChoiceExample(
-                    id=str(row[columns.id]) if columns.id else str(len(examples)),
-                    context=as_text(row[columns.context], columns.context, where),
-                    question=as_text(row[columns.question], columns.question, where)
-                    if columns.question
-                    else "",
-                    options=options,
-                    label=as_choice(row[columns.label], columns.label, where, len(options))
-                    if columns.label
-                    else None,
-                )
-            )
+        for path in self.files[split]:
+            columns = self.columns
+            if split == "test" and not has_column(path, columns.label):
+                columns = dataclasses.replace(columns, label=None)
+            for number, row in read_table(path, [c for c in dataclasses.astuple(columns) if c]):
+                name = str(row[columns.id]) if columns.id else str(len(examples))
+                examples.append(self._example(row, columns, name, f"{path}:{number}"))
         return examples
+
+    def _example(
+        self, row: dict, columns: MultipleChoiceColumns, name: str, where: str
+    ) -> MultipleChoiceExample:
+        options = as_options(row[columns.options], columns.options, where, self.num_choices)
+        question = (
+            as_text(row[columns.question], columns.question, where) if columns.question else ""
+        )
+        label = None
+        if columns.label:
+            label = as_choice(row[columns.label], columns.label, where, len(options))
+        context = as_text(row[columns.context], columns.context, where)
+        return MultipleChoiceExample(name, context, question, options, label)
 
     def other_splits(self) -> list[str]:
         """See Task.other_splits."""
-        return ["test"] if self.files.get("test") else []
+        return ["test"] if "test" in self.files else []
 
 
 def question_with_options(

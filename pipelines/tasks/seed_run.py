@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import zlib
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -18,8 +19,8 @@ from albert_tf.config import AlbertConfig
 from pipelines.tasks.batches import example_lengths, make_prediction, training_dataset
 from pipelines.tasks.task import Sequences, Task
 from pipelines.training import train_loop
-from pipelines.training.run_settings import precision
-from pipelines.training.strategy import is_chief
+from pipelines.training.run_settings import check_batch, precision
+from pipelines.training.strategy import check_hosts_agree, is_chief, is_tpu
 from pipelines.training.train_loop import Schedule
 from pipelines.training.train_step import make_train_step
 
@@ -42,17 +43,14 @@ class FinetuneSettings:
     recompute: bool = False
 
     def check(self, strategy: tf.distribute.Strategy) -> None:
-        """Makes sure that a batch divides among devices and micro-batches.
+        """See check_batch.
 
         Raises:
-          ValueError: if it does not.
+          ValueError: also if the warm-up is longer than the run.
         """
-        replicas = strategy.num_replicas_in_sync
-        if self.global_batch_size % (replicas * self.gradient_accumulation_steps):
-            raise ValueError(
-                f"--global_batch_size={self.global_batch_size} does not divide among {replicas} "
-                f"replicas x --gradient_accumulation_steps={self.gradient_accumulation_steps}"
-            )
+        check_batch(
+            strategy, self.global_batch_size, self.gradient_accumulation_steps, self.jit_compile
+        )
         if self.num_warmup_steps > self.num_train_steps:
             raise ValueError(
                 f"--num_warmup_steps={self.num_warmup_steps} is beyond "
@@ -66,7 +64,6 @@ class Split(NamedTuple):
     examples: list
     sequences: Sequences
     units: list
-    fingerprint: str
 
 
 def run_seed(
@@ -79,14 +76,26 @@ def run_seed(
     settings: FinetuneSettings,
     schedule: Schedule,
     strategy: tf.distribute.Strategy,
-) -> dict[str, float]:
-    """Trains with one seed, scores, predicts; returns the figures on dev."""
-    results_file = os.path.join(model_dir, RESULTS_FILE)
-    predicted = {name: split.fingerprint for name, split in splits.items() if name != "train"}
-    if tf.io.gfile.exists(results_file):
-        results = files.read_json(results_file)
+    identity: dict,
+) -> dict:
+    """Trains with one seed, then scores and predicts all splits but "train".
+
+    What was done before is not done again: a finished seed only predicts, if its predictions are
+    not those of these splits and this decoding.
+
+    Args:
+      identity: of the run, which all hosts must agree on.
+
+    Returns:
+      What lies in MODEL_DIR/results.json: `figures` by split, and `predicted`, of what.
+    """
+    path = os.path.join(model_dir, RESULTS_FILE)
+    predicted = what_is_predicted(task, splits)
+    is_trained = tf.io.gfile.exists(path)
+    if is_trained:
+        results = files.read_json(path)
         if results["predicted"] == predicted:
-            return results["dev"]
+            return results
 
     # The initializers draw from Keras' global seed, in the order in which variables are made.
     tf.keras.utils.set_random_seed(seed)
@@ -104,12 +113,12 @@ def run_seed(
         model_directory.restore_encoder(model.encoder, checkpoint)
 
     # TPUs and XLA want every batch alike.
-    is_static = settings.jit_compile or isinstance(strategy, tf.distribute.TPUStrategy)
-    fixed_length = settings.max_seq_length if is_static else None
-    train_step = task_train_step(task, model, optimizer, settings, seed)
+    has_fixed_length = settings.jit_compile or is_tpu(strategy)
     rows = settings.global_batch_size // settings.gradient_accumulation_steps
     predictions = {
-        name: make_prediction(strategy, model, split.sequences, rows, fixed_length)
+        name: make_prediction(
+            strategy, model, split.sequences, rows, settings.max_seq_length, has_fixed_length
+        )
         for name, split in splits.items()
         if name != "train"
     }
@@ -123,50 +132,65 @@ def run_seed(
 
     train = splits["train"].sequences
     tokens = float(np.mean(example_lengths(train))) * train.sequences_per_example
-    evaluate = score_dev if schedule.eval_steps else None
-    train_loop.train(
-        strategy=strategy,
-        model=model,
-        optimizer=optimizer,
-        dataset_fn=lambda first_step, context: training_dataset(
-            train, settings.global_batch_size, seed, first_step, fixed_length, context
-        ),
-        stages=[
-            train_loop.Stage(
-                0,
-                train_step,
-                {"examples_per_second": 1, "tokens_per_second": tokens},
-                evaluate,
-            )
-        ],
-        zero_sums=zero_sums(),
-        metrics_fn=lambda sums: {"loss": sums["task"]["loss"] / sums["task"]["weight"]},
-        num_train_steps=settings.num_train_steps,
-        schedule=schedule,
-        model_dir=model_dir,
-        global_batch_size=settings.global_batch_size,
-        best_metric=f"dev_{task.best_metric}",
-        settings_hash=seed,
+    settings_hash = zlib.crc32(json.dumps({**identity, "seed": seed}).encode()) >> 1
+    if not is_trained:
+        train_loop.train(
+            strategy=strategy,
+            model=model,
+            optimizer=optimizer,
+            dataset_fn=lambda first_step, context: training_dataset(
+                train,
+                settings.global_batch_size,
+                seed,
+                first_step,
+                settings.max_seq_length,
+                has_fixed_length,
+                context,
+            ),
+            stages=[
+                train_loop.Stage(
+                    0,
+                    task_train_step(task, model, optimizer, settings, seed),
+                    {"examples_per_second": 1, "tokens_per_second": tokens},
+                    score_dev if schedule.eval_steps else None,
+                )
+            ],
+            zero_sums=zero_sums(),
+            metrics_fn=lambda sums: {"loss": sums["loss"] / sums["weight"]},
+            num_train_steps=settings.num_train_steps,
+            schedule=schedule,
+            model_dir=model_dir,
+            global_batch_size=settings.global_batch_size,
+            best_metric=f"dev_{task.best_metric}",
+            settings_hash=settings_hash,
+        )
+    # Other hosts look for the weights when the one that writes has written, and find the same.
+    check_hosts_agree(strategy, 0, settings_hash)
+    directory = (
+        os.path.join(model_dir, model_directory.BEST_DIR) if schedule.eval_steps else model_dir
     )
-    if evaluate:
-        _, best = model_directory.find_checkpoint(os.path.join(model_dir, model_directory.BEST_DIR))
-        model_directory.restore_weights(model, best)
+    _, weights = model_directory.find_checkpoint(directory)
+    check_hosts_agree(strategy, int(weights.rpartition("-")[2]), settings_hash)
+    model_directory.restore_weights(model, weights)
 
     figures = {}
     for name, predict in predictions.items():
-        split = splits[name]
-        outputs = predict()
-        if name == "dev":
-            figures = task.score(split.examples, split.units, outputs)
+        split, outputs = splits[name], predict()
+        if scores := task.score(split.examples, split.units, outputs):
+            figures[name] = scores
         if is_chief(strategy):
-            for path in task.write_predictions(
+            for written in task.write_predictions(
                 os.path.join(model_dir, "predictions"), name, split.examples, split.units, outputs
             ):
-                print(f"predictions  {path}")
+                print(f"predictions  {written}")
+    results = {"figures": figures, "predicted": predicted}
     if is_chief(strategy):
-        results = {"dev": figures, "predicted": predicted}
-        files.write_atomically(results_file, json.dumps(results, indent=2) + "\n")
-    return figures
+        description = {"task": task.name, "max_seq_length": settings.max_seq_length}
+        description.update({**task.description(), **task.decoding()})
+        for file, content in ((model_directory.TASK_FILE, description), (RESULTS_FILE, results)):
+            text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+            files.write_atomically(os.path.join(model_dir, file), text)
+    return results
 
 
 def task_train_step(
@@ -181,14 +205,12 @@ def task_train_step(
         forward=model,
         model=model,
         optimizer=optimizer,
-        weights_fn=lambda batch: {"task": tf.reduce_sum(batch["weight"])},
+        weights_fn=lambda batch: tf.reduce_sum(batch["weight"]),
         sums_fn=lambda outputs, batch: {
-            "task": {
-                "loss": tf.reduce_sum(task.losses(outputs, batch) * batch["weight"]),
-                "weight": tf.reduce_sum(batch["weight"]),
-            }
+            "loss": tf.reduce_sum(task.losses(outputs, batch) * batch["weight"]),
+            "weight": tf.reduce_sum(batch["weight"]),
         },
-        loss_fn=lambda sums, denominators: sums["task"]["loss"] / denominators["task"],
+        loss_fn=lambda sums, weight: sums["loss"] / weight,
         seed=seed,
         gradient_accumulation_steps=settings.gradient_accumulation_steps,
         jit_compile=settings.jit_compile,
@@ -197,12 +219,22 @@ def task_train_step(
 
 def zero_sums() -> dict:
     """Returns what the sums of task_train_step's steps are added to."""
-    return {"task": {"loss": tf.zeros([]), "weight": tf.zeros([])}}
+    return {"loss": tf.zeros([]), "weight": tf.zeros([])}
 
 
-def fingerprint(sequences: Sequences) -> str:
-    """Returns a hash of pieces and labels."""
+def what_is_predicted(task: Task, splits: dict[str, Split]) -> dict:
+    """Returns what a seed's predictions depend on beside its weights."""
+    return {
+        "decoding": task.decoding(),
+        **{name: fingerprint(split) for name, split in splits.items() if name != "train"},
+    }
+
+
+def fingerprint(split: Split) -> str:
+    """Returns a hash of the examples as they were read and as the model reads them."""
     digest = hashlib.sha256()
-    for array in (sequences.pieces, sequences.row_splits, *sequences.labels.values()):
-        digest.update(np.ascontiguousarray(array).tobytes())
+    for example in split.examples:
+        digest.update(repr(example).encode("utf-8", "replace"))
+    for values in (split.sequences.pieces, split.sequences.row_splits):
+        digest.update(np.ascontiguousarray(values).tobytes())
     return digest.hexdigest()[:16]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -19,7 +19,7 @@ from pipelines.tasks.squad_answers import Answer, answer_by_beams, answer_by_spa
 from pipelines.tasks.squad_files import Question, check_answers, read_questions
 from pipelines.tasks.squad_metrics import score_v1, score_v2
 from pipelines.tasks.squad_windows import Aligner, Window, cut
-from pipelines.tasks.task import Outputs, Sequences, Task, join
+from pipelines.tasks.task import Outputs, Sequences, Task, file_lists, join
 
 _SPECIAL_PIECES = 3  # [CLS] question [SEP] text [SEP]
 
@@ -28,7 +28,8 @@ class SquadTask(Task):
     """Answers to questions about texts.
 
     Args:
-      files: "train", "dev", "test" -> its official JSON; what there is not is left out.
+      files: "train", "dev", "test" -> its official JSON, one or several; test may be without
+        answers. What there is not is left out.
       may_be_impossible: SQuAD 2.0: the text may not tell.
       has_answerability_head: the reference's model for 2.0; else BERT's, where [CLS] stands for
         "no answer".
@@ -43,7 +44,7 @@ class SquadTask(Task):
 
     def __init__(
         self,
-        files: Mapping[str, str],
+        files: Mapping[str, str | Sequence[str]],
         may_be_impossible: bool = False,
         has_answerability_head: bool = False,
         doc_stride: int = 128,
@@ -53,7 +54,7 @@ class SquadTask(Task):
         null_threshold: float = 0.0,
     ):
         self.name = "squad_v2" if may_be_impossible else "squad_v1"
-        self.files = files
+        self.files = file_lists(files)
         self.may_be_impossible = may_be_impossible
         self.has_answerability_head = has_answerability_head
         self.doc_stride = doc_stride
@@ -64,22 +65,26 @@ class SquadTask(Task):
 
     def read(self, split: str) -> list[Question] | None:
         """See Task.read."""
-        path = self.files.get(split)
-        if not path:
+        if split not in self.files:
             return None
-        questions = read_questions(path)
-        if split != "test":
-            check_answers(
-                path,
-                questions,
-                may_be_impossible=self.may_be_impossible,
-                for_training=split == "train",
-            )
-        return questions
+        questions = {}
+        for path in self.files[split]:
+            found = read_questions(path)
+            if split != "test":
+                check_answers(
+                    path,
+                    found,
+                    may_be_impossible=self.may_be_impossible,
+                    for_training=split == "train",
+                )
+            for question in found:
+                if questions.setdefault(question.id, question) is not question:
+                    raise ValueError(f"{path}: question {question.id!r} is in another file too")
+        return list(questions.values())
 
     def other_splits(self) -> list[str]:
         """See Task.other_splits."""
-        return ["test"] if self.files.get("test") else []
+        return ["test"] if "test" in self.files else []
 
     def encode(
         self,
@@ -141,7 +146,13 @@ class SquadTask(Task):
             "has_answerability_head": self.has_answerability_head,
             "doc_stride": self.doc_stride,
             "max_query_length": self.max_query_length,
+        }
+
+    def decoding(self) -> dict:
+        """See Task.decoding."""
+        return {
             "max_answer_length": self.max_answer_length,
+            "n_best_size": self.n_best_size,
             "null_threshold": self.null_threshold,
         }
 
@@ -156,6 +167,8 @@ class SquadTask(Task):
         self, examples: list[Question], units: list[Window], outputs: Outputs
     ) -> dict[str, float]:
         """Returns squad_metrics.score_v1, or score_v2 at null_threshold, in per cent."""
+        if not all(question.answers or question.is_impossible for question in examples):
+            return {}
         answers = dict(self._answers(examples, units, outputs))
         texts = {name: answer.text for name, answer in answers.items()}
         if not self.may_be_impossible:

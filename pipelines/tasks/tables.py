@@ -38,13 +38,14 @@ def read_table(
     Raises:
       ValueError: for a file that is no such table, lacks a column or has no rows.
     """
-    if not path.endswith(TSV_EXTENSIONS + JSON_EXTENSIONS):
+    is_tsv = _name(path).endswith(TSV_EXTENSIONS)
+    if not is_tsv and not _name(path).endswith(JSON_EXTENSIONS):
         raise ValueError(
             f"{path}: expected a name that ends in {', '.join(TSV_EXTENSIONS)} (columns between "
             f"tabs, their names in the first line) or {', '.join(JSON_EXTENSIONS)} (one object a "
-            "line)"
+            "line), compressed or not"
         )
-    if path.endswith(TSV_EXTENSIONS):
+    if is_tsv:
         rows = _read_tsv(path, columns, header, leave_out_broken_rows)
     else:
         rows = _read_json(path, columns)
@@ -54,6 +55,20 @@ def read_table(
         yield row
     if empty:
         raise ValueError(f"{path}: no rows; expected {', '.join(columns)} of at least one example")
+
+
+def has_column(path: str, column: str) -> bool:
+    """Tells whether a table has a column: in its header, or in its first object."""
+    if _name(path).endswith(TSV_EXTENSIONS):
+        _, first = next(_read_text_lines(path), (1, ""))
+        return column in first.split("\t")
+    _, record = next(read_json_lines(path), (1, {}))
+    return column in record
+
+
+def _name(path: str) -> str:
+    """Returns the path without what says how the file is compressed."""
+    return re.sub(r"\.(gz|bz2|xz|zst)$", "", path)
 
 
 def _read_tsv(

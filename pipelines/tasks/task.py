@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import array
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -66,6 +66,15 @@ def join(
     )
 
 
+def file_lists(files: Mapping[str, str | Sequence[str]]) -> dict[str, list[str]]:
+    """Returns the files of each split that has any; a split may have one or several."""
+    return {
+        split: [paths] if isinstance(paths, str) else list(paths)
+        for split, paths in files.items()
+        if paths
+    }
+
+
 class Task(abc.ABC):
     """A task with its files. Whoever makes one has checked its flags; `read` checks the files.
 
@@ -79,7 +88,7 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def read(self, split: str) -> list | None:
-        """Returns the examples of a split, in the file's order; None if there are none.
+        """Returns the examples of a split, in the files' order; None if there is no such split.
 
         Args:
           split: "train", "dev" or one of `other_splits`.
@@ -90,7 +99,7 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def other_splits(self) -> list[str]:
-        """Returns the splits whose answers are not known here, for predictions: ["test"]."""
+        """Returns the splits to predict beside dev, with answers or without: ["test"]."""
 
     @abc.abstractmethod
     def encode(
@@ -108,10 +117,14 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def description(self) -> dict:
-        """Returns what an export of the model needs to know of the task, for task.json.
+        """Returns what decides the weights, and an export needs to know.
 
         `kind` is classifier, regressor, multiple_choice or question_answering.
         """
+
+    def decoding(self) -> dict:
+        """Returns what decides the answers that are made of the model's outputs, if anything."""
+        return {}
 
     @abc.abstractmethod
     def losses(self, outputs: dict[str, tf.Tensor], batch: dict[str, tf.Tensor]) -> tf.Tensor:
@@ -119,7 +132,7 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def score(self, examples: list, units: list, outputs: Outputs) -> dict[str, float]:
-        """Returns the task's figures.
+        """Returns the task's figures; none if answers of the examples are not known.
 
         Args:
           examples: as of `read`.

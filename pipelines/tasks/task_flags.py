@@ -7,6 +7,7 @@ import os
 import tensorflow as tf
 from absl import flags
 
+from albert_tf import files
 from pipelines.tasks import glue
 from pipelines.tasks.classification import ClassificationTask, Columns
 from pipelines.tasks.multiple_choice import MultipleChoiceColumns, TableMultipleChoiceTask
@@ -19,6 +20,11 @@ _SQUAD_FILES = {
     "squad_v2": {"train": "train-v2.0.json", "dev": "dev-v2.0.json"},
 }
 _OWN = ("classification", "regression", "multiple_choice")
+_ONLY_FOR = {
+    "text_pair_column": ("classification", "regression"),
+    "question_column": ("multiple_choice",),
+    "labels": ("classification",),
+}
 NAMES = (*glue.TASKS, *_SQUAD_FILES, "race", *_OWN)
 
 
@@ -36,8 +42,8 @@ def define_task_flags() -> None:
         flags.DEFINE_string(
             f"{split}_file",
             None,
-            "A set of your own: .tsv with a header, or .jsonl. SQuAD: JSON in place of "
-            f"--data_dir's.{' Answers are not asked for.' if split == 'test' else ''}",
+            "Paths or globs. A set of your own: .tsv with a header, or .jsonl. SQuAD: JSON in "
+            f"place of --data_dir's.{' May be without answers.' if split == 'test' else ''}",
         )
     flags.DEFINE_string(
         "text_column", "text", "Column of the text; of multiple_choice, the text asked about."
@@ -75,11 +81,14 @@ def create_task(values: flags.FlagValues) -> Task:
       ValueError: if they do not say where its data are.
     """
     name = values.task
-    given = {split: values[f"{split}_file"].value for split in ("train", "dev", "test")}
-    given = {split: path for split, path in given.items() if path}
-    for split, path in given.items():
-        if not tf.io.gfile.exists(path) or tf.io.gfile.isdir(path):
-            raise ValueError(f"--{split}_file: there is no file {path!r}")
+    given = {
+        split: files.match_files(values[f"{split}_file"].value, f"{split}_file")
+        for split in ("train", "dev", "test")
+        if values[f"{split}_file"].value
+    }
+    for flag, tasks in _ONLY_FOR.items():
+        if values[flag].value is not None and name not in tasks:
+            raise ValueError(f"--{flag} says nothing to --task={name}: leave it away")
     if name in glue.TASKS or name == "race":
         _require_data_dir(values)
         if given:
@@ -102,6 +111,8 @@ def create_task(values: flags.FlagValues) -> Task:
             n_best_size=values.n_best_size,
             null_threshold=values.null_threshold,
         )
+    if values.data_dir:
+        raise ValueError(f"--task={name} reads --train_file and --dev_file, not --data_dir")
     if "train" not in given:
         raise ValueError(f"--task={name}: give --train_file, and --dev_file to choose the best by")
     if name == "multiple_choice":
@@ -138,7 +149,9 @@ def _require_data_dir(values: flags.FlagValues) -> None:
         raise ValueError(f"--data_dir: there is no directory {values.data_dir!r}")
 
 
-def _squad_files(values: flags.FlagValues, given: dict[str, str]) -> dict[str, str]:
+def _squad_files(
+    values: flags.FlagValues, given: dict[str, list[str]]
+) -> dict[str, str | list[str]]:
     """Returns the files by split: those given, the others from --data_dir if they are there."""
     if not values.data_dir and "train" in given:
         return given

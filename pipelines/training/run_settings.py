@@ -14,6 +14,7 @@ from absl import flags
 from albert_tf import losses, optimization
 from albert_tf.config import AlbertConfig
 from albert_tf.models import AlbertForPreTraining
+from pipelines.training.strategy import is_tpu
 from pipelines.training.train_step import make_train_step
 
 _PUBLISHED_BATCH_SIZE = 4096
@@ -110,22 +111,37 @@ class RunSettings:
         return depths
 
     def check(self, strategy: tf.distribute.Strategy) -> None:
-        """Makes sure that a batch divides among devices and micro-batches.
+        """See check_batch."""
+        check_batch(
+            strategy,
+            self.global_batch_size,
+            self.gradient_accumulation_steps,
+            self.jit_compile,
+        )
 
-        Raises:
-          ValueError: if it does not, or XLA is asked for where it does not work.
-        """
-        replicas = strategy.num_replicas_in_sync
-        if self.global_batch_size % (replicas * self.gradient_accumulation_steps):
-            raise ValueError(
-                f"--global_batch_size={self.global_batch_size} does not divide among {replicas} "
-                f"replicas x --gradient_accumulation_steps={self.gradient_accumulation_steps}"
-            )
-        if self.jit_compile and replicas > 1 and not _is_tpu(strategy):
-            raise ValueError(
-                "--jit_compile: tensorflow-addons' LAMB does not compile under several replicas; "
-                "leave it away or choose --strategy=one_device (TPUs compile in any case)"
-            )
+
+def check_batch(
+    strategy: tf.distribute.Strategy,
+    global_batch_size: int,
+    gradient_accumulation_steps: int,
+    jit_compile: bool,
+) -> None:
+    """Makes sure that a batch divides among devices and micro-batches.
+
+    Raises:
+      ValueError: if it does not, or XLA is asked for where it does not work.
+    """
+    replicas = strategy.num_replicas_in_sync
+    if global_batch_size % (replicas * gradient_accumulation_steps):
+        raise ValueError(
+            f"--global_batch_size={global_batch_size} does not divide among {replicas} replicas x "
+            f"--gradient_accumulation_steps={gradient_accumulation_steps}"
+        )
+    if jit_compile and replicas > 1 and not is_tpu(strategy):
+        raise ValueError(
+            "--jit_compile: tensorflow-addons' optimizers do not compile under several replicas; "
+            "leave it away or choose --strategy=one_device (TPUs compile in any case)"
+        )
 
 
 @contextlib.contextmanager
@@ -138,10 +154,6 @@ def precision(mixed_precision: str) -> Iterator[None]:
         yield
     finally:
         tf.keras.mixed_precision.set_global_policy(before)
-
-
-def _is_tpu(strategy: tf.distribute.Strategy) -> bool:
-    return isinstance(strategy, tf.distribute.TPUStrategy)
 
 
 def define_run_flags() -> None:

@@ -48,6 +48,11 @@ def create_strategy(name: str, tpu: str = "") -> tf.distribute.Strategy:
     return tf.distribute.TPUStrategy(resolver)
 
 
+def is_tpu(strategy: tf.distribute.Strategy) -> bool:
+    """Tells whether the devices are TPUs, for which XLA compiles everything."""
+    return isinstance(strategy, tf.distribute.TPUStrategy)
+
+
 def is_chief(strategy: tf.distribute.Strategy) -> bool:
     """Tells whether this host writes what only one of all may write."""
     resolver = strategy.cluster_resolver

@@ -46,7 +46,10 @@ def make_train_step(
         with tf.GradientTape() as tape:
             sums = sums_fn(forward(batch, dropout_seed), batch)
             loss = loss_fn(sums, denominators)
-        gradients = tape.gradient(loss, model.trainable_variables)
+        # A task may leave out what others use, such as the pooler.
+        gradients = tape.gradient(
+            loss, model.trainable_variables, unconnected_gradients=tf.UnconnectedGradients.ZERO
+        )
         return sums, [tf.convert_to_tensor(gradient) for gradient in gradients]
 
     def accumulate(batch, dropout_seed, denominators):

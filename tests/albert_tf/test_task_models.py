@@ -92,7 +92,8 @@ def test_spans(config, inputs):
     outputs = model(inputs)
     hidden = model.encoder(inputs)["sequence_output"].numpy()
     kernel, bias = [w.numpy() for w in model.span.output_dense.weights]
-    logits = hidden @ kernel + bias
+    is_real = inputs["input_mask"].numpy()[..., np.newaxis] == 1
+    logits = np.where(is_real, hidden @ kernel + bias, -1e30)
     np.testing.assert_allclose(outputs["start_logits"], logits[..., 0], atol=1e-5)
     np.testing.assert_allclose(outputs["end_logits"], logits[..., 1], atol=1e-5)
     starts, ends = np.array([4, 0, 5]), np.array([7, 0, 5])

@@ -48,6 +48,7 @@ def define_flags() -> None:
     flags.DEFINE_integer("steps", 16, "Steps that count: batches are sorted 16 at a time.", 1)
     flags.DEFINE_integer("rounds", 1, "Processes of each side.", 1)
     flags.DEFINE_list("sides", list(_SIDES), "What to measure.")
+    flags.DEFINE_bool("group_by_length", True, "Of the Trainer, as ours does.")
     flags.DEFINE_bool("in_this_process", False, "Measure here, once: what the processes do.")
 
 
@@ -142,14 +143,15 @@ def our_steps(task, sequences, has_fixed_length: bool) -> tuple[float, float]:
         model.create_variables()
         optimizer = optimization.adamw(1e-5)
         optimization.create_slots(optimizer, model)
-    length = FLAGS.max_seq_length if has_fixed_length else None
     settings = FinetuneSettings(FLAGS.max_seq_length, FLAGS.batch_size, 1000, 0, 1e-5)
     run_steps = make_step_loop(
         strategy, task_train_step(task, model, optimizer, settings, seed=0), zero_sums()
     )
 
     def batches(context):
-        return training_dataset(sequences, FLAGS.batch_size, 0, 0, length, context)
+        return training_dataset(
+            sequences, FLAGS.batch_size, 0, 0, FLAGS.max_seq_length, has_fixed_length, context
+        )
 
     real = total = 0
     for batch in batches(tf.distribute.InputContext()).take(FLAGS.steps):
@@ -230,6 +232,7 @@ def huggingface_steps(task, sequences, _) -> tuple[float, float]:
                 report_to=[],
                 save_strategy="no",
                 disable_tqdm=True,
+                group_by_length=FLAGS.group_by_length,
             ),
             train_dataset=examples,
             data_collator=collate,

@@ -19,7 +19,9 @@ from albert_tf.models import AlbertForPreTraining
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines import finetune as finetune_lib
 from pipelines.tasks.classification import ClassificationTask, Columns
+from pipelines.tasks.multiple_choice import MultipleChoiceColumns, TableMultipleChoiceTask
 from pipelines.tasks.seed_run import FinetuneSettings
+from pipelines.tasks.squad import SquadTask
 from pipelines.training.train_loop import Schedule
 from tests.conftest import WORDS
 from tests.jobs import run, start, weights
@@ -77,7 +79,7 @@ def pretrained(tmp_path_factory, tiny_vocabulary):
     return directory
 
 
-def finetune(table, pretrained, output_dir, seeds=(1,), splits=("train", "dev"), **changes):
+def run_task(task, init_checkpoint, output_dir, seeds=(1,), **changes):
     settings = {
         "max_seq_length": 48,
         "global_batch_size": 12,
@@ -89,19 +91,29 @@ def finetune(table, pretrained, output_dir, seeds=(1,), splits=("train", "dev"),
         "hidden_dropout_prob": 0.1,
         "strategy": tf.distribute.OneDeviceStrategy("/cpu:0"),
         "schedule": Schedule(steps_per_loop=10, save_checkpoint_steps=20, eval_steps=20),
+        "init_checkpoint": init_checkpoint and str(init_checkpoint),
+        "albert_config": None,
+        "spm_model_file": None,
     }
     arguments.update({name: changes.pop(name) for name in list(changes) if name in arguments})
     settings.update(changes)
-    files = {split: str(table / f"{split}.tsv") for split in splits}
-    columns = Columns(text="first", text_pair="second", label="label", id="name")
     return finetune_lib.finetune(
-        task=ClassificationTask("classification", files, columns),
+        task=task,
         output_dir=str(output_dir),
         random_seeds=seeds,
-        init_checkpoint=str(pretrained),
         settings=FinetuneSettings(**settings),
         **arguments,
     )
+
+
+def classification(table, splits=("train", "dev")):
+    files = {split: str(table / f"{split}.tsv") for split in splits}
+    columns = Columns(text="first", text_pair="second", label="label", id="name")
+    return ClassificationTask("classification", files, columns)
+
+
+def finetune(table, pretrained, output_dir, seeds=(1,), splits=("train", "dev"), **changes):
+    return run_task(classification(table, splits), pretrained, output_dir, seeds, **changes)
 
 
 def read_tsv(path):
@@ -118,10 +130,10 @@ def two_seeds(tmp_path_factory, table, pretrained):
 def test_learns_and_says_so(two_seeds):
     output_dir, results = two_seeds
     assert json.loads((output_dir / "results.json").read_text()) == results
-    accuracies = [results["seeds"][seed]["accuracy"] for seed in ("1", "2")]
+    accuracies = [results["dev"]["seeds"][seed]["accuracy"] for seed in ("1", "2")]
     assert min(accuracies) > 0.85, "a single word decides"
-    assert results["median"]["accuracy"] == pytest.approx(np.mean(accuracies))
-    assert results["lowest"]["accuracy"] == min(accuracies)
+    assert results["dev"]["median"]["accuracy"] == pytest.approx(np.mean(accuracies))
+    assert results["dev"]["lowest"]["accuracy"] == min(accuracies)
     for seed, accuracy in zip((1, 2), accuracies):
         rows = read_tsv(output_dir / f"seed_{seed}/predictions/dev_predictions.tsv")
         assert [row["id"] for row in rows] == [f"id{i}" for i in range(DEV)]
@@ -151,15 +163,33 @@ def test_the_best_weights_are_those_of_the_best_score(two_seeds):
         }
         assert list(scores) == [20, 40, 60]
         best = max(scores.values())
-        assert results["seeds"][seed]["accuracy"] == best
+        assert results["dev"]["seeds"][seed]["accuracy"] == best
         _, path = model_directory.find_checkpoint(str(output_dir / f"seed_{seed}/best"))
         assert scores[int(path.rsplit("-", 1)[1])] == best
+
+
+def test_the_best_weights_predict(table, pretrained, tmp_path, monkeypatch):
+    """Of a run that gets worse from its first evaluation on."""
+    task = classification(table)
+    score, falling = task.score, iter([0.9, 0.5, 0.4])
+
+    def falling_score(examples, units, outputs):
+        figures = score(examples, units, outputs)
+        scored.append([output["logits"].tolist() for output in outputs])
+        return {**figures, "accuracy": next(falling, 0.3)}
+
+    scored = []
+    monkeypatch.setattr(task, "score", falling_score)
+    run_task(task, pretrained, tmp_path)
+    assert model_directory.find_checkpoint(str(tmp_path / "seed_1/best"))[1].endswith("ckpt-20")
+    at_20, _, at_60, predicted = scored
+    assert predicted == at_20 != at_60
 
 
 def test_a_seed_decides_everything(two_seeds, table, pretrained, tmp_path):
     output_dir, results = two_seeds
     again = finetune(table, pretrained, tmp_path / "again", seeds=(2,))
-    assert again["seeds"]["2"] == results["seeds"]["2"]
+    assert again["dev"]["seeds"]["2"] == results["dev"]["seeds"]["2"]
     ours, theirs = weights(tmp_path / "again/seed_2"), weights(output_dir / "seed_2")
     other = weights(output_dir / "seed_1")
     assert ours.keys() == theirs.keys()
@@ -173,12 +203,23 @@ def test_a_finished_run_only_predicts(two_seeds, table, pretrained):
     checkpoints = sorted((output_dir / "seed_1/checkpoints").iterdir())
     written = [path.stat().st_mtime_ns for path in checkpoints]
     again = finetune(table, pretrained, output_dir, (1, 2), ("train", "dev", "test"))
-    assert again["seeds"] == results["seeds"]
+    assert again["dev"]["seeds"] == results["dev"]["seeds"]
     assert [path.stat().st_mtime_ns for path in checkpoints] == written
     rows = read_tsv(output_dir / "seed_2/predictions/test_predictions.tsv")
-    truth = [row[-1] for row in make_rows(TEST, 2)]
-    assert "label" not in rows[0] and len(rows) == TEST
-    assert np.mean([row["prediction"] == label for row, label in zip(rows, truth)]) > 0.7
+    assert len(rows) == TEST
+    hits = [row["prediction"] == label for row, (*_, label) in zip(rows, make_rows(TEST, 2))]
+    assert again["test"]["seeds"]["2"]["accuracy"] == pytest.approx(np.mean(hits))
+    # Not even when its checkpoints are gone: the best weights are what counts.
+    shutil.copytree(output_dir, output_dir.parent / "thin")
+    shutil.rmtree(output_dir.parent / "thin/seed_1/checkpoints")
+    (output_dir.parent / "thin/seed_1/results.json").write_text(
+        (output_dir / "seed_1/results.json")
+        .read_text()
+        .replace("decoding", "coding")
+        .replace('"coding": {}', '"decoding": {"older": 1}')
+    )
+    thin = finetune(table, pretrained, output_dir.parent / "thin", (1,))
+    assert thin["dev"]["seeds"]["1"] == results["dev"]["seeds"]["1"]
 
 
 def test_it_begins_with_the_pretrained_encoder(table, pretrained, tmp_path):
@@ -202,13 +243,17 @@ def test_replicas_and_micro_batches_change_nothing(table, pretrained, tmp_path):
         "one": {},
         "micro-batches": {"gradient_accumulation_steps": 3},
         "mirrored": {"strategy": tf.distribute.MirroredStrategy(devices)},
+        "both": {
+            "strategy": tf.distribute.MirroredStrategy(devices),
+            "gradient_accumulation_steps": 2,
+        },
         "recompute": {"recompute": True},
     }.items():
         # The head's dropout has other draws in other replicas.
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("albert_tf.heads.dropout", lambda x, rate, seed: x)
             results = finetune(table, pretrained, tmp_path / name, **common, **changes)
-        found[name] = losses(tmp_path / name), results["median"]
+        found[name] = losses(tmp_path / name), results["dev"]["median"]
     expected, figures = found.pop("one")
     assert len(expected) == 2
     for name, (values, theirs) in found.items():
@@ -221,7 +266,7 @@ def test_without_a_dev_set_the_last_weights_are_taken(table, pretrained, tmp_pat
     results = finetune(
         table, pretrained, tmp_path, splits=("train", "test"), schedule=schedule, num_train_steps=20
     )
-    assert results["median"] == {}
+    assert "dev" not in results
     assert (tmp_path / "seed_1/predictions/test_predictions.tsv").exists()
     assert not (tmp_path / "seed_1/best").exists()
 
@@ -229,12 +274,129 @@ def test_without_a_dev_set_the_last_weights_are_taken(table, pretrained, tmp_pat
 def test_another_run_in_the_directory(two_seeds, table, pretrained):
     output_dir, _ = two_seeds
     with pytest.raises(ValueError, match=r"holds another run.*learning_rate 0\.005 there"):
-        finetune(table, pretrained, output_dir, learning_rate=1e-3)
-    other = table.parent / "other"
-    shutil.copytree(table, other, dirs_exist_ok=True)
-    (other / "train.tsv").write_text((table / "train.tsv").read_text() + "x\ta\tb\triver\n")
-    with pytest.raises(ValueError, match=r"holds another run.*train '"):
-        finetune(other, pretrained, output_dir)
+        finetune(table, pretrained, output_dir, (3,), learning_rate=1e-3)
+    for split in ("train", "dev"):
+        other = table.parent / f"other_{split}"
+        shutil.copytree(table, other)
+        with (other / f"{split}.tsv").open("a") as file:
+            file.write("x\ta\tb\triver\n")
+        with pytest.raises(ValueError, match=rf"holds another run.*{split} '"):
+            finetune(other, pretrained, output_dir)
+    elsewhere = table.parent / "elsewhere"
+    shutil.copytree(pretrained, elsewhere)
+    again = finetune(table, elsewhere, output_dir, (2,))
+    assert again["dev"]["seeds"].keys() == {"2"}, "weights that were moved are the same"
+    model, _ = model_directory.load_for_pretraining(str(pretrained))
+    model.encoder.pooler.bias.assign_add(tf.ones([32]))
+    model_directory.save_for_pretraining(model, str(elsewhere))
+    with pytest.raises(ValueError, match=r"holds another run.*init_weights '"):
+        finetune(table, elsewhere, output_dir)
+
+
+def test_from_random_weights(table, pretrained, tiny_vocabulary, tmp_path):
+    task = classification(table)
+    with pytest.raises(ValueError, match="both --albert_config and --spm_model_file"):
+        run_task(task, None, tmp_path)
+    results = run_task(
+        task,
+        None,
+        tmp_path,
+        albert_config=str(pretrained / "albert_config.json"),
+        spm_model_file=str(tiny_vocabulary),
+        num_train_steps=20,
+    )
+    assert 0.0 < results["dev"]["median"]["accuracy"] < 1.0
+
+
+def squad_files(directory):
+    """Questions whose answer is the word after "some"."""
+    rng = random.Random(1)
+    files = {}
+    for split, number in (("train", 26), ("dev", 11)):
+        paragraphs = []
+        for i in range(number):
+            words = rng.choices(WORDS, k=30)
+            context = " ".join(words)
+            answer = [{"text": words[7], "answer_start": len(" ".join(words[:7])) + 1}]
+            impossible = i % 3 == 0
+            entry = {"id": f"{split}{i}", "question": "who sleeps", "is_impossible": impossible}
+            entry["answers"] = [] if impossible else answer
+            paragraphs.append({"context": context, "qas": [entry]})
+        files[split] = directory / f"{split}.json"
+        files[split].write_text(json.dumps({"data": [{"title": "t", "paragraphs": paragraphs}]}))
+    return {split: str(path) for split, path in files.items()}
+
+
+def choice_files(directory):
+    rng = random.Random(2)
+    files = {}
+    for split, number in (("train", 25), ("dev", 10)):
+        rows = [
+            {"text": " ".join(rng.choices(WORDS, k=12)), "options": rng.choices(WORDS, k=3)}
+            for _ in range(number)
+        ]
+        files[split] = directory / f"{split}.jsonl"
+        lines = [json.dumps({**row, "label": rng.randrange(3)}) for row in rows]
+        files[split].write_text("\n".join(lines) + "\n")
+    return {split: str(path) for split, path in files.items()}
+
+
+def regression_files(directory):
+    rng = random.Random(3)
+    files = {}
+    for split, number in (("train", 27), ("dev", 13)):
+        rows = [
+            (str(k), " ".join(rng.choices(WORDS, k=k))) for k in rng.choices(range(1, 30), k=number)
+        ]
+        files[split] = directory / f"{split}.tsv"
+        files[split].write_text(
+            "label\ttext\n" + "".join(f"{int(n) / 10}\t{text}\n" for n, text in rows)
+        )
+    return {split: str(path) for split, path in files.items()}
+
+
+KINDS = {
+    "spans": lambda d: SquadTask(squad_files(d), may_be_impossible=True, doc_stride=16),
+    "beams": lambda d: SquadTask(
+        squad_files(d), may_be_impossible=True, has_answerability_head=True, doc_stride=16
+    ),
+    "choices": lambda d: TableMultipleChoiceTask(
+        "multiple_choice", choice_files(d), MultipleChoiceColumns("text", "options", "label")
+    ),
+    "numbers": lambda d: ClassificationTask(
+        "regression", regression_files(d), Columns("text", "label"), is_regression=True
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_task_runs_and_predicts(kind, pretrained, tmp_path):
+    task = KINDS[kind](tmp_path)
+    schedule = Schedule(steps_per_loop=10, save_checkpoint_steps=20, eval_steps=20)
+    changes = {"num_train_steps": 20, "gradient_accumulation_steps": 2, "schedule": schedule}
+    results = run_task(task, pretrained, tmp_path / "out", **changes)
+    assert results["dev"]["median"][task.best_metric] == results["dev"]["median"][task.best_metric]
+    entries = (tmp_path / "out/seed_1/metrics.jsonl").read_text().splitlines()
+    first, last = [entry["loss"] for entry in map(json.loads, entries) if "loss" in entry]
+    assert last < first, "it learns what it was shown"
+    description = json.loads((tmp_path / "out/seed_1/task.json").read_text())
+    assert description["max_seq_length"] == 48 and description["kind"] == task.description()["kind"]
+    predictions = tmp_path / "out/seed_1/predictions"
+    if kind not in ("spans", "beams"):
+        numbers = {"choices": 10, "numbers": 13}
+        assert len(read_tsv(predictions / "dev_predictions.tsv")) == numbers[kind]
+        return
+    answers = json.loads((predictions / "dev_predictions.json").read_text())
+    assert answers.keys() == {f"dev{i}" for i in range(11)}
+    # What decides the answers alone may change: no is said always, then never.
+    for threshold, is_empty in ((-1e9, True), (1e9, False)):
+        task.null_threshold = threshold
+        run_task(task, pretrained, tmp_path / "out", **changes)
+        answers = json.loads((predictions / "dev_predictions.json").read_text())
+        assert all((answer == "") == is_empty for answer in answers.values())
+    task.has_answerability_head = not task.has_answerability_head
+    with pytest.raises(ValueError, match=r"holds another run.*has_answerability_head"):
+        run_task(task, pretrained, tmp_path / "out", **changes)
 
 
 @pytest.mark.parametrize(
@@ -244,10 +406,14 @@ def test_another_run_in_the_directory(two_seeds, table, pretrained):
         ({"max_seq_length": 65}, "position table .64 rows"),
         ({"num_warmup_steps": 61}, "beyond --num_train_steps=60"),
         ({"splits": ("train",)}, "no dev set"),
+        ({"jit_compile": True, "strategy": "mirrored"}, "--jit_compile"),
         ({"splits": ("dev",)}, "labels of classification are not known|no training examples"),
     ],
 )
 def test_what_does_not_fit(table, pretrained, tmp_path, changes, message):
+    if "strategy" in changes:
+        devices = [device.name for device in tf.config.list_logical_devices("CPU")]
+        changes = {**changes, "strategy": tf.distribute.MirroredStrategy(devices)}
     with pytest.raises(ValueError, match=message):
         finetune(table, pretrained, tmp_path / "out", **changes)
     assert not (tmp_path / "out").exists()
@@ -295,7 +461,10 @@ def test_killed_between_and_within_seeds(two_seeds, table, pretrained, tmp_path)
         process.communicate()
         assert (tmp_path / awaited).exists() and not (tmp_path / "results.json").exists()
     run("pipelines.finetune", *flags)
-    assert json.loads((tmp_path / "results.json").read_text())["seeds"] == results["seeds"]
+    assert (
+        json.loads((tmp_path / "results.json").read_text())["dev"]["seeds"]
+        == results["dev"]["seeds"]
+    )
     for seed in (1, 2):
         ours = weights(tmp_path / f"seed_{seed}")
         theirs = weights(output_dir / f"seed_{seed}")
@@ -312,7 +481,10 @@ OWN = ("--task=classification", "--train_file={train}", "--init_checkpoint={mode
         (["--task=rte"], "give --data_dir"),
         (["--task=rte", "--data_dir=/nowhere"], "--data_dir: there is no directory '/nowhere'"),
         (["--task=classification"], "give --train_file"),
-        (["--task=classification", "--train_file=/none.tsv"], "there is no file '/none.tsv'"),
+        (
+            ["--task=classification", "--train_file=/none.tsv"],
+            "--train_file: no file matches '/none.tsv'",
+        ),
         (["--task=classification", "--train_file={train}"], "give --init_checkpoint"),
         (["--task=rte", "--data_dir=.", "--dev_file={train}"], "is for sets of your own"),
         (["--task=squad_v2", "--data_dir=."], "there is no './train-v2.0.json'"),
@@ -325,7 +497,12 @@ OWN = ("--task=classification", "--train_file={train}", "--init_checkpoint={mode
             ],
             "--albert_config is the checkpoint's own",
         ),
-        (["--task=race", "--data_dir=.", "--random_seeds=1,x"], "expected whole numbers"),
+        (["--task=race", "--data_dir=.", "--random_seeds=1,1"], "expected different whole numbers"),
+        (["--task=race", "--data_dir=.", "--random_seeds=-1"], "expected different whole numbers"),
+        (["--task=race", "--data_dir=.", "--labels=a,b"], "--labels says nothing to --task=race"),
+        (["--task=classification", "--train_file={train}", "--labels=a,a"], "two different labels"),
+        (["--task=classification", "--train_file={train}", "--data_dir=."], "not --data_dir"),
+        (["--task=race", "--data_dir=.", "--random_seeds=1,x"], "expected different whole numbers"),
         (
             [
                 "--task=classification",

@@ -82,7 +82,7 @@ def test_hosts_and_replicas_divide_a_batch():
 
     def batches(replicas, hosts, host):
         context = tf.distribute.InputContext(hosts, host, replicas)
-        return iter(training_dataset(sequences, 12, 5, 2, None, context))
+        return iter(training_dataset(sequences, 12, 5, 2, 90, False, context))
 
     whole = batches(1, 1, 0)
     parts = [batches(4, 2, 0), batches(4, 2, 1)]
@@ -102,11 +102,16 @@ class Echo(tf.keras.Model):
 
 
 @pytest.mark.parametrize("batch_size", [1, 4, 6, 64])
-@pytest.mark.parametrize("fixed_length", [None, 96])
-def test_every_example_is_asked_once(batch_size, fixed_length):
+@pytest.mark.parametrize("has_fixed_length", [False, True])
+def test_every_example_is_asked_once(batch_size, has_fixed_length):
     sequences = make_sequences(23)
     predict = make_prediction(
-        tf.distribute.get_strategy(), Echo(), sequences, batch_size, fixed_length
+        tf.distribute.OneDeviceStrategy("/cpu:0"),
+        Echo(),
+        sequences,
+        batch_size,
+        91,
+        has_fixed_length,
     )
     for _ in range(2):
         outputs = predict()
@@ -125,10 +130,23 @@ def test_every_example_is_asked_once_by_replicas():
     assert strategy.num_replicas_in_sync == 2
     with strategy.scope():
         model = Echo()
-    predict = make_prediction(strategy, model, sequences, 6, None)
+    predict = make_prediction(strategy, model, sequences, 6, 89, False)
     sums = [output["sum"] for output in predict()]
     rows = np.add.reduceat(sequences.pieces, sequences.row_splits[:-1])
     assert sums == rows.reshape(23, 2).sum(axis=1).tolist()
+
+
+def test_no_batch_is_longer_than_the_model_can_take():
+    sequences = make_sequences(40)
+    longest = int(example_lengths(sequences).max())
+    assert longest % 32
+    for has_fixed_length in (False, True):
+        dataset = training_dataset(
+            sequences, 5, 0, 0, longest, has_fixed_length, tf.distribute.InputContext()
+        )
+        lengths = [batch["input_mask"].shape[1] for batch in dataset.take(24)]
+        assert max(lengths) == longest
+        assert (min(lengths) == longest) == has_fixed_length
 
 
 def test_lengths_are_of_the_longest_choice():
