@@ -1,0 +1,74 @@
+"""The recipes of fine-tuning: every one parses, and says what the paper's appendix says."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.jobs import PROJECT
+
+RECIPES = PROJECT / "pipelines/recipes/finetune"
+# Learning rate, batch, dropout, classifier dropout, steps, warm-up, length.
+PUBLISHED = {
+    "cola": (1e-5, 16, 0, 0.1, 5336, 320, 512),
+    "stsb": (2e-5, 16, 0, 0.1, 3598, 214, 512),
+    "sst2": (1e-5, 32, 0, 0.1, 20935, 1256, 512),
+    "mnli": (3e-5, 128, 0, 0.1, 10000, 1000, 512),
+    "qnli": (1e-5, 32, 0, 0.1, 33112, 1986, 512),
+    "qqp": (5e-5, 128, 0.1, 0.1, 14000, 1000, 512),
+    "rte": (3e-5, 32, 0.1, 0.1, 800, 200, 512),
+    "mrpc": (2e-5, 32, 0, 0.1, 800, 200, 512),
+    "wnli": (2e-5, 16, 0.1, 0.1, 2000, 250, 512),
+    "squad_v1": (5e-5, 48, 0, 0.1, 3649, 365, 384),
+    "squad_v2": (3e-5, 48, 0, 0.1, 8144, 814, 512),
+    "race": (2e-5, 32, 0.1, 0.1, 12000, 1000, 512),
+    "race_v2_models": (1e-5, 32, 0, 0.1, 12000, 1000, 512),
+}
+NAMES = (
+    "learning_rate",
+    "global_batch_size",
+    "hidden_dropout_prob",
+    "classifier_dropout_prob",
+    "num_train_steps",
+    "num_warmup_steps",
+    "max_seq_length",
+)
+
+
+@pytest.fixture(scope="module")
+def parsed():
+    """Flags of each recipe, as the program reads them."""
+    code = (
+        "import glob, json, os, sys\n"
+        "from absl import flags\n"
+        "from pipelines import finetune\n"
+        "finetune.define_flags()\n"
+        "values = {}\n"
+        f"for path in sorted(glob.glob({str(RECIPES)!r} + '/*.flags')):\n"
+        "    flags.FLAGS.unparse_flags()\n"
+        "    flags.FLAGS(['finetune', '--flagfile=' + path, '--output_dir=out'])\n"
+        "    name = os.path.basename(path).removesuffix('.flags')\n"
+        "    values[name] = {k: flags.FLAGS[k].value for k in flags.FLAGS}\n"
+        "print(json.dumps(values, default=str))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_there_is_one_for_each_row(parsed):
+    assert parsed.keys() == PUBLISHED.keys()
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_it_says_what_was_published(name, parsed):
+    flags = parsed[name]
+    assert flags["task"] == name.removesuffix("_v2_models")
+    assert tuple(flags[flag] for flag in NAMES) == PUBLISHED[name]
+    assert flags["eval_steps"] % flags["steps_per_loop"] == 0
+    assert 15 <= flags["num_train_steps"] / flags["eval_steps"] <= 25
