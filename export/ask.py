@@ -1,19 +1,24 @@
-r"""Asks an exported model: what stands at each [MASK], which of two sentences comes first.
+r"""Asks an exported model.
 
-The answers are the SavedModel's alone: this program loads it with TensorFlow and tensorflow-text
-and holds no model code.
+A pre-trained one what stands at each [MASK] and which of two sentences comes first; a fine-tuned
+one for the label of a text or pair, the answer to a question, the right option. The answers are the
+SavedModel's alone: this program loads it with TensorFlow and tensorflow-text and holds no model
+code.
 
 Examples:
   python -m export.ask --saved_model=exports/base \
     --fill_mask="The [MASK] function returns an array." --fill_mask="It [MASK] two [MASK]."
   python -m export.ask --saved_model=exports/base/3 \
     --pair="First open the file. ||| Then read from it."
+  python -m export.ask --saved_model=exports/rte --pair="Birds sing. ||| Someone sings."
+  python -m export.ask --saved_model=exports/squad --question="Who sings?" --context="Birds sing."
 """
 
 from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Sequence
 
 import tensorflow as tf
 from absl import flags
@@ -24,6 +29,7 @@ from export import versions
 FLAGS = flags.FLAGS
 
 _PAIR_SEPARATOR = "|||"
+_MOST_VALUES = 8  # of an embedding, that are shown
 
 
 def define_flags() -> None:
@@ -35,29 +41,66 @@ def define_flags() -> None:
     flags.DEFINE_multi_string(
         "pair", [], "Two sentences with ||| between them; may be given several times."
     )
+    flags.DEFINE_multi_string("text", [], "A text; may be given several times.")
+    flags.DEFINE_string("question", "", "A question about --context.")
+    flags.DEFINE_string("context", "", "What a question is about.")
+    flags.DEFINE_multi_string("option", [], "A possible answer; give all of them.")
 
 
 def main(_) -> None:
     """Reads the flags."""
+
     # Bytes of the shell that are no UTF-8 become U+FFFD, as in the model: they can be printed.
-    masked_texts, pairs = (
-        [os.fsencode(text).decode("utf-8", "replace") for text in texts]
-        for texts in (FLAGS.fill_mask, FLAGS.pair)
+    def readable(text):
+        return os.fsencode(text).decode("utf-8", "replace")
+
+    lines = ask(
+        saved_model=FLAGS.saved_model,
+        masked_texts=list(map(readable, FLAGS.fill_mask)),
+        pairs=list(map(readable, FLAGS.pair)),
+        texts=list(map(readable, FLAGS.text)),
+        question=readable(FLAGS.question),
+        context=readable(FLAGS.context),
+        options=list(map(readable, FLAGS.option)),
     )
-    print(*ask(saved_model=FLAGS.saved_model, masked_texts=masked_texts, pairs=pairs), sep="\n")
+    print(*lines, sep="\n")
 
 
-def ask(*, saved_model: str, masked_texts: list[str], pairs: list[str]) -> list[str]:
-    """Returns the answers of a SavedModel in lines to read."""
+def ask(
+    *,
+    saved_model: str,
+    masked_texts: Sequence[str] = (),
+    pairs: Sequence[str] = (),
+    texts: Sequence[str] = (),
+    question: str = "",
+    context: str = "",
+    options: Sequence[str] = (),
+) -> list[str]:
+    """Returns the answers of a SavedModel in lines to read.
+
+    Raises:
+      ValueError: if nothing is asked, or what the model does not answer.
+    """
     split_pairs = [pair.split(_PAIR_SEPARATOR) for pair in pairs]
     for pair, sentences in zip(pairs, split_pairs):
         if len(sentences) != 2 or not all(map(str.strip, sentences)):
             raise ValueError(f"--pair={pair!r}: expected two sentences with ||| between them")
+    split_pairs = [[sentence.strip() for sentence in pair] for pair in split_pairs]
     for text in masked_texts:
         if "[MASK]" not in text:
             raise ValueError(f"--fill_mask={text!r} holds no [MASK]")
-    if not masked_texts and not pairs:
-        raise ValueError("nothing is asked: give --fill_mask or --pair")
+    # What is asked, as inputs of serving_default.
+    questions = [{"text": text} for text in texts]
+    questions += [{"text": first, "text_pair": second} for first, second in split_pairs]
+    if question or context or options:
+        questions.append({"question": question, "context": context})
+        if options:
+            questions[-1]["options"] = list(options)
+    if not masked_texts and not questions:
+        raise ValueError(
+            "nothing is asked: give --fill_mask, --text or --pair, or --question and --context, "
+            "with --option if the model chooses"
+        )
     path = versions.newest_saved_model(saved_model)
     # Registers the operations that the tokenizer in the graph is made of.
     with warnings.catch_warnings():
@@ -66,10 +109,36 @@ def ask(*, saved_model: str, masked_texts: list[str], pairs: list[str]) -> list[
     model = tf.saved_model.load(path)
     lines = [f"{path} answers"]
     if masked_texts:
+        if "fill_mask" not in model.signatures:
+            raise ValueError(f"{path!r} fills no [MASK]: that is what pre-trained models do")
         lines += _fill_masks(model.signatures["fill_mask"], masked_texts)
-    if pairs:
-        lines += _judge_order(model.signatures["serving_default"], split_pairs)
+    serving_default = model.signatures["serving_default"]
+    for inputs in questions:
+        wanted = set(serving_default.structured_input_signature[1])
+        if inputs.keys() != wanted:
+            raise ValueError(
+                f"{path!r} answers to {' and '.join(sorted(wanted))}, not to "
+                f"{' and '.join(sorted(inputs))}"
+            )
+    if "in_order_probability" in serving_default.structured_outputs:
+        return lines + (_judge_order(serving_default, split_pairs) if split_pairs else [])
+    for inputs in questions:
+        answers = serving_default(**{name: tf.constant([text]) for name, text in inputs.items()})
+        lines += ["", *(f"{name}: {text}" for name, text in inputs.items())]
+        lines += [f"  {name}: {_readable(t[0])}" for name, t in sorted(answers.items())]
+    if "labels" in model.signatures:
+        labels = model.signatures["labels"]()["labels"]
+        lines += ["", f"(probabilities of {_readable(labels)})"]
     return lines
+
+
+def _readable(values: tf.Tensor) -> str:
+    """Returns a string, a number or a list of either as a text."""
+    if values.shape.rank:
+        shown = [_readable(value) for value in values[:_MOST_VALUES]]
+        return ", ".join(shown) + ", ..." * (len(values) > _MOST_VALUES)
+    value = values.numpy()
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else f"{value:.6g}"
 
 
 def _fill_masks(fill_mask, texts: list[str]) -> list[str]:
@@ -89,7 +158,7 @@ def _judge_order(serving_default, pairs: list[list[str]]) -> list[str]:
         answer = serving_default(text=tf.constant(first), text_pair=tf.constant(second))
         return answer["in_order_probability"].numpy()
 
-    first, second = ([sentence.strip() for sentence in side] for side in zip(*pairs))
+    first, second = map(list, zip(*pairs))
     lines = []
     for a, b, forward, backward in zip(
         first, second, in_order(first, second), in_order(second, first)

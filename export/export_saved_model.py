@@ -36,6 +36,7 @@ from albert_tf.tokenization import AlbertTokenizer
 from export import kinds, signatures, versions
 from export.serving_module import ServingModule
 from export.verify import verify
+from export.warmup import write_warmup_requests
 
 FLAGS = flags.FLAGS
 
@@ -156,6 +157,7 @@ def _publish(module: ServingModule, provenance: dict, final: str) -> None:
         files.write_atomically(
             os.path.join(partial, _PROVENANCE_FILE), json.dumps(provenance, indent=2) + "\n"
         )
+        write_warmup_requests(partial, module.signatures, module.sizes, module.max_seq_length)
         print(
             f"saved {len(functions)} signatures, {_size(partial) / 1e6:.1f} MB, in "
             f"{time.monotonic() - begin:.0f} s; verifying in a fresh process",

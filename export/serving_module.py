@@ -115,10 +115,14 @@ class ServingModule(tf.train.Checkpoint):
         inputs = {name: ids for name in ("input_word_ids", "input_mask", "input_type_ids")}
         for training in (False, True):
             self.__call__.get_concrete_function(inputs, training=training)
-        return {
-            name: tf.function(getattr(self, name)).get_concrete_function(**signature.input_specs())
-            for name, signature in self.signatures.items()
-        }
+        return {name: self.function(name) for name in self.signatures}
+
+    def function(self, signature: str):
+        """Returns the concrete function of one signature."""
+        method = getattr(self, signature)
+        # Not the method itself: one without text_pair would have it as an input that is None.
+        function = tf.function(lambda **inputs: method(**inputs))
+        return function.get_concrete_function(**self.signatures[signature].input_specs())
 
     def tokens(self, input_ids, input_mask, segment_ids) -> dict:
         """Answers the signature `tokens`."""
@@ -175,9 +179,14 @@ class ServingModule(tf.train.Checkpoint):
         return {name: encoded[name] for name in ("sequence_output", "pooled_output")}
 
 
-def check_equally_many(**texts: tf.Tensor) -> None:
-    """Has a request fail with a clear error if it does not have as many of each."""
+def equally_many(**texts: tf.Tensor) -> list[tf.Tensor]:
+    """Returns the texts; a request that does not have as many of each fails with a clear error."""
     (first, *others) = texts.values()
     message = f"{' and '.join(texts)} must be equally many"
-    for other in others:
+    checks = [
         tf.debugging.assert_equal(tf.shape(first)[0], tf.shape(other)[0], message)
+        for other in others
+    ]
+    # Shapes that are known to differ while tracing need no check at run time.
+    with tf.control_dependencies([check for check in checks if check is not None]):
+        return [tf.identity(text) for text in texts.values()]
