@@ -35,7 +35,7 @@ from absl import flags
 
 from albert_tf import config as config_lib
 from albert_tf import files, program
-from albert_tf.checkpoints import model_directory
+from albert_tf.checkpoints import model_directory, saved_model
 from albert_tf.config import AlbertConfig
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines.tasks.batches import example_lengths
@@ -55,8 +55,9 @@ def define_flags() -> None:
     flags.DEFINE_string(
         "init_checkpoint",
         None,
-        "Pre-trained weights to begin with: a model directory or checkpoint. Without it the model "
-        "begins at random: give --albert_config and --spm_model_file.",
+        "Pre-trained weights to begin with: a model directory, one of its checkpoints, or an "
+        "exported SavedModel. Without it the model begins at random: give --albert_config and "
+        "--spm_model_file.",
     )
     flags.DEFINE_string(
         "albert_config",
@@ -186,7 +187,7 @@ def finetune(
         "train": fingerprint(splits["train"]),
         # It chooses the weights. Other sets than these are for --test_file.
         "dev": fingerprint(splits["dev"]) if schedule.eval_steps else None,
-        "init_weights": checkpoint and _hash_of(checkpoint + ".index"),
+        "init_weights": checkpoint and _hash_of_weights(checkpoint),
         "vocabulary": tokenizer.sha256,
         **{f"config.{name}": value for name, value in dataclasses.asdict(config).items()},
         **dataclasses.asdict(settings),
@@ -232,6 +233,8 @@ def _beginning(init_checkpoint, albert_config, spm_model_file):
         for name, value in (("albert_config", albert_config), ("spm_model_file", spm_model_file)):
             if value:
                 raise ValueError(f"--{name} is the checkpoint's own: leave it away")
+        if saved_model.is_saved_model(init_checkpoint):
+            return init_checkpoint, *saved_model.read_config_and_tokenizer(init_checkpoint)
         model_dir, checkpoint = model_directory.find_checkpoint(init_checkpoint)
         config = AlbertConfig.read(os.path.join(model_dir, model_directory.CONFIG_FILE))
         return checkpoint, config, AlbertTokenizer.load(model_dir)
@@ -258,9 +261,11 @@ def _seeds(texts: Sequence[str]) -> list[int]:
     return [int(text) for text in texts]
 
 
-def _hash_of(path: str) -> str:
-    """Returns a hash of a small file; a checkpoint's index holds a checksum of each variable."""
-    with tf.io.gfile.GFile(path, "rb") as file:
+def _hash_of_weights(checkpoint: str) -> str:
+    """Returns a hash of a checkpoint's index, which holds a checksum of each variable."""
+    if saved_model.is_saved_model(checkpoint):
+        checkpoint = saved_model.variables_prefix(checkpoint)
+    with tf.io.gfile.GFile(checkpoint + ".index", "rb") as file:
         return hashlib.sha256(file.read()).hexdigest()[:16]
 
 

@@ -40,7 +40,13 @@ MAY_IMPORT = {
 # Heavy or fragile packages and the only files that may import them.
 DOORS = {
     "tensorflow_addons": {"albert_tf/optimization.py"},
-    "tensorflow_text": {"albert_tf/tokenization.py", "export/ask.py", "export/verify.py"},
+    "tensorflow_text": {
+        "albert_tf/tokenization.py",
+        "albert_tf/checkpoints/saved_model.py",
+        "export/ask.py",
+        "export/verify.py",
+    },
+    "tensorflow_hub": {"albert_tf/checkpoints/saved_model.py"},
     "apache_beam": {"pipelines/data/beam_job.py"},
     "transformers": set(),
     "torch": {"albert_tf/checkpoints/huggingface.py"},

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from albert_tf import files, optimization
-from albert_tf.checkpoints import model_directory
+from albert_tf.checkpoints import model_directory, saved_model
 from albert_tf.config import AlbertConfig
 from pipelines.tasks.batches import example_lengths, make_prediction, training_dataset
 from pipelines.tasks.task import Sequences, Task
@@ -110,7 +110,8 @@ def run_seed(
         )
     checkpoints = model_directory.checkpoints_directory(model_dir)
     if checkpoint and not model_directory.list_checkpoints(checkpoints):
-        model_directory.restore_encoder(model.encoder, checkpoint)
+        source = saved_model if saved_model.is_saved_model(checkpoint) else model_directory
+        source.restore_encoder(model.encoder, checkpoint)
 
     # TPUs and XLA want every batch alike.
     has_fixed_length = settings.jit_compile or is_tpu(strategy)

@@ -230,6 +230,26 @@ def test_it_begins_with_the_pretrained_encoder(table, pretrained, tmp_path):
     np.testing.assert_array_equal(ours[name], theirs.get_tensor(name))
 
 
+@pytest.mark.slow
+def test_it_begins_with_an_exported_model(table, pretrained, tmp_path):
+    run(
+        "export.export_saved_model",
+        f"--checkpoint={pretrained}",
+        f"--output={tmp_path}/exported",
+        "--max_seq_length=48",
+    )
+    changes = {"num_train_steps": 10}
+    ours = finetune(table, tmp_path / "exported/1", tmp_path / "a", **changes)
+    theirs = finetune(table, pretrained, tmp_path / "b", **changes)
+    assert ours == theirs
+    expected = weights(tmp_path / "b/seed_1")
+    for name, value in weights(tmp_path / "a/seed_1").items():
+        np.testing.assert_array_equal(value, expected[name], err_msg=name)
+    shutil.rmtree(tmp_path / "exported/1/assets")
+    with pytest.raises(ValueError, match=r"without assets/albert_config\.json"):
+        finetune(table, tmp_path / "exported/1", tmp_path / "c", **changes)
+
+
 def losses(output_dir):
     lines = (output_dir / "seed_1/metrics.jsonl").read_text().splitlines()
     return [entry["loss"] for entry in map(json.loads, lines) if "loss" in entry]
