@@ -1,0 +1,211 @@
+"""Pieces of texts put into batches of sequences, and large batches computed in parts."""
+
+from __future__ import annotations
+
+from typing import Callable
+
+import tensorflow as tf
+
+from albert_tf.tokenization import AlbertTokenizer
+
+# Sequences are padded to a multiple of this: kernels that are made for a shape are made for few.
+LENGTH_STEP = 16
+
+# Pieces, padding included, that are computed at once. Scores of attention take the most memory:
+# 12 heads * 2048 pieces * 512 of each sequence are 50 MB; of 1,000 sequences at once, 13 GB.
+_PIECES_AT_ONCE = 2048
+
+
+class Packer:
+    """Puts [CLS] and [SEP] around pieces and pads them.
+
+    Args:
+      tokenizer: knows the special pieces.
+      max_seq_length: the longest sequence, special pieces included.
+    """
+
+    def __init__(self, tokenizer: AlbertTokenizer, max_seq_length: int):
+        self.max_seq_length = max_seq_length
+        self._cls_id, self._sep_id = tokenizer.cls_id, tokenizer.sep_id
+        self._pad_id = tokenizer.pad_id
+
+    def truncate_and_pack(
+        self,
+        first: tf.RaggedTensor,
+        second: tf.RaggedTensor | None = None,
+        has_second: tf.Tensor | None = None,
+    ) -> dict[str, tf.Tensor]:
+        """Packs texts of any length; see `pack`.
+
+        What is too long loses pieces one by one at the end of the longer part (of the second, if
+        equal).
+
+        Source: the reference's _truncate_seq_pair, in closed form.
+        """
+        if second is None:
+            return self.pack(first[:, : self.max_seq_length - 2])
+        if has_second is None:
+            has_second = tf.ones([first.nrows()], tf.bool)
+        first_length, second_length = first.row_lengths(), second.row_lengths()
+        room = self.max_seq_length - 2 - tf.cast(has_second, tf.int64)
+        first_length = tf.minimum(first_length, tf.maximum(room - second_length, (room + 1) // 2))
+        second_length = tf.minimum(second_length, room - first_length)
+        return self.pack(self.cut(first, first_length), self.cut(second, second_length), has_second)
+
+    def cut(self, pieces: tf.RaggedTensor, lengths: tf.Tensor) -> tf.RaggedTensor:
+        """Returns the first lengths[i] of the pieces of each row; lengths int64 [rows]."""
+        return tf.RaggedTensor.from_tensor(pieces[:, : self.max_seq_length].to_tensor(), lengths)
+
+    def pack(
+        self,
+        first: tf.RaggedTensor,
+        second: tf.RaggedTensor | None = None,
+        has_second: tf.Tensor | None = None,
+    ) -> dict[str, tf.Tensor]:
+        """Packs `[CLS] first [SEP]`, or `[CLS] first [SEP] second [SEP]`.
+
+        Rows are padded to the longest of the batch and on to a multiple of LENGTH_STEP, but not
+        beyond max_seq_length.
+
+        Args:
+          first: int32 [rows, (pieces)], short enough.
+          second: int32 [rows, (pieces)], short enough.
+          has_second: bool [rows], which have a second part, be it empty; default: all, if any.
+
+        Returns:
+          dict of int32 [rows, seq_len] `input_ids`, `input_mask`, `segment_ids`.
+        """
+        num_rows = first.nrows(out_type=tf.int32)
+        cls, sep = (tf.fill([num_rows, 1], piece) for piece in (self._cls_id, self._sep_id))
+        parts = [cls, first, sep]
+        if second is not None:
+            if has_second is not None:
+                sep = tf.RaggedTensor.from_tensor(sep, lengths=tf.cast(has_second, tf.int64))
+            parts += [second, sep]
+        rows = tf.concat(parts, axis=1)
+        # A batch of no texts has a length too: operations on [0, 0] fail.
+        seq_len = rounded_up(tf.maximum(rows.bounding_shape(axis=1), 2))
+        seq_len = tf.minimum(seq_len, self.max_seq_length)
+        input_mask = tf.sequence_mask(rows.row_lengths(), seq_len, tf.int32)
+        in_second = tf.range(seq_len) >= (first.row_lengths() + 2)[:, tf.newaxis]
+        return {
+            "input_ids": rows.to_tensor(self._pad_id, shape=tf.stack([-1, seq_len])),
+            "input_mask": input_mask,
+            "segment_ids": input_mask * tf.cast(in_second, tf.int32),
+        }
+
+    def parse(self, examples: tf.Tensor, sequences_per_example: int = 1) -> dict[str, tf.Tensor]:
+        """Reads serialized tf.Examples.
+
+        Args:
+          examples: string [batch], each with `input_ids`, `input_mask` and `segment_ids`, int64
+            [sequences_per_example * seq_len]; seq_len may differ from one to the other.
+
+        Returns:
+          What `pack` does, rows [batch * sequences_per_example].
+        """
+        names = ("input_ids", "input_mask", "segment_ids")
+        feature = tf.io.RaggedFeature(tf.int64, row_splits_dtype=tf.int64)
+        parsed = tf.io.parse_example(examples, {name: feature for name in names})
+        lengths = parsed["input_ids"].row_lengths()
+        message = (
+            "an example must have input_ids, input_mask and segment_ids, int64, equally many, one "
+            f"at least, divisible by {sequences_per_example}"
+        )
+        checks = [
+            tf.debugging.assert_equal(parsed[name].row_lengths(), lengths, message)
+            for name in names[1:]
+        ]
+        zeros = tf.zeros_like(lengths)
+        checks.append(tf.debugging.assert_positive(lengths, message))
+        checks.append(tf.debugging.assert_equal(lengths % sequences_per_example, zeros, message))
+        with tf.control_dependencies(checks):
+            lengths = tf.repeat(lengths // sequences_per_example, sequences_per_example)
+        seq_len = tf.maximum(tf.reduce_max(lengths), 1)
+        return {
+            name: tf.RaggedTensor.from_row_lengths(
+                tf.cast(parsed[name].flat_values, tf.int32), lengths
+            ).to_tensor(self._pad_id if name == "input_ids" else 0, shape=tf.stack([-1, seq_len]))
+            for name in names
+        }
+
+
+def rounded_up(lengths: tf.Tensor) -> tf.Tensor:
+    """Returns the next multiple of LENGTH_STEP."""
+    return -(-lengths // LENGTH_STEP) * LENGTH_STEP
+
+
+def map_rows(function: Callable[[dict], dict], rows: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    """Computes a function of sequences in parts: rows of like length together, a few at once.
+
+    So a batch of any size needs little memory, and the short rows do not pay for the long ones.
+
+    Args:
+      function: takes some of the rows, the 2-D tensors without positions at the end that are
+        padding in all of them; returns tensors of as many rows.
+      rows: tensors [rows] and [rows, seq_len], `input_mask` among them.
+
+    Returns:
+      What `function` does, for all rows.
+    """
+    outputs, places = map_sorted_rows(function, rows)
+    return {name: tf.gather(output, places) for name, output in outputs.items()}
+
+
+def map_sorted_rows(
+    function: Callable[[dict], dict], rows: dict[str, tf.Tensor]
+) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+    """Does what map_rows does, but leaves the outputs in the order of computation.
+
+    Outputs may have more rows than the inputs, or less.
+
+    Returns:
+      The outputs, and int32 [rows] where in that order each row is.
+    """
+    asked_rows, seq_len = tf.unstack(tf.shape(rows["input_mask"]))
+    # No rows have outputs too, but not every operation takes none: one row of padding.
+    num_rows = tf.maximum(asked_rows, 1)
+    for name, tensor in rows.items():
+        padding = [[0, num_rows - asked_rows]] + [[0, 0]] * (tensor.shape.rank - 1)
+        rows = {**rows, name: tf.pad(tensor, padding)}
+    lengths = tf.reduce_max(rows["input_mask"] * tf.range(1, seq_len + 1), axis=1)
+    order = tf.argsort(lengths, stable=True)
+    lengths = tf.minimum(rounded_up(tf.maximum(tf.gather(lengths, order), 1)), seq_len)
+    rows = {name: tf.gather(tensor, order) for name, tensor in rows.items()}
+    compute = tf.function(function).get_concrete_function(
+        {name: tf.TensorSpec([None] * t.shape.rank, t.dtype) for name, t in rows.items()}
+    )
+
+    def compute_part(number, begin, arrays):
+        pieces = lengths[begin:] * tf.range(1, num_rows - begin + 1)
+        fitting = tf.reduce_sum(tf.cast(pieces <= _PIECES_AT_ONCE, tf.int32))
+        end = tf.minimum(begin + tf.maximum(fitting, 1), num_rows)
+        longest = lengths[end - 1]
+        part = {
+            name: tensor[begin:end, :longest] if tensor.shape.rank == 2 else tensor[begin:end]
+            for name, tensor in rows.items()
+        }
+        outputs = compute(part)
+        return (
+            number + 1,
+            end,
+            {name: array.write(number, outputs[name]) for name, array in arrays.items()},
+        )
+
+    arrays = {
+        name: tf.TensorArray(
+            output.dtype,
+            size=0,
+            dynamic_size=True,
+            infer_shape=False,
+            element_shape=[None, *output.shape[1:]],
+        )
+        for name, output in compute.structured_outputs.items()
+    }
+    _, _, arrays = tf.while_loop(
+        lambda number, begin, arrays: begin < num_rows,
+        compute_part,
+        (0, 0, arrays),
+        parallel_iterations=1,
+    )
+    return {name: array.concat() for name, array in arrays.items()}, tf.argsort(order)[:asked_rows]

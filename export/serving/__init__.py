@@ -1,0 +1,1 @@
+"""What a server of exports needs beside them: see README.md here."""

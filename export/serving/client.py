@@ -1,0 +1,165 @@
+r"""Asks a TF Serving server: over gRPC, or over REST with --server=http://...
+
+Inputs are flags of their own names; one given several times makes a batch. Which a signature has,
+export_saved_model says at its end. Over REST nothing but Python's standard library is needed.
+
+Examples:
+  python -m export.serving.client --server=localhost:8500 --text="He knocked." --text_pair="Who?"
+  python -m export.serving.client --server=http://localhost:8501 --signature=fill_mask \
+    --text="The [MASK] function returns an array." --label=canary
+  python -m export.serving.client --server=localhost:8500 \
+    --question="Who sings?" --context="Seven small birds sing."
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import urllib.error
+import urllib.parse
+import urllib.request
+
+from absl import flags
+
+from albert_tf import program
+
+FLAGS = flags.FLAGS
+
+_INPUTS = {
+    "text": "A text.",
+    "text_pair": "The second text of a pair.",
+    "question": "A question.",
+    "context": "The text that a question is about.",
+    "options": "The answers to choose from, with ||| between them.",
+}
+_SEPARATOR = "|||"
+
+
+def define_flags() -> None:
+    """Defines the flags; not at import, as programs share the names of flags."""
+    flags.DEFINE_string("server", None, "HOST:PORT of gRPC, or http://HOST:PORT.", required=True)
+    flags.DEFINE_string("model", "albert", "The model's name in the server's config.")
+    flags.DEFINE_string("label", None, "Version label, such as stable or canary; default: newest.")
+    flags.DEFINE_string("signature", "serving_default", "Which signature to ask.")
+    flags.DEFINE_float("timeout", 60.0, "Seconds to wait for the answer.", lower_bound=0.0)
+    for name, meaning in _INPUTS.items():
+        flags.DEFINE_multi_string(name, [], meaning)
+
+
+def main(_) -> None:
+    """Reads the flags."""
+    # Bytes of the shell that are no UTF-8 become U+FFFD, as in the model.
+    given = {
+        name: [os.fsencode(text).decode("utf-8", "replace") for text in FLAGS[name].value]
+        for name in _INPUTS
+        if FLAGS[name].value
+    }
+    if "options" in given:
+        rows = [text.split(_SEPARATOR) for text in given["options"]]
+        given["options"] = [[option.strip() for option in row] for row in rows]
+    if not given:
+        raise ValueError(f"nothing is asked: give one of --{', --'.join(_INPUTS)}")
+    ask = ask_rest if FLAGS.server.startswith(("http://", "https://")) else ask_grpc
+    answers = ask(
+        FLAGS.server,
+        given,
+        model=FLAGS.model,
+        label=FLAGS.label,
+        signature=FLAGS.signature,
+        timeout=FLAGS.timeout,
+    )
+    print(json.dumps(answers, ensure_ascii=False, indent=2))
+
+
+def ask_grpc(
+    server: str,
+    inputs: dict[str, list],
+    *,
+    model: str = "albert",
+    label: str | None = None,
+    signature: str = "serving_default",
+    timeout: float = 60.0,
+) -> dict[str, list]:
+    """Returns a server's answers over gRPC, as nested lists; strings are UTF-8.
+
+    Args:
+      server: HOST:PORT.
+      inputs: by their names in the signature; lists of texts or numbers.
+      model: the model's name in the server's config.
+      label: a version label; None: the newest version.
+      signature: the signature's name.
+      timeout: seconds.
+
+    Raises:
+      ValueError: with what the server says, or that there is none.
+    """
+    import grpc
+    import tensorflow as tf
+    from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
+
+    request = predict_pb2.PredictRequest()
+    request.model_spec.name = model
+    request.model_spec.signature_name = signature
+    if label:
+        request.model_spec.version_label = label
+    for name, value in inputs.items():
+        request.inputs[name].CopyFrom(tf.make_tensor_proto(value))
+    # Answers have no limit of gRPC's (4 MB): sequence_output of a batch is larger.
+    options = [("grpc.max_receive_message_length", -1)]
+    with grpc.insecure_channel(server, options) as channel:
+        stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+        try:
+            response = stub.Predict(request, timeout=timeout)
+        except grpc.RpcError as error:
+            code, details = error.code().name, error.details()
+            raise ValueError(f"{server}, model {model!r}: {code}: {details}") from error
+    return {
+        name: _texts(tf.make_ndarray(proto).tolist()) for name, proto in response.outputs.items()
+    }
+
+
+def _texts(values):
+    if isinstance(values, list):
+        return [_texts(value) for value in values]
+    return values.decode("utf-8", "replace") if isinstance(values, bytes) else values
+
+
+def ask_rest(
+    server: str,
+    inputs: dict[str, list],
+    *,
+    model: str = "albert",
+    label: str | None = None,
+    signature: str = "serving_default",
+    timeout: float = 60.0,
+) -> dict[str, list]:
+    """Does over REST what ask_grpc does; `server` is http://HOST:PORT.
+
+    A single output comes without its name over REST: it is called `outputs`.
+    """
+    path = f"/v1/models/{urllib.parse.quote(model)}"
+    if label:
+        path += f"/labels/{urllib.parse.quote(label)}"
+    body = json.dumps({"signature_name": signature, "inputs": inputs}).encode()
+    request = urllib.request.Request(
+        f"{server.rstrip('/')}{path}:predict", body, {"Content-Type": "application/json"}
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=timeout) as response:
+            outputs = json.load(response)["outputs"]
+    except urllib.error.HTTPError as error:
+        raise ValueError(f"{request.full_url}: {_reason(error)}") from error
+    return outputs if isinstance(outputs, dict) else {"outputs": outputs}
+
+
+def _reason(error: urllib.error.HTTPError) -> str:
+    body = error.read().decode("utf-8", "replace")
+    try:
+        return f"{error.code}: {json.loads(body)['error']}"
+    except (ValueError, KeyError, TypeError):
+        return f"{error.code} {error.reason}: expected TF Serving's REST API there"
+
+
+if __name__ == "__main__":
+    define_flags()
+    program.run(main)

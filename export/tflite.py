@@ -1,0 +1,180 @@
+r"""Makes a TFLite model of a checkpoint: piece ids in, answers out, at one fixed length.
+
+Of a fine-tuned classifier or regressor the input is what its task.json says, and the output
+`probabilities` or `value`; of any other model, or with --kind=encoder, `pooled_output` and
+`sequence_output`. Tokenizing is left to the application: the vocabulary is in the checkpoint's
+model directory, spiece.model. Shared weights are stored once. With --quantize they are stored as
+int8 (dynamic-range: activations stay float), a quarter of the size.
+
+Prints the size and how far the answers are from those of the model itself.
+
+Examples:
+  python -m export.tflite --checkpoint=runs/base --output=exports/base.tflite
+  python -m export.tflite --checkpoint=runs/rte/seed_1 --output=exports/rte.tflite --quantize \
+    --max_seq_length=64
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+
+import numpy as np
+import tensorflow as tf
+from absl import flags, logging
+
+from albert_tf import files, program
+from albert_tf.checkpoints import model_directory
+from albert_tf.config import AlbertConfig
+from albert_tf.tokenization import AlbertTokenizer
+from export import kinds
+from export.serving_module import ServingModule
+
+FLAGS = flags.FLAGS
+
+_INPUTS = ("input_ids", "input_mask", "segment_ids")
+_COMPARED_ROWS = 4
+# The other kinds answer from texts of any length, in parts: no fixed graph says what they do.
+_KINDS = ("encoder", "classifier", "regressor")
+
+
+def define_flags() -> None:
+    """Defines the flags; not at import, as programs share the names of flags."""
+    flags.DEFINE_string(
+        "checkpoint", None, "A model directory or one of its checkpoints.", required=True
+    )
+    flags.DEFINE_string("output", None, "The .tflite file.", required=True)
+    flags.DEFINE_enum("kind", None, _KINDS, "Default: what fine-tuning made of it, or encoder.")
+    flags.DEFINE_integer(
+        "max_seq_length", None, "Pieces of every input. Default: fine-tuning's, or 128.", 8
+    )
+    flags.DEFINE_bool("quantize", False, "Store weights as int8.")
+
+
+def main(_) -> None:
+    """Reads the flags."""
+    tf.config.set_visible_devices([], "GPU")
+    logging.set_verbosity(logging.ERROR)
+    tf.get_logger().setLevel("ERROR")
+    convert(
+        checkpoint=FLAGS.checkpoint,
+        output=FLAGS.output,
+        kind=FLAGS.kind,
+        max_seq_length=FLAGS.max_seq_length,
+        quantize=FLAGS.quantize,
+    )
+
+
+def convert(
+    *,
+    checkpoint: str,
+    output: str,
+    kind: str | None = None,
+    max_seq_length: int | None = None,
+    quantize: bool = False,
+) -> dict[str, float]:
+    """Writes a TFLite model.
+
+    Returns:
+      For each output the largest difference from the model's own answer.
+
+    Raises:
+      ValueError: if there is no such model, or the length is beyond its position table.
+    """
+    model_dir, prefix = kinds.find_checkpoint(checkpoint)
+    found, task = kinds.read_task(model_dir, kind)
+    kind = kind or (found if found in _KINDS else "encoder")
+    config = AlbertConfig.read(os.path.join(model_dir, model_directory.CONFIG_FILE))
+    max_seq_length = max_seq_length or (task["max_seq_length"] if task else 128)
+    if max_seq_length > config.max_position_embeddings:
+        raise ValueError(
+            f"--max_seq_length={max_seq_length}, but the position table of {model_dir!r} has "
+            f"{config.max_position_embeddings} rows: give at most that"
+        )
+    module = kinds.load_module(
+        kind, task, config, prefix, AlbertTokenizer.load(model_dir), model_dir, max_seq_length
+    )
+    function = _function(module, max_seq_length)
+    model = _convert(function, quantize)
+    files.write_atomically(output, model)
+    differences = _differences(model, function, config.vocab_size, max_seq_length)
+    parameters = sum(v.shape.num_elements() for v in module.model.variables)
+    print(
+        f"{output}: {kind}, length {max_seq_length}, {parameters / 1e6:.1f}M parameters, "
+        f"{len(model) / 1e6:.1f} MB{' in int8' if quantize else ''}"
+    )
+    for name, difference in differences.items():
+        print(f"  {name}: at most {difference:.1e} from the model's own")
+    return differences
+
+
+def _function(module: ServingModule, max_seq_length: int):
+    """Returns the concrete function: int32 [1, max_seq_length] inputs, the kind's outputs."""
+
+    def answer(input_ids, input_mask, segment_ids):
+        encoded = module.encoder(
+            {
+                "input_word_ids": input_ids,
+                "input_mask": input_mask,
+                "input_type_ids": segment_ids,
+            }
+        )
+        if module.kind == "encoder":
+            return {name: encoded[name] for name in ("sequence_output", "pooled_output")}
+        logits = module.model.classifier(encoded["pooled_output"])
+        if module.kind == "regressor":
+            return {"value": logits[:, 0]}
+        return {"probabilities": tf.nn.softmax(logits)}
+
+    specs = [tf.TensorSpec([1, max_seq_length], tf.int32, name) for name in _INPUTS]
+    return tf.function(answer).get_concrete_function(*specs)
+
+
+def _convert(function, quantize: bool) -> bytes:
+    # By a SavedModel, as the signature and its names come into the file from there alone.
+    with tempfile.TemporaryDirectory() as directory:
+        holder = tf.Module()
+        holder.captured = list(function.variables)
+        tf.saved_model.save(holder, directory, signatures=function)
+        converter = tf.lite.TFLiteConverter.from_saved_model(directory)
+        if quantize:
+            converter.optimizations = [tf.lite.Optimize.DEFAULT]
+        with _without_stderr():
+            return converter.convert()
+
+
+@contextlib.contextmanager
+def _without_stderr() -> Iterator[None]:
+    """Keeps the converter's statistics, which its C++ code prints, from the user; errors raise."""
+    saved = os.dup(2)
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+
+
+def _differences(model: bytes, function, vocab_size: int, max_seq_length: int) -> dict[str, float]:
+    """Returns for each output the largest difference of the TFLite model's from the function's."""
+    runner = tf.lite.Interpreter(model_content=model).get_signature_runner()
+    rng = np.random.RandomState(20200426)
+    differences: dict[str, float] = {}
+    for length in np.linspace(2, max_seq_length, _COMPARED_ROWS).astype(int):
+        mask = (np.arange(max_seq_length) < length).astype(np.int32)[np.newaxis]
+        ids = mask * rng.randint(0, vocab_size, mask.shape).astype(np.int32)
+        segments = mask * (np.arange(max_seq_length) >= length // 2).astype(np.int32)
+        inputs = dict(zip(_INPUTS, (ids, mask, segments)))
+        expected = function(**{name: tf.constant(value) for name, value in inputs.items()})
+        for name, answer in runner(**inputs).items():
+            difference = float(np.abs(answer - expected[name].numpy()).max())
+            differences[name] = max(differences.get(name, 0.0), difference)
+    return differences
+
+
+if __name__ == "__main__":
+    define_flags()
+    program.run(main)

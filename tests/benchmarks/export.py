@@ -1,0 +1,285 @@
+r"""Measures an export of albert_base beside other ways to serve it, on the CPU, random weights.
+
+From piece ids: pooled output of batches of --seq_length pieces without padding. From texts
+(--texts, one a line): batches of 32 texts in the file's order, to the export, which pads as little
+as it can; and the same, tokenized beforehand, padded to --seq_length. The sides run in turn, each
+in a fresh process, which measures the ceiling too: the best rate of products of two 2048 x 2048
+matrices by the side's own library. Prints one JSON line per process, then medians over the rounds.
+A side whose packages are missing is left out.
+
+ours: the signature `tokens`. ours_texts, ours_padded: see above. Others: see export_peers.
+
+Processor time (all cores together) says more than the clock where something else runs too.
+Memory: what the process holds after loading and one answer, and at its peak.
+
+Examples:
+  python -m tests.benchmarks.export --spm_model_file=30k-clean.model --rounds=3
+  python -m tests.benchmarks.export --spm_model_file=30k-clean.model --texts=questions.txt \
+      --sides=ours_texts,ours_padded
+  python -m tests.benchmarks.export --spm_model_file=30k-clean.model --albert_config=albert_xlarge \
+      --sides=ours --batch_sizes=1
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from absl import flags
+
+from albert_tf import program
+from tests.benchmarks import export_peers as peers
+from tests.benchmarks.train_step import ceiling
+
+FLAGS = flags.FLAGS
+
+_PROJECT = Path(__file__).resolve().parents[2]
+_TEXT_SIDES = ("ours_texts", "ours_padded")
+_SIDES = (
+    "ours",
+    "huggingface_torch",
+    "huggingface_torch_compiled",
+    "huggingface_tf",
+    "onnxruntime",
+)
+_CEILING_SIZE = 2048
+_TEXTS_A_BATCH = 32
+
+
+def define_flags() -> None:
+    """Defines the flags."""
+    flags.DEFINE_string("spm_model_file", None, "A vocabulary, for the export.", required=True)
+    flags.DEFINE_string("albert_config", "albert_base", "A published size; ours only.")
+    flags.DEFINE_string("texts", None, "A file of texts, one a line, for the sides of texts.")
+    flags.DEFINE_list("sides", None, f"Default: {', '.join(_SIDES)}; of texts, those of texts.")
+    flags.DEFINE_list("batch_sizes", ["1", "8", "32"], "Of piece ids.")
+    flags.DEFINE_integer("seq_length", 128, "Pieces of a sequence.", lower_bound=8)
+    flags.DEFINE_integer("rounds", 3, "Processes of each side.", lower_bound=1)
+    flags.DEFINE_integer("answers", 10, "Answers that count; batches of texts.", lower_bound=1)
+    flags.DEFINE_string("saved_model", None, "An export that is there: what the processes get.")
+    flags.register_validator(
+        "sides",
+        lambda sides: sides is None or set(_SIDES + _TEXT_SIDES).issuperset(sides),
+        f"expected some of {', '.join(_SIDES + _TEXT_SIDES)}",
+    )
+
+
+def main(_) -> None:
+    """Reads the flags."""
+    sides = FLAGS.sides or (_TEXT_SIDES if FLAGS.texts else _SIDES)
+    if not FLAGS.texts and set(sides) & set(_TEXT_SIDES):
+        raise ValueError("the sides of texts need --texts=FILE")
+    if FLAGS.saved_model:
+        (side,) = sides
+        print(json.dumps(measure(side)), flush=True)
+        return
+    with tempfile.TemporaryDirectory() as directory:
+        saved_model = make_export(FLAGS.spm_model_file, FLAGS.albert_config, directory)
+        lines = collections.defaultdict(list)
+        for _ in range(FLAGS.rounds):
+            for side in sides:
+                line = _in_fresh_process(side, saved_model)
+                print(json.dumps(line), flush=True)
+                if "skipped" not in line:
+                    lines[side].append(line)
+    _print_table(lines)
+
+
+def make_export(spm_model_file: str, albert_config: str, directory: str) -> str:
+    """Exports an encoder with random weights; returns the SavedModel's directory."""
+    script = (
+        "import sys; from tests.benchmarks import export; "
+        "print(export.export_random_encoder(*sys.argv[1:]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, spm_model_file, albert_config, directory],
+        cwd=_PROJECT,
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        raise RuntimeError(f"the export fails:\n{done.stderr}")
+    return done.stdout.splitlines()[-1]
+
+
+def export_random_encoder(spm_model_file: str, albert_config: str, directory: str) -> str:
+    """Does the work of make_export, whose process stays free of TensorFlow's memory."""
+    from albert_tf.checkpoints import model_directory
+    from albert_tf.config import AlbertConfig
+    from albert_tf.models import AlbertForPreTraining
+    from albert_tf.tokenization import AlbertTokenizer
+    from export.export_saved_model import export
+
+    tokenizer = AlbertTokenizer(spm_model_file)
+    config = AlbertConfig.named(albert_config)
+    model = AlbertForPreTraining(dataclasses.replace(config, vocab_size=tokenizer.vocab_size))
+    model.create_variables()
+    model_dir = os.path.join(directory, "model")
+    tokenizer.save(model_dir)
+    model_directory.save_for_pretraining(model, model_dir)
+    return export(checkpoint=model_dir, output=os.path.join(directory, "export"), kind="encoder")
+
+
+def _in_fresh_process(side: str, saved_model: str) -> dict:
+    command = [sys.executable, "-m", "tests.benchmarks.export", f"--sides={side}"]
+    command += [f"--saved_model={saved_model}", f"--batch_sizes={','.join(FLAGS.batch_sizes)}"]
+    for name in ("spm_model_file", "albert_config", "texts", "seq_length", "answers"):
+        if FLAGS[name].value is not None:
+            command.append(f"--{name}={FLAGS[name].value}")
+    done = subprocess.run(command, cwd=_PROJECT, capture_output=True, text=True)
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        return {"side": side, "skipped": f"exit code {done.returncode}: {reason}"}
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def measure(side: str) -> dict:
+    """Returns the figures of one side in this process, or why it cannot be measured."""
+    try:
+        answer, product = _make_side(side)
+    except ImportError as error:
+        return {"side": side, "skipped": str(error).strip().splitlines()[0]}
+    line = {"side": side, "albert_config": FLAGS.albert_config, "seq_length": FLAGS.seq_length}
+    if side in _TEXT_SIDES:
+        batches = _text_batches(side)
+        answer(batches[0])
+        line["loaded_gigabytes"] = _resident_gigabytes()
+        for batch in batches:  # every shape once
+            answer(batch)
+        clock, processor = _seconds(lambda: [answer(batch) for batch in batches])
+        texts = sum(len(batch) for batch in batches)
+        line.update(texts=texts, **_rates(texts, clock, processor))
+    else:
+        rng = np.random.default_rng(0)
+        line["batches"] = {}
+        for size in map(int, FLAGS.batch_sizes):
+            ids = rng.integers(5, 30_000, [size, FLAGS.seq_length], np.int32)
+            answer(ids)
+            line.setdefault("loaded_gigabytes", _resident_gigabytes())
+            answer(ids)
+            times = [_seconds(lambda ids=ids: answer(ids)) for _ in range(FLAGS.answers)]
+            clock, processor = (statistics.median(column) for column in zip(*times))
+            line["batches"][str(size)] = _rates(size, clock, processor)
+    line["peak_gigabytes"] = round(
+        1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e9, 3
+    )
+    if side.startswith("ours"):
+        files = [path for path in Path(FLAGS.saved_model).rglob("*") if path.is_file()]
+        line["directory_megabytes"] = round(sum(f.stat().st_size for f in files) / 1e6, 1)
+    line["ceiling_gflop_per_second"] = round(ceiling(product) / 1e9, 1)
+    line["cpus"] = len(os.sched_getaffinity(0))
+    return line
+
+
+def _make_side(side: str) -> tuple[Callable, Callable[[], object]]:
+    """Returns (answer, product): a batch to numbers, and the ceiling's product."""
+    if side.startswith("huggingface_torch"):
+        return peers.huggingface_torch(_CEILING_SIZE, side.endswith("compiled"))
+    if side == "huggingface_tf":
+        return peers.huggingface_tf(_CEILING_SIZE)
+    if side == "onnxruntime":
+        return peers.onnxruntime(_CEILING_SIZE)
+    import tensorflow as tf
+    import tensorflow_text  # noqa: F401
+
+    loaded = tf.saved_model.load(FLAGS.saved_model)
+    a, b = tf.random.normal([2, _CEILING_SIZE, _CEILING_SIZE])
+    product = tf.function(tf.matmul)
+    if side == "ours_texts":
+        signature = loaded.signatures["serving_default"]
+
+        def answer(texts):
+            return signature(text=tf.constant(texts))["pooled_output"].numpy()
+
+    else:
+        signature = loaded.signatures["tokens"]
+
+        def answer(input_ids):
+            ids = tf.constant(input_ids)
+            mask = tf.cast(ids > 0, tf.int32)
+            feeds = {"input_ids": ids, "input_mask": mask, "segment_ids": tf.zeros_like(ids)}
+            return signature(**feeds)["pooled_output"].numpy()
+
+    return answer, lambda: product(a, b)
+
+
+def _text_batches(side: str) -> list:
+    """Returns lists of texts, or arrays int32 [texts, seq_length] of their pieces, padded."""
+    with open(FLAGS.texts, encoding="utf-8") as file:
+        texts = [line.strip() for line in file if line.strip()]
+    texts = texts[: _TEXTS_A_BATCH * FLAGS.answers]
+    batches = [texts[i : i + _TEXTS_A_BATCH] for i in range(0, len(texts), _TEXTS_A_BATCH)]
+    if side == "ours_texts":
+        return batches
+    from albert_tf.tokenization import AlbertTokenizer
+
+    tokenizer = AlbertTokenizer(FLAGS.spm_model_file)
+    padded = []
+    for batch in batches:
+        ids = np.zeros([len(batch), FLAGS.seq_length], np.int32)
+        for row, pieces in zip(ids, tokenizer.encode_batch(batch)):
+            pieces = [tokenizer.cls_id, *pieces[: FLAGS.seq_length - 2], tokenizer.sep_id]
+            row[: len(pieces)] = pieces
+        padded.append(ids)
+    return padded
+
+
+def _seconds(function: Callable[[], object]) -> tuple[float, float]:
+    """Returns the seconds of a call, by the clock and of all processors."""
+    began, processor = time.perf_counter(), time.process_time()
+    function()
+    return time.perf_counter() - began, time.process_time() - processor
+
+
+def _rates(sequences: int, clock: float, processor: float) -> dict:
+    return {
+        "sequences_per_second": round(sequences / clock, 3),
+        "milliseconds": round(1000 * clock, 1),
+        "processor_milliseconds": round(1000 * processor, 1),
+    }
+
+
+def _resident_gigabytes() -> float:
+    with open("/proc/self/statm") as file:
+        return round(int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e9, 3)
+
+
+def _print_table(lines: dict[str, list[dict]]) -> None:
+    rows = []
+    for side, found in lines.items():
+        kinds = found[0].get("batches", {"texts": None})
+        for batch in kinds:
+            figures = [line["batches"][batch] if "batches" in line else line for line in found]
+            median = {n: statistics.median(f[n] for f in figures) for n in _rates(1, 1, 1)}
+            memory = {
+                n: statistics.median(line[n] for line in found)
+                for n in ("loaded_gigabytes", "peak_gigabytes", "ceiling_gflop_per_second")
+            }
+            rows.append((batch, side, median, memory))
+    print(
+        f"\n{'batch':>6} {'side':<28} {'seq/s':>7} {'ms':>9} {'CPU ms':>9} {'loaded':>8} "
+        f"{'peak':>8} {'GFLOP/s ceiling':>16}"
+    )
+    for batch, side, median, memory in sorted(rows, key=lambda row: (len(row[0]), row[0])):
+        print(
+            f"{batch:>6} {side:<28} {median['sequences_per_second']:7.2f} "
+            f"{median['milliseconds']:9.1f} {median['processor_milliseconds']:9.1f} "
+            f"{memory['loaded_gigabytes']:5.2f} GB {memory['peak_gigabytes']:5.2f} GB "
+            f"{memory['ceiling_gflop_per_second']:16.0f}"
+        )
+
+
+if __name__ == "__main__":
+    define_flags()
+    program.run(main)

@@ -1,0 +1,125 @@
+"""Servers of ALBERT beside ours: what the benchmark of the export sets beside it.
+
+Each function returns answer(input_ids) -> pooled output [batch, hidden], of int32 [batch, seq_len]
+arrays without padding, of a model of random weights and albert_base's shape; and the library's own
+product of two square matrices. A side's libraries are imported in its function: the process that
+measures one loads no other.
+
+Raises:
+  ImportError: if a side's packages are missing.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+
+import numpy as np
+
+from tests.benchmarks.train_step_peers import _huggingface_config as huggingface_config
+
+
+def huggingface_torch(size: int, compiled: bool):
+    """AlbertModel, eager or by torch.compile."""
+    os.environ["USE_TORCH"] = "1"  # read by transformers at its import: it leaves TensorFlow alone
+    import torch
+    from transformers import AlbertModel
+
+    if compiled and not (os.environ.get("CXX") or shutil.which("g++")):
+        raise ImportError("no g++, and torch.compile needs a C++ compiler")
+    model = AlbertModel(huggingface_config()).eval()
+    forward = torch.compile(model, dynamic=False) if compiled else model
+
+    def answer(input_ids):
+        ids = torch.from_numpy(input_ids).long()
+        with torch.inference_mode():
+            return forward(input_ids=ids, attention_mask=torch.ones_like(ids)).pooler_output.numpy()
+
+    a, b = torch.randn(2, size, size)
+    return answer, lambda: torch.mm(a, b)
+
+
+def huggingface_tf(size: int):
+    """TFAlbertModel, saved and loaded as a SavedModel with one signature."""
+    os.environ["USE_TF"] = "1"  # read by transformers at its import: it leaves torch alone
+    import tensorflow as tf
+    from transformers import TFAlbertModel
+
+    model = TFAlbertModel(huggingface_config())
+    ids = tf.TensorSpec([None, None], tf.int32)
+
+    @tf.function(input_signature=[ids, ids])
+    def serve(input_ids, attention_mask):
+        encoded = model(input_ids=input_ids, attention_mask=attention_mask, training=False)
+        return {"pooled_output": encoded.pooler_output}
+
+    with tempfile.TemporaryDirectory() as directory:
+        tf.saved_model.save(model, directory, signatures=serve)
+        signature = tf.saved_model.load(directory).signatures["serving_default"]
+
+    def answer(input_ids):
+        ids = tf.constant(input_ids)
+        return signature(input_ids=ids, attention_mask=tf.ones_like(ids))["pooled_output"].numpy()
+
+    a, b = tf.random.normal([2, size, size])
+    product = tf.function(tf.matmul)
+    return answer, lambda: product(a, b)
+
+
+def onnxruntime(size: int):
+    """AlbertModel in onnxruntime, its graph fused by onnxruntime.transformers.
+
+    Its weights are constants of the file; the products of matrices are its own too.
+    """
+    os.environ["USE_TORCH"] = "1"
+    import onnx
+    import onnxruntime as ort
+    import torch
+    from onnxruntime.transformers import optimizer
+    from transformers import AlbertModel
+
+    class Pooled(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            config = huggingface_config()
+            config._attn_implementation = "eager"  # the form that its fusions know
+            self.model = AlbertModel(config).eval()
+
+        def forward(self, input_ids, attention_mask):
+            return self.model(input_ids=input_ids, attention_mask=attention_mask).pooler_output
+
+    ids = torch.full([2, 16], 7)
+    names = ["input_ids", "attention_mask"]
+    with tempfile.TemporaryDirectory() as directory:
+        path = os.path.join(directory, "albert.onnx")
+        torch.onnx.export(
+            Pooled(),
+            (ids, torch.ones_like(ids)),
+            path,
+            input_names=names,
+            output_names=["pooled_output"],
+            dynamic_axes={name: {0: "batch", 1: "seq_len"} for name in names},
+            dynamo=False,
+        )
+        fused = optimizer.optimize_model(path, model_type="bert", num_heads=12, hidden_size=768)
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = len(os.sched_getaffinity(0))
+        session = ort.InferenceSession(fused.model.SerializeToString(), options)
+
+    def answer(input_ids):
+        ids = input_ids.astype(np.int64)
+        return session.run(None, {"input_ids": ids, "attention_mask": np.ones_like(ids)})[0]
+
+    helper, tensor_type = onnx.helper, onnx.TensorProto.FLOAT
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["a", "b"], ["c"])],
+        "product",
+        [helper.make_tensor_value_info(name, tensor_type, [size, size]) for name in "ab"],
+        [helper.make_tensor_value_info("c", tensor_type, [size, size])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    model.ir_version = 8
+    product = ort.InferenceSession(model.SerializeToString(), options)
+    a, b = np.random.default_rng(0).normal(size=[2, size, size]).astype(np.float32)
+    return answer, lambda: product.run(None, {"a": a, "b": b})

@@ -1,0 +1,216 @@
+"""The client's requests, over real gRPC and HTTP, get the signatures' answers.
+
+Servers of this test stand in for TF Serving: they read the messages it reads, answer by the loaded
+SavedModel, and speak of errors as it does. Where tensorflow_model_server is installed, it is asked.
+"""
+
+from __future__ import annotations
+
+import http.server
+import json
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from concurrent import futures
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+import tensorflow as tf
+from google.protobuf import text_format
+from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
+from tensorflow_serving.config import model_server_config_pb2
+
+from export.serving import client
+
+SERVING = Path(client.__file__).parent
+TEXTS = {"text": ["The quick fox.", "Où sont-elles?"], "text_pair": ["Dogs run.", "北京"]}
+
+
+@pytest.fixture(scope="module")
+def answer(loaded):
+    """(signature, inputs) -> outputs, as numpy arrays; KeyError for a wrong name."""
+
+    def answer(signature, inputs):
+        function = loaded.signatures[signature]
+        specs = function.structured_input_signature[1]
+        tensors = {name: tf.constant(inputs[name], spec.dtype) for name, spec in specs.items()}
+        return {name: tensor.numpy() for name, tensor in function(**tensors).items()}
+
+    return answer
+
+
+@pytest.fixture(scope="module")
+def grpc_server(answer):
+    class Service(prediction_service_pb2_grpc.PredictionServiceServicer):
+        def Predict(self, request, context):  # noqa: N802
+            spec = request.model_spec
+            if spec.name != "albert" or spec.version_label not in ("", "stable"):
+                context.abort(grpc.StatusCode.NOT_FOUND, f"no such model: {spec.version_label}")
+            inputs = {name: tf.make_ndarray(proto) for name, proto in request.inputs.items()}
+            response = predict_pb2.PredictResponse()
+            for name, array in answer(spec.signature_name, inputs).items():
+                response.outputs[name].CopyFrom(tf.make_tensor_proto(array))
+            return response
+
+    server = grpc.server(futures.ThreadPoolExecutor(max_workers=2))
+    prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(Service(), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield f"127.0.0.1:{port}"
+    server.stop(None)
+
+
+@pytest.fixture(scope="module")
+def rest_server(answer):
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            if re.fullmatch(r"/v1/models/albert(/labels/stable)?:predict", self.path):
+                outputs = answer(body["signature_name"], body["inputs"])
+                values = {
+                    n: np.char.decode(a.astype("S"), "utf-8").tolist()
+                    if a.dtype == object
+                    else a.tolist()
+                    for n, a in outputs.items()
+                }
+                if len(values) == 1:  # the real one leaves a single output's name away
+                    (values,) = values.values()
+                self.reply(200, {"outputs": values})
+            elif self.path.startswith("/v1/"):
+                self.reply(404, {"error": f"Servable not found: {self.path}"})
+            else:
+                self.reply(404, "not JSON of an error")
+
+        def reply(self, code, message):
+            self.send_response(code)
+            self.end_headers()
+            self.wfile.write(json.dumps(message).encode())
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+
+
+@pytest.fixture(params=["grpc", "rest"])
+def ask(request, grpc_server, rest_server):
+    def ask(*arguments, **options):
+        function = client.ask_grpc if request.param == "grpc" else client.ask_rest
+        server = grpc_server if request.param == "grpc" else rest_server
+        return function(server, *arguments, **options)
+
+    return ask
+
+
+@pytest.mark.parametrize("label", [None, "stable"])
+def test_texts_get_the_answers_of_the_signature(ask, answer, label):
+    answers = ask(TEXTS, label=label)
+    expected = answer("serving_default", TEXTS)
+    assert answers.keys() == expected.keys()
+    for name, values in expected.items():
+        np.testing.assert_allclose(answers[name], values, rtol=1e-6)
+
+
+def test_strings_come_back_as_text(ask, answer):
+    answers = ask({"text": ["The [MASK] fox.", "[MASK][MASK]"]}, signature="fill_mask")
+    assert np.array(answers["pieces"]).shape[:2] == (2, 2)
+    assert answers["num_masks"] == [1, 2]
+    pieces = answer("fill_mask", {"text": ["The [MASK] fox.", "[MASK][MASK]"]})["pieces"]
+    assert answers["pieces"][0][0][0] == pieces[0, 0, 0].decode()
+
+
+def test_what_the_server_refuses_is_one_clear_error(ask):
+    with pytest.raises(ValueError, match=r"model 'albert'.*no such model|404: Servable not found"):
+        ask(TEXTS, label="canary")
+
+
+def test_no_server_is_one_clear_error(rest_server):
+    with pytest.raises(ValueError, match="UNAVAILABLE"):
+        client.ask_grpc("127.0.0.1:1", TEXTS, timeout=5)
+    with pytest.raises(urllib.error.URLError):
+        client.ask_rest("http://127.0.0.1:1", TEXTS)
+    with pytest.raises(ValueError, match="404 Not Found: expected TF Serving"):
+        client.ask_rest(rest_server + "/elsewhere", TEXTS)
+
+
+def test_the_program_prints_json_and_needs_no_tensorflow_over_rest(rest_server):
+    script = (
+        "import runpy, sys; sys.modules.update(tensorflow=None, grpc=None, numpy=None); "
+        "runpy.run_module('export.serving.client', run_name='__main__', alter_sys=True)"
+    )
+    flags = [f"--server={rest_server}", "--text=A fox.", "--text=B", "--text_pair=Dogs."]
+    flags += ["--text_pair="]
+    done = subprocess.run([sys.executable, "-c", script, *flags], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    answers = json.loads(done.stdout)
+    assert len(answers["in_order_probability"]) == 2 and answers["in_order_probability"][1] == 0.5
+    done = subprocess.run([sys.executable, "-c", script, flags[0]], capture_output=True, text=True)
+    assert done.returncode == 2 and "nothing is asked" in done.stderr
+
+
+def test_the_model_config_is_one():
+    config = text_format.Parse(
+        (SERVING / "models.config").read_text(), model_server_config_pb2.ModelServerConfig()
+    )
+    (model,) = config.model_config_list.config
+    assert set(model.version_labels) == {"stable", "canary"}
+    assert set(model.version_labels.values()) <= set(model.model_version_policy.specific.versions)
+    compose = (SERVING / "compose.yaml").read_text()
+    assert f"}}:{model.base_path}:ro" in compose
+    for name in re.findall(r"/config/(\S+)", compose):
+        assert (SERVING / name).exists()
+
+
+@pytest.mark.slow
+def test_tf_serving_itself(exported, answer, tmp_path):
+    binary = shutil.which("tensorflow_model_server")
+    if binary is None:
+        pytest.skip("no tensorflow_model_server on the path")
+    ports = []
+    for _ in range(2):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            ports.append(free.getsockname()[1])
+    config = (SERVING / "models.config").read_text()
+    config = config.replace("/models/albert", str(exported.parent))
+    (tmp_path / "models.config").write_text(config)
+    command = [binary, f"--port={ports[0]}", f"--rest_api_port={ports[1]}"]
+    command += [f"--model_config_file={tmp_path / 'models.config'}", "--enable_batching=true"]
+    command += [f"--batching_parameters_file={SERVING / 'batching.config'}"]
+    command += ["--allow_version_labels_for_unavailable_models=true"]
+    with open(tmp_path / "log", "w") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+    try:
+        deadline = time.monotonic() + 120
+        url = f"http://127.0.0.1:{ports[1]}/v1/models/albert"
+        while True:
+            try:
+                with urllib.request.urlopen(url) as status:
+                    if b"AVAILABLE" in status.read():
+                        break
+            except OSError:
+                pass
+            assert process.poll() is None, (tmp_path / "log").read_text()
+            assert time.monotonic() < deadline, (tmp_path / "log").read_text()
+            time.sleep(0.5)
+        expected = answer("serving_default", TEXTS)
+        for answers in (
+            client.ask_grpc(f"127.0.0.1:{ports[0]}", TEXTS, label="stable"),
+            client.ask_rest(f"http://127.0.0.1:{ports[1]}", TEXTS),
+        ):
+            for name, values in expected.items():
+                np.testing.assert_allclose(answers[name], values, rtol=1e-5, atol=1e-5)
+    finally:
+        process.terminate()
+        process.wait(30)

@@ -1,0 +1,101 @@
+"""A fine-tuned model, exported: on raw strings it scores what fine-tuning reported."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from export.ask import ask
+from export.export_saved_model import export, how_to_use
+from tests.jobs import run
+from tests.pipelines.test_finetune import finetune, pretrained, read_tsv, table  # noqa: F401
+
+
+@pytest.fixture(scope="module")
+def fine_tuned(tmp_path_factory, table, pretrained):  # noqa: F811
+    output_dir = tmp_path_factory.mktemp("runs") / "river"
+    # Few steps, so that it errs at times.
+    finetune(table, pretrained, output_dir, seeds=(7,), num_train_steps=30)
+    return output_dir
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory, fine_tuned):
+    output = tmp_path_factory.mktemp("exports") / "river"
+    return export(checkpoint=str(fine_tuned / "seed_7"), output=str(output))
+
+
+def test_the_dev_set_is_answered_as_in_fine_tuning(fine_tuned, exported, table):  # noqa: F811
+    reported = json.loads((fine_tuned / "seed_7/results.json").read_text())["figures"]["dev"][
+        "accuracy"
+    ]
+    rows = read_tsv(table / "dev.tsv")
+    expected = read_tsv(fine_tuned / "seed_7/predictions/dev_predictions.tsv")
+    model = tf.saved_model.load(exported)
+    predictions, probabilities = [], []
+    for begin in range(0, len(rows), 13):
+        batch = rows[begin : begin + 13]
+        answers = model.signatures["serving_default"](
+            text=tf.constant([row["first"] for row in batch]),
+            text_pair=tf.constant([row["second"] for row in batch]),
+        )
+        predictions += [label.decode() for label in answers["label"].numpy()]
+        probabilities += answers["probabilities"].numpy().tolist()
+    assert predictions == [row["prediction"] for row in expected]
+    accuracy = np.mean([row["label"] == label for row, label in zip(rows, predictions)])
+    assert accuracy == reported and reported > 0.6
+    labels = [label.decode() for label in model.signatures["labels"]()["labels"].numpy()]
+    assert labels == ["other", "river"]
+    columns = [[float(row[f"probability_{label}"]) for label in labels] for row in expected]
+    np.testing.assert_allclose(probabilities, columns, atol=2e-6)
+
+
+def test_the_export_says_what_it_is_of(fine_tuned, exported):
+    exported = Path(exported)
+    assert (exported / "assets/task.json").read_bytes() == (
+        fine_tuned / "seed_7/task.json"
+    ).read_bytes()
+    provenance = json.loads((exported / "assets.extra/export.json").read_text())
+    assert provenance["kind"] == "classifier" and provenance["max_seq_length"] == 48
+    assert provenance["task"]["labels"] == ["other", "river"]
+    assert "serving_default(text, text_pair) -> label, probabilities" in how_to_use(str(exported))
+
+
+def test_it_is_asked(exported):
+    lines = ask(saved_model=exported, pairs=["a river runs ||| some river"])
+    assert lines[0] == f"{exported} answers"
+    assert lines[2:4] == ["text: a river runs", "text_pair: some river"]
+    assert lines[4].startswith("  label: ") and lines[5].startswith("  probabilities: 0.")
+    assert lines[-1] == "(probabilities of other, river)"
+    with pytest.raises(ValueError, match="answers to text and text_pair, not to text"):
+        ask(saved_model=exported, texts=["alone"])
+    with pytest.raises(ValueError, match="not to context and question"):
+        ask(saved_model=exported, question="Who?", context="Birds.")
+    with pytest.raises(ValueError, match="fills no"):
+        ask(saved_model=exported, masked_texts=["[MASK]"])
+
+
+@pytest.mark.slow
+def test_its_encoder_alone_is_exported(fine_tuned, exported):
+    checkpoint, output = str(fine_tuned / "seed_7"), str(Path(exported).parent)
+    path = export(checkpoint=checkpoint, output=output, kind="encoder")
+    assert Path(path).name == "2"
+    text = {"text": tf.constant(["a river runs", ""])}
+    pooled = tf.saved_model.load(path).signatures["serving_default"](**text)["pooled_output"]
+    assert pooled.shape == [2, 32]
+
+
+def test_another_kind_is_one_clear_line(fine_tuned, tmp_path):
+    _, error = run(
+        "export.export_saved_model",
+        f"--checkpoint={fine_tuned}/seed_7",
+        f"--output={tmp_path}/exports",
+        "--kind=regressor",
+        exit_code=2,
+    )
+    assert error.count("\n") == 1 and "holds a model for classifier" in error
+    assert not (tmp_path / "exports").exists()

@@ -1,0 +1,415 @@
+"""Every kind of model: answers from raw strings are those of fine-tuning's own evaluation."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import functools
+import json
+import random
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from albert_tf.checkpoints import model_directory
+from albert_tf.config import AlbertConfig
+from albert_tf.tokenization import AlbertTokenizer
+from export import kinds
+from export.signatures import KINDS, NO_ANSWER_SCORE, of_model
+from export.verify import _LONG_TEXTS, _TEXTS, _as_inputs, _example
+from pipelines.tasks.classification import ClassificationTask, Columns, Example
+from pipelines.tasks.multiple_choice import (
+    MultipleChoiceColumns,
+    MultipleChoiceExample,
+    TableMultipleChoiceTask,
+)
+from pipelines.tasks.squad import SquadTask
+from pipelines.tasks.squad_files import Question, read_questions
+from tests.conftest import WORDS
+
+MAX_SEQ_LENGTH = 43
+CONFIG = AlbertConfig(
+    vocab_size=1,
+    embedding_size=12,
+    hidden_size=20,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=28,
+    max_position_embeddings=61,
+)
+LABELS = ("no", "maybe", "sí")
+ODD = ["", " \u3000", "Óld ﬁsh ½ _ [MASK] 1,000, 北京 한국", "\u0301", "¨ a_b _", "x" * 200, "a\0b"]
+
+
+def classification(text_pair, is_regression=False):
+    columns = Columns(text="first", text_pair=text_pair, label="label")
+    labels = None if is_regression else LABELS
+    return ClassificationTask("classification", {}, columns, labels, is_regression)
+
+
+class MultipleChoice(TableMultipleChoiceTask):
+    num_choices = 3
+
+
+SQUAD_ARGUMENTS = {"doc_stride": 9, "max_query_length": 6, "max_answer_length": 7}
+TASKS = {
+    "classifier": classification("second"),
+    "classifier of texts": classification(None),
+    "regressor": classification("second", is_regression=True),
+    "multiple_choice": MultipleChoice("multiple_choice", {}, MultipleChoiceColumns("", "", ""), 19),
+    "question_answering": SquadTask({}, **SQUAD_ARGUMENTS),
+    "question_answering, 2.0": SquadTask({}, may_be_impossible=True, **SQUAD_ARGUMENTS),
+    "question_answering, beams": SquadTask(
+        {},
+        may_be_impossible=True,
+        has_answerability_head=True,
+        null_threshold=1.6,
+        **SQUAD_ARGUMENTS,
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def make_module(tmp_path_factory, tiny_vocabulary):
+    """A function that gives random weights to the model of a task and makes its module."""
+
+    def make(task, vocabulary=tiny_vocabulary, max_seq_length=MAX_SEQ_LENGTH, **config):
+        tokenizer = AlbertTokenizer(str(vocabulary))
+        directory = tmp_path_factory.mktemp("model")
+        config = dataclasses.replace(CONFIG, vocab_size=tokenizer.vocab_size, **config)
+        model = task.create_model(config, recompute=False)
+        model.create_variables()
+        rng = np.random.RandomState(3)
+        for variable in model.variables:
+            variable.assign_add(rng.normal(0, 0.4, variable.shape))
+        config.write(str(directory / "albert_config.json"))
+        tokenizer.save(str(directory))
+        prefix = str(directory / "best" / "ckpt")
+        checkpoint = tf.train.Checkpoint(model=model).save(prefix)
+        description = {"task": task.name, "max_seq_length": max_seq_length}
+        description.update(**task.description(), **task.decoding())
+        (directory / "task.json").write_text(json.dumps(description))
+        arguments = (config, checkpoint, tokenizer, str(directory), max_seq_length)
+        return kinds.load_module(description["kind"], description, *arguments)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def modules(make_module):
+    return {name: make_module(task) for name, task in TASKS.items()}
+
+
+@functools.cache  # traced once for all tests
+def functions_of(module):
+    return module.functions()
+
+
+def ask(module, **inputs):
+    tensors = {name: tf.constant(value, tf.string) for name, value in inputs.items()}
+    answers = functions_of(module)["serving_default"](**tensors)
+    return {name: t.numpy() for name, t in answers.items()}
+
+
+def make_texts(number, seed, longest=60):
+    rng = random.Random(seed)
+    texts = [" ".join(rng.choices(WORDS, k=rng.randint(1, longest))) for _ in range(number)]
+    return texts + ODD
+
+
+def as_inputs(sequences, padding=0):
+    """The model's inputs: all sequences, padded to the longest and further."""
+    lengths = np.diff(sequences.row_splits)
+    positions = np.arange(lengths.max() + padding)
+    input_mask = (positions < lengths[:, np.newaxis]).astype(np.int32)
+    word_ids = np.zeros_like(input_mask)
+    word_ids[input_mask == 1] = sequences.pieces
+    in_second = positions >= sequences.first_lengths[:, np.newaxis]
+    return {
+        "input_word_ids": word_ids,
+        "input_mask": input_mask,
+        "input_type_ids": input_mask * in_second,
+    }
+
+
+def evaluate(task, module, tokenizer, examples, directory):
+    """What fine-tuning writes: the files of task.write_predictions."""
+    sequences, units = task.encode(examples, tokenizer, module.max_seq_length, training=False)
+    per_example = sequences.sequences_per_example
+    inputs = as_inputs(sequences)
+    outputs = []
+    for begin in range(0, len(sequences), 8):
+        rows = slice(begin * per_example, (begin + 8) * per_example)
+        batch = module.model({name: tf.constant(value[rows]) for name, value in inputs.items()})
+        batch = {name: value.numpy() for name, value in batch.items()}
+        outputs += [dict(zip(batch, values)) for values in zip(*batch.values())]
+    return task.write_predictions(str(directory), "dev", examples, units, outputs)
+
+
+def read_tsv(path):
+    with open(path, newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_vocabulary):
+    return AlbertTokenizer(str(tiny_vocabulary))
+
+
+@pytest.mark.parametrize("name", ["classifier", "classifier of texts", "regressor"])
+def test_texts_and_pairs(modules, tokenizer, tmp_path, name):
+    first, second = make_texts(30, 1), make_texts(30, 2)[::-1]
+    has_pairs = name != "classifier of texts"
+    examples = [
+        Example(str(i), a, b if has_pairs else None, None)
+        for i, (a, b) in enumerate(zip(first, second))
+    ]
+    [path] = evaluate(TASKS[name], modules[name], tokenizer, examples, tmp_path)
+    rows = read_tsv(path)
+    pairs = {"text_pair": second} if has_pairs else {}
+    answers = ask(modules[name], text=first, **pairs)
+    if name == "regressor":
+        expected = [float(row["prediction"]) for row in rows]
+        np.testing.assert_allclose(answers["value"], expected, atol=1e-5)
+        assert np.ptp(expected) > 1e-2
+        return
+    assert [label.decode() for label in answers["label"]] == [row["prediction"] for row in rows]
+    assert len({row["prediction"] for row in rows}) > 1
+    expected = [[float(row[f"probability_{label}"]) for label in LABELS] for row in rows]
+    np.testing.assert_allclose(answers["probabilities"], expected, atol=1e-5)
+    names = modules[name].labels()["labels"].numpy()
+    assert [label.decode() for label in names] == list(LABELS)
+
+
+def test_choices(modules, tokenizer, tmp_path):
+    contexts, questions = make_texts(20, 1), make_texts(20, 2, longest=9)[::-1]
+    questions[3] += " _ , _"
+    options = list(zip(*(make_texts(20, seed, longest=seed) for seed in (3, 4, 25))))
+    examples = [
+        MultipleChoiceExample(str(i), *example, label=None)
+        for i, example in enumerate(zip(contexts, questions, options))
+    ]
+    task, module = TASKS["multiple_choice"], modules["multiple_choice"]
+    [path] = evaluate(task, module, tokenizer, examples, tmp_path)
+    rows = read_tsv(path)
+    answers = ask(module, context=contexts, question=questions, options=options)
+    assert ["ABC"[choice] for choice in answers["choice"]] == [row["prediction"] for row in rows]
+    assert len({row["prediction"] for row in rows}) == 3
+    expected = [[float(row[f"probability_{letter}"]) for letter in "ABC"] for row in rows]
+    np.testing.assert_allclose(answers["probabilities"], expected, atol=1e-5)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"must be \[batch, 3\]"):
+        ask(module, context=["a"], question=["b"], options=[["c", "d"]])
+
+
+def check_answers(task, module, tokenizer, questions, directory):
+    """Returns what was answered, as far as it is not a tie."""
+    evaluate(task, module, tokenizer, questions, directory)
+    expected, nbest = (
+        json.loads((directory / f"dev_{name}.json").read_text())
+        for name in ("predictions", "nbest_predictions")
+    )
+    texts = []
+    for begin in range(0, len(questions), 40):
+        batch = questions[begin : begin + 40]
+        answers = ask(
+            module,
+            question=[question.text for question in batch],
+            context=[question.context for question in batch],
+        )
+        for row, question in enumerate(batch):
+            answer, candidates = answers["answer"][row].decode(), nbest[question.id]
+            score = candidates[0]["score"] if candidates else NO_ANSWER_SCORE
+            assert answers["score"][row] == pytest.approx(score, abs=1e-4)
+            assert answer == expected[question.id], question
+            texts.append(answer)
+    if task.may_be_impossible:
+        null_odds = json.loads((directory / "dev_null_odds.json").read_text())
+        last = [null_odds[question.id] for question in batch]
+        np.testing.assert_allclose(answers["no_answer_score"], last, rtol=1e-5, atol=1e-4)
+    return texts
+
+
+@pytest.mark.parametrize("name", [name for name in TASKS if name.startswith("question")])
+def test_answers_to_questions(modules, tokenizer, tmp_path, name):
+    contexts = make_texts(30, 5, longest=90)
+    # Unknown characters have their space as a piece of its own, which is no answer.
+    contexts += [" ".join("漢" * number) for number in range(1, 13)]
+    asked = make_texts(len(contexts), 6, longest=12)[::-1]
+    questions = [
+        Question(f"q{i}", text, context, (), False)
+        for i, (text, context) in enumerate(zip(asked, contexts))
+    ]
+    task = TASKS[name]
+    texts = check_answers(task, modules[name], tokenizer, questions, tmp_path)
+    assert len(set(texts)) > 8
+    assert ("" in texts) and all(answer in context for answer, context in zip(texts, contexts))
+
+
+@pytest.mark.slow
+@pytest.mark.shared
+@pytest.mark.parametrize("name", ["v1.1/dev-v1.1", "v2.0/dev-v2.0.reconstructed"])
+def test_answers_to_real_questions(make_module, shared, tmp_path, name):
+    vocabulary = shared / "data/albert_spiece_30k/30k-clean.model"
+    questions = read_questions(str(shared / f"data/squad/{name}.json"))
+    questions = questions[:: len(questions) // 240][:240]
+    has_v2 = name.startswith("v2")
+    task = SquadTask(
+        {},
+        may_be_impossible=has_v2,
+        has_answerability_head=has_v2,
+        doc_stride=64,
+        null_threshold=0.4,
+    )
+    module = make_module(task, vocabulary, max_seq_length=160, max_position_embeddings=160)
+    texts = check_answers(task, module, AlbertTokenizer(str(vocabulary)), questions, tmp_path)
+    assert len(texts) == 240 and len(set(texts)) > 60
+
+
+@pytest.mark.parametrize("name", ["classifier", "regressor", "multiple_choice"])
+def test_records_are_answered_like_texts(modules, tokenizer, name):
+    task, module = TASKS[name], modules[name]
+    choices = module.sizes.get("choices", 1)
+    texts, pairs = make_texts(5, 1), make_texts(5, 2)
+    if choices > 1:
+        options = [[f"{pair} {word}" for word in WORDS[:choices]] for pair in pairs]
+        examples = [
+            MultipleChoiceExample(str(i), *example, label=None)
+            for i, example in enumerate(zip(texts, pairs, options))
+        ]
+        expected = ask(module, context=texts, question=pairs, options=options)
+    else:
+        examples = [Example(str(i), *pair, None) for i, pair in enumerate(zip(texts, pairs))]
+        expected = ask(module, text=texts, text_pair=pairs)
+    sequences, _ = task.encode(examples, tokenizer, MAX_SEQ_LENGTH, training=False)
+    records = []
+    for i in range(len(examples)):  # padded, each in its own way
+        rows = [
+            values[i * choices : (i + 1) * choices] for values in as_inputs(sequences, i).values()
+        ]
+        records.append(_example(dict(zip(("input_ids", "input_mask", "segment_ids"), rows))))
+    answers = functions_of(module)["examples"](examples=tf.constant(records))
+    answers = {name: t.numpy() for name, t in answers.items()}
+    assert answers.keys() == expected.keys()
+    for key, values in expected.items():
+        if values.dtype == object:
+            assert answers[key].tolist() == values.tolist()
+        else:
+            np.testing.assert_allclose(answers[key], values, atol=1e-5)
+
+
+def test_broken_records_get_a_clear_error(modules):
+    ids = np.ones([4], np.int64)
+    broken = [
+        {"input_ids": ids, "input_mask": ids},
+        {"input_ids": ids, "input_mask": ids, "segment_ids": ids[:3]},
+        {"input_ids": ids[:0], "input_mask": ids[:0], "segment_ids": ids[:0]},
+    ]
+    for features in broken:
+        with pytest.raises(tf.errors.InvalidArgumentError, match="an example must have"):
+            modules["classifier"].examples(tf.constant([_example(features)]))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="divisible by 3"):
+        example = _example(dict.fromkeys(("input_ids", "input_mask", "segment_ids"), ids))
+        modules["multiple_choice"].examples(tf.constant([example]))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="parse example"):
+        modules["classifier"].examples(tf.constant([b"no record"]))
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_the_signatures_are_those_of_the_table(modules, name):
+    module = modules[name]
+    functions = functions_of(module)
+    assert functions.keys() == module.signatures.keys()
+    for signature, function in functions.items():
+        table = module.signatures[signature]
+        specs = {spec.name: spec for spec in tf.nest.flatten(function.structured_input_signature)}
+        for fields, found in (
+            (table.inputs, specs),
+            (table.outputs, function.structured_outputs),
+        ):
+            assert fields.keys() == found.keys()
+            for key, field in fields.items():
+                assert found[key].dtype == field.dtype, key
+                known = field.shape if fields is table.outputs else [None] * len(field.shape)
+                shape = [module.sizes.get(d) if isinstance(d, str) else d for d in known]
+                assert found[key].shape.as_list() == shape, (signature, key)
+
+
+HOSTILE = [*_TEXTS["text"], *_LONG_TEXTS["text"], b"x" * 100_000, b"[MASK]" * 50]
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_hostile_texts_are_answered(modules, name):
+    module = modules[name]
+    names = module.signatures["serving_default"].inputs
+    choices = module.sizes.get("choices", 1)
+    short = ["dog", "", "old fox", b"\xff", "birds"] * 200
+    for texts in (HOSTILE, short, [], ["", ""]):
+        inputs = _as_inputs(texts, texts[::-1], choices)
+        answers = ask(module, **{key: inputs[key] for key in names})
+        assert answers.keys() == module.signatures["serving_default"].outputs.keys()
+        for values in answers.values():
+            assert len(values) == len(texts)
+            assert values.dtype == object or np.isfinite(values).all()
+    # The neighbours of a text, and how many they are, change nothing.
+    inputs = _as_inputs(short, short[::-1], choices)
+    together = ask(module, **{key: inputs[key] for key in names})
+    alone = ask(module, **{key: inputs[key][7:8] for key in names})
+    for key, values in alone.items():
+        if values.dtype == object:
+            assert values[0] == together[key][7]
+        else:
+            np.testing.assert_allclose(values[0], together[key][7], atol=1e-4)
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("name", ["classifier", "multiple_choice", "question_answering"])
+def test_every_line_of_the_nasty_files_gets_an_answer(modules, shared, name):
+    module = modules[name]
+    files = sorted(p for p in (shared / "data" / "nasty").iterdir() if p.is_file())
+    lines = [line[:20_000] for path in files for line in path.read_bytes().split(b"\n")]
+    names = module.signatures["serving_default"].inputs
+    lines = list(dict.fromkeys(lines))
+    assert len(lines) > 100
+    for begin in range(0, len(lines), 256):
+        batch = lines[begin : begin + 256]
+        inputs = _as_inputs(batch, batch[::-1], module.sizes.get("choices", 1))
+        answers = ask(module, **{key: inputs[key] for key in names})
+        for key, values in answers.items():
+            assert len(values) == len(batch)
+            assert values.dtype == object or np.isfinite(values).all(), key
+        if "answer" in answers:
+            for line, answer in zip(batch, answers["answer"]):
+                assert answer.decode() in line.decode("utf-8", "replace")
+
+
+def test_unequal_numbers_of_texts_get_a_clear_error(modules):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="text and text_pair must be equally"):
+        ask(modules["classifier"], text=["a", "b"], text_pair=["a"])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="question and context must be"):
+        ask(modules["question_answering"], question=["a", "b"], context=["a"])
+
+
+def test_tables_of_kinds_have_what_all_have():
+    for kind, table in KINDS.items():
+        assert {"serving_default", "tokens", "tokenization_info"} <= table.keys()
+        assert ("examples" in table) == (kind != "question_answering")
+    without_pairs = of_model("classifier", {"has_pairs": False})
+    assert list(without_pairs["serving_default"].inputs) == ["text"]
+    assert list(KINDS["classifier"]["serving_default"].inputs) == ["text", "text_pair"]
+
+
+def test_what_does_not_fit_is_said(modules, tmp_path):
+    directory = modules["classifier"].vocab_file.asset_path.numpy().decode().rsplit("/", 1)[0]
+    assert kinds.read_task(directory, None)[0] == "classifier"
+    assert kinds.read_task(directory, "encoder")[0] == "encoder"
+    assert kinds.read_task(str(tmp_path), None) == ("pretraining", None)
+    assert kinds.find_checkpoint(directory)[1].endswith("/best/ckpt-1")
+    for kind in ("pretraining", "regressor"):
+        with pytest.raises(ValueError, match="holds a model for classifier"):
+            kinds.read_task(directory, kind)
+    with pytest.raises(ValueError, match=r"model for pretraining .pipelines\.finetune makes"):
+        kinds.read_task(str(tmp_path), "classifier")
+    (tmp_path / model_directory.TASK_FILE).write_text('{"kind": "poet"}')
+    with pytest.raises(ValueError, match=r"task\.json: kind is 'poet', expected one of"):
+        kinds.read_task(str(tmp_path), None)

@@ -1,0 +1,106 @@
+"""A TFLite model answers like the model it was made of, and is as small as its weights."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from albert_tf.checkpoints.model_directory import TASK_FILE
+from albert_tf.config import AlbertConfig
+from albert_tf.models import AlbertForSequenceClassification
+from export.tflite import convert
+from tests.export.conftest import MAX_SEQ_LENGTH
+
+LENGTH = 19
+LABELS = ["no", "yes", "perhaps"]
+
+
+def run(path, **inputs):
+    runner = tf.lite.Interpreter(str(path)).get_signature_runner()
+    return runner(**{name: np.array([row], np.int32) for name, row in inputs.items()})
+
+
+def padded(row):
+    return [*row, *[0] * (LENGTH - len(row))]
+
+
+IDS = padded([2, 17, 54, 33, 3, 8, 71, 3])
+INPUTS = {"input_ids": IDS, "input_mask": padded([1] * 8), "segment_ids": padded([0] * 5 + [1] * 3)}
+
+
+@pytest.fixture(scope="module")
+def float_file(model_dir, tmp_path_factory):
+    path = tmp_path_factory.mktemp("tflite") / "float.tflite"
+    differences = convert(checkpoint=str(model_dir), output=str(path), max_seq_length=LENGTH)
+    assert set(differences) == {"sequence_output", "pooled_output"}
+    assert max(differences.values()) < 1e-4
+    return path
+
+
+def test_the_encoder_answers_alike_without_padding(float_file, model):
+    answers = run(float_file, **INPUTS)
+    names = {"input_ids": "input_word_ids", "segment_ids": "input_type_ids"}
+    alone = {names.get(n, n): tf.constant([row[:8]], tf.int32) for n, row in INPUTS.items()}
+    expected = model.encoder(alone)
+    np.testing.assert_allclose(answers["pooled_output"], expected["pooled_output"], atol=1e-4)
+    np.testing.assert_allclose(
+        answers["sequence_output"][:, :8], expected["sequence_output"], atol=1e-4
+    )
+
+
+@pytest.fixture(scope="module")
+def wide_dir(model_dir, tmp_path_factory):
+    """A classifier of which weights, not the graph, make the size; its layers are shared."""
+    directory = tmp_path_factory.mktemp("wide") / "model"
+    shutil.copytree(model_dir, directory, ignore=shutil.ignore_patterns("checkpoints"))
+    values = json.loads((model_dir / "albert_config.json").read_text())
+    values.update(hidden_size=128, intermediate_size=512, num_hidden_layers=6)
+    config = AlbertConfig(**values)
+    config.write(str(directory / "albert_config.json"))
+    description = {
+        "task": "toy",
+        "kind": "classifier",
+        "labels": LABELS,
+        "has_pairs": False,
+        "max_seq_length": LENGTH,
+    }
+    (directory / TASK_FILE).write_text(json.dumps(description))
+    model = AlbertForSequenceClassification(config, len(LABELS))
+    model.create_variables()
+    rng = np.random.RandomState(3)
+    for variable in model.variables:
+        variable.assign_add(rng.normal(0, 0.05, variable.shape))
+    tf.train.Checkpoint(model=model).save(str(directory / "checkpoints" / "ckpt"))
+    return directory, model
+
+
+def test_a_classifier_in_int8_is_small_and_near(wide_dir, tmp_path):
+    directory, model = wide_dir
+    parameters = sum(v.shape.num_elements() for v in model.variables)
+    sizes = {}
+    for quantize in (False, True):
+        path = tmp_path / f"{quantize}.tflite"
+        differences = convert(checkpoint=str(directory), output=str(path), quantize=quantize)
+        sizes[quantize] = path.stat().st_size
+        assert differences["probabilities"] < (0.05 if quantize else 1e-5)
+    # Six layers of shared weights, stored once (six times would be 4.8 MB, 1.2 MB), and the graph.
+    assert 4 * parameters < sizes[False] < 4 * parameters + 500_000
+    assert parameters < sizes[True] < parameters + 200_000
+    answers = run(tmp_path / "False.tflite", **INPUTS)
+    names = {"input_ids": "input_word_ids", "segment_ids": "input_type_ids"}
+    logits = model({names.get(n, n): tf.constant([row]) for n, row in INPUTS.items()})["logits"]
+    np.testing.assert_allclose(answers["probabilities"], tf.nn.softmax(logits), atol=1e-5)
+    assert answers["probabilities"].shape == (1, len(LABELS))
+
+
+def test_wrong_requests_are_refused_before_anything_is_written(model_dir, tmp_path):
+    output = tmp_path / "m.tflite"
+    with pytest.raises(ValueError, match="has 61 rows"):
+        convert(checkpoint=str(model_dir), output=str(output), max_seq_length=62)
+    with pytest.raises(ValueError, match="holds a model for pretraining"):
+        convert(checkpoint=str(model_dir), output=str(output), kind="classifier")
+    assert MAX_SEQ_LENGTH < 62 and not output.exists()

@@ -1,0 +1,82 @@
+"""The warm-up file holds requests that every signature answers, as TF Serving reads it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow_serving.apis import prediction_log_pb2
+
+from export import signatures
+from export.warmup import WARMUP_FILE, write_warmup_requests
+from tests.export.conftest import MAX_SEQ_LENGTH
+
+
+def read_requests(saved_model):
+    return [
+        prediction_log_pb2.PredictionLog.FromString(record.numpy()).predict_log.request
+        for record in tf.data.TFRecordDataset(str(saved_model / WARMUP_FILE))
+    ]
+
+
+def shapes(requests, signature, name):
+    return [
+        tuple(tf.make_ndarray(r.inputs[name]).shape)
+        for r in requests
+        if r.model_spec.signature_name == signature
+    ]
+
+
+def test_an_export_answers_its_warmup_requests(exported, loaded):
+    requests = read_requests(exported)
+    asked = {request.model_spec.signature_name for request in requests}
+    with_inputs = {n for n, s in signatures.KINDS["pretraining"].items() if s.inputs}
+    assert asked == with_inputs
+    for request in requests:
+        inputs = {
+            name: tf.constant(tf.make_ndarray(proto)) for name, proto in request.inputs.items()
+        }
+        answers = loaded.signatures[request.model_spec.signature_name](**inputs)
+        batch = next(iter(inputs.values())).shape[0]
+        for name, answer in answers.items():
+            assert answer.shape[0] == batch, name
+            if answer.dtype.is_floating:
+                assert np.isfinite(answer).all(), name
+    # Several batch sizes, and lengths up to the longest that the model takes.
+    found = shapes(requests, "tokens", "input_ids")
+    assert len({batch for batch, _ in found}) > 1
+    assert max(length for _, length in found) == MAX_SEQ_LENGTH
+    assert len(requests) <= 1000  # TF Serving refuses more
+
+
+def test_texts_come_in_several_lengths(exported, tokenizer):
+    texts = [
+        tf.make_ndarray(r.inputs["text"]) for r in read_requests(exported) if "text" in r.inputs
+    ]
+    lengths = {len(tokenizer.encode(text[0].decode())) for text in texts}
+    # Half of the 16 pieces of the shortest rows, and of the longest rows.
+    assert max(lengths) - min(lengths) == MAX_SEQ_LENGTH // 2 - 16 // 2
+
+
+@pytest.mark.parametrize("kind", sorted(signatures.KINDS))
+def test_every_kind_has_requests(tmp_path, kind):
+    sizes = {"choices": 5, "labels": 3, "hidden_size": 7, "vocab_size": 11}
+    table = signatures.of_model(kind, {"has_pairs": True, "labels": ["a", "b", "c"]})
+    number = write_warmup_requests(str(tmp_path), table, sizes, 64)
+    requests = read_requests(tmp_path)
+    assert len(requests) == number
+    for request in requests:
+        table_inputs = table[request.model_spec.signature_name].inputs
+        assert set(request.inputs) == set(table_inputs)
+        for name, field in table_inputs.items():
+            array = tf.make_ndarray(request.inputs[name])
+            assert tf.as_dtype(request.inputs[name].dtype) == field.dtype
+            assert array.ndim == len(field.shape)
+    if kind == "multiple_choice":
+        assert {shape[1] for shape in shapes(requests, "serving_default", "options")} == {5}
+        example = tf.train.Example.FromString(
+            tf.make_ndarray(
+                next(r for r in requests if "examples" in r.inputs).inputs["examples"]
+            ).ravel()[0]
+        )
+        assert len(example.features.feature["input_ids"].int64_list.value) % 5 == 0
