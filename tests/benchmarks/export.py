@@ -26,7 +26,6 @@ import collections
 import dataclasses
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -40,6 +39,7 @@ from absl import flags
 
 from albert_tf import program
 from tests.benchmarks import export_peers as peers
+from tests.benchmarks.memory import peak_megabytes
 from tests.benchmarks.train_step import ceiling
 
 FLAGS = flags.FLAGS
@@ -171,9 +171,7 @@ def measure(side: str) -> dict:
             times = [_seconds(lambda ids=ids: answer(ids)) for _ in range(FLAGS.answers)]
             clock, processor = (statistics.median(column) for column in zip(*times))
             line["batches"][str(size)] = _rates(size, clock, processor)
-    line["peak_gigabytes"] = round(
-        1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e9, 3
-    )
+    line["peak_gigabytes"] = peak_megabytes() / 1e3
     if side.startswith("ours"):
         files = [path for path in Path(FLAGS.saved_model).rglob("*") if path.is_file()]
         line["directory_megabytes"] = round(sum(f.stat().st_size for f in files) / 1e6, 1)

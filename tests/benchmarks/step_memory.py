@@ -12,8 +12,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import resource
-import sys
 import time
 
 import numpy as np
@@ -27,6 +25,7 @@ from albert_tf.models import AlbertForPreTraining
 from pipelines.data.examples import ExampleOptions
 from pipelines.training.run_settings import RunSettings, define_run_flags, precision
 from pipelines.training.train_step import make_step_loop
+from tests.benchmarks.memory import peak_megabytes
 
 FLAGS = flags.FLAGS
 
@@ -101,12 +100,6 @@ def random_batch(config: AlbertConfig, options: ExampleOptions, rows: int) -> di
         "sentence_order_labels": rng.integers(0, 2, [rows], np.int32),
         "sentence_order_weights": np.ones([rows], np.float32),
     }
-
-
-def peak_megabytes() -> int:
-    """Returns the most that this process has had in memory so far."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak // (1_000_000 if sys.platform == "darwin" else 1_000)
 
 
 if __name__ == "__main__":

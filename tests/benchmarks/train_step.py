@@ -23,7 +23,6 @@ import collections
 import json
 import os
 import re
-import resource
 import statistics
 import subprocess
 import sys
@@ -37,6 +36,7 @@ from absl import flags
 
 from albert_tf import program
 from tests.benchmarks import train_step_peers as peers
+from tests.benchmarks.memory import peak_megabytes
 
 FLAGS = flags.FLAGS
 
@@ -162,7 +162,7 @@ def measure(side: str, shape: str, steps: int) -> dict:
     seconds = [_seconds(step) for _ in range(steps)]
     ceiling_rate = max(before, ceiling(product))
     # Before TensorFlow, which counts the operations, comes into the process of a torch side.
-    peak_bytes = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    peak = peak_megabytes()
     libraries = ["torch" if "torch" in side else "tensorflow"]
     libraries += ["transformers"] if side.startswith("huggingface") else []
     median = statistics.median(seconds)
@@ -181,7 +181,7 @@ def measure(side: str, shape: str, steps: int) -> dict:
         "gflop_per_second": round(rate / 1e9, 1),
         "ceiling_gflop_per_second": round(ceiling_rate / 1e9, 1),
         "ceiling_share": round(rate / ceiling_rate, 4),
-        "peak_gigabytes": round(peak_bytes / 1e9, 3),
+        "peak_gigabytes": peak / 1e3,
     }
 
 

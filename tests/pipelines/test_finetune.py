@@ -255,30 +255,30 @@ def losses(output_dir):
     return [entry["loss"] for entry in map(json.loads, lines) if "loss" in entry]
 
 
-def test_replicas_and_micro_batches_change_nothing(table, pretrained, tmp_path):
-    devices = [device.name for device in tf.config.list_logical_devices("CPU")]
+@pytest.mark.parametrize(
+    "mirrored, changes",
+    [
+        pytest.param(False, {"gradient_accumulation_steps": 3}, marks=pytest.mark.slow),
+        pytest.param(True, {}, marks=pytest.mark.slow),
+        (True, {"gradient_accumulation_steps": 2}),
+        pytest.param(False, {"recompute": True}, marks=pytest.mark.slow),
+    ],
+    ids=["micro-batches", "mirrored", "both", "recompute"],
+)
+def test_replicas_and_micro_batches_change_nothing(
+    mirrored, changes, table, pretrained, tmp_path, monkeypatch
+):
+    # The head's dropout has other draws in other replicas.
+    monkeypatch.setattr("albert_tf.heads.dropout", lambda x, rate, seed: x)
     common = {"hidden_dropout_prob": 0.0, "num_train_steps": 20, "learning_rate": 1e-3}
-    found = {}
-    for name, changes in {
-        "one": {},
-        "micro-batches": {"gradient_accumulation_steps": 3},
-        "mirrored": {"strategy": tf.distribute.MirroredStrategy(devices)},
-        "both": {
-            "strategy": tf.distribute.MirroredStrategy(devices),
-            "gradient_accumulation_steps": 2,
-        },
-        "recompute": {"recompute": True},
-    }.items():
-        # The head's dropout has other draws in other replicas.
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("albert_tf.heads.dropout", lambda x, rate, seed: x)
-            results = finetune(table, pretrained, tmp_path / name, **common, **changes)
-        found[name] = losses(tmp_path / name), results["dev"]["median"]
-    expected, figures = found.pop("one")
-    assert len(expected) == 2
-    for name, (values, theirs) in found.items():
-        np.testing.assert_allclose(values, expected, rtol=1e-4, err_msg=name)
-        assert theirs == figures
+    expected = finetune(table, pretrained, tmp_path / "one", **common)
+    if mirrored:
+        devices = [device.name for device in tf.config.list_logical_devices("CPU")]
+        changes = {**changes, "strategy": tf.distribute.MirroredStrategy(devices)}
+    results = finetune(table, pretrained, tmp_path / "other", **common, **changes)
+    assert len(losses(tmp_path / "one")) == 2
+    np.testing.assert_allclose(losses(tmp_path / "other"), losses(tmp_path / "one"), rtol=1e-4)
+    assert results == expected
 
 
 def test_without_a_dev_set_the_last_weights_are_taken(table, pretrained, tmp_path):
