@@ -50,6 +50,7 @@ def classifier(path, trainable):
     return tf.keras.Model(inputs, logits), layer
 
 
+@pytest.mark.slow
 def test_it_is_fine_tuned(saved):
     path, encoder = saved
     model, layer = classifier(path, trainable=True)

@@ -25,6 +25,7 @@ from pipelines.tasks.squad import SquadTask
 from pipelines.training.train_loop import Schedule
 from tests.conftest import WORDS
 from tests.jobs import run, start, weights
+from tests.replicas import mirrored
 
 TRAIN, DEV, TEST = 90, 33, 7
 
@@ -256,7 +257,7 @@ def losses(output_dir):
 
 
 @pytest.mark.parametrize(
-    "mirrored, changes",
+    "on_replicas, changes",
     [
         pytest.param(False, {"gradient_accumulation_steps": 3}, marks=pytest.mark.slow),
         pytest.param(True, {}, marks=pytest.mark.slow),
@@ -266,15 +267,14 @@ def losses(output_dir):
     ids=["micro-batches", "mirrored", "both", "recompute"],
 )
 def test_replicas_and_micro_batches_change_nothing(
-    mirrored, changes, table, pretrained, tmp_path, monkeypatch
+    on_replicas, changes, table, pretrained, tmp_path, monkeypatch
 ):
     # The head's dropout has other draws in other replicas.
     monkeypatch.setattr("albert_tf.heads.dropout", lambda x, rate, seed: x)
     common = {"hidden_dropout_prob": 0.0, "num_train_steps": 20, "learning_rate": 1e-3}
     expected = finetune(table, pretrained, tmp_path / "one", **common)
-    if mirrored:
-        devices = [device.name for device in tf.config.list_logical_devices("CPU")]
-        changes = {**changes, "strategy": tf.distribute.MirroredStrategy(devices)}
+    if on_replicas:
+        changes = {**changes, "strategy": mirrored()}
     results = finetune(table, pretrained, tmp_path / "other", **common, **changes)
     assert len(losses(tmp_path / "one")) == 2
     np.testing.assert_allclose(losses(tmp_path / "other"), losses(tmp_path / "one"), rtol=1e-4)
@@ -432,8 +432,7 @@ def test_every_kind_of_task_runs_and_predicts(kind, pretrained, tmp_path):
 )
 def test_what_does_not_fit(table, pretrained, tmp_path, changes, message):
     if "strategy" in changes:
-        devices = [device.name for device in tf.config.list_logical_devices("CPU")]
-        changes = {**changes, "strategy": tf.distribute.MirroredStrategy(devices)}
+        changes = {**changes, "strategy": mirrored()}
     with pytest.raises(ValueError, match=message):
         finetune(table, pretrained, tmp_path / "out", **changes)
     assert not (tmp_path / "out").exists()

@@ -114,6 +114,7 @@ def test_symbolic_counts_are_those_of_a_model_with_weights(sharing):
     assert counts["with heads"] == sum(variable.numpy().size for variable in model.variables)
 
 
+@pytest.mark.slow
 def test_every_published_count_is_ours_or_has_its_reason():
     """Asserted on what is printed: rounded here, to the paper's digits, once more."""
     blocks = reproduce.parameter_tables().split("\n\n")

@@ -16,6 +16,7 @@ from pipelines.tasks.batches import (
     training_order,
 )
 from pipelines.tasks.task import Sequences
+from tests.replicas import mirrored
 
 
 def make_sequences(examples, per_example=1, seed=0):
@@ -125,9 +126,7 @@ def test_every_example_is_asked_once(batch_size, has_fixed_length):
 
 def test_every_example_is_asked_once_by_replicas():
     sequences = make_sequences(23, per_example=2)
-    devices = [device.name for device in tf.config.list_logical_devices("CPU")]
-    strategy = tf.distribute.MirroredStrategy(devices)
-    assert strategy.num_replicas_in_sync == 2
+    strategy = mirrored()
     with strategy.scope():
         model = Echo()
     predict = make_prediction(strategy, model, sequences, 6, 89, False)

@@ -18,6 +18,7 @@ from albert_tf.config import AlbertConfig
 from albert_tf.models import AlbertForPreTraining
 from pipelines.training import checkpointing, metrics_log, train_loop
 from pipelines.training.train_step import make_train_step
+from tests.replicas import mirrored
 
 GLOBAL_BATCH, SEQ_LEN, PREDICTIONS = 6, 11, 3
 
@@ -157,9 +158,7 @@ def test_dropout_changes_the_run(tmp_path):
 
 def test_two_replicas_equal_one(tmp_path):
     one = run(tmp_path / "one", 9)
-    devices = [device.name for device in tf.config.list_logical_devices("CPU")]
-    assert len(devices) >= 2
-    two = run(tmp_path / "two", 9, strategy=tf.distribute.MirroredStrategy(devices[:2]))
+    two = run(tmp_path / "two", 9, strategy=mirrored())
     for a, b in zip(logged(tmp_path / "one"), logged(tmp_path / "two")):
         assert a == pytest.approx(b, rel=1e-5)
     for a, b in zip(one.variables, two.variables):
@@ -195,12 +194,8 @@ def assert_equal_weights(a, b, **tolerance):
 
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_micro_batches_add_up_to_the_batch(tmp_path, replicas):
-    devices = [device.name for device in tf.config.list_logical_devices("CPU")][:replicas]
-
     def strategy():
-        if replicas == 2:
-            return tf.distribute.MirroredStrategy(devices)
-        return tf.distribute.OneDeviceStrategy(devices[0])
+        return mirrored() if replicas == 2 else tf.distribute.OneDeviceStrategy("/cpu:0")
 
     whole = run(tmp_path / "whole", 9, strategy=strategy())
     parts = run(

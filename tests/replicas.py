@@ -1,0 +1,19 @@
+"""Two replicas on this machine's CPU."""
+
+from __future__ import annotations
+
+import functools
+
+import tensorflow as tf
+
+
+@functools.cache
+def mirrored() -> tf.distribute.MirroredStrategy:
+    """Returns the strategy of two logical CPUs, one for all tests of a process.
+
+    Every strategy numbers its collective operations from 100 on, and TensorFlow keeps the shape
+    that a number had first.
+    """
+    devices = [device.name for device in tf.config.list_logical_devices("CPU")]
+    assert len(devices) == 2
+    return tf.distribute.MirroredStrategy(devices)
