@@ -17,7 +17,7 @@ import tempfile
 
 import numpy as np
 
-from tests.benchmarks.train_step_peers import _huggingface_config as huggingface_config
+from tests.benchmarks.train_step_peers import huggingface_config
 
 
 def huggingface_torch(size: int, compiled: bool):

@@ -24,7 +24,7 @@ import numpy as np
 import tensorflow as tf
 from absl import flags
 
-from albert_tf import program
+from albert_tf import files, program
 from albert_tf.checkpoints import model_directory
 from albert_tf.config import AlbertConfig
 
@@ -51,6 +51,14 @@ def define_flags() -> None:
     flags.DEFINE_integer(
         "stop_after_steps", None, "--side=huggingface: to try the begin of a schedule."
     )
+    for side, names in (("ours", ["model_dir"]), ("huggingface", ["input_file", "albert_config"])):
+        flags.register_multi_flags_validator(
+            ["side", *names],
+            lambda values, side=side, names=names: (
+                values["side"] != side or all(values[name] for name in names)
+            ),
+            f"--side={side} needs --{' and --'.join(names)}",
+        )
 
 
 def main(_) -> None:
@@ -184,9 +192,7 @@ def evaluate_ours(model_dir: str, inputs: np.ndarray, labels: np.ndarray) -> Non
         )["masked_lm_logits"].numpy()
         sums += _sums(logits[np.take_along_axis(asked, positions, axis=1)], labels[rows])
     seconds, last_step = 0.0, 0
-    batch_size = json.loads(tf.io.gfile.GFile(os.path.join(model_dir, "run.json")).read())[
-        "global_batch_size"
-    ]
+    batch_size = files.read_json(os.path.join(model_dir, "run.json"))["global_batch_size"]
     with tf.io.gfile.GFile(os.path.join(model_dir, "metrics.jsonl")) as entries:
         for entry in map(json.loads, entries):
             if "examples_per_second" in entry:

@@ -95,7 +95,7 @@ def huggingface_tf():
     import tensorflow as tf
     from transformers import TFAlbertForPreTraining
 
-    model = TFAlbertForPreTraining(_huggingface_config())
+    model = TFAlbertForPreTraining(huggingface_config())
     model.build()  # its parts are called one by one, which would leave it without weights
 
     def forward(batch, dropout_seed):
@@ -138,7 +138,7 @@ def huggingface_torch(
 
     if gathered_compiled and not (os.environ.get("CXX") or shutil.which("g++")):
         raise ImportError("no g++, and torch.compile needs a C++ compiler")
-    model = AlbertForPreTraining(_huggingface_config()).train()
+    model = AlbertForPreTraining(huggingface_config()).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01, fused=True)
     tensors = {name: torch.from_numpy(array) for name, array in batch.items()}
     inputs = {
@@ -177,7 +177,7 @@ def huggingface_torch(
     return step, lambda: torch.mm(a, b)
 
 
-def _huggingface_config():
+def huggingface_config():
     """Returns the config that Hugging Face publishes for albert-base-v2; the rest is default."""
     import transformers
 

@@ -19,9 +19,7 @@ from albert_tf.models import AlbertForPreTraining
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines import finetune as finetune_lib
 from pipelines.tasks.classification import ClassificationTask, Columns
-from pipelines.tasks.multiple_choice import MultipleChoiceColumns, TableMultipleChoiceTask
 from pipelines.tasks.seed_run import FinetuneSettings
-from pipelines.tasks.squad import SquadTask
 from pipelines.training.train_loop import Schedule
 from tests.conftest import WORDS
 from tests.jobs import run, start, weights
@@ -328,97 +326,6 @@ def test_from_random_weights(table, pretrained, tiny_vocabulary, tmp_path):
     assert 0.0 < results["dev"]["median"]["accuracy"] < 1.0
 
 
-def squad_files(directory):
-    """Questions whose answer is the word after "some"."""
-    rng = random.Random(1)
-    files = {}
-    for split, number in (("train", 26), ("dev", 11)):
-        paragraphs = []
-        for i in range(number):
-            words = rng.choices(WORDS, k=30)
-            context = " ".join(words)
-            answer = [{"text": words[7], "answer_start": len(" ".join(words[:7])) + 1}]
-            impossible = i % 3 == 0
-            entry = {"id": f"{split}{i}", "question": "who sleeps", "is_impossible": impossible}
-            entry["answers"] = [] if impossible else answer
-            paragraphs.append({"context": context, "qas": [entry]})
-        files[split] = directory / f"{split}.json"
-        files[split].write_text(json.dumps({"data": [{"title": "t", "paragraphs": paragraphs}]}))
-    return {split: str(path) for split, path in files.items()}
-
-
-def choice_files(directory):
-    rng = random.Random(2)
-    files = {}
-    for split, number in (("train", 25), ("dev", 10)):
-        rows = [
-            {"text": " ".join(rng.choices(WORDS, k=12)), "options": rng.choices(WORDS, k=3)}
-            for _ in range(number)
-        ]
-        files[split] = directory / f"{split}.jsonl"
-        lines = [json.dumps({**row, "label": rng.randrange(3)}) for row in rows]
-        files[split].write_text("\n".join(lines) + "\n")
-    return {split: str(path) for split, path in files.items()}
-
-
-def regression_files(directory):
-    rng = random.Random(3)
-    files = {}
-    for split, number in (("train", 27), ("dev", 13)):
-        rows = [
-            (str(k), " ".join(rng.choices(WORDS, k=k))) for k in rng.choices(range(1, 30), k=number)
-        ]
-        files[split] = directory / f"{split}.tsv"
-        files[split].write_text(
-            "label\ttext\n" + "".join(f"{int(n) / 10}\t{text}\n" for n, text in rows)
-        )
-    return {split: str(path) for split, path in files.items()}
-
-
-KINDS = {
-    "spans": lambda d: SquadTask(squad_files(d), may_be_impossible=True, doc_stride=16),
-    "beams": lambda d: SquadTask(
-        squad_files(d), may_be_impossible=True, has_answerability_head=True, doc_stride=16
-    ),
-    "choices": lambda d: TableMultipleChoiceTask(
-        "multiple_choice", choice_files(d), MultipleChoiceColumns("text", "options", "label")
-    ),
-    "numbers": lambda d: ClassificationTask(
-        "regression", regression_files(d), Columns("text", "label"), is_regression=True
-    ),
-}
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_task_runs_and_predicts(kind, pretrained, tmp_path):
-    task = KINDS[kind](tmp_path)
-    schedule = Schedule(steps_per_loop=10, save_checkpoint_steps=20, eval_steps=20)
-    changes = {"num_train_steps": 20, "gradient_accumulation_steps": 2, "schedule": schedule}
-    results = run_task(task, pretrained, tmp_path / "out", **changes)
-    assert results["dev"]["median"][task.best_metric] == results["dev"]["median"][task.best_metric]
-    entries = (tmp_path / "out/seed_1/metrics.jsonl").read_text().splitlines()
-    first, last = [entry["loss"] for entry in map(json.loads, entries) if "loss" in entry]
-    assert last < first, "it learns what it was shown"
-    description = json.loads((tmp_path / "out/seed_1/task.json").read_text())
-    assert description["max_seq_length"] == 48 and description["kind"] == task.description()["kind"]
-    predictions = tmp_path / "out/seed_1/predictions"
-    if kind not in ("spans", "beams"):
-        numbers = {"choices": 10, "numbers": 13}
-        assert len(read_tsv(predictions / "dev_predictions.tsv")) == numbers[kind]
-        return
-    answers = json.loads((predictions / "dev_predictions.json").read_text())
-    assert answers.keys() == {f"dev{i}" for i in range(11)}
-    # What decides the answers alone may change: no is said always, then never.
-    for threshold, is_empty in ((-1e9, True), (1e9, False)):
-        task.null_threshold = threshold
-        run_task(task, pretrained, tmp_path / "out", **changes)
-        answers = json.loads((predictions / "dev_predictions.json").read_text())
-        assert all((answer == "") == is_empty for answer in answers.values())
-    task.has_answerability_head = not task.has_answerability_head
-    with pytest.raises(ValueError, match=r"holds another run.*has_answerability_head"):
-        run_task(task, pretrained, tmp_path / "out", **changes)
-
-
 @pytest.mark.parametrize(
     "changes, message",
     [
@@ -489,53 +396,3 @@ def test_killed_between_and_within_seeds(two_seeds, table, pretrained, tmp_path)
         theirs = weights(output_dir / f"seed_{seed}")
         for name, value in ours.items():
             np.testing.assert_array_equal(value, theirs[name], err_msg=name)
-
-
-OWN = ("--task=classification", "--train_file={train}", "--init_checkpoint={model}")
-
-
-@pytest.mark.parametrize(
-    "flags, message",
-    [
-        (["--task=rte"], "give --data_dir"),
-        (["--task=rte", "--data_dir=/nowhere"], "--data_dir: there is no directory '/nowhere'"),
-        (["--task=classification"], "give --train_file"),
-        (
-            ["--task=classification", "--train_file=/none.tsv"],
-            "--train_file: no file matches '/none.tsv'",
-        ),
-        (["--task=classification", "--train_file={train}"], "give --init_checkpoint"),
-        (["--task=rte", "--data_dir=.", "--dev_file={train}"], "is for sets of your own"),
-        (["--task=squad_v2", "--data_dir=."], "there is no './train-v2.0.json'"),
-        (
-            [
-                "--task=classification",
-                "--train_file={train}",
-                "--init_checkpoint={model}",
-                "--albert_config=albert_base",
-            ],
-            "--albert_config is the checkpoint's own",
-        ),
-        (["--task=race", "--data_dir=.", "--random_seeds=1,1"], "expected different whole numbers"),
-        (["--task=race", "--data_dir=.", "--random_seeds=-1"], "expected different whole numbers"),
-        (["--task=race", "--data_dir=.", "--labels=a,b"], "--labels says nothing to --task=race"),
-        (["--task=classification", "--train_file={train}", "--labels=a,a"], "two different labels"),
-        (["--task=classification", "--train_file={train}", "--data_dir=."], "not --data_dir"),
-        (["--task=race", "--data_dir=.", "--random_seeds=1,x"], "expected different whole numbers"),
-        (
-            [
-                "--task=classification",
-                "--train_file={train}",
-                "--init_checkpoint={model}",
-                "--text_column=body",
-            ],
-            "train.tsv",
-        ),
-    ],
-)
-def test_one_line_for_wrong_flags(flags, message, table, pretrained, tmp_path):
-    flags = [flag.format(train=table / "train.tsv", model=pretrained) for flag in flags]
-    _, err = run("pipelines.finetune", *flags, f"--output_dir={tmp_path}/out", exit_code=2)
-    lines = [line for line in err.strip().splitlines() if "absl::InitializeLog" not in line]
-    assert len(lines) == 1 and message in lines[0], err
-    assert not (tmp_path / "out").exists()
