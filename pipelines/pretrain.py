@@ -186,6 +186,10 @@ def pretrain(
     with strategy.scope(), precision(settings.mixed_precision):
         model = AlbertForPreTraining(config, settings.recompute)
         model.create_variables()
+        if options.sentence_objective == "none":
+            # With no gradient, LAMB would still shrink a weight by the learning rate at every step.
+            model.encoder.pooler.trainable = False
+            model.sentence_order.trainable = False
         optimizer = settings.optimizer()
     checkpoints = model_directory.checkpoints_directory(model_dir)
     if init_checkpoint and not model_directory.list_checkpoints(checkpoints):

@@ -88,6 +88,27 @@ def test_evaluation(work, model_dir):
     assert "evaluated before" in again and out.splitlines()[-3:] == again.splitlines()[-3:]
 
 
+def test_without_a_sentence_objective_its_weights_stay(work, model_dir):
+    """A later run that begins with them finds them as they were, not decayed to nothing."""
+    name = work / "no_objective"
+    run(
+        "pipelines.pretrain",
+        *pretrain_flags(work, name),
+        "--sentence_objective=none",
+        f"--init_checkpoint={model_dir}",
+    )
+    before, after = weights(model_dir), weights(name)
+    changed = {
+        key: not np.array_equal(before[key], after[key])
+        for key in before
+        if key.startswith("model/") and "OPTIMIZER_SLOT" not in key
+    }
+    of_the_objective = [key for key in changed if "pooler" in key or "sentence_order" in key]
+    assert len(of_the_objective) == 4
+    for key, is_changed in changed.items():
+        assert is_changed == (key not in of_the_objective), key
+
+
 def test_a_deeper_model_begins_with_a_shallower_one(work, model_dir):
     config = json.loads((work / "config.json").read_text())
     (work / "deeper.json").write_text(json.dumps({**config, "num_hidden_layers": 5}))
