@@ -1,13 +1,16 @@
-"""The recipes of fine-tuning: every one parses, and says what the paper's appendix says."""
+"""The recipes: every one parses; those of fine-tuning say what the paper's appendix says."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
 
 import pytest
 
+from albert_tf.config import AlbertConfig
+from pipelines.training.run_settings import RunSettings
 from tests.jobs import PROJECT
 
 RECIPES = PROJECT / "pipelines/recipes/finetune"
@@ -38,27 +41,38 @@ NAMES = (
 )
 
 
-@pytest.fixture(scope="module")
-def parsed():
+def flags_of(program, folder):
     """Flags of each recipe, as the program reads them."""
     code = (
         "import glob, json, os, sys\n"
         "from absl import flags\n"
-        "from pipelines import finetune\n"
-        "finetune.define_flags()\n"
+        f"from pipelines import {program}\n"
+        f"{program}.define_flags()\n"
         "values = {}\n"
-        f"for path in sorted(glob.glob({str(RECIPES)!r} + '/*.flags')):\n"
+        f"for path in sorted(glob.glob({str(folder)!r} + '/*.flags')):\n"
         "    flags.FLAGS.unparse_flags()\n"
-        "    flags.FLAGS(['finetune', '--flagfile=' + path, '--output_dir=out'])\n"
+        f"    flags.FLAGS([{program!r}, '--flagfile=' + path, *sys.argv[1:]])\n"
         "    name = os.path.basename(path).removesuffix('.flags')\n"
         "    values[name] = {k: flags.FLAGS[k].value for k in flags.FLAGS}\n"
         "print(json.dumps(values, default=str))\n"
     )
+    paths = ["--output_dir=out"]
+    if program == "pretrain":
+        paths = ["--record_dir=records", "--spm_model_file=own.model", "--model_dir=run"]
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, check=False
+        [sys.executable, "-c", code, *paths],
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def parsed():
+    return flags_of("finetune", RECIPES)
 
 
 def test_there_is_one_for_each_row(parsed):
@@ -72,3 +86,21 @@ def test_it_says_what_was_published(name, parsed):
     assert tuple(flags[flag] for flag in NAMES) == PUBLISHED[name]
     assert flags["eval_steps"] % flags["steps_per_loop"] == 0
     assert 15 <= flags["num_train_steps"] / flags["eval_steps"] <= 25
+
+
+def test_the_parts_of_the_hour_follow_one_another():
+    parts = flags_of("pretrain", PROJECT / "pipelines/recipes/hour")
+    parts = sorted(parts.values(), key=lambda flags: flags["max_seq_length"])
+    assert [flags["max_seq_length"] for flags in parts] == [32, 64, 128]
+    tokens = {flags["max_seq_length"] * flags["global_batch_size"] for flags in parts}
+    assert tokens == {4096}
+    shapes, depths = [], []
+    for flags in parts:
+        assert flags["eval_steps"] % flags["steps_per_loop"] == 0
+        assert flags["save_checkpoint_steps"] % flags["steps_per_loop"] == 0
+        config = json.loads((PROJECT / flags["albert_config"]).read_text())
+        run = RunSettings(**{f.name: flags[f.name] for f in dataclasses.fields(RunSettings)})
+        depths.append([layers for _, layers in run.depths(AlbertConfig(**config))])
+        shapes.append({**config, "num_hidden_layers": None})
+    assert depths == [[2], [2], [2, 4, 6]]
+    assert shapes[0] == shapes[1] == shapes[2]
