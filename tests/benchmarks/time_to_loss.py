@@ -3,19 +3,22 @@
 --side=huggingface trains AlbertForMaskedLM of transformers at full depth on blocks of the text
 without padding, masked by its own DataCollatorForLanguageModeling; fused AdamW, linear warm-up and
 decay. Each evaluation prints a JSON line. --side=ours prints one for a checkpoint of
-pipelines.pretrain; its time is that of its metrics.jsonl. Both are asked the same held-out blocks
-with the same masks, drawn by Hugging Face's collator. Evaluations are not counted in the time.
+pipelines.pretrain, at the depth that it was trained at; its time is that of metrics.jsonl up to
+there, and of the runs that it began with (--init_checkpoint). Both are asked the same held-out
+blocks with the same masks, drawn by Hugging Face's collator. Evaluations are not counted in the
+time.
 
 Examples:
   python -m tests.benchmarks.time_to_loss --side=huggingface --input_file='corpus/train-*.txt' \\
       --heldout_file=corpus/heldout.txt --spm_model_file=30k-clean.model \\
       --albert_config=mini.json --batch_size=32 --num_train_steps=1000 --learning_rate=0.001
-  python -m tests.benchmarks.time_to_loss --side=ours --model_dir=runs/mini \\
+  python -m tests.benchmarks.time_to_loss --side=ours --checkpoint=runs/mini \\
       --heldout_file=corpus/heldout.txt --spm_model_file=30k-clean.model
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import time
@@ -27,6 +30,7 @@ from absl import flags
 from albert_tf import files, program
 from albert_tf.checkpoints import model_directory
 from albert_tf.config import AlbertConfig
+from pipelines.training.run_settings import RunSettings
 
 FLAGS = flags.FLAGS
 
@@ -40,7 +44,7 @@ def define_flags() -> None:
     flags.DEFINE_enum("side", None, ["huggingface", "ours"], "Whose run.", required=True)
     flags.DEFINE_string("spm_model_file", None, "SentencePiece model of both.", required=True)
     flags.DEFINE_string("heldout_file", None, "Text to evaluate on.", required=True)
-    flags.DEFINE_string("model_dir", None, "--side=ours: the run.")
+    flags.DEFINE_string("checkpoint", None, "--side=ours: the run, or one of its checkpoints.")
     flags.DEFINE_string("input_file", None, "--side=huggingface: text to train on.")
     flags.DEFINE_string("albert_config", None, "--side=huggingface: our albert_config.json.")
     flags.DEFINE_integer("batch_size", 32, "--side=huggingface: blocks in a step.", 1)
@@ -51,7 +55,7 @@ def define_flags() -> None:
     flags.DEFINE_integer(
         "stop_after_steps", None, "--side=huggingface: to try the begin of a schedule."
     )
-    for side, names in (("ours", ["model_dir"]), ("huggingface", ["input_file", "albert_config"])):
+    for side, names in (("ours", ["checkpoint"]), ("huggingface", ["input_file", "albert_config"])):
         flags.register_multi_flags_validator(
             ["side", *names],
             lambda values, side=side, names=names: (
@@ -68,7 +72,7 @@ def main(_) -> None:
     if FLAGS.side == "huggingface":
         train_huggingface(tokenizer, inputs, labels)
     else:
-        evaluate_ours(FLAGS.model_dir, inputs, labels)
+        evaluate_ours(FLAGS.checkpoint, inputs, labels)
 
 
 def huggingface_tokenizer(spm_model_file: str):
@@ -172,9 +176,16 @@ def train_huggingface(tokenizer, heldout_inputs: np.ndarray, heldout_labels: np.
                 print(json.dumps({**line, **evaluate()}), flush=True)
 
 
-def evaluate_ours(model_dir: str, inputs: np.ndarray, labels: np.ndarray) -> None:
-    """Prints the line of a run's newest checkpoint."""
-    model, model_dir = model_directory.load_for_pretraining(model_dir)
+def evaluate_ours(checkpoint: str, inputs: np.ndarray, labels: np.ndarray) -> None:
+    """Prints the line of a checkpoint."""
+    model, _ = model_directory.load_for_pretraining(checkpoint)
+    model_dir, prefix = model_directory.find_checkpoint(checkpoint)
+    step = int(prefix.rpartition("-")[2])
+    num_hidden_layers = [
+        layers
+        for first_step, layers in _settings(model_dir).depths(model.config)
+        if first_step < step
+    ][-1]
     most = int((labels >= 0).sum(axis=1).max())
     sums = np.zeros(3)
     for begin in range(0, len(inputs), _EVALUATION_BATCH):
@@ -188,17 +199,31 @@ def evaluate_ours(model_dir: str, inputs: np.ndarray, labels: np.ndarray) -> Non
                 "input_mask": tf.ones(inputs[rows].shape, tf.int32),
                 "input_type_ids": tf.zeros(inputs[rows].shape, tf.int32),
                 "masked_lm_positions": tf.constant(positions, tf.int32),
-            }
+            },
+            num_hidden_layers=num_hidden_layers,
         )["masked_lm_logits"].numpy()
         sums += _sums(logits[np.take_along_axis(asked, positions, axis=1)], labels[rows])
-    seconds, last_step = 0.0, 0
-    batch_size = files.read_json(os.path.join(model_dir, "run.json"))["global_batch_size"]
+    line = {"step": step, "num_hidden_layers": num_hidden_layers}
+    print(json.dumps({**line, "seconds": round(_seconds(checkpoint), 1), **_means(sums)}))
+
+
+def _settings(model_dir: str) -> RunSettings:
+    run = files.read_json(os.path.join(model_dir, "run.json"))
+    return RunSettings(**{field.name: run[field.name] for field in dataclasses.fields(RunSettings)})
+
+
+def _seconds(checkpoint: str) -> float:
+    """Returns how long training to a checkpoint took, with the runs that it began with."""
+    model_dir, prefix = model_directory.find_checkpoint(checkpoint)
+    begun_with = files.read_json(os.path.join(model_dir, "run.json"))["init_checkpoint"]
+    seconds, last_step = _seconds(begun_with) if begun_with else 0.0, 0
     with tf.io.gfile.GFile(os.path.join(model_dir, "metrics.jsonl")) as entries:
         for entry in map(json.loads, entries):
-            if "examples_per_second" in entry:
-                seconds += (entry["step"] - last_step) * batch_size / entry["examples_per_second"]
+            if "examples_per_second" in entry and entry["step"] <= int(prefix.rpartition("-")[2]):
+                examples = (entry["step"] - last_step) * _settings(model_dir).global_batch_size
+                seconds += examples / entry["examples_per_second"]
                 last_step = entry["step"]
-    print(json.dumps({"step": last_step, "seconds": round(seconds, 1), **_means(sums)}))
+    return seconds
 
 
 def _sums(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
