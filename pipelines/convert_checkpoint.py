@@ -120,10 +120,14 @@ def _read(path: str, allow_missing, allow_unused) -> tuple[AlbertForPreTraining,
 
 
 def _is_model_directory(path: str) -> bool:
-    checkpoints = os.path.basename(model_directory.checkpoints_directory(""))
-    return tf.io.gfile.isdir(model_directory.checkpoints_directory(path)) or (
-        os.path.basename(os.path.dirname(path)) == checkpoints
-    )
+    """Returns whether it is one, its best weights or a checkpoint in it."""
+    if tf.io.gfile.isdir(model_directory.checkpoints_directory(path)):
+        return True
+    try:
+        model_dir, _ = model_directory.find_checkpoint(path)
+    except ValueError:
+        return False
+    return tf.io.gfile.exists(os.path.join(model_dir, model_directory.CONFIG_FILE))
 
 
 def _read_tokenizer(directory, spm_model_file, do_lower_case) -> AlbertTokenizer | None:

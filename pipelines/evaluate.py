@@ -21,13 +21,11 @@ from absl import flags
 
 from albert_tf import files, losses, metrics, program
 from albert_tf.checkpoints import model_directory
-from albert_tf.config import AlbertConfig
 from albert_tf.tokenization import AlbertTokenizer
-from pipelines.data.examples import ExampleOptions
 from pipelines.data.pretraining_dataset import evaluation_dataset
 from pipelines.data.records import Manifest
 from pipelines.data.sentence_pairs import SENTENCE_OBJECTIVES
-from pipelines.training.heldout import MASK_SEED
+from pipelines.training.heldout import evaluation_options
 from pipelines.training.progress import Progress
 
 FLAGS = flags.FLAGS
@@ -80,19 +78,14 @@ def evaluate(
     model_dir, prefix = model_directory.find_checkpoint(checkpoint)
     tokenizer = AlbertTokenizer.load(model_dir)
     max_seq_length = max_seq_length or manifest.max_seq_length
-    options = ExampleOptions(
-        max_seq_length=max_seq_length,
-        max_predictions_per_seq=manifest.max_predictions_per_seq,
-        sentence_objective=sentence_objective,
-        seed=MASK_SEED,
-    )
+    options = evaluation_options([manifest], max_seq_length, sentence_objective)
     manifest.check(record_dir, tokenizer, options)
     if not manifest.splits[split].examples:
         raise ValueError(
             f"{record_dir!r} holds no {split} records: its corpus is too small, or its "
             "--heldout_fraction"
         )
-    config = AlbertConfig.read(os.path.join(model_dir, model_directory.CONFIG_FILE))
+    config = model_directory.read_config(model_dir, prefix)
     if max_seq_length > config.max_position_embeddings:
         raise ValueError(
             f"examples of {max_seq_length} pieces do not fit the position table of {model_dir!r} "

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
 import json
 import os
 import statistics
@@ -236,7 +235,7 @@ def _beginning(init_checkpoint, albert_config, spm_model_file):
         if saved_model.is_saved_model(init_checkpoint):
             return init_checkpoint, *saved_model.read_config_and_tokenizer(init_checkpoint)
         model_dir, checkpoint = model_directory.find_checkpoint(init_checkpoint)
-        config = AlbertConfig.read(os.path.join(model_dir, model_directory.CONFIG_FILE))
+        config = model_directory.read_config(model_dir, checkpoint)
         return checkpoint, config, AlbertTokenizer.load(model_dir)
     if not (albert_config and spm_model_file):
         raise ValueError(
@@ -262,11 +261,9 @@ def _seeds(texts: Sequence[str]) -> list[int]:
 
 
 def _hash_of_weights(checkpoint: str) -> str:
-    """Returns a hash of a checkpoint's index, which holds a checksum of each variable."""
     if saved_model.is_saved_model(checkpoint):
         checkpoint = saved_model.variables_prefix(checkpoint)
-    with tf.io.gfile.GFile(checkpoint + ".index", "rb") as file:
-        return hashlib.sha256(file.read()).hexdigest()[:16]
+    return model_directory.hash_of_weights(checkpoint)
 
 
 def _summary(task: Task, results: dict[int, dict[str, dict[str, float]]]) -> dict:

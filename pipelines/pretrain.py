@@ -49,7 +49,7 @@ from pipelines.data.pretraining_dataset import (
 )
 from pipelines.data.training_order import BLOCK_ROWS
 from pipelines.training import checkpointing, metrics_log, train_loop
-from pipelines.training.heldout import MASK_SEED, make_evaluation
+from pipelines.training.heldout import evaluation_options, make_evaluation
 from pipelines.training.run_settings import RunSettings, define_run_flags, precision
 from pipelines.training.strategy import STRATEGIES, create_strategy, is_chief
 from pipelines.training.train_loop import Schedule
@@ -108,7 +108,9 @@ def define_flags() -> None:
         "MODEL_DIR/best keeps the weights of the highest masked-LM accuracy.",
         lower_bound=0,
     )
-    flags.DEFINE_integer("eval_examples", 10_000, "Most examples in an evaluation.", 1)
+    flags.DEFINE_integer(
+        "eval_examples", 10_000, "Examples in an evaluation, made up to whole batches.", 1
+    )
     flags.DEFINE_integer(
         "early_stopping_evaluations",
         0,
@@ -191,10 +193,7 @@ def pretrain(
             model.encoder.pooler.trainable = False
             model.sentence_order.trainable = False
         optimizer = settings.optimizer()
-    checkpoints = model_directory.checkpoints_directory(model_dir)
-    if init_checkpoint and not model_directory.list_checkpoints(checkpoints):
-        # Once the run has weights of its own, the first ones may be gone.
-        model_directory.restore_weights(model, model_directory.find_checkpoint(init_checkpoint)[1])
+    init_weights = init_checkpoint and _read_first_weights(model, init_checkpoint, model_dir)
 
     # What changes the weights that the run ends in. The number of replicas, which changes the draws
     # of dropout alone, is left out: a run may go on on another machine.
@@ -202,7 +201,7 @@ def pretrain(
         **{f"config.{name}": value for name, value in dataclasses.asdict(config).items()},
         "records": ",".join(source.manifest.fingerprint() for source in sources),
         "rows_of_each": [source.quota for source in sources] if len(sources) > 1 else None,
-        "init_checkpoint": init_checkpoint,
+        "init_weights": init_weights,
         **dataclasses.asdict(options),
         **dataclasses.asdict(settings),
         "steps_per_loop": schedule.steps_per_loop,
@@ -272,13 +271,29 @@ def pretrain(
         print(f"TensorBoard  tensorboard --logdir {os.path.join(model_dir, 'tensorboard')}")
 
 
+def _read_first_weights(model, init_checkpoint: str, model_dir: str) -> str:
+    """Reads what --init_checkpoint names; returns a hash of it, by which a run knows it again.
+
+    Once the run has weights of its own nothing is read: the first ones may be gone, or grown older.
+    """
+    run_file = os.path.join(model_dir, model_directory.RUN_FILE)
+    checkpoints = model_directory.checkpoints_directory(model_dir)
+    if tf.io.gfile.exists(run_file) and model_directory.list_checkpoints(checkpoints):
+        return files.read_json(run_file).get("init_weights")
+    checkpoint = model_directory.find_checkpoint(init_checkpoint)[1]
+    model_directory.restore_weights(model, checkpoint)
+    return model_directory.hash_of_weights(checkpoint)
+
+
 def _heldout(sources, options, tokenizer, batch_size: int, eval_examples: int):
     """Returns batches of the first held-out records of all sources.
 
     Raises:
       ValueError: if there are none.
     """
-    options = dataclasses.replace(options, seed=MASK_SEED)
+    options = evaluation_options(
+        [source.manifest for source in sources], options.max_seq_length, options.sentence_objective
+    )
     datasets = [
         evaluation_dataset(source.record_dir, "heldout", options, tokenizer, batch_size)
         for source in sources
@@ -312,7 +327,7 @@ def _print_plan(model, sources: Sequence[Source], options, settings, strategy, m
     devices = ", ".join(f"{spec.device_type} {spec.device_index}" for spec in specs)
     config = model.config
     layers = " -> ".join(str(depth) for _, depth in settings.depths(config))
-    parameters = sum(math.prod(variable.shape) for variable in model.trainable_variables)
+    parameters = sum(math.prod(variable.shape) for variable in model.variables)
     examples = settings.num_train_steps * settings.global_batch_size
     data = []
     for source in sources:

@@ -37,9 +37,9 @@ from albert_tf.config import AlbertConfig
 from albert_tf.flops import training_flops_per_example
 from albert_tf.models import AlbertForPreTraining
 from albert_tf.tokenization import AlbertTokenizer
-from pipelines.data.examples import ExampleOptions
 from pipelines.data.pretraining_dataset import evaluation_dataset
 from pipelines.data.records import Manifest
+from pipelines.training.heldout import evaluation_options
 
 FLAGS = flags.FLAGS
 
@@ -47,7 +47,6 @@ _RECIPES = "pipelines/recipes/paper"
 _PARAMETER_TABLES = ("overall", "embedding", "sharing")
 _TABLES = (*_PARAMETER_TABLES, "sentence_objective", "same_time")
 _COUNTS = ("encoder", "encoder + pooler", "with heads")
-_MASK_SEED = 20200426
 
 
 @dataclasses.dataclass(frozen=True)
@@ -318,11 +317,7 @@ def layers(
     model, model_dir = model_directory.load_for_pretraining(checkpoint)
     tokenizer = AlbertTokenizer.load(model_dir)
     max_seq_length = max_seq_length or manifest.max_seq_length
-    options = ExampleOptions(
-        max_seq_length=max_seq_length,
-        max_predictions_per_seq=manifest.max_predictions_per_seq,
-        seed=_MASK_SEED,
-    )
+    options = evaluation_options([manifest], max_seq_length, "sop")
     manifest.check(record_dir, tokenizer, options)
     if not manifest.splits["heldout"].examples:
         raise ValueError(f"{record_dir!r} holds no heldout records: its corpus is too small")

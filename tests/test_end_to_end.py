@@ -109,6 +109,64 @@ def test_without_a_sentence_objective_its_weights_stay(work, model_dir):
         assert is_changed == (key not in of_the_objective), key
 
 
+def test_evaluation_says_what_the_run_said(work):
+    """Of a run that grows and masks in its own way: the same masks, the depth of the step."""
+    growing = work / "growing"
+    run(
+        "pipelines.pretrain",
+        *pretrain_flags(work, growing),
+        "--depth_schedule=1,3:28",
+        "--ngram=1",
+        "--masked_lm_prob=0.3",
+        "--eval_steps=2",
+    )
+    entries = [json.loads(line) for line in (growing / "metrics.jsonl").open()]
+    said = {entry["step"]: entry for entry in entries if "heldout_loss" in entry}
+    for step in (28, 30):
+        checkpoint = growing / f"checkpoints/ckpt-{step}"
+        flags = [f"--checkpoint={checkpoint}", f"--record_dir={work}/records"]
+        run("pipelines.evaluate", *flags)
+        [kept] = (growing / "evaluations").glob(f"ckpt-{step}-*.json")
+        result = json.loads(kept.read_text())
+        assert result["config"]["num_hidden_layers"] == (1 if step == 28 else 3)
+        for name in ("masked_lm_loss", "masked_lm_accuracy", "sentence_order_loss"):
+            assert result[name] == pytest.approx(said[step][f"heldout_{name}"], rel=1e-5), name
+
+
+def test_a_run_knows_the_weights_that_it_began_with(work, model_dir):
+    """Wherever they lie, and after a kill that left half of the first checkpoint."""
+    whole, killed, moved = work / "whole", work / "first_kill", work / "moved"
+    begin = ["--num_train_steps=4"]
+    run(
+        "pipelines.pretrain",
+        *pretrain_flags(work, whole),
+        *begin,
+        f"--init_checkpoint={model_dir}",
+    )
+    shutil.copytree(whole, killed)
+    for path in [*(killed / "checkpoints").iterdir(), killed / "metrics.jsonl"]:
+        path.unlink()
+    (killed / "checkpoints/ckpt-4.data-00000-of-00001").write_bytes(b"half")
+    _, err = run(
+        "pipelines.pretrain",
+        *pretrain_flags(work, killed),
+        *begin,
+        f"--init_checkpoint={whole}",
+        exit_code=2,
+    )
+    assert "holds another run (init_weights" in err
+    shutil.copytree(model_dir, moved)
+    run(
+        "pipelines.pretrain",
+        *pretrain_flags(work, killed),
+        *begin,
+        f"--init_checkpoint={moved}",
+    )
+    ours, theirs = weights(whole), weights(killed)
+    for name, value in ours.items():
+        np.testing.assert_array_equal(value, theirs[name], err_msg=name)
+
+
 def test_a_deeper_model_begins_with_a_shallower_one(work, model_dir):
     config = json.loads((work / "config.json").read_text())
     (work / "deeper.json").write_text(json.dumps({**config, "num_hidden_layers": 5}))

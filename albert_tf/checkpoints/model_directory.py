@@ -5,21 +5,25 @@ spiece.model            the vocabulary, and
 tokenizer_config.json   how text is prepared for it
 checkpoints/            tf.train checkpoints; weights under the key "model"
 best/                   the same of the weights that did best on held-out records, if any were asked
+run.json                the settings of the run that wrote it
 task.json               of a fine-tuned model: its kind, labels, lengths
 """
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 
 import tensorflow as tf
 
+from albert_tf import files
 from albert_tf.config import AlbertConfig
 from albert_tf.models import AlbertForPreTraining
 
 CONFIG_FILE = "albert_config.json"
 BEST_DIR = "best"
+RUN_FILE = "run.json"
 TASK_FILE = "task.json"
 
 # What TensorFlow raises for a checkpoint that is cut short, altered or of another model.
@@ -31,17 +35,21 @@ def checkpoints_directory(model_dir: str) -> str:
     return os.path.join(model_dir, "checkpoints")
 
 
-def list_checkpoints(directory: str) -> list[str]:
+def list_checkpoints(directory: str, unfinished: bool = False) -> list[str]:
     """Returns the prefixes of the checkpoints in a directory by their numbers, the oldest first.
 
-    They are found by their files, finished (there is an .index) or not: TensorFlow's own list, the
-    file `checkpoint`, may be lost, damaged or behind.
+    They are found by their files: TensorFlow's own list, the file `checkpoint`, may be lost,
+    damaged or behind.
+
+    Args:
+      directory: need not exist.
+      unfinished: whether also those of which there are data, but no .index, which comes last.
     """
     if not tf.io.gfile.isdir(directory):
         return []
+    ends = r"index|data-\d+-of-\d+" if unfinished else "index"
     matches = [
-        re.fullmatch(r"ckpt-(\d+)\.(?:index|data-\d+-of-\d+)", name)
-        for name in tf.io.gfile.listdir(directory)
+        re.fullmatch(rf"ckpt-(\d+)\.(?:{ends})", name) for name in tf.io.gfile.listdir(directory)
     ]
     numbers = {int(match[1]) for match in matches if match}
     return [os.path.join(directory, f"ckpt-{number}") for number in sorted(numbers)]
@@ -66,14 +74,34 @@ def find_checkpoint(path: str) -> tuple[str, str]:
     if not tf.io.gfile.isdir(path):
         raise ValueError(f"no model directory or checkpoint at {path!r}")
     for model_dir, directory in ((path, checkpoints_directory(path)), (_parent(path), path)):
-        for checkpoint in reversed(list_checkpoints(directory)):
-            if tf.io.gfile.exists(checkpoint + ".index"):
-                return model_dir, checkpoint
+        checkpoints = list_checkpoints(directory)
+        if checkpoints:
+            return model_dir, checkpoints[-1]
     raise ValueError(f"{path!r} holds no finished checkpoint: has its training begun?")
 
 
 def _parent(path: str) -> str:
     return os.path.dirname(path if "://" in path else os.path.abspath(path))
+
+
+def read_config(model_dir: str, checkpoint: str) -> AlbertConfig:
+    """Reads the shape of a checkpoint's model, with the layers that it was trained with.
+
+    Those are fewer than albert_config.json says where the run (--depth_schedule) grew later.
+    """
+    config = AlbertConfig.read(os.path.join(model_dir, CONFIG_FILE))
+    run_file = os.path.join(model_dir, RUN_FILE)
+    run = files.read_json(run_file) if tf.io.gfile.exists(run_file) else {}
+    for part in run.get("depth_schedule", []):  # such as "3", "6:2000"
+        layers, _, first_step = part.partition(":")
+        if int(first_step or 0) < max(int(checkpoint.rpartition("-")[2]), 1):
+            config = dataclasses.replace(config, num_hidden_layers=int(layers))
+    return config
+
+
+def hash_of_weights(checkpoint: str) -> str:
+    """Returns a hash of a checkpoint's index, which holds a checksum of each variable."""
+    return files.sha256(checkpoint + ".index")[:16]
 
 
 def restore_weights(model: tf.keras.Model, checkpoint: str) -> None:
@@ -117,7 +145,7 @@ def load_for_pretraining(path: str) -> tuple[AlbertForPreTraining, str]:
       The model and its model directory (where AlbertTokenizer.load finds the vocabulary).
     """
     model_dir, checkpoint = find_checkpoint(path)
-    model = AlbertForPreTraining(AlbertConfig.read(os.path.join(model_dir, CONFIG_FILE)))
+    model = AlbertForPreTraining(read_config(model_dir, checkpoint))
     model.create_variables()
     restore_weights(model, checkpoint)
     return model, model_dir

@@ -10,8 +10,7 @@ from absl import logging
 
 from albert_tf import files
 from albert_tf.checkpoints import model_directory
-
-RUN_FILE = "run.json"
+from albert_tf.checkpoints.model_directory import RUN_FILE
 
 
 def claim(model_dir: str, settings: dict) -> None:
@@ -86,7 +85,7 @@ class Checkpointer:
         if self._writes:
             _remove_unfinished(self._directory)
             _remove_unfinished(self._best_directory)
-        found = model_directory.list_checkpoints(self._directory)
+        found = model_directory.list_checkpoints(self._directory, unfinished=True)
         for path in reversed(found):
             try:
                 self._checkpoint.read(path).assert_existing_objects_matched()
@@ -100,7 +99,7 @@ class Checkpointer:
             return int(self._optimizer.iterations.numpy())
         # TensorFlow's list is there once a checkpoint was finished. Before, a kill may leave the
         # data of the first one without its index.
-        finished = [path for path in found if tf.io.gfile.exists(path + ".index")]
+        finished = model_directory.list_checkpoints(self._directory)
         if finished or len(found) > 1 or tf.io.gfile.exists(_list_file(self._directory)):
             raise ValueError(
                 f"none of the {len(found)} checkpoints in {self._directory!r} can be read: restore "
@@ -126,7 +125,7 @@ def _write(checkpoint: tf.train.Checkpoint, directory: str, step: int, max_to_ke
     """
     # Data come first and then, by renaming, the index: without it there is no checkpoint.
     path = checkpoint.write(os.path.join(directory, f"ckpt-{step}"))
-    found = model_directory.list_checkpoints(directory)
+    found = model_directory.list_checkpoints(directory, unfinished=True)
     # Those of later steps could not be read: the run went back behind them.
     kept = found[: found.index(path) + 1][-max_to_keep:]
     files.write_atomically(

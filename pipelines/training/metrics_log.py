@@ -17,7 +17,8 @@ class MetricsLog:
 
     Args:
       model_dir: the run's directory.
-      step: where the run stands; what a killed run logged beyond it is taken back.
+      step: where the run stands; what a killed run logged beyond it is taken back from
+        metrics.jsonl. TensorBoard keeps it beside what the run logs when it comes there again.
       writes: false on all hosts of a run but one.
     """
 

@@ -153,10 +153,9 @@ def train(
                         checkpointer.save_best(step)
                     log.write(step, figures)
                     value = figures.get(best_metric, math.nan)
-                    print(
-                        f"step {step:,}: {best_metric} {value:.4f}, best {max(best, value):.4f}",
-                        flush=True,
-                    )
+                    # Before the last stage nothing is kept as the best.
+                    told = f", best {max(best, value):.4f}" if step > since else ""
+                    print(f"step {step:,}: {best_metric} {value:.4f}{told}", flush=True)
                 if step == stage_end or _is_over(log.values(best_metric, since), schedule):
                     break
 

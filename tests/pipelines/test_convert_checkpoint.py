@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 
@@ -67,6 +69,17 @@ def test_one_checkpoint_and_a_prefix(model_dir, tmp_path):
     convert(input_path=checkpoint, output_dir=google, output_format="google")
     convert(input_path=google + "/model.ckpt-best", output_dir=back)
     assert_same_model(back, model_dir)
+
+
+def test_the_best_weights(model_dir, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(model_dir, run)
+    (run / "checkpoints").rename(run / "best")
+    (run / "checkpoints").mkdir()
+    for path in (run / "best", *(str(file)[:-6] for file in (run / "best").glob("*.index"))):
+        output_dir = str(tmp_path / f"of_{os.path.basename(path)}")
+        convert(input_path=str(path), output_dir=output_dir)
+        assert_same_model(output_dir, model_dir)
 
 
 def test_tokenizer_settings_of_huggingface(model_dir, tmp_path):

@@ -20,8 +20,10 @@ from albert_tf.config import SHARING_MODES, AlbertConfig
 from albert_tf.models import AlbertForPreTraining
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines import create_pretraining_data, reproduce
-from pipelines.data.pretraining_dataset import ExampleOptions, evaluation_dataset
+from pipelines.data.pretraining_dataset import evaluation_dataset
+from pipelines.data.records import Manifest
 from pipelines.data.shard_writer import Settings
+from pipelines.training.heldout import evaluation_options
 
 PROJECT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": str(PROJECT)}
@@ -328,7 +330,7 @@ def test_layers_are_means_over_positions_whatever_the_batch(records, tiny_vocabu
         return text, np.array(rows, np.float64)
 
     # In NumPy, from all positions at once.
-    options = ExampleOptions(max_seq_length=41, seed=reproduce._MASK_SEED)
+    options = evaluation_options([Manifest.read(records)], 41, "sop")
     (batch,) = evaluation_dataset(records, "heldout", options, tokenizer, 1000)
     states = np.stack(model.encoder(batch)["hidden_states"]).astype(np.float64)
     states = states[:, batch["input_mask"].numpy() == 1]
