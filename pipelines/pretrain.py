@@ -267,6 +267,9 @@ def pretrain(
     if is_chief(strategy):
         curves = metrics_log.draw_curves(model_dir)
         print(f"weights      {model_directory.find_checkpoint(model_dir)[1]}")
+        best = model_directory.list_checkpoints(os.path.join(model_dir, model_directory.BEST_DIR))
+        if best:
+            print(f"best         {best[-1]}")
         print(f"curves       {curves}")
         print(f"TensorBoard  tensorboard --logdir {os.path.join(model_dir, 'tensorboard')}")
 
