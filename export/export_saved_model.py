@@ -144,11 +144,13 @@ def export(
     module = kinds.load_module(
         kind, provenance["task"], config, prefix, tokenizer, model_dir, max_seq_length
     )
-    _publish(module, provenance, final)
+    _publish(module, tokenizer, provenance, final)
     return final
 
 
-def _publish(module: ServingModule, provenance: dict, final: str) -> None:
+def _publish(
+    module: ServingModule, tokenizer: AlbertTokenizer, provenance: dict, final: str
+) -> None:
     """Saves and verifies under another name, then renames: `final` is whole or not there."""
     partial = files.partial_name(final)
     begin = time.monotonic()
@@ -165,7 +167,7 @@ def _publish(module: ServingModule, provenance: dict, final: str) -> None:
             flush=True,
         )
         begin = time.monotonic()
-        difference, latencies = verify(partial, functions, module.sizes)
+        difference, latencies = verify(partial, module, functions, tokenizer)
         print(
             f"verified in {time.monotonic() - begin:.0f} s: every answer equals the model's "
             f"(largest difference {difference:.1e})\n"
