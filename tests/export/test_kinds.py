@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import random
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ import tensorflow as tf
 
 from albert_tf.checkpoints import model_directory
 from albert_tf.tokenization import AlbertTokenizer
-from export import kinds
+from export import kinds, serving
 from export.signatures import KINDS, NO_ANSWER_SCORE, of_model
 from export.verify import _LONG_TEXTS, _TEXTS, _as_inputs, _example
 from pipelines.tasks.classification import Example
@@ -253,6 +255,18 @@ def test_the_signatures_are_those_of_the_table(modules, name):
                 known = field.shape if fields is table.outputs else [None] * len(field.shape)
                 shape = [module.sizes.get(d) if isinstance(d, str) else d for d in known]
                 assert found[key].shape.as_list() == shape, (signature, key)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_the_page_on_serving_names_the_ops_of_tensorflow_text(modules, name):
+    graphs = [function.graph.as_graph_def() for function in functions_of(modules[name]).values()]
+    nodes = [node for graph in graphs for node in graph.node]
+    nodes += [node for graph in graphs for f in graph.library.function for node in f.node_def]
+    found = {node.op for node in nodes if re.match("Sentencepiece|Normalize", node.op)}
+    found.add("SentencepieceOp")  # where a SavedModel is loaded, not where it answers
+    page = (Path(serving.__file__).parent / "README.md").read_text(encoding="utf-8")
+    named = re.findall(r"`(Sentencepiece\w+|Normalize\w+)`", page)
+    assert sorted(found) == sorted(named)[: 3 + name.startswith("question")]
 
 
 HOSTILE = [*_TEXTS["text"], *_LONG_TEXTS["text"], b"x" * 100_000, b"[MASK]" * 50]
