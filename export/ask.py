@@ -120,6 +120,13 @@ def ask(
                 f"{path!r} answers to {' and '.join(sorted(wanted))}, not to "
                 f"{' and '.join(sorted(inputs))}"
             )
+    if options:
+        choices = serving_default.structured_outputs["probabilities"].shape[1]
+        if len(options) != choices:
+            raise ValueError(
+                f"{path!r} chooses among {choices} options, not {len(options)}: give --option "
+                f"{choices} times"
+            )
     if "in_order_probability" in serving_default.structured_outputs:
         return lines + (_judge_order(serving_default, split_pairs) if split_pairs else [])
     for inputs in questions:

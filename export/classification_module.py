@@ -13,10 +13,9 @@ from export.serving_module import ServingModule, equally_many
 _SPECIAL_PIECES = 3
 
 
-class RegressorModule(ServingModule):
-    """Gives a number to a text, or a pair where the task has pairs."""
+class _TextModule(ServingModule):
+    """Answers about a text, or a pair where the task has pairs, with a head on the encoder."""
 
-    kind = "regressor"
     model: AlbertForSequenceClassification
 
     def serving_default(self, text, text_pair=None) -> dict:
@@ -28,17 +27,23 @@ class RegressorModule(ServingModule):
         tokens = self.packer.truncate_and_pack(self.tokenizer(text), second)
         return map_rows(self.answer, tokens)
 
-    def answer(self, tokens: dict) -> dict:
-        """See ServingModule.answer."""
-        return {"value": self.logits(tokens)[:, 0]}
-
     def logits(self, tokens: dict) -> tf.Tensor:
         """Returns the head's outputs, float32 [batch, labels]."""
         return self.model.classifier(self.encode(**tokens)["pooled_output"])
 
 
-class ClassifierModule(RegressorModule):
-    """Labels a text, or a pair where the task has pairs."""
+class RegressorModule(_TextModule):
+    """Gives a number to a text, or a pair."""
+
+    kind = "regressor"
+
+    def answer(self, tokens: dict) -> dict:
+        """See ServingModule.answer."""
+        return {"value": self.logits(tokens)[:, 0]}
+
+
+class ClassifierModule(_TextModule):
+    """Labels a text, or a pair."""
 
     kind = "classifier"
 

@@ -6,7 +6,8 @@ A checkpoint that was exported before is not exported again.
 
 Of a fine-tuned model (OUTPUT_DIR/seed_N of pipelines.finetune) the best weights are taken, and it
 answers as its task.json says. Of any model --kind=encoder exports the encoder alone. The SavedModel
-can be fine-tuned: hub.KerasLayer(OUTPUT/1, trainable=True).
+can be fine-tuned: hub.KerasLayer(OUTPUT/1, trainable=True), after `import tensorflow_text`, which
+brings the tokenizer's operations.
 
 Texts are cut to --max_seq_length pieces. Give the length that pre-training used where that is
 shorter than the position table: the positions beyond it were never trained.
@@ -143,11 +144,13 @@ def export(
     module = kinds.load_module(
         kind, provenance["task"], config, prefix, tokenizer, model_dir, max_seq_length
     )
-    _publish(module, provenance, final)
+    _publish(module, tokenizer, provenance, final)
     return final
 
 
-def _publish(module: ServingModule, provenance: dict, final: str) -> None:
+def _publish(
+    module: ServingModule, tokenizer: AlbertTokenizer, provenance: dict, final: str
+) -> None:
     """Saves and verifies under another name, then renames: `final` is whole or not there."""
     partial = files.partial_name(final)
     begin = time.monotonic()
@@ -164,7 +167,7 @@ def _publish(module: ServingModule, provenance: dict, final: str) -> None:
             flush=True,
         )
         begin = time.monotonic()
-        difference, latencies = verify(partial, functions, module.sizes)
+        difference, latencies = verify(partial, module, functions, tokenizer)
         print(
             f"verified in {time.monotonic() - begin:.0f} s: every answer equals the model's "
             f"(largest difference {difference:.1e})\n"
@@ -213,16 +216,21 @@ _QUESTIONS = {
         '--question="Who sings?" --context="Seven small birds sing."',
         {"question": ["Who sings?"], "context": ["Seven small birds sing."]},
     ),
-    "multiple_choice": (
-        '--context="Birds sing." --question="Who sings?" --option="Birds." --option=...',
-        {"context": ["Birds sing."], "question": ["Who sings?"], "options": [["Birds.", "..."]]},
-    ),
 }
 _QUESTION_ABOUT_TEXT = ('--text="A text."', {"text": ["A text."]})
 _QUESTION_ABOUT_PAIR = (
     '--pair="A text. ||| Another."',
     {"text": ["A text."], "text_pair": ["Another."]},
 )
+
+
+def _question_with_options(number: int) -> tuple[str, dict]:
+    options = ["Birds.", "Dogs.", *["..."] * number][:number]
+    ask_flags = " ".join(f'--option="{option}"' for option in options)
+    return (
+        f'--context="Birds sing." --question="Who sings?" {ask_flags}',
+        {"context": ["Birds sing."], "question": ["Who sings?"], "options": [options]},
+    )
 
 
 def how_to_use(saved_model: str) -> str:
@@ -234,9 +242,12 @@ def how_to_use(saved_model: str) -> str:
         f"  {name}({', '.join(signature.inputs)}) -> {', '.join(signature.outputs)}"
         for name, signature in table.items()
     )
-    has_pairs = "text_pair" in table["serving_default"].inputs
-    about_text = _QUESTION_ABOUT_PAIR if has_pairs else _QUESTION_ABOUT_TEXT
-    ask_flags, request = _QUESTIONS.get(kind, about_text)
+    if kind == "multiple_choice":
+        ask_flags, request = _question_with_options(provenance["task"]["num_choices"])
+    else:
+        has_pairs = "text_pair" in table["serving_default"].inputs
+        about_text = _QUESTION_ABOUT_PAIR if has_pairs else _QUESTION_ABOUT_TEXT
+        ask_flags, request = _QUESTIONS.get(kind, about_text)
     return f"""{saved_model} answers
 {lines}
 ask it:

@@ -42,16 +42,22 @@ def read_config_and_tokenizer(path: str) -> tuple[AlbertConfig, AlbertTokenizer]
 
 
 def restore_encoder(encoder: tf.keras.layers.Layer, path: str) -> None:
-    """Gives an AlbertEncoder the weights of the SavedModel's, by their names.
+    """Gives an AlbertEncoder the weights of the SavedModel's, by their names in the encoder.
 
     Raises:
       ValueError: if they are not this encoder's.
     """
-    theirs = {variable.name: variable for variable in _load(path).weights}
+    theirs = {_name_in_encoder(variable): variable for variable in _load(path).weights}
     for variable in encoder.weights:
-        if variable.name not in theirs or theirs[variable.name].shape != variable.shape:
-            raise ValueError(f"{path!r} has no {variable.name} of shape {variable.shape}")
-        variable.assign(theirs[variable.name])
+        name = _name_in_encoder(variable)
+        if name not in theirs or theirs[name].shape != variable.shape:
+            raise ValueError(f"{path!r} has no {name} of shape {variable.shape}")
+        variable.assign(theirs[name])
+
+
+def _name_in_encoder(variable: tf.Variable) -> str:
+    # An encoder that was exported alone has no name of a model before its own.
+    return "".join(variable.name.partition("encoder/")[1:])
 
 
 def _load(path: str):

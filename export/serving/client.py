@@ -9,10 +9,12 @@ Examples:
     --text="The [MASK] function returns an array." --label=canary
   python -m export.serving.client --server=localhost:8500 \
     --question="Who sings?" --context="Seven small birds sing."
+  python -m export.serving.client --server=localhost:8500 --signature=labels
 """
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import urllib.error
@@ -32,7 +34,9 @@ _INPUTS = {
     "context": "The text that a question is about.",
     "options": "The answers to choose from, with ||| between them.",
 }
+_WITHOUT_INPUTS = ("labels", "tokenization_info")  # signatures
 _SEPARATOR = "|||"
+_EXPECTED = "expected TF Serving's REST API there"
 
 
 def define_flags() -> None:
@@ -57,7 +61,7 @@ def main(_) -> None:
     if "options" in given:
         rows = [text.split(_SEPARATOR) for text in given["options"]]
         given["options"] = [[option.strip() for option in row] for row in rows]
-    if not given:
+    if not given and FLAGS.signature not in _WITHOUT_INPUTS:
         raise ValueError(f"nothing is asked: give one of --{', --'.join(_INPUTS)}")
     ask = ask_rest if FLAGS.server.startswith(("http://", "https://")) else ask_grpc
     answers = ask(
@@ -91,7 +95,7 @@ def ask_grpc(
       timeout: seconds.
 
     Raises:
-      ValueError: with what the server says, or that there is none.
+      ValueError: with what the server says, or that there is none, or if inputs are no tensors.
     """
     import grpc
     import tensorflow as tf
@@ -103,7 +107,12 @@ def ask_grpc(
     if label:
         request.model_spec.version_label = label
     for name, value in inputs.items():
-        request.inputs[name].CopyFrom(tf.make_tensor_proto(value))
+        try:
+            request.inputs[name].CopyFrom(tf.make_tensor_proto(value))
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"{name}={value!r} is no tensor: expected equally many values in each row"
+            ) from error
     # Answers have no limit of gRPC's (4 MB): sequence_output of a batch is larger.
     options = [("grpc.max_receive_message_length", -1)]
     with grpc.insecure_channel(server, options) as channel:
@@ -149,6 +158,12 @@ def ask_rest(
             outputs = json.load(response)["outputs"]
     except urllib.error.HTTPError as error:
         raise ValueError(f"{request.full_url}: {_reason(error)}") from error
+    except (http.client.HTTPException, ConnectionError) as error:
+        raise ValueError(
+            f"{request.full_url}: {error!r}: {_EXPECTED}; for its gRPC port leave http:// out"
+        ) from error
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{request.full_url}: an answer of another form: {_EXPECTED}") from error
     return outputs if isinstance(outputs, dict) else {"outputs": outputs}
 
 
@@ -157,7 +172,7 @@ def _reason(error: urllib.error.HTTPError) -> str:
     try:
         return f"{error.code}: {json.loads(body)['error']}"
     except (ValueError, KeyError, TypeError):
-        return f"{error.code} {error.reason}: expected TF Serving's REST API there"
+        return f"{error.code} {error.reason}: {_EXPECTED}"
 
 
 if __name__ == "__main__":

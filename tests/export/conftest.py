@@ -15,6 +15,7 @@ from albert_tf.models import AlbertForPreTraining
 from albert_tf.tokenization import AlbertTokenizer
 from export.export_saved_model import export
 from export.pretraining_module import PreTrainingModule
+from tests.export.task_models import make_module  # noqa: F401  A fixture of several files.
 
 MAX_SEQ_LENGTH = 37
 CONFIG = AlbertConfig(

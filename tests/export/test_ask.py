@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from export.ask import ask
+from tests.export.task_models import TASKS
 
 
 def test_the_answers_printed_are_the_saved_models(exported, loaded):
@@ -42,6 +43,20 @@ def test_the_answers_printed_are_the_saved_models(exported, loaded):
 def test_wrong_questions_are_refused(masked_texts, pairs, message):
     with pytest.raises(ValueError, match=message):
         ask(saved_model="unused", masked_texts=masked_texts, pairs=pairs)
+
+
+def test_as_many_options_as_the_model_takes(make_module, tmp_path):
+    module = make_module(TASKS["multiple_choice"])
+    functions = {"serving_default": module.function("serving_default")}
+    tf.saved_model.save(module, str(tmp_path / "1"), signatures=functions)
+    question = {"saved_model": str(tmp_path), "question": "Who sings?", "context": "Birds sing."}
+    lines = ask(**question, options=["Birds.", "Dogs.", "..."])
+    assert lines[2:4] == ["question: Who sings?", "context: Birds sing."]
+    assert lines[5].startswith("  choice: ")
+    for options in (["Birds."], ["Birds.", "Dogs.", "A fox.", "..."]):
+        message = f"chooses among 3 options, not {len(options)}: give --option 3 times"
+        with pytest.raises(ValueError, match=message):
+            ask(**question, options=options)
 
 
 def test_asking_loads_no_model_code(exported):

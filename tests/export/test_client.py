@@ -29,6 +29,7 @@ from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
 from tensorflow_serving.config import model_server_config_pb2
 
 from export.serving import client
+from tests.jobs import run
 
 SERVING = Path(client.__file__).parent
 TEXTS = {"text": ["The quick fox.", "Où sont-elles?"], "text_pair": ["Dogs run.", "北京"]}
@@ -42,7 +43,8 @@ def answer(loaded):
         function = loaded.signatures[signature]
         specs = function.structured_input_signature[1]
         tensors = {name: tf.constant(inputs[name], spec.dtype) for name, spec in specs.items()}
-        return {name: tensor.numpy() for name, tensor in function(**tensors).items()}
+        outputs = function(**tensors).items()
+        return {name: np.array(t.numpy(), t.dtype.as_numpy_dtype) for name, t in outputs}
 
     return answer
 
@@ -86,13 +88,19 @@ def rest_server(answer):
                 self.reply(200, {"outputs": values})
             elif self.path.startswith("/v1/"):
                 self.reply(404, {"error": f"Servable not found: {self.path}"})
+            elif self.path.startswith("/page/"):
+                self.reply(200, "a page", as_json=False)
+            elif self.path.startswith("/list/"):
+                self.reply(200, [1])
+            elif self.path.startswith("/object/"):
+                self.reply(200, {"predictions": [1]})
             else:
                 self.reply(404, "not JSON of an error")
 
-        def reply(self, code, message):
+        def reply(self, code, message, as_json=True):
             self.send_response(code)
             self.end_headers()
-            self.wfile.write(json.dumps(message).encode())
+            self.wfile.write((json.dumps(message) if as_json else message).encode())
 
         def log_message(self, *_):
             pass
@@ -144,6 +152,30 @@ def test_no_server_is_one_clear_error(rest_server):
         client.ask_rest(rest_server + "/elsewhere", TEXTS)
 
 
+def test_what_is_no_rest_api_is_one_clear_error(grpc_server, rest_server):
+    with pytest.raises(ValueError, match=r"expected TF Serving.*for its gRPC port leave http://"):
+        client.ask_rest(f"http://{grpc_server}", TEXTS)
+    for place in ("page", "list", "object"):
+        with pytest.raises(ValueError, match=f"/{place}/.*of another form: expected TF Serving"):
+            client.ask_rest(f"{rest_server}/{place}", TEXTS)
+
+
+def test_rows_of_unlike_lengths_are_one_clear_error(grpc_server):
+    inputs = {"options": [["Birds.", "Dogs."], ["A fox."]]}
+    with pytest.raises(ValueError, match=r"^options=.*expected equally many values in each row$"):
+        client.ask_grpc(grpc_server, inputs)
+
+
+def test_a_signature_without_inputs_is_asked(grpc_server, rest_server, tokenizer):
+    for server in (grpc_server, rest_server):
+        printed, _ = run(
+            "export.serving.client", f"--server={server}", "--signature=tokenization_info"
+        )
+        answers = json.loads(printed)
+        assert answers["vocab_file"].endswith("spiece.model")
+        assert answers["do_lower_case"] is tokenizer.do_lower_case
+
+
 def test_the_program_prints_json_and_needs_no_tensorflow_over_rest(rest_server):
     script = (
         "import runpy, sys; sys.modules.update(tensorflow=None, grpc=None, numpy=None); "
@@ -170,6 +202,9 @@ def test_the_model_config_is_one():
     assert f"}}:{model.base_path}:ro" in compose
     for name in re.findall(r"/config/(\S+)", compose):
         assert (SERVING / name).exists()
+    # As shipped it answers every signature.
+    given = [line for line in compose.splitlines() if not line.strip().startswith("#")]
+    assert not any("batching" in line for line in given)
 
 
 @pytest.mark.slow
@@ -186,8 +221,7 @@ def test_tf_serving_itself(exported, answer, tmp_path):
     config = config.replace("/models/albert", str(exported.parent))
     (tmp_path / "models.config").write_text(config)
     command = [binary, f"--port={ports[0]}", f"--rest_api_port={ports[1]}"]
-    command += [f"--model_config_file={tmp_path / 'models.config'}", "--enable_batching=true"]
-    command += [f"--batching_parameters_file={SERVING / 'batching.config'}"]
+    command += [f"--model_config_file={tmp_path / 'models.config'}"]
     command += ["--allow_version_labels_for_unavailable_models=true"]
     with open(tmp_path / "log", "w") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)

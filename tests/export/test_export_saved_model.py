@@ -98,6 +98,18 @@ def test_wrong_requests_are_refused_before_anything_is_written(model_dir, tmp_pa
     assert not output.exists()
 
 
+@pytest.mark.parametrize("choices", [2, 4])
+def test_what_it_says_to_ask_has_every_option(tmp_path, choices):
+    provenance = {"kind": "multiple_choice", "task": {"num_choices": choices}}
+    (tmp_path / "1/assets.extra").mkdir(parents=True)
+    (tmp_path / "1/assets.extra/export.json").write_text(json.dumps(provenance))
+    text = export_saved_model.how_to_use(str(tmp_path / "1"))
+    assert text.count("--option=") == choices
+    (request,) = [line for line in text.splitlines() if "curl" in line]
+    (options,) = json.loads(request.partition(" -d ")[2].strip("'"))["inputs"]["options"]
+    assert len(options) == choices
+
+
 def test_no_version_to_be_found_is_said(tmp_path):
     with pytest.raises(ValueError, match="no SavedModel"):
         versions.newest_saved_model(str(tmp_path))

@@ -3,113 +3,33 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
-import functools
 import json
 import random
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from albert_tf.checkpoints import model_directory
-from albert_tf.config import AlbertConfig
 from albert_tf.tokenization import AlbertTokenizer
-from export import kinds
+from export import kinds, serving
 from export.signatures import KINDS, NO_ANSWER_SCORE, of_model
 from export.verify import _LONG_TEXTS, _TEXTS, _as_inputs, _example
-from pipelines.tasks.classification import ClassificationTask, Columns, Example
-from pipelines.tasks.multiple_choice import (
-    MultipleChoiceColumns,
-    MultipleChoiceExample,
-    TableMultipleChoiceTask,
-)
+from pipelines.tasks.classification import Example
+from pipelines.tasks.multiple_choice import MultipleChoiceExample
 from pipelines.tasks.squad import SquadTask
 from pipelines.tasks.squad_files import Question, read_questions
 from tests.conftest import WORDS
+from tests.export.task_models import LABELS, MAX_SEQ_LENGTH, TASKS, ask, functions_of
 
-MAX_SEQ_LENGTH = 43
-CONFIG = AlbertConfig(
-    vocab_size=1,
-    embedding_size=12,
-    hidden_size=20,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    intermediate_size=28,
-    max_position_embeddings=61,
-)
-LABELS = ("no", "maybe", "sí")
 ODD = ["", " \u3000", "Óld ﬁsh ½ _ [MASK] 1,000, 北京 한국", "\u0301", "¨ a_b _", "x" * 200, "a\0b"]
-
-
-def classification(text_pair, is_regression=False):
-    columns = Columns(text="first", text_pair=text_pair, label="label")
-    labels = None if is_regression else LABELS
-    return ClassificationTask("classification", {}, columns, labels, is_regression)
-
-
-class MultipleChoice(TableMultipleChoiceTask):
-    num_choices = 3
-
-
-SQUAD_ARGUMENTS = {"doc_stride": 9, "max_query_length": 6, "max_answer_length": 7}
-TASKS = {
-    "classifier": classification("second"),
-    "classifier of texts": classification(None),
-    "regressor": classification("second", is_regression=True),
-    "multiple_choice": MultipleChoice("multiple_choice", {}, MultipleChoiceColumns("", "", ""), 19),
-    "question_answering": SquadTask({}, **SQUAD_ARGUMENTS),
-    "question_answering, 2.0": SquadTask({}, may_be_impossible=True, **SQUAD_ARGUMENTS),
-    "question_answering, beams": SquadTask(
-        {},
-        may_be_impossible=True,
-        has_answerability_head=True,
-        null_threshold=1.6,
-        **SQUAD_ARGUMENTS,
-    ),
-}
-
-
-@pytest.fixture(scope="module")
-def make_module(tmp_path_factory, tiny_vocabulary):
-    """A function that gives random weights to the model of a task and makes its module."""
-
-    def make(task, vocabulary=tiny_vocabulary, max_seq_length=MAX_SEQ_LENGTH, **config):
-        tokenizer = AlbertTokenizer(str(vocabulary))
-        directory = tmp_path_factory.mktemp("model")
-        config = dataclasses.replace(CONFIG, vocab_size=tokenizer.vocab_size, **config)
-        model = task.create_model(config, recompute=False)
-        model.create_variables()
-        rng = np.random.RandomState(3)
-        for variable in model.variables:
-            variable.assign_add(rng.normal(0, 0.4, variable.shape))
-        config.write(str(directory / "albert_config.json"))
-        tokenizer.save(str(directory))
-        prefix = str(directory / "best" / "ckpt")
-        checkpoint = tf.train.Checkpoint(model=model).save(prefix)
-        description = {"task": task.name, "max_seq_length": max_seq_length}
-        description.update(**task.description(), **task.decoding())
-        (directory / "task.json").write_text(json.dumps(description))
-        arguments = (config, checkpoint, tokenizer, str(directory), max_seq_length)
-        return kinds.load_module(description["kind"], description, *arguments)
-
-    return make
 
 
 @pytest.fixture(scope="module")
 def modules(make_module):
     return {name: make_module(task) for name, task in TASKS.items()}
-
-
-@functools.cache  # traced once for all tests
-def functions_of(module):
-    return module.functions()
-
-
-def ask(module, **inputs):
-    tensors = {name: tf.constant(value, tf.string) for name, value in inputs.items()}
-    answers = functions_of(module)["serving_default"](**tensors)
-    return {name: t.numpy() for name, t in answers.items()}
 
 
 def make_texts(number, seed, longest=60):
@@ -335,6 +255,18 @@ def test_the_signatures_are_those_of_the_table(modules, name):
                 known = field.shape if fields is table.outputs else [None] * len(field.shape)
                 shape = [module.sizes.get(d) if isinstance(d, str) else d for d in known]
                 assert found[key].shape.as_list() == shape, (signature, key)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_the_page_on_serving_names_the_ops_of_tensorflow_text(modules, name):
+    graphs = [function.graph.as_graph_def() for function in functions_of(modules[name]).values()]
+    nodes = [node for graph in graphs for node in graph.node]
+    nodes += [node for graph in graphs for f in graph.library.function for node in f.node_def]
+    found = {node.op for node in nodes if re.match("Sentencepiece|Normalize", node.op)}
+    found.add("SentencepieceOp")  # where a SavedModel is loaded, not where it answers
+    page = (Path(serving.__file__).parent / "README.md").read_text(encoding="utf-8")
+    named = re.findall(r"`(Sentencepiece\w+|Normalize\w+)`", page)
+    assert sorted(found) == sorted(named)[: 3 + name.startswith("question")]
 
 
 HOSTILE = [*_TEXTS["text"], *_LONG_TEXTS["text"], b"x" * 100_000, b"[MASK]" * 50]

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from albert_tf.checkpoints import saved_model
 from albert_tf.encoder import AlbertEncoder
+from albert_tf.models import AlbertForSequenceClassification
 from export.pretraining_module import EncoderModule
 from tests.export.conftest import CONFIG
 
@@ -100,6 +102,21 @@ def test_dropout_is_drawn_in_training_only(saved):
         assert np.abs(values[2] - values[0]).max() > 1e-3
         assert np.abs(values[2] - values[3]).max() > 1e-3
     assert loaded.regularization_losses == []
+
+
+def test_a_model_begins_with_an_encoder_exported_alone(saved):
+    path, encoder = saved
+    model = AlbertForSequenceClassification(encoder.config, 2)
+    model.create_variables()
+    saved_model.restore_encoder(model.encoder, path)
+    assert len(model.encoder.weights) == len(encoder.weights)
+    for ours, theirs in zip(model.encoder.weights, encoder.weights):
+        np.testing.assert_array_equal(ours, theirs, err_msg=theirs.name)
+    config = dataclasses.replace(encoder.config, num_hidden_groups=3)
+    other = AlbertForSequenceClassification(config, 2)
+    other.create_variables()
+    with pytest.raises(ValueError, match=r"has no encoder/block_\d\S* of shape"):
+        saved_model.restore_encoder(other.encoder, path)
 
 
 def compiled_functions(function):

@@ -230,11 +230,13 @@ def test_it_begins_with_the_pretrained_encoder(table, pretrained, tmp_path):
 
 
 @pytest.mark.slow
-def test_it_begins_with_an_exported_model(table, pretrained, tmp_path):
+@pytest.mark.parametrize("kind", ["pretraining", "encoder"])
+def test_it_begins_with_an_exported_model(table, pretrained, tmp_path, kind):
     run(
         "export.export_saved_model",
         f"--checkpoint={pretrained}",
         f"--output={tmp_path}/exported",
+        f"--kind={kind}",
         "--max_seq_length=48",
     )
     changes = {"num_train_steps": 10}

@@ -1,0 +1,95 @@
+"""Tiny fine-tuned models with random weights, one of every kind of task."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from albert_tf.config import AlbertConfig
+from albert_tf.tokenization import AlbertTokenizer
+from export import kinds
+from pipelines.tasks.classification import ClassificationTask, Columns
+from pipelines.tasks.multiple_choice import MultipleChoiceColumns, TableMultipleChoiceTask
+from pipelines.tasks.squad import SquadTask
+
+MAX_SEQ_LENGTH = 43
+CONFIG = AlbertConfig(
+    vocab_size=1,
+    embedding_size=12,
+    hidden_size=20,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=28,
+    max_position_embeddings=61,
+)
+LABELS = ("no", "maybe", "sí")
+
+
+def classification(text_pair, is_regression=False):
+    columns = Columns(text="first", text_pair=text_pair, label="label")
+    labels = None if is_regression else LABELS
+    return ClassificationTask("classification", {}, columns, labels, is_regression)
+
+
+class MultipleChoice(TableMultipleChoiceTask):
+    num_choices = 3
+
+
+SQUAD_ARGUMENTS = {"doc_stride": 9, "max_query_length": 6, "max_answer_length": 7}
+TASKS = {
+    "classifier": classification("second"),
+    "classifier of texts": classification(None),
+    "regressor": classification("second", is_regression=True),
+    "multiple_choice": MultipleChoice("multiple_choice", {}, MultipleChoiceColumns("", "", ""), 19),
+    "question_answering": SquadTask({}, **SQUAD_ARGUMENTS),
+    "question_answering, 2.0": SquadTask({}, may_be_impossible=True, **SQUAD_ARGUMENTS),
+    "question_answering, beams": SquadTask(
+        {},
+        may_be_impossible=True,
+        has_answerability_head=True,
+        null_threshold=1.6,
+        **SQUAD_ARGUMENTS,
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def make_module(tmp_path_factory, tiny_vocabulary):
+    """A function that gives random weights to the model of a task and makes its module."""
+
+    def make(task, vocabulary=tiny_vocabulary, max_seq_length=MAX_SEQ_LENGTH, **config):
+        tokenizer = AlbertTokenizer(str(vocabulary))
+        directory = tmp_path_factory.mktemp("model")
+        config = dataclasses.replace(CONFIG, vocab_size=tokenizer.vocab_size, **config)
+        model = task.create_model(config, recompute=False)
+        model.create_variables()
+        rng = np.random.RandomState(3)
+        for variable in model.variables:
+            variable.assign_add(rng.normal(0, 0.4, variable.shape))
+        config.write(str(directory / "albert_config.json"))
+        tokenizer.save(str(directory))
+        prefix = str(directory / "best" / "ckpt")
+        checkpoint = tf.train.Checkpoint(model=model).save(prefix)
+        description = {"task": task.name, "max_seq_length": max_seq_length}
+        description.update(**task.description(), **task.decoding())
+        (directory / "task.json").write_text(json.dumps(description))
+        arguments = (config, checkpoint, tokenizer, str(directory), max_seq_length)
+        return kinds.load_module(description["kind"], description, *arguments)
+
+    return make
+
+
+@functools.cache  # traced once for all tests
+def functions_of(module):
+    return module.functions()
+
+
+def ask(module, **inputs):
+    tensors = {name: tf.constant(value, tf.string) for name, value in inputs.items()}
+    answers = functions_of(module)["serving_default"](**tensors)
+    return {name: t.numpy() for name, t in answers.items()}
