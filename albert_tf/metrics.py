@@ -13,14 +13,14 @@ def pretraining_metrics(sums: dict[str, dict[str, float]]) -> dict[str, float]:
     Returns:
       `masked_lm_loss` (nats per predicted piece), `masked_lm_accuracy`, `sentence_order_loss`
       (nats per example with an order), `sentence_order_accuracy`, and `loss`, the losses' sum.
-      Of an objective of which nothing was counted there is no figure.
+      Of an objective of which nothing was counted there is no figure, and of none no `loss`.
     """
-    metrics = {"loss": 0.0}
+    metrics = {}
     for objective, values in sums.items():
         if weight := float(values["weight"]):
             metrics[f"{objective}_loss"] = float(values["loss"]) / weight
             metrics[f"{objective}_accuracy"] = float(values["correct"]) / weight
-            metrics["loss"] += metrics[f"{objective}_loss"]
+            metrics["loss"] = metrics.get("loss", 0.0) + metrics[f"{objective}_loss"]
     return metrics
 
 

@@ -10,7 +10,9 @@ from typing import Callable
 from absl import app, flags
 
 _PROJECT = Path(__file__).resolve().parent.parent
-_OUR_PACKAGES = tuple(f"{_PROJECT / name}/" for name in ("albert_tf", "pipelines", "export"))
+_OUR_PACKAGES = tuple(
+    f"{_PROJECT / name}/" for name in ("albert_tf", "pipelines", "export", "tests/benchmarks")
+)
 
 # TensorFlow's errors of the file system are not OSErrors.
 _FILE_ERRORS = (

@@ -91,9 +91,7 @@ def write(directory: str, config: AlbertConfig, weights: dict[str, np.ndarray]) 
     values = {
         "architectures": ["AlbertForPreTraining"],
         "model_type": "albert",
-        **name_map.reference_values(config),
-        "hidden_act": "gelu_new" if config.hidden_act == "gelu" else config.hidden_act,
-        "layer_norm_eps": 1e-12,
+        **config_values(config),
         "pad_token_id": 0,
         "bos_token_id": 2,
         "eos_token_id": 3,
@@ -102,6 +100,15 @@ def write(directory: str, config: AlbertConfig, weights: dict[str, np.ndarray]) 
     files.write_atomically(os.path.join(directory, SAFETENSORS_FILE), data)
     text = json.dumps(values, indent=2) + "\n"
     files.write_atomically(os.path.join(directory, CONFIG_FILE), text)
+
+
+def config_values(config: AlbertConfig) -> dict:
+    """Returns what of their AlbertConfig describes the same model."""
+    return {
+        **name_map.reference_values(config),
+        "hidden_act": "gelu_new" if config.hidden_act == "gelu" else config.hidden_act,
+        "layer_norm_eps": 1e-12,
+    }
 
 
 def tokenizer_settings(tokenizer: AlbertTokenizer | None) -> str:

@@ -157,7 +157,7 @@ def run_seed(
                 )
             ],
             zero_sums=zero_sums(),
-            metrics_fn=lambda sums: {"loss": sums["loss"] / sums["weight"]},
+            metrics_fn=training_metrics,
             num_train_steps=settings.num_train_steps,
             schedule=schedule,
             model_dir=model_dir,
@@ -221,6 +221,11 @@ def task_train_step(
 def zero_sums() -> dict:
     """Returns what the sums of task_train_step's steps are added to."""
     return {"loss": tf.zeros([]), "weight": tf.zeros([])}
+
+
+def training_metrics(sums: dict[str, float]) -> dict[str, float]:
+    """Returns the mean loss; where no batch counted there is none."""
+    return {"loss": sums["loss"] / sums["weight"]} if sums["weight"] else {}
 
 
 def what_is_predicted(task: Task, splits: dict[str, Split]) -> dict:

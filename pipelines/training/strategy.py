@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 import tensorflow as tf
@@ -18,15 +19,20 @@ def create_strategy(name: str, tpu: str = "") -> tf.distribute.Strategy:
       tpu: name or gRPC address of the TPU, or "local" on a TPU VM; only for "tpu".
 
     Raises:
-      ValueError: if TF_CONFIG is asked for and missing, or a TPU and none answers.
+      ValueError: if TF_CONFIG is asked for and names no machines, or a TPU and none answers.
     """
     if name == "multi_worker":
         # First of all: later TensorFlow would refuse to connect the machines.
-        if "cluster" not in os.environ.get("TF_CONFIG", ""):
+        problem = "does not name the machines"
+        try:
+            config = json.loads(os.environ.get("TF_CONFIG") or "{}")
+        except ValueError as error:
+            config, problem = {}, f"is not JSON ({error})"
+        if not isinstance(config, dict) or "cluster" not in config:
             raise ValueError(
-                "--strategy=multi_worker: the environment variable TF_CONFIG does not name the "
-                'machines; expected {"cluster": {"worker": ["host:port", ...]}, "task": {"type": '
-                '"worker", "index": 0}}, with an index of its own on each'
+                f"--strategy=multi_worker: the environment variable TF_CONFIG {problem}; expected "
+                '{"cluster": {"worker": ["host:port", ...]}, "task": {"type": "worker", "index": '
+                "0}}, with an index of its own on each"
             )
         return tf.distribute.MultiWorkerMirroredStrategy()
     gpus = tf.config.list_logical_devices("GPU")

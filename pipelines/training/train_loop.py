@@ -99,7 +99,7 @@ def train(
       dataset_fn: (first step, input context) -> batches of this host's replicas from that step on.
       stages: in order; the first begins at step 0.
       zero_sums: what the sums of steps are added to.
-      metrics_fn: sums -> loss and other figures.
+      metrics_fn: sums -> loss and other figures; none of sums that nothing was added to.
       model_dir: holds checkpoints and logs.
       best_metric: which of the evaluated figures says what is best: the weights of the last stage
         that have most of it are kept.
@@ -168,12 +168,14 @@ def train(
                 )
                 totals = tf.nest.map_structure(float, totals)  # waits for the device
                 seconds = time.monotonic() - started
-                allowed -= _check_finite(totals, step, global_batch_size, optimizer, allowed)
+                bad_batches = _check_finite(totals, step, global_batch_size, optimizer, allowed)
+                allowed -= bad_batches
                 steps = int(totals["steps"])
                 step += steps
 
                 scalars = metrics_fn(totals["sums"])
-                scalars["gradient_norm"] = totals["gradient_norm"] / steps
+                if steps > bad_batches:  # else there is neither loss nor gradient to draw
+                    scalars["gradient_norm"] = totals["gradient_norm"] / (steps - bad_batches)
                 scalars["learning_rate"] = float(optimizer.learning_rate(step - 1))
                 for rate, amount in stage.per_example.items():
                     scalars[rate] = steps * global_batch_size * amount / seconds
@@ -253,8 +255,9 @@ def _line(scalars: dict[str, float]) -> str:
         if name.endswith("_accuracy")
     ]
     peak = f"{100 * scalars['share_of_peak']:.0f} % of peak, " if "share_of_peak" in scalars else ""
+    loss = f"loss {scalars['loss']:.3f}" if "loss" in scalars else "no finite loss"
     return (
-        f"loss {scalars['loss']:.3f}, {''.join(accuracies)}"
+        f"{loss}, {''.join(accuracies)}"
         f"lr {scalars['learning_rate']:.2g}, "
         f"{scalars['examples_per_second']:,.0f} examples/s, "
         f"{scalars['tokens_per_second']:,.0f} tokens/s, {peak}"

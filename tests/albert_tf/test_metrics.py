@@ -39,6 +39,11 @@ def test_an_objective_without_predictions_has_no_figures_and_leaves_the_loss():
     assert found["loss"] == 1.5
 
 
+def test_without_any_prediction_there_is_no_loss():
+    nothing = {"loss": 0.0, "correct": 0.0, "weight": 0.0}
+    assert metrics.pretraining_metrics({"masked_lm": nothing, "sentence_order": nothing}) == {}
+
+
 @pytest.mark.parametrize(
     ("correct", "total", "low", "high"),
     [

@@ -36,15 +36,21 @@ from pathlib import Path
 
 import numpy as np
 from absl import flags
+from sentencepiece import SentencePieceProcessor
 
 from albert_tf import program
 from tests.benchmarks import export_peers as peers
+from tests.benchmarks.measuring import (
+    ceiling,
+    in_fresh_process,
+    median,
+    print_table,
+    tensorflow_product,
+)
 from tests.benchmarks.memory import peak_megabytes
-from tests.benchmarks.train_step import ceiling
 
 FLAGS = flags.FLAGS
 
-_PROJECT = Path(__file__).resolve().parents[2]
 _TEXT_SIDES = ("ours_texts", "ours_padded")
 _SIDES = (
     "ours",
@@ -53,7 +59,6 @@ _SIDES = (
     "huggingface_tf",
     "onnxruntime",
 )
-_CEILING_SIZE = 2048
 _TEXTS_A_BATCH = 32
 
 
@@ -89,7 +94,9 @@ def main(_) -> None:
         lines = collections.defaultdict(list)
         for _ in range(FLAGS.rounds):
             for side in sides:
-                line = _in_fresh_process(side, saved_model)
+                line = in_fresh_process(
+                    "tests.benchmarks.export", side, f"--saved_model={saved_model}"
+                )
                 print(json.dumps(line), flush=True)
                 if "skipped" not in line:
                     lines[side].append(line)
@@ -104,7 +111,6 @@ def make_export(spm_model_file: str, albert_config: str, directory: str) -> str:
     )
     done = subprocess.run(
         [sys.executable, "-c", script, spm_model_file, albert_config, directory],
-        cwd=_PROJECT,
         capture_output=True,
         text=True,
     )
@@ -131,23 +137,11 @@ def export_random_encoder(spm_model_file: str, albert_config: str, directory: st
     return export(checkpoint=model_dir, output=os.path.join(directory, "export"), kind="encoder")
 
 
-def _in_fresh_process(side: str, saved_model: str) -> dict:
-    command = [sys.executable, "-m", "tests.benchmarks.export", f"--sides={side}"]
-    command += [f"--saved_model={saved_model}", f"--batch_sizes={','.join(FLAGS.batch_sizes)}"]
-    for name in ("spm_model_file", "albert_config", "texts", "seq_length", "answers"):
-        if FLAGS[name].value is not None:
-            command.append(f"--{name}={FLAGS[name].value}")
-    done = subprocess.run(command, cwd=_PROJECT, capture_output=True, text=True)
-    if done.returncode:
-        reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        return {"side": side, "skipped": f"exit code {done.returncode}: {reason}"}
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 def measure(side: str) -> dict:
     """Returns the figures of one side in this process, or why it cannot be measured."""
     try:
-        answer, product = _make_side(side)
+        vocab_size = SentencePieceProcessor(model_file=FLAGS.spm_model_file).vocab_size()
+        answer, product = _make_side(side, vocab_size)
     except ImportError as error:
         return {"side": side, "skipped": str(error).strip().splitlines()[0]}
     line = {"side": side, "albert_config": FLAGS.albert_config, "seq_length": FLAGS.seq_length}
@@ -164,7 +158,7 @@ def measure(side: str) -> dict:
         rng = np.random.default_rng(0)
         line["batches"] = {}
         for size in map(int, FLAGS.batch_sizes):
-            ids = rng.integers(5, 30_000, [size, FLAGS.seq_length], np.int32)
+            ids = rng.integers(5, vocab_size, [size, FLAGS.seq_length], np.int32)
             answer(ids)
             line.setdefault("loaded_gigabytes", _resident_gigabytes())
             answer(ids)
@@ -175,25 +169,23 @@ def measure(side: str) -> dict:
     if side.startswith("ours"):
         files = [path for path in Path(FLAGS.saved_model).rglob("*") if path.is_file()]
         line["directory_megabytes"] = round(sum(f.stat().st_size for f in files) / 1e6, 1)
-    line["ceiling_gflop_per_second"] = round(ceiling(product) / 1e9, 1)
+    line["ceiling_gflop_per_second"] = round(ceiling(product), 1)
     line["cpus"] = len(os.sched_getaffinity(0))
     return line
 
 
-def _make_side(side: str) -> tuple[Callable, Callable[[], object]]:
+def _make_side(side: str, vocab_size: int) -> tuple[Callable, Callable[[], object]]:
     """Returns (answer, product): a batch to numbers, and the ceiling's product."""
     if side.startswith("huggingface_torch"):
-        return peers.huggingface_torch(_CEILING_SIZE, side.endswith("compiled"))
+        return peers.huggingface_torch(vocab_size, side.endswith("compiled"))
     if side == "huggingface_tf":
-        return peers.huggingface_tf(_CEILING_SIZE)
+        return peers.huggingface_tf(vocab_size)
     if side == "onnxruntime":
-        return peers.onnxruntime(_CEILING_SIZE)
+        return peers.onnxruntime(vocab_size)
     import tensorflow as tf
     import tensorflow_text  # noqa: F401
 
     loaded = tf.saved_model.load(FLAGS.saved_model)
-    a, b = tf.random.normal([2, _CEILING_SIZE, _CEILING_SIZE])
-    product = tf.function(tf.matmul)
     if side == "ours_texts":
         signature = loaded.signatures["serving_default"]
 
@@ -209,7 +201,7 @@ def _make_side(side: str) -> tuple[Callable, Callable[[], object]]:
             feeds = {"input_ids": ids, "input_mask": mask, "segment_ids": tf.zeros_like(ids)}
             return signature(**feeds)["pooled_output"].numpy()
 
-    return answer, lambda: product(a, b)
+    return answer, tensorflow_product()
 
 
 def _text_batches(side: str) -> list:
@@ -256,26 +248,14 @@ def _resident_gigabytes() -> float:
 def _print_table(lines: dict[str, list[dict]]) -> None:
     rows = []
     for side, found in lines.items():
-        kinds = found[0].get("batches", {"texts": None})
-        for batch in kinds:
+        for batch in found[0].get("batches", {"texts": None}):
             figures = [line["batches"][batch] if "batches" in line else line for line in found]
-            median = {n: statistics.median(f[n] for f in figures) for n in _rates(1, 1, 1)}
-            memory = {
-                n: statistics.median(line[n] for line in found)
-                for n in ("loaded_gigabytes", "peak_gigabytes", "ceiling_gflop_per_second")
-            }
-            rows.append((batch, side, median, memory))
-    print(
-        f"\n{'batch':>6} {'side':<28} {'seq/s':>7} {'ms':>9} {'CPU ms':>9} {'loaded':>8} "
-        f"{'peak':>8} {'GFLOP/s ceiling':>16}"
-    )
-    for batch, side, median, memory in sorted(rows, key=lambda row: (len(row[0]), row[0])):
-        print(
-            f"{batch:>6} {side:<28} {median['sequences_per_second']:7.2f} "
-            f"{median['milliseconds']:9.1f} {median['processor_milliseconds']:9.1f} "
-            f"{memory['loaded_gigabytes']:5.2f} GB {memory['peak_gigabytes']:5.2f} GB "
-            f"{memory['ceiling_gflop_per_second']:16.0f}"
-        )
+            rates = [median(figures, name) for name in _rates(1, 1, 1)]
+            names = ("loaded_gigabytes", "peak_gigabytes", "ceiling_gflop_per_second")
+            rows.append([batch, side, *rates, *(median(found, name) for name in names)])
+    columns = {"batch": "", "side": "", "seq/s": ".2f", "ms": ".1f", "CPU ms": ".1f"}
+    columns |= {"loaded, GB": ".2f", "peak, GB": ".2f", "GFLOP/s ceiling": ".0f"}
+    print_table(columns, sorted(rows, key=lambda row: (len(row[0]), row[0])))
 
 
 if __name__ == "__main__":

@@ -17,10 +17,11 @@ import tempfile
 
 import numpy as np
 
+from tests.benchmarks.measuring import CEILING_SIZE, tensorflow_product, torch_product
 from tests.benchmarks.train_step_peers import huggingface_config
 
 
-def huggingface_torch(size: int, compiled: bool):
+def huggingface_torch(vocab_size: int, compiled: bool):
     """AlbertModel, eager or by torch.compile."""
     os.environ["USE_TORCH"] = "1"  # read by transformers at its import: it leaves TensorFlow alone
     import torch
@@ -28,7 +29,7 @@ def huggingface_torch(size: int, compiled: bool):
 
     if compiled and not (os.environ.get("CXX") or shutil.which("g++")):
         raise ImportError("no g++, and torch.compile needs a C++ compiler")
-    model = AlbertModel(huggingface_config()).eval()
+    model = AlbertModel(huggingface_config(vocab_size)).eval()
     forward = torch.compile(model, dynamic=False) if compiled else model
 
     def answer(input_ids):
@@ -36,17 +37,16 @@ def huggingface_torch(size: int, compiled: bool):
         with torch.inference_mode():
             return forward(input_ids=ids, attention_mask=torch.ones_like(ids)).pooler_output.numpy()
 
-    a, b = torch.randn(2, size, size)
-    return answer, lambda: torch.mm(a, b)
+    return answer, torch_product()
 
 
-def huggingface_tf(size: int):
+def huggingface_tf(vocab_size: int):
     """TFAlbertModel, saved and loaded as a SavedModel with one signature."""
     os.environ["USE_TF"] = "1"  # read by transformers at its import: it leaves torch alone
     import tensorflow as tf
     from transformers import TFAlbertModel
 
-    model = TFAlbertModel(huggingface_config())
+    model = TFAlbertModel(huggingface_config(vocab_size))
     ids = tf.TensorSpec([None, None], tf.int32)
 
     @tf.function(input_signature=[ids, ids])
@@ -62,12 +62,10 @@ def huggingface_tf(size: int):
         ids = tf.constant(input_ids)
         return signature(input_ids=ids, attention_mask=tf.ones_like(ids))["pooled_output"].numpy()
 
-    a, b = tf.random.normal([2, size, size])
-    product = tf.function(tf.matmul)
-    return answer, lambda: product(a, b)
+    return answer, tensorflow_product()
 
 
-def onnxruntime(size: int):
+def onnxruntime(vocab_size: int):
     """AlbertModel in onnxruntime, its graph fused by onnxruntime.transformers.
 
     Its weights are constants of the file; the products of matrices are its own too.
@@ -82,7 +80,7 @@ def onnxruntime(size: int):
     class Pooled(torch.nn.Module):
         def __init__(self):
             super().__init__()
-            config = huggingface_config()
+            config = huggingface_config(vocab_size)
             config._attn_implementation = "eager"  # the form that its fusions know
             self.model = AlbertModel(config).eval()
 
@@ -112,6 +110,7 @@ def onnxruntime(size: int):
         return session.run(None, {"input_ids": ids, "attention_mask": np.ones_like(ids)})[0]
 
     helper, tensor_type = onnx.helper, onnx.TensorProto.FLOAT
+    size = CEILING_SIZE
     graph = helper.make_graph(
         [helper.make_node("MatMul", ["a", "b"], ["c"])],
         "product",

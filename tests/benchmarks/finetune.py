@@ -19,27 +19,35 @@ from __future__ import annotations
 
 import json
 import os
-import statistics
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import numpy as np
 from absl import flags
 
 from albert_tf import program
+from tests.benchmarks.measuring import (
+    ceiling,
+    in_fresh_process,
+    median,
+    print_table,
+    tensorflow_product,
+    torch_product,
+)
 
 FLAGS = flags.FLAGS
 
-_PROJECT = Path(__file__).resolve().parents[2]
-_SIDES = ("ours", "ours_fixed_length", "huggingface_trainer")
+_OUR_SIDES = ("ours", "ours_fixed_length")
+_SIDES_OF = {
+    "random": (*_OUR_SIDES, "huggingface_trainer"),
+    "rte": (*_OUR_SIDES, "huggingface_trainer"),
+    "squad_v1": _OUR_SIDES,
+}
 _WARM_UP_STEPS = 2
 
 
 def define_flags() -> None:
     """Defines the flags."""
-    flags.DEFINE_enum("task", "random", ["random", "rte", "squad_v1"], "Whose examples.")
+    flags.DEFINE_enum("task", "random", [*_SIDES_OF], "Whose examples.")
     flags.DEFINE_string("data_dir", None, "Of rte and squad_v1: where the files lie.")
     flags.DEFINE_string("train_file", None, "Of squad_v1: in place of --data_dir's.")
     flags.DEFINE_string("spm_model_file", None, "Of rte and squad_v1: the vocabulary.")
@@ -47,7 +55,7 @@ def define_flags() -> None:
     flags.DEFINE_integer("batch_size", 16, "Examples in a step.", 1)
     flags.DEFINE_integer("steps", 16, "Steps that count: batches are sorted 16 at a time.", 1)
     flags.DEFINE_integer("rounds", 1, "Processes of each side.", 1)
-    flags.DEFINE_list("sides", list(_SIDES), "What to measure.")
+    flags.DEFINE_list("sides", None, "What to measure. Default: all that the task can have.")
     flags.DEFINE_bool("group_by_length", True, "Of the Trainer, as ours does.")
     flags.DEFINE_bool("in_this_process", False, "Measure here, once: what the processes do.")
 
@@ -57,35 +65,30 @@ def main(_) -> None:
     if FLAGS.in_this_process:
         print(json.dumps(measure(FLAGS.sides[0])), flush=True)
         return
-    found = {side: [] for side in FLAGS.sides}
-    arguments = [argument for argument in sys.argv[1:] if not argument.startswith("--sides")]
+    sides = [*_SIDES_OF[FLAGS.task]] if FLAGS.sides is None else FLAGS.sides
+    if unknown := set(sides) - set(_SIDES_OF[FLAGS.task]):
+        raise ValueError(
+            f"--sides={','.join(sorted(unknown))}: --task={FLAGS.task} has the sides "
+            f"{', '.join(_SIDES_OF[FLAGS.task])}"
+        )
+    lines = {side: [] for side in sides}
     for _ in range(FLAGS.rounds):
-        for side in found:
-            command = [sys.executable, "-m", "tests.benchmarks.finetune", *arguments]
-            done = subprocess.run(
-                [*command, "--in_this_process", f"--sides={side}"],
-                cwd=_PROJECT,
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            if done.returncode:
-                reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
-                print(json.dumps({"side": side, "skipped": reason}), flush=True)
-                continue
-            line = done.stdout.splitlines()[-1]
-            print(line, flush=True)
-            found[side].append(json.loads(line)["examples_per_second"])
-    print(f"\n{'side':<22} {'examples/s':>10}")
-    for side, rates in found.items():
-        if rates:
-            print(f"{side:<22} {statistics.median(rates):10.2f}")
+        for side, found in lines.items():
+            line = in_fresh_process("tests.benchmarks.finetune", side, "--in_this_process")
+            print(json.dumps(line), flush=True)
+            if "skipped" not in line:
+                found.append(line)
+    columns = {"side": "", "examples/s": ".2f", "real pieces": ".1%", "GFLOP/s ceiling": ".0f"}
+    names = ("examples_per_second", "share_of_real_pieces", "ceiling_gflop_per_second")
+    rows = [[side, *(median(found, n) for n in names)] for side, found in lines.items() if found]
+    print_table(columns, rows)
 
 
 def measure(side: str) -> dict:
     """Returns the figures of one side in this process."""
     task, sequences = read_sequences()
-    run = huggingface_steps if side == "huggingface_trainer" else our_steps
+    is_ours = side in _OUR_SIDES
+    run = our_steps if is_ours else huggingface_steps
     seconds, shares = run(task, sequences, side == "ours_fixed_length")
     return {
         "side": side,
@@ -95,6 +98,10 @@ def measure(side: str) -> dict:
         "examples_per_second": round(FLAGS.steps * FLAGS.batch_size / seconds, 3),
         # Of all positions that were computed.
         "share_of_real_pieces": round(shares, 3),
+        # Of the library that the side computes with, right after its steps.
+        "ceiling_gflop_per_second": round(
+            ceiling(tensorflow_product() if is_ours else torch_product()), 1
+        ),
     }
 
 
@@ -154,19 +161,28 @@ def our_steps(task, sequences, has_fixed_length: bool) -> tuple[float, float]:
         )
 
     real = total = 0
-    for batch in batches(tf.distribute.InputContext()).take(FLAGS.steps):
+    first_of_length = {}
+    for i, batch in enumerate(batches(tf.distribute.InputContext()).take(FLAGS.steps)):
         real += int(tf.reduce_sum(batch["input_mask"]))
         total += int(tf.size(batch["input_mask"]))
+        first_of_length.setdefault(batch["input_mask"].shape[1], i)
+    # XLA compiles gelu for each length anew.
+    warm_up = sorted({*range(_WARM_UP_STEPS), *first_of_length.values()})
     stop = tf.Variable(False)
 
-    def steps(number):
-        iterator = iter(strategy.distribute_datasets_from_function(batches))
+    def warm_up_batches(context):
+        numbered = batches(context).take(warm_up[-1] + 1).enumerate()
+        chosen = numbered.filter(lambda i, _: tf.reduce_any(i == tf.constant(warm_up, tf.int64)))
+        return chosen.map(lambda _, batch: batch)
+
+    def steps(dataset_fn, number):
+        iterator = iter(strategy.distribute_datasets_from_function(dataset_fn))
         began = time.perf_counter()
         float(run_steps(iterator, tf.constant(number), stop, tf.constant(0.0))["gradient_norm"])
         return time.perf_counter() - began
 
-    steps(_WARM_UP_STEPS)
-    return steps(FLAGS.steps), real / total
+    steps(warm_up_batches, len(warm_up))
+    return steps(batches, FLAGS.steps), real / total
 
 
 def huggingface_steps(task, sequences, _) -> tuple[float, float]:

@@ -1,8 +1,9 @@
 """How fast the record job tokenizes and writes: one worker and two, in turn, on the same text.
 
 Start-up is taken off: each run is timed against one on a hundredth of the text. Prints one JSON
-line per run, then a table. The reference wrote 116 examples/s on a core at length 512, of 42,000
-pieces/s (REFERENCE.md of the reference data), and 40 masked copies of each.
+line per run, with TensorFlow's best rate of products of two 2048 x 2048 matrices right after it
+(what the machine had to give), then a table. The reference wrote 116 examples/s on a core at length
+512, of 42,000 pieces/s (REFERENCE.md of the reference data), and 40 masked copies of each.
 
 Example:
   python -m tests.benchmarks.records --input_file='corpus/*.txt' --spm_model_file=30k-clean.model \
@@ -13,23 +14,20 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import shutil
-import statistics
-import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
-from absl import app, flags
+from absl import flags
 
-from albert_tf import files
+from albert_tf import files, program
 from pipelines.data.records import Manifest
+from tests.benchmarks.measuring import ceiling, median, print_table, tensorflow_product
+from tests.benchmarks.memory import run_and_weigh
 
 FLAGS = flags.FLAGS
 
-_PROJECT = Path(__file__).resolve().parents[2]
 _REFERENCE_EXAMPLES_PER_SECOND = 116
 # One of its examples of 512 pieces: five int64 and one float feature, as protobuf varints.
 _REFERENCE_BYTES_PER_EXAMPLE = 3 * 512 + 2 * 512 + 20 * 7
@@ -47,28 +45,39 @@ def define_flags() -> None:
 
 def main(_) -> None:
     """Times the job and prints what it took."""
-    rates = {1: [], 2: []}
+    lines = {1: [], 2: []}
+    product = tensorflow_product()
     with tempfile.TemporaryDirectory() as directory:
         whole, sample = _make_corpus(Path(directory))
         for _ in range(FLAGS.rounds):
-            for num_workers in rates:
-                start_up, _ = _run(sample, f"{directory}/records", num_workers)
-                seconds, line = _run(whole, f"{directory}/records", num_workers)
-                line["examples_per_second"] = line["examples"] / (seconds - start_up)
-                line["pieces_per_second"] = line["pieces"] / (seconds - start_up)
+            for num_workers, found in lines.items():
+                start_up = _run(sample, f"{directory}/records", num_workers)["seconds"]
+                line = _run(whole, f"{directory}/records", num_workers)
+                line["examples_per_second"] = line["examples"] / (line["seconds"] - start_up)
+                line["pieces_per_second"] = line["pieces"] / (line["seconds"] - start_up)
                 line["start_up_seconds"] = start_up
-                rates[num_workers].append(line["examples_per_second"])
+                line["ceiling_gflop_per_second"] = round(ceiling(product), 1)
+                found.append(line)
                 print(json.dumps(line), flush=True)
-    medians = {num_workers: statistics.median(values) for num_workers, values in rates.items()}
-    copies = _REFERENCE_COPIES * _REFERENCE_BYTES_PER_EXAMPLE
-    print(
-        f"\nworkers  examples/s  times the reference's on one core\n"
-        f"      1  {medians[1]:10,.0f}  {medians[1] / _REFERENCE_EXAMPLES_PER_SECOND:.1f}\n"
-        f"      2  {medians[2]:10,.0f}  {medians[2] / medians[1]:.2f} times one worker\n"
-        f"bytes per example {line['bytes_per_example']:.0f}; the reference's copies take "
-        f"{copies / line['bytes_per_example']:.0f} times that\n"
-        f"largest process {line['peak_megabytes']:.0f} MB"
-    )
+    rows = []
+    for num_workers, found in lines.items():
+        rate = median(found, "examples_per_second")
+        rows.append(
+            [
+                num_workers,
+                rate,
+                rate / median(lines[1], "examples_per_second"),
+                rate / _REFERENCE_EXAMPLES_PER_SECOND,
+                median(found, "bytes_per_example"),
+                _REFERENCE_COPIES * _REFERENCE_BYTES_PER_EXAMPLE / found[0]["bytes_per_example"],
+                max(line["peak_megabytes"] for line in found),
+                median(found, "ceiling_gflop_per_second"),
+            ]
+        )
+    columns = {"workers": "d", "examples/s": ",.0f", "of one worker": ".2f", "of theirs": ".1f"}
+    columns |= {"bytes/example": ".0f", "their copies, times that": ".0f"}
+    columns |= {"largest process, MB": ".0f", "GFLOP/s ceiling": ".0f"}
+    print_table(columns, rows)
 
 
 def _make_corpus(directory: Path) -> tuple[str, str]:
@@ -85,7 +94,7 @@ def _make_corpus(directory: Path) -> tuple[str, str]:
     return f"{directory}/whole/*.txt", str(sample)
 
 
-def _run(input_file: str, output_dir: str, num_workers: int) -> tuple[float, dict]:
+def _run(input_file: str, output_dir: str, num_workers: int) -> dict:
     command = [
         *(sys.executable, "-m", "pipelines.create_pretraining_data"),
         f"--input_file={input_file}",
@@ -95,27 +104,21 @@ def _run(input_file: str, output_dir: str, num_workers: int) -> tuple[float, dic
         "--shard_bytes=16000000",
         f"--output_dir={output_dir}",
     ]
-    began = time.monotonic()
-    cpu_began = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run(command, cwd=_PROJECT, check=True, capture_output=True)
-    seconds = time.monotonic() - began
-    cpu = resource.getrusage(resource.RUSAGE_CHILDREN)
+    weighed = run_and_weigh(command)
     manifest = Manifest.read(output_dir)
     shards = [shard for split in manifest.splits.values() for shard in split.shards]
     examples = sum(shard.examples for shard in shards)
     written = sum(shard.bytes for shard in shards)
     shutil.rmtree(output_dir)
-    return seconds, {
+    return {
         "num_workers": num_workers,
         "examples": examples,
         "pieces": manifest.pieces,
-        "seconds": seconds,
-        "cpu_seconds": cpu.ru_utime + cpu.ru_stime - cpu_began.ru_utime - cpu_began.ru_stime,
         "bytes_per_example": written / examples,
-        "peak_megabytes": cpu.ru_maxrss / 1000,
+        **weighed,
     }
 
 
 if __name__ == "__main__":
     define_flags()
-    app.run(main)
+    program.run(main)

@@ -19,13 +19,13 @@ import tensorflow as tf
 from absl import flags
 
 from albert_tf import config as config_lib
-from albert_tf import losses, optimization, program
+from albert_tf import program
 from albert_tf.config import AlbertConfig
 from albert_tf.models import AlbertForPreTraining
 from pipelines.data.examples import ExampleOptions
 from pipelines.training.run_settings import RunSettings, define_run_flags, precision
-from pipelines.training.train_step import make_step_loop
 from tests.benchmarks.memory import peak_megabytes
+from tests.benchmarks.train_step import make_batch, step_of_pretraining
 
 FLAGS = flags.FLAGS
 
@@ -50,20 +50,16 @@ def main(_) -> None:
     with strategy.scope(), precision(settings.mixed_precision):
         model = AlbertForPreTraining(config, settings.recompute)
         model.create_variables()
-        optimizer = settings.optimizer()
-        optimization.create_slots(optimizer, model)
-    zero_sums = losses.zero_sums(losses.PRETRAINING_OBJECTIVES)
-    run_steps = make_step_loop(strategy, settings.train_step(model, optimizer), zero_sums)
-    options = ExampleOptions(max_seq_length=FLAGS.max_seq_length)
-    batch = random_batch(config, options, settings.global_batch_size)
-    dataset = tf.data.Dataset.from_tensors(batch).repeat()
-    iterator = iter(strategy.experimental_distribute_dataset(dataset))
+        predictions = ExampleOptions(FLAGS.max_seq_length).max_predictions_per_seq
+        batch = make_batch(
+            FLAGS.max_seq_length, settings.global_batch_size, predictions, config.vocab_size
+        )
+        run = step_of_pretraining(settings, strategy, model, batch)
     before = peak_megabytes()
     began = time.monotonic()
-    stop = tf.Variable(False, trainable=False)
-    totals = run_steps(iterator, tf.constant(FLAGS.steps), stop, tf.constant(0.0))
-    loss = float(totals["sums"]["masked_lm"]["loss"] / totals["sums"]["masked_lm"]["weight"])
-    assert int(totals["steps"]) == FLAGS.steps and np.isfinite(loss)
+    totals = run(FLAGS.steps)
+    loss = totals["sums"]["masked_lm"]["loss"] / totals["sums"]["masked_lm"]["weight"]
+    assert totals["steps"] == FLAGS.steps and np.isfinite(loss)
     print(
         json.dumps(
             {
@@ -81,25 +77,6 @@ def main(_) -> None:
         ),
         flush=True,
     )
-
-
-def random_batch(config: AlbertConfig, options: ExampleOptions, rows: int) -> dict[str, np.ndarray]:
-    """Returns a batch like those of pretraining_dataset, without padding."""
-    rng = np.random.default_rng(0)
-    shape = [rows, options.max_seq_length]
-    predictions = [rows, options.max_predictions_per_seq]
-    return {
-        "input_word_ids": rng.integers(5, config.vocab_size, shape, np.int32),
-        "input_mask": np.ones(shape, np.int32),
-        "input_type_ids": np.zeros(shape, np.int32),
-        "masked_lm_positions": np.tile(
-            np.sort(rng.permutation(shape[1])[: predictions[1]]).astype(np.int32), [rows, 1]
-        ),
-        "masked_lm_ids": rng.integers(5, config.vocab_size, predictions, np.int32),
-        "masked_lm_weights": np.ones(predictions, np.float32),
-        "sentence_order_labels": rng.integers(0, 2, [rows], np.int32),
-        "sentence_order_weights": np.ones([rows], np.float32),
-    }
 
 
 if __name__ == "__main__":

@@ -28,8 +28,10 @@ import tensorflow as tf
 from absl import flags
 
 from albert_tf import files, program
-from albert_tf.checkpoints import model_directory
+from albert_tf.checkpoints import huggingface, model_directory
 from albert_tf.config import AlbertConfig
+from albert_tf.tokenization import AlbertTokenizer
+from pipelines.data.vocabulary_settings import letter_case
 from pipelines.training.run_settings import RunSettings
 
 FLAGS = flags.FLAGS
@@ -67,19 +69,45 @@ def define_flags() -> None:
 
 def main(_) -> None:
     """Runs one side."""
-    tokenizer = huggingface_tokenizer(FLAGS.spm_model_file)
+    if FLAGS.side == "huggingface":
+        config = read_huggingface_config(FLAGS.albert_config)
+        do_lower_case = letter_case(FLAGS.spm_model_file, None)
+    else:
+        model_dir, _ = model_directory.find_checkpoint(FLAGS.checkpoint)
+        do_lower_case = AlbertTokenizer.load(model_dir).do_lower_case
+    tokenizer = huggingface_tokenizer(FLAGS.spm_model_file, do_lower_case)
     inputs, labels = masked_heldout(tokenizer, FLAGS.heldout_file)
     if FLAGS.side == "huggingface":
-        train_huggingface(tokenizer, inputs, labels)
+        train_huggingface(config, tokenizer, inputs, labels)
     else:
         evaluate_ours(FLAGS.checkpoint, inputs, labels)
 
 
-def huggingface_tokenizer(spm_model_file: str):
-    """Returns transformers' own AlbertTokenizer."""
-    from transformers import AlbertTokenizer
+def read_huggingface_config(path: str) -> AlbertConfig:
+    """Returns a config that Hugging Face's ALBERT can have.
 
-    return AlbertTokenizer(spm_model_file, do_lower_case=True)
+    Raises:
+      ValueError: if it cannot.
+    """
+    config = AlbertConfig.read(path)
+    if config.parameter_sharing != "all":
+        raise ValueError(
+            f"{path}: parameter_sharing is {config.parameter_sharing!r}, and Hugging Face's ALBERT "
+            "shares all weights of a group: give a config with 'all'"
+        )
+    if config.inner_group_num > config.num_hidden_layers // config.num_hidden_groups:
+        raise ValueError(
+            f"{path}: inner_group_num {config.inner_group_num} is more than the layers of a group, "
+            "where Hugging Face's ALBERT fails: give fewer groups"
+        )
+    return config
+
+
+def huggingface_tokenizer(spm_model_file: str, do_lower_case: bool):
+    """Returns transformers' own AlbertTokenizer."""
+    import transformers
+
+    return transformers.AlbertTokenizer(spm_model_file, do_lower_case=do_lower_case)
 
 
 def blocks_of(tokenizer, pattern: str) -> np.ndarray:
@@ -106,28 +134,16 @@ def masked_heldout(tokenizer, heldout_file: str) -> tuple[np.ndarray, np.ndarray
     return batch["input_ids"].numpy(), batch["labels"].numpy()
 
 
-def train_huggingface(tokenizer, heldout_inputs: np.ndarray, heldout_labels: np.ndarray) -> None:
+def train_huggingface(
+    config: AlbertConfig, tokenizer, heldout_inputs: np.ndarray, heldout_labels: np.ndarray
+) -> None:
     """Trains and prints a line at each evaluation."""
     import torch
     import transformers
 
-    config = AlbertConfig.read(FLAGS.albert_config)
     torch.manual_seed(12345)
     model = transformers.AlbertForMaskedLM(
-        transformers.AlbertConfig(
-            vocab_size=config.vocab_size,
-            embedding_size=config.embedding_size,
-            hidden_size=config.hidden_size,
-            num_hidden_layers=config.num_hidden_layers,
-            num_attention_heads=config.num_attention_heads,
-            intermediate_size=config.intermediate_size,
-            max_position_embeddings=config.max_position_embeddings,
-            initializer_range=config.initializer_range,
-            hidden_act="gelu_new",
-            hidden_dropout_prob=config.hidden_dropout_prob,
-            attention_probs_dropout_prob=config.attention_probs_dropout_prob,
-            classifier_dropout_prob=0.0,
-        )
+        transformers.AlbertConfig(**huggingface.config_values(config))
     )
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=FLAGS.learning_rate, weight_decay=0.01, fused=True
@@ -183,7 +199,7 @@ def evaluate_ours(checkpoint: str, inputs: np.ndarray, labels: np.ndarray) -> No
     step = int(prefix.rpartition("-")[2])
     num_hidden_layers = [
         layers
-        for first_step, layers in _settings(model_dir).depths(model.config)
+        for first_step, layers in _settings(_run(model_dir)).depths(model.config)
         if first_step < step
     ][-1]
     most = int((labels >= 0).sum(axis=1).max())
@@ -207,20 +223,24 @@ def evaluate_ours(checkpoint: str, inputs: np.ndarray, labels: np.ndarray) -> No
     print(json.dumps({**line, "seconds": round(_seconds(checkpoint), 1), **_means(sums)}))
 
 
-def _settings(model_dir: str) -> RunSettings:
-    run = files.read_json(os.path.join(model_dir, "run.json"))
+def _run(model_dir: str) -> dict:
+    return files.read_json(os.path.join(model_dir, "run.json"))
+
+
+def _settings(run: dict) -> RunSettings:
     return RunSettings(**{field.name: run[field.name] for field in dataclasses.fields(RunSettings)})
 
 
 def _seconds(checkpoint: str) -> float:
     """Returns how long training to a checkpoint took, with the runs that it began with."""
     model_dir, prefix = model_directory.find_checkpoint(checkpoint)
-    begun_with = files.read_json(os.path.join(model_dir, "run.json"))["init_checkpoint"]
+    run = _run(model_dir)
+    begun_with, batch_size = run["init_checkpoint"], _settings(run).global_batch_size
     seconds, last_step = _seconds(begun_with) if begun_with else 0.0, 0
     with tf.io.gfile.GFile(os.path.join(model_dir, "metrics.jsonl")) as entries:
         for entry in map(json.loads, entries):
             if "examples_per_second" in entry and entry["step"] <= int(prefix.rpartition("-")[2]):
-                examples = (entry["step"] - last_step) * _settings(model_dir).global_batch_size
+                examples = (entry["step"] - last_step) * batch_size
                 seconds += examples / entry["examples_per_second"]
                 last_step = entry["step"]
     return seconds

@@ -24,23 +24,33 @@ import json
 import os
 import re
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from absl import flags
 
 from albert_tf import program
 from tests.benchmarks import train_step_peers as peers
+from tests.benchmarks.measuring import (
+    ceiling,
+    in_fresh_process,
+    median,
+    print_table,
+    seconds,
+    tensorflow_product,
+)
 from tests.benchmarks.memory import peak_megabytes
+
+if TYPE_CHECKING:
+    from pipelines.training.run_settings import RunSettings
 
 FLAGS = flags.FLAGS
 
-_PROJECT = Path(__file__).resolve().parents[2]
+_MODULE = "tests.benchmarks.train_step"
 _SIDES = (
     "ours",
     "ours_recompute",
@@ -50,8 +60,6 @@ _SIDES = (
     "huggingface_tf",
 )
 _WARM_UP_STEPS = 2
-_CEILING_SECONDS = 3.0
-_CEILING_SIZE = 2048
 
 # Kinds of op in the profile; the first whose expression is found in "full/name:Type" counts.
 _KINDS = {
@@ -99,10 +107,10 @@ def main(_) -> None:
             for side in FLAGS.sides:
                 print(json.dumps(measure(side, shape, FLAGS.steps)), flush=True)
     else:
-        compare(FLAGS.shapes, FLAGS.sides, FLAGS.rounds, FLAGS.steps)
+        compare(FLAGS.shapes, FLAGS.sides, FLAGS.rounds)
 
 
-def compare(shapes: list[str], sides: list[str], rounds: int, steps: int) -> None:
+def compare(shapes: list[str], sides: list[str], rounds: int) -> None:
     """Prints the line of every process and the table."""
     lines = collections.defaultdict(list)
     missing = set()
@@ -111,40 +119,32 @@ def compare(shapes: list[str], sides: list[str], rounds: int, steps: int) -> Non
             for side in sides:
                 if side in missing:
                     continue
-                line = _in_fresh_process(side, shape, steps)
+                line = in_fresh_process(_MODULE, side, f"--shapes={shape}", "--in_this_process")
                 print(json.dumps(line), flush=True)
                 if "skipped" in line:
                     missing.add(side)
                 else:
                     lines[shape, side].append(line)
-    print(
-        f"\n{'shape':>10} {'side':<36} {'seq/s':>6} {'GFLOP/s':>8} {'of ceiling':>10} {'step':>8} "
-        f"{'of ours':>7} {'peak':>8}"
-    )
+    rows = []
     for (shape, side), found in lines.items():
-        step = _median(found, "step_seconds")
+        step = median(found, "step_seconds")
         ours = lines.get((shape, "ours"))
-        ratio = f"{step / _median(ours, 'step_seconds'):.2f}" if ours else "-"
-        print(
-            f"{shape:>10} {side:<36} {_median(found, 'sequences_per_second'):6.2f} "
-            f"{_median(found, 'gflop_per_second'):8.0f} "
-            f"{100 * _median(found, 'ceiling_share'):9.1f}% {step:7.3f}s {ratio:>7} "
-            f"{_median(found, 'peak_gigabytes'):5.2f} GB"
+        rows.append(
+            [
+                shape,
+                side,
+                median(found, "sequences_per_second"),
+                median(found, "gflop_per_second"),
+                median(found, "ceiling_gflop_per_second"),
+                median(found, "ceiling_share"),
+                step,
+                step / median(ours, "step_seconds") if ours else None,
+                median(found, "peak_gigabytes"),
+            ]
         )
-
-
-def _median(lines: list[dict], name: str) -> float:
-    return statistics.median(line[name] for line in lines)
-
-
-def _in_fresh_process(side: str, shape: str, steps: int) -> dict:
-    command = [sys.executable, "-m", "tests.benchmarks.train_step", "--in_this_process"]
-    command += [f"--sides={side}", f"--shapes={shape}", f"--steps={steps}"]
-    done = subprocess.run(command, cwd=_PROJECT, capture_output=True, text=True, check=False)
-    if done.returncode:
-        reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        return {"side": side, "shape": shape, "skipped": f"exit code {done.returncode}: {reason}"}
-    return json.loads(done.stdout.splitlines()[-1])
+    columns = {"shape": "", "side": "", "seq/s": ".2f", "GFLOP/s": ".0f", "ceiling": ".0f"}
+    columns |= {"of it": ".1%", "step, s": ".3f", "of ours": ".2f", "peak, GB": ".2f"}
+    print_table(columns, rows)
 
 
 def measure(side: str, shape: str, steps: int) -> dict:
@@ -159,14 +159,14 @@ def measure(side: str, shape: str, steps: int) -> dict:
     for _ in range(_WARM_UP_STEPS - 1):
         step()
     before = ceiling(product)
-    seconds = [_seconds(step) for _ in range(steps)]
+    times = [seconds(step) for _ in range(steps)]
     ceiling_rate = max(before, ceiling(product))
     # Before TensorFlow, which counts the operations, comes into the process of a torch side.
     peak = peak_megabytes()
     libraries = ["torch" if "torch" in side else "tensorflow"]
     libraries += ["transformers"] if side.startswith("huggingface") else []
-    median = statistics.median(seconds)
-    rate = batch_size * flops_per_example(seq_length, predictions) / median
+    step_seconds = statistics.median(times)
+    rate = 1e-9 * batch_size * flops_per_example(seq_length, predictions) / step_seconds
     return {
         "side": side,
         "shape": shape,
@@ -175,11 +175,11 @@ def measure(side: str, shape: str, steps: int) -> dict:
         "steps": steps,
         # About ln 30000 + ln 2 = 11.0, as the sides compute the same.
         "first_loss": round(first_loss, 3),
-        "step_seconds": round(median, 4),
-        "shortest_step_seconds": round(min(seconds), 4),
-        "sequences_per_second": round(batch_size / median, 3),
-        "gflop_per_second": round(rate / 1e9, 1),
-        "ceiling_gflop_per_second": round(ceiling_rate / 1e9, 1),
+        "step_seconds": round(step_seconds, 4),
+        "shortest_step_seconds": round(min(times), 4),
+        "sequences_per_second": round(batch_size / step_seconds, 3),
+        "gflop_per_second": round(rate, 1),
+        "ceiling_gflop_per_second": round(ceiling_rate, 1),
         "ceiling_share": round(rate / ceiling_rate, 4),
         "peak_gigabytes": peak / 1e3,
     }
@@ -196,66 +196,72 @@ def make_side(
 
     from albert_tf.config import AlbertConfig
     from albert_tf.models import AlbertForPreTraining
+    from pipelines.training.run_settings import RunSettings
 
     config = AlbertConfig.named("albert_base")
+    settings = RunSettings(len(batch["input_mask"]), 1000, num_warmup_steps=0, learning_rate=1e-4)
     strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
     with strategy.scope():
         if side == "plain_keras":
-            model, forward = peers.plain_keras(config)
+            model = peers.plain_keras(config)
         elif side == "huggingface_tf":
-            model, forward = peers.huggingface_tf()
+            model = peers.huggingface_tf()
         else:
-            model = forward = AlbertForPreTraining(config, recompute=side == "ours_recompute")
-        step = _step_of_pretraining(strategy, model, forward, batch)
-    product = tf.function(tf.matmul)
-    a, b = tf.random.normal([2, _CEILING_SIZE, _CEILING_SIZE])
-    return step, lambda: product(a, b)
+            model = AlbertForPreTraining(config, recompute=side == "ours_recompute")
+        model({name: rows[:1] for name, rows in batch.items()})  # creates the variables
+        run = step_of_pretraining(settings, strategy, model, batch)
+
+    def step() -> float:
+        sums = run(1)["sums"].values()
+        return sum(objective["loss"] / objective["weight"] for objective in sums)
+
+    return step, tensorflow_product()
 
 
-def _step_of_pretraining(strategy, model, forward, batch) -> Callable[[], float]:
-    """Returns one turn of the loop that pipelines.training.train_loop runs on the device."""
+def step_of_pretraining(
+    settings: RunSettings, strategy, model, batch: dict[str, np.ndarray]
+) -> Callable[[int], dict]:
+    """Returns run(steps) -> totals: the loop that pipelines.training.train_loop runs on the device.
+
+    Args:
+      settings: of the run.
+      strategy: in whose scope the model, with its variables, was made, and in which this is called.
+      model: AlbertForPreTraining, or a train_step_peers.Peer.
+      batch: of every step, as make_batch returns it.
+    """
     import tensorflow as tf
 
     from albert_tf import losses, optimization
-    from pipelines.training.train_step import make_step_loop, make_train_step
+    from pipelines.training.train_step import make_step_loop
 
-    forward({name: rows[:1] for name, rows in batch.items()}, None)  # creates the variables
-    optimizer = optimization.lamb(1e-4)
+    optimizer = settings.optimizer()
     optimization.create_slots(optimizer, model)
-    train_step = make_train_step(
-        forward=forward,
-        model=model,
-        optimizer=optimizer,
-        weights_fn=losses.pretraining_weights,
-        sums_fn=losses.pretraining_sums,
-        loss_fn=losses.pretraining_loss,
-        seed=0,
-    )
     zero_sums = losses.zero_sums(losses.PRETRAINING_OBJECTIVES)
-    run_steps = make_step_loop(strategy, train_step, zero_sums)
+    run_steps = make_step_loop(strategy, settings.train_step(model, optimizer), zero_sums)
     dataset = tf.data.Dataset.from_tensors(batch).repeat()
     iterator = iter(strategy.experimental_distribute_dataset(dataset))
-    stop = tf.Variable(False)
+    stop = tf.Variable(False, trainable=False)
 
-    def step() -> float:
-        totals = run_steps(iterator, tf.constant(1), stop, tf.constant(0.0))
-        sums = totals["sums"].values()
-        return sum(float(objective["loss"] / objective["weight"]) for objective in sums)
+    def run(steps: int) -> dict:
+        totals = run_steps(iterator, tf.constant(steps), stop, tf.constant(0.0))
+        return tf.nest.map_structure(float, totals)  # waits for the device
 
-    return step
+    return run
 
 
-def make_batch(seq_length: int, batch_size: int, predictions: int) -> dict[str, np.ndarray]:
+def make_batch(
+    seq_length: int, batch_size: int, predictions: int, vocab_size: int = 30_000
+) -> dict[str, np.ndarray]:
     """Returns examples of random pieces without padding, as model and losses take them."""
     rng = np.random.default_rng(0)
     shape = [batch_size, seq_length]
     everywhere = rng.permuted(np.tile(np.arange(seq_length), [batch_size, 1]), axis=1)
     batch = {
-        "input_word_ids": rng.integers(5, 30_000, shape),
+        "input_word_ids": rng.integers(5, vocab_size, shape),
         "input_mask": np.ones(shape),
         "input_type_ids": np.tile(np.arange(seq_length) > seq_length // 2, [batch_size, 1]),
         "masked_lm_positions": np.sort(everywhere[:, :predictions]),
-        "masked_lm_ids": rng.integers(5, 30_000, [batch_size, predictions]),
+        "masked_lm_ids": rng.integers(5, vocab_size, [batch_size, predictions]),
         "sentence_order_labels": rng.integers(0, 2, batch_size),
     }
     return {
@@ -263,22 +269,6 @@ def make_batch(seq_length: int, batch_size: int, predictions: int) -> dict[str, 
         "masked_lm_weights": np.ones([batch_size, predictions], np.float32),
         "sentence_order_weights": np.ones([batch_size], np.float32),
     }
-
-
-def ceiling(product: Callable[[], object]) -> float:
-    """Returns the best rate of the product of two square matrices, in operations/s."""
-    product()
-    until = time.perf_counter() + _CEILING_SECONDS
-    shortest = _seconds(product)
-    while time.perf_counter() < until:
-        shortest = min(shortest, _seconds(product))
-    return 2 * _CEILING_SIZE**3 / shortest
-
-
-def _seconds(function: Callable[[], object]) -> float:
-    began = time.perf_counter()
-    function()
-    return time.perf_counter() - began
 
 
 def flops_per_example(seq_length: int, predictions: int) -> int:
@@ -309,7 +299,7 @@ def profile(shape: str, steps: int) -> None:
         step()
     with tempfile.TemporaryDirectory() as directory:
         with tf.profiler.experimental.Profile(directory):
-            seconds = sum(_seconds(step) for _ in range(steps))
+            total = sum(seconds(step) for _ in range(steps))
         (trace,) = Path(directory).rglob("*.xplane.pb")
         space = xplane_pb2.XSpace.FromString(trace.read_bytes())
     ops = list(_ops(space))
@@ -318,13 +308,13 @@ def profile(shape: str, steps: int) -> None:
         own[kind] += 1e-12 * (end - begin)
         by_type[kind][op_type] += 1e-12 * (end - begin)
     shared = _shared_time(ops)
-    shared[_NOTHING_RUNS] = seconds - sum(shared.values())
-    print(f"\n{shape}: {seconds / steps:.3f} s a step under the profiler, {steps} steps")
+    shared[_NOTHING_RUNS] = total - sum(shared.values())
+    print(f"\n{shape}: {total / steps:.3f} s a step under the profiler, {steps} steps")
     print(f"{'kind':<22} {'of the step':>11} {'ms':>8} {'ops add up to':>14}   most of it")
     for kind, share in shared.most_common():
         largest = [f"{name} {1e3 * t / steps:.0f}" for name, t in by_type[kind].most_common(4)]
         print(
-            f"{kind:<22} {100 * share / seconds:10.1f}% {1e3 * share / steps:8.1f} "
+            f"{kind:<22} {100 * share / total:10.1f}% {1e3 * share / steps:8.1f} "
             f"{1e3 * own[kind] / steps:11.1f} ms   {', '.join(largest)}"
         )
 

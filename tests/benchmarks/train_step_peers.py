@@ -8,15 +8,38 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
-from types import SimpleNamespace
 
 import numpy as np
+
+from tests.benchmarks.measuring import torch_product
 
 _LAYER_NORM_EPSILON = 1e-12
 
 
-def plain_keras(config):
-    """Returns (model, forward) of an AlbertConfig's ALBERT as one writes it of Keras' own layers.
+class Peer:
+    """A model of others, called as RunSettings.train_step calls ours.
+
+    Args:
+      forward: batch -> logits.
+      variables: returns those that are trained.
+    """
+
+    def __init__(self, forward: Callable[[dict], dict], variables: Callable[[], list]):
+        self._forward = forward
+        self._variables = variables
+
+    @property
+    def trainable_variables(self) -> list:
+        """As a Keras model has them."""
+        return self._variables()
+
+    def __call__(self, batch, dropout_seed=None, num_hidden_layers=None):
+        """Computes a batch; dropout is 0 here and the depth the model's."""
+        return self._forward(batch)
+
+
+def plain_keras(config) -> Peer:
+    """Returns an AlbertConfig's ALBERT as one writes it of Keras' own layers.
 
     Tokens stay in [b, L, H]; MultiHeadAttention, LayerNormalization and the activation are stock.
     The predicted positions are gathered before the product with the vocabulary, as ours are.
@@ -82,11 +105,11 @@ def plain_keras(config):
             }
 
     model = PlainAlbert()
-    return model, lambda batch, dropout_seed: model(batch)
+    return Peer(model, lambda: model.trainable_variables)
 
 
-def huggingface_tf():
-    """Returns (its variables, forward) of TFAlbertForPreTraining, predicted positions gathered.
+def huggingface_tf() -> Peer:
+    """Returns TFAlbertForPreTraining, predicted positions gathered.
 
     Raises:
       ImportError: if transformers is not there or has no TensorFlow models (from release 5 on).
@@ -98,7 +121,7 @@ def huggingface_tf():
     model = TFAlbertForPreTraining(huggingface_config())
     model.build()  # its parts are called one by one, which would leave it without weights
 
-    def forward(batch, dropout_seed):
+    def forward(batch):
         encoded = model.albert(
             input_ids=batch["input_word_ids"],
             attention_mask=batch["input_mask"],
@@ -114,13 +137,13 @@ def huggingface_tf():
 
     # Nothing reads one of its two output biases: no gradient would come to it.
     trained = [v for v in model.trainable_variables if v is not model.predictions.bias]
-    return SimpleNamespace(trainable_variables=trained), forward
+    return Peer(forward, lambda: trained)
 
 
 def huggingface_torch(
     batch: dict[str, np.ndarray], gathered_compiled: bool
 ) -> tuple[Callable[[], float], Callable[[], None]]:
-    """Returns (step, product) of AlbertForPreTraining: one training step, and one sgemm of 2048.
+    """Returns (step, product): a training step of AlbertForPreTraining, the ceiling's product.
 
     The optimizer is torch's fused AdamW after clip_grad_norm_: less work than LAMB.
 
@@ -173,15 +196,15 @@ def huggingface_torch(
         optimizer.step()
         return loss.item()
 
-    a, b = torch.randn(2048, 2048), torch.randn(2048, 2048)
-    return step, lambda: torch.mm(a, b)
+    return step, torch_product()
 
 
-def huggingface_config():
+def huggingface_config(vocab_size: int = 30_000):
     """Returns the config that Hugging Face publishes for albert-base-v2; the rest is default."""
     import transformers
 
     return transformers.AlbertConfig(
+        vocab_size=vocab_size,
         hidden_size=768,
         num_attention_heads=12,
         intermediate_size=3072,

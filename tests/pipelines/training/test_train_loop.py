@@ -218,50 +218,6 @@ def test_compiled_by_xla_gives_the_same_run(tmp_path):
     assert_equal_weights(plain, compiled, atol=2e-5)
 
 
-def with_bad_batches(*bad_steps):
-    """Batches of which some have a loss that is not a number."""
-
-    def dataset_fn(first_step, replica_batch_size):
-        def spoil(step, batch):
-            is_bad = tf.reduce_any(step == tf.constant(bad_steps, tf.int64))
-            weights = batch["masked_lm_weights"]
-            batch["masked_lm_weights"] = tf.where(is_bad, float("nan") * weights, weights)
-            return batch
-
-        steps = tf.data.Dataset.counter(first_step)
-        return tf.data.Dataset.zip((steps, batches(first_step, replica_batch_size))).map(spoil)
-
-    return dataset_fn
-
-
-class TestNotFinite:
-    def test_stops_and_keeps_the_last_checkpoint(self, tmp_path):
-        with pytest.raises(
-            ValueError, match=r"batch of step 6 \(examples 36 to 41 of the run; lear"
-        ):
-            run(tmp_path, 12, dataset_fn=with_bad_batches(6))
-        assert tf.train.latest_checkpoint(str(tmp_path / "checkpoints")).endswith("ckpt-4")
-        assert [entry["step"] for entry in logged(tmp_path)] == [4]
-
-    def test_a_few_are_passed_over(self, tmp_path):
-        model = run(
-            tmp_path, 12, dataset_fn=with_bad_batches(2, 9), schedule={"max_bad_batches": 2}
-        )
-        entries = logged(tmp_path)
-        assert [entry["step"] for entry in entries] == [4, 8, 12]
-        assert all(np.isfinite(list(entry.values())).all() for entry in entries)
-        assert all(np.isfinite(variable.numpy()).all() for variable in model.variables)
-
-    def test_but_not_more(self, tmp_path):
-        with pytest.raises(ValueError, match="batch of step 9"):
-            run(tmp_path, 12, dataset_fn=with_bad_batches(2, 9), schedule={"max_bad_batches": 1})
-
-    def test_learning_rate_beyond_all_bounds(self, tmp_path):
-        with pytest.raises(ValueError, match=r"learning rate inf.*last checkpoint is kept"):
-            run(tmp_path, 12, learning_rate=float("inf"))
-        assert tf.train.latest_checkpoint(str(tmp_path / "checkpoints")) is None
-
-
 class TestSignal:
     @pytest.mark.parametrize(
         "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]

@@ -1,0 +1,93 @@
+"""What the benchmarks share: the ceiling, processes of their own, the table.
+
+Imports nothing that would count in the memory of the process that measures.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+
+CEILING_SIZE = 2048
+_CEILING_SECONDS = 3.0
+
+
+def ceiling(product: Callable[[], object]) -> float:
+    """Returns the best rate of a product of two matrices of CEILING_SIZE, in GFLOP/s."""
+    product()
+    until = time.perf_counter() + _CEILING_SECONDS
+    shortest = seconds(product)
+    while time.perf_counter() < until:
+        shortest = min(shortest, seconds(product))
+    return 2e-9 * CEILING_SIZE**3 / shortest
+
+
+def tensorflow_product() -> Callable[[], object]:
+    """Returns TensorFlow's product for `ceiling`, in float32."""
+    import tensorflow as tf
+
+    product = tf.function(tf.matmul)
+    a, b = tf.random.normal([2, CEILING_SIZE, CEILING_SIZE])
+    return lambda: product(a, b)
+
+
+def torch_product() -> Callable[[], object]:
+    """Returns torch's product for `ceiling`, in float32."""
+    import torch
+
+    a, b = torch.randn(2, CEILING_SIZE, CEILING_SIZE)
+    return lambda: torch.mm(a, b)
+
+
+def seconds(function: Callable[[], object]) -> float:
+    """Returns how long a call takes."""
+    began = time.perf_counter()
+    function()
+    return time.perf_counter() - began
+
+
+def in_fresh_process(module: str, side: str, *arguments: str) -> dict:
+    """Returns what a benchmark prints of one side, alone in a process, or why it prints nothing.
+
+    Args:
+      module: the benchmark; it gets the flags of this process too.
+      side: its --sides.
+      arguments: flags that this process was not given, or other values of them.
+    """
+    command = [sys.executable, "-m", module, *sys.argv[1:], f"--sides={side}", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        return {"side": side, "skipped": f"exit code {done.returncode}: {reason}"}
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def median(lines: Iterable[dict], name: str) -> float:
+    """Returns the median of one figure over the lines of several processes."""
+    return statistics.median(line[name] for line in lines)
+
+
+def print_table(columns: dict[str, str], rows: Iterable[Iterable]) -> None:
+    """Prints a table.
+
+    Args:
+      columns: title -> format of its values, such as ".2f"; "" for words.
+      rows: values; None where there is none.
+    """
+    formats = columns.values()
+    cells = [
+        ["-" if value is None else format(value, form) for value, form in zip(row, formats)]
+        for row in rows
+    ]
+    widths = [max(map(len, column)) for column in zip(columns, *cells)]
+    print()
+    for line in [list(columns), *cells]:
+        aligned = [
+            cell.rjust(width) if form else cell.ljust(width)
+            for cell, width, form in zip(line, widths, formats)
+        ]
+        print("  ".join(aligned).rstrip())

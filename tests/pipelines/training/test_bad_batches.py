@@ -1,0 +1,84 @@
+"""Batches without a finite loss: they end a run, or are passed over and leave no figures."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from pipelines.tasks import seed_run
+from pipelines.training.train_loop import Schedule
+from tests.pipelines.test_finetune import finetune, pretrained, table  # noqa: F401
+from tests.pipelines.training.test_train_loop import batches, logged, run
+
+
+def with_bad_batches(*bad_steps):
+    """Batches of which some have a loss that is not a number."""
+
+    def dataset_fn(first_step, replica_batch_size):
+        def spoil(step, batch):
+            is_bad = tf.reduce_any(step == tf.constant(bad_steps, tf.int64))
+            weights = batch["masked_lm_weights"]
+            batch["masked_lm_weights"] = tf.where(is_bad, float("nan") * weights, weights)
+            return batch
+
+        steps = tf.data.Dataset.counter(first_step)
+        return tf.data.Dataset.zip((steps, batches(first_step, replica_batch_size))).map(spoil)
+
+    return dataset_fn
+
+
+class TestNotFinite:
+    def test_stops_and_keeps_the_last_checkpoint(self, tmp_path):
+        with pytest.raises(
+            ValueError, match=r"batch of step 6 \(examples 36 to 41 of the run; lear"
+        ):
+            run(tmp_path, 12, dataset_fn=with_bad_batches(6))
+        assert tf.train.latest_checkpoint(str(tmp_path / "checkpoints")).endswith("ckpt-4")
+        assert [entry["step"] for entry in logged(tmp_path)] == [4]
+
+    def test_a_few_are_passed_over(self, tmp_path):
+        model = run(
+            tmp_path, 12, dataset_fn=with_bad_batches(2, 9), schedule={"max_bad_batches": 2}
+        )
+        entries = logged(tmp_path)
+        assert [entry["step"] for entry in entries] == [4, 8, 12]
+        assert all(np.isfinite(list(entry.values())).all() for entry in entries)
+        assert all(np.isfinite(variable.numpy()).all() for variable in model.variables)
+
+    def test_but_not_more(self, tmp_path):
+        with pytest.raises(ValueError, match="batch of step 9"):
+            run(tmp_path, 12, dataset_fn=with_bad_batches(2, 9), schedule={"max_bad_batches": 1})
+
+    def test_learning_rate_beyond_all_bounds(self, tmp_path):
+        with pytest.raises(ValueError, match=r"learning rate inf.*last checkpoint is kept"):
+            run(tmp_path, 12, learning_rate=float("inf"))
+        assert tf.train.latest_checkpoint(str(tmp_path / "checkpoints")) is None
+
+    def test_a_loop_of_nothing_else_has_no_figures(self, tmp_path, capfd):
+        bad = with_bad_batches(4, 5, 6, 7, 9)
+        run(tmp_path, 12, dataset_fn=bad, schedule={"max_bad_batches": 5})
+        first, empty, last = logged(tmp_path)
+        figures = {"loss", "masked_lm_loss", "masked_lm_accuracy", "gradient_norm"}
+        assert figures <= first.keys() and figures <= last.keys()
+        assert empty.keys() == {"step", "learning_rate"}
+        assert "loss 0.000" not in "".join(capfd.readouterr())
+
+    def test_nor_has_one_of_fine_tuning(self, table, pretrained, tmp_path, monkeypatch):  # noqa: F811
+        training_dataset = seed_run.training_dataset
+
+        def spoiled_dataset(*arguments):
+            def spoil(step, batch):
+                return {**batch, "weight": tf.where(step == 1, np.nan, batch["weight"])}
+
+            return training_dataset(*arguments).enumerate().map(spoil)
+
+        monkeypatch.setattr(seed_run, "training_dataset", spoiled_dataset)
+        schedule = Schedule(steps_per_loop=1, save_checkpoint_steps=3, max_bad_batches=1)
+        changes = {"schedule": schedule, "num_train_steps": 3, "num_warmup_steps": 0}
+        finetune(table, pretrained, tmp_path, splits=("train", "test"), **changes)
+        lines = (tmp_path / "seed_1/metrics.jsonl").read_text().splitlines()
+        has_loss = {entry["step"]: "loss" in entry for entry in map(json.loads, lines)}
+        assert has_loss == {1: True, 2: False, 3: True}
