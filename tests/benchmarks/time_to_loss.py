@@ -4,21 +4,20 @@
 without padding, masked by its own DataCollatorForLanguageModeling; fused AdamW, linear warm-up and
 decay. Each evaluation prints a JSON line. --side=ours prints one for a checkpoint of
 pipelines.pretrain, at the depth that it was trained at; its time is that of metrics.jsonl up to
-there, and of the runs that it began with (--init_checkpoint). Both are asked the same held-out
-blocks with the same masks, drawn by Hugging Face's collator. Evaluations are not counted in the
-time.
+there. Both are asked the same held-out blocks with the same masks, drawn by Hugging Face's
+collator. Evaluations are not counted in the time.
 
 Examples:
   python -m tests.benchmarks.time_to_loss --side=huggingface --input_file='corpus/train-*.txt' \\
       --heldout_file=corpus/heldout.txt --spm_model_file=30k-clean.model \\
       --albert_config=mini.json --batch_size=32 --num_train_steps=1000 --learning_rate=0.001
-  python -m tests.benchmarks.time_to_loss --side=ours --checkpoint=runs/mini \\
+  python -m tests.benchmarks.time_to_loss --side=ours \\
+      --checkpoint=runs/hour_32,runs/hour_64,runs/hour_128/checkpoints/ckpt-400 \\
       --heldout_file=corpus/heldout.txt --spm_model_file=30k-clean.model
 """
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import time
@@ -32,7 +31,6 @@ from albert_tf.checkpoints import huggingface, model_directory
 from albert_tf.config import AlbertConfig
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines.data.vocabulary_settings import letter_case
-from pipelines.training.run_settings import RunSettings
 
 FLAGS = flags.FLAGS
 
@@ -46,7 +44,9 @@ def define_flags() -> None:
     flags.DEFINE_enum("side", None, ["huggingface", "ours"], "Whose run.", required=True)
     flags.DEFINE_string("spm_model_file", None, "SentencePiece model of both.", required=True)
     flags.DEFINE_string("heldout_file", None, "Text to evaluate on.", required=True)
-    flags.DEFINE_string("checkpoint", None, "--side=ours: the run, or one of its checkpoints.")
+    flags.DEFINE_list(
+        "checkpoint", None, "--side=ours: the run or its checkpoint, after those it began with."
+    )
     flags.DEFINE_string("input_file", None, "--side=huggingface: text to train on.")
     flags.DEFINE_string("albert_config", None, "--side=huggingface: our albert_config.json.")
     flags.DEFINE_integer("batch_size", 32, "--side=huggingface: blocks in a step.", 1)
@@ -73,7 +73,7 @@ def main(_) -> None:
         config = read_huggingface_config(FLAGS.albert_config)
         do_lower_case = letter_case(FLAGS.spm_model_file, None)
     else:
-        model_dir, _ = model_directory.find_checkpoint(FLAGS.checkpoint)
+        model_dir, _ = model_directory.find_checkpoint(FLAGS.checkpoint[-1])
         do_lower_case = AlbertTokenizer.load(model_dir).do_lower_case
     tokenizer = huggingface_tokenizer(FLAGS.spm_model_file, do_lower_case)
     inputs, labels = masked_heldout(tokenizer, FLAGS.heldout_file)
@@ -192,16 +192,9 @@ def train_huggingface(
                 print(json.dumps({**line, **evaluate()}), flush=True)
 
 
-def evaluate_ours(checkpoint: str, inputs: np.ndarray, labels: np.ndarray) -> None:
-    """Prints the line of a checkpoint."""
-    model, _ = model_directory.load_for_pretraining(checkpoint)
-    model_dir, prefix = model_directory.find_checkpoint(checkpoint)
-    step = int(prefix.rpartition("-")[2])
-    num_hidden_layers = [
-        layers
-        for first_step, layers in _settings(_run(model_dir)).depths(model.config)
-        if first_step < step
-    ][-1]
+def evaluate_ours(parts: list[str], inputs: np.ndarray, labels: np.ndarray) -> None:
+    """Prints the line of the last of `parts`: a run's checkpoint after those it began with."""
+    model, _ = model_directory.load_for_pretraining(parts[-1])
     most = int((labels >= 0).sum(axis=1).max())
     sums = np.zeros(3)
     for begin in range(0, len(inputs), _EVALUATION_BATCH):
@@ -215,32 +208,23 @@ def evaluate_ours(checkpoint: str, inputs: np.ndarray, labels: np.ndarray) -> No
                 "input_mask": tf.ones(inputs[rows].shape, tf.int32),
                 "input_type_ids": tf.zeros(inputs[rows].shape, tf.int32),
                 "masked_lm_positions": tf.constant(positions, tf.int32),
-            },
-            num_hidden_layers=num_hidden_layers,
+            }
         )["masked_lm_logits"].numpy()
         sums += _sums(logits[np.take_along_axis(asked, positions, axis=1)], labels[rows])
-    line = {"step": step, "num_hidden_layers": num_hidden_layers}
-    print(json.dumps({**line, "seconds": round(_seconds(checkpoint), 1), **_means(sums)}))
-
-
-def _run(model_dir: str) -> dict:
-    return files.read_json(os.path.join(model_dir, "run.json"))
-
-
-def _settings(run: dict) -> RunSettings:
-    return RunSettings(**{field.name: run[field.name] for field in dataclasses.fields(RunSettings)})
+    line = {"checkpoint": parts[-1], "num_hidden_layers": model.config.num_hidden_layers}
+    seconds = sum(map(_seconds, parts))
+    print(json.dumps({**line, "seconds": round(seconds, 1), **_means(sums)}))
 
 
 def _seconds(checkpoint: str) -> float:
-    """Returns how long training to a checkpoint took, with the runs that it began with."""
+    """Returns how long a run took to a checkpoint."""
     model_dir, prefix = model_directory.find_checkpoint(checkpoint)
-    run = _run(model_dir)
-    begun_with, batch_size = run["init_checkpoint"], _settings(run).global_batch_size
-    seconds, last_step = _seconds(begun_with) if begun_with else 0.0, 0
+    run = files.read_json(os.path.join(model_dir, model_directory.RUN_FILE))
+    seconds, last_step = 0.0, 0
     with tf.io.gfile.GFile(os.path.join(model_dir, "metrics.jsonl")) as entries:
         for entry in map(json.loads, entries):
             if "examples_per_second" in entry and entry["step"] <= int(prefix.rpartition("-")[2]):
-                examples = (entry["step"] - last_step) * batch_size
+                examples = (entry["step"] - last_step) * run["global_batch_size"]
                 seconds += examples / entry["examples_per_second"]
                 last_step = entry["step"]
     return seconds
