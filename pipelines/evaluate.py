@@ -22,10 +22,9 @@ from absl import flags
 from albert_tf import files, losses, metrics, program
 from albert_tf.checkpoints import model_directory
 from albert_tf.tokenization import AlbertTokenizer
-from pipelines.data.pretraining_dataset import evaluation_dataset
+from pipelines.data.pretraining_dataset import evaluation_dataset, evaluation_options
 from pipelines.data.records import Manifest
 from pipelines.data.sentence_pairs import SENTENCE_OBJECTIVES
-from pipelines.training.heldout import evaluation_options
 from pipelines.training.progress import Progress
 
 FLAGS = flags.FLAGS

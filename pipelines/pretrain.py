@@ -44,12 +44,13 @@ from pipelines.data.examples import ExampleOptions, define_example_flags, option
 from pipelines.data.pretraining_dataset import (
     Source,
     evaluation_dataset,
+    evaluation_options,
     pretraining_dataset,
     read_sources,
 )
 from pipelines.data.training_order import BLOCK_ROWS
 from pipelines.training import checkpointing, metrics_log, train_loop
-from pipelines.training.heldout import evaluation_options, make_evaluation
+from pipelines.training.heldout import make_evaluation
 from pipelines.training.run_settings import RunSettings, define_run_flags, precision
 from pipelines.training.strategy import STRATEGIES, create_strategy, is_chief
 from pipelines.training.train_loop import Schedule

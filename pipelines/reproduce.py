@@ -37,9 +37,8 @@ from albert_tf.config import AlbertConfig
 from albert_tf.flops import training_flops_per_example
 from albert_tf.models import AlbertForPreTraining
 from albert_tf.tokenization import AlbertTokenizer
-from pipelines.data.pretraining_dataset import evaluation_dataset
+from pipelines.data.pretraining_dataset import evaluation_dataset, evaluation_options
 from pipelines.data.records import Manifest
-from pipelines.training.heldout import evaluation_options
 
 FLAGS = flags.FLAGS
 

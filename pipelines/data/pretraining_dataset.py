@@ -27,6 +27,8 @@ from pipelines.data.training_order import (
 
 # Evaluation draws its masks for so many rows at a time, whatever the batch.
 _EVALUATION_ROWS = 64
+# The same masks at every evaluation, and other ones than those of training.
+_MASK_SEED = 20200426
 
 
 @dataclass(frozen=True)
@@ -138,6 +140,23 @@ def pretraining_dataset(
         dataset = dataset.rebatch(replica_batch_size, drop_remainder=True)
     rows = replica_batch_size or host_rows
     return dataset.map(lambda batch: _with_static_rows(batch, rows)).prefetch(tf.data.AUTOTUNE)
+
+
+def evaluation_options(
+    manifests: Sequence[Manifest], max_seq_length: int, sentence_objective: str
+) -> ExampleOptions:
+    """Returns how records are masked in every evaluation: as published, the same each time.
+
+    What a run trains on (--ngram, --masked_lm_prob) changes nothing, so that figures can be
+    compared among runs, and with those of pipelines.evaluate. Static examples bring their masks.
+    """
+    static = {manifest.max_predictions_per_seq for manifest in manifests} - {None}
+    return ExampleOptions(
+        max_seq_length=max_seq_length,
+        max_predictions_per_seq=max(static, default=None),
+        sentence_objective=sentence_objective,
+        seed=_MASK_SEED,
+    )
 
 
 def evaluation_dataset(

@@ -2,32 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import tensorflow as tf
 
 from albert_tf import losses, metrics
-from pipelines.data.examples import ExampleOptions
-from pipelines.data.records import Manifest
-
-_MASK_SEED = 20200426
-
-
-def evaluation_options(
-    manifests: Sequence[Manifest], max_seq_length: int, sentence_objective: str
-) -> ExampleOptions:
-    """Returns how records are masked in every evaluation: as published, the same each time.
-
-    What a run trains on (--ngram, --masked_lm_prob) changes nothing, so that figures can be
-    compared among runs, and with those of pipelines.evaluate. Static examples bring their masks.
-    """
-    static = {manifest.max_predictions_per_seq for manifest in manifests} - {None}
-    return ExampleOptions(
-        max_seq_length=max_seq_length,
-        max_predictions_per_seq=max(static, default=None),
-        sentence_objective=sentence_objective,
-        seed=_MASK_SEED,
-    )
 
 
 def make_evaluation(

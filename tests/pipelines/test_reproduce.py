@@ -20,10 +20,9 @@ from albert_tf.config import SHARING_MODES, AlbertConfig
 from albert_tf.models import AlbertForPreTraining
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines import create_pretraining_data, reproduce
-from pipelines.data.pretraining_dataset import evaluation_dataset
+from pipelines.data.pretraining_dataset import evaluation_dataset, evaluation_options
 from pipelines.data.records import Manifest
 from pipelines.data.shard_writer import Settings
-from pipelines.training.heldout import evaluation_options
 
 PROJECT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": str(PROJECT)}
