@@ -24,7 +24,9 @@ def remove_partial_files(directory: str) -> None:
     """Removes the files of a directory that were never finished."""
     for name in tf.io.gfile.listdir(directory):
         if ".partial-" in name:
-            tf.io.gfile.remove(os.path.join(directory, name))
+            # A worker that outlives its job for an instant may finish it meanwhile.
+            with contextlib.suppress(tf.errors.NotFoundError):
+                tf.io.gfile.remove(os.path.join(directory, name))
 
 
 def remove_leftovers(output_dir: str) -> None:
@@ -81,7 +83,7 @@ def run_units(
     num_workers: int,
     beam_options: Sequence[str],
 ) -> None:
-    """Does `work` with each unit, on any Beam runner (see beam_job.run).
+    """Does `work` with each unit, on any Beam runner (see beam_job.run), and tidies up after it.
 
     Raises:
       ValueError: of the user's, that a unit ended with.
@@ -89,3 +91,4 @@ def run_units(
     work = functools.partial(work_or_error, work, output_dir)
     beam_job.run(work, units, runner, num_workers, beam_options)
     raise_noted_error(output_dir)
+    remove_leftovers(output_dir)  # of workers that outlived a killed job and died only now

@@ -20,6 +20,7 @@ import pytest
 
 from albert_tf import files, program
 from pipelines import create_pretraining_data as job
+from pipelines.data import unit_job
 from pipelines.data.shard_writer import Settings
 from tests.conftest import make_text
 
@@ -202,6 +203,21 @@ def test_a_directory_is_one_jobs(tmp_path):
             pass
     with files.hold_directory(directory):
         assert os.listdir(directory) == []
+
+
+def test_what_dying_workers_begin_is_tidied_up(tmp_path):
+    """A killed job's workers live on for an instant, beside the job that goes on."""
+    late = [tmp_path / ".train.partial-1", tmp_path / "units" / ".unit.json.partial-1"]
+    unit_job.remove_leftovers(str(tmp_path))
+    unit_job.run_units(
+        lambda index: late[index].touch(),
+        range(2),
+        str(tmp_path),
+        runner="DirectRunner",
+        num_workers=1,
+        beam_options=(),
+    )
+    assert contents(tmp_path) == {}
 
 
 @pytest.mark.slow
