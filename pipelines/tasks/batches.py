@@ -11,7 +11,7 @@ from pipelines.tasks.task import Outputs, Sequences
 from pipelines.training.strategy import has_several_hosts
 
 # Lengths are multiples of it: few shapes, little padding.
-_LENGTH_STEP = 32
+_LENGTH_STEP = 8
 # Batches of neighbouring lengths are made of so many batches' examples.
 _BATCHES_SORTED_TOGETHER = 16
 
