@@ -7,6 +7,8 @@ import time
 
 import tqdm
 
+_SECONDS_BETWEEN_LINES = 10.0  # at least, in a log
+
 
 class Progress:
     """Reports the progress of `total` units of work.
@@ -16,21 +18,12 @@ class Progress:
       total: units in all.
       done: units that an earlier run did.
       unit: name of one unit.
-      seconds_between_lines: least time between two lines in a log.
     """
 
-    def __init__(
-        self,
-        label: str,
-        total: int,
-        done: int = 0,
-        unit: str = "step",
-        seconds_between_lines: float = 10.0,
-    ):
+    def __init__(self, label: str, total: int, done: int = 0, unit: str = "step"):
         self._label, self._total, self._unit = label, total, unit
         self._first, self._done = done, done
         self._started = self._last_line = time.monotonic()
-        self._seconds_between_lines = seconds_between_lines
         self._bar = None
         if sys.stderr.isatty():
             self._bar = tqdm.tqdm(
@@ -45,7 +38,7 @@ class Progress:
             self._bar.update(done - self._bar.n)
             return
         now = time.monotonic()
-        if done < self._total and now - self._last_line < self._seconds_between_lines:
+        if done < self._total and now - self._last_line < _SECONDS_BETWEEN_LINES:
             return
         self._last_line = now
         rate = (done - self._first) / max(now - self._started, 1e-9)

@@ -8,6 +8,8 @@ import tensorflow as tf
 
 from albert_tf import optimization
 
+_MAX_GRADIENT_NORM = 1.0  # the reference's, over all variables
+
 
 def make_train_step(
     *,
@@ -18,7 +20,6 @@ def make_train_step(
     sums_fn: Callable[[dict, dict], dict],
     loss_fn: Callable[[dict, dict], tf.Tensor],
     seed: int,
-    max_grad_norm: float = 1.0,
     gradient_accumulation_steps: int = 1,
     jit_compile: bool = False,
 ) -> Callable:
@@ -35,7 +36,6 @@ def make_train_step(
       sums_fn: (model outputs, batch) -> sums of each objective: losses.weighted_cross_entropy.
       loss_fn: (sums, denominators of the global batch) -> this part's share of the loss.
       seed: of dropout.
-      max_grad_norm: global norm to which the summed gradient is clipped.
       gradient_accumulation_steps: micro-batches into which a replica's rows are cut: memory is
         that of one, the result that of all.
       jit_compile: whether XLA compiles the step.
@@ -93,7 +93,7 @@ def make_train_step(
         compute = gradients_of if micro_batches == 1 else accumulate
         sums, gradients = compute(batch, dropout_seed, denominators)
         sums, gradients = replica.all_reduce(tf.distribute.ReduceOp.SUM, (sums, gradients))
-        gradients, norm = optimization.clip_by_global_norm(gradients, max_grad_norm)
+        gradients, norm = optimization.clip_by_global_norm(gradients, _MAX_GRADIENT_NORM)
         finite = tf.math.is_finite(norm) & tf.math.is_finite(loss_fn(sums, denominators))
         keep = tf.cast(finite, tf.float32)
         optimizer.apply_gradients(
