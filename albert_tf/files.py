@@ -101,7 +101,7 @@ def read_json(path: str) -> dict:
         data = file.read()
     try:
         values = json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: damaged or not JSON ({error})") from error
     if not isinstance(values, dict):
         raise ValueError(f"{path}: expected a JSON object")

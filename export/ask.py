@@ -112,6 +112,8 @@ def ask(
         if "fill_mask" not in model.signatures:
             raise ValueError(f"{path!r} fills no [MASK]: that is what pre-trained models do")
         lines += _fill_masks(model.signatures["fill_mask"], masked_texts)
+    if "serving_default" not in model.signatures:
+        raise ValueError(f"{path!r} has no serving_default: it is not of export_saved_model")
     serving_default = model.signatures["serving_default"]
     for inputs in questions:
         wanted = set(serving_default.structured_input_signature[1])

@@ -32,7 +32,6 @@ from absl import flags, logging
 import albert_tf
 from albert_tf import files, program
 from albert_tf.checkpoints import model_directory
-from albert_tf.config import AlbertConfig
 from albert_tf.tokenization import AlbertTokenizer
 from export import kinds, signatures, versions
 from export.serving_module import ServingModule
@@ -97,7 +96,7 @@ def export(
     """Exports a checkpoint, unless it was before; returns the directory of the version."""
     model_dir, prefix = kinds.find_checkpoint(checkpoint)
     kind, task = kinds.read_task(model_dir, kind)
-    config = AlbertConfig.read(os.path.join(model_dir, model_directory.CONFIG_FILE))
+    config = model_directory.read_config(model_dir, prefix)
     tokenizer = AlbertTokenizer.load(model_dir)
     if task and not max_seq_length:
         max_seq_length = task["max_seq_length"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 
 import tensorflow as tf
 
@@ -26,7 +27,7 @@ class ServingModule(tf.train.Checkpoint):
     Args:
       model: a model with an `encoder`, its variables created.
       tokenizer: its tokenizer.
-      model_dir: where the vocabulary and the config lie; both become assets.
+      model_dir: where the vocabulary lies, which becomes an asset, and a task.
       max_seq_length: longest sequence made from text, special pieces included.
       task: what task.json says of the model's task; None: it has none.
     """
@@ -43,7 +44,11 @@ class ServingModule(tf.train.Checkpoint):
     ):
         super().__init__()
         # Of the model only the variables are tracked: else Keras saves a trace of every layer.
-        self._untracked = lambda: (model, task)
+        # A run that grows has fewer layers so far than its directory's config says in the end.
+        directory = tempfile.TemporaryDirectory()
+        config_file = os.path.join(directory.name, CONFIG_FILE)
+        self._untracked = lambda: (model, task, directory)
+        self.encoder.config.write(config_file)
         self.variables = list(self.encoder.variables)
         self.trainable_variables = list(self.encoder.trainable_variables)
         self.regularization_losses = []
@@ -51,7 +56,7 @@ class ServingModule(tf.train.Checkpoint):
             v for v in model.variables if not any(v is known for known in self.variables)
         ]
         self.vocab_file = tf.saved_model.Asset(os.path.join(model_dir, VOCABULARY_FILE))
-        self.config_file = tf.saved_model.Asset(os.path.join(model_dir, CONFIG_FILE))
+        self.config_file = tf.saved_model.Asset(config_file)
         if task is not None:
             self.task_file = tf.saved_model.Asset(os.path.join(model_dir, TASK_FILE))
         self.do_lower_case = tokenizer.do_lower_case

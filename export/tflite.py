@@ -27,7 +27,6 @@ from absl import flags, logging
 
 from albert_tf import files, program
 from albert_tf.checkpoints import model_directory
-from albert_tf.config import AlbertConfig
 from albert_tf.tokenization import AlbertTokenizer
 from export import kinds
 from export.serving_module import ServingModule
@@ -86,7 +85,7 @@ def convert(
     model_dir, prefix = kinds.find_checkpoint(checkpoint)
     found, task = kinds.read_task(model_dir, kind)
     kind = kind or (found if found in _KINDS else "encoder")
-    config = AlbertConfig.read(os.path.join(model_dir, model_directory.CONFIG_FILE))
+    config = model_directory.read_config(model_dir, prefix)
     max_seq_length = max_seq_length or (task["max_seq_length"] if task else 128)
     if max_seq_length > config.max_position_embeddings:
         raise ValueError(
@@ -98,8 +97,8 @@ def convert(
     )
     function = _function(module, max_seq_length)
     model = _convert(function, quantize)
-    files.write_atomically(output, model)
     differences = _differences(model, function, config.vocab_size, max_seq_length)
+    files.write_atomically(output, model)
     parameters = sum(v.shape.num_elements() for v in module.model.variables)
     print(
         f"{output}: {kind}, length {max_seq_length}, {parameters / 1e6:.1f}M parameters, "

@@ -31,7 +31,7 @@ def write_warmup_requests(
     signatures: dict[str, Signature],
     sizes: dict[str, int],
     max_seq_length: int,
-) -> int:
+) -> None:
     """Writes the warm-up requests of a SavedModel into it.
 
     Args:
@@ -39,18 +39,13 @@ def write_warmup_requests(
       signatures: its signatures; those without inputs compute nothing and are left out.
       sizes: of the dimensions that the model fixes, such as "choices".
       max_seq_length: the longest sequence it takes.
-
-    Returns:
-      How many requests.
     """
     path = os.path.join(saved_model, WARMUP_FILE)
     tf.io.gfile.makedirs(os.path.dirname(path))
-    requests = list(_requests(signatures, sizes, max_seq_length))
     with tf.io.TFRecordWriter(path) as writer:
-        for request in requests:
+        for request in _requests(signatures, sizes, max_seq_length):
             log = prediction_log_pb2.PredictLog(request=request)
             writer.write(prediction_log_pb2.PredictionLog(predict_log=log).SerializeToString())
-    return len(requests)
 
 
 def _requests(

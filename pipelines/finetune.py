@@ -195,11 +195,11 @@ def finetune(
     # They change nothing but how much is lost by a kill.
     del identity["save_checkpoint_steps"]
 
-    if is_chief(strategy):
-        checkpointing.claim(output_dir, identity)
-        _print_plan(task, splits, config, settings, random_seeds, strategy)
     hold = files.hold_directory(output_dir) if is_chief(strategy) else contextlib.nullcontext()
     with hold:
+        if is_chief(strategy):
+            checkpointing.claim(output_dir, identity)
+            _print_plan(task, splits, config, settings, random_seeds, strategy)
         results = {}
         for seed in random_seeds:
             model_dir = os.path.join(output_dir, f"seed_{seed}")
@@ -248,16 +248,13 @@ def _beginning(init_checkpoint, albert_config, spm_model_file):
 
 
 def _seeds(texts: Sequence[str]) -> list[int]:
-    if (
-        not texts
-        or len(set(texts)) < len(texts)
-        or not all(text.isdecimal() and int(text) < 2**31 for text in texts)
-    ):
+    numbers = [int(text) for text in texts if text.isdecimal() and int(text) < 2**31]
+    if not texts or len(set(numbers)) < len(texts):
         raise ValueError(
             f"--random_seeds={','.join(texts)}: expected different whole numbers from 0 to "
             "2147483647, such as 1,2,3"
         )
-    return [int(text) for text in texts]
+    return numbers
 
 
 def _hash_of_weights(checkpoint: str) -> str:

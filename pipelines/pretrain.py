@@ -208,11 +208,6 @@ def pretrain(
         "steps_per_loop": schedule.steps_per_loop,
         "max_bad_batches": schedule.max_bad_batches,
     }
-    if is_chief(strategy):
-        checkpointing.claim(model_dir, identity)
-        config.write(os.path.join(model_dir, model_directory.CONFIG_FILE))
-        tokenizer.save(model_dir)
-        _print_plan(model, sources, options, settings, strategy, model_dir)
 
     def dataset_fn(first_step, context):
         return pretraining_dataset(
@@ -250,6 +245,11 @@ def pretrain(
 
     hold = files.hold_directory(model_dir) if is_chief(strategy) else contextlib.nullcontext()
     with hold:
+        if is_chief(strategy):
+            checkpointing.claim(model_dir, identity)
+            config.write(os.path.join(model_dir, model_directory.CONFIG_FILE))
+            tokenizer.save(model_dir)
+            _print_plan(model, sources, options, settings, strategy, model_dir)
         train_loop.train(
             strategy=strategy,
             model=model,

@@ -57,7 +57,9 @@ def training_order(
       lengths: of the examples.
       by_length: batches are made of examples of about one length.
     """
-    window = batch_size * (_BATCHES_SORTED_TOGETHER if by_length else 1)
+    # No more than an epoch: sorted, the copies of an example would make up whole batches.
+    sorted_together = max(1, min(_BATCHES_SORTED_TOGETHER, len(lengths) // batch_size))
+    window = batch_size * (sorted_together if by_length else 1)
     first_window = start_step * batch_size // window
     skipped = (start_step * batch_size - first_window * window) // batch_size
     position = first_window * window

@@ -158,7 +158,9 @@ class ClassificationTask(Task):
                 for column in (names.text, names.text_pair)
             ]
             label = self._label(row[names.label], where) if has_labels else None
-            name = str(row[names.id]) if names.id else str(first + len(examples))
+            name = str(first + len(examples))
+            if names.id:
+                name = as_text(str(row[names.id]), names.id, where)
             examples.append(Example(f"{part}-{name}" if part else name, *texts, label, part))
         return examples
 

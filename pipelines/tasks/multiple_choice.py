@@ -218,8 +218,10 @@ class TableMultipleChoiceTask(MultipleChoiceTask):
             if split == "test" and not has_column(path, columns.label):
                 columns = dataclasses.replace(columns, label=None)
             for number, row in read_table(path, [c for c in dataclasses.astuple(columns) if c]):
-                name = str(row[columns.id]) if columns.id else str(len(examples))
-                examples.append(self._example(row, columns, name, f"{path}:{number}"))
+                where, name = f"{path}:{number}", str(len(examples))
+                if columns.id:
+                    name = as_text(str(row[columns.id]), columns.id, where)
+                examples.append(self._example(row, columns, name, where))
         return examples
 
     def _example(

@@ -96,6 +96,8 @@ def run_seed(
         results = files.read_json(path)
         if results["predicted"] == predicted:
             return results
+        if is_chief(strategy):  # killed amidst the files, it must not take the old ones for new
+            files.write_atomically(path, json.dumps({**results, "predicted": None}) + "\n")
 
     # The initializers draw from Keras' global seed, in the order in which variables are made.
     tf.keras.utils.set_random_seed(seed)

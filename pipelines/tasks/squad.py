@@ -167,7 +167,7 @@ class SquadTask(Task):
         self, examples: list[Question], units: list[Window], outputs: Outputs
     ) -> dict[str, float]:
         """Returns squad_metrics.score_v1, or score_v2 at null_threshold, in per cent."""
-        if not all(question.answers or question.is_impossible for question in examples):
+        if not all(q.answers or (q.is_impossible and self.may_be_impossible) for q in examples):
             return {}
         answers = dict(self._answers(examples, units, outputs))
         texts = {name: answer.text for name, answer in answers.items()}

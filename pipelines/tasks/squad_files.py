@@ -47,6 +47,8 @@ def read_questions(path: str) -> list[Question]:
         raise ValueError(
             f"{path}:{error.lineno}:{error.colno}: not JSON ({error.msg}); is the file whole?"
         ) from None
+    except (ValueError, RecursionError) as error:  # a number or a nesting beyond all measure
+        raise ValueError(f"{path}: not JSON of SQuAD's ({error})") from None
 
     questions: dict[str, Question] = {}
     for a, article in enumerate(_get(path, content, "data", list), start=1):

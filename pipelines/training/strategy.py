@@ -23,18 +23,17 @@ def create_strategy(name: str, tpu: str = "") -> tf.distribute.Strategy:
     """
     if name == "multi_worker":
         # First of all: later TensorFlow would refuse to connect the machines.
-        problem = "does not name the machines"
         try:
-            config = json.loads(os.environ.get("TF_CONFIG") or "{}")
-        except ValueError as error:
-            config, problem = {}, f"is not JSON ({error})"
-        if not isinstance(config, dict) or "cluster" not in config:
+            if "cluster" not in json.loads(os.environ.get("TF_CONFIG") or "{}"):
+                raise ValueError("it does not name the machines")
+            return tf.distribute.MultiWorkerMirroredStrategy()
+        except (TypeError, ValueError) as error:
             raise ValueError(
-                f"--strategy=multi_worker: the environment variable TF_CONFIG {problem}; expected "
+                "--strategy=multi_worker: the environment variable TF_CONFIG is wrong "
+                f"({str(error).strip()}); expected "
                 '{"cluster": {"worker": ["host:port", ...]}, "task": {"type": "worker", "index": '
                 "0}}, with an index of its own on each"
-            )
-        return tf.distribute.MultiWorkerMirroredStrategy()
+            ) from error
     gpus = tf.config.list_logical_devices("GPU")
     if name == "one_device":
         return tf.distribute.OneDeviceStrategy("/gpu:0" if gpus else "/cpu:0")

@@ -192,6 +192,8 @@ def train(
                 f"stopped early at step {step:,}: {schedule.early_stopping_evaluations} "
                 f"evaluations without a better {best_metric}"
             )
+        if stop.signal is not None:  # heard since the last step: what follows may take long
+            _leave(stop.signal, step)
 
 
 @contextlib.contextmanager

@@ -131,7 +131,9 @@ def make_step_loop(strategy: tf.distribute.Strategy, train_step: Callable, zero_
         local = strategy.experimental_local_results(batch)[0]
         with tf.control_dependencies(tf.nest.flatten(local)):
             seconds_waiting = tf.cast(tf.timestamp() - asked, tf.float32)
-        values = strategy.run(train_step, (batch, stop))
+        # Where there is one thread it would else measure the time after the step.
+        with tf.control_dependencies([seconds_waiting]):
+            values = strategy.run(train_step, (batch, stop))
         # Every replica holds the global value: the mean takes it as it is.
         values = tf.nest.map_structure(
             lambda value: strategy.reduce(tf.distribute.ReduceOp.MEAN, value, axis=None), values

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
+from albert_tf.checkpoints import model_directory
+from albert_tf.config import AlbertConfig
 from export import export_saved_model, versions
 from export.export_saved_model import export
 from tests.export.conftest import CONFIG, MAX_SEQ_LENGTH
@@ -31,6 +35,23 @@ def test_the_export_holds_what_a_reader_needs(exported, model_dir):
     provenance = json.loads((exported / "assets.extra" / "export.json").read_text())
     assert provenance["checkpoint"] == "ckpt-1"
     assert provenance["max_seq_length"] == MAX_SEQ_LENGTH
+
+
+@pytest.mark.parametrize("kind", ["encoder", "pretraining"])
+def test_a_model_that_grows_has_the_layers_of_its_checkpoint(model_dir, tmp_path, unverified, kind):
+    grows = tmp_path / "grows"
+    shutil.copytree(model_dir, grows)
+    (grows / "run.json").write_text('{"depth_schedule": ["2", "3:9"]}')
+    made = export(checkpoint=str(grows), output=str(tmp_path / "exports"), kind=kind)
+    made_config = AlbertConfig.read(os.path.join(made, "assets", "albert_config.json"))
+    assert made_config.num_hidden_layers == 2
+    shallow = model_directory.load_for_pretraining(str(grows))[0]
+    ids = tf.constant([[2, 9, 7, 3]])
+    names = ("input_word_ids", "input_mask", "input_type_ids")
+    theirs = shallow.encoder(dict(zip(names, (ids, tf.ones_like(ids), tf.zeros_like(ids)))))
+    signature = tf.saved_model.load(made).signatures["tokens"]
+    ours = signature(input_ids=ids, input_mask=tf.ones_like(ids), segment_ids=tf.zeros_like(ids))
+    np.testing.assert_allclose(ours["pooled_output"], theirs["pooled_output"], atol=1e-6)
 
 
 def test_the_same_export_is_not_made_again(exported, model_dir, capsys, monkeypatch):

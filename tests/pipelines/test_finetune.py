@@ -221,6 +221,33 @@ def test_a_finished_run_only_predicts(two_seeds, table, pretrained):
     assert thin["dev"]["seeds"]["1"] == results["dev"]["seeds"]["1"]
 
 
+def test_predictions_of_another_decoding_killed_amidst(
+    two_seeds, table, pretrained, tmp_path, monkeypatch
+):
+    """Whatever was written of them, the first command brings its own back."""
+    shutil.copytree(two_seeds[0], tmp_path / "run")
+    files = ["train", "dev", "test"]
+    finetune(table, pretrained, tmp_path / "run", (1,), files)
+    path = tmp_path / "run/seed_1/predictions/test_predictions.tsv"
+    before = path.read_text()
+    write = ClassificationTask.write_predictions
+
+    def write_some(self, directory, split, *rest):
+        if split == "test":
+            write(self, directory, split, *rest)
+            path.write_text("those of another decoding")
+            raise KeyboardInterrupt
+        return write(self, directory, split, *rest)
+
+    monkeypatch.setattr(ClassificationTask, "write_predictions", write_some)
+    monkeypatch.setattr(ClassificationTask, "decoding", lambda self: {"other": 1})
+    with pytest.raises(KeyboardInterrupt):
+        finetune(table, pretrained, tmp_path / "run", (1,), files)
+    monkeypatch.undo()
+    finetune(table, pretrained, tmp_path / "run", (1,), files)
+    assert path.read_text() == before
+
+
 def test_it_begins_with_the_pretrained_encoder(table, pretrained, tmp_path):
     finetune(table, pretrained, tmp_path, learning_rate=0.0, num_train_steps=10, num_warmup_steps=0)
     _, checkpoint = model_directory.find_checkpoint(str(pretrained))

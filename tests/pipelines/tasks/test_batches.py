@@ -68,6 +68,13 @@ def test_an_epoch_takes_each_example_once(by_length):
     assert longest != sorted(longest)
 
 
+def test_few_examples_make_batches_of_different_ones():
+    lengths = np.random.default_rng(1).integers(3, 500, 40)
+    order = training_order(lengths, 16, seed=3, start_step=0, by_length=True)
+    distinct = [len(set(next(order))) for _ in range(50)]
+    assert np.mean(distinct) > 14
+
+
 @pytest.mark.parametrize("by_length", [False, True])
 @pytest.mark.parametrize("start_step", [1, 16, 29])
 def test_order_goes_on_at_any_step(by_length, start_step):

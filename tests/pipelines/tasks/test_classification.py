@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 
@@ -94,6 +95,10 @@ def test_json_lines(tmp_path):
     path.write_text('{"text": 5, "label": "x"}\n{"text": "", "label": "y"}\n')
     with pytest.raises(ValueError, match=r"t\.jsonl:1: 'text' is 5, expected text"):
         task_of(str(path)).read("train")
+    records = [{"text": "a", "label": "x", "id": 7}, {"text": "", "label": "y", "id": "\ud83d"}]
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    with_ids = task_of(str(path), columns=dataclasses.replace(COLUMNS, id="id"))
+    assert [example.id for example in with_ids.read("train")] == ["7", "\ufffd"]
 
 
 def test_a_label_that_only_dev_has(train, tmp_path):

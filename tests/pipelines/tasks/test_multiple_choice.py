@@ -59,6 +59,9 @@ def test_reading(tmp_path):
     assert (example.id, example.label) == ("7", None)
     assert task.num_choices == 3
     bare = MultipleChoiceColumns(context="passage", options="endings", label="gold")
+    halves = write(tmp_path / "b.jsonl", {**RECORD, "name": "\ud83d"})
+    (example,) = TableMultipleChoiceTask("own", {"dev": halves}, COLUMNS).read("dev")
+    assert example.id == "\ufffd"
     example = TableMultipleChoiceTask("own", {"train": train}, bare).read("train")[3]
     assert (example.id, example.question) == ("3", "")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import numpy as np
@@ -162,6 +163,9 @@ def test_v1_answers_every_question(tokenizer, questions, tmp_path):
     assert len(paths) == 2
     assert all(json.loads((tmp_path / "dev_predictions.json").read_text("utf-8")).values())
     assert task.score(questions, windows, outputs)["exact_match"] == 100
+    # A test file of SQuAD 2.0 has questions that 1.1 has no score for.
+    impossible = dataclasses.replace(questions[0], answers=(), is_impossible=True)
+    assert task.score([impossible, *questions[1:]], windows, outputs) == {}
 
 
 @pytest.mark.parametrize(

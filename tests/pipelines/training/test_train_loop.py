@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import time
 
 import numpy as np
 import pytest
@@ -250,6 +251,23 @@ class TestSignal:
         newest = tf.train.latest_checkpoint(str(tmp_path / "parts" / "checkpoints"))
         assert newest.endswith(f"ckpt-{stopped_at}")
         assert_equal_weights(whole, run(tmp_path / "parts", 200))
+
+    def test_in_the_last_evaluation_is_not_forgotten(self, tmp_path):
+        """What follows, such as another seed, may take long."""
+
+        def figures():
+            yield 0.3
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.2)
+            yield 0.5
+
+        with pytest.raises(SystemExit) as end:
+            run(tmp_path, 8, evaluations=figures(), schedule={"eval_steps": 4})
+        assert end.value.code == 128 + signal.SIGTERM
+        before = logged(tmp_path)
+        assert before[-1] == {"step": 8, "heldout_accuracy": 0.5}
+        run(tmp_path, 8, evaluations=["none is asked for"], schedule={"eval_steps": 4})
+        assert logged(tmp_path) == before
 
 
 class TestEvaluation:
