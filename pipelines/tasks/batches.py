@@ -144,7 +144,8 @@ def make_prediction(
 
     batches = strategy.distribute_datasets_from_function(dataset_fn)
 
-    @tf.function(reduce_retracing=True)
+    # Of any length: traced once.
+    @tf.function(input_signature=[batches.element_spec])
     def score(batch):
         return strategy.run(lambda batch: {**model(batch), "example": batch["example"]}, (batch,))
 

@@ -104,7 +104,10 @@ def test_hosts_and_replicas_divide_a_batch():
 class Echo(tf.keras.Model):
     """Answers with what it was asked: its sum of pieces, and them."""
 
+    traces = 0
+
     def call(self, inputs, dropout_seed=None):
+        self.traces += 1
         rows = tf.reshape(inputs["input_word_ids"], [tf.size(inputs["example"]), -1])
         return {"sum": tf.reduce_sum(rows, axis=1), "pieces": inputs["input_word_ids"]}
 
@@ -112,10 +115,10 @@ class Echo(tf.keras.Model):
 @pytest.mark.parametrize("batch_size", [1, 4, 6, 64])
 @pytest.mark.parametrize("has_fixed_length", [False, True])
 def test_every_example_is_asked_once(batch_size, has_fixed_length):
-    sequences = make_sequences(23)
+    sequences, echo = make_sequences(23), Echo()
     predict = make_prediction(
         tf.distribute.OneDeviceStrategy("/cpu:0"),
-        Echo(),
+        echo,
         sequences,
         batch_size,
         91,
@@ -129,6 +132,7 @@ def test_every_example_is_asked_once(batch_size, has_fixed_length):
             assert output["sum"] == pieces.sum()
             assert output["pieces"][: len(pieces)].tolist() == pieces.tolist()
     assert predict(lambda: True) is None
+    assert echo.traces == 1
 
 
 def test_every_example_is_asked_once_by_replicas():
