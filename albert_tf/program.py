@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import traceback
 from pathlib import Path
@@ -56,9 +57,13 @@ def _parse_flags(argv: list[str]) -> list[str]:
             for flag in defined:
                 flags.FLAGS.register_key_flag_for_module(sys.argv[0], flag)
     try:
-        return flags.FLAGS(argv)
+        rest = flags.FLAGS(argv)
     except flags.Error as error:
         _fail(f"{error}; see --help")
+    for name, value in flags.FLAGS.flag_values_dict().items():
+        if isinstance(value, float) and not math.isfinite(value):  # absl's bounds let nan pass
+            _fail(f"flag --{name}={value}: expected a finite number; see --help")
+    return rest
 
 
 def is_user_error(error: Exception) -> bool:

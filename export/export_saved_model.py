@@ -94,6 +94,8 @@ def export(
     max_seq_length: int | None = None,
 ) -> str:
     """Exports a checkpoint, unless it was before; returns the directory of the version."""
+    if tf.io.gfile.exists(output) and not tf.io.gfile.isdir(output):
+        raise ValueError(f"--output={output}: a file; expected a directory for the versions")
     model_dir, prefix = kinds.find_checkpoint(checkpoint)
     kind, task = kinds.read_task(model_dir, kind)
     config = model_directory.read_config(model_dir, prefix)

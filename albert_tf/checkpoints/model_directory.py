@@ -77,6 +77,8 @@ def find_checkpoint(path: str) -> tuple[str, str]:
         checkpoints = list_checkpoints(directory)
         if checkpoints:
             return model_dir, checkpoints[-1]
+    if seeds := sorted(tf.io.gfile.glob(os.path.join(path, "seed_*"))):
+        raise ValueError(f"{path!r} has a model of each seed: name one, such as {seeds[0]!r}")
     raise ValueError(f"{path!r} holds no finished checkpoint: has its training begun?")
 
 

@@ -158,7 +158,7 @@ def ask_rest(
             outputs = json.load(response)["outputs"]
     except urllib.error.HTTPError as error:
         raise ValueError(f"{request.full_url}: {_reason(error)}") from error
-    except (http.client.HTTPException, ConnectionError) as error:
+    except (http.client.HTTPException, OSError) as error:  # urllib's are OSErrors
         raise ValueError(
             f"{request.full_url}: {error!r}: {_EXPECTED}; for its gRPC port leave http:// out"
         ) from error

@@ -77,6 +77,8 @@ def _read_tsv(
     lines = _read_text_lines(path)
     if header is None:
         _, first = next(lines, (1, ""))
+        if not first:
+            raise ValueError(f"{path}:1: empty; expected a line with the names of the columns")
         header = first.split("\t")
         for column in columns:
             if header.count(column) != 1:

@@ -46,6 +46,13 @@ def test_interrupted_and_stray_arguments():
     )
 
 
+@pytest.mark.parametrize("value", ["nan", "inf"])
+def test_numbers_that_are_none(value):
+    body = "pass\nfrom absl import flags\nflags.DEFINE_float('rate', 0.1, 'A rate.', 0.0)"
+    code, err = outcome(body, f"--rate={value}")
+    assert (code, err) == (2, f"error: flag --rate={value}: expected a finite number; see --help\n")
+
+
 def test_errors_of_the_file_system_in_tensorflows_clothes():
     with pytest.raises(tf.errors.NotFoundError) as error:
         tf.io.gfile.GFile("no/such.txt").read()

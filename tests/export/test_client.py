@@ -146,7 +146,7 @@ def test_what_the_server_refuses_is_one_clear_error(ask):
 def test_no_server_is_one_clear_error(rest_server):
     with pytest.raises(ValueError, match="UNAVAILABLE"):
         client.ask_grpc("127.0.0.1:1", TEXTS, timeout=5)
-    with pytest.raises(urllib.error.URLError):
+    with pytest.raises(ValueError, match=r"127.0.0.1:1/v1/models/albert:predict.*refused"):
         client.ask_rest("http://127.0.0.1:1", TEXTS)
     with pytest.raises(ValueError, match="404 Not Found: expected TF Serving"):
         client.ask_rest(rest_server + "/elsewhere", TEXTS)

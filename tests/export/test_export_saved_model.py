@@ -108,6 +108,12 @@ def test_wrong_requests_are_refused_before_anything_is_written(model_dir, tmp_pa
     output = tmp_path / "exports"
     with pytest.raises(ValueError, match="no model directory or checkpoint"):
         export(checkpoint=str(tmp_path / "absent"), output=str(output))
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match=r"--output=.*a file; expected a directory"):
+        export(checkpoint=str(model_dir), output=str(tmp_path / "file"))
+    (tmp_path / "run" / "seed_7").mkdir(parents=True)
+    with pytest.raises(ValueError, match=r"a model of each seed: name one, such as '.*run/seed_7'"):
+        export(checkpoint=str(tmp_path / "run"), output=str(output))
     longest = CONFIG.max_position_embeddings
     with pytest.raises(ValueError, match=f"has {longest} rows"):
         export(checkpoint=str(model_dir), output=str(output), max_seq_length=longest + 1)

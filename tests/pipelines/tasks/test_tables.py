@@ -76,8 +76,8 @@ def test_json_lines(tmp_path):
 
 FAULTS = [
     ("t.csv", "a,b\n1,2\n", r"t\.csv: expected a name that ends in \.tsv, \.txt .*\.jsonl, \.json"),
-    ("t.tsv", "", r":1: no column 'a'"),
     ("t.tsv", "a\tb\n", r"t\.tsv: no rows"),
+    ("t.tsv", "", r"t\.tsv:1: empty; expected a line with the names of the columns"),
     ("t.jsonl", "\n\n", r"t\.jsonl: no rows"),
     ("t.tsv", "x\ty\n1\t2\n", r":1: no column 'a'; .* found 'x', 'y'$"),
     ("t.tsv", "a\tb\ta\n1\t2\t3\n", r":1: several columns 'a'"),
