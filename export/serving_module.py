@@ -27,7 +27,7 @@ class ServingModule(tf.train.Checkpoint):
     Args:
       model: a model with an `encoder`, its variables created.
       tokenizer: its tokenizer.
-      model_dir: where the vocabulary lies, which becomes an asset, and a task.
+      model_dir: where the vocabulary lies, and of a fine-tuned model its task: assets.
       max_seq_length: longest sequence made from text, special pieces included.
       task: what task.json says of the model's task; None: it has none.
     """
@@ -43,11 +43,11 @@ class ServingModule(tf.train.Checkpoint):
         task: dict | None = None,
     ):
         super().__init__()
-        # Of the model only the variables are tracked: else Keras saves a trace of every layer.
-        # A run that grows has fewer layers so far than its directory's config says in the end.
         directory = tempfile.TemporaryDirectory()
-        config_file = os.path.join(directory.name, CONFIG_FILE)
+        # Of the model only the variables are tracked: else Keras saves a trace of every layer.
         self._untracked = lambda: (model, task, directory)
+        # Not the one in model_dir: while a run grows, its model has fewer layers than that says.
+        config_file = os.path.join(directory.name, CONFIG_FILE)
         self.encoder.config.write(config_file)
         self.variables = list(self.encoder.variables)
         self.trainable_variables = list(self.encoder.trainable_variables)

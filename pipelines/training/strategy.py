@@ -24,7 +24,8 @@ def create_strategy(name: str, tpu: str = "") -> tf.distribute.Strategy:
     if name == "multi_worker":
         # First of all: later TensorFlow would refuse to connect the machines.
         try:
-            if "cluster" not in json.loads(os.environ.get("TF_CONFIG") or "{}"):
+            config = json.loads(os.environ.get("TF_CONFIG") or "{}")
+            if not isinstance(config, dict) or "cluster" not in config:
                 raise ValueError("it does not name the machines")
             return tf.distribute.MultiWorkerMirroredStrategy()
         except (TypeError, ValueError) as error:

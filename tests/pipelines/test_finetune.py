@@ -226,25 +226,19 @@ def test_predictions_of_another_decoding_killed_amidst(
 ):
     """Whatever was written of them, the first command brings its own back."""
     shutil.copytree(two_seeds[0], tmp_path / "run")
-    files = ["train", "dev", "test"]
-    finetune(table, pretrained, tmp_path / "run", (1,), files)
-    path = tmp_path / "run/seed_1/predictions/test_predictions.tsv"
+    finetune(table, pretrained, tmp_path / "run", (1,))
+    path = tmp_path / "run/seed_1/predictions/dev_predictions.tsv"
     before = path.read_text()
-    write = ClassificationTask.write_predictions
 
-    def write_some(self, directory, split, *rest):
-        if split == "test":
-            write(self, directory, split, *rest)
-            path.write_text("those of another decoding")
-            raise KeyboardInterrupt
-        return write(self, directory, split, *rest)
+    def killed(*_):
+        path.write_text("those of another decoding")
+        raise KeyboardInterrupt
 
-    monkeypatch.setattr(ClassificationTask, "write_predictions", write_some)
-    monkeypatch.setattr(ClassificationTask, "decoding", lambda self: {"other": 1})
-    with pytest.raises(KeyboardInterrupt):
-        finetune(table, pretrained, tmp_path / "run", (1,), files)
-    monkeypatch.undo()
-    finetune(table, pretrained, tmp_path / "run", (1,), files)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(ClassificationTask, "write_predictions", killed)
+        patch.setattr(ClassificationTask, "decoding", lambda self: {"other": 1})
+        finetune(table, pretrained, tmp_path / "run", (1,))
+    finetune(table, pretrained, tmp_path / "run", (1,))
     assert path.read_text() == before
 
 

@@ -12,7 +12,8 @@ from pipelines.training.strategy import create_strategy
     [
         ("", "does not name the machines"),
         ('{"task": {"type": "worker", "index": 0}}', "does not name the machines"),
-        ("5", "not iterable"),
+        ('["cluster"]', "does not name the machines"),
+        ('{"cluster": 5}', "must be a dictionary"),
         ('{"cluster": {"worker": ["a:1"]}', "delimiter"),
         ('{"cluster": {"worker": ["a:1", "b:1"]}}', "task_type"),
         (
@@ -20,7 +21,7 @@ from pipelines.training.strategy import create_strategy
             "2",
         ),
     ],
-    ids=["none", "no cluster", "a number", "cut short", "no task", "a third of two"],
+    ids=["none", "no cluster", "a list", "a number", "cut short", "no task", "a third of two"],
 )
 def test_tf_config_that_names_no_machines(monkeypatch, tf_config, problem):
     monkeypatch.setenv("TF_CONFIG", tf_config)
