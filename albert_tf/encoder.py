@@ -42,6 +42,11 @@ def sharing_plan(config: AlbertConfig) -> list[tuple[int, int]]:
     return plan
 
 
+def none_but_cls(input_word_ids: tf.Tensor) -> tf.Tensor:
+    """Returns `positions` for AlbertEncoder where its pooled output alone is wanted: [b, 0]."""
+    return tf.zeros([tf.shape(input_word_ids)[0], 0], tf.int32)
+
+
 class AlbertEncoder(tf.keras.layers.Layer):
     """The encoder and its pooler.
 
@@ -74,7 +79,7 @@ class AlbertEncoder(tf.keras.layers.Layer):
         }
         self.pooler = dense(config.hidden_size, config.initializer_range, "pooler", tf.tanh)
 
-    def call(self, inputs, dropout_seed=None, num_hidden_layers=None):
+    def call(self, inputs, dropout_seed=None, num_hidden_layers=None, positions=None):
         """Encodes a batch.
 
         Args:
@@ -82,10 +87,13 @@ class AlbertEncoder(tf.keras.layers.Layer):
             `input_type_ids`; L is at most max_position_embeddings.
           dropout_seed: int32 [2] in training; None turns dropout off.
           num_hidden_layers: a smaller depth than the config's, for the same weights.
+          positions: int32 [b, P], the only ones, beside [CLS], whose output is wanted; None: all.
+            The last block then computes no others: they attend, nothing attends to them.
 
         Returns:
-          dict: `sequence_output` [b, L, H]; `pooled_output` [b, H]; `hidden_states`, a list of
-          [b, L, H]: what enters the first block, then every block's output.
+          dict: `sequence_output` [b, L, H], or of the wanted positions [b, P, H]; `pooled_output`
+          [b, H]; where all are wanted `hidden_states`, a list of [b, L, H]: what enters the first
+          block, then every block's output.
         """
         seq_len = inputs["input_word_ids"].shape[1]
         if seq_len is not None and seq_len > self.config.max_position_embeddings:
@@ -109,6 +117,9 @@ class AlbertEncoder(tf.keras.layers.Layer):
             )
             for (attention, feed_forward), seed in zip(plan, block_seeds)
         ]
+        if positions is not None:
+            positions = tf.pad(positions, [[0, 0], [1, 0]])  # [CLS] is at 0
+            blocks[-1] = functools.partial(blocks[-1], positions=positions)
         states = [x]
         if self.recompute:
             # What the last block keeps is needed at once: to recompute it would save nothing.
@@ -116,11 +127,14 @@ class AlbertEncoder(tf.keras.layers.Layer):
             blocks = blocks[-1:]
         for block in blocks:
             states.append(block(states[-1]))
-        shape = [-1, seq_len, self.config.hidden_size]
-        hidden_states = [tf.reshape(state, shape) for state in states]
-        sequence_output = hidden_states[-1]
+        hidden_size = self.config.hidden_size
+        if positions is not None:
+            num_positions = positions.shape[1] or tf.shape(positions)[1]
+            output = tf.reshape(states[-1], [-1, num_positions, hidden_size])
+            return {"sequence_output": output[:, 1:], "pooled_output": self.pooler(output[:, 0])}
+        hidden_states = [tf.reshape(state, [-1, seq_len, hidden_size]) for state in states]
         return {
-            "sequence_output": sequence_output,
-            "pooled_output": self.pooler(sequence_output[:, 0]),
+            "sequence_output": hidden_states[-1],
+            "pooled_output": self.pooler(hidden_states[-1][:, 0]),
             "hidden_states": hidden_states,
         }

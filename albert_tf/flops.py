@@ -16,7 +16,8 @@ def training_flops_per_example(
     """Returns the floating point operations of matrix products to train on one example.
 
     A weight matrix costs 2 operations per element, position and forward pass, however many layers
-    share it; the backward pass costs twice the forward pass. Every position counts, padded too.
+    share it; the backward pass costs twice the forward pass. Every position counts, padded too; in
+    the last block, beyond keys and values, those that are predicted and [CLS].
 
     Source: Kaplan et al. 2020, section 2.1 (6 operations per parameter and token), with the
     attention's own products.
@@ -28,16 +29,22 @@ def training_flops_per_example(
     config, encoder = model.config, model.encoder
     layers = num_hidden_layers or config.num_hidden_layers
     plan = encoder.plan[: layers * config.inner_group_num]
-    per_position = sum(matrices(encoder.blocks[f"{a}_{f}"]) for a, f in plan)
+    blocks = [encoder.blocks[f"{attention}_{feed_forward}"] for attention, feed_forward in plan]
+    num_wanted = 1 + max_predictions_per_seq
+    last_attention = blocks[-1].attention
+    keys_and_values = matrices(last_attention.key) + matrices(last_attention.value)
+    per_position = sum(map(matrices, blocks[:-1])) + keys_and_values
     if encoder.embeddings.projection:
         per_position += matrices(encoder.embeddings.projection)
+    per_wanted = matrices(blocks[-1]) - keys_and_values
     per_prediction = matrices(model.masked_lm) + config.vocab_size * config.embedding_size
     per_example = matrices(encoder.pooler) + matrices(model.sentence_order)
     # Scores and context: two products of [L, D] and [L, L] in each head.
-    attention = 2 * len(plan) * max_seq_length**2 * config.hidden_size
+    num_queries = (len(plan) - 1) * max_seq_length + num_wanted
     return 6 * (
         per_position * max_seq_length
-        + attention
+        + 2 * num_queries * max_seq_length * config.hidden_size
+        + per_wanted * num_wanted
         + per_prediction * max_predictions_per_seq
         + per_example
     )

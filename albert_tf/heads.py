@@ -34,21 +34,19 @@ class MaskedLMHead(tf.keras.layers.Layer):
         )
         super().build(input_shape)
 
-    def call(self, sequence_output, positions, word_embeddings):
-        """Scores every piece of the vocabulary at each position.
+    def call(self, masked_output, word_embeddings):
+        """Scores every piece of the vocabulary at each masked position.
 
         Args:
-          sequence_output: [b, L, H].
-          positions: int32 [b, P].
+          masked_output: [b, P, H], the encoder's output there.
           word_embeddings: [V, E].
 
         Returns:
           float32 [b, P, V] logits.
         """
-        # Only the asked positions meet the vocabulary: P/L of the cost of the largest product.
-        x = tf.gather(sequence_output, positions, batch_dims=1)
-        num_positions = positions.shape[1] or tf.shape(positions)[1]
-        x = self.layer_norm(self.transform(tf.reshape(x, [-1, self.config.hidden_size])))
+        num_positions = masked_output.shape[1] or tf.shape(masked_output)[1]
+        x = tf.reshape(masked_output, [-1, self.config.hidden_size])
+        x = self.layer_norm(self.transform(x))
         # In float32 under mixed precision too: bfloat16 would round the logits to ties.
         table = tf.cast(word_embeddings, tf.float32)
         logits = tf.matmul(tf.cast(x, tf.float32), table, transpose_b=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from albert_tf.config import AlbertConfig
-from albert_tf.encoder import AlbertEncoder
+from albert_tf.encoder import AlbertEncoder, none_but_cls
 from albert_tf.heads import (
     ClassificationHead,
     MaskedLMHead,
@@ -48,7 +48,7 @@ class AlbertForPreTraining(_AlbertModel):
         self.masked_lm = MaskedLMHead(config)
         self.sentence_order = SentenceOrderHead(config)
 
-    def call(self, inputs, dropout_seed=None, num_hidden_layers=None):
+    def call(self, inputs, dropout_seed=None, num_hidden_layers=None, hidden_states=False):
         """Scores masked pieces and the order of the two segments.
 
         Args:
@@ -56,21 +56,28 @@ class AlbertForPreTraining(_AlbertModel):
             and int32 [b, P] `masked_lm_positions`.
           dropout_seed: int32 [2] in training; None turns dropout off.
           num_hidden_layers: a smaller depth than the config's.
+          hidden_states: whether these are wanted; else the last block computes no more than the
+            masked positions and [CLS].
 
         Returns:
           dict of float32 logits, `masked_lm_logits` [b, P, V] and `sentence_order_logits` [b, 2],
-          and the encoder's `hidden_states`.
+          and the encoder's `hidden_states` if wanted.
         """
-        encoded = self.encoder(inputs, dropout_seed, num_hidden_layers)
-        return {
-            "masked_lm_logits": self.masked_lm(
-                encoded["sequence_output"],
-                inputs["masked_lm_positions"],
-                self.encoder.embeddings.word_embeddings,
-            ),
+        positions = inputs["masked_lm_positions"]
+        encoded = self.encoder(
+            inputs, dropout_seed, num_hidden_layers, None if hidden_states else positions
+        )
+        masked_output = encoded["sequence_output"]
+        if hidden_states:
+            masked_output = tf.gather(masked_output, positions, batch_dims=1)
+        table = self.encoder.embeddings.word_embeddings
+        outputs = {
+            "masked_lm_logits": self.masked_lm(masked_output, table),
             "sentence_order_logits": self.sentence_order(encoded["pooled_output"]),
-            "hidden_states": encoded["hidden_states"],
         }
+        if hidden_states:
+            outputs["hidden_states"] = encoded["hidden_states"]
+        return outputs
 
 
 class AlbertForSequenceClassification(_AlbertModel):
@@ -96,7 +103,8 @@ class AlbertForSequenceClassification(_AlbertModel):
           dropout_seed: int32 [2] in training; None turns dropout off.
         """
         encoder_seed, head_seed = seeds(dropout_seed, 2)
-        encoded = self.encoder(inputs, encoder_seed)
+        positions = none_but_cls(inputs["input_word_ids"])
+        encoded = self.encoder(inputs, encoder_seed, positions=positions)
         return {"logits": self.classifier(encoded["pooled_output"], head_seed)}
 
 
@@ -126,7 +134,8 @@ class AlbertForMultipleChoice(_AlbertModel):
           dropout_seed: int32 [2] in training; None turns dropout off.
         """
         encoder_seed, head_seed = seeds(dropout_seed, 2)
-        encoded = self.encoder(inputs, encoder_seed)
+        positions = none_but_cls(inputs["input_word_ids"])
+        encoded = self.encoder(inputs, encoder_seed, positions=positions)
         logits = self.classifier(encoded["pooled_output"], head_seed)
         return {"logits": tf.reshape(logits, [-1, self.num_choices])}
 

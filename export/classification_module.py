@@ -29,7 +29,7 @@ class _TextModule(ServingModule):
 
     def logits(self, tokens: dict) -> tf.Tensor:
         """Returns the head's outputs, float32 [batch, labels]."""
-        return self.model.classifier(self.encode(**tokens)["pooled_output"])
+        return self.model.classifier(self.encode_to_pooled(**tokens)["pooled_output"])
 
 
 class RegressorModule(_TextModule):
@@ -112,7 +112,8 @@ class MultipleChoiceModule(ServingModule):
 
     def answer(self, tokens: dict) -> dict:
         """Scores each sequence by itself; see ServingModule.answer."""
-        return {"logit": self.model.classifier(self.encode(**tokens)["pooled_output"])[:, 0]}
+        encoded = self.encode_to_pooled(**tokens)
+        return {"logit": self.model.classifier(encoded["pooled_output"])[:, 0]}
 
     def _questions_with_options(self, questions: tf.Tensor, options: tf.Tensor) -> tf.Tensor:
         """Returns for each option its question with it in the blanks, or behind if there is none.

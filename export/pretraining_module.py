@@ -88,11 +88,7 @@ class PreTrainingModule(ServingModule):
         # texts with fewer. A row of zeros behind makes the row never empty.
         masked = tf.boolean_mask(sequence_output, is_mask)
         masked = tf.pad(masked, [[0, 1], [0, 0]])[tf.newaxis]
-        logits = self.model.masked_lm(
-            masked,
-            tf.range(tf.shape(masked)[1])[tf.newaxis],
-            self.encoder.embeddings.word_embeddings,
-        )
+        logits = self.model.masked_lm(masked, self.encoder.embeddings.word_embeddings)
         best = tf.math.top_k(tf.nn.softmax(logits[0, :-1]), signatures.NUM_CANDIDATES)
         return {
             "pieces": tf.gather(tf.constant(self._pieces), best.indices),
@@ -139,7 +135,8 @@ class PreTrainingModule(ServingModule):
         """Answers the signature `mlm`."""
         encoded = self.encode(input_ids, input_mask, segment_ids)
         table = self.encoder.embeddings.word_embeddings
-        logits = self.model.masked_lm(encoded["sequence_output"], mlm_positions, table)
+        masked = tf.gather(encoded["sequence_output"], mlm_positions, batch_dims=1)
+        logits = self.model.masked_lm(masked, table)
         return {**encoded, "mlm_logits": logits}
 
     def sop(self, input_ids, input_mask, segment_ids) -> dict:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import tempfile
 
 import tensorflow as tf
 
 from albert_tf.checkpoints.model_directory import CONFIG_FILE, TASK_FILE
-from albert_tf.encoder import AlbertEncoder
+from albert_tf.encoder import AlbertEncoder, none_but_cls
 from albert_tf.tokenization import VOCABULARY_FILE, AlbertTokenizer
 from export import signatures
 from export.packing import Packer, map_rows
@@ -63,9 +64,17 @@ class ServingModule(tf.train.Checkpoint):
         self.max_seq_length = max_seq_length
         self.tokenizer = tokenizer.in_graph()
         self.packer = Packer(tokenizer, max_seq_length)
-        # Traced once and called by every signature: the graph of the encoder is saved once.
+        # Traced once and called by every signature: each graph is saved once. As functions of their
+        # own at run time too, in which TensorFlow 1's sessions, such as TensorFlow Serving's, find
+        # the gelu: constants of functions put into the caller's graph hide it there.
         ids = tf.TensorSpec([None, None], tf.int32)
-        self.encode = tf.function(self._encode, input_signature=[ids, ids, ids])
+        function = functools.partial(
+            tf.function,
+            input_signature=[ids, ids, ids],
+            experimental_attributes={"_noinline": True},
+        )
+        self.encode = function(self._encode)
+        self.encode_to_pooled = function(self._encode_to_pooled)
 
     @property
     def model(self) -> tf.keras.Model:
@@ -133,6 +142,10 @@ class ServingModule(tf.train.Checkpoint):
         """Answers the signature `tokens`."""
         return self.encode(input_ids, input_mask, segment_ids)
 
+    def pooled(self, input_ids, input_mask, segment_ids) -> dict:
+        """Answers the signature `pooled`."""
+        return self.encode_to_pooled(input_ids, input_mask, segment_ids)
+
     def tokenization_info(self) -> dict:
         """Answers the signature `tokenization_info`."""
         return {
@@ -165,7 +178,16 @@ class ServingModule(tf.train.Checkpoint):
             ),
         }
 
+    def _encode_to_pooled(self, input_ids, input_mask, segment_ids) -> dict:
+        positions = none_but_cls(input_ids)
+        encoded = self._run_encoder(input_ids, input_mask, segment_ids, positions)
+        return {"pooled_output": encoded["pooled_output"]}
+
     def _encode(self, input_ids, input_mask, segment_ids) -> dict:
+        encoded = self._run_encoder(input_ids, input_mask, segment_ids)
+        return {name: encoded[name] for name in ("sequence_output", "pooled_output")}
+
+    def _run_encoder(self, input_ids, input_mask, segment_ids, positions=None) -> dict:
         seq_len, longest = tf.shape(input_ids)[1], self.encoder.config.max_position_embeddings
         message = f"seq_len must be 1 to {longest}, the rows of the position table"
         checks = [
@@ -174,14 +196,12 @@ class ServingModule(tf.train.Checkpoint):
         ]
         with tf.control_dependencies(checks):  # else an operation inside fails first, obscurely
             input_ids = tf.identity(input_ids)
-        encoded = self.encoder(
-            {
-                "input_word_ids": input_ids,
-                "input_mask": input_mask,
-                "input_type_ids": segment_ids,
-            }
-        )
-        return {name: encoded[name] for name in ("sequence_output", "pooled_output")}
+        inputs = {
+            "input_word_ids": input_ids,
+            "input_mask": input_mask,
+            "input_type_ids": segment_ids,
+        }
+        return self.encoder(inputs, positions=positions)
 
 
 def equally_many(**texts: tf.Tensor) -> list[tf.Tensor]:

@@ -5,7 +5,7 @@ A dimension is a number, the name of a config field (`hidden_size`, `vocab_size`
 `predictions`, `masks`.
 
 Source: `tokens`, `mlm`, `sop` and `tokenization_info` are those of the reference's TF-Hub modules;
-`examples` takes what its exported classifiers take.
+`examples` takes what its exported classifiers take. The others are our own.
 Deviation: `mlm_logits` is `[batch, predictions, vocab_size]`; the reference flattens the first two.
 """
 
@@ -74,6 +74,11 @@ _EMBEDDED = {
 # What every kind of model answers.
 COMMON = {
     "tokens": Signature("Encodes piece ids.", _TOKENS, _ENCODED),
+    "pooled": Signature(
+        "Encodes piece ids into one vector a row: `tokens` with less work in the last block.",
+        _TOKENS,
+        {"pooled_output": _ENCODED["pooled_output"]},
+    ),
     "tokenization_info": Signature(
         "Says how to tokenize for `tokens`.",
         {},

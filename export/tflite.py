@@ -27,6 +27,7 @@ from absl import flags, logging
 
 from albert_tf import files, program
 from albert_tf.checkpoints import model_directory
+from albert_tf.encoder import none_but_cls
 from albert_tf.tokenization import AlbertTokenizer
 from export import kinds
 from export.serving_module import ServingModule
@@ -113,13 +114,13 @@ def _function(module: ServingModule, max_seq_length: int):
     """Returns the concrete function: int32 [1, max_seq_length] inputs, the kind's outputs."""
 
     def answer(input_ids, input_mask, segment_ids):
-        encoded = module.encoder(
-            {
-                "input_word_ids": input_ids,
-                "input_mask": input_mask,
-                "input_type_ids": segment_ids,
-            }
-        )
+        inputs = {
+            "input_word_ids": input_ids,
+            "input_mask": input_mask,
+            "input_type_ids": segment_ids,
+        }
+        positions = None if module.kind == "encoder" else none_but_cls(input_ids)
+        encoded = module.encoder(inputs, positions=positions)
         if module.kind == "encoder":
             return {name: encoded[name] for name in ("sequence_output", "pooled_output")}
         logits = module.model.classifier(encoded["pooled_output"])

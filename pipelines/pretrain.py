@@ -240,7 +240,10 @@ def pretrain(
         }
         if peak_flops_per_second:
             rates["share_of_peak"] = flops / peak_flops_per_second
-        evaluate = make_evaluation(strategy, forward, heldout) if heldout else None
+        evaluate = None
+        if heldout:
+            scored = functools.partial(forward, hidden_states=True)
+            evaluate = make_evaluation(strategy, scored, heldout)
         return train_loop.Stage(first_step, train_step, rates, evaluate)
 
     hold = files.hold_directory(model_dir) if is_chief(strategy) else contextlib.nullcontext()

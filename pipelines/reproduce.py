@@ -277,7 +277,8 @@ def list_rows(table: Table, flops_per_second: float) -> str:
         lines.append((row.name, path, *cost, *row.figures.split()))
     return (
         f"{table.title}\n{_aligned(lines)}\n\nFLOPs: matrix products of forward and backward pass "
-        f"over all positions.\nDays: at {flops_per_second:.3g} FLOPs a second, sustained."
+        "over all positions, of the last block those asked.\n"
+        f"Days: at {flops_per_second:.3g} FLOPs a second, sustained."
     )
 
 

@@ -41,16 +41,17 @@ class SelfAttention(tf.keras.layers.Layer):
         self.output_dense = dense(config.hidden_size, stddev, "output")
         self.layer_norm = LayerNorm()
 
-    def call(self, x, bias, dropout_seed=None):
+    def call(self, x, bias, dropout_seed=None, positions=None):
         """Attends within each example.
 
         Args:
           x: [b * L, H].
           bias: float32 [b, 1, 1, L], added to the scores of each key.
           dropout_seed: int32 [2] in training, else None.
+          positions: int32 [b, P], which attend (to all); None: every one.
 
         Returns:
-          [b * L, H].
+          [b * L, H], or [b * P, H].
         """
         config = self.config
         num_heads, hidden_size = config.num_attention_heads, config.hidden_size
@@ -58,15 +59,20 @@ class SelfAttention(tf.keras.layers.Layer):
         seq_len = bias.shape[-1] or tf.shape(bias)[-1]
         probs_seed, output_seed = seeds(dropout_seed, 2)
 
-        def split_heads(y):  # [b * L, H] -> [b, N, L, D]
-            return tf.transpose(tf.reshape(y, [-1, seq_len, num_heads, head_size]), [0, 2, 1, 3])
+        def split_heads(y, length):  # [b * L, H] -> [b, N, L, D]
+            return tf.transpose(tf.reshape(y, [-1, length, num_heads, head_size]), [0, 2, 1, 3])
 
+        asking, num_asking = x, seq_len
+        if positions is not None:
+            num_asking = positions.shape[1] or tf.shape(positions)[1]
+            asking = tf.gather(tf.reshape(x, [-1, seq_len, hidden_size]), positions, batch_dims=1)
+            asking = tf.reshape(asking, [-1, hidden_size])
         # Scaling the query costs L/D times less than scaling the scores.
-        query = split_heads(self.query(x) * (1.0 / math.sqrt(head_size)))
-        scores = tf.matmul(query, split_heads(self.key(x)), transpose_b=True)
-        probs = tf.nn.softmax(tf.cast(scores, tf.float32) + bias)  # float32 [b, N, L, L]
+        query = split_heads(self.query(asking) * (1.0 / math.sqrt(head_size)), num_asking)
+        scores = tf.matmul(query, split_heads(self.key(x), seq_len), transpose_b=True)
+        probs = tf.nn.softmax(tf.cast(scores, tf.float32) + bias)  # float32 [b, N, P, L]
         probs = dropout(probs, config.attention_probs_dropout_prob, probs_seed)
-        context = tf.matmul(tf.cast(probs, scores.dtype), split_heads(self.value(x)))
+        context = tf.matmul(tf.cast(probs, scores.dtype), split_heads(self.value(x), seq_len))
         context = tf.reshape(tf.transpose(context, [0, 2, 1, 3]), [-1, hidden_size])
         output = dropout(self.output_dense(context), config.hidden_dropout_prob, output_seed)
-        return self.layer_norm(x + output)
+        return self.layer_norm(asking + output)

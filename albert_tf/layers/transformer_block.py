@@ -24,8 +24,8 @@ class TransformerBlock(tf.keras.layers.Layer):
         self.attention = attention
         self.feed_forward = feed_forward
 
-    def call(self, x, bias, dropout_seed=None):
-        """Maps [b * L, H] to [b * L, H]; see SelfAttention.call."""
+    def call(self, x, bias, dropout_seed=None, positions=None):
+        """Maps [b * L, H] to [b * L, H], or to the [b * P, H] asked; see SelfAttention.call."""
         attention_seed, feed_forward_seed = seeds(dropout_seed, 2)
-        x = self.attention(x, bias, attention_seed)
+        x = self.attention(x, bias, attention_seed, positions)
         return self.feed_forward(x, feed_forward_seed)

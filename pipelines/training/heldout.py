@@ -21,7 +21,7 @@ def make_evaluation(
 
     Args:
       strategy: in whose scope the model was made.
-      forward: (batch, dropout seed) -> outputs of AlbertForPreTraining.
+      forward: (batch, dropout seed) -> outputs of AlbertForPreTraining with its hidden states.
       dataset: global batches of static shape, whose number of rows the replicas divide.
     """
     options = tf.data.Options()

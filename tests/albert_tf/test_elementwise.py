@@ -35,11 +35,11 @@ def test_gelu_and_its_gradient(training):
 
 @pytest.mark.parametrize("training", [False, True])
 def test_gelu_keeps_bfloat16(training):
-    x = tf.cast(tf.linspace(-5.0, 5.0, 37), tf.bfloat16)
+    x = tf.cast(tf.linspace(-4.0, 4.0, 37), tf.bfloat16)
     y = gelu(x, training)
     assert y.dtype == tf.bfloat16
     expected = reference(tf.cast(x, tf.float32))
-    np.testing.assert_allclose(tf.cast(y, tf.float32), expected, rtol=0.02, atol=0.02)
+    np.testing.assert_allclose(tf.cast(y, tf.float32), expected, rtol=0.06, atol=1e-4)
 
 
 def test_only_training_asks_for_xla():

@@ -14,7 +14,12 @@ from hypothesis import strategies as st
 from albert_tf import losses
 from albert_tf.checkpoints import name_map
 from albert_tf.config import SHARING_MODES, AlbertConfig
-from albert_tf.models import AlbertForPreTraining
+from albert_tf.models import (
+    AlbertForMultipleChoice,
+    AlbertForPreTraining,
+    AlbertForQuestionAnswering,
+    AlbertForSequenceClassification,
+)
 
 TINY = AlbertConfig(
     vocab_size=41,
@@ -180,7 +185,60 @@ def test_any_depth_runs_from_the_same_weights(seed, layers):
     assert np.isfinite(other(batch)["masked_lm_logits"]).all()
 
 
-def loss_and_gradients(model, batch):
+@properties
+@given(seed=seeds, layers=st.integers(1, 4), sharing=st.sampled_from(SHARING_MODES))
+def test_wanted_positions_come_out_as_among_all(seed, layers, sharing):
+    randomize(model := make_model(parameter_sharing=sharing), seed)
+    batch = {name: tf.constant(array) for name, array in make_batch(seed).items()}
+    rng = np.random.default_rng(seed)
+    # In any order, repeated, of padding too.
+    positions = tf.constant(rng.integers(0, SEQ_LEN, [BATCH, 3]), tf.int32)
+    all_of_them = model.encoder(batch, num_hidden_layers=layers)
+    for wanted in (positions, positions[:, :0]):
+        encoded = model.encoder(batch, num_hidden_layers=layers, positions=wanted)
+        expected = tf.gather(all_of_them["sequence_output"], wanted, batch_dims=1)
+        assert encoded["sequence_output"].shape == [BATCH, wanted.shape[1], TINY.hidden_size]
+        np.testing.assert_allclose(encoded["sequence_output"], expected, atol=1e-5)
+        np.testing.assert_allclose(
+            encoded["pooled_output"], all_of_them["pooled_output"], atol=1e-5
+        )
+
+
+@pytest.mark.parametrize(
+    ("make", "kwargs", "last"),
+    [
+        (AlbertForPreTraining, {}, 1 + PREDICTIONS),
+        (AlbertForPreTraining, {"hidden_states": True}, SEQ_LEN),
+        (functools.partial(AlbertForSequenceClassification, num_labels=3), {}, 1),
+        (functools.partial(AlbertForMultipleChoice, num_choices=BATCH), {}, 1),
+        (AlbertForQuestionAnswering, {}, SEQ_LEN),
+    ],
+)
+def test_the_last_block_computes_what_is_wanted(make, kwargs, last):
+    with tf.Graph().as_default() as graph:
+        batch = {name: tf.constant(array) for name, array in make_batch(0).items()}
+        make(TINY)(batch, **kwargs)
+    rows = [
+        operation.outputs[0].shape[0]
+        for operation in graph.get_operations()
+        if operation.type == "MatMul" and "feed_forward_0/intermediate" in operation.name
+    ]
+    assert rows == [BATCH * SEQ_LEN] * 3 + [BATCH * last]
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_gradients_are_those_of_all_positions(recompute):
+    model = AlbertForPreTraining(TINY, recompute=recompute)
+    model.create_variables()
+    randomize(model, 5)
+    batch = make_batch(5)
+    found = loss_and_gradients(model, batch)
+    expected = loss_and_gradients(model, batch, hidden_states=True)
+    for one, other in zip(tf.nest.flatten(found), tf.nest.flatten(expected)):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+def loss_and_gradients(model, batch, **kwargs):
     """A training step's numbers on labels that depend on nothing."""
     batch = {name: tf.convert_to_tensor(array) for name, array in batch.items()}
     batch["masked_lm_ids"] = tf.constant([[7, 11]] * BATCH)
@@ -189,7 +247,7 @@ def loss_and_gradients(model, batch):
     batch["sentence_order_weights"] = tf.ones([BATCH])
     denominators = {"masked_lm": BATCH * PREDICTIONS, "sentence_order": BATCH}
     with tf.GradientTape() as tape:
-        outputs = logits(model(batch))
+        outputs = logits(model(batch, **kwargs))
         sums = losses.pretraining_sums(outputs, batch)
         loss = losses.pretraining_loss(
             sums, {name: tf.constant(float(n)) for name, n in denominators.items()}

@@ -7,7 +7,8 @@ in a fresh process, which measures the ceiling too: the best rate of products of
 matrices by the side's own library. Prints one JSON line per process, then medians over the rounds.
 A side whose packages are missing is left out.
 
-ours: the signature `tokens`. ours_texts, ours_padded: see above. Others: see export_peers.
+ours: the signature `pooled`; the others compute the last block everywhere. ours_texts,
+ours_padded (`tokens`, which computes as much as texts do): see above. Others: see export_peers.
 
 Processor time (all cores together) says more than the clock where something else runs too.
 Memory: what the process holds after loading and one answer, and at its peak.
@@ -193,7 +194,7 @@ def _make_side(side: str, vocab_size: int) -> tuple[Callable, Callable[[], objec
             return signature(text=tf.constant(texts))["pooled_output"].numpy()
 
     else:
-        signature = loaded.signatures["tokens"]
+        signature = loaded.signatures["tokens" if side == "ours_padded" else "pooled"]
 
         def answer(input_ids):
             ids = tf.constant(input_ids)

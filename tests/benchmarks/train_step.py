@@ -10,7 +10,8 @@ plain_keras, huggingface_tf: the same loop, losses and LAMB around their models.
 huggingface_torch, huggingface_torch_gathered_compiled: see train_step_peers; AdamW.
 
 Floating point operations are those of albert_tf.flops for all sides: what one computes beyond
-them (every position's logits, recomputed blocks) does not count as work done.
+them (every position's logits, the last block where nothing is asked, recomputed blocks) does not
+count as work done.
 
 Examples:
   python -m tests.benchmarks.train_step --rounds=3 --steps=5

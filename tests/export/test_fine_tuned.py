@@ -19,7 +19,7 @@ from tests.pipelines.test_finetune import finetune, pretrained, read_tsv, table 
 def fine_tuned(tmp_path_factory, table, pretrained):  # noqa: F811
     output_dir = tmp_path_factory.mktemp("runs") / "river"
     # Few steps, so that it errs at times.
-    finetune(table, pretrained, output_dir, seeds=(7,), num_train_steps=30)
+    finetune(table, pretrained, output_dir, seeds=(7,), num_train_steps=45)
     return output_dir
 
 

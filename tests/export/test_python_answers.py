@@ -217,9 +217,7 @@ def test_masks(pretrained, tokenizer, texts):
             if not len(positions):
                 continue
             logits = model.masked_lm(
-                sequence[tf.newaxis],
-                tf.constant([positions], tf.int32),
-                model.encoder.embeddings.word_embeddings,
+                tf.gather(sequence, positions)[tf.newaxis], model.encoder.embeddings.word_embeddings
             )
             best = tf.math.top_k(tf.nn.softmax(logits[0]), NUM_CANDIDATES)
             probabilities = answers["probabilities"][place, : len(positions)]

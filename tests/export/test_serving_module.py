@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tensorflow.python.util import _pywrap_util_port  # says whether there is oneDNN
 
 from export.packing import Packer
 from export.signatures import NUM_CANDIDATES, PRETRAINING
@@ -215,8 +219,9 @@ def test_wrong_inputs_get_a_clear_error(loaded, model):
         ask(loaded, "serving_default", text=["a", "b"], text_pair=["a"])
     too_long = tf.zeros([1, model.config.max_position_embeddings + 1], tf.int32)
     for ids in (too_long, too_long[:, :0]):
-        with pytest.raises(tf.errors.InvalidArgumentError, match="seq_len must be 1 to 61"):
-            ask(loaded, "tokens", input_ids=ids, input_mask=ids, segment_ids=ids)
+        for signature in ("tokens", "pooled"):
+            with pytest.raises(tf.errors.InvalidArgumentError, match="seq_len must be 1 to 61"):
+                ask(loaded, signature, input_ids=ids, input_mask=ids, segment_ids=ids)
 
 
 def test_token_signatures_are_the_models_answers(loaded, model, tokenizer):
@@ -230,7 +235,7 @@ def test_token_signatures_are_the_models_answers(loaded, model, tokenizer):
     positions = [5, 1, 0]
     expected = alone(model, ids, types, positions)
     order = tf.nn.log_softmax(expected["sentence_order_logits"])
-    encoded = ask(loaded, "tokens", **tokens)
+    encoded, pooled = ask(loaded, "tokens", **tokens), ask(loaded, "pooled", **tokens)
     mlm = ask(loaded, "mlm", mlm_positions=tf.constant([positions] * 2), **tokens)
     sop = ask(loaded, "sop", **tokens)
     for row in range(2):
@@ -238,15 +243,54 @@ def test_token_signatures_are_the_models_answers(loaded, model, tokenizer):
         np.testing.assert_allclose(
             mlm["mlm_logits"][row], expected["masked_lm_logits"][0], atol=1e-4, rtol=1e-5
         )
-        for answer in (encoded, mlm, sop):
+        for answer in (encoded, pooled, mlm, sop):
             np.testing.assert_allclose(
                 answer["pooled_output"][row], expected["pooled_output"][0], atol=1e-5
             )
+        for answer in (encoded, mlm, sop):
             np.testing.assert_allclose(
                 answer["sequence_output"][row, : len(ids)],
                 expected["sequence_output"][0],
                 atol=1e-5,
             )
+
+
+@pytest.mark.skipif(not _pywrap_util_port.IsMklEnabled(), reason="this TensorFlow has no oneDNN")
+@pytest.mark.parametrize("signature", ["tokens", "pooled"])
+def test_gelu_is_a_part_of_the_product_before_it(exported, signature):
+    """In a session, as TensorFlow Serving runs it: else a tenth of a request's time goes there."""
+    # In a process of its own: a session takes the tokenizers of this one along when it ends.
+    done = subprocess.run(
+        [sys.executable, "-c", _OPERATIONS, str(exported), signature],
+        stdout=subprocess.PIPE,
+        check=True,
+        text=True,
+    )
+    ran = done.stdout.split()
+    assert any("MatMul" in operation for operation in ran)
+    assert "Tanh" not in ran and "Sigmoid" not in ran
+
+
+_OPERATIONS = """
+import sys
+import tensorflow as tf
+import tensorflow_text
+
+path, signature = sys.argv[1:]
+v1 = tf.compat.v1
+with tf.Graph().as_default(), v1.Session() as session:
+    signature = v1.saved_model.loader.load(session, ["serve"], path).signature_def[signature]
+    metadata = v1.RunMetadata()
+    session.run(
+        signature.outputs["pooled_output"].name,
+        {field.name: [[1] * 11] * 2 for field in signature.inputs.values()},
+        options=v1.RunOptions(trace_level=v1.RunOptions.FULL_TRACE),
+        run_metadata=metadata,
+    )
+for device in metadata.step_stats.dev_stats:
+    for node in device.node_stats:
+        print(node.timeline_label.partition(" = ")[2].partition("(")[0])
+"""
 
 
 def test_tokenization_info_points_into_the_export(loaded, exported, tokenizer):
