@@ -192,7 +192,7 @@ def test_wanted_positions_come_out_as_among_all(seed, layers, sharing):
     batch = {name: tf.constant(array) for name, array in make_batch(seed).items()}
     rng = np.random.default_rng(seed)
     # In any order, repeated, of padding too.
-    positions = tf.constant(rng.integers(0, SEQ_LEN, [BATCH, 3]), tf.int32)
+    positions = tf.constant(rng.integers(0, SEQ_LEN, [BATCH, 7]), tf.int32)
     all_of_them = model.encoder(batch, num_hidden_layers=layers)
     for wanted in (positions, positions[:, :0]):
         encoded = model.encoder(batch, num_hidden_layers=layers, positions=wanted)
