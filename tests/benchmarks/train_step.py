@@ -6,7 +6,8 @@ before and after the steps. Prints one JSON line per process, then the medians o
 A side whose packages are missing is left out.
 
 ours, ours_recompute: the step of pipelines.pretrain in its loop, batch from tf.data, LAMB.
-plain_keras, huggingface_tf: the same loop, losses and LAMB around their models.
+plain_keras, huggingface_tf, keras_nlp, model_garden: the same loop, losses and LAMB around their
+  models.
 huggingface_torch, huggingface_torch_gathered_compiled: see train_step_peers; AdamW.
 
 Floating point operations are those of albert_tf.flops for all sides: what one computes beyond
@@ -25,9 +26,9 @@ import json
 import os
 import re
 import statistics
-import sys
 import tempfile
 from collections.abc import Callable, Iterable
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -59,7 +60,15 @@ _SIDES = (
     "huggingface_torch",
     "huggingface_torch_gathered_compiled",
     "huggingface_tf",
+    "keras_nlp",
+    "model_garden",
 )
+# Begin of a side's name -> its package beside TensorFlow or torch.
+_PACKAGES = {
+    "huggingface": "transformers",
+    "keras_nlp": "keras-nlp",
+    "model_garden": "tf-models-official",
+}
 _WARM_UP_STEPS = 2
 
 # Kinds of op in the profile; the first whose expression is found in "full/name:Type" counts.
@@ -165,13 +174,13 @@ def measure(side: str, shape: str, steps: int) -> dict:
     # Before TensorFlow, which counts the operations, comes into the process of a torch side.
     peak = peak_megabytes()
     libraries = ["torch" if "torch" in side else "tensorflow"]
-    libraries += ["transformers"] if side.startswith("huggingface") else []
+    libraries += [package for start, package in _PACKAGES.items() if side.startswith(start)]
     step_seconds = statistics.median(times)
     rate = 1e-9 * batch_size * flops_per_example(seq_length, predictions) / step_seconds
     return {
         "side": side,
         "shape": shape,
-        "libraries": [f"{name} {sys.modules[name].__version__}" for name in libraries],
+        "libraries": [f"{name} {metadata.version(name)}" for name in libraries],
         "cpus": len(os.sched_getaffinity(0)),
         "steps": steps,
         # About ln 30000 + ln 2 = 11.0, as the sides compute the same.
@@ -207,6 +216,10 @@ def make_side(
             model = peers.plain_keras(config)
         elif side == "huggingface_tf":
             model = peers.huggingface_tf()
+        elif side == "keras_nlp":
+            model = peers.keras_nlp(config)
+        elif side == "model_garden":
+            model = peers.model_garden(config, batch["masked_lm_positions"].shape[1])
         else:
             model = AlbertForPreTraining(config, recompute=side == "ours_recompute")
         model({name: rows[:1] for name, rows in batch.items()})  # creates the variables

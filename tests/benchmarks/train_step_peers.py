@@ -140,6 +140,90 @@ def huggingface_tf() -> Peer:
     return Peer(forward, lambda: trained)
 
 
+def keras_nlp(config) -> Peer:
+    """Returns an AlbertConfig's AlbertMaskedLM of KerasNLP; a Dense layer gives the sentence order.
+
+    Raises:
+      ImportError: if keras_nlp is missing.
+    """
+    import tensorflow as tf
+    from keras_nlp import models
+
+    backbone = models.AlbertBackbone(
+        vocabulary_size=config.vocab_size,
+        num_layers=config.num_hidden_layers,
+        num_heads=config.num_attention_heads,
+        embedding_dim=config.embedding_size,
+        hidden_dim=config.hidden_size,
+        intermediate_dim=config.intermediate_size,
+        max_sequence_length=config.max_position_embeddings,
+    )
+    head = models.AlbertMaskedLM(backbone).get_layer("mlm_head")
+    classifier = tf.keras.layers.Dense(2)
+
+    def forward(batch):
+        encoded = backbone(
+            {
+                "token_ids": batch["input_word_ids"],
+                "padding_mask": batch["input_mask"],
+                "segment_ids": batch["input_type_ids"],
+            }
+        )
+        positions = batch["masked_lm_positions"]
+        return {
+            "masked_lm_logits": head(encoded["sequence_output"], positions),
+            "sentence_order_logits": classifier(encoded["pooled_output"]),
+        }
+
+    def variables():
+        parts = (backbone, head, classifier)
+        every = [variable for part in parts for variable in part.trainable_variables]
+        # The vocabulary's table is of the backbone and of the head.
+        return list({variable.ref(): variable for variable in every}.values())
+
+    return Peer(forward, variables)
+
+
+def model_garden(config, predictions: int) -> Peer:
+    """Returns BertPretrainer around AlbertEncoder of TensorFlow's Model Garden.
+
+    Args:
+      config: AlbertConfig.
+      predictions: number of masked positions in an example.
+
+    Raises:
+      ImportError: if tf-models-official or one of its packages is missing.
+    """
+    import tensorflow as tf
+    from official.nlp.modeling import models, networks
+
+    encoder = networks.AlbertEncoder(
+        config.vocab_size,
+        config.embedding_size,
+        config.hidden_size,
+        config.num_hidden_layers,
+        config.num_attention_heads,
+        config.max_position_embeddings,
+        config.type_vocab_size,
+        config.intermediate_size,
+        dropout_rate=0.0,
+        attention_dropout_rate=0.0,
+    )
+    initializer = tf.keras.initializers.TruncatedNormal(stddev=config.initializer_range)
+    gelu = encoder.get_config()["activation"]
+    model = models.BertPretrainer(encoder, 2, predictions, None, gelu, initializer)
+    names = ("input_word_ids", "input_mask", "input_type_ids", "masked_lm_positions")
+
+    def forward(batch):
+        outputs = model([batch[name] for name in names])
+        return {
+            "masked_lm_logits": outputs["masked_lm"],
+            "sentence_order_logits": outputs["classification"],
+        }
+
+    return Peer(forward, lambda: model.trainable_variables)
+
+
 def huggingface_torch(
     batch: dict[str, np.ndarray], gathered_compiled: bool
 ) -> tuple[Callable[[], float], Callable[[], None]]:
