@@ -140,11 +140,18 @@ class AlbertTokenizer:
         encoded = self._processor.encode(texts, num_threads=1)
         ties = [i for i, text in enumerate(texts) if self._may_tie(text, encoded[i])]
         if ties:
-            in_graph = self._sentencepiece_in_graph.tokenize([texts[i] for i in ties]).to_list()
-            for i, ids in zip(ties, in_graph):
+            for i, ids in zip(ties, self._encode_in_graph([texts[i] for i in ties])):
                 encoded[i] = ids
         splits = self.digit_comma_splits
         return [ids if splits.keys().isdisjoint(ids) else _replace(ids, splits) for ids in encoded]
+
+    def _encode_in_graph(self, texts: list[str]) -> list[list[int]]:
+        try:
+            return self._sentencepiece_in_graph.tokenize(texts).to_list()
+        except tf.errors.NotFoundError:
+            # tf.random.set_seed empties the runtime's cache, and with it goes the model.
+            del self._sentencepiece_in_graph
+            return self._sentencepiece_in_graph.tokenize(texts).to_list()
 
     def _may_tie(self, text: str, ids: list[int]) -> bool:
         """Tells whether segmentations of equal score may exist (`e ee` and `ee e` for `eee`).
