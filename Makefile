@@ -28,12 +28,12 @@ demo: $(BIN)/installed
 	@echo "curves       demo/model/curves.png"
 	@echo "TensorBoard  $(BIN)/tensorboard --logdir demo/model/tensorboard"
 
-# The longest file first, all else in its order: tests that set a seed, which takes the models of
-# in-graph SentencePiece with it, come after those of the export, which share such models.
+# Files in their order: tests that set a seed, which takes the models of in-graph SentencePiece with
+# it, come after those of the export, which share such models.
 test: $(BIN)/installed
 	$(RUN) ruff check .
 	$(RUN) ruff format --check .
-	$(RUN) pytest -n 2 --dist loadfile --no-loadscope-reorder tests/test_end_to_end.py tests
+	$(RUN) pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-slow: $(BIN)/installed
 	$(RUN) pytest -m slow
