@@ -28,8 +28,8 @@ demo: $(BIN)/installed
 	@echo "curves       demo/model/curves.png"
 	@echo "TensorBoard  $(BIN)/tensorboard --logdir demo/model/tensorboard"
 
-# Files in their order: tests that set a seed, which takes the models of in-graph SentencePiece with
-# it, come after those of the export, which share such models.
+# Files in their order: a test that sets a seed takes the models of in-graph SentencePiece with it, and
+# none may come between those of the export, which share such models.
 test: $(BIN)/installed
 	$(RUN) ruff check .
 	$(RUN) ruff format --check .
