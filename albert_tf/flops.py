@@ -12,12 +12,14 @@ def training_flops_per_example(
     max_seq_length: int,
     max_predictions_per_seq: int,
     num_hidden_layers: int | None = None,
+    hidden_states: bool = False,
 ) -> int:
     """Returns the floating point operations of matrix products to train on one example.
 
     A weight matrix costs 2 operations per element, position and forward pass, however many layers
     share it; the backward pass costs twice the forward pass. Every position counts, padded too; in
-    the last block, beyond keys and values, those that are predicted and [CLS].
+    the last block, beyond keys and values, those that are predicted and [CLS], unless the model
+    gives its `hidden_states`: then it computes that block whole.
 
     Source: Kaplan et al. 2020, section 2.1 (6 operations per parameter and token), with the
     attention's own products.
@@ -30,7 +32,7 @@ def training_flops_per_example(
     layers = num_hidden_layers or config.num_hidden_layers
     plan = encoder.plan[: layers * config.inner_group_num]
     blocks = [encoder.blocks[f"{attention}_{feed_forward}"] for attention, feed_forward in plan]
-    num_wanted = 1 + max_predictions_per_seq
+    num_wanted = max_seq_length if hidden_states else 1 + max_predictions_per_seq
     last_attention = blocks[-1].attention
     keys_and_values = matrices(last_attention.key) + matrices(last_attention.value)
     per_position = sum(map(matrices, blocks[:-1])) + keys_and_values

@@ -25,14 +25,16 @@ TINY = AlbertConfig(
 
 @pytest.mark.parametrize("sharing", SHARING_MODES)
 @pytest.mark.parametrize("embedding_size", [24, 48])
-def test_flops_are_those_of_the_graph_s_products(sharing, embedding_size):
+@pytest.mark.parametrize("hidden_states", [False, True])
+def test_flops_are_those_of_the_graph_s_products(sharing, embedding_size, hidden_states):
     config = dataclasses.replace(TINY, parameter_sharing=sharing, embedding_size=embedding_size)
     length, predictions = 64, 9
     with tf.Graph().as_default() as graph:
         ids = tf.zeros([1, length], tf.int32)
         batch = {name: ids for name in ("input_word_ids", "input_mask", "input_type_ids")}
         model = AlbertForPreTraining(config)
-        model({**batch, "masked_lm_positions": ids[:, :predictions]})
+        batch["masked_lm_positions"] = ids[:, :predictions]
+        model(batch, hidden_states=hidden_states)
     forward = 0
     for operation in graph.get_operations():
         if operation.type in ("MatMul", "BatchMatMulV2"):
@@ -40,5 +42,5 @@ def test_flops_are_those_of_the_graph_s_products(sharing, embedding_size):
             left = operation.inputs[0].shape[-2 if operation.get_attr(transposed) else -1]
             forward += 2 * math.prod(operation.outputs[0].shape) * left
     type_lookup = 2 * length * config.type_vocab_size * embedding_size
-    found = training_flops_per_example(model, length, predictions)
+    found = training_flops_per_example(model, length, predictions, hidden_states=hidden_states)
     assert found == 3 * (forward - type_lookup)

@@ -18,12 +18,17 @@ _CEILING_SECONDS = 3.0
 
 def ceiling(product: Callable[[], object]) -> float:
     """Returns the best rate of a product of two matrices of CEILING_SIZE, in GFLOP/s."""
+    return max(product_rates(product))
+
+
+def product_rates(product: Callable[[], object]) -> list[float]:
+    """Returns the rate of each product of two matrices of CEILING_SIZE in some seconds, GFLOP/s."""
     product()
     until = time.perf_counter() + _CEILING_SECONDS
-    shortest = seconds(product)
-    while time.perf_counter() < until:
-        shortest = min(shortest, seconds(product))
-    return 2e-9 * CEILING_SIZE**3 / shortest
+    rates = []
+    while not rates or time.perf_counter() < until:
+        rates.append(2e-9 * CEILING_SIZE**3 / seconds(product))
+    return rates
 
 
 def tensorflow_product() -> Callable[[], object]:
