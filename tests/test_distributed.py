@@ -104,6 +104,7 @@ def test_two_workers_equal_one_device(work, config, one_device):
     assert evaluated[0] == pytest.approx(evaluated[1], rel=TOLERANCE)
 
 
+@pytest.mark.slow
 def test_sigterm_to_one_worker_stops_both_at_one_step(work, config, one_device):
     job = flags(work, config, work / "stopped", "--num_train_steps=30000")
     processes = start_workers(*job)

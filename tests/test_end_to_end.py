@@ -88,6 +88,7 @@ def test_evaluation(work, model_dir):
     assert "evaluated before" in again and out.splitlines()[-3:] == again.splitlines()[-3:]
 
 
+@pytest.mark.slow
 def test_without_a_sentence_objective_its_weights_stay(work, model_dir):
     """A later run that begins with them finds them as they were, not decayed to nothing."""
     name = work / "no_objective"
@@ -109,6 +110,7 @@ def test_without_a_sentence_objective_its_weights_stay(work, model_dir):
         assert is_changed == (key not in of_the_objective), key
 
 
+@pytest.mark.slow
 def test_evaluation_says_what_the_run_said(work):
     """Of a run that grows and masks in its own way: the same masks, the depth of the step."""
     growing = work / "growing"
@@ -133,6 +135,7 @@ def test_evaluation_says_what_the_run_said(work):
             assert result[name] == pytest.approx(said[step][f"heldout_{name}"], rel=1e-5), name
 
 
+@pytest.mark.slow
 def test_a_run_knows_the_weights_that_it_began_with(work, model_dir):
     """Wherever they lie, and after a kill that left half of the first checkpoint."""
     whole, killed, moved = work / "whole", work / "first_kill", work / "moved"
@@ -167,6 +170,7 @@ def test_a_run_knows_the_weights_that_it_began_with(work, model_dir):
         np.testing.assert_array_equal(value, theirs[name], err_msg=name)
 
 
+@pytest.mark.slow
 def test_a_deeper_model_begins_with_a_shallower_one(work, model_dir):
     config = json.loads((work / "config.json").read_text())
     (work / "deeper.json").write_text(json.dumps({**config, "num_hidden_layers": 5}))
@@ -190,6 +194,7 @@ def test_a_deeper_model_begins_with_a_shallower_one(work, model_dir):
     assert "next sentence" in out
 
 
+@pytest.mark.slow
 def test_everything_at_once(work):
     directory = work / "options"
     flags = [

@@ -76,7 +76,12 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+SLOW = ("beams", "numbers")
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[pytest.mark.slow] * (kind in SLOW)) for kind in KINDS]
+)
 def test_every_kind_of_task_runs_and_predicts(kind, pretrained, tmp_path):  # noqa: F811
     task = KINDS[kind](tmp_path)
     schedule = Schedule(steps_per_loop=10, save_checkpoint_steps=20, eval_steps=20)

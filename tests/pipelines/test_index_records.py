@@ -217,6 +217,7 @@ def test_all_files_held_out(index, files):
         index(heldout_file=f"{files}/*")
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 def test_the_authors_records_train_here(shared, tmp_path):
     records = shared / "data/google_pretraining_tfrecords/demo_128.tfrecord"

@@ -141,7 +141,7 @@ def logged(model_dir):
     ]
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.3])
+@pytest.mark.parametrize("dropout", [pytest.param(0.0, marks=pytest.mark.slow), 0.3])
 def test_stopped_and_resumed_ends_in_the_same_bits(tmp_path, dropout):
     whole = run(tmp_path / "whole", 14, dropout=dropout)
     run(tmp_path / "parts", 14, stop_at=8, dropout=dropout)
@@ -193,7 +193,7 @@ def assert_equal_weights(a, b, **tolerance):
         )
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("replicas", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_micro_batches_add_up_to_the_batch(tmp_path, replicas):
     def strategy():
         return mirrored() if replicas == 2 else tf.distribute.OneDeviceStrategy("/cpu:0")
@@ -213,6 +213,7 @@ def test_recomputed_blocks_give_the_same_run(tmp_path):
     assert_equal_weights(kept, recomputed, atol=3e-6)
 
 
+@pytest.mark.slow
 def test_compiled_by_xla_gives_the_same_run(tmp_path):
     plain = run(tmp_path / "plain", 9)
     compiled = run(tmp_path / "compiled", 9, jit_compile=True)
@@ -290,6 +291,7 @@ class TestEvaluation:
         run(tmp_path, 16, evaluations=[0.4, 0.45], schedule={"eval_steps": 4})
         assert [path.name for path in (tmp_path / "best").glob("*.index")] == ["ckpt-8.index"]
 
+    @pytest.mark.slow
     def test_missing_after_a_kill_is_made_up_for(self, tmp_path):
         run(tmp_path / "whole", 12, evaluations=[0.3, 0.5, 0.4], schedule={"eval_steps": 4})
         run(tmp_path / "parts", 12, stop_at=8, evaluations=[0.3, 0.5], schedule={"eval_steps": 4})
