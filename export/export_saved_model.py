@@ -249,11 +249,14 @@ def how_to_use(saved_model: str) -> str:
         has_pairs = "text_pair" in table["serving_default"].inputs
         about_text = _QUESTION_ABOUT_PAIR if has_pairs else _QUESTION_ABOUT_TEXT
         ask_flags, request = _QUESTIONS.get(kind, about_text)
+    newest = versions.existing(output)[-1]
+    is_newest = os.path.basename(saved_model) == str(newest)
+    not_newest = "" if is_newest else f" (servers take the newest version, which is {newest})"
     return f"""{saved_model} answers
 {lines}
 ask it:
-  python -m export.ask --saved_model={output} {ask_flags}
-serve it:
+  python -m export.ask --saved_model={saved_model} {ask_flags}
+serve it{not_newest}:
   docker run -p 8501:8501 -e MODEL_NAME=albert \\
     -v "{os.path.abspath(output)}:/models/albert" tensorflow/serving
   curl localhost:8501/v1/models/albert:predict -d '{json.dumps({"inputs": request})}'"""

@@ -42,7 +42,12 @@ from pipelines.tasks.seed_run import RESULTS_FILE, FinetuneSettings, Split, fing
 from pipelines.tasks.task import Task
 from pipelines.tasks.task_flags import create_task, define_task_flags
 from pipelines.training import checkpointing
-from pipelines.training.strategy import STRATEGIES, create_strategy, is_chief
+from pipelines.training.strategy import (
+    STRATEGIES,
+    create_strategy,
+    is_chief,
+    naming_lost_workers,
+)
 from pipelines.training.train_loop import Schedule
 
 FLAGS = flags.FLAGS
@@ -128,6 +133,7 @@ def main(_) -> None:
     )
 
 
+@naming_lost_workers()
 def finetune(
     *,
     task: Task,
@@ -192,8 +198,10 @@ def finetune(
         **dataclasses.asdict(settings),
         **dataclasses.asdict(schedule),
     }
-    # They change nothing but how much is lost by a kill.
-    del identity["save_checkpoint_steps"]
+    # Hosts must agree on all of it. A run may go on with two other settings: how much is lost by a
+    # kill, and how many bad batches end it.
+    agreed = dict(identity)
+    del identity["save_checkpoint_steps"], identity["max_bad_batches"]
 
     hold = files.hold_directory(output_dir) if is_chief(strategy) else contextlib.nullcontext()
     with hold:
@@ -216,7 +224,7 @@ def finetune(
                 settings,
                 schedule,
                 strategy,
-                identity,
+                agreed,
             )["figures"]
         summary = _summary(task, results)
         if is_chief(strategy):

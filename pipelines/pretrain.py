@@ -39,7 +39,7 @@ from albert_tf.checkpoints import model_directory
 from albert_tf.config import AlbertConfig
 from albert_tf.flops import training_flops_per_example
 from albert_tf.models import AlbertForPreTraining
-from albert_tf.tokenization import AlbertTokenizer
+from albert_tf.tokenization import VOCABULARY_FILE, AlbertTokenizer
 from pipelines.data.examples import ExampleOptions, define_example_flags, options_from
 from pipelines.data.pretraining_dataset import (
     Source,
@@ -52,7 +52,12 @@ from pipelines.data.training_order import BLOCK_ROWS
 from pipelines.training import checkpointing, metrics_log, train_loop
 from pipelines.training.heldout import make_evaluation
 from pipelines.training.run_settings import RunSettings, define_run_flags, precision
-from pipelines.training.strategy import STRATEGIES, create_strategy, is_chief
+from pipelines.training.strategy import (
+    STRATEGIES,
+    create_strategy,
+    is_chief,
+    naming_lost_workers,
+)
 from pipelines.training.train_loop import Schedule
 
 FLAGS = flags.FLAGS
@@ -147,6 +152,7 @@ def main(_) -> None:
     )
 
 
+@naming_lost_workers()
 def pretrain(
     *,
     record_dir: str,
@@ -194,7 +200,9 @@ def pretrain(
             model.encoder.pooler.trainable = False
             model.sentence_order.trainable = False
         optimizer = settings.optimizer()
-    init_weights = init_checkpoint and _read_first_weights(model, init_checkpoint, model_dir)
+    init_weights = init_checkpoint and _read_first_weights(
+        model, tokenizer, init_checkpoint, model_dir
+    )
 
     # What changes the weights that the run ends in. The number of replicas, which changes the draws
     # of dropout alone, is left out: a run may go on on another machine.
@@ -206,8 +214,9 @@ def pretrain(
         **dataclasses.asdict(options),
         **dataclasses.asdict(settings),
         "steps_per_loop": schedule.steps_per_loop,
-        "max_bad_batches": schedule.max_bad_batches,
     }
+    # A run that ended at a bad batch may go on with more of them allowed.
+    agreed = {**identity, "max_bad_batches": schedule.max_bad_batches}
 
     def dataset_fn(first_step, context):
         return pretraining_dataset(
@@ -266,7 +275,7 @@ def pretrain(
             model_dir=model_dir,
             global_batch_size=settings.global_batch_size,
             best_metric="heldout_masked_lm_accuracy",
-            settings_hash=zlib.crc32(json.dumps(identity).encode()) >> 1,
+            settings_hash=zlib.crc32(json.dumps(agreed).encode()) >> 1,
         )
     if is_chief(strategy):
         curves = metrics_log.draw_curves(model_dir)
@@ -278,16 +287,37 @@ def pretrain(
         print(f"TensorBoard  tensorboard --logdir {os.path.join(model_dir, 'tensorboard')}")
 
 
-def _read_first_weights(model, init_checkpoint: str, model_dir: str) -> str:
+def _read_first_weights(model, tokenizer, init_checkpoint: str, model_dir: str) -> str:
     """Reads what --init_checkpoint names; returns a hash of it, by which a run knows it again.
 
     Once the run has weights of its own nothing is read: the first ones may be gone, or grown older.
+
+    Raises:
+      ValueError: if they are of another vocabulary or shape.
     """
     run_file = os.path.join(model_dir, model_directory.RUN_FILE)
     checkpoints = model_directory.checkpoints_directory(model_dir)
     if tf.io.gfile.exists(run_file) and model_directory.list_checkpoints(checkpoints):
-        return files.read_json(run_file).get("init_weights")
-    checkpoint = model_directory.find_checkpoint(init_checkpoint)[1]
+        init_weights = files.read_json(run_file).get("init_weights")
+        if init_weights:  # else the run began without, which is refused by its settings
+            return init_weights
+    directory, checkpoint = model_directory.find_checkpoint(init_checkpoint)
+    theirs, ours = model_directory.read_config(directory, checkpoint), model.config
+    # What no variable's name or shape tells.
+    names = ["num_attention_heads", "hidden_act"]
+    names += ["parameter_sharing", "num_hidden_groups", "inner_group_num"]
+    if (ours.parameter_sharing, ours.num_hidden_groups) != ("all", 1):
+        names.append("num_hidden_layers")
+    settings = {name: (getattr(theirs, name), getattr(ours, name)) for name in names}
+    if tf.io.gfile.exists(os.path.join(directory, VOCABULARY_FILE)):
+        known = AlbertTokenizer.load(directory)
+        settings["vocabulary"] = (known.sha256[:16], tokenizer.sha256[:16])
+        settings["do_lower_case"] = (known.do_lower_case, tokenizer.do_lower_case)
+    if differing := [f"{n} {a!r} there, {b!r} here" for n, (a, b) in settings.items() if a != b]:
+        raise ValueError(
+            f"--init_checkpoint={init_checkpoint!r} is of another model ({'; '.join(differing)}): "
+            "give one of the same vocabulary and shape, or leave the flag out"
+        )
     model_directory.restore_weights(model, checkpoint)
     return model_directory.hash_of_weights(checkpoint)
 

@@ -140,6 +140,20 @@ def test_hosts_that_differ_are_refused(work, config, one_device, difference):
 
 
 @pytest.mark.slow
+def test_a_run_of_other_settings_is_one_line_on_every_host(work, config, one_device):
+    """The chief refuses it before the hosts meet; the other waits for it and must not hang."""
+    directory = work / "other_settings"
+    shutil.copytree(one_device, directory)
+    job = flags(work, config, directory, "--eval_steps=10", "--learning_rate=0.01")
+    messages = []
+    for process in start_workers(*job):
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == 2 and "Traceback" not in err, f"{out}\n{err}"
+        messages.append(err.splitlines()[-1])
+    assert "holds another run" in messages[0] and "was lost" in messages[1]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", [[0], [1], [0, 1]], ids=["chief", "worker", "both"])
 def test_lost_workers_and_the_same_command_again(work, config, one_device, lost):
     name = f"lost_{len(lost)}{lost[0]}"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
 import shutil
 import signal
 import time
@@ -12,6 +14,10 @@ import pytest
 import tensorflow as tf
 
 from albert_tf import program
+from albert_tf.checkpoints import model_directory
+from albert_tf.config import AlbertConfig
+from albert_tf.models import AlbertForPreTraining
+from albert_tf.tokenization import AlbertTokenizer
 from pipelines.data.examples import ExampleOptions
 from pipelines.data.records import Manifest
 from pipelines.pretrain import pretrain
@@ -70,7 +76,8 @@ def test_training_learns_and_leaves_curves(model_dir):
 
 def test_a_second_call_has_nothing_to_do(work, model_dir):
     before = (model_dir / "metrics.jsonl").read_text()
-    run("pipelines.pretrain", *pretrain_flags(work, model_dir))
+    # With another number of bad batches allowed it is the same run still.
+    run("pipelines.pretrain", *pretrain_flags(work, model_dir), "--max_bad_batches=2")
     assert (model_dir / "metrics.jsonl").read_text() == before
 
 
@@ -254,6 +261,28 @@ def test_bad_input_is_one_line_and_exit_code_2(work, model_dir):
     assert "learning_rate 0.02 there, 0.03 here" in line and "Traceback" not in err + out
 
 
+@pytest.fixture(scope="module")
+def first_weights(work):
+    """Model directories of the run's shape, each but the last of another model."""
+    config = AlbertConfig.read(str(work / "config.json"))
+    tokenizer = AlbertTokenizer(str(work / "vocabulary.model"))
+    other = work / "other.model"
+    piece = max(map(tokenizer.id_to_piece, range(tokenizer.vocab_size)), key=len).encode()
+    other.write_bytes(tokenizer.model_bytes.replace(piece, b"#" * len(piece)))
+    directories = {
+        "two_heads": (dataclasses.replace(config, num_attention_heads=2), tokenizer),
+        "cased": (config, AlbertTokenizer(str(work / "vocabulary.model"), do_lower_case=False)),
+        "other_vocabulary": (config, AlbertTokenizer(str(other))),
+        "begun_without": (config, tokenizer),
+    }
+    for name, (shape, vocabulary) in directories.items():
+        model = AlbertForPreTraining(shape)
+        model.create_variables()
+        model_directory.save_for_pretraining(model, str(work / name))
+        vocabulary.save(str(work / name))
+    (work / "begun_without" / "run.json").write_text('{"init_weights": null}')
+
+
 @pytest.mark.parametrize(
     "changes, message",
     [
@@ -268,6 +297,13 @@ def test_bad_input_is_one_line_and_exit_code_2(work, model_dir):
         ({"model_dir": "{work}"}, "no run of this job"),
         ({"save_checkpoint_steps": 5}, "not a multiple"),
         ({"init_checkpoint": "{work}/nowhere"}, "no model directory or checkpoint at"),
+        ({"init_checkpoint": "{work}/two_heads"}, "(num_attention_heads 2 there, 4 here)"),
+        ({"init_checkpoint": "{work}/cased"}, "(do_lower_case False there, True here)"),
+        ({"init_checkpoint": "{work}/other_vocabulary"}, "(vocabulary '"),
+        (
+            {"init_checkpoint": "{work}/begun_without", "model_dir": "{work}/begun_without"},
+            "init_weights None there, '",
+        ),
         ({"num_warmup_steps": 31}, "not between 0 and num_train_steps"),
         ({"eval_steps": 5}, "--eval_steps=5 is not a multiple of --steps_per_loop=2"),
         ({"early_stopping_evaluations": 2}, "give --eval_steps"),
@@ -280,7 +316,7 @@ def test_bad_input_is_one_line_and_exit_code_2(work, model_dir):
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_bad_input_to_pretrain(work, changes, message):
+def test_bad_input_to_pretrain(work, first_weights, changes, message):
     config = json.loads((work / "config.json").read_text())
     (work / "smaller.json").write_text(json.dumps({**config, "vocab_size": 82}))
     values = {
@@ -314,7 +350,7 @@ def test_bad_input_to_pretrain(work, changes, message):
         early_stopping_evaluations=values.pop("early_stopping_evaluations"),
     )
     before = sorted(work.rglob("*"))
-    with pytest.raises(ValueError, match=message) as error:
+    with pytest.raises(ValueError, match=re.escape(message)) as error:
         pretrain(
             **values,
             options=options,

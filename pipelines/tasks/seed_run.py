@@ -76,7 +76,7 @@ def run_seed(
     settings: FinetuneSettings,
     schedule: Schedule,
     strategy: tf.distribute.Strategy,
-    identity: dict,
+    agreed: dict,
 ) -> dict:
     """Trains with one seed, then scores and predicts all splits but "train".
 
@@ -84,7 +84,7 @@ def run_seed(
     not those of these splits and this decoding.
 
     Args:
-      identity: of the run, which all hosts must agree on.
+      agreed: settings that all hosts must agree on.
 
     Returns:
       What lies in MODEL_DIR/results.json: `figures` by split, and `predicted`, of what.
@@ -135,7 +135,7 @@ def run_seed(
 
     train = splits["train"].sequences
     tokens = float(np.mean(example_lengths(train))) * train.sequences_per_example
-    settings_hash = zlib.crc32(json.dumps({**identity, "seed": seed}).encode()) >> 1
+    settings_hash = zlib.crc32(json.dumps({**agreed, "seed": seed}).encode()) >> 1
     if not is_trained:
         train_loop.train(
             strategy=strategy,

@@ -20,8 +20,13 @@ def claim(model_dir: str, settings: dict) -> None:
       settings: everything that changes the run's result, JSON-serialisable.
 
     Raises:
-      ValueError: if the directory holds another run or something else.
+      ValueError: if the directory holds another run or something else, or cannot hold one.
     """
+    if pattern := set(model_dir) & set("*?[\\"):
+        raise ValueError(
+            f"{model_dir!r}: TensorFlow takes {' '.join(sorted(pattern))} in a directory's name "
+            "for a pattern and finds no checkpoint there: choose another"
+        )
     path = os.path.join(model_dir, RUN_FILE)
     settings = json.loads(json.dumps(settings))
     if tf.io.gfile.exists(path):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+from collections.abc import Iterator
 
 import tensorflow as tf
 
@@ -74,6 +76,24 @@ def is_chief(strategy: tf.distribute.Strategy) -> bool:
 def has_several_hosts(strategy: tf.distribute.Strategy) -> bool:
     """Tells whether other hosts take part in a run."""
     return strategy.num_replicas_in_sync > len(strategy.extended.worker_devices)
+
+
+@contextlib.contextmanager
+def naming_lost_workers() -> Iterator[None]:
+    """Makes one line of what TensorFlow says where another host has ended.
+
+    Raises:
+      ValueError: instead of TensorFlow's error.
+    """
+    try:
+        yield
+    except tf.errors.OpError as error:
+        if "Collective ops is aborted" not in str(error):
+            raise
+        raise ValueError(
+            "another worker of this run was lost; start all workers again: the run goes on from "
+            "its last checkpoint"
+        ) from error
 
 
 def check_hosts_agree(strategy: tf.distribute.Strategy, step: int, settings_hash: int) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Callable, NamedTuple
 
 import tensorflow as tf
@@ -130,7 +129,7 @@ def train(
     stage_ends = [stage.first_step for stage in stages[1:]] + [num_train_steps]
     since = stages[-1].first_step
     progress = Progress("training", num_train_steps, done=step)
-    with StopRequest() as stop, progress, _naming_lost_workers():
+    with StopRequest() as stop, progress:
 
         def is_stopped() -> bool:
             # Several hosts stay together to the end of an evaluation.
@@ -196,19 +195,6 @@ def train(
             _leave(stop.signal, step)
 
 
-@contextlib.contextmanager
-def _naming_lost_workers() -> Iterator[None]:
-    try:
-        yield
-    except tf.errors.OpError as error:
-        if "Collective ops is aborted" not in str(error):
-            raise
-        raise ValueError(
-            "another worker of this run was lost; start all workers again: the run goes on from "
-            "its last checkpoint"
-        ) from error
-
-
 def _is_due(step: int, every: int, num_train_steps: int) -> bool:
     return every > 0 and (step % every == 0 or step == num_train_steps)
 
@@ -232,9 +218,9 @@ def _check_finite(totals, step: int, global_batch_size: int, optimizer, allowed:
         )
         if bad_batches > allowed:
             raise ValueError(
-                f"{what}; the last checkpoint is kept: start a new run with a lower "
-                "--learning_rate or a longer warm-up, or pass over a few such batches with "
-                "--max_bad_batches"
+                f"{what}; the last checkpoint is kept: go on with --max_bad_batches, which passes "
+                "over a few such batches, or start a new run with a lower --learning_rate or a "
+                "longer warm-up"
             )
         logging.warning("%s: its gradient counts as zero", what)
     return bad_batches

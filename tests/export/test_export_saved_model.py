@@ -137,6 +137,17 @@ def test_what_it_says_to_ask_has_every_option(tmp_path, choices):
     assert len(options) == choices
 
 
+def test_what_it_says_to_ask_and_serve_is_this_version(tmp_path):
+    for version in ("2", "10"):
+        (tmp_path / version / "assets.extra").mkdir(parents=True)
+        provenance = json.dumps({"kind": "encoder", "task": None})
+        (tmp_path / version / "assets.extra/export.json").write_text(provenance)
+    older, newer = (export_saved_model.how_to_use(str(tmp_path / v)) for v in ("2", "10"))
+    assert f"--saved_model={tmp_path}/2 " in older and f"--saved_model={tmp_path}/10 " in newer
+    assert "servers take the newest version, which is 10" in older
+    assert "newest" not in newer
+
+
 def test_no_version_to_be_found_is_said(tmp_path):
     with pytest.raises(ValueError, match="no SavedModel"):
         versions.newest_saved_model(str(tmp_path))

@@ -97,3 +97,11 @@ def test_what_counts_as_equal(change, equal):
     else:
         with pytest.raises(RuntimeError, match="s answers"):
             verify._difference(("s", {}), expected, {**expected, **change})
+
+
+def test_no_two_choices_of_a_question_are_alike():
+    texts = ["a", "", "b b", "c"]
+    rows = verify._as_inputs(texts, texts, 6)["options"]
+    assert len(rows) == len(texts)
+    assert all(len(row) == len(set(row)) == 6 for row in rows)
+    assert np.shape(verify._as_inputs([], [], 6)["options"]) == (0, 6)

@@ -369,3 +369,9 @@ class TestClaim:
         with pytest.raises(ValueError, match="no run of this job"):
             checkpointing.claim(str(tmp_path), {"batch": 6})
         assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+    @pytest.mark.parametrize("name", ["lr[0.1]", "a*", "what?", "a\\b"])
+    def test_a_name_that_is_a_pattern(self, tmp_path, name):
+        with pytest.raises(ValueError, match="for a pattern"):
+            checkpointing.claim(str(tmp_path / name), {"batch": 6})
+        assert not list(tmp_path.iterdir())
