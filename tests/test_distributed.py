@@ -89,6 +89,7 @@ def assert_same_run(model_dir, one_device):
         assert values == pytest.approx(theirs[step], rel=TOLERANCE), step
 
 
+@pytest.mark.slow
 def test_two_workers_equal_one_device(work, config, one_device):
     finish(start_workers(*flags(work, config, work / "two_workers", "--eval_steps=10")))
     assert_same_run(work / "two_workers", one_device)

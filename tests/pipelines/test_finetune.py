@@ -277,13 +277,14 @@ def losses(output_dir):
     return [entry["loss"] for entry in map(json.loads, lines) if "loss" in entry]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "on_replicas, changes",
     [
-        pytest.param(False, {"gradient_accumulation_steps": 3}, marks=pytest.mark.slow),
-        pytest.param(True, {}, marks=pytest.mark.slow),
+        (False, {"gradient_accumulation_steps": 3}),
+        (True, {}),
         (True, {"gradient_accumulation_steps": 2}),
-        pytest.param(False, {"recompute": True}, marks=pytest.mark.slow),
+        (False, {"recompute": True}),
     ],
     ids=["micro-batches", "mirrored", "both", "recompute"],
 )

@@ -207,6 +207,7 @@ def test_micro_batches_add_up_to_the_batch(tmp_path, replicas):
     assert_equal_weights(whole, parts, atol=3e-6)
 
 
+@pytest.mark.slow
 def test_recomputed_blocks_give_the_same_run(tmp_path):
     kept = run(tmp_path / "kept", 9, dropout=0.3)
     recomputed = run(tmp_path / "recomputed", 9, dropout=0.3, recompute=True)
@@ -317,6 +318,7 @@ class TestEvaluation:
 
 
 class TestGrowingDepth:
+    @pytest.mark.slow
     def test_each_depth_in_its_steps(self, tmp_path):
         shallow = run(tmp_path / "shallow", 13, stop_at=6, depths=[(0, 1)])
         run(tmp_path / "growing", 13, stop_at=6, depths=[(0, 1), (6, 3)])
