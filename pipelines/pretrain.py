@@ -92,8 +92,8 @@ def define_flags() -> None:
     flags.DEFINE_string(
         "init_checkpoint",
         None,
-        "Weights to begin with: a model directory or checkpoint of the same shape, of any depth "
-        "where layers are shared.",
+        "Weights to begin with: a model directory or checkpoint of the same vocabulary and shape, "
+        "of any depth where layers are shared.",
     )
     define_example_flags()
     define_run_flags()
