@@ -266,7 +266,7 @@ def first_weights(work):
     """Model directories of the run's shape, each but the last of another model."""
     config = AlbertConfig.read(str(work / "config.json"))
     tokenizer = AlbertTokenizer(str(work / "vocabulary.model"))
-    other = work / "other.model"
+    other = work / "renamed_piece.model"
     piece = max(map(tokenizer.id_to_piece, range(tokenizer.vocab_size)), key=len).encode()
     other.write_bytes(tokenizer.model_bytes.replace(piece, b"#" * len(piece)))
     directories = {
