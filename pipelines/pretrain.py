@@ -215,7 +215,7 @@ def pretrain(
         **dataclasses.asdict(settings),
         "steps_per_loop": schedule.steps_per_loop,
     }
-    # A run that ended at a bad batch may go on with more of them allowed.
+    # Hosts must agree on this too; but a run that ended at a bad batch may go on with more allowed.
     agreed = {**identity, "max_bad_batches": schedule.max_bad_batches}
 
     def dataset_fn(first_step, context):

@@ -26,28 +26,27 @@ from tests.benchmarks.measuring import print_table, product_rates, seconds, tens
 
 FLAGS = flags.FLAGS
 
+_SHAPES = ((128, 16), (512, 4))  # length, batch: those of tests.benchmarks.train_step
 _SECONDS = 1.0
 
 
 def define_flags() -> None:
     """Defines the flags."""
-    flags.DEFINE_list("shapes", ["128x16", "512x4"], "Each LENGTHxBATCH.")
     flags.DEFINE_integer("rounds", 3, "Times that everything is measured.", lower_bound=1)
 
 
 def main(_) -> None:
     """Measures and prints."""
-    for shape in FLAGS.shapes:
-        seq_length, batch_size = map(int, shape.split("x"))
-        rounds = [measure(shape, seq_length, batch_size) for _ in range(FLAGS.rounds)]
+    for seq_length, batch_size in _SHAPES:
+        rounds = [measure(seq_length, batch_size) for _ in range(FLAGS.rounds)]
         rows = []
         for name in rounds[0]["ceiling_shares"]:
             shares = [line["ceiling_shares"][name] for line in rounds]
             rows.append([name, statistics.median(shares), min(shares), max(shares)])
-        print_table({shape: "", "median": ".1%", "least": ".1%", "most": ".1%"}, rows)
+        print_table({rounds[0]["shape"]: "", "median": ".1%", "least": ".1%", "most": ".1%"}, rows)
 
 
-def measure(shape: str, seq_length: int, batch_size: int) -> dict:
+def measure(seq_length: int, batch_size: int) -> dict:
     """Prints and returns the share of the ceiling of each product and of all."""
     sgemm = tensorflow_product()
     rates = product_rates(sgemm)
@@ -62,7 +61,7 @@ def measure(shape: str, seq_length: int, batch_size: int) -> dict:
     shares["all"] = 1e-9 * total_flops / total_seconds / max(rates)
     shares["sgemm of the ceiling"] = statistics.median(rates) / max(rates)
     line = {
-        "shape": shape,
+        "shape": f"{seq_length}x{batch_size}",
         "ceiling_gflop_per_second": round(max(rates), 1),
         "ceiling_shares": {name: round(share, 4) for name, share in shares.items()},
     }

@@ -182,8 +182,8 @@ def measure(side: str, shape: str, steps: int) -> dict:
     libraries += [package for start, package in _PACKAGES.items() if side.startswith(start)]
     step_seconds = statistics.median(times)
     asked, whole = (
-        1e-9 * batch_size * flops_per_example(seq_length, predictions, whole) / step_seconds
-        for whole in (False, True)
+        1e-9 * batch_size * flops_per_example(seq_length, predictions, all_of_it) / step_seconds
+        for all_of_it in (False, True)
     )
     return {
         "side": side,
