@@ -193,9 +193,12 @@ def _questions(functions: dict, sizes: dict[str, int]) -> list[tuple[str, dict]]
 
 def _as_inputs(texts: list, pairs: list, choices: int) -> dict[str, list]:
     """Returns texts under the names that the kinds of models have for them."""
-    # The texts in turn; once around, with an end of their own: of equal choices any may be chosen.
-    turns = [divmod(i, len(texts) or 1) for i in range(choices)]
-    options = [[text + " ." * turn for text in texts[k:] + texts[:k]] for turn, k in turns]
+    # Of choices that are alike, either may be the answer: those beyond the texts get their number.
+    options = [
+        [f"{text} {i}" if i >= len(texts) > 0 else text for text in texts[k:] + texts[:k]]
+        for i in range(choices)
+        for k in [i % max(len(texts), 1)]
+    ]
     return {
         "text": texts,
         "text_pair": pairs,

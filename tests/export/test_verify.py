@@ -100,7 +100,7 @@ def test_what_counts_as_equal(change, equal):
 
 
 def test_no_two_choices_of_a_question_are_alike():
-    texts = ["a", "", "b b", "c"]
+    texts = ["a", "", b"\xff", "c"]
     rows = verify._as_inputs(texts, texts, 6)["options"]
     assert len(rows) == len(texts)
     assert all(len(row) == len(set(row)) == 6 for row in rows)
