@@ -29,8 +29,12 @@ class MaskedLMHead(tf.keras.layers.Layer):
 
     def build(self, input_shape):
         """Creates the output bias, float32 [V]."""
+        # Under mixed precision autocast would round it to bfloat16.
         self.output_bias = self.add_weight(
-            "output_bias", [self.config.vocab_size], initializer="zeros"
+            "output_bias",
+            [self.config.vocab_size],
+            initializer="zeros",
+            experimental_autocast=False,
         )
         super().build(input_shape)
 
@@ -39,7 +43,7 @@ class MaskedLMHead(tf.keras.layers.Layer):
 
         Args:
           masked_output: [b, P, H], the encoder's output there.
-          word_embeddings: [V, E].
+          word_embeddings: [V, E], float32 under mixed precision too.
 
         Returns:
           float32 [b, P, V] logits.
@@ -48,9 +52,8 @@ class MaskedLMHead(tf.keras.layers.Layer):
         x = tf.reshape(masked_output, [-1, self.config.hidden_size])
         x = self.layer_norm(self.transform(x))
         # In float32 under mixed precision too: bfloat16 would round the logits to ties.
-        table = tf.cast(word_embeddings, tf.float32)
-        logits = tf.matmul(tf.cast(x, tf.float32), table, transpose_b=True)
-        logits += tf.cast(self.output_bias, tf.float32)
+        logits = tf.matmul(tf.cast(x, tf.float32), word_embeddings, transpose_b=True)
+        logits += self.output_bias
         return tf.reshape(logits, [-1, num_positions, self.config.vocab_size])
 
 

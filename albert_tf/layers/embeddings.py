@@ -35,8 +35,13 @@ class FactorizedEmbedding(tf.keras.layers.Layer):
             "position_embeddings": config.max_position_embeddings,
         }
         for name, rows in tables.items():
-            shape = [rows, config.embedding_size]
-            table = self.add_weight(name, shape, initializer=initializer(config.initializer_range))
+            table = self.add_weight(
+                name,
+                [rows, config.embedding_size],
+                initializer=initializer(config.initializer_range),
+                # The masked-LM head's product takes the words as they are, not rounded to bfloat16.
+                experimental_autocast=name != "word_embeddings",
+            )
             setattr(self, name, table)
         super().build(input_shape)
 
@@ -53,7 +58,7 @@ class FactorizedEmbedding(tf.keras.layers.Layer):
         word_ids, type_ids = inputs["input_word_ids"], inputs["input_type_ids"]
         seq_len = word_ids.shape[1] or tf.shape(word_ids)[1]
         width = self.config.embedding_size
-        x = tf.gather(self.word_embeddings, word_ids)
+        x = tf.cast(tf.gather(self.word_embeddings, word_ids), self.compute_dtype)
         x += self.position_embeddings[:seq_len]
         # Two rows by matrix product: its gradient is a product too, not a scatter of b * L rows.
         one_hot = tf.one_hot(tf.reshape(type_ids, [-1]), self.config.type_vocab_size, dtype=x.dtype)

@@ -325,6 +325,21 @@ def test_float32_islands(mixed_bfloat16, monkeypatch):
     assert model.encoder.embeddings.layer_norm(tf.ones([3, 6], tf.bfloat16)).dtype == tf.bfloat16
 
 
+def test_vocabulary_is_not_rounded_to_bfloat16(mixed_bfloat16):
+    """Its product takes the float32 table and bias; only what the head computes is rounded."""
+    model = AlbertForPreTraining(TINY)
+    model.create_variables()
+    randomize(model, 5)
+    batch = {name: tf.constant(array) for name, array in make_batch(5).items()}
+    head, positions = model.masked_lm, batch["masked_lm_positions"]
+    masked_output = model.encoder(batch, positions=positions)["sequence_output"]
+    x = head.layer_norm(head.transform(masked_output))
+    assert x.dtype == tf.bfloat16
+    table = model.encoder.embeddings.word_embeddings.numpy()
+    expected = tf.cast(x, tf.float32).numpy() @ table.T + head.output_bias.numpy()
+    np.testing.assert_allclose(model(batch)["masked_lm_logits"], expected, rtol=1e-6, atol=1e-6)
+
+
 @pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16"])
 @pytest.mark.parametrize("sharing", SHARING_MODES)
 def test_compiled_equals_not_compiled(sharing, precision):
