@@ -89,6 +89,19 @@ def assert_same_run(model_dir, one_device):
         assert values == pytest.approx(theirs[step], rel=TOLERANCE), step
 
 
+def test_collectives_of_a_step_and_whether_hosts_agree():
+    reports = []
+    for process in start_workers(module="tests.collectives"):
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == 0, f"{out}\n{err}"
+        reports.append(json.loads(out))
+    for report in reports:
+        # One holds the denominators, before the forward pass; one the sums and the gradients.
+        assert report["step"] == 2
+        assert report["agree"] == ""
+        assert "the hosts of this run do not agree" in report["differ"]
+
+
 @pytest.mark.slow
 def test_two_workers_equal_one_device(work, config, one_device):
     finish(start_workers(*flags(work, config, work / "two_workers", "--eval_steps=10")))

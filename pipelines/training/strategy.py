@@ -104,17 +104,19 @@ def check_hosts_agree(strategy: tf.distribute.Strategy, step: int, settings_hash
     """
     if not has_several_hosts(strategy):
         return
-    number = step * 2**31 + settings_hash
+    # Two sums: one number made of both would leave int64 at large steps.
+    numbers = [step, settings_hash]
 
     @tf.function
     def add_up():
         def add_replicas():
             replica = tf.distribute.get_replica_context()
-            return replica.all_reduce(tf.distribute.ReduceOp.SUM, tf.constant(number, tf.int64))
+            return replica.all_reduce(tf.distribute.ReduceOp.SUM, tf.constant(numbers, tf.int64))
 
         return strategy.experimental_local_results(strategy.run(add_replicas))[0]
 
-    if int(add_up()) != number * strategy.num_replicas_in_sync:
+    expected = [number * strategy.num_replicas_in_sync for number in numbers]
+    if add_up().numpy().tolist() != expected:
         raise ValueError(
             f"the hosts of this run do not agree: this one stands at step {step}; all must see the "
             "same --model_dir and have the same flags"

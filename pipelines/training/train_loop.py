@@ -95,7 +95,8 @@ def train(
 
     Args:
       strategy: model, with its variables, and optimizer were made in its scope.
-      dataset_fn: (first step, input context) -> batches of this host's replicas from that step on.
+      dataset_fn: (first step, input context) -> batches of this host's replicas from that step on,
+        without end.
       stages: in order; the first begins at step 0.
       zero_sums: what the sums of steps are added to.
       metrics_fn: sums -> loss and other figures; none of sums that nothing was added to.
@@ -121,8 +122,12 @@ def train(
     # 3. Logged curves are cut back to that step; they say what was best.
     log = MetricsLog(model_dir, step, writes=is_chief(strategy))
     # 4. Data begin at that step; nothing is read and thrown away but a part of one group.
+    # Without this the hosts would exchange before every batch whether each of them still has one.
+    endless = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
     iterator = iter(
-        strategy.distribute_datasets_from_function(lambda context: dataset_fn(step, context))
+        strategy.distribute_datasets_from_function(
+            lambda context: dataset_fn(step, context).apply(endless)
+        )
     )
 
     allowed = schedule.max_bad_batches

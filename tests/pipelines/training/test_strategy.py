@@ -1,10 +1,13 @@
-"""What the user is told of a TF_CONFIG that names no machines."""
+"""What the user is told of a TF_CONFIG that names no machines; whether hosts agree."""
 
 from __future__ import annotations
 
 import pytest
+import tensorflow as tf
 
-from pipelines.training.strategy import create_strategy
+from pipelines.training import strategy
+from pipelines.training.strategy import check_hosts_agree, create_strategy
+from tests.replicas import mirrored
 
 
 @pytest.mark.parametrize(
@@ -30,3 +33,20 @@ def test_tf_config_that_names_no_machines(monkeypatch, tf_config, problem):
     ) as raised:
         create_strategy("multi_worker")
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("step", [0, 2**31, 2**33])
+def test_equal_hosts_agree_at_any_step(monkeypatch, step):
+    monkeypatch.setattr(strategy, "has_several_hosts", lambda _: True)
+    check_hosts_agree(mirrored(), step, settings_hash=2**31 - 1)
+
+
+@pytest.mark.parametrize("other", [[2**33 + 1, 7], [2**33, 8]])
+def test_hosts_that_differ_do_not(monkeypatch, other):
+    """As [step, hash]; test_distributed.py asks two real ones."""
+    monkeypatch.setattr(strategy, "has_several_hosts", lambda _: True)
+    monkeypatch.setattr(
+        tf.distribute.ReplicaContext, "all_reduce", lambda self, op, mine: mine + other
+    )
+    with pytest.raises(ValueError, match="do not agree: this one stands at step 8589934592"):
+        check_hosts_agree(mirrored(), 2**33, settings_hash=7)

@@ -1,0 +1,94 @@
+"""One of the two workers that test_distributed.py starts to count collectives.
+
+Prints a JSON object: `step`, the number of collectives in the graph of a training step; `agree` and
+`differ`, the error of check_hosts_agree ("": none) if both workers stand at the same step, and if
+they do not.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+
+import tensorflow as tf
+
+from albert_tf import losses
+from pipelines.training import train_loop
+from pipelines.training.strategy import check_hosts_agree, create_strategy
+from pipelines.training.train_step import make_train_step
+
+
+def count_collectives(function: tf.types.experimental.ConcreteFunction) -> int:
+    """Counts them in a graph and in what it calls."""
+    graph = function.graph.as_graph_def()
+    nodes = [*graph.node, *(node for f in graph.library.function for node in f.node_def)]
+    return sum(node.op.startswith("Collective") for node in nodes)
+
+
+def train(strategy: tf.distribute.Strategy, model_dir: str):
+    """Trains a small model for one step; the number of collectives does not depend on the model."""
+    with strategy.scope():
+        model = tf.keras.Sequential([tf.keras.layers.Dense(5), tf.keras.layers.Dense(3)])
+        model.build([None, 7])
+        optimizer = tf.keras.optimizers.legacy.SGD(0.1)
+    train_step = make_train_step(
+        forward=lambda batch, dropout_seed: model(batch["x"]),
+        model=model,
+        optimizer=optimizer,
+        weights_fn=lambda batch: tf.reduce_sum(batch["weight"]),
+        sums_fn=lambda logits, batch: losses.weighted_cross_entropy(
+            logits, batch["label"], batch["weight"]
+        ),
+        loss_fn=lambda sums, weight: sums["loss"] / weight,
+        seed=9,
+    )
+    batch = {"x": tf.ones([2, 7]), "label": tf.ones([2], tf.int32), "weight": tf.ones([2])}
+    # Of filtered batches, as of the real ones, TensorFlow cannot tell whether they end.
+    batches = tf.data.Dataset.from_tensors(batch).repeat().filter(lambda _: True)
+    train_loop.train(
+        strategy=strategy,
+        model=model,
+        optimizer=optimizer,
+        dataset_fn=lambda first_step, context: batches,
+        stages=[train_loop.Stage(0, train_step, {})],
+        zero_sums={name: tf.zeros([]) for name in ("loss", "correct", "weight")},
+        metrics_fn=lambda sums: {},
+        num_train_steps=1,
+        schedule=train_loop.Schedule(1, 1),
+        model_dir=model_dir,
+        global_batch_size=4,
+    )
+
+
+def main():
+    strategy = create_strategy("multi_worker")
+
+    def error_at(step):
+        try:
+            check_hosts_agree(strategy, step, settings_hash=2**31 - 1)
+        except ValueError as error:
+            return str(error)
+        return ""
+
+    make_step_loop = train_loop.make_step_loop
+
+    def make_counted_loop(*arguments):
+        run_steps = make_step_loop(*arguments)
+
+        def report(*inputs):
+            number = count_collectives(run_steps.get_concrete_function(*inputs))
+            huge = 2**33
+            differ = error_at(huge + strategy.cluster_resolver.task_id)
+            print(json.dumps({"step": number, "agree": error_at(huge), "differ": differ}))
+            sys.exit()  # the rest of the run is not asked for
+
+        return report
+
+    train_loop.make_step_loop = make_counted_loop
+    with tempfile.TemporaryDirectory() as model_dir:
+        train(strategy, model_dir)
+
+
+if __name__ == "__main__":
+    main()
