@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import errno
 import fcntl
@@ -46,6 +47,23 @@ def match_files(patterns: str | Sequence[str], flag_name: str) -> list[str]:
 def absolute(path: str) -> str:
     """Returns a path in full; a remote one (`gs://`) as it is."""
     return path if "://" in path else os.path.abspath(path)
+
+
+def sizes(paths: Sequence[str]) -> dict[str, int]:
+    """Returns path -> bytes.
+
+    Raises:
+      tf.errors.OpError: if there is no such file.
+    """
+
+    def size(path: str) -> int:
+        return tf.io.gfile.stat(path).length
+
+    if not any("://" in path for path in paths):
+        return {path: size(path) for path in paths}
+    # Each is a request: many at a time.
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        return dict(zip(paths, pool.map(size, paths)))
 
 
 @contextlib.contextmanager

@@ -6,10 +6,10 @@ is kept: a sentence that does not fit into a segment goes on in the next one. Ma
 order are drawn later, anew at every epoch. A share of the documents is held out.
 --remove_duplicates leaves out documents whose letters and digits are those of an earlier one.
 
-The work is cut into byte ranges, each of which becomes a pair of shards, or more if it is a big
-compressed file. The records depend on text and settings alone, not on the number of workers. The
-same command goes on after a crash and does no range twice. manifest.json, written last, says what
-there is.
+The work is cut into byte ranges, and small files are taken together; each part becomes a pair of
+shards, or more if it is a big compressed file. The records depend on text and settings alone, not
+on the number of workers. The same command goes on after a crash and does no range twice.
+manifest.json, written last, says what there is.
 
 --format=reference draws masked examples from the segments, in the format of the reference's own
 create_pretraining_data.py, for other code that reads those; the segments lie beside, in segments/.
@@ -53,6 +53,7 @@ from pipelines.data.segments import NUM_SPECIAL_PIECES
 from pipelines.data.shard_writer import (
     COUNTS,
     UNITS_DIR,
+    Range,
     Settings,
     Unit,
     hash_unit,
@@ -74,6 +75,8 @@ FLAGS = flags.FLAGS
 _BYTES_PER_PIECE = 1.8
 _GZIP_RATIO = 2.7
 _SAMPLE_SENTENCES = 1000
+# Small files are taken together up to so many bytes at least.
+_MIN_UNIT_BYTES = 4_000_000
 
 
 def define_flags() -> None:
@@ -179,9 +182,7 @@ def create_pretraining_data(
         settings or other text.
     """
     tokenizer = AlbertTokenizer(settings.spm_model_file, settings.do_lower_case)
-    sizes = {
-        path: tf.io.gfile.stat(path).length for path in files.match_files(input_file, "input_file")
-    }
+    sizes = files.sizes(files.match_files(input_file, "input_file"))
     _forget_if_nothing_is_done(output_dir)
     claim(output_dir, _identity(settings, tokenizer, sizes, shard_bytes))
     if tf.io.gfile.exists(os.path.join(output_dir, MANIFEST_FILE)):
@@ -252,15 +253,26 @@ def create_reference_examples(
 
 
 def plan_units(sizes: dict[str, int], shard_bytes: int) -> list[Unit]:
-    """Cuts files of the given sizes into ranges of about equal, at most `shard_bytes`, bytes."""
-    ranges = []
+    """Cuts files of the given sizes into ranges, and takes small ones together.
+
+    A file becomes ranges of about equal, at most `shard_bytes`, bytes. Neighbours share a unit up
+    to a 64th of the text, but not less than 4 MB, so that there is work for many workers.
+    """
+    enough = min(shard_bytes, max(sum(sizes.values()) // 64, _MIN_UNIT_BYTES))
+    units: list[list[Range]] = []
+    room = 0
     for path, size in sizes.items():
         count = -(-size // shard_bytes)
         if is_compressed(path):
             count = min(count, 1)
         bounds = [size * i // count for i in range(count + 1)] if count else []
-        ranges.extend((path, begin, end) for begin, end in zip(bounds, bounds[1:]))
-    return [Unit(*where, index=i, count=len(ranges)) for i, where in enumerate(ranges)]
+        for begin, end in zip(bounds, bounds[1:]):
+            if end - begin > room:
+                units.append([])
+                room = enough
+            units[-1].append(Range(path, begin, end))
+            room -= end - begin
+    return [Unit(tuple(ranges), i, len(units)) for i, ranges in enumerate(units)]
 
 
 def _identity(
@@ -335,7 +347,7 @@ def _print_plan(
     """Says in words what is about to be done, with an estimate from the first sentences."""
     pieces = examples = 0
     if units:
-        first = corpus.read_documents(units[0].source, settings.text_format)
+        first = corpus.read_documents(units[0].ranges[0].source, settings.text_format)
         sample = [text for _, (_, text) in zip(range(_SAMPLE_SENTENCES), first)]
         sample_bytes = sum(len(text.encode()) + 1 for text in sample)
         text_bytes = sum(
@@ -360,7 +372,8 @@ def _summary(manifest: SegmentManifest) -> str:
     skipped, repeated = manifest.skipped_lines, manifest.duplicate_documents
     return (
         f"{' and '.join(splits)} segments of {manifest.documents:,} documents, "
-        f"{manifest.pieces:,} pieces"
+        f"{manifest.pieces:,} pieces; {100 * manifest.share_with_order:.0f} % of the segments have "
+        "two parts whose order can be asked"
         + (f" ({repeated:,} duplicates left out)" if repeated else "")
         + (f" ({skipped:,} bad lines left out)" if skipped else "")
     )

@@ -1,8 +1,9 @@
 """Evaluates a pre-trained ALBERT on records that it was not trained on.
 
 Prints masked-LM loss and accuracy beside the accuracy of always guessing the most frequent piece on
-the same masks, and sentence-order accuracy with its 95 % interval. The masks are the same at every
-call. The figures are also kept in MODEL_DIR/evaluations.
+the same masks, and sentence-order accuracy with its 95 % interval beside what a classifier tells
+that knows nothing but the lengths of the sentences. The masks are the same at every call. The
+figures are also kept in MODEL_DIR/evaluations.
 
 Examples:
   python -m pipelines.evaluate --checkpoint=runs/base --record_dir=records
@@ -22,6 +23,7 @@ from absl import flags
 from albert_tf import files, losses, metrics, program
 from albert_tf.checkpoints import model_directory
 from albert_tf.tokenization import AlbertTokenizer
+from pipelines.data.length_baseline import lengths_alone
 from pipelines.data.pretraining_dataset import evaluation_dataset, evaluation_options
 from pipelines.data.records import Manifest
 from pipelines.data.sentence_pairs import SENTENCE_OBJECTIVES
@@ -90,6 +92,8 @@ def evaluate(
             f"examples of {max_seq_length} pieces do not fit the position table of {model_dir!r} "
             f"({config.max_position_embeddings} rows): evaluate on shorter records"
         )
+    if split == "heldout":
+        _check_heldout_split(model_dir, record_dir, manifest)
     question = {
         "checkpoint": os.path.basename(prefix),
         "checkpoint_index_sha256": files.sha256(prefix + ".index"),
@@ -114,6 +118,9 @@ def evaluate(
     totals, targets = _sum_over(model, dataset, examples, batch_size)
     order = totals["sentence_order"]
     low, high = metrics.wilson_interval(float(order["correct"]), float(order["weight"]))
+    lengths = None
+    if sentence_objective != "none":
+        lengths = lengths_alone(record_dir, split, options, tokenizer)
     most_frequent = int(targets.argmax())
     result = {
         **question,
@@ -122,6 +129,7 @@ def evaluate(
         "sentence_order_predictions": int(order["weight"]),
         **metrics.pretraining_metrics(totals),
         "sentence_order_interval": [low, high],
+        "lengths_alone_accuracy": lengths and lengths.correct / lengths.total,
         "most_frequent_piece": tokenizer.id_to_piece(most_frequent),
         "most_frequent_accuracy": float(targets[most_frequent] / max(targets.sum(), 1)),
     }
@@ -142,14 +150,38 @@ def _sum_over(model, dataset, examples: int, batch_size: int):
         )
         return losses.pretraining_sums(model(batch), batch), counts
 
-    totals, targets = losses.zero_sums(losses.PRETRAINING_OBJECTIVES), 0
+    totals, targets = None, 0
     with Progress("evaluating", examples, unit="example") as progress:
         for batch_index, batch in enumerate(dataset, start=1):
-            sums, counts = score(batch)
-            totals = tf.nest.map_structure(tf.add, totals, sums)
-            targets = targets + counts.numpy().astype(np.float64)
+            # In float64: float32 counts no further than 2**24.
+            sums, counts = tf.nest.map_structure(lambda v: np.asarray(v, np.float64), score(batch))
+            totals = tf.nest.map_structure(np.add, totals, sums) if totals else sums
+            targets = targets + counts
             progress.update(min(batch_index * batch_size, examples))
     return totals, targets
+
+
+def _check_heldout_split(model_dir: str, record_dir: str, manifest: Manifest) -> None:
+    """Makes sure that the run has not been trained on what a directory of records holds out.
+
+    Raises:
+      ValueError: if its held-out documents were drawn otherwise than those of the run's records.
+    """
+    run_file = os.path.join(model_dir, model_directory.RUN_FILE)
+    run = files.read_json(run_file) if tf.io.gfile.exists(run_file) else {}
+    trained, asked = run.get("heldout_split"), manifest.heldout_split
+    # Of one seed, fewer held-out documents are some of more.
+    if not trained or not asked:
+        return
+    if (
+        trained["random_seed"] != asked["random_seed"]
+        or trained["heldout_fraction"] < asked["heldout_fraction"]
+    ):
+        raise ValueError(
+            f"the held-out documents of {record_dir!r} were drawn with {asked}, those of the run's "
+            f"records with {trained}: the run has seen most of them; write the records anew with "
+            "the run's values, or, if the run has seen none of this text, give --split=train"
+        )
 
 
 def report(result: dict) -> str:
@@ -173,6 +205,11 @@ def report(result: dict) -> str:
             f"{100 * result['sentence_order_accuracy']:.2f} % of "
             f"{result['sentence_order_predictions']:,}, 95 % interval {100 * low:.2f} to "
             f"{100 * high:.2f} %"
+        )
+    if result["lengths_alone_accuracy"]:
+        lines.append(
+            f"  baseline        {100 * result['lengths_alone_accuracy']:.2f} %: trees that know "
+            "nothing but the lengths of the sentences, on the same pairs"
         )
     return "\n".join(lines)
 

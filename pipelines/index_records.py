@@ -6,8 +6,6 @@ the vocabulary, a [CLS] at the front, masks that fit. Then writes OUTPUT_DIR/man
 makes OUTPUT_DIR a --record_dir of pretrain and evaluate. The files are neither copied nor changed,
 and must stay where they are. The same command goes on after a crash and looks into no file twice.
 
-Training holds whole files in memory, some 128 MB of them at a time: prefer many files to a few.
-
 Examples:
   python -m pipelines.index_records --input_file='ref/*.tfrecord' --spm_model_file=30k-clean.model \
       --output_dir=indexed
@@ -28,7 +26,15 @@ from absl import flags
 import albert_tf
 from albert_tf import files, program
 from albert_tf.tokenization import AlbertTokenizer
-from pipelines.data.records import MANIFEST_FILE, SPLITS, Manifest, ReferenceManifest, Shard, Split
+from pipelines.data.records import (
+    MANIFEST_FILE,
+    SPLITS,
+    Manifest,
+    ReferenceManifest,
+    Shard,
+    Split,
+    shard_layout,
+)
 from pipelines.data.reference_examples import check_examples, example_lengths
 from pipelines.data.sentence_pairs import SENTENCE_OBJECTIVES
 from pipelines.training.checkpointing import claim
@@ -38,8 +44,6 @@ FLAGS = flags.FLAGS
 
 # Records that are checked in one call.
 _BATCH = 256
-# Files beyond this make training's memory worth a word.
-_BIG_FILE_BYTES = 1_000_000_000
 
 
 def define_flags() -> None:
@@ -100,7 +104,7 @@ def index_records(
     if not train:
         raise ValueError("--heldout_file names every file of --input_file: leave some to train on")
     splits = [*(("train", path) for path in train), *(("heldout", path) for path in heldout)]
-    sizes = {path: tf.io.gfile.stat(path).length for _, path in splits}
+    sizes = files.sizes([path for _, path in splits])
     listing = json.dumps([[split, path, sizes[path]] for split, path in splits])
     claim(
         output_dir,
@@ -110,6 +114,7 @@ def index_records(
             "spm_model_file": f"SHA-256 {tokenizer.sha256[:16]}",
             "do_lower_case": do_lower_case,
             "sentence_objective": sentence_objective,
+            "code_version": albert_tf.__version__,
         },
     )
     if tf.io.gfile.exists(os.path.join(output_dir, MANIFEST_FILE)):
@@ -155,9 +160,6 @@ def index_records(
         f"--record_dir={output_dir} --max_seq_length={lengths[0]} "
         f"--max_predictions_per_seq={lengths[1]}"
     )
-    biggest = max(sizes, key=sizes.get)
-    if sizes[biggest] > _BIG_FILE_BYTES:
-        print(f"training will hold {biggest} ({sizes[biggest] / 1e9:.1f} GB) in memory as a whole")
     return manifest
 
 
@@ -179,7 +181,8 @@ def check_file(
     Raises:
       ValueError: if a record is broken, with the number of the record, from 1 on.
     """
-    examples = pieces = done = 0
+    pieces = done = 0
+    record_bytes: list[int] = []
     for batch in _batches(path):
         if lengths is None:
             lengths = example_lengths(batch[0])
@@ -187,22 +190,20 @@ def check_file(
         if fault:
             index, problem = fault
             raise ValueError(
-                f"{path}: record {examples + index + 1}: {problem}; expected static examples of "
-                "the reference's create_pretraining_data.py, all of one length, made with this "
-                "vocabulary: leave the file out, or make it anew"
+                f"{path}: record {len(record_bytes) + index + 1}: {problem}; expected static "
+                "examples of the reference's create_pretraining_data.py, all of one length, made "
+                "with this vocabulary: leave the file out, or make it anew"
             )
-        examples, pieces = examples + len(batch), pieces + batch_pieces
+        pieces += batch_pieces
+        record_bytes.extend(map(len, batch))
         done += sum(map(len, batch))
         report(done)
     shard = {
         "file": path if "://" in path else os.path.abspath(path),
         "source": os.path.basename(path),
-        "begin": 0,
-        "end": tf.io.gfile.stat(path).length,
-        "examples": examples,
         "pieces": pieces,
-        "bytes": tf.io.gfile.stat(path).length,
         "sha256": files.sha256(path),
+        **shard_layout(record_bytes),
     }
     return {"lengths": lengths, "shard": shard}
 

@@ -41,6 +41,7 @@ from albert_tf.flops import training_flops_per_example
 from albert_tf.models import AlbertForPreTraining
 from albert_tf.tokenization import VOCABULARY_FILE, AlbertTokenizer
 from pipelines.data.examples import ExampleOptions, define_example_flags, options_from
+from pipelines.data.length_baseline import lengths_alone
 from pipelines.data.pretraining_dataset import (
     Source,
     evaluation_dataset,
@@ -115,7 +116,7 @@ def define_flags() -> None:
         lower_bound=0,
     )
     flags.DEFINE_integer(
-        "eval_examples", 10_000, "Examples in an evaluation, made up to whole batches.", 1
+        "eval_examples", 10_000, "Examples in an evaluation, drawn from all held-out ones.", 1
     )
     flags.DEFINE_integer(
         "early_stopping_evaluations",
@@ -179,6 +180,13 @@ def pretrain(
     tokenizer = AlbertTokenizer(spm_model_file, sources[0].manifest.do_lower_case)
     for source in sources:
         source.manifest.check(source.record_dir, tokenizer, options)
+    shares = {source.manifest.share_with_order for source in sources}
+    if options.sentence_objective == "sop" and shares == {0.0}:
+        raise ValueError(
+            f"--sentence_objective=sop: no segment of {record_dir!r} has two parts whose order can "
+            "be asked (a document's first segment has none): write records of a shorter "
+            "--max_seq_length, or give --sentence_objective=none"
+        )
     config = AlbertConfig.for_vocabulary(albert_config, tokenizer.vocab_size, spm_model_file)
     if options.max_seq_length > config.max_position_embeddings:
         raise ValueError(
@@ -214,6 +222,9 @@ def pretrain(
         **dataclasses.asdict(options),
         **dataclasses.asdict(settings),
         "steps_per_loop": schedule.steps_per_loop,
+        # Not the last weights but the best ones depend on these; and what may be called held out.
+        "eval_examples": eval_examples,
+        "heldout_split": sources[0].manifest.heldout_split,
     }
     # Hosts must agree on this too; but a run that ended at a bad batch may go on with more allowed.
     agreed = {**identity, "max_bad_batches": schedule.max_bad_batches}
@@ -231,10 +242,10 @@ def pretrain(
             record_weights=record_weights,
         )
 
-    heldout = None
+    heldout, lengths = None, {}
     if schedule.eval_steps:
         batch_size = settings.global_batch_size // settings.gradient_accumulation_steps
-        heldout = _heldout(sources, options, tokenizer, batch_size, eval_examples)
+        heldout, lengths = _heldout(sources, options, tokenizer, batch_size, eval_examples)
 
     def stage(first_step, num_hidden_layers):
         forward = functools.partial(model, num_hidden_layers=num_hidden_layers)
@@ -252,7 +263,7 @@ def pretrain(
         evaluate = None
         if heldout:
             scored = functools.partial(forward, hidden_states=True)
-            evaluate = make_evaluation(strategy, scored, heldout)
+            evaluate = make_evaluation(strategy, scored, heldout, lengths)
         return train_loop.Stage(first_step, train_step, rates, evaluate)
 
     hold = files.hold_directory(model_dir) if is_chief(strategy) else contextlib.nullcontext()
@@ -322,29 +333,43 @@ def _read_first_weights(model, tokenizer, init_checkpoint: str, model_dir: str) 
     return model_directory.hash_of_weights(checkpoint)
 
 
-def _heldout(sources, options, tokenizer, batch_size: int, eval_examples: int):
-    """Returns batches of the first held-out records of all sources.
+def _heldout(
+    sources: Sequence[Source],
+    options: ExampleOptions,
+    tokenizer: AlbertTokenizer,
+    batch_size: int,
+    eval_examples: int,
+) -> tuple[tf.data.Dataset, dict[str, float]]:
+    """Returns batches of held-out examples, and how many of their labels lengths alone tell.
+
+    They are a sample from all sources, in proportion to what these hold.
 
     Raises:
-      ValueError: if there are none.
+      ValueError: if they hold nothing.
     """
     options = evaluation_options(
         [source.manifest for source in sources], options.max_seq_length, options.sentence_objective
     )
-    datasets = [
-        evaluation_dataset(source.record_dir, "heldout", options, tokenizer, batch_size)
-        for source in sources
-        if source.manifest.splits["heldout"].examples
-    ]
-    if not datasets:
+    total = sum(source.manifest.splits["heldout"].examples for source in sources)
+    if not total:
         raise ValueError(
             "--eval_steps: there are no held-out records; make some with --heldout_fraction of "
             "pipelines.create_pretraining_data"
         )
-    batches = math.ceil(eval_examples / batch_size / len(datasets))
-    return functools.reduce(
-        lambda one, other: one.concatenate(other), [dataset.take(batches) for dataset in datasets]
-    )
+    datasets, accuracies = [], []
+    for source in sources:
+        if examples := source.manifest.splits["heldout"].examples:
+            count = math.ceil(eval_examples * examples / total)
+            where = source.record_dir, "heldout", options, tokenizer
+            datasets.append(evaluation_dataset(*where, batch_size, count))
+            if options.sentence_objective != "none":
+                accuracies.append(lengths_alone(*where, count))
+    heldout = functools.reduce(lambda one, other: one.concatenate(other), datasets)
+    known = [accuracy for accuracy in accuracies if accuracy]
+    if not known:
+        return heldout, {}
+    correct, labels = map(sum, zip(*known))
+    return heldout, {"lengths_alone_accuracy": correct / labels}
 
 
 def _numbers(texts: Sequence[str] | None) -> list[float] | None:
@@ -369,11 +394,13 @@ def _print_plan(model, sources: Sequence[Source], options, settings, strategy, m
     data = []
     for source in sources:
         available = source.manifest.splits["train"].examples
-        share = source.quota / BLOCK_ROWS
+        share, order = source.quota / BLOCK_ROWS, ""
+        if options.sentence_objective == "sop" and source.manifest.share_with_order is not None:
+            order = f", {100 * source.manifest.share_with_order:.0f} % with an order to learn"
         data.append(
             f"{source.record_dir}: {available:,} {_RECORD_NAMES[source.manifest.format]} of up to "
             f"{options.max_seq_length} pieces, {100 * share:.4g} % of the run, "
-            f"{examples * share / available:,.1f} epochs"
+            f"{examples * share / available:,.1f} epochs{order}"
         )
     data = "\n           ".join(data)
     print(

@@ -85,14 +85,16 @@ def test_evaluation(work, model_dir):
     flags = [f"--checkpoint={model_dir}", f"--record_dir={work}/records"]
     out, _ = run("pipelines.evaluate", *flags)
     assert "masked LM" in out and "95 % interval" in out
+    assert "trees that know nothing but the lengths of the sentences" in out
     [kept] = (model_dir / "evaluations").glob("*-heldout-sop-*.json")
     result = json.loads(kept.read_text())
     assert result["examples"] > 20
     assert 0 < result["most_frequent_accuracy"] < 1
     low, high = result["sentence_order_interval"]
     assert low <= result["sentence_order_accuracy"] <= high
+    assert 0.3 < result["lengths_alone_accuracy"] < 0.7
     again, _ = run("pipelines.evaluate", *flags)
-    assert "evaluated before" in again and out.splitlines()[-3:] == again.splitlines()[-3:]
+    assert "evaluated before" in again and out.splitlines()[-4:] == again.splitlines()[-4:]
 
 
 @pytest.mark.slow
@@ -225,6 +227,11 @@ def test_everything_at_once(work):
     assert [entry["step"] for entry in evaluated] == [10, 20, 30]
     assert {"layers/degrees_03", "layers/l2_distance_01"} <= evaluated[-1].keys()
     assert evaluated[-1]["heldout_masked_lm_loss"] < evaluated[0]["heldout_masked_lm_loss"]
+    # One figure of the examples, whatever the weights.
+    assert len({entry["heldout_lengths_alone_accuracy"] for entry in evaluated}) == 1
+    # The best of other examples is another best.
+    _, err = run("pipelines.pretrain", *flags, "--eval_examples=30", exit_code=2)
+    assert "eval_examples 25 there, 30 here" in err
     trained = [entry for entry in entries if "loss" in entry]
     assert [entry["step"] for entry in trained] == sorted({*range(2, 31, 2), 5})
     rates = [entry["flops_per_second"] / entry["examples_per_second"] for entry in trained]

@@ -153,12 +153,12 @@ def test_two_workers_killed_at_random_times(work):
 
 def test_a_late_restart_reads_nothing_that_lies_before(work, monkeypatch):
     """Its cost does not grow with the step: the first group it reads holds its first record."""
-    monkeypatch.setattr(training_order, "_GROUP_BYTES", 1)  # each shard is a group
+    monkeypatch.setattr(training_order, "_GROUP_BYTES", 1)  # each part of a shard is a group
     read = []
 
     def noted(*args):
         for group, order in training_order.shuffled_groups(*args):
-            read.append(group)
+            read.append(tuple(values.tolist() for values in group))
             yield group, order
 
     monkeypatch.setattr(pretraining_dataset, "shuffled_groups", noted)
@@ -182,4 +182,4 @@ def test_a_late_restart_reads_nothing_that_lies_before(work, monkeypatch):
         while position >= len(order):
             position -= len(order)
             group, order = next(groups)
-        assert read[0] == group, step
+        assert read[0] == tuple(values.tolist() for values in group), step

@@ -2,10 +2,10 @@
 
 Documents are duplicates if their letters and digits are the same, whatever the case, the spacing
 and the punctuation. Of duplicates the first stays, in the order of the job's units and, in a unit,
-of offsets. Three steps, of which each is done by any number of workers and goes on after a crash:
+of the text. Three steps, of which each is done by any number of workers and goes on after a crash:
 
   write_hashes      text of a unit -> its documents' hashes, sorted
-  find_duplicates   a range of the hashes of all units -> offsets to leave out, sorted by unit
+  find_duplicates   a range of the hashes of all units -> documents to leave out, sorted by unit
   read_duplicates   the part of these that a unit needs
 
 No step holds more than one unit's hashes or one range of all hashes in memory, and none needs the
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import operator
 import os
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -24,32 +25,35 @@ import numpy as np
 import tensorflow as tf
 
 from albert_tf import files
-from pipelines.data.corpus import Sentence
 
 # A hash of 16 bytes, in two numbers that sort as it does, and the document that has it.
-_ROW = np.dtype([("high", "<u8"), ("low", "<u8"), ("document_offset", "<i8")])
-_OFFSET = np.dtype("<i8")
+_ROW = np.dtype([("high", "<u8"), ("low", "<u8"), ("document", "<i8")])
+_NUMBER = np.dtype("<i8")
 # Hashes are kept in buckets by their highest byte; as many buckets as fill so many bytes are a
 # range. In memory it takes some four times that.
 _NUM_BUCKETS = 256
 _RANGE_BYTES = 32_000_000
 
 
-def write_hashes(sentences: Iterable[Sentence], path: str) -> None:
-    """Writes the hash of every document's letters and digits, as str.isalnum has them."""
+def write_hashes(sentences: Iterable[tuple[int, str]], path: str) -> None:
+    """Writes the hash of every document's letters and digits, as str.isalnum has them.
+
+    Args:
+      sentences: each with the number of its document in the unit.
+    """
     rows = bytearray()
-    for offset, document in itertools.groupby(sentences, key=lambda s: s.document_offset):
+    for number, document in itertools.groupby(sentences, key=operator.itemgetter(0)):
         digest, signs = hashlib.blake2b(digest_size=16), hashlib.blake2b(digest_size=16)
         has_letters = False
-        for sentence in document:
-            text = sentence.text.casefold()
+        for _, sentence in document:
+            text = sentence.casefold()
             letters = "".join(filter(str.isalnum, text))
             has_letters |= bool(letters)
             digest.update(letters.encode())
             signs.update(text.encode())
         # A document of nothing but signs, such as emoji, counts as it is.
         digest = digest if has_letters else signs
-        rows += digest.digest() + offset.to_bytes(8, "little")
+        rows += digest.digest() + number.to_bytes(8, "little")
     table = np.frombuffer(rows, _ROW)
     table = table[np.lexsort((table["low"], table["high"]))]
     _write_grouped(path, table, table["high"] >> np.uint64(56), _NUM_BUCKETS)
@@ -91,15 +95,15 @@ def find_duplicates(hashes: HashRange, hash_files: Sequence[str]) -> None:
     high, low = rows["high"][order], rows["low"][order]
     repeats = (high[1:] == high[:-1]) & (low[1:] == low[:-1])
     left_out = np.sort(order[1:][repeats])  # by unit again
-    _write_grouped(hashes.path, rows["document_offset"][left_out], units[left_out], len(hash_files))
+    _write_grouped(hashes.path, rows["document"][left_out], units[left_out], len(hash_files))
 
 
 def read_duplicates(paths: Sequence[str], unit_index: int, num_units: int) -> set[int]:
-    """Returns the offsets of the documents that a unit leaves out, from the files of all ranges."""
+    """Returns the numbers of the documents that a unit leaves out, from the files of all ranges."""
     return {
-        offset
+        number
         for path in paths
-        for offset in _read_grouped(path, unit_index, unit_index + 1, num_units, _OFFSET).tolist()
+        for number in _read_grouped(path, unit_index, unit_index + 1, num_units, _NUMBER).tolist()
     }
 
 

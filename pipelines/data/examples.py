@@ -11,7 +11,12 @@ from absl import flags
 
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines.data.masking import MaskingVocabulary, mask_ngrams
-from pipelines.data.sentence_pairs import SENTENCE_OBJECTIVES, sentence_pair_examples
+from pipelines.data.sentence_pairs import (
+    SENTENCE_OBJECTIVES,
+    choose_pairs,
+    lay_out,
+    length_features,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,22 +79,28 @@ def options_from(values: flags.FlagValues) -> ExampleOptions:
 
 
 def example_maker(
-    options: ExampleOptions, tokenizer: AlbertTokenizer
+    options: ExampleOptions, tokenizer: AlbertTokenizer, with_lengths: bool = False
 ) -> Callable[[dict[str, tf.Tensor], dict[str, tf.Tensor]], dict[str, tf.Tensor]]:
-    """Returns (segments of records.parse_segments, draws of as many rows) -> batch."""
+    """Returns (segments of records.parse_segments, draws of as many rows) -> batch.
+
+    Args:
+      with_lengths: whether the batch holds sentence_pairs.length_features too, as
+        `length_features`.
+    """
     vocabulary = MaskingVocabulary(
         tokenizer.mask_id, tokenizer.word_starts(), tokenizer.replacement_ids()
     )
 
     def make_examples(segments, draws):
-        example = sentence_pair_examples(
+        pairs = choose_pairs(
             segments,
-            draws["split"],
-            draws["change"],
+            draws["split"][:, 0],
+            draws["change"][:, 0],
             options.sentence_objective,
             options.max_seq_length,
-            tokenizer.cls_id,
-            tokenizer.sep_id,
+        )
+        example = lay_out(
+            pairs, segments, options.max_seq_length, tokenizer.cls_id, tokenizer.sep_id
         )
         masked = mask_ngrams(
             example,
@@ -99,24 +110,39 @@ def example_maker(
             options.masked_lm_prob,
             options.ngram,
         )
-        return {**example, **masked}
+        lengths = {"length_features": length_features(pairs, segments)} if with_lengths else {}
+        return {**example, **masked, **lengths}
 
     return make_examples
 
 
-def example_draws(options: ExampleOptions, rows: int, seed) -> dict[str, tf.Tensor]:
-    """Returns all random numbers of a batch, uniform in [0, 1), from one seed of two numbers."""
+def example_draws(
+    options: ExampleOptions, rows: int, seed: tf.Tensor, first_row: int = 0
+) -> dict[str, tf.Tensor]:
+    """Returns all random numbers of some rows of a batch, uniform in [0, 1).
+
+    They are those of the same rows of the whole batch: whoever makes a part of the rows computes no
+    others. Philox, a counter-based generator, can begin anywhere in its stream.
+
+    Args:
+      rows: how many rows, from number `first_row` on.
+      seed: int64 [2].
+    """
     spans = options.max_seq_length + 1
-    shapes = {
-        "split": [rows],
-        "change": [rows],
-        "span_length": [rows, spans],
-        "span_order": [rows, spans],
-        "replace": [rows, options.max_predictions_per_seq],
-        "replacement": [rows, options.max_predictions_per_seq],
+    widths = {
+        "split": 1,
+        "change": 1,
+        "span_length": spans,
+        "span_order": spans,
+        "replace": options.max_predictions_per_seq,
+        "replacement": options.max_predictions_per_seq,
     }
-    seeds = [tf.random.experimental.stateless_fold_in(seed, i) for i in range(len(shapes))]
-    return {
-        name: tf.random.stateless_uniform(shape, name_seed)
-        for (name, shape), name_seed in zip(shapes.items(), seeds)
-    }
+    # Each step of the counter gives four numbers; a row takes a whole number of steps.
+    steps = -(-sum(widths.values()) // 4)
+    philox = 1
+    key, counter = tf.raw_ops.StatelessRandomGetKeyCounter(seed=seed)
+    counter += tf.constant([first_row * steps, 0], tf.uint64)
+    draws = tf.raw_ops.StatelessRandomUniformV2(
+        shape=[rows, 4 * steps], key=key, counter=counter, alg=philox
+    )
+    return dict(zip(widths, tf.split(draws, [*widths.values(), -1], axis=1)))

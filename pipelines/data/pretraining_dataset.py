@@ -15,7 +15,12 @@ import tensorflow as tf
 
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines.data.examples import ExampleOptions, example_draws, example_maker
-from pipelines.data.records import Manifest, ReferenceManifest, parse_segments
+from pipelines.data.records import (
+    Manifest,
+    ReferenceManifest,
+    Shard,
+    parse_segments,
+)
 from pipelines.data.reference_examples import parse_examples
 from pipelines.data.training_order import (
     BLOCK_ROWS,
@@ -27,6 +32,11 @@ from pipelines.data.training_order import (
 
 # Evaluation draws its masks for so many rows at a time, whatever the batch.
 _EVALUATION_ROWS = 64
+# A group lies in slices of many files: so many are read at once, as each may be a request.
+_SLICES_AT_A_TIME = 16
+_READ_BYTES = 1 << 18
+# A sample of a split opens so many of its shards at most.
+_MAX_SAMPLED_SHARDS = 512
 # The same masks at every evaluation, and other ones than those of training.
 _MASK_SEED = 20200426
 
@@ -61,6 +71,13 @@ def read_sources(record_dir: str, record_weights: Sequence[float] | None = None)
             raise ValueError(
                 f"--record_dir: {record_dirs[0]!r} holds records of format "
                 f"{manifests[0].format!r}, {name!r} of {manifest.format!r}: mix one format only"
+            )
+        if manifest.heldout_split != manifests[0].heldout_split:
+            raise ValueError(
+                f"--record_dir: the held-out documents of {record_dirs[0]!r} were drawn with "
+                f"{manifests[0].heldout_split}, those of {name!r} with {manifest.heldout_split}: "
+                "training would see documents of the one that the other holds out; write one of "
+                "them anew"
             )
     weights = record_weights or [manifest.splits["train"].examples for manifest in manifests]
     if len(weights) != len(record_dirs):
@@ -119,10 +136,9 @@ def pretraining_dataset(
     make_examples = _example_maker(sources[0].manifest, options, tokenizer)
 
     def make_batch(step, records):
-        # Draws are made for the whole batch and cut, so that they do not depend on the hosts.
-        draws = example_draws(options, global_batch_size, [tf.cast(options.seed, tf.int64), step])
-        rows = slice(first_row, first_row + host_rows)
-        return make_examples(records[rows], {name: draw[rows] for name, draw in draws.items()})
+        seed = tf.stack([tf.cast(options.seed, tf.int64), step])
+        draws = example_draws(options, host_rows, seed, first_row)
+        return make_examples(records[first_row : first_row + host_rows], draws)
 
     # 1. Global batches of raw records, across the ends of groups and epochs.
     start = start_step * global_batch_size
@@ -165,20 +181,27 @@ def evaluation_dataset(
     options: ExampleOptions,
     tokenizer: AlbertTokenizer,
     batch_size: int,
+    num_examples: int | None = None,
+    with_lengths: bool = False,
 ) -> tf.data.Dataset:
     """Returns one pass over a split in the order of its files, with the same masks at every call.
 
     The last batch is filled up with rows whose weights are all 0: each example counts once. For
     "nsp", whose second segments come from the neighbouring row, the first half of the split takes
-    turns with the second: neighbours in a file are mostly of one document.
+    turns with the second: neighbours in a file may be of one document.
+
+    Args:
+      num_examples: size of a sample from all of the split, the same at every call; default: all.
+      with_lengths: whether batches hold `length_features` too; see examples.example_maker.
     """
     manifest = Manifest.read(record_dir)
-    make_examples = _example_maker(manifest, options, tokenizer)
+    make_examples = _example_maker(manifest, options, tokenizer, with_lengths)
+    files = manifest.paths(record_dir, split)
+    counts = sample_counts(manifest.split(split), num_examples)
 
     def make_rows(index, records):
-        draws = example_draws(options, _EVALUATION_ROWS, [tf.cast(options.seed, tf.int64), index])
-        num_rows = tf.shape(records)[0]
-        return make_examples(records, {name: draw[:num_rows] for name, draw in draws.items()})
+        seed = tf.stack([tf.cast(options.seed, tf.int64), index])
+        return make_examples(records, example_draws(options, tf.shape(records)[0], seed))
 
     def fill(batch):
         missing = batch_size - tf.shape(batch["input_mask"])[0]
@@ -187,9 +210,10 @@ def evaluation_dataset(
             for name, values in batch.items()
         }
 
-    records = tf.data.TFRecordDataset(manifest.paths(record_dir, split))
+    slices = tf.data.Dataset.from_tensor_slices((files, counts)).filter(lambda _, count: count > 0)
+    records = slices.flat_map(lambda file, count: tf.data.TFRecordDataset(file).take(count))
     if options.sentence_objective == "nsp":
-        half = manifest.splits[split].examples // 2
+        half = int(counts.sum()) // 2
         turns = tf.data.Dataset.zip((records.take(half), records.skip(half).take(half)))
         turns = turns.flat_map(lambda *pair: tf.data.Dataset.from_tensor_slices(tf.stack(pair)))
         records = turns.concatenate(records.skip(2 * half))
@@ -199,25 +223,56 @@ def evaluation_dataset(
     return dataset.map(lambda batch: _with_static_rows(batch, batch_size)).prefetch(2)
 
 
+def sample_counts(shards: Sequence[Shard], num_examples: int | None) -> np.ndarray:
+    """Returns how many records to take from the beginning of each shard, int64.
+
+    Records lie in random order, so these are a sample of a shard. Shares are in proportion to the
+    shards' sizes; of very many shards only some, drawn at random, are opened.
+    """
+    counts = np.array([shard.examples for shard in shards], np.int64)
+    if num_examples is None or num_examples >= counts.sum():
+        return counts
+    rng = np.random.Generator(np.random.Philox(key=[_MASK_SEED, 0]))
+    chosen = np.zeros(len(shards), bool)
+    chosen[rng.permutation(len(shards))[:_MAX_SAMPLED_SHARDS]] = True
+    ends = np.cumsum(np.where(chosen, counts, 0))
+    # Rounded sums: no shard is more than one record off its share.
+    ends = np.round(ends * (min(num_examples, ends[-1]) / ends[-1])).astype(np.int64)
+    return np.diff(ends, prepend=0)
+
+
 def _shuffled_records(source: Source, seed: int, start: int) -> tf.data.Dataset:
     """Returns the raw records of a source without end, from number `start` on, in groups."""
     shards = source.manifest.splits["train"].shards
     paths = source.manifest.paths(source.record_dir, "train")
 
-    def groups() -> Iterator[tuple[list[str], np.ndarray]]:
+    def groups() -> Iterator[tuple[list[str], np.ndarray, np.ndarray, np.ndarray]]:
         for group, order in shuffled_groups(shards, seed, start):
-            yield [paths[shard] for shard in group], order
+            yield [paths[shard] for shard in group.shards], group.offsets, group.counts, order
 
-    def read_in_order(files, order):
+    def read_in_order(files, offsets, counts, order):
+        slices = tf.data.Dataset.from_tensor_slices((files, offsets, counts))
+        records = slices.interleave(
+            _read_slice, cycle_length=_SLICES_AT_A_TIME, num_parallel_calls=_SLICES_AT_A_TIME
+        )
         # One element: all records of the group, as they lie on disk.
-        return tf.data.TFRecordDataset(files).batch(tf.int64.max).map(lambda r: tf.gather(r, order))
+        return records.batch(tf.int64.max).map(lambda r: tf.gather(r, order))
 
+    int64s = tf.TensorSpec([None], tf.int64)
     dataset = tf.data.Dataset.from_generator(
-        groups,
-        output_signature=(tf.TensorSpec([None], tf.string), tf.TensorSpec([None], tf.int64)),
+        groups, output_signature=(tf.TensorSpec([None], tf.string), int64s, int64s, int64s)
     )
     # Whole groups, shuffled; the next is read while this one is used.
     return dataset.flat_map(read_in_order).prefetch(1)
+
+
+def _read_slice(file: tf.Tensor, offset: tf.Tensor, count: tf.Tensor) -> tf.data.Dataset:
+    """Returns `count` records of a file, from a byte on; tf.data.TFRecordDataset cannot seek."""
+    variant = tf.raw_ops.TFRecordDatasetV2(
+        filenames=[file], compression_type="", buffer_size=_READ_BYTES, byte_offsets=[offset]
+    )
+    records = tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string))
+    return records.take(count)
 
 
 def _mixed_records(sources: Sequence[Source], seed: int, start: int) -> tf.data.Dataset:
@@ -237,12 +292,15 @@ def _mixed_records(sources: Sequence[Source], seed: int, start: int) -> tf.data.
 
 
 def _example_maker(
-    manifest: Manifest, options: ExampleOptions, tokenizer: AlbertTokenizer
+    manifest: Manifest,
+    options: ExampleOptions,
+    tokenizer: AlbertTokenizer,
+    with_lengths: bool = False,
 ) -> Callable[[tf.Tensor, dict[str, tf.Tensor]], dict[str, tf.Tensor]]:
     """Returns (serialized records, draws of as many rows) -> batch."""
     if isinstance(manifest, ReferenceManifest):
-        return lambda records, _: parse_examples(records, options)
-    make_examples = example_maker(options, tokenizer)
+        return lambda records, _: parse_examples(records, options, with_lengths)
+    make_examples = example_maker(options, tokenizer, with_lengths)
     return lambda records, draws: make_examples(parse_segments(records), draws)
 
 

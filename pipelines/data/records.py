@@ -5,19 +5,19 @@ reference's static examples (see reference_examples.py). A manifest of either sa
 has to know of the files.
 
 A directory of segment records holds `train-00003-of-00012.tfrecord` and
-`heldout-00003-of-00012.tfrecord` (uncompressed tf.train.Example) and `manifest.json`, which is
-written last. A record is one
-contiguous chunk of one document, tokenized once, unpadded, without special pieces:
+`heldout-00003-of-00012.tfrecord` (uncompressed tf.train.Example, in random order) and
+`manifest.json`, which is written last. A record is one contiguous chunk of one document, tokenized
+once, unpadded, without special pieces:
 
   input_ids        int64 [n], 1 <= n <= max_seq_length - 3: pieces
   sentence_starts  int64 [m], first 0, increasing, all < n: the first piece of each sentence
+  room_before      int64 [1]: pieces that the segment before had left; see segments.Segment
   document_offset  int64 [1]: the byte of its source file at which the document begins
   document_id      int64 [1]: a hash of the document's first sentences
 """
 
 from __future__ import annotations
 
-import concurrent.futures
 import dataclasses
 import hashlib
 import json
@@ -26,35 +26,40 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
 import tensorflow as tf
 
+import albert_tf
 from albert_tf import files
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines.data.examples import ExampleOptions
+from pipelines.data.segments import Segment
 
 MANIFEST_FILE = "manifest.json"
 SPLITS = ("train", "heldout")
+
+# A shard can be read in parts: training takes a part of each of many shards at a time.
+MAX_PARTS = 64
+_MIN_PART_BYTES = 1 << 17
+_TFRECORD_FRAME_BYTES = 16
 
 # What tf.io.parse_example wants to know.
 SEGMENT_FEATURES = {
     "input_ids": tf.io.RaggedFeature(tf.int64),
     "sentence_starts": tf.io.RaggedFeature(tf.int64),
+    "room_before": tf.io.FixedLenFeature([1], tf.int64),
     "document_offset": tf.io.FixedLenFeature([1], tf.int64),
     "document_id": tf.io.FixedLenFeature([1], tf.int64),
 }
 
 
-def serialize_segment(
-    input_ids: Sequence[int],
-    sentence_starts: Sequence[int],
-    document_offset: int,
-    document_id: int,
-) -> bytes:
+def serialize_segment(segment: Segment, document_offset: int, document_id: int) -> bytes:
     """Returns the bytes of one record."""
     example = tf.train.Example()
     feature = example.features.feature
-    feature["input_ids"].int64_list.value.extend(input_ids)
-    feature["sentence_starts"].int64_list.value.extend(sentence_starts)
+    feature["input_ids"].int64_list.value.extend(segment.input_ids)
+    feature["sentence_starts"].int64_list.value.extend(segment.sentence_starts)
+    feature["room_before"].int64_list.value.append(segment.room_before)
     feature["document_offset"].int64_list.value.append(document_offset)
     feature["document_id"].int64_list.value.append(document_id)
     # The order of features is otherwise free, and the shard's checksum with it.
@@ -69,21 +74,45 @@ def parse_segments(records: tf.Tensor) -> dict[str, tf.Tensor]:
     return segments
 
 
+def shard_layout(record_bytes: Sequence[int]) -> dict[str, Any]:
+    """Returns the fields of a Shard that follow from the sizes of its serialized records."""
+    ends = np.cumsum(np.asarray(record_bytes, np.int64) + _TFRECORD_FRAME_BYTES)
+    size = int(ends[-1]) if len(ends) else 0
+    count = max(1, min(MAX_PARTS, size // _MIN_PART_BYTES, len(ends)))
+    first = len(ends) * np.arange(1, count) // count
+    return {
+        "examples": len(ends),
+        "bytes": size,
+        "part_offsets": [0, *ends[first - 1].tolist()],
+    }
+
+
 @dataclass(frozen=True)
 class Shard:
-    """One file of records, made of bytes [begin, end) of `source`.
+    """One file of records.
 
-    Of segment records these are the bytes at which their documents begin.
+    Attributes:
+      file: its name in the record directory, or a path of its own.
+      source: what it was made of, for people.
+      examples: records.
+      pieces: pieces in them; of static examples special ones included.
+      bytes: its size.
+      sha256: of its bytes.
+      part_offsets: where each part begins; part i of n holds the records from number
+        examples * i // n on.
     """
 
-    file: str  # in the record directory, or a path of its own
+    file: str
     source: str
-    begin: int
-    end: int
     examples: int
-    pieces: int  # of static examples: special pieces included
+    pieces: int
     bytes: int
     sha256: str
+    part_offsets: Sequence[int]
+
+    def first_record(self, part: int) -> int:
+        """Returns the number of a part's first record; of the end for the number of parts."""
+        return self.examples * part // len(self.part_offsets)
 
 
 @dataclass(frozen=True)
@@ -112,6 +141,8 @@ class Manifest:
     vocab_sha256: str
     vocab_size: int
     do_lower_case: bool
+    heldout_split: dict[str, Any] | None
+    share_with_order: float | None  # segments whose order can be asked; None: they bring labels
     splits: dict[str, Split]
 
     @classmethod
@@ -138,7 +169,10 @@ class Manifest:
             }
             return kind(**{**values, "splits": splits})
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise ValueError(f"{path}: not a manifest of records ({error})") from error
+            raise ValueError(
+                f"{path}: not a manifest of records as version {albert_tf.__version__} of this "
+                f"code writes them ({error}): write the records anew"
+            ) from error
 
     def write(self, record_dir: str) -> None:
         """Writes manifest.json, which makes the records of the directory count."""
@@ -197,15 +231,13 @@ class Manifest:
         self._check_options(records, options)
         shards = [shard for split in SPLITS for shard in self.splits[split].shards]
         paths = [path for split in SPLITS for path in self.paths(record_dir, split)]
-        # Together, as each is a request to a remote file system.
-        with concurrent.futures.ThreadPoolExecutor(16) as pool:
-            sizes = pool.map(lambda path: tf.io.gfile.stat(path).length, paths)
-            for path, shard, size in zip(paths, shards, sizes):
-                if size != shard.bytes:
-                    raise ValueError(
-                        f"{path} has {size:,} bytes, but {shard.bytes:,} by {MANIFEST_FILE}: it is "
-                        "damaged; copy it again, or write the records anew"
-                    )
+        sizes = files.sizes(paths)
+        for path, shard in zip(paths, shards):
+            if sizes[path] != shard.bytes:
+                raise ValueError(
+                    f"{path} has {sizes[path]:,} bytes, but {shard.bytes:,} by {MANIFEST_FILE}: it "
+                    "is damaged; copy it again, or write the records anew"
+                )
 
 
 @dataclass(frozen=True)
@@ -225,10 +257,22 @@ class SegmentManifest(Manifest):
     code_version: str
     documents: int
     sentences: int
+    segments: int
+    segments_with_order: int  # see segments.has_order
     pieces: int
     skipped_lines: int
     splits: dict[str, Split]
     duplicate_documents: int = 0  # left out, and in no other count
+
+    @property
+    def share_with_order(self) -> float:
+        """The share of segments that have parts whose order can be asked: segments.has_order."""
+        return self.segments_with_order / max(self.segments, 1)
+
+    @property
+    def heldout_split(self) -> dict[str, Any]:
+        """What decides which documents are held out."""
+        return {"random_seed": self.seed, "heldout_fraction": self.heldout_fraction}
 
     def _check_options(self, records: str, options: ExampleOptions) -> None:
         if self.max_seq_length > options.max_seq_length:
@@ -249,6 +293,8 @@ class ReferenceManifest(Manifest):
     """
 
     format: ClassVar[str] = "reference"
+    heldout_split: ClassVar[None] = None  # chosen by whoever made the files
+    share_with_order: ClassVar[None] = None
 
     max_seq_length: int
     max_predictions_per_seq: int

@@ -38,17 +38,26 @@ def training_features(max_seq_length: int, max_predictions_per_seq: int) -> dict
     return {**features, "masked_lm_weights": weights}
 
 
-def parse_examples(records: tf.Tensor, options: ExampleOptions) -> dict[str, tf.Tensor]:
+def parse_examples(
+    records: tf.Tensor, options: ExampleOptions, with_lengths: bool = False
+) -> dict[str, tf.Tensor]:
     """Returns static examples as a batch: the names, shapes and types of examples drawn afresh.
 
-    Every example counts for the sentence objective, unless that is none.
+    An example with two parts counts for the sentence objective, unless that is none.
+
+    Args:
+      with_lengths: whether the batch holds the pieces of both parts too, `length_features`
+        int32 [b, 2]: where their sentences end is not known.
     """
     lengths = options.max_seq_length, options.max_predictions_per_seq
     parsed = tf.io.parse_example(records, training_features(*lengths))
     ints = {name: tf.cast(value, tf.int32) for name, value in parsed.items()}
     labels = ints["next_sentence_labels"][:, 0]
-    weight = 0.0 if options.sentence_objective == "none" else 1.0
+    len_b = tf.reduce_sum(ints["segment_ids"], axis=1)
+    has_label = (len_b > 0) & (options.sentence_objective != "none")
+    lengths = tf.stack([tf.reduce_sum(ints["input_mask"], axis=1) - len_b, len_b], axis=1)
     return {
+        **({"length_features": lengths} if with_lengths else {}),
         "input_word_ids": ints["input_ids"],
         "input_mask": ints["input_mask"],
         "input_type_ids": ints["segment_ids"],
@@ -56,7 +65,7 @@ def parse_examples(records: tf.Tensor, options: ExampleOptions) -> dict[str, tf.
         "masked_lm_ids": ints["masked_lm_ids"],
         "masked_lm_weights": parsed["masked_lm_weights"],
         "sentence_order_labels": labels,
-        "sentence_order_weights": tf.fill(tf.shape(labels), weight),
+        "sentence_order_weights": tf.cast(has_label, tf.float32),
     }
 
 

@@ -4,8 +4,9 @@ They come out of the graph that training runs, for a number of passes; a pass ov
 is a unit of work. Held-out segments get one pass: an evaluation that counts them several times
 would take itself for more certain than it is.
 
-Deviation: a segment of one sentence has no order to learn, and the format no way to say so: such
-segments are left out and counted, unless sentence_objective is none.
+Deviation: not every segment gets a sentence label (see sentence_pairs), and the format has no way
+to say so. Such a segment is written as `[CLS] A [SEP]`, its label drawn by a coin: whoever learns
+from it learns that a single part tells nothing. Our own training gives it no weight.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from pipelines.data.records import (
     Shard,
     Split,
     parse_segments,
+    shard_layout,
 )
 from pipelines.data.reference_examples import serialize_examples
 from pipelines.data.shard_writer import UNITS_DIR
@@ -87,15 +89,14 @@ class ReferenceUnit:
 
     Attributes:
       source: file of the shard in the segments' directory.
-      begin, end: its bytes, from 0 on.
+      bytes: of the shard.
       split: "train" or "heldout".
       first: number of the shard's first segment, counted over all shards of both splits.
       pass_number: which of the passes, from 0 on.
     """
 
     source: str
-    begin: int
-    end: int
+    bytes: int
     split: str
     first: int
     pass_number: int
@@ -116,7 +117,7 @@ def plan_passes(segments: SegmentManifest, dupe_factor: int) -> list[ReferenceUn
     for split in SPLITS:
         for shard in segments.split(split):
             units.extend(
-                ReferenceUnit(shard.file, 0, shard.bytes, split, first, number)
+                ReferenceUnit(shard.file, shard.bytes, split, first, number)
                 for number in range(dupe_factor if split == "train" else 1)
             )
             first += shard.examples
@@ -132,8 +133,8 @@ def write_pass(
 ) -> None:
     """Writes the examples of a unit and, last, the marker with their counts.
 
-    The shard gets its name when it is complete; a unit without an example has none. Its bytes are a
-    function of segments and options: order and draws come from (seed, pass, position).
+    The shard gets its name when it is complete. Its bytes are a function of segments and options:
+    order and draws come from (seed, pass, position).
     """
     tokenizer, word_starts, make_examples = _load(options, spm_model_file, do_lower_case)
     source = os.path.join(output_dir, SEGMENTS_DIR, unit.source)
@@ -142,10 +143,12 @@ def write_pass(
     bits = np.random.Philox(
         key=[options.seed % 2**64, unit.pass_number], counter=[0, 0, 2, unit.first]
     )
-    order = np.random.Generator(bits).permutation(segments.shape[0])
+    rng = np.random.Generator(bits)
+    order = rng.permutation(segments.shape[0])
     path = os.path.join(output_dir, f"{unit.name}.tfrecord")
     partial = files.partial_name(path)
-    examples = pieces = 0
+    pieces = unlabelled = 0
+    record_bytes: list[int] = []
     try:
         with tf.io.TFRecordWriter(partial) as writer:
             for row in range(0, len(order), _ROWS):
@@ -156,28 +159,25 @@ def write_pass(
                 )
                 batch = {name: value.numpy() for name, value in batch.items()}
                 if options.sentence_objective != "none":
-                    kept = batch["sentence_order_weights"] > 0
-                    batch = {name: value[kept] for name, value in batch.items()}
+                    alone = batch["sentence_order_weights"] == 0
+                    batch["sentence_order_labels"][alone] = rng.integers(0, 2, alone.sum())
+                    unlabelled += int(alone.sum())
                 for record in serialize_examples(batch, word_starts, tokenizer):
                     writer.write(record)
-                    examples += 1
+                    record_bytes.append(len(record))
                 pieces += int(batch["input_mask"].sum())
         shard = {
             "file": os.path.basename(path),
-            "source": os.path.join(SEGMENTS_DIR, unit.source),
-            "begin": unit.begin,
-            "end": unit.end,
-            "examples": examples,
+            "source": f"pass {unit.pass_number} over {os.path.join(SEGMENTS_DIR, unit.source)}",
             "pieces": pieces,
-            "bytes": tf.io.gfile.stat(partial).length,
             "sha256": files.sha256(partial),
+            **shard_layout(record_bytes),
         }
-        if examples:
-            tf.io.gfile.rename(partial, path, overwrite=True)
+        tf.io.gfile.rename(partial, path, overwrite=True)
     finally:
         if tf.io.gfile.exists(partial):
             tf.io.gfile.remove(partial)
-    marker = {"left_out": len(order) - examples, "shards": [shard] if examples else []}
+    marker = {"unlabelled": unlabelled, "shard": shard}
     files.write_atomically(os.path.join(output_dir, unit.file("json")), json.dumps(marker) + "\n")
 
 
@@ -189,19 +189,19 @@ def _collect(
     output_dir: str,
 ) -> ReferenceManifest:
     """Makes the manifest of all units from their markers."""
-    left_out = 0
+    unlabelled = 0
     shards: dict[str, list[Shard]] = {split: [] for split in SPLITS}
     for unit in units:
         marker = files.read_json(os.path.join(output_dir, unit.file("json")))
-        shards[unit.split].extend(Shard(**shard) for shard in marker["shards"])
-        left_out += marker["left_out"]
+        shards[unit.split].append(Shard(**marker["shard"]))
+        unlabelled += marker["unlabelled"]
     drawn_with = {
         "masked_lm_prob": options.masked_lm_prob,
         "ngram": options.ngram,
         "seed": options.seed,
         "dupe_factor": dupe_factor,
         "segments": segments.fingerprint(),
-        "left_out": left_out,
+        "unlabelled": unlabelled,
     }
     return ReferenceManifest(
         max_seq_length=options.max_seq_length,
@@ -231,16 +231,14 @@ def _load(options: ExampleOptions, spm_model_file: str, do_lower_case: bool):
     )
     def make_examples(records, seed, position):
         seed = tf.random.experimental.stateless_fold_in(seed, position)
-        draws = example_draws(options, _ROWS, seed)
-        rows = tf.shape(records)[0]
-        return make(parse_segments(records), {name: draw[:rows] for name, draw in draws.items()})
+        return make(parse_segments(records), example_draws(options, tf.shape(records)[0], seed))
 
     return tokenizer, tokenizer.word_starts(), make_examples
 
 
 def _summary(manifest: ReferenceManifest) -> str:
     splits = [f"{manifest.splits[name].examples:,} {name}" for name in SPLITS]
-    left_out = manifest.drawn_with["left_out"]
+    unlabelled = manifest.drawn_with["unlabelled"]
     return f"{' and '.join(splits)} static examples" + (
-        f" ({left_out:,} of one sentence, without a label, left out)" if left_out else ""
+        f" ({unlabelled:,} of a single part, whose label is drawn by a coin)" if unlabelled else ""
     )

@@ -13,11 +13,25 @@ NUM_SPECIAL_PIECES = 3
 _MAX_UNUSED = 8
 
 
+# The room before a segment that opens a document, or with the rest of a cut sentence: such openings
+# are known by their look, and by how long they are.
+NO_ROOM = -1
+
+
 class Segment(NamedTuple):
     """One contiguous chunk of one document."""
 
     input_ids: list[int]
     sentence_starts: list[int]  # where each sentence, or the rest of one, begins; the first is 0
+    # Pieces that the segment before had left, too few for this one's first sentence; or NO_ROOM.
+    room_before: int
+
+
+def has_order(segment: Segment) -> bool:
+    """Tells whether a segment has parts whose order can be asked: see sentence_pairs."""
+    ends = [*segment.sentence_starts[1:], len(segment.input_ids)]
+    longest = max((b - a for a, b in zip(segment.sentence_starts[1:], ends[1:])), default=0)
+    return segment.room_before != NO_ROOM and longest > segment.room_before
 
 
 def split_document(
@@ -52,20 +66,23 @@ def split_document(
     target = draw_target()
     pieces: list[int] = []
     starts: list[int] = []
+    room = NO_ROOM
     for sentence in sentences:
         if pieces and len(pieces) + len(sentence) > target:
-            yield Segment(pieces, starts)
+            yield Segment(pieces, starts, room)
+            # One sentence alone may be longer than a short target.
+            room = max(target - len(pieces), 0)
             target, pieces, starts = draw_target(), [], []
         begin = 0
         while len(sentence) - begin > longest:
             cut = _cut(sentence[begin : begin + longest + 1], longest, word_starts)
-            yield Segment(list(sentence[begin : begin + cut]), [0])
-            begin += cut
+            yield Segment(list(sentence[begin : begin + cut]), [0], room)
+            begin, room = begin + cut, NO_ROOM
         if sentence := sentence[begin:]:
             starts.append(len(pieces))
             pieces.extend(sentence)
     if pieces:
-        yield Segment(pieces, starts)
+        yield Segment(pieces, starts, room)
 
 
 def _cut(sentence: Sequence[int], room: int, word_starts: Sequence[bool]) -> int:

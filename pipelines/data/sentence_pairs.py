@@ -1,87 +1,128 @@
-"""The sentence objective: two segments, and what is to be told of them."""
+"""The sentence objective: two parts of a segment, and what is to be told of them.
+
+Whoever knows only the lengths of the sentences must not know the label: a model would learn lengths
+instead of order. Two facts would give it away.
+
+1. A segment opens with a sentence that did not fit into the segment before: with a longer one than
+   others. So B opens with one that would not have fitted there either (`choose_pairs`).
+2. Parts of different segments do not fill an example as parts of one do. So their Bs are given one
+   length (`_next_sentence`).
+"""
 
 from __future__ import annotations
 
+import dataclasses
+from typing import NamedTuple
+
 import tensorflow as tf
+
+from pipelines.data.segments import NO_ROOM
 
 # sop: in order or swapped? nsp: consecutive, or the second from another document? none: no label.
 SENTENCE_OBJECTIVES = ("sop", "nsp", "none")
 
+# Sentences of each part whose lengths `Pairs.length_features` names.
+_LEADING_SENTENCES = 7
+LENGTH_FEATURES = 2 * (2 + _LEADING_SENTENCES)
 
-def sentence_pair_examples(
+
+class Part(NamedTuple):
+    """A run of whole sentences of one row's segment; the last may be cut.
+
+    Attributes:
+      row: int32 [b], whose segment it is of.
+      first, end: int32 [b], its sentences, by number; none if they are equal.
+      begin, length: int32 [b], its pieces, counted in the segment.
+    """
+
+    row: tf.Tensor
+    first: tf.Tensor
+    end: tf.Tensor
+    begin: tf.Tensor
+    length: tf.Tensor
+
+
+@dataclasses.dataclass(frozen=True)
+class Pairs:
+    """What each example of a batch is made of.
+
+    Attributes:
+      a, b: its parts; B may be empty.
+      changed: bool [b], whether the parts are swapped, or B is of another document.
+      has_label: bool [b].
+    """
+
+    a: Part
+    b: Part
+    changed: tf.Tensor
+    has_label: tf.Tensor
+
+
+def choose_pairs(
     segments: dict[str, tf.Tensor],
     split_draws: tf.Tensor,
     change_draws: tf.Tensor,
     objective: str,
     max_seq_length: int,
-    cls_id: int,
-    sep_id: int,
-) -> dict[str, tf.Tensor]:
-    """Lays out `[CLS] A [SEP] B [SEP]`.
+) -> Pairs:
+    """Splits segments in two at a sentence, and changes half of the pairs.
 
-    A ends where a uniformly drawn sentence but the first begins; B is the rest. With probability
-    1/2 the pair is changed: for "sop" A and B are swapped; for "nsp" B is that of the neighbouring
-    row (0 and 1, 2 and 3, ... are neighbours), if that is of another document. A chunk of one
-    sentence becomes `[CLS] A [SEP]`, without a label.
-
-    Example: pieces [a b c d e], sentences starting at 0 and 3, swapped:
-    `[CLS] d e [SEP] a b c [SEP]`, label 1.
+    For "sop" A and B are swapped, for "nsp" neighbouring rows (0 and 1, 2 and 3, ...) exchange
+    their Bs. A segment that gets no label is all A; for "none" all are split and none is changed.
 
     Args:
       segments: `input_ids` int32 [b, (n)], a contiguous chunk of a document each,
         n <= max_seq_length - 3; `sentence_starts` int32 [b, (m)], index of each sentence's first
-        piece, the first is 0; `document_id` int64 [b, 1].
+        piece, the first is 0; `room_before` int64 [b, 1], see segments.Segment; `document_id`
+        int64 [b, 1].
       split_draws: float32 [b], uniform in [0, 1).
       change_draws: float32 [b], uniform in [0, 1).
       objective: one of SENTENCE_OBJECTIVES.
       max_seq_length: L.
-      cls_id, sep_id: the control pieces.
+
+    Source: Lan et al. 2020, section 3.1; the reference's create_instances_from_document.
+    Deviation: the reference draws the split uniformly, so that lengths tell the order of two pairs
+    in three; it gives segments of one sentence a B of another document and the label "swapped".
+    """
+    sentences = _sentences(segments)
+    if objective == "nsp":
+        return _next_sentence(segments, sentences, split_draws, change_draws, max_seq_length)
+    num_sentences = tf.reduce_sum(tf.cast(sentences > 0, tf.int32), axis=1)
+    is_later = tf.range(tf.shape(sentences)[1]) > 0
+    can_open = (sentences > 0) & is_later
+    if objective == "sop":
+        # Sentence 0 can be any sentence longer than the room that was left. If B opens with any of
+        # these too, a swap leaves the distribution of all lengths as it was, whatever that is.
+        room = tf.cast(segments["room_before"], tf.int32)
+        can_open &= (sentences > room) & (room != NO_ROOM)
+    split = _draw_split(can_open, split_draws, num_sentences)
+    has_label = (split < num_sentences) & (objective != "none")
+    first, second = _parts(sentences, split, num_sentences)
+    changed = has_label & (change_draws < 0.5)
+    a, b = _where(changed, second, first), _where(changed, first, second)
+    return Pairs(a, b, changed, has_label)
+
+
+def lay_out(
+    pairs: Pairs, segments: dict[str, tf.Tensor], max_seq_length: int, cls_id: int, sep_id: int
+) -> dict[str, tf.Tensor]:
+    """Lays out `[CLS] A [SEP] B [SEP]`, or `[CLS] A [SEP]` where B is empty.
+
+    Example: pieces [a b c d e], parts of 3 and 2, swapped: `[CLS] d e [SEP] a b c [SEP]`, label 1.
 
     Returns:
       int32 [b, L] `input_word_ids`, `input_mask` (1 = real), `input_type_ids` (0 up to and with the
       first [SEP]); int32 [b] `sentence_order_labels` (1 = changed); float32 [b]
       `sentence_order_weights` (0 = no label).
-
-    Source: Lan et al. 2020, section 3.1; the reference's create_instances_from_document.
-    Deviation: the reference gives chunks of one sentence a segment of another document and the
-    label "swapped", which teaches topics instead of order.
     """
-    pieces, starts = segments["input_ids"], segments["sentence_starts"]
-    begin = tf.cast(pieces.row_starts(), tf.int32)
-    lengths = tf.cast(pieces.row_lengths(), tf.int32)
-    num_sentences = tf.cast(starts.row_lengths(), tf.int32)
-    is_pair = num_sentences > 1
-
-    # Any of the sentences 1 .. m-1 opens the second part; a lone sentence is all first part. A
-    # float32 below 1 times a whole number n is below n, after rounding too.
-    num_splits = tf.maximum(num_sentences - 1, 1)
-    chosen = 1 + tf.cast(split_draws * tf.cast(num_splits, tf.float32), tf.int32)
-    index_of_start = tf.cast(starts.row_starts(), tf.int32) + tf.where(is_pair, chosen, 0)
-    split = tf.where(is_pair, tf.gather(starts.flat_values, index_of_start), lengths)
-
-    # A and B as ranges of all pieces.
-    begin_a, len_a = begin, split
-    begin_b, len_b = begin + split, lengths - split
-    changed = is_pair & (change_draws < 0.5)
-    if objective == "sop":
-        begin_a, begin_b = tf.where(changed, begin_b, begin_a), tf.where(changed, begin_a, begin_b)
-        len_a, len_b = tf.where(changed, len_b, len_a), tf.where(changed, len_a, len_b)
-    elif objective == "nsp":
-        rows = tf.range(tf.size(lengths))
-        neighbour = tf.minimum(tf.bitwise.bitwise_xor(rows, 1), tf.size(lengths) - 1)
-        document = segments["document_id"][:, 0]
-        changed &= tf.gather(is_pair, neighbour) & (tf.gather(document, neighbour) != document)
-        begin_b = tf.where(changed, tf.gather(begin_b, neighbour), begin_b)
-        room = max_seq_length - 3 - len_a
-        len_b = tf.where(changed, tf.minimum(tf.gather(len_b, neighbour), room), len_b)
-    else:
-        changed = tf.zeros_like(changed)
-    has_label = is_pair & (objective != "none")
-
-    begin_a, len_a, begin_b, len_b = (v[:, tf.newaxis] for v in (begin_a, len_a, begin_b, len_b))
+    pieces = segments["input_ids"]
+    row_starts = tf.cast(pieces.row_starts(), tf.int32)
+    begin_a, begin_b = (tf.gather(row_starts, p.row) + p.begin for p in (pairs.a, pairs.b))
+    columns = (begin_a, pairs.a.length, begin_b, pairs.b.length)
+    begin_a, len_a, begin_b, len_b = (column[:, tf.newaxis] for column in columns)
     position = tf.range(max_seq_length)[tf.newaxis, :]
     first_sep = 1 + len_a
-    last_sep = first_sep + tf.where(is_pair[:, tf.newaxis], len_b + 1, 0)
+    last_sep = first_sep + tf.where(len_b > 0, len_b + 1, 0)
     in_a = (position >= 1) & (position < first_sep)
     in_b = (position > first_sep) & (position < last_sep)
     source = tf.where(in_a, begin_a + position - 1, begin_b + position - first_sep - 1)
@@ -93,6 +134,118 @@ def sentence_pair_examples(
         "input_word_ids": ids,
         "input_mask": tf.cast(position <= last_sep, tf.int32),
         "input_type_ids": tf.cast((position > first_sep) & (position <= last_sep), tf.int32),
-        "sentence_order_labels": tf.cast(changed, tf.int32),
-        "sentence_order_weights": tf.cast(has_label, tf.float32),
+        "sentence_order_labels": tf.cast(pairs.changed, tf.int32),
+        "sentence_order_weights": tf.cast(pairs.has_label, tf.float32),
     }
+
+
+def length_features(pairs: Pairs, segments: dict[str, tf.Tensor]) -> tf.Tensor:
+    """Returns what lengths alone say of each pair, int32 [b, LENGTH_FEATURES].
+
+    Of A and of B: the pieces, the sentences, and the pieces of the first seven sentences; -1 where
+    there are fewer.
+    """
+    sentences = _sentences(segments)
+    width = tf.shape(sentences)[1]
+
+    def features(part: Part) -> list[tf.Tensor]:
+        number = part.first[:, tf.newaxis] + tf.range(_LEADING_SENTENCES)
+        lengths = tf.gather(
+            tf.gather(sentences, part.row), tf.minimum(number, width - 1), batch_dims=1
+        )
+        # Of a part that was cut, the last sentences are shorter, or gone.
+        left = part.length[:, tf.newaxis] - tf.cumsum(lengths, axis=1, exclusive=True)
+        exists = (number < part.end[:, tf.newaxis]) & (left > 0)
+        leading = tf.where(exists, tf.minimum(lengths, left), -1)
+        ends = tf.cumsum(tf.gather(sentences, part.row), axis=1, exclusive=True)
+        cut_at = (part.begin + part.length)[:, tf.newaxis]
+        begins = (tf.range(width) >= part.first[:, tf.newaxis]) & (ends < cut_at)
+        begins &= tf.gather(sentences, part.row) > 0
+        count = tf.reduce_sum(tf.cast(begins, tf.int32), axis=1)
+        return [part.length[:, tf.newaxis], count[:, tf.newaxis], leading]
+
+    return tf.concat([*features(pairs.a), *features(pairs.b)], axis=1)
+
+
+def _sentences(segments: dict[str, tf.Tensor]) -> tf.Tensor:
+    """Returns the pieces of each sentence of each segment, int32 [b, m], 0 = there is none."""
+    starts = segments["sentence_starts"]
+    total = tf.cast(segments["input_ids"].row_lengths(), tf.int32)[:, tf.newaxis]
+    begins = tf.where(
+        tf.sequence_mask(starts.row_lengths(), tf.shape(starts.to_tensor())[1]),
+        starts.to_tensor(),
+        total,
+    )
+    return tf.concat([begins[:, 1:], total], axis=1) - begins
+
+
+def _parts(sentences: tf.Tensor, split: tf.Tensor, num_sentences: tf.Tensor) -> tuple[Part, Part]:
+    """Returns the sentences before number `split` of each row, and the others."""
+    rows = tf.range(tf.shape(sentences)[0])
+    total = tf.reduce_sum(sentences, axis=1)
+    before = tf.range(tf.shape(sentences)[1]) < split[:, tf.newaxis]
+    length = tf.reduce_sum(tf.where(before, sentences, 0), axis=1)
+    zero = tf.zeros_like(split)
+    return (
+        Part(rows, zero, split, zero, length),
+        Part(rows, split, num_sentences, length, total - length),
+    )
+
+
+def _where(condition: tf.Tensor, one: Part, other: Part) -> Part:
+    return Part(*(tf.where(condition, x, y) for x, y in zip(one, other)))
+
+
+def _draw_split(can_open: tf.Tensor, draws: tf.Tensor, num_sentences: tf.Tensor) -> tf.Tensor:
+    """Returns the number of one of the sentences [b, m] that can open B, m where there is none."""
+    rank = tf.cumsum(tf.cast(can_open, tf.int32), axis=1)
+    # A float32 below 1 times a whole number n is below n, after rounding too.
+    chosen = tf.cast(draws * tf.cast(rank[:, -1], tf.float32), tf.int32)
+    before = tf.reduce_sum(tf.cast(rank <= chosen[:, tf.newaxis], tf.int32), axis=1)
+    return tf.minimum(before, num_sentences)
+
+
+def _next_sentence(
+    segments: dict[str, tf.Tensor],
+    sentences: tf.Tensor,
+    split_draws: tf.Tensor,
+    change_draws: tf.Tensor,
+    max_seq_length: int,
+) -> Pairs:
+    """Gives neighbouring rows Bs of nearly one length, and cuts the longer, exchanged or not.
+
+    So both labels have the same lengths. Of all splits of both rows one is drawn whose Bs differ
+    least. Where they differ by more than max_seq_length / 16 pieces, where the neighbour is of the
+    same document, or where a last row has no neighbour, there is no label.
+    """
+    num_sentences = tf.reduce_sum(tf.cast(sentences > 0, tf.int32), axis=1)
+    rows = tf.shape(sentences)[0]
+    neighbour = tf.minimum(tf.bitwise.bitwise_xor(tf.range(rows), 1), rows - 1)
+    is_even = tf.range(rows) % 2 == 0
+    # [b / 2, 2, m]: the B that each sentence would open, and whether it can.
+    paired = tf.pad(sentences, [[0, rows % 2], [0, 0]])
+    paired = tf.reshape(paired, [-1, 2, tf.shape(sentences)[1]])
+    len_b = tf.cumsum(paired, axis=2, reverse=True)
+    can_open = (paired > 0) & (tf.range(tf.shape(paired)[2]) > 0)
+    can_open = can_open[:, 0, :, tf.newaxis] & can_open[:, 1, tf.newaxis, :]
+    difference = tf.abs(len_b[:, 0, :, tf.newaxis] - len_b[:, 1, tf.newaxis, :])
+    difference = tf.where(can_open, difference, max_seq_length)
+    least = tf.reduce_min(difference, axis=[1, 2], keepdims=True)
+    alike = (difference == least) & (least <= max_seq_length // 16)
+    width = tf.shape(sentences)[1]
+    flat = tf.reshape(alike, [-1, width * width])
+    found = _draw_split(flat, split_draws[::2], width * width)
+    has_split = tf.repeat(found < width * width, 2)[:rows]
+    splits = tf.reshape(tf.stack([found // width, found % width], axis=1), [-1])[:rows]
+
+    document = segments["document_id"][:, 0]
+    has_label = has_split & (tf.gather(document, neighbour) != document)
+    first, second = _parts(sentences, tf.where(has_label, splits, num_sentences), num_sentences)
+    shorter = tf.minimum(second.length, tf.gather(second.length, neighbour))
+    # Both rows of two change together: no B is there twice, none is left out.
+    draw_of_both = tf.where(is_even, change_draws, tf.gather(change_draws, neighbour))
+    changed = has_label & (draw_of_both < 0.5)
+    source = tf.where(changed, neighbour, tf.range(rows))
+    second = Part(*(tf.gather(values, source) for values in second))
+    length = tf.where(has_label, shorter, second.length)
+    return Pairs(first, second._replace(length=length), changed, has_label)

@@ -1,4 +1,4 @@
-"""The unit of the record-writing job: a byte range of a text file becomes shards of each split."""
+"""The unit of the record-writing job: ranges of text files become shards of each split."""
 
 from __future__ import annotations
 
@@ -8,37 +8,45 @@ import functools
 import hashlib
 import itertools
 import json
+import operator
 import os
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from albert_tf import files, program
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines.data import duplicates
-from pipelines.data.corpus import Sentence, TextFormat, read_documents
-from pipelines.data.records import SPLITS, Shard, serialize_segment
-from pipelines.data.segments import Segment, split_document
+from pipelines.data.corpus import TextFormat, read_documents
+from pipelines.data.records import SPLITS, Shard, serialize_segment, shard_layout
+from pipelines.data.segments import Segment, has_order, split_document
 from pipelines.data.text_files import is_compressed
 
 UNITS_DIR = "units"
 ERROR_FILE = os.path.join(UNITS_DIR, "error.txt")
 
 # What a unit counts.
-COUNTS = ("documents", "duplicate_documents", "sentences", "pieces", "skipped_lines")
+COUNTS = (
+    "documents",
+    "duplicate_documents",
+    "sentences",
+    "segments",
+    "segments_with_order",
+    "pieces",
+    "skipped_lines",
+)
 
 # Sentences that are tokenized in one call; and their characters, for long lines.
 _BATCH_SENTENCES = 512
 _BATCH_CHARACTERS = 1 << 18
 
-# Training reads whole shards into memory: the records of a compressed file of any size become
+# A shard is held in memory until it is written: the records of a compressed file of any size become
 # several. Of plain text a unit fills less.
 _MAX_SHARD_BYTES = 64_000_000
-_TFRECORD_FRAME_BYTES = 16
 
 # A document is held out, or not, by its first sentences.
 _OPENING_SENTENCES = 3
@@ -58,15 +66,34 @@ class Settings:
     remove_duplicates: bool = False
 
 
-@dataclass(frozen=True)
-class Unit:
-    """Bytes [begin, end) of a file; number `index` of the `count` units of the job."""
+class Range(NamedTuple):
+    """Bytes [begin, end) of a file: the documents that begin there."""
 
     source: str
     begin: int
     end: int
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Ranges of files; number `index` of the `count` units of the job."""
+
+    ranges: tuple[Range, ...]
     index: int
     count: int
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of all ranges."""
+        return sum(end - begin for _, begin, end in self.ranges)
+
+    @property
+    def source(self) -> str:
+        """What the unit is made of, for people."""
+        (first, begin, _), (last, _, end) = self.ranges[0], self.ranges[-1]
+        if len(self.ranges) == 1:
+            return f"bytes {begin} to {end} of {first}"
+        return f"{len(self.ranges)} files, {first} to {last}"
 
     @property
     def name(self) -> str:
@@ -88,7 +115,8 @@ def hash_unit(unit: Unit, settings: Settings, output_dir: str) -> None:
     Raises:
       ValueError: if the text cannot be read (see corpus.read_documents).
     """
-    duplicates.write_hashes(_read(unit, settings), os.path.join(output_dir, unit.file("hashes")))
+    sentences = ((document.number, text) for document, text in _read(unit, settings))
+    duplicates.write_hashes(sentences, os.path.join(output_dir, unit.file("hashes")))
 
 
 def write_unit(
@@ -96,47 +124,51 @@ def write_unit(
 ) -> None:
     """Writes the shards of a unit and, last, the marker with their counts.
 
-    Shards get their names when all are complete; a split without a record has none. The bytes
-    depend on nothing but text and settings. Documents that `duplicates_files`, the files of
-    duplicates.find_duplicates, name are left out.
+    Shards get their names when all are complete; a split without a record has none. Their records
+    are in random order. The bytes depend on nothing but text and settings. Documents that
+    `duplicates_files`, the files of duplicates.find_duplicates, name are left out.
 
     Raises:
       ValueError: if the text cannot be read (see corpus.read_documents).
     """
     tokenizer, word_starts = _load_tokenizer(settings.spm_model_file, settings.do_lower_case)
     counts = Counter(dict.fromkeys(COUNTS, 0))
-    sentences = _read(unit, settings, counts)
     left_out = duplicates.read_duplicates(duplicates_files, unit.index, unit.count)
     counts["duplicate_documents"] = len(left_out)
-    sentences = (s for s in sentences if s.document_offset not in left_out)
+    sentences = (
+        sentence for sentence in _read(unit, settings, counts) if sentence[0].number not in left_out
+    )
     with contextlib.ExitStack() as stack:
         writers = {
-            split: stack.enter_context(_ShardWriter(output_dir, f"{split}-{unit.name}"))
+            split: stack.enter_context(
+                _ShardWriter(output_dir, f"{split}-{unit.name}", settings.random_seed)
+            )
             for split in SPLITS
         }
-        for offset, document in itertools.groupby(
-            _tokenize(sentences, tokenizer, counts), key=lambda pair: pair[0].document_offset
+        for document, tokenized in itertools.groupby(
+            _tokenize(sentences, tokenizer, counts), key=operator.itemgetter(0)
         ):
-            opening = list(itertools.islice(document, _OPENING_SENTENCES))
-            texts = [sentence.text for sentence, _ in opening]
+            opening = list(itertools.islice(tokenized, _OPENING_SENTENCES))
+            texts = [text for _, text, _ in opening]
             heldout = is_heldout(texts, settings.heldout_fraction, settings.random_seed)
             document_id = opening_hash(texts) >> 1  # into the range of int64
             writer = writers["heldout" if heldout else "train"]
             counts["documents"] += 1
             for segment in split_document(
-                (pieces for _, pieces in itertools.chain(opening, document)),
+                (pieces for _, _, pieces in itertools.chain(opening, tokenized)),
                 settings.max_seq_length,
                 settings.short_seq_prob,
                 word_starts,
-                document_rng(settings.random_seed, unit.source, offset),
+                document_rng(settings.random_seed, document.source, document.offset),
             ):
-                writer.write(segment, offset, document_id)
+                writer.write(segment, document.offset, document_id)
+                counts["segments"] += 1
+                counts["segments_with_order"] += has_order(segment)
                 counts["pieces"] += len(segment.input_ids)
+        for writer in writers.values():
+            writer.finish()
     shards = {
-        split: [
-            dataclasses.asdict(Shard(source=unit.source, begin=unit.begin, end=unit.end, **shard))
-            for shard in writer.shards
-        ]
+        split: [dataclasses.asdict(Shard(source=unit.source, **shard)) for shard in writer.shards]
         for split, writer in writers.items()
     }
     text = json.dumps({**counts, "shards": shards}, ensure_ascii=False)
@@ -201,15 +233,26 @@ def document_rng(seed: int, source: str, document_offset: int) -> random.Random:
     return random.Random(f"{seed}/{os.path.basename(source)}/{document_offset}")
 
 
-def _read(unit: Unit, settings: Settings, counts: Counter | None = None) -> Iterator[Sentence]:
-    """Yields the sentences of a unit."""
-    return read_documents(
-        unit.source,
-        settings.text_format,
-        unit.begin,
-        None if is_compressed(unit.source) else unit.end,
-        counts,
-    )
+class _Document(NamedTuple):
+    """Where a document lies; `number` counts those of its unit."""
+
+    number: int
+    source: str
+    offset: int
+
+
+def _read(
+    unit: Unit, settings: Settings, counts: Counter | None = None
+) -> Iterator[tuple[_Document, str]]:
+    """Yields the sentences of a unit, each with its document."""
+    numbers = itertools.count()
+    for source, begin, end in unit.ranges:
+        sentences = read_documents(
+            source, settings.text_format, begin, None if is_compressed(source) else end, counts
+        )
+        for offset, document in itertools.groupby(sentences, key=operator.itemgetter(0)):
+            where = _Document(next(numbers), source, offset)
+            yield from ((where, text) for _, text in document)
 
 
 @functools.lru_cache(maxsize=1)
@@ -220,20 +263,23 @@ def _load_tokenizer(spm_model_file: str, do_lower_case: bool) -> tuple[AlbertTok
 
 
 def _tokenize(
-    sentences: Iterable[Sentence], tokenizer: AlbertTokenizer, counts: Counter
-) -> Iterator[tuple[Sentence, list[int]]]:
+    sentences: Iterable[tuple[_Document, str]], tokenizer: AlbertTokenizer, counts: Counter
+) -> Iterator[tuple[_Document, str, list[int]]]:
     """Yields each sentence with its pieces, tokenized in batches across documents."""
     for batch in _batches(sentences):
         counts["sentences"] += len(batch)
-        yield from zip(batch, tokenizer.encode_batch([sentence.text for sentence in batch]))
+        pieces = tokenizer.encode_batch([text for _, text in batch])
+        yield from ((*sentence, ids) for sentence, ids in zip(batch, pieces))
 
 
-def _batches(sentences: Iterable[Sentence]) -> Iterator[list[Sentence]]:
-    batch: list[Sentence] = []
+def _batches(
+    sentences: Iterable[tuple[_Document, str]],
+) -> Iterator[list[tuple[_Document, str]]]:
+    batch: list[tuple[_Document, str]] = []
     characters = 0
     for sentence in sentences:
         batch.append(sentence)
-        characters += len(sentence.text)
+        characters += len(sentence[1])
         if len(batch) == _BATCH_SENTENCES or characters > _BATCH_CHARACTERS:
             yield batch
             batch, characters = [], 0
@@ -241,52 +287,62 @@ def _batches(sentences: Iterable[Sentence]) -> Iterator[list[Sentence]]:
 
 
 class _ShardWriter:
-    """A split's shards of a unit, none of which has its name before all are whole."""
+    """A split's shards of a unit, none of which has its name before all are whole.
 
-    def __init__(self, output_dir: str, name: str):
+    A shard is held in memory until it is full, and its records are shuffled before they are
+    written: so any part of it is a sample of the whole.
+    """
+
+    def __init__(self, output_dir: str, name: str, seed: int):
         self._output_dir = output_dir
         self._name = name
-        self._writer: tf.io.TFRecordWriter | None = None
+        self._seed = seed
+        self._records: list[bytes] = []
+        self._bytes = self._pieces = 0
         self.shards: list[dict] = []  # the fields of a Shard that are known here
 
     def write(self, segment: Segment, document_offset: int, document_id: int) -> None:
         """Adds a record."""
-        record = serialize_segment(*segment, document_offset, document_id)
-        size = len(record) + _TFRECORD_FRAME_BYTES
-        if not self.shards or self.shards[-1]["bytes"] + size > _MAX_SHARD_BYTES:
-            self._begin_shard()
-        self._writer.write(record)
-        self.shards[-1]["examples"] += 1
-        self.shards[-1]["pieces"] += len(segment.input_ids)
-        self.shards[-1]["bytes"] += size
+        record = serialize_segment(segment, document_offset, document_id)
+        if self._bytes + len(record) > _MAX_SHARD_BYTES:
+            self.finish()
+        self._records.append(record)
+        self._bytes += len(record)
+        self._pieces += len(segment.input_ids)
+
+    def finish(self) -> None:
+        """Writes what is held in memory."""
+        if not self._records:
+            return
+        number = f"-{len(self.shards):04d}" if self.shards else ""
+        file = f"{self._name}{number}.tfrecord"
+        random.Random(f"{self._seed}/{file}").shuffle(self._records)
+        shard = {
+            "file": file,
+            "pieces": self._pieces,
+            **shard_layout([len(record) for record in self._records]),
+        }
+        self.shards.append(shard)
+        partial = self._partial(file)
+        with tf.io.TFRecordWriter(partial) as writer:
+            for record in self._records:
+                writer.write(record)
+        shard["sha256"] = files.sha256(partial)
+        self._records, self._bytes, self._pieces = [], 0, 0
 
     def __enter__(self) -> _ShardWriter:
         return self
 
     def __exit__(self, error_type, *_) -> None:
         try:
-            self._end_shard()
             if error_type is None:
                 for shard in self.shards:
                     path = os.path.join(self._output_dir, shard["file"])
-                    tf.io.gfile.rename(self._partial(shard), path, overwrite=True)
+                    tf.io.gfile.rename(self._partial(shard["file"]), path, overwrite=True)
         finally:
             for shard in self.shards:
-                if tf.io.gfile.exists(partial := self._partial(shard)):
+                if tf.io.gfile.exists(partial := self._partial(shard["file"])):
                     tf.io.gfile.remove(partial)
 
-    def _begin_shard(self) -> None:
-        self._end_shard()
-        number = f"-{len(self.shards):04d}" if self.shards else ""
-        shard = {"file": f"{self._name}{number}.tfrecord", "examples": 0, "pieces": 0, "bytes": 0}
-        self.shards.append(shard)
-        self._writer = tf.io.TFRecordWriter(self._partial(shard))
-
-    def _end_shard(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-            self.shards[-1]["sha256"] = files.sha256(self._partial(self.shards[-1]))
-            self._writer = None
-
-    def _partial(self, shard: dict) -> str:
-        return files.partial_name(os.path.join(self._output_dir, shard["file"]))
+    def _partial(self, file: str) -> str:
+        return files.partial_name(os.path.join(self._output_dir, file))

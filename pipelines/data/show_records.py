@@ -23,6 +23,7 @@ from absl import flags
 from albert_tf import files, program
 from albert_tf.tokenization import WORD_BOUNDARY, AlbertTokenizer
 from pipelines.data.examples import ExampleOptions, define_example_flags
+from pipelines.data.length_baseline import lengths_alone
 from pipelines.data.masking import unmask
 from pipelines.data.pretraining_dataset import evaluation_dataset, pretraining_dataset
 from pipelines.data.record_statistics import ExampleStatistics, draw, report
@@ -110,6 +111,9 @@ def show_records(
         left = count - statistics.examples
         statistics.add({name: values[:left] for name, values in batch.items()})
     result = statistics.result()
+    if options.sentence_objective != "none":
+        lengths = lengths_alone(record_dir, split, options, tokenizer, count)
+        result["lengths_alone_accuracy"] = lengths and lengths.correct / lengths.total
     if manifest.format == "segments":
         result.update(_segment_figures(manifest.paths(record_dir, split), count))
     print(f"\n{report(result, label_names)}")

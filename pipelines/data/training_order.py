@@ -1,32 +1,49 @@
 """Which record a row of training is: computed from (seed, position), never stored or buffered.
 
-Inside a directory an epoch is a shuffle of its shards. Over several directories, blocks of
-BLOCK_ROWS rows hold an exact number of rows of each, so that where each of them stands at any row
-is arithmetic.
+Inside a directory an epoch goes through groups of records, each of which is a slice of many shards
+and is shuffled as a whole: how well it is mixed does not depend on where the corpus lies in which
+file. Over several directories, blocks of BLOCK_ROWS rows hold an exact number of rows of each, so
+that where each of them stands at any row is arithmetic.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from pipelines.data.records import Shard
+from pipelines.data.records import MAX_PARTS, Shard
 
-# Records that are shuffled together: whole shards, in memory as they lie on disk, several times.
+# Records that are shuffled together; in memory as they lie on disk, several times.
 _GROUP_BYTES = 128_000_000
 # Rows over which the shares of several directories are exact.
 BLOCK_ROWS = 65_536
 
 
+class Slices(NamedTuple):
+    """Consecutive records of some shards; int64 [n] each.
+
+    Attributes:
+      shards: the shards' numbers.
+      offsets: the byte at which the first record begins.
+      counts: how many records.
+    """
+
+    shards: np.ndarray
+    offsets: np.ndarray
+    counts: np.ndarray
+
+
 def shuffled_groups(
     shards: Sequence[Shard], seed: int, start: int
-) -> Iterator[tuple[list[int], np.ndarray]]:
+) -> Iterator[tuple[Slices, np.ndarray]]:
     """Computes the order of training, from record number `start` of the run on, without end.
 
-    Each epoch shuffles the shards, takes as many as make a group, and shuffles the records of a
-    group as a whole.
+    An epoch deals the shards to as few sets as can be read in groups: each set gets one of every
+    few neighbours, and so of the whole corpus. Each group of a set takes some parts of all its
+    shards. The records of a group are shuffled as a whole.
 
     Args:
       shards: the shards; one at least holds records.
@@ -34,10 +51,10 @@ def shuffled_groups(
       start: records of the run, over all epochs, that come before.
 
     Yields:
-      The indices of a group's shards, and the int64 order in which their records, read one shard
-      after the other, are to be used.
+      A group, and the int64 order in which its records, in the order of reading, are to be used.
     """
-    epoch, skip = divmod(start, sum(shard.examples for shard in shards))
+    shards = [(number, shard) for number, shard in enumerate(shards) if shard.examples]
+    epoch, skip = divmod(start, sum(shard.examples for _, shard in shards))
     while True:
         # One stream of random numbers for the shards and one for each group: no group is
         # shuffled only to be skipped.
@@ -45,27 +62,44 @@ def shuffled_groups(
             bits = np.random.Philox(key=[seed, epoch], counter=[0, 0, 0, number])
             return np.random.Generator(bits)
 
-        order = stream(0).permutation(len(shards)).tolist()
-        for number, group in enumerate(_grouped(order, shards), start=1):
-            count = sum(shards[index].examples for index in group)
+        for number, group in enumerate(_groups(shards, stream(0)), start=1):
+            count = int(group.counts.sum())
             if skip < count:
                 yield group, stream(number).permutation(count)[skip:]
             skip = max(0, skip - count)
         epoch += 1
 
 
-def _grouped(order: list[int], shards: Sequence[Shard]) -> Iterator[list[int]]:
-    group: list[int] = []
-    group_bytes = 0
-    for index in order:
-        if group and group_bytes + shards[index].bytes > _GROUP_BYTES:
-            yield group
-            group, group_bytes = [], 0
-        if shards[index].examples:
-            group.append(index)
-            group_bytes += shards[index].bytes
-    if group:
-        yield group
+def _groups(shards: list[tuple[int, Shard]], rng: np.random.Generator) -> Iterator[Slices]:
+    """Yields the groups of an epoch; none is empty."""
+    num_bytes = sum(shard.bytes for _, shard in shards)
+    # A group takes one part of each shard at least.
+    num_sets = -(-num_bytes // (MAX_PARTS * _GROUP_BYTES))
+    neighbours = [shards[i : i + num_sets] for i in range(0, len(shards), num_sets)]
+    dealt = [rng.permutation(num_sets) for _ in neighbours]
+    for number in range(num_sets):
+        chosen = [
+            some[place]
+            for some, order in zip(neighbours, dealt)
+            if (place := order[number]) < len(some)
+        ]
+        set_bytes = sum(shard.bytes for _, shard in chosen)
+        # A power of two, as MAX_PARTS is: so each group has the same number of parts of a shard.
+        num_groups = min(1 << (-(-set_bytes // _GROUP_BYTES) - 1).bit_length(), MAX_PARTS)
+        # Each shard begins with another of its parts: so a small one, which has few, does not
+        # always come in the last group.
+        shifts = rng.integers(num_groups, size=len(chosen)).tolist()
+        for group in range(num_groups):
+            slices = []
+            for (index, shard), shift in zip(chosen, shifts):
+                num_parts = len(shard.part_offsets)
+                turn = (group + shift) % num_groups
+                first, end = (num_parts * (turn + i) // num_groups for i in (0, 1))
+                count = shard.first_record(end) - shard.first_record(first)
+                if count:
+                    slices.append((index, shard.part_offsets[first], count))
+            if slices:
+                yield Slices(*np.array(slices, np.int64).T)
 
 
 def block_quotas(weights: Sequence[float]) -> list[int]:

@@ -1,6 +1,6 @@
 """A job over units: tidies up before, runs them on Beam, says how far it is, brings errors home.
 
-A unit has bytes `begin` to `end` to read, for the progress, and `file(kind)`, the name of what it
+A unit has `bytes` to read, for the progress, and `file(kind)`, the name of what it
 leaves in UNITS_DIR when it is done.
 """
 
@@ -53,7 +53,7 @@ def unit_progress(
 
     def state() -> tuple[int, str]:
         left = unfinished()
-        done = total - sum(unit.end - unit.begin for unit in left)
+        done = total - sum(unit.bytes for unit in left)
         return done, f"{len(units) - len(left)} of {len(units)} ranges"
 
     def watch() -> None:
@@ -62,7 +62,7 @@ def unit_progress(
             if done < total:
                 progress.update(done, detail)
 
-    total = sum(unit.end - unit.begin for unit in units)
+    total = sum(unit.bytes for unit in units)
     stop = threading.Event()
     with Progress(title, total, done=state()[0], unit="byte") as progress:
         watcher = threading.Thread(target=watch, daemon=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
+import numpy as np
 import tensorflow as tf
 
 from albert_tf import losses, metrics
@@ -13,6 +15,7 @@ def make_evaluation(
     strategy: tf.distribute.Strategy,
     forward: Callable[[dict, tf.Tensor], dict],
     dataset: tf.data.Dataset,
+    known: Mapping[str, float] = MappingProxyType({}),
 ) -> Callable[[Callable[[], bool]], dict[str, float]]:
     """Returns evaluate(is_stopped) -> scalars of one pass over a dataset, none if it was stopped.
 
@@ -23,6 +26,7 @@ def make_evaluation(
       strategy: in whose scope the model was made.
       forward: (batch, dropout seed) -> outputs of AlbertForPreTraining with its hidden states.
       dataset: global batches of static shape, whose number of rows the replicas divide.
+      known: figures of the dataset that no weights change, which go into the scalars too.
     """
     options = tf.data.Options()
     # Each host reads all and takes its rows.
@@ -49,15 +53,14 @@ def make_evaluation(
         for batch in batches:
             if is_stopped():
                 return {}
-            values = score(batch)
-            totals = tf.nest.map_structure(tf.add, totals, values) if totals else values
-        scalars = {
-            f"heldout_{name}": value
-            for name, value in metrics.pretraining_metrics(totals["sums"]).items()
-        }
+            # In float64: float32 counts no further than 2**24.
+            values = tf.nest.map_structure(lambda v: np.asarray(v, np.float64), score(batch))
+            totals = tf.nest.map_structure(np.add, totals, values) if totals else values
+        figures = {**metrics.pretraining_metrics(totals["sums"]), **known}
+        scalars = {f"heldout_{name}": value for name, value in figures.items()}
         layers = totals["layers"]
         for name in ("l2_distance", "degrees"):
-            means = (layers[name] / layers["weight"]).numpy().tolist()
+            means = (layers[name] / layers["weight"]).tolist()
             scalars.update({f"layers/{name}_{i:02d}": mean for i, mean in enumerate(means, 1)})
         return scalars
 

@@ -28,14 +28,16 @@ from pipelines.data import pretraining_dataset as pipeline
 from pipelines.data.examples import ExampleOptions, example_draws
 from pipelines.data.masking import MaskingVocabulary, mask_ngrams
 from pipelines.data.records import (
-    SEGMENT_FEATURES,
     Manifest,
     SegmentManifest,
     Shard,
     Split,
+    parse_segments,
     serialize_segment,
+    shard_layout,
 )
-from pipelines.data.sentence_pairs import sentence_pair_examples
+from pipelines.data.segments import Segment
+from pipelines.data.sentence_pairs import choose_pairs, lay_out
 from tests.benchmarks.measuring import ceiling, print_table, tensorflow_product
 from tests.benchmarks.memory import peak_megabytes
 
@@ -134,34 +136,29 @@ def make_parts(record_dir: str, options: ExampleOptions, batch_size: int) -> dic
     files = [os.path.join(record_dir, shard.file) for shard in shards]
     raw = tf.data.TFRecordDataset(files).repeat().batch(batch_size, drop_remainder=True)
     records = next(iter(raw))
-    draws = example_draws(options, batch_size, [options.seed, 0])
+    draws = example_draws(options, batch_size, tf.constant([options.seed, 0], tf.int64))
     vocabulary = MaskingVocabulary(
         _TOKENIZER.mask_id, _TOKENIZER.word_starts(), _TOKENIZER.replacement_ids()
     )
 
     @tf.function
     def draw(step):
-        return example_draws(options, batch_size, [tf.cast(options.seed, tf.int64), step])
+        seed = tf.stack([tf.constant(options.seed, tf.int64), step])
+        return example_draws(options, batch_size, seed)
+
+    parse = tf.function(parse_segments)
 
     @tf.function
-    def parse(records):
-        return tf.io.parse_example(records, SEGMENT_FEATURES)
-
-    @tf.function
-    def lay_out(parsed):
-        segments = {
-            **parsed,
-            "input_ids": tf.cast(parsed["input_ids"], tf.int32),
-            "sentence_starts": tf.cast(parsed["sentence_starts"], tf.int32),
-        }
-        return sentence_pair_examples(
+    def pair(segments):
+        pairs = choose_pairs(
             segments,
-            draws["split"],
-            draws["change"],
+            draws["split"][:, 0],
+            draws["change"][:, 0],
             options.sentence_objective,
             options.max_seq_length,
-            _TOKENIZER.cls_id,
-            _TOKENIZER.sep_id,
+        )
+        return lay_out(
+            pairs, segments, options.max_seq_length, _TOKENIZER.cls_id, _TOKENIZER.sep_id
         )
 
     @tf.function
@@ -175,8 +172,8 @@ def make_parts(record_dir: str, options: ExampleOptions, batch_size: int) -> dic
             options.ngram,
         )
 
-    parsed = parse(records)
-    example = lay_out(parsed)
+    segments = parse(records)
+    example = pair(segments)
     raw_iterator = iter(raw)
     batches = iter(pipeline.pretraining_dataset(record_dir, options, _TOKENIZER, batch_size))
     return {
@@ -184,7 +181,7 @@ def make_parts(record_dir: str, options: ExampleOptions, batch_size: int) -> dic
         "read": lambda: next(raw_iterator),
         "parse": lambda: parse(records),
         "draw": lambda: draw(tf.constant(0, tf.int64)),
-        "sentence order": lambda: lay_out(parsed),
+        "sentence order": lambda: pair(segments),
         "mask": lambda: mask(example),
     }
 
@@ -196,19 +193,19 @@ def write_records(record_dir: str, seq_length: int, examples: int) -> None:
     shards = []
     for index in range(_SHARDS):
         name = f"train-{index:05d}-of-{_SHARDS:05d}.tfrecord"
-        path = os.path.join(record_dir, name)
-        count = pieces = 0
-        with tf.io.TFRecordWriter(path) as writer:
+        pieces, sizes = 0, []
+        with tf.io.TFRecordWriter(os.path.join(record_dir, name)) as writer:
             for _ in range(index, examples, _SHARDS):
                 low = 2 if rng.random() < _SHORT_SHARE else int(0.9 * longest)
                 length = int(rng.integers(low, longest + 1))
                 ids = 5 + ((_VOCAB_SIZE - 5) * rng.random(length) ** _ID_SKEW).astype(np.int64)
                 ends = np.cumsum(1 + rng.poisson(_MEAN_SENTENCE - 1, length))
                 starts = [0, *ends[ends < length].tolist()]
-                writer.write(serialize_segment(ids.tolist(), starts, 0, index))
-                count, pieces = count + 1, pieces + length
-        size = os.path.getsize(path)
-        shards.append(Shard(name, "random", 0, size, count, pieces, size, ""))
+                record = serialize_segment(Segment(ids.tolist(), starts, 0), 0, index)
+                writer.write(record)
+                sizes.append(len(record))
+                pieces += length
+        shards.append(Shard(name, "random", pieces=pieces, sha256="", **shard_layout(sizes)))
     SegmentManifest(
         max_seq_length=seq_length,
         short_seq_prob=_SHORT_SHARE,
@@ -220,6 +217,8 @@ def write_records(record_dir: str, seq_length: int, examples: int) -> None:
         code_version="",
         documents=0,
         sentences=0,
+        segments=sum(shard.examples for shard in shards),
+        segments_with_order=0,
         pieces=sum(shard.pieces for shard in shards),
         skipped_lines=0,
         splits={"train": Split(tuple(shards)), "heldout": Split(())},

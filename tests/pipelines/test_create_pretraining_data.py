@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pipelines import create_pretraining_data as job
 from pipelines.data import shard_writer
 from pipelines.data.corpus import TextFormat
-from pipelines.data.records import Manifest
+from pipelines.data.records import SEGMENT_FEATURES, Manifest
 from pipelines.data.shard_writer import Settings
 from tests.conftest import make_text
 
@@ -61,8 +63,10 @@ def contents(directory) -> dict[str, bytes]:
     }
 
 
-def records(directory, manifest, split) -> bytes:
-    return b"".join((directory / shard.file).read_bytes() for shard in manifest.split(split))
+def records(directory, manifest, split) -> list[bytes]:
+    """Returns the records of a split in an order that is not that of files."""
+    paths = manifest.paths(str(directory), split)
+    return sorted(tf.data.TFRecordDataset(paths).as_numpy_iterator())
 
 
 def test_manifest_says_what_there_is(create, tmp_path, capsys):
@@ -71,6 +75,9 @@ def test_manifest_says_what_there_is(create, tmp_path, capsys):
     assert (manifest.documents, manifest.max_seq_length, manifest.seed) == (48, 41, 12345)
     assert manifest.splits["train"].examples > manifest.splits["heldout"].examples > 0
     assert manifest.pieces == sum(split.pieces for split in manifest.splits.values())
+    assert manifest.segments == sum(split.examples for split in manifest.splits.values())
+    share = round(100 * manifest.segments_with_order / manifest.segments)
+    assert 20 < share < 95
     shards = manifest.split("train") + manifest.split("heldout")
     for shard in shards:
         content = (tmp_path / "records" / shard.file).read_bytes()
@@ -79,6 +86,7 @@ def test_manifest_says_what_there_is(create, tmp_path, capsys):
     assert found == {shard.file for shard in shards}
     shown = capsys.readouterr()
     assert "2 files" in shown.out and "48 documents" in shown.out
+    assert f"; {share} % of the segments have two parts whose order can be asked" in shown.out
     assert "(100 %)" in shown.err
 
 
@@ -159,7 +167,7 @@ def test_duplicates_are_left_out_of_both_splits(create, texts, tmp_path, capsys)
 
 def test_the_size_of_shards_changes_no_record(create, tmp_path):
     few, many = create("few", shard_bytes=10**6), create("many", shard_bytes=999)
-    assert len(many.split("train")) > len(few.split("train")) == 2
+    assert len(many.split("train")) > len(few.split("train")) == 1
     for split in ("train", "heldout"):
         assert records(tmp_path / "few", few, split) == records(tmp_path / "many", many, split)
 
@@ -182,8 +190,8 @@ def test_what_one_unit_holds_may_become_several_shards(create, texts, tmp_path, 
         assert records(tmp_path / "parts", parts, split) == (
             records(tmp_path / "whole", whole, split)
         )
-        # As much as fits: a record is smaller than 300 bytes.
-        assert all(6700 < shard.bytes <= 7000 for shard in shards[:-1])
+        # As much as fits: a record is smaller than 300 bytes, and takes 16 more on disk.
+        assert all(6700 < shard.bytes - 16 * shard.examples <= 7000 for shard in shards[:-1])
         for shard in shards:
             path = tmp_path / "parts" / shard.file
             assert hashlib.sha256(path.read_bytes()).hexdigest() == shard.sha256
@@ -247,12 +255,112 @@ def test_skipping_may_be_decided_later(create, tmp_path):
 
 
 def test_units_cover_files():
-    units = job.plan_units({"a": 25, "b": 0, "c.gz": 31, "d": 10}, shard_bytes=10)
-    assert [(unit.source, unit.begin, unit.end) for unit in units] == [
-        ("a", 0, 8),
-        ("a", 8, 16),
-        ("a", 16, 25),
-        ("c.gz", 0, 31),
-        ("d", 0, 10),
+    units = job.plan_units({"a": 25, "b": 0, "c.gz": 31, "d": 4, "e": 6, "f": 1}, shard_bytes=10)
+    assert [unit.ranges for unit in units] == [
+        (("a", 0, 8),),
+        (("a", 8, 16),),
+        (("a", 16, 25),),
+        (("c.gz", 0, 31),),
+        (("d", 0, 4), ("e", 0, 6)),
+        (("f", 0, 1),),
     ]
-    assert [unit.name for unit in units][-1] == "00004-of-00005"
+    assert [unit.bytes for unit in units] == [8, 8, 9, 31, 10, 1]
+    assert [unit.name for unit in units][-1] == "00005-of-00006"
+    assert [unit.source for unit in units][2:5] == [
+        "bytes 16 to 25 of a",
+        "bytes 0 to 31 of c.gz",
+        "2 files, d to e",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("count", "size", "shard_bytes", "files_per_unit"),
+    [
+        (100, 1_000_000, 64_000_000, 4),  # 4 MB at least
+        (640, 1_000_000, 64_000_000, 10),  # a 64th of the text
+        (10_000, 1_000_000, 64_000_000, 64),  # at most what one worker does at a time
+        (100, 1_000_000, 2_500_000, 2),
+        (50, 7_000_000, 64_000_000, 1),
+        (100_000, 3, 64_000_000, 100_000),
+    ],
+)
+def test_small_files_are_taken_together(count, size, shard_bytes, files_per_unit):
+    units = job.plan_units({f"{n:06d}": size for n in range(count)}, shard_bytes)
+    assert {len(unit.ranges) for unit in units[:-1]} <= {files_per_unit}
+    assert len(units) == -(-count // files_per_unit)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 40), st.booleans()), max_size=12), st.integers(1, 30))
+def test_no_byte_is_left_out_or_done_twice(files, shard_bytes):
+    sizes = {f"{n}.{'gz' if packed else 'txt'}": size for n, (size, packed) in enumerate(files)}
+    units = job.plan_units(sizes, shard_bytes)
+    # In the order of files, each of which is read from its first byte to the last.
+    left = list(sizes.items())
+    at = 0
+    for path, begin, end in (part for unit in units for part in unit.ranges):
+        while at == left[0][1]:
+            left.pop(0)
+            at = 0
+        assert (path, begin) == (left[0][0], at) and begin < end
+        assert end == left[0][1] or not path.endswith("gz")
+        at = end
+    assert at == sum(size for _, size in left)
+    assert all(unit.bytes <= shard_bytes or len(unit.ranges) == 1 for unit in units)
+    assert [unit.index for unit in units] == list(range(len(units)))
+
+
+def texts_of(directory, manifest) -> list:
+    """Returns what the records of both splits hold, but for the files that it came from."""
+    found = []
+    for split in ("train", "heldout"):
+        for record in records(directory, manifest, split):
+            values = tf.io.parse_single_example(record, SEGMENT_FEATURES)
+            del values["document_offset"]
+            found.append((split, {k: v.numpy().tolist() for k, v in sorted(values.items())}))
+    return sorted(found, key=repr)
+
+
+def test_many_small_files_give_the_records_of_a_big_one(create, texts, tmp_path):
+    small = tmp_path / "small"
+    small.mkdir()
+    documents = (texts / "a.txt").read_text(encoding="utf-8").split("\n\n")
+    # One document or three a file, some of them compressed, one without text.
+    parts = [documents[i : i + 1 + 2 * (i % 2)] for i in (0, 1, 4, 5, 8, 9)] + [documents[12:]]
+    for number, part in enumerate(parts):
+        content = "\n\n".join(part).encode()
+        if number % 3 == 1:
+            (small / f"{number}.txt.gz").write_bytes(gzip.compress(content))
+        else:
+            (small / f"{number}.txt").write_bytes(content)
+    (small / "3b.txt").write_bytes(b"\n \n")
+    # Short segments are drawn for each file.
+    options = {"short_seq_prob": 0.0}
+    one = create("one", input_file=texts / "a.txt", shard_bytes=10**6, **options)
+    many = create("many", input_file=f"{small}/*", shard_bytes=10**6, **options)
+    assert (one.documents, one.sentences) == (
+        many.documents,
+        many.sentences,
+    ) and one.documents == 31
+    assert [shard.source for shard in many.split("train")] == [
+        f"8 files, {small}/0.txt to {small}/6.txt"
+    ]
+    assert texts_of(tmp_path / "one", one) == texts_of(tmp_path / "many", many)
+
+
+@pytest.mark.parametrize("shard_bytes, units", [(10**6, 1), (900, 7)])
+def test_duplicates_among_small_files(create, texts, tmp_path, shard_bytes, units):
+    documents = (texts / "a.txt").read_text(encoding="utf-8").split("\n\n")[:6]
+    a, b, c, d, e, f = (document[:400] for document in documents)
+    small = tmp_path / "small"
+    small.mkdir()
+    copies = {"0": [a, b], "1": [b, c, a.upper()], "2": [d], "3": [c, d, e], "4": [a], "5": [f]}
+    for name, some in copies.items():
+        (small / f"{name}.txt").write_text("\n\n".join(some), encoding="utf-8")
+    options = {"short_seq_prob": 0.0, "shard_bytes": shard_bytes}
+    manifest = create(input_file=f"{small}/*", remove_duplicates=True, **options)
+    assert len(list((tmp_path / "records/units").glob("*.json"))) == units
+    assert (manifest.documents, manifest.duplicate_documents) == (6, 5)
+    (tmp_path / "once.txt").write_text("\n\n".join([a, b, c, d, e, f]), encoding="utf-8")
+    once = create("once", input_file=tmp_path / "once.txt", **options)
+    assert texts_of(tmp_path / "records", manifest) == texts_of(tmp_path / "once", once)

@@ -15,9 +15,11 @@ import tensorflow as tf
 
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines import index_records as job
+from pipelines.data import records, training_order
 from pipelines.data.examples import ExampleOptions
 from pipelines.data.pretraining_dataset import pretraining_dataset
 from pipelines.data.records import Manifest, serialize_segment
+from pipelines.data.segments import Segment
 from pipelines.evaluate import evaluate
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -100,7 +102,7 @@ def test_manifest_points_to_the_files(index, files, tmp_path, capsys):
 
 def test_paths_of_every_kind():
     def shard(file):
-        return job.Shard(file, "x", 0, 5, 2, 3, 5, "")
+        return job.Shard(file, "x", 2, 3, 5, "", [0])
 
     files = ("train.tfrecord", "/far/x.tfrecord", "gs://bucket/x.tfrecord")
     splits = {"train": job.Split(tuple(map(shard, files))), "heldout": job.Split(())}
@@ -109,8 +111,15 @@ def test_paths_of_every_kind():
     assert manifest.paths("gs://b/dir", "train")[0] == "gs://b/dir/train.tfrecord"
 
 
-def test_training_sees_every_example_once_an_epoch(index, files, tiny_vocabulary, tmp_path):
-    index(f"{files}/a*,{files}/c*")
+@pytest.mark.parametrize("group_bytes", [300, 10**6])
+def test_training_sees_every_example_once_an_epoch(
+    index, files, tiny_vocabulary, tmp_path, monkeypatch, group_bytes
+):
+    """Also where its groups are smaller than files."""
+    monkeypatch.setattr(records, "_MIN_PART_BYTES", 1)
+    monkeypatch.setattr(training_order, "_GROUP_BYTES", group_bytes)
+    manifest = index(f"{files}/a*,{files}/c*")
+    assert [len(shard.part_offsets) for shard in manifest.split("train")] == [7, 4]
     options = ExampleOptions(LENGTH, PREDICTIONS)
     tokenizer = AlbertTokenizer(str(tiny_vocabulary))
     dataset = pretraining_dataset(str(tmp_path / "indexed"), options, tokenizer, 11)
@@ -176,7 +185,7 @@ def test_a_damaged_file_is_one_line(index, files, tmp_path, damage, message):
     ("record", "message"),
     [
         (b"no example", "record 1: is no tf.train.Example"),
-        (serialize_segment([5, 6], [0], 0, 1), "record 1: has no feature 'input_mask'"),
+        (serialize_segment(Segment([5, 6], [0], 0), 0, 1), "record 1: has no feature 'input_mask'"),
     ],
 )
 def test_other_records_are_refused(index, tmp_path, record, message):
@@ -210,6 +219,14 @@ def test_no_file_is_looked_into_twice(index, files, tmp_path, monkeypatch):
     assert index(output="whole") == whole
     assert seen == [f"{files}/b.tfrecord"]
     assert index(output="whole") == whole and len(seen) == 1
+
+
+def test_goes_on_with_no_other_versions_work(index, tmp_path, monkeypatch):
+    index()
+    (tmp_path / "indexed/manifest.json").unlink()
+    monkeypatch.setattr(job.albert_tf, "__version__", "0.1.0")
+    with pytest.raises(ValueError, match=r"code_version '.*' there, '0\.1\.0' here"):
+        index()
 
 
 def test_all_files_held_out(index, files):

@@ -155,6 +155,8 @@ def test_words_are_masked_whole(masked):
 def test_examples_are_pairs_of_sentences(masked):
     language, _, batch = masked
     # Thai has no mark for the end of a sentence: a paragraph is one, or parts of 2,000 characters.
+    # Documents are short here, and the segment that opens one has no label.
     if language.code != "th":
-        assert batch["sentence_order_weights"].mean() > 0.2
-        assert 0 < batch["sentence_order_labels"].mean() < 1
+        labels = batch["sentence_order_labels"][batch["sentence_order_weights"] > 0]
+        assert len(labels) > 0.1 * BATCH
+        assert 0 < labels.mean() < 1

@@ -7,7 +7,9 @@ figures of whole examples. Where a definition cannot be met exactly the bias is 
   p(n) ~ 1/n              of the lengths drawn, of all spans that the words are tiled into: exact
   ... of spans taken      those of the tiling but for 2 % more of one word and 2 % fewer of three: a
                           budget cuts what does not fit; 99 % of the spans taken are whole
-  every piece alike       at every position exactly; in words of n pieces within n - 1 %
+  every piece alike       at every position exactly, but for 1 % more of the first of a part: it
+                          opens a span, and is more often one of one word; in words of n pieces
+                          within n - 1 %
   80/10/10, labels, split exact
   15 %                    round(0.15 * length) predictions, in all but 1 of 1,000 examples
 """
@@ -61,6 +63,7 @@ def segments(rng):
         "sentence_starts": tf.RaggedTensor.from_row_lengths(
             tf.constant(starts.ravel(), tf.int32), np.full(ROWS, SENTENCES)
         ),
+        "room_before": tf.zeros([ROWS, 1], tf.int64),  # any sentence can open B
         "document_id": tf.constant(np.arange(ROWS)[:, None], tf.int64),
     }, starts
 
@@ -205,9 +208,13 @@ def test_spans_taken(figures):
         figures[f"taken {n}"].check(1.0, bias=0.018)
 
 
-@pytest.mark.parametrize("place", ["first", "last", "next to [SEP]", "near", "far"])
-def test_positions_alike(figures, place):
-    figures[f"position {place}"].check(1.0)
+@pytest.mark.parametrize(
+    ("place", "bias"),
+    # Of the two pieces next to a [SEP] one is the first of B.
+    [("first", 0.01), ("last", 0), ("next to [SEP]", 0.005), ("near", 0), ("far", 0)],
+)
+def test_positions_alike(figures, place, bias):
+    figures[f"position {place}"].check(1.0, bias)
 
 
 @pytest.mark.parametrize("pieces", [1, 2, 3, 4])
@@ -295,4 +302,6 @@ def test_real_text(shared, tmp_path):
     share = predictions / text
     error = np.sqrt(3) * sigma(share, text / len(result["masked_by_position"]))
     assert np.abs(np.array(result["masked_by_position"]) - share).max() <= 3 * error
-    assert np.abs(np.array(result["masked_of_words_by_pieces"]) / share - 1).max() < 0.02
+    # Of words of n pieces within n - 1 %, beside what is left to chance.
+    of_words = np.abs(np.array(result["masked_of_words_by_pieces"]) / share - 1)
+    assert (of_words < 0.002 + 0.01 * np.arange(len(of_words))).all()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pipelines.data import masking
 from pipelines.data.masking import MaskingVocabulary, mask_ngrams
-from pipelines.data.sentence_pairs import SENTENCE_OBJECTIVES, sentence_pair_examples
+from pipelines.data.sentence_pairs import SENTENCE_OBJECTIVES, choose_pairs, lay_out
 
 VOCAB, MASK_ID, CLS, SEP = 101, 4, 2, 3
 WORD_STARTS = np.arange(VOCAB) % 3 != 0  # a third of the pieces continue a word
@@ -164,19 +164,15 @@ def test_of_every_objective_unmasking_gives_the_pair_back(
         name: tf.constant(values) for name, values in draw(rows, seq_len, predictions, seed).items()
     }
     rng = np.random.default_rng(seed)
-    before = sentence_pair_examples(
-        {
-            "input_ids": tf.ragged.constant([sum(s, []) for s in segments], dtype=tf.int32),
-            "sentence_starts": tf.ragged.constant(starts, dtype=tf.int32),
-            "document_id": tf.constant([[i // 2 * 2] for i in range(rows)], tf.int64),
-        },
-        tf.constant(rng.random(rows, np.float32)),
-        tf.constant(rng.random(rows, np.float32)),
-        objective,
-        seq_len,
-        CLS,
-        SEP,
-    )
+    texts = {
+        "input_ids": tf.ragged.constant([sum(s, []) for s in segments], dtype=tf.int32),
+        "sentence_starts": tf.ragged.constant(starts, dtype=tf.int32),
+        "document_id": tf.constant([[i] for i in range(rows)], tf.int64),
+        "room_before": tf.zeros([rows, 1], tf.int64),
+    }
+    split_draws, change_draws = tf.constant(rng.random([2, rows], np.float32))
+    pairs = choose_pairs(texts, split_draws, change_draws, objective, seq_len)
+    before = lay_out(pairs, texts, seq_len, CLS, SEP)
     masked = mask_ngrams(before, VOCABULARY, draws, predictions, 0.15, ngram)
     before = {name: values.numpy() for name, values in before.items()}
     masked = {name: values.numpy() for name, values in masked.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import itertools
 
 import numpy as np
@@ -12,12 +13,13 @@ from hypothesis import strategies as st
 
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines.data import records, training_order
-from pipelines.data.examples import ExampleOptions
+from pipelines.data.examples import ExampleOptions, example_draws
 from pipelines.data.pretraining_dataset import (
     evaluation_dataset,
     pretraining_dataset,
     read_sources,
 )
+from pipelines.data.segments import Segment
 from pipelines.data.training_order import shuffled_groups
 
 COUNTS = {"train": [7, 0, 13, 3], "heldout": [5, 6]}
@@ -50,15 +52,19 @@ def write_records(directory, tokenizer, counts_of, number=0, records_per_documen
         shards = []
         for index, count in enumerate(counts):
             name = f"{split}-{index:05d}-of-{len(counts):05d}.tfrecord"
+            sizes = []
             with tf.io.TFRecordWriter(str(directory / name)) as writer:
                 for _ in range(count):
                     pieces = rng.integers(20, 100, rng.integers(6, 20)).tolist()
                     pieces[0] = 110 + number % 54
                     starts = [0, *sorted(rng.choice(range(1, 6), 2, replace=False).tolist())]
                     document = number // records_per_document
-                    writer.write(records.serialize_segment(pieces, starts, document, document))
+                    segment = Segment(pieces, starts, 0)
+                    record = records.serialize_segment(segment, document, document)
+                    writer.write(record)
+                    sizes.append(len(record))
                     number += 1
-            shards.append(shard(count, name))
+            shards.append(shard(sizes, name))
         splits[split] = records.Split(tuple(shards))
     records.SegmentManifest(
         max_seq_length=24,
@@ -71,6 +77,8 @@ def write_records(directory, tokenizer, counts_of, number=0, records_per_documen
         code_version="0",
         documents=3,
         sentences=9,
+        segments=34,
+        segments_with_order=34,
         pieces=99,
         skipped_lines=0,
         splits=splits,
@@ -78,8 +86,12 @@ def write_records(directory, tokenizer, counts_of, number=0, records_per_documen
     return str(directory)
 
 
-def shard(count, name=""):
-    return records.Shard(name, "corpus.txt", 0, 1, count, count * 9, count * 10, name)
+def shard(sizes, name="", part_bytes=300):
+    """A shard of records of these sizes, in parts of some `part_bytes`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(records, "_MIN_PART_BYTES", part_bytes)
+        layout = records.shard_layout(sizes)
+    return records.Shard(name, "corpus.txt", pieces=9 * len(sizes), sha256=name, **layout)
 
 
 def take(dataset, count):
@@ -131,8 +143,10 @@ def test_contract(record_dir, tokenizer):
         assert (seps == 1 + batch["sentence_order_weights"]).all()
 
 
-def test_each_epoch_is_another_permutation(record_dir, tokenizer):
-    # 23 records in batches of 4: batches run across the ends of epochs.
+@pytest.mark.parametrize("group_bytes", [1, 500, 10**6])
+def test_each_epoch_is_another_permutation(record_dir, tokenizer, monkeypatch, group_bytes):
+    # 23 records in batches of 4: batches run across the ends of groups and epochs.
+    monkeypatch.setattr(training_order, "_GROUP_BYTES", group_bytes)
     seen = numbers(take(pretraining_dataset(record_dir, OPTIONS, tokenizer, 4), 23))
     epochs = [seen[i : i + 23] for i in range(0, 92, 23)]
     assert all(sorted(epoch) == list(range(23)) for epoch in epochs)
@@ -181,30 +195,109 @@ def test_hosts_and_replicas_share_the_global_batch(record_dir, tokenizer, hosts,
             np.testing.assert_array_equal(ours, value, err_msg=name)
 
 
+@pytest.mark.parametrize("rows, first_row", [(12, 0), (5, 0), (4, 3), (1, 11)])
+def test_draws_of_some_rows_are_those_of_the_whole(rows, first_row):
+    seed = tf.constant([77, 3], tf.int64)
+    whole = example_draws(OPTIONS, 12, seed)
+    part = example_draws(OPTIONS, rows, seed, first_row)
+    assert part.keys() == whole.keys()
+    for name, draws in part.items():
+        np.testing.assert_array_equal(draws, whole[name][first_row : first_row + rows])
+
+
+def test_draws_are_uniform_and_independent():
+    seeds = [tf.constant(seed, tf.int64) for seed in ([1, 5], [1, 6], [2, 5])]
+    draws = [tf.concat(list(example_draws(OPTIONS, 500, seed).values()), 1) for seed in seeds]
+    draws = np.stack(draws)  # [3, 500, columns]
+    assert draws.min() >= 0 and draws.max() < 1
+    means = draws.mean(axis=1)
+    assert np.abs(means - 0.5).max() < 5 * np.sqrt(1 / 12 / 500)
+    # No two columns of a batch, or of two batches, are alike.
+    correlations = np.corrcoef(np.concatenate(draws, axis=1).T) - np.eye(3 * draws.shape[2])
+    assert np.abs(correlations).max() < 6 / np.sqrt(500)
+
+
+def records_of(group, shards):
+    """Returns which records the slices of a group hold: (shard, number of the record)."""
+    found = []
+    for index, offset, count in zip(*(values.tolist() for values in group)):
+        begin = shards[index].first_record(list(shards[index].part_offsets).index(offset))
+        found.extend((index, begin + i) for i in range(count))
+    return found
+
+
 @given(
-    st.lists(st.integers(0, 9), min_size=1, max_size=7).filter(any),
+    st.lists(st.integers(0, 20), min_size=1, max_size=9).filter(any),
     st.integers(0, 60),
-    st.integers(1, 20),
+    st.sampled_from([1, 40, 100, 1000, 10**5]),
 )
 @settings(max_examples=100, deadline=None)
-def test_order_from_any_record_is_the_tail_of_the_order(counts, start, group_records):
-    shards = [shard(count) for count in counts]
-    offsets = np.cumsum([0, *counts])
+def test_order_from_any_record_is_the_tail_of_the_order(counts, start, group_bytes):
+    shards = [shard([34] * count, part_bytes=100) for count in counts]
 
     def order(first, length):
         found = []
         for group, indices in shuffled_groups(shards, 3, first):
-            local = np.concatenate([offsets[s] + np.arange(counts[s]) for s in group])
-            found.extend(local[indices].tolist())
+            local = records_of(group, shards)
+            found.extend(local[index] for index in indices)
             if len(found) >= length:
                 return found[:length]
 
-    before = training_order._GROUP_BYTES
-    training_order._GROUP_BYTES = 10 * group_records
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training_order, "_GROUP_BYTES", group_bytes)
+        patch.setattr(training_order, "MAX_PARTS", 4)
         assert order(start, 50) == order(0, start + 50)[start:]
-    finally:
-        training_order._GROUP_BYTES = before
+        # Every record once an epoch, in two epochs.
+        everything = [(i, n) for i, count in enumerate(counts) for n in range(count)]
+        both = order(0, 2 * len(everything))
+        assert sorted(both[: len(everything)]) == everything
+        assert sorted(both[len(everything) :]) == everything
+
+
+def epoch(shards, seed=3):
+    """Returns the groups of an epoch."""
+    left, groups = sum(shard.examples for shard in shards), []
+    for group, _ in shuffled_groups(shards, seed, 0):
+        groups.append(group)
+        left -= group.counts.sum()
+        if not left:
+            return groups
+
+
+def test_a_group_is_of_all_the_corpus():
+    def big_shard(megabytes):
+        return shard([10**5 - 16] * 10 * megabytes, part_bytes=1 << 17)
+
+    # 13 GB in 240 shards: two sets of them, of each of which a group takes a part.
+    shards = [big_shard(64)] * 160 + [big_shard(32)] * 80
+    groups = epoch(shards)
+    assert len(groups) == 2 * 64
+    for group in groups:
+        assert len(set(group.shards)) == len(group.shards) == 120
+        assert group.counts.sum() * 10**5 < training_order._GROUP_BYTES
+        # One of every two neighbours, throughout.
+        assert np.diff(group.shards).max() <= 3 and group.shards[0] <= 1 and group.shards[-1] > 237
+    # Which of them go together changes from epoch to epoch.
+    sets = [{frozenset(group.shards.tolist()) for group in epoch(shards, seed)} for seed in (3, 4)]
+    assert len(sets[0]) == len(sets[1]) == 2 and not sets[0] & sets[1]
+    # One file of any size is read in parts too.
+    assert [group.counts.sum() for group in epoch([big_shard(2000)])] == [1250] * 16
+
+
+def test_small_shards_come_at_any_time():
+    big, small = shard([1000] * 5000, part_bytes=1000), shard([1000] * 3, part_bytes=10**6)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training_order, "_GROUP_BYTES", 1_100_000)
+        places = collections.Counter()
+        for seed in range(40):
+            groups = epoch([big, *[small] * 20], seed)
+            assert len(groups) == 8
+            for place, group in enumerate(groups):
+                assert 0 in group.shards
+                places[place] += len(group.shards) - 1
+    # 800 of them over eight groups.
+    assert sum(places.values()) == 800 and len(places) == 8
+    assert all(abs(count - 100) < 5 * np.sqrt(100) for count in places.values())
 
 
 @pytest.mark.parametrize("batch_size", [1, 4, 11, 17])
@@ -228,10 +321,11 @@ def test_next_sentence_evaluation_has_foreign_segments(tmp_path, tokenizer):
     write_records(tmp_path, tokenizer, counts, records_per_document=82)
     options = ExampleOptions(max_seq_length=24, seed=77, sentence_objective="nsp")
     batches = take(evaluation_dataset(str(tmp_path), "heldout", options, tokenizer, 50), 99)
-    labels = sum(batch["sentence_order_labels"].sum() for batch in batches)
-    weights = sum(batch["sentence_order_weights"].sum() for batch in batches)
-    assert weights == 161
-    assert 60 < labels < 100
+    labels = np.concatenate([batch["sentence_order_labels"] for batch in batches])
+    weights = np.concatenate([batch["sentence_order_weights"] for batch in batches])
+    # Of many pairs both second parts can be of one length.
+    assert 40 < weights.sum() < 161
+    assert 0.3 < labels.sum() / weights.sum() < 0.7
 
 
 @given(st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=6))

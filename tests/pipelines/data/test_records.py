@@ -6,11 +6,14 @@ import os
 import random
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from albert_tf.tokenization import AlbertTokenizer
-from pipelines.data import shard_writer
+from pipelines.data import records, shard_writer
 from pipelines.data.corpus import read_documents
 from pipelines.data.examples import ExampleOptions
 from pipelines.data.records import (
@@ -21,8 +24,10 @@ from pipelines.data.records import (
     Shard,
     Split,
     serialize_segment,
+    shard_layout,
 )
-from pipelines.data.shard_writer import ERROR_FILE, Settings, Unit
+from pipelines.data.segments import NO_ROOM, Segment, split_document
+from pipelines.data.shard_writer import ERROR_FILE, Range, Settings, Unit
 
 
 @pytest.fixture
@@ -30,7 +35,7 @@ def manifest() -> SegmentManifest:
     def shards(*numbers):
         return Split(
             tuple(
-                Shard(f"{n}.tfrecord", "text", n, n + 5, n + 1, n + 30, n + 700, f"{n:064x}")
+                Shard(f"{n}.tfrecord", "text", n + 1, n + 30, n + 700, f"{n:064x}", [0, n + 99])
                 for n in numbers
             )
         )
@@ -46,6 +51,8 @@ def manifest() -> SegmentManifest:
         code_version="0.1.0",
         documents=13,
         sentences=57,
+        segments=12,
+        segments_with_order=7,
         pieces=991,
         skipped_lines=3,
         splits={"train": shards(2, 4), "heldout": shards(3)},
@@ -57,33 +64,67 @@ def job(tmp_path, tiny_corpus, tiny_vocabulary) -> SimpleNamespace:
     settings = Settings(str(tiny_vocabulary), True, 41, 0.1, 0.2, 12345)
     output_dir = tmp_path / "records"
     output_dir.mkdir()
-    unit = Unit(str(tiny_corpus), 0, os.path.getsize(tiny_corpus), 1, 3)
+    unit = Unit((Range(str(tiny_corpus), 0, os.path.getsize(tiny_corpus)),), 1, 3)
     write = functools.partial(
         shard_writer.write_unit, settings=settings, output_dir=str(output_dir)
     )
     return SimpleNamespace(unit=unit, settings=settings, output_dir=output_dir, write=write)
 
 
-def read_records(path) -> list[tuple[list[int], list[int], int]]:
-    records = []
+def read_records(path) -> list[tuple[Segment, int, int]]:
+    """Returns segments with the offset and the hash of their documents."""
+    found = []
     for record in tf.data.TFRecordDataset(str(path)):
         parsed = tf.io.parse_single_example(record, SEGMENT_FEATURES)
-        records.append(
-            (
-                parsed["input_ids"].numpy().tolist(),
-                parsed["sentence_starts"].numpy().tolist(),
-                int(parsed["document_offset"][0]),
-            )
-        )
-    return records
+        values = {name: value.numpy().tolist() for name, value in parsed.items()}
+        segment = Segment(values["input_ids"], values["sentence_starts"], *values["room_before"])
+        found.append((segment, *values["document_offset"], *values["document_id"]))
+    return found
 
 
 def test_a_record_is_read_as_written(tmp_path):
     path = str(tmp_path / "x.tfrecord")
     with tf.io.TFRecordWriter(path) as writer:
-        writer.write(serialize_segment([5, 30000, 7], [0, 2], 1 << 40, (1 << 63) - 1))
-        writer.write(serialize_segment([9], [0], 0, 3))
-    assert read_records(path) == [([5, 30000, 7], [0, 2], 1 << 40), ([9], [0], 0)]
+        writer.write(serialize_segment(Segment([5, 30000, 7], [0, 2], 4), 1 << 40, (1 << 63) - 1))
+        writer.write(serialize_segment(Segment([9], [0], NO_ROOM), 0, 3))
+    assert read_records(path) == [
+        (([5, 30000, 7], [0, 2], 4), 1 << 40, (1 << 63) - 1),
+        (([9], [0], NO_ROOM), 0, 3),
+    ]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(0, 90), max_size=60))
+def test_parts_begin_where_they_say(sizes):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(records, "MAX_PARTS", 7)
+        patch.setattr(records, "_MIN_PART_BYTES", 250)
+        shard = Shard("x", "text", pieces=0, sha256="", **shard_layout(sizes))
+    # A record on disk has its length and two checksums beside it, which take 16 bytes.
+    ends = np.cumsum([0, *(size + 16 for size in sizes)]).tolist()
+    assert (shard.examples, shard.bytes) == (len(sizes), ends[-1])
+    count = len(shard.part_offsets)
+    first = [shard.first_record(part) for part in range(count + 1)]
+    assert first[0] == 0 and first[-1] == len(sizes)
+    assert [ends[number] for number in first[:-1]] == shard.part_offsets
+    # As many as may be, and none but the only one is empty.
+    assert count == max(1, min(7, ends[-1] // 250, len(sizes)))
+    assert all(a < b for a, b in zip(first, first[1:])) or count == 1
+
+
+def test_a_record_takes_the_bytes_that_are_counted(tmp_path):
+    data = [bytes([n]) * (3 * n) for n in range(50)]
+    with tf.io.TFRecordWriter(str(tmp_path / "x")) as writer:
+        for record in data:
+            writer.write(record)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(records, "_MIN_PART_BYTES", 1)
+        layout = shard_layout([len(record) for record in data])
+    assert layout["bytes"] == os.path.getsize(tmp_path / "x")
+    assert len(layout["part_offsets"]) == 50
+    content = (tmp_path / "x").read_bytes()
+    for record, offset in zip(data, layout["part_offsets"]):
+        assert content[offset:].startswith(len(record).to_bytes(8, "little"))
 
 
 def test_manifest_is_read_as_written(manifest, tmp_path):
@@ -156,7 +197,7 @@ def test_check_names_what_does_not_fit(manifest, tmp_path):
             manifest.check("r", tokenizer, ExampleOptions(length))
 
 
-def test_a_unit_holds_every_piece_of_its_documents(job):
+def test_a_unit_holds_every_segment_of_its_documents(job):
     shard_writer.write_unit(job.unit, job.settings, str(job.output_dir))
     assert sorted(os.listdir(job.output_dir)) == [
         "heldout-00001-of-00003.tfrecord",
@@ -165,34 +206,68 @@ def test_a_unit_holds_every_piece_of_its_documents(job):
     ]
     marker = json.loads((job.output_dir / job.unit.file("json")).read_text())
     tokenizer = AlbertTokenizer(job.settings.spm_model_file)
+    source = job.unit.ranges[0].source
     documents = {
         offset: [tokenizer.encode(sentence.text) for sentence in group]
         for offset, group in itertools.groupby(
-            read_documents(job.unit.source), key=lambda s: s.document_offset
+            read_documents(source), key=lambda s: s.document_offset
         )
     }
-    sides = {}
+    sides, ids = {}, {}
     for split in ("train", "heldout"):
-        records = read_records(job.output_dir / f"{split}-00001-of-00003.tfrecord")
+        found = read_records(job.output_dir / f"{split}-00001-of-00003.tfrecord")
         shard = Shard(**marker["shards"][split][0])
-        assert shard.examples == len(records)
-        assert shard.pieces == sum(len(ids) for ids, _, _ in records)
-        assert max(len(ids) for ids, _, _ in records) == 38
-        for offset, group in itertools.groupby(records, key=lambda record: record[2]):
-            assert offset not in sides
-            sides[offset] = split
-            pieces = [piece for ids, _, _ in group for piece in ids]
-            assert pieces == [piece for sentence in documents[offset] for piece in sentence]
+        assert shard.examples == len(found)
+        assert shard.pieces == sum(len(segment.input_ids) for segment, _, _ in found)
+        assert max(len(segment.input_ids) for segment, _, _ in found) == 38
+        expected = [
+            (segment, offset)
+            for offset in sorted({offset for _, offset, _ in found})
+            for segment in split_document(
+                documents[offset],
+                41,
+                0.1,
+                tokenizer.word_starts(),
+                shard_writer.document_rng(12345, source, offset),
+            )
+        ]
+        written = [(segment, offset) for segment, offset, _ in found]
+        assert sorted(written) == sorted(expected)
+        # In random order: neighbours are seldom of one document.
+        assert sum(a == b for (_, a), (_, b) in zip(written, written[1:])) < 0.5 * len(written)
+        for _, offset, document_id in found:
+            assert sides.setdefault(offset, split) == split
+            assert ids.setdefault(offset, document_id) == document_id
     assert sides.keys() == documents.keys()
+    assert len(set(ids.values())) == len(ids)
     assert marker["documents"] == 60
     assert marker["sentences"] == sum(map(len, documents.values()))
-    assert marker["pieces"] == sum(shards[0]["pieces"] for shards in marker["shards"].values())
+    shards = [shard for (shard,) in marker["shards"].values()]
+    assert marker["pieces"] == sum(shard["pieces"] for shard in shards)
+    assert marker["segments"] == sum(shard["examples"] for shard in shards)
+    assert 0 < marker["segments_with_order"] < marker["segments"]
+
+
+def test_the_order_of_records_is_of_seed_and_file(job):
+    def written(**changes):
+        settings = dataclasses.replace(job.settings, heldout_fraction=0.0, short_seq_prob=0.0)
+        unit = dataclasses.replace(job.unit, **changes.pop("unit", {}))
+        settings = dataclasses.replace(settings, **changes)
+        shard_writer.write_unit(unit, settings, str(job.output_dir))
+        return read_records(job.output_dir / f"train-{unit.name}.tfrecord")
+
+    first = written()
+    assert written() == first
+    others = [written(random_seed=1), written(unit={"index": 2})]
+    for i, order in enumerate(others):
+        assert sorted(order) == sorted(first)
+        assert all(order != other for other in [first, *others[:i]])
 
 
 def test_a_failing_unit_leaves_nothing_but_its_error(job, tmp_path):
     path = tmp_path / "bad.txt"
     path.write_bytes(b"good line of text\n" * 900 + b"\xff\n")
-    bad = dataclasses.replace(job.unit, source=str(path), end=99_999)
+    bad = dataclasses.replace(job.unit, ranges=(*job.unit.ranges, Range(str(path), 0, 99_999)))
     with pytest.raises(ValueError, match=r"bad.txt:901"):
         shard_writer.write_unit(bad, job.settings, str(job.output_dir))
     assert os.listdir(job.output_dir) == []
@@ -201,6 +276,19 @@ def test_a_failing_unit_leaves_nothing_but_its_error(job, tmp_path):
     # After an error, the units that come later do nothing.
     shard_writer.work_or_error(job.write, str(job.output_dir), job.unit)
     assert os.listdir(job.output_dir) == ["units"]
+
+
+def test_shards_get_their_names_when_all_are_complete(job, monkeypatch):
+    sha256 = shard_writer.files.sha256
+
+    def fail_at_the_second(path):
+        monkeypatch.setattr(shard_writer.files, "sha256", lambda path: 1 / 0)
+        return sha256(path)
+
+    monkeypatch.setattr(shard_writer.files, "sha256", fail_at_the_second)
+    with pytest.raises(ZeroDivisionError):
+        shard_writer.write_unit(job.unit, job.settings, str(job.output_dir))
+    assert os.listdir(job.output_dir) == []
 
 
 def test_our_own_faults_are_not_taken_for_the_users(job, monkeypatch):

@@ -17,7 +17,8 @@ from pipelines.data import reference_job
 from pipelines.data.examples import ExampleOptions
 from pipelines.data.pretraining_dataset import evaluation_dataset
 from pipelines.data.records import SEGMENT_FEATURES, Manifest, serialize_segment
-from pipelines.data.reference_examples import serialize_examples
+from pipelines.data.reference_examples import parse_examples, serialize_examples
+from pipelines.data.segments import Segment, has_order
 from pipelines.data.shard_writer import Settings
 from tests.conftest import make_text
 
@@ -87,17 +88,15 @@ def schema(lengths):
     return {name: (types[name], length) for name, length in lengths.items()}
 
 
-def read_segments(directory, split):
-    """Returns the sentences' pieces of each segment of a split."""
+def read_segments(directory, split) -> list[Segment]:
     manifest = Manifest.read(str(directory))
     found = []
     for record in tf.data.TFRecordDataset(manifest.paths(str(directory), split)):
         parsed = tf.io.parse_single_example(record, SEGMENT_FEATURES)
-        ids, starts = (
-            parsed["input_ids"].numpy().tolist(),
-            parsed["sentence_starts"].numpy().tolist(),
+        values = {name: value.numpy().tolist() for name, value in parsed.items()}
+        found.append(
+            Segment(values["input_ids"], values["sentence_starts"], *values["room_before"])
         )
-        found.append([tuple(ids[a:b]) for a, b in zip(starts, [*starts[1:], None])])
     return found
 
 
@@ -140,28 +139,37 @@ def test_schema_has_the_lengths_of_the_authors_records(create, shared, tmp_path)
 
 
 @pytest.mark.parametrize("split, passes", [("train", PASSES), ("heldout", 1)])
-def test_every_segment_of_several_sentences_comes_once_a_pass(record_dir, split, passes):
+def test_every_segment_comes_once_a_pass(record_dir, split, passes):
     segments = read_segments(record_dir / "segments", split)
-    pairs = collections.Counter(repr(sum(map(list, s), [])) for s in segments if len(s) > 1)
+    # A segment without an order is a single part.
+    expected = collections.Counter((repr(s.input_ids), has_order(s)) for s in segments)
     manifest = Manifest.read(str(record_dir))
-    found, labels = collections.Counter(), []
+    found, labels, coins = collections.Counter(), [], []
     for features in read_features(manifest.paths(str(record_dir), split)):
         label, a, b = unmask(features)
-        assert a and b
-        found[repr(b + a if label else a + b)] += 1
-        labels.append(label)
-    assert found == {segment: passes * count for segment, count in pairs.items()}
-    assert 0.3 < np.mean(labels) < 0.7
+        assert a
+        found[repr(b + a if label and b else a + b), bool(b)] += 1
+        (labels if b else coins).append(label)
+    assert found == {segment: passes * count for segment, count in expected.items()}
+    assert set(labels) == set(coins) == {0, 1}
+    # A label of a pair is drawn, and so is that of a single part, which nothing can tell.
+    for drawn in (labels, coins):
+        assert abs(np.mean(drawn) - 0.5) < 4 * 0.5 / np.sqrt(len(drawn))
 
 
-def test_what_has_no_label_is_counted(record_dir):
+def test_what_has_no_label_is_counted(record_dir, capsys, create):
     alone = {
-        split: sum(len(s) == 1 for s in read_segments(record_dir / "segments", split))
+        split: sum(not has_order(s) for s in read_segments(record_dir / "segments", split))
         for split in ("train", "heldout")
     }
     manifest = Manifest.read(str(record_dir))
+    unlabelled = PASSES * alone["train"] + alone["heldout"]
     assert alone["train"] > 3
-    assert manifest.drawn_with["left_out"] == PASSES * alone["train"] + alone["heldout"]
+    assert manifest.drawn_with["unlabelled"] == unlabelled
+    create(record_dir)
+    assert f"({unlabelled:,} of a single part, whose label is drawn by a coin)" in (
+        capsys.readouterr().out
+    )
 
 
 def test_each_pass_has_an_order_of_its_own(record_dir):
@@ -180,10 +188,10 @@ def test_draws_are_of_seed_pass_and_position(tmp_path, tiny_vocabulary):
     (tmp_path / "segments").mkdir()
     with tf.io.TFRecordWriter(str(tmp_path / "segments/train-0.tfrecord")) as writer:
         for _ in range(300):
-            writer.write(serialize_segment(list(range(20, 55)), [0, 9, 17], 0, 0))
+            writer.write(serialize_segment(Segment(list(range(20, 55)), [0, 9, 17], 0), 0, 0))
 
     def draw(first, pass_number, seed=5):
-        unit = reference_job.ReferenceUnit("train-0.tfrecord", 0, 1, "train", first, pass_number)
+        unit = reference_job.ReferenceUnit("train-0.tfrecord", 1, "train", first, pass_number)
         options = ExampleOptions(LENGTH, PREDICTIONS, seed=seed)
         reference_job.write_pass(unit, options, str(tiny_vocabulary), True, str(tmp_path))
         records = read_features([tmp_path / f"{unit.name}.tfrecord"])
@@ -252,18 +260,21 @@ def test_order_of_units_does_not_matter(create, record_dir, tmp_path, monkeypatc
     assert contents(tmp_path / "records") == contents(record_dir)
 
 
-def test_without_an_objective_nothing_is_left_out(create, tmp_path):
+def test_without_an_objective_no_label_is_missed(create, tmp_path, capsys):
     options = ExampleOptions(LENGTH, PREDICTIONS, seed=99, sentence_objective="none")
     manifest = create(tmp_path / "records", options, dupe_factor=1)
     segments = read_segments(tmp_path / "records" / "segments", "train")
     assert manifest.splits["train"].examples == len(segments)
-    assert manifest.drawn_with["left_out"] == 0
+    assert manifest.drawn_with["unlabelled"] == 0
+    assert "coin" not in capsys.readouterr().out
+    for features in read_features(manifest.paths(str(tmp_path / "records"), "train")):
+        assert features["next_sentence_labels"] == ("int64_list", [0])
     with pytest.raises(ValueError, match="sentence_objective 'none' there, 'sop' here"):
         create(tmp_path / "records", dupe_factor=1)
 
 
 def test_what_is_read_is_what_was_drawn(record_dir, tiny_vocabulary):
-    """The batches of a static directory: renamed, every label counts, the last batch filled."""
+    """The batches of a static directory: renamed, labels of pairs count, the last batch filled."""
     manifest = Manifest.read(str(record_dir))
     tokenizer = AlbertTokenizer(str(tiny_vocabulary))
     manifest.check(str(record_dir), tokenizer, OPTIONS)
@@ -284,7 +295,14 @@ def test_what_is_read_is_what_was_drawn(record_dir, tiny_vocabulary):
         np.testing.assert_array_equal(rows[: len(written)], expected, err_msg=ours)
         assert not rows[len(written) :].any()
     weights = np.concatenate([batch["sentence_order_weights"] for batch in batches])
-    assert weights.tolist() == [1.0] * len(written) + [0.0] * (len(weights) - len(written))
+    is_pair = [float(any(features["segment_ids"][1])) for features in written]
+    assert weights.tolist() == is_pair + [0.0] * (len(weights) - len(written))
+    assert 0 < sum(is_pair) < len(written)
+    records = tf.data.TFRecordDataset(manifest.paths(str(record_dir), "heldout")).batch(999)
+    (lengths,) = (parse_examples(r, OPTIONS, with_lengths=True)["length_features"] for r in records)
+    count = np.array([sum(features["input_mask"][1]) for features in written])
+    len_b = np.array([sum(features["segment_ids"][1]) for features in written])
+    assert lengths.numpy().tolist() == np.stack([count - len_b, len_b], axis=1).tolist()
     labels = np.concatenate([batch["sentence_order_labels"] for batch in batches])
     assert labels[: len(written)].tolist() == [f["next_sentence_labels"][1][0] for f in written]
 

@@ -1,55 +1,90 @@
-"""Sentence pairs: layout, labels, lone sentences, uniform splits."""
+"""Sentence pairs: layout, labels, and that lengths of sentences tell nothing of them."""
 
 from __future__ import annotations
 
+import collections
+import itertools
+import random
+
 import numpy as np
+import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.data.sentence_pairs import sentence_pair_examples
+from pipelines.data.segments import NO_ROOM, Segment, has_order, split_document
+from pipelines.data.sentence_pairs import choose_pairs, lay_out, length_features
 
 CLS, SEP = 2, 3
 
 
-def build(segments, split_draws, change_draws, seq_len, objective="sop", documents=None):
-    starts = [
-        np.cumsum([0] + [len(sentence) for sentence in segment[:-1]]).tolist()
-        for segment in segments
-    ]
-    documents = documents or range(len(segments))
-    out = sentence_pair_examples(
-        {
-            "input_ids": tf.ragged.constant([sum(s, []) for s in segments], dtype=tf.int32),
-            "sentence_starts": tf.ragged.constant(starts, dtype=tf.int32),
-            "document_id": tf.constant([[d] for d in documents], tf.int64),
-        },
-        tf.constant(split_draws, tf.float32),
-        tf.constant(change_draws, tf.float32),
-        objective,
-        seq_len,
-        CLS,
-        SEP,
-    )
+def pieces_of(lengths, first=5):
+    """Returns sentences of these lengths, of pieces that are all different."""
+    ends = np.cumsum(lengths) + first
+    return [list(range(end - length, end)) for end, length in zip(ends.tolist(), lengths)]
+
+
+def as_tensors(segments, documents=None, rooms=None):
+    """Segments as records.parse_segments returns them; each is a list of sentences."""
+    rows = range(len(segments))
+    starts = [np.cumsum([0, *map(len, segment[:-1])]).tolist() for segment in segments]
+    return {
+        "input_ids": tf.ragged.constant([sum(s, []) for s in segments], dtype=tf.int32),
+        "sentence_starts": tf.ragged.constant(starts, dtype=tf.int32),
+        "document_id": tf.constant([[d] for d in documents or rows], tf.int64),
+        "room_before": tf.constant([[room] for room in rooms or [0 for _ in rows]], tf.int64),
+    }
+
+
+def build(segments, split_draws, change_draws, seq_len, objective="sop", **more):
+    """Returns the examples, and what lengths tell of them."""
+    tensors = as_tensors(segments, **more)
+    draws = (tf.constant(values, tf.float32) for values in (split_draws, change_draws))
+    pairs = choose_pairs(tensors, *draws, objective, seq_len)
+    out = lay_out(pairs, tensors, seq_len, CLS, SEP)
+    out["length_features"] = length_features(pairs, tensors)
     return {name: value.numpy() for name, value in out.items()}
 
 
+def parts_of(out, row):
+    """Returns the pieces of A and B of an example, whose layout must be what it says."""
+    length = out["input_mask"][row].sum()
+    assert out["input_mask"][row].tolist() == [1] * length + [0] * (
+        len(out["input_mask"][row]) - length
+    )
+    ids, types = out["input_word_ids"][row].tolist(), out["input_type_ids"][row].tolist()
+    len_b = sum(types)
+    assert types == [0] * (length - len_b) + [1] * len_b + [0] * (len(types) - length)
+    assert ids[0] == CLS and ids[length - 1] == SEP and not any(ids[length:])
+    assert ids[length - len_b - 1] == SEP
+    return ids[1 : length - len_b - 1], ids[length - len_b : length - 1] if len_b else []
+
+
 def test_worked_example():
+    # The third has a room before it into which the second sentence would have fitted.
     segment = [[11, 12, 13], [14, 15]]
-    out = build([segment, segment, [[21, 22]]], [0.9, 0.0, 0.5], [0.4, 0.6, 0.1], 9)
+    out = build(
+        [segment, segment, segment, [[21, 22]]],
+        [0.9, 0.0, 0.5, 0.0],
+        [0.4, 0.6, 0.1, 0.1],
+        9,
+        rooms=[1, 0, 2, 0],
+    )
     assert out["input_word_ids"].tolist() == [
         [CLS, 14, 15, SEP, 11, 12, 13, SEP, 0],
         [CLS, 11, 12, 13, SEP, 14, 15, SEP, 0],
+        [CLS, 11, 12, 13, 14, 15, SEP, 0, 0],
         [CLS, 21, 22, SEP, 0, 0, 0, 0, 0],
     ]
     assert out["input_type_ids"].tolist() == [
         [0, 0, 0, 0, 1, 1, 1, 1, 0],
         [0, 0, 0, 0, 0, 1, 1, 1, 0],
         [0] * 9,
+        [0] * 9,
     ]
-    assert out["input_mask"].sum(axis=1).tolist() == [8, 8, 4]
-    assert out["sentence_order_labels"].tolist() == [1, 0, 0]
-    assert out["sentence_order_weights"].tolist() == [1, 1, 0]
+    assert out["input_mask"].sum(axis=1).tolist() == [8, 8, 7, 4]
+    assert out["sentence_order_labels"].tolist() == [1, 0, 0, 0]
+    assert out["sentence_order_weights"].tolist() == [1, 1, 0, 0]
 
 
 sentence = st.lists(st.integers(5, 99), min_size=1, max_size=4)
@@ -58,86 +93,97 @@ sentence = st.lists(st.integers(5, 99), min_size=1, max_size=4)
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.lists(sentence, min_size=1, max_size=5), min_size=1, max_size=4),
+    st.sampled_from(["sop", "none"]),
     st.integers(0, 2**31),
 )
-def test_parts_put_back_in_order_give_the_segment(segments, seed):
+def test_parts_put_back_in_order_give_the_segment(segments, objective, seed):
     rng = np.random.default_rng(seed)
     draws = rng.random((2, len(segments)), np.float32)
-    out = build(segments, draws[0], draws[1], 23)
+    rooms = rng.integers(NO_ROOM, 5, len(segments)).tolist()
+    out = build(segments, draws[0], draws[1], 23, objective, rooms=rooms)
     for row, segment in enumerate(segments):
-        length = out["input_mask"][row].sum()
-        ids = out["input_word_ids"][row].tolist()
-        types = out["input_type_ids"][row]
-        assert ids[0] == CLS and ids[length - 1] == SEP and not any(ids[length:])
-        len_b = types.sum()
-        parts = [ids[1 : length - len_b - 1], ids[length - len_b : length - 1] if len_b else []]
+        parts = list(parts_of(out, row))
         if out["sentence_order_labels"][row]:
             parts.reverse()
         assert parts[0] + parts[1] == sum(segment, [])
-        assert out["sentence_order_weights"][row] == (len(segment) > 1)
         boundaries = np.cumsum([len(s) for s in segment]).tolist()
-        assert len(parts[0]) in boundaries and (len(segment) == 1 or all(parts))
+        assert len(parts[0]) in boundaries
+        has_label = bool(out["sentence_order_weights"][row])
+        assert has_label or out["sentence_order_labels"][row] == 0
+        if objective == "none":
+            assert not has_label and all(parts) == (len(segment) > 1)
+            continue
+        # What the record job counts is what gets a label.
+        starts = [0, *boundaries[:-1]]
+        assert has_label == all(parts) == has_order(Segment(sum(segment, []), starts, rooms[row]))
 
 
-def test_splits_are_uniform_and_labels_balanced():
-    rows = 20000
-    rng = np.random.default_rng(5)
-    draws = rng.random((2, rows), np.float32)
-    segment = [[5], [6, 6], [7, 7, 7], [8, 8, 8, 8]]
-    out = build([segment] * rows, draws[0], draws[1], 16)
-    first = np.where(
-        out["sentence_order_labels"] == 1,
-        out["input_type_ids"].sum(axis=1) - 1,
-        out["input_mask"].sum(axis=1) - out["input_type_ids"].sum(axis=1) - 2,
-    )
-    values, counts = np.unique(first, return_counts=True)
-    assert values.tolist() == [1, 3, 6]
-    sigma = np.sqrt(rows * (1 / 3) * (2 / 3))
-    assert np.abs(counts - rows / 3).max() < 4 * sigma
-    assert abs(out["sentence_order_labels"].mean() - 0.5) < 4 * 0.5 / np.sqrt(rows)
+def counted_splits(lengths, room, objective, steps=840):
+    """Returns how often each sentence opens B, in so many even steps of the draw."""
+    draws = (np.arange(steps) + 0.5) / steps
+    segments = [pieces_of(lengths)] * steps
+    out = build(segments, draws, [0.9] * steps, sum(lengths) + 3, objective, rooms=[room] * steps)
+    first = [len(parts_of(out, row)[0]) for row in range(steps)]
+    return collections.Counter(first)
 
 
-def test_the_highest_draw_splits_before_the_last_sentence():
+@pytest.mark.parametrize(
+    "room, expected",
+    [
+        (0, {2: 168, 5: 168, 9: 168, 10: 168, 13: 168}),
+        (1, {2: 210, 5: 210, 10: 210, 13: 210}),
+        (2, {2: 280, 5: 280, 10: 280}),
+        (3, {5: 840}),
+        (4, {15: 840}),
+        (NO_ROOM, {15: 840}),
+    ],
+)
+def test_what_opens_b_would_not_have_fitted_before_either(room, expected):
+    assert counted_splits([2, 3, 4, 1, 3, 2], room, "sop") == expected
+
+
+def test_splits_are_uniform_without_an_objective():
+    for room in (NO_ROOM, 3):
+        assert counted_splits([1, 2, 3, 4], room, "none") == {1: 280, 3: 280, 6: 280}
+
+
+def test_lengths_tell_nothing_of_the_order():
+    """From documents on: sentences of any lengths, independent of each other.
+
+    Whoever sees the lengths of the sentences of both parts has seen as many that are swapped as
+    are not. (Of uniform splits the sum below is 200 standard deviations off.)
+    """
+    rng = random.Random(5)
+    segments, rooms = [], []
+    for _ in range(6000):
+        sentences = pieces_of(rng.choices([1, 2, 3, 5, 8], k=14))
+        for pieces, starts, room in split_document(sentences, 15, 0.3, [True] * 99, rng):
+            ends = [*starts[1:], len(pieces)]
+            segments.append([pieces[a:b] for a, b in zip(starts, ends)])
+            rooms.append(room)
+    draws = np.random.default_rng(5).random((2, len(segments)), np.float32)
+    out = build(segments, draws[0], draws[1], 15, rooms=rooms)
+    labelled = out["sentence_order_weights"] > 0
+    labels = out["sentence_order_labels"][labelled]
+    assert len(labels) > 9000
+    assert abs(labels.mean() - 0.5) < 4 * 0.5 / np.sqrt(len(labels))
+    _, kinds = np.unique(out["length_features"][labelled], axis=0, return_inverse=True)
+    count, swapped = np.bincount(kinds), np.bincount(kinds, labels)
+    frequent = count > 15
+    assert frequent.sum() > 80
+    squares = (swapped - count / 2)[frequent] ** 2 / (count[frequent] / 4)
+    # Sums of squares of so many standard normal numbers.
+    assert abs(squares.sum() - len(squares)) < 4 * np.sqrt(2 * len(squares))
+
+
+@pytest.mark.parametrize("objective", ["sop", "none"])
+def test_the_highest_draw_splits_before_the_last_sentence(objective):
     highest = np.nextafter(np.float32(1), np.float32(0))
     counts = np.arange(2, 130)
     segments = [[[5]] * count for count in counts]
-    out = build(segments, [highest] * len(counts), [0.9] * len(counts), 132)
+    out = build(segments, [highest] * len(counts), [0.9] * len(counts), 132, objective)
     assert (out["input_type_ids"].sum(axis=1) == 2).all()
     assert (out["input_mask"].sum(axis=1) == counts + 3).all()
-
-
-class TestNextSentence:
-    SEGMENTS = (
-        [[11, 12], [13]],
-        [[21], [22, 23, 24], [25]],
-        [[31, 32, 33]],
-        [[41], [42]],
-        [[51], [52]],
-    )
-
-    def ids(self, change, documents=(1, 2, 3, 4, 5), seq_len=9):
-        return build(self.SEGMENTS, [0.0] * 5, change, seq_len, "nsp", list(documents))
-
-    def test_second_segment_of_the_neighbour(self):
-        out = self.ids([0.1, 0.9, 0.1, 0.1, 0.1])
-        assert out["input_word_ids"].tolist() == [
-            [CLS, 11, 12, SEP, 22, 23, 24, 25, SEP],
-            [CLS, 21, SEP, 22, 23, 24, 25, SEP, 0],
-            [CLS, 31, 32, 33, SEP, 0, 0, 0, 0],  # one sentence: no pair
-            [CLS, 41, SEP, 42, SEP, 0, 0, 0, 0],  # its neighbour has no second segment
-            [CLS, 51, SEP, 52, SEP, 0, 0, 0, 0],  # no neighbour
-        ]
-        assert out["sentence_order_labels"].tolist() == [1, 0, 0, 0, 0]
-        assert out["sentence_order_weights"].tolist() == [1, 1, 0, 1, 1]
-
-    def test_cut_to_what_fits(self):
-        out = self.ids([0.1, 0.1, 0.9, 0.9, 0.9], seq_len=8)
-        assert out["input_word_ids"][0].tolist() == [CLS, 11, 12, SEP, 22, 23, 24, SEP]
-        assert out["input_word_ids"][1].tolist() == [CLS, 21, SEP, 13, SEP, 0, 0, 0]
-
-    def test_never_of_the_same_document(self):
-        out = self.ids([0.1] * 5, documents=(7, 7, 3, 4, 5))
-        assert out["sentence_order_labels"].tolist() == [0] * 5
 
 
 def test_no_objective_no_label():
@@ -145,3 +191,126 @@ def test_no_objective_no_label():
     out = build([segment] * 2, [0.9, 0.0], [0.1, 0.9], 9, "none")
     assert out["input_word_ids"].tolist() == [[CLS, 11, 12, 13, SEP, 14, 15, SEP, 0]] * 2
     assert not out["sentence_order_weights"].any() and not out["sentence_order_labels"].any()
+
+
+class TestNextSentence:
+    SEGMENTS = (
+        [[11, 12], [13]],
+        [[21], [22, 23], [24, 25]],
+        [[31, 32, 33]],
+        [[41], [42]],
+        [[51], [52]],
+    )
+
+    def build(self, change, documents=(1, 2, 3, 4, 5), seq_len=16):
+        out = build(
+            self.SEGMENTS, [0.0] * 5, [change] * 5, seq_len, "nsp", documents=list(documents)
+        )
+        return out, [parts_of(out, row) for row in range(5)]
+
+    ALONE = (
+        ([31, 32, 33], []),  # one sentence: no pair
+        ([41, 42], []),  # its neighbour has no second part
+        ([51, 52], []),  # no neighbour
+    )
+
+    def test_neighbours_exchange_their_second_parts(self):
+        # [13] and [24, 25] are one piece apart, the least there is: the longer is cut.
+        out, parts = self.build(0.1)
+        assert parts == [([11, 12], [24]), ([21, 22, 23], [13]), *self.ALONE]
+        assert out["sentence_order_labels"].tolist() == [1, 1, 0, 0, 0]
+        assert out["sentence_order_weights"].tolist() == [1, 1, 0, 0, 0]
+        out, parts = self.build(0.9)
+        assert parts == [([11, 12], [13]), ([21, 22, 23], [24]), *self.ALONE]
+        assert out["sentence_order_labels"].tolist() == [0] * 5
+        assert out["sentence_order_weights"].tolist() == [1, 1, 0, 0, 0]
+
+    @pytest.mark.parametrize(
+        "reason", [{"documents": (7, 7, 3, 4, 5)}, {"seq_len": 15}], ids=["document", "lengths"]
+    )
+    def test_no_label(self, reason):
+        """Of one document; or too much would have to be cut: a sixteenth of 15 pieces is none."""
+        out, parts = self.build(0.1, **reason)
+        assert not out["sentence_order_labels"].any() and not out["sentence_order_weights"].any()
+        assert parts == [([11, 12, 13], []), ([21, 22, 23, 24, 25], []), *self.ALONE]
+
+    def test_any_two_splits_that_are_nearest(self):
+        # Of Bs of 2, 4, 6 pieces and of 1, 3, 5 those are that are one apart.
+        rows, draws = 2000, np.repeat((np.arange(1000) + 0.5) / 1000, 2)
+        pair = [pieces_of([2, 2, 2, 2]), pieces_of([3, 2, 2, 1])]
+        out = build(pair * 1000, draws, np.full(rows, 0.9), 16, "nsp")
+        assert out["sentence_order_weights"].all()
+        found = [len(parts_of(out, row)[0]) for row in range(rows)]
+        splits = collections.Counter(zip(found[::2], found[1::2]))
+        assert splits == dict.fromkeys([(6, 7), (6, 5), (4, 5), (4, 3), (2, 3)], 200)
+
+    @settings(max_examples=60, deadline=None)
+    @given(
+        st.lists(
+            st.lists(st.integers(1, 6), min_size=1, max_size=6).map(pieces_of),
+            min_size=1,
+            max_size=7,
+        ),
+        st.lists(st.booleans(), min_size=4, max_size=4),
+        st.sampled_from([40, 96]),
+        st.integers(0, 2**31),
+    )
+    def test_both_labels_have_the_same_lengths_and_text(self, segments, same, seq_len, seed):
+        # Neighbours of one document, or of two.
+        documents = [row // 2 if same[row // 2] else -row for row in range(len(segments))]
+        split = np.random.default_rng(seed).random(len(segments), np.float32)
+        out = {
+            change: build(
+                segments, split, [change] * len(segments), seq_len, "nsp", documents=documents
+            )
+            for change in (0.0, 0.9)
+        }
+        has_label = out[0.0]["sentence_order_weights"]
+        np.testing.assert_array_equal(has_label, out[0.9]["sentence_order_weights"])
+        np.testing.assert_array_equal(has_label, out[0.0]["sentence_order_labels"])
+        assert not out[0.9]["sentence_order_labels"].any()
+        for row in range(0, len(segments), 2):
+            rows = [row, row + 1][: len(segments) - row]
+            texts = [sum(segments[r], []) for r in rows]
+            alike = [parts_of(out[0.9], r) for r in rows]
+            changed = [parts_of(out[0.0], r) for r in rows]
+            lengths = [np.cumsum([len(s) for s in segments[r][:0:-1]]).tolist() for r in rows]
+            least = min(
+                (abs(x - y) for x, y in itertools.product(*lengths)) if len(rows) > 1 else (),
+                default=99,
+            )
+            if least > seq_len // 16 or documents[rows[0]] == documents[rows[-1]]:
+                assert not has_label[rows].any()
+                assert alike == changed == [(text, []) for text in texts]
+                continue
+            assert has_label[rows].all()
+            # No B is there twice, none is left out, and all are of one length.
+            (a, b), (c, d) = alike
+            assert changed == [(a, d), (c, b)] and len(b) == len(d)
+            # Nothing is lost but what is cut from the longer of two Bs.
+            assert (a + b, c + d) == (texts[0][: len(a + b)], texts[1][: len(c + d)])
+            lost = sorted(len(text) - len(x + y) for text, (x, y) in zip(texts, alike))
+            assert lost == [0, least]
+
+
+class TestLengthFeatures:
+    def test_of_swapped_parts(self):
+        segment = pieces_of([3, 1, 4, 1, 5, 9, 2, 6, 5])
+        # Sentence 1 opens B; then the parts are swapped.
+        out = build([segment] * 2, [0.0, 0.0], [0.9, 0.1], 39)
+        a, b = [3, 1, 3, *[-1] * 6], [33, 8, 1, 4, 1, 5, 9, 2, 6]
+        assert out["length_features"].tolist() == [a + b, b + a]
+
+    def test_of_a_single_part(self):
+        out = build([pieces_of([3, 1])], [0.0], [0.1], 9, rooms=[NO_ROOM])
+        assert out["length_features"].tolist() == [[4, 2, 3, 1, *[-1] * 5, 0, 0, *[-1] * 7]]
+
+    def test_of_a_part_that_was_cut(self):
+        # Bs of 8 and 6 pieces: of the longer, the last sentence goes and the one before is short.
+        segments = [pieces_of([2, 7, 1]), pieces_of([5, 6])]
+        out = build(segments, [0.0, 0.0], [0.1, 0.1], 70, "nsp")
+        none = [-1] * 6
+        assert out["length_features"].tolist() == [
+            [2, 1, 2, *none, 6, 1, 6, *none],
+            [5, 1, 5, *none, 6, 1, 6, *none],
+        ]

@@ -1,0 +1,141 @@
+"""Lengths of sentences tell nothing of the label; and where they would, the baseline says so."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from albert_tf.tokenization import AlbertTokenizer
+from pipelines.data import length_baseline, records, sentence_pairs
+from pipelines.data.examples import ExampleOptions
+from pipelines.data.length_baseline import lengths_alone
+from pipelines.data.segments import Segment
+from tests.benchmarks.sentence_lengths import tell_by_lengths
+
+# Three standard errors of the accuracy of so many pairs at chance.
+PAIRS = 5_000
+CHANCE = 50 + 3 * 50 / PAIRS**0.5
+
+
+@pytest.fixture(scope="module")
+def documents():
+    """120 documents of sentences as long as those of novels; their order means nothing."""
+    rng = random.Random(1)
+    return [
+        [[0] * max(1, round(rng.lognormvariate(2.9, 0.75))) for _ in range(rng.randint(60, 160))]
+        for _ in range(200)
+    ]
+
+
+def tell(documents, objective, seq_length):
+    options = ExampleOptions(seq_length, sentence_objective=objective)
+    return tell_by_lengths(documents, [True], options, 0.1, PAIRS, shuffle_sentences=True)
+
+
+@pytest.mark.parametrize("objective, seq_length", [("sop", 32), ("sop", 128), ("nsp", 64)])
+def test_lengths_do_not_tell_the_label(documents, objective, seq_length):
+    told = tell(documents, objective, seq_length)
+    assert told["logistic_regression"] < CHANCE
+    assert told["boosted_trees"] < CHANCE
+    assert told["text_lost"] < 1
+
+
+def test_a_split_drawn_uniformly_is_told_by_lengths(documents, monkeypatch):
+    # The control: this is how pairs were once drawn. A opens with a sentence that did not fit.
+    draw_split = sentence_pairs._draw_split
+
+    def uniform(can_open, draws, num_sentences):
+        later = tf.range(tf.shape(can_open)[1]) > 0
+        return draw_split(later & tf.sequence_mask(num_sentences), draws, num_sentences)
+
+    monkeypatch.setattr(sentence_pairs, "_draw_split", uniform)
+    assert tell(documents, "sop", 64)["boosted_trees"] > 62
+
+
+def test_parts_that_are_not_cut_alike_are_told_by_lengths(documents, monkeypatch):
+    # The control for "nsp": a B of another row that is not cut fills the example otherwise.
+    def uncut(segments, sentences, split_draws, change_draws, seq_length):
+        count = tf.reduce_sum(tf.cast(sentences > 0, tf.int32), axis=1)
+        middle = tf.maximum(count // 2, 1)
+        first, second = sentence_pairs._parts(sentences, middle, count)
+        neighbour = tf.bitwise.bitwise_xor(tf.range(tf.size(count)), 1)
+        has_label = (count > 1) & tf.gather(count > 1, neighbour)
+        changed = has_label & (change_draws < 0.5)
+        source = tf.where(changed, neighbour, tf.range(tf.size(count)))
+        second = sentence_pairs.Part(*(tf.gather(values, source) for values in second))
+        room = seq_length - 3 - first.length
+        second = second._replace(length=tf.minimum(second.length, room))
+        return sentence_pairs.Pairs(first, second, changed, has_label)
+
+    monkeypatch.setattr(sentence_pairs, "_next_sentence", uncut)
+    assert tell(documents, "nsp", 64)["boosted_trees"] > 62
+
+
+@pytest.fixture(scope="module")
+def record_dir(tmp_path_factory, tiny_vocabulary):
+    """3,000 segments of two sentences, the longer one always first."""
+    directory = tmp_path_factory.mktemp("records")
+    tokenizer = AlbertTokenizer(str(tiny_vocabulary))
+    rng = np.random.default_rng(3)
+    splits = {}
+    for split, count in (("train", 2_000), ("heldout", 1_000)):
+        sizes = []
+        with tf.io.TFRecordWriter(str(directory / f"{split}.tfrecord")) as writer:
+            for number in range(count):
+                short = int(rng.integers(5, 9))
+                segment = Segment([20] * (9 + short), [0, 9], 3)
+                record = records.serialize_segment(segment, number, number)
+                writer.write(record)
+                sizes.append(len(record))
+        layout = records.shard_layout(sizes)
+        shard = records.Shard(f"{split}.tfrecord", "x", pieces=1, sha256=split, **layout)
+        splits[split] = records.Split((shard,))
+    counts = dict.fromkeys(
+        ("documents", "sentences", "segments", "segments_with_order", "pieces", "skipped_lines"), 1
+    )
+    records.SegmentManifest(
+        max_seq_length=24,
+        short_seq_prob=0.1,
+        heldout_fraction=0.1,
+        seed=1,
+        vocab_sha256=tokenizer.sha256,
+        vocab_size=tokenizer.vocab_size,
+        do_lower_case=True,
+        code_version="0",
+        splits=splits,
+        **counts,
+    ).write(str(directory))
+    return str(directory)
+
+
+@pytest.mark.parametrize("split", ["heldout", "train"])
+def test_the_baseline_finds_what_lengths_tell(record_dir, tiny_vocabulary, split):
+    tokenizer = AlbertTokenizer(str(tiny_vocabulary))
+    told = lengths_alone(record_dir, split, ExampleOptions(24), tokenizer)
+    # The shorter sentence comes second, unless the parts are swapped.
+    assert told.correct == told.total > 500
+
+
+def test_the_baseline_is_at_chance_where_lengths_tell_nothing(
+    record_dir, tiny_vocabulary, monkeypatch
+):
+    tokenizer = AlbertTokenizer(str(tiny_vocabulary))
+    labelled = length_baseline.labelled_lengths
+    rng = np.random.default_rng(1)
+
+    def with_labels_of_a_coin(dataset):
+        features, labels = labelled(dataset)
+        return features, rng.integers(0, 2, len(labels))
+
+    monkeypatch.setattr(length_baseline, "labelled_lengths", with_labels_of_a_coin)
+    told = lengths_alone(record_dir, "heldout", ExampleOptions(24), tokenizer)
+    assert abs(told.correct / told.total - 0.5) < 3 * 0.5 / told.total**0.5
+
+
+def test_no_labels_no_baseline(record_dir, tiny_vocabulary):
+    tokenizer = AlbertTokenizer(str(tiny_vocabulary))
+    options = ExampleOptions(24, sentence_objective="none")
+    assert lengths_alone(record_dir, "heldout", options, tokenizer) is None
