@@ -20,6 +20,7 @@ import numpy as np
 import tensorflow as tf
 from absl import flags
 
+import albert_tf
 from albert_tf import files, losses, metrics, program
 from albert_tf.checkpoints import model_directory
 from albert_tf.tokenization import AlbertTokenizer
@@ -27,6 +28,7 @@ from pipelines.data.length_baseline import lengths_alone
 from pipelines.data.pretraining_dataset import evaluation_dataset, evaluation_options
 from pipelines.data.records import Manifest
 from pipelines.data.sentence_pairs import SENTENCE_OBJECTIVES
+from pipelines.training.heldout import check_heldout_split
 from pipelines.training.progress import Progress
 
 FLAGS = flags.FLAGS
@@ -93,7 +95,7 @@ def evaluate(
             f"({config.max_position_embeddings} rows): evaluate on shorter records"
         )
     if split == "heldout":
-        _check_heldout_split(model_dir, record_dir, manifest)
+        check_heldout_split(model_dir, manifest.heldout_split)
     question = {
         "checkpoint": os.path.basename(prefix),
         "checkpoint_index_sha256": files.sha256(prefix + ".index"),
@@ -102,6 +104,8 @@ def evaluate(
         "split": split,
         "max_seq_length": max_seq_length,
         "sentence_objective": sentence_objective,
+        # Another version may draw other examples, and has other figures.
+        "code_version": albert_tf.__version__,
     }
     records = question["records"][:8]
     name = f"{question['checkpoint']}-{split}-{sentence_objective}-{records}.json"
@@ -159,29 +163,6 @@ def _sum_over(model, dataset, examples: int, batch_size: int):
             targets = targets + counts
             progress.update(min(batch_index * batch_size, examples))
     return totals, targets
-
-
-def _check_heldout_split(model_dir: str, record_dir: str, manifest: Manifest) -> None:
-    """Makes sure that the run has not been trained on what a directory of records holds out.
-
-    Raises:
-      ValueError: if its held-out documents were drawn otherwise than those of the run's records.
-    """
-    run_file = os.path.join(model_dir, model_directory.RUN_FILE)
-    run = files.read_json(run_file) if tf.io.gfile.exists(run_file) else {}
-    trained, asked = run.get("heldout_split"), manifest.heldout_split
-    # Of one seed, fewer held-out documents are some of more.
-    if not trained or not asked:
-        return
-    if (
-        trained["random_seed"] != asked["random_seed"]
-        or trained["heldout_fraction"] < asked["heldout_fraction"]
-    ):
-        raise ValueError(
-            f"the held-out documents of {record_dir!r} were drawn with {asked}, those of the run's "
-            f"records with {trained}: the run has seen most of them; write the records anew with "
-            "the run's values, or, if the run has seen none of this text, give --split=train"
-        )
 
 
 def report(result: dict) -> str:

@@ -29,6 +29,7 @@ import math
 import os
 import zlib
 from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 from absl import flags
@@ -51,7 +52,7 @@ from pipelines.data.pretraining_dataset import (
 )
 from pipelines.data.training_order import BLOCK_ROWS
 from pipelines.training import checkpointing, metrics_log, train_loop
-from pipelines.training.heldout import make_evaluation
+from pipelines.training.heldout import check_heldout_split, make_evaluation
 from pipelines.training.run_settings import RunSettings, define_run_flags, precision
 from pipelines.training.strategy import (
     STRATEGIES,
@@ -209,7 +210,7 @@ def pretrain(
             model.sentence_order.trainable = False
         optimizer = settings.optimizer()
     init_weights = init_checkpoint and _read_first_weights(
-        model, tokenizer, init_checkpoint, model_dir
+        model, tokenizer, init_checkpoint, model_dir, sources[0].manifest.heldout_split
     )
 
     # What changes the weights that the run ends in. The number of replicas, which changes the draws
@@ -298,13 +299,16 @@ def pretrain(
         print(f"TensorBoard  tensorboard --logdir {os.path.join(model_dir, 'tensorboard')}")
 
 
-def _read_first_weights(model, tokenizer, init_checkpoint: str, model_dir: str) -> str:
+def _read_first_weights(
+    model, tokenizer, init_checkpoint: str, model_dir: str, heldout_split: dict[str, Any] | None
+) -> str:
     """Reads what --init_checkpoint names; returns a hash of it, by which a run knows it again.
 
     Once the run has weights of its own nothing is read: the first ones may be gone, or grown older.
 
     Raises:
-      ValueError: if they are of another vocabulary or shape.
+      ValueError: if they are of another vocabulary or shape, or of a run that may have been trained
+        on what this one holds out.
     """
     run_file = os.path.join(model_dir, model_directory.RUN_FILE)
     checkpoints = model_directory.checkpoints_directory(model_dir)
@@ -313,6 +317,7 @@ def _read_first_weights(model, tokenizer, init_checkpoint: str, model_dir: str) 
         if init_weights:  # else the run began without, which is refused by its settings
             return init_weights
     directory, checkpoint = model_directory.find_checkpoint(init_checkpoint)
+    check_heldout_split(directory, heldout_split)
     theirs, ours = model_directory.read_config(directory, checkpoint), model.config
     # What no variable's name or shape tells.
     names = ["num_attention_heads", "hidden_act"]

@@ -196,7 +196,8 @@ def evaluation_dataset(
     """
     manifest = Manifest.read(record_dir)
     make_examples = _example_maker(manifest, options, tokenizer, with_lengths)
-    files = manifest.paths(record_dir, split)
+    # Of an empty list TensorFlow would take the elements for numbers.
+    files = tf.constant(manifest.paths(record_dir, split), tf.string)
     counts = sample_counts(manifest.split(split), num_examples)
 
     def make_rows(index, records):

@@ -21,7 +21,7 @@ from pipelines.data.segments import NO_ROOM
 # sop: in order or swapped? nsp: consecutive, or the second from another document? none: no label.
 SENTENCE_OBJECTIVES = ("sop", "nsp", "none")
 
-# Sentences of each part whose lengths `Pairs.length_features` names.
+# Sentences of each part whose lengths `length_features` names.
 _LEADING_SENTENCES = 7
 LENGTH_FEATURES = 2 * (2 + _LEADING_SENTENCES)
 

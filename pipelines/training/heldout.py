@@ -1,14 +1,45 @@
-"""Evaluation while a run goes on: figures of the model as it stands, on held-out records."""
+"""Held-out records: that a run was not trained on them, and its figures of them as it goes on."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from albert_tf import losses, metrics
+from albert_tf import files, losses, metrics
+from albert_tf.checkpoints.model_directory import RUN_FILE
+
+
+def check_heldout_split(model_dir: str, heldout_split: dict[str, Any] | None) -> None:
+    """Makes sure that a run was not trained on what records hold out, as far as run.json tells.
+
+    Args:
+      model_dir: of the run; may have no run.json.
+      heldout_split: Manifest.heldout_split of the records.
+
+    Raises:
+      ValueError: if their held-out documents were drawn otherwise than those of the run's records.
+    """
+    run_file = os.path.join(model_dir, RUN_FILE)
+    run = files.read_json(run_file) if tf.io.gfile.exists(run_file) else {}
+    trained = run.get("heldout_split")
+    if not trained or not heldout_split:
+        return
+    # Of one seed, fewer held-out documents are some of more.
+    if (
+        trained["random_seed"] != heldout_split["random_seed"]
+        or trained["heldout_fraction"] < heldout_split["heldout_fraction"]
+    ):
+        raise ValueError(
+            f"the held-out documents of these records were drawn with {heldout_split}, those of "
+            f"the run in {model_dir!r} with {trained}: it may have been trained on them; write the "
+            "records anew with the run's values (of text that the run has never seen, "
+            "pipelines.evaluate takes --split=train)"
+        )
 
 
 def make_evaluation(

@@ -103,8 +103,9 @@ def tell_by_lengths(
         # Training sees them in any order.
         rng.shuffle(segments)
         seed = len(found)
-        for first in range(0, len(segments) - _BATCH + 1, _BATCH):
-            numbers, chosen = zip(*segments[first : first + _BATCH])
+        rows = min(_BATCH, len(segments))
+        for first in range(0, len(segments) - rows + 1, rows):
+            numbers, chosen = zip(*segments[first : first + rows])
             features, labels, weights, length = _pairs(chosen, numbers, options, seed + first)
             is_test = np.array([zlib.crc32(b"%d" % n) / 2**32 < _TEST_SHARE for n in numbers])
             has_label = weights > 0

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipelines import evaluate
+from pipelines import pretrain
 from pipelines.data import pretraining_dataset
 from pipelines.data.pretraining_dataset import sample_counts
-from pipelines.training.heldout import make_evaluation
+from pipelines.training.heldout import check_heldout_split, make_evaluation
 
 
 def shards(*counts):
@@ -81,8 +81,7 @@ class TestTextThatWasTrainedOn:
 
     def check(self, tmp_path, run, records):
         (tmp_path / "run.json").write_text(json.dumps(run))
-        manifest = SimpleNamespace(heldout_split=records)
-        evaluate._check_heldout_split(str(tmp_path), "records", manifest)
+        check_heldout_split(str(tmp_path), records)
 
     @pytest.mark.parametrize("fraction", [0.1, 0.05])
     def test_what_the_run_held_out_too_is_evaluated(self, tmp_path, fraction):
@@ -91,7 +90,7 @@ class TestTextThatWasTrainedOn:
 
     @pytest.mark.parametrize("changed", [{"random_seed": 8}, {"heldout_fraction": 0.2}])
     def test_another_split_is_refused(self, tmp_path, changed):
-        with pytest.raises(ValueError, match="the run has seen most of them; write") as error:
+        with pytest.raises(ValueError, match="may have been trained on them; write") as error:
             self.check(tmp_path, {"heldout_split": self.TRAINED}, {**self.TRAINED, **changed})
         assert "\n" not in str(error.value)
 
@@ -99,3 +98,15 @@ class TestTextThatWasTrainedOn:
     def test_of_other_weights_nothing_is_known(self, tmp_path, run):
         self.check(tmp_path, run, self.TRAINED)
         self.check(tmp_path, {"heldout_split": self.TRAINED}, None)
+
+    def test_neither_may_weights_to_begin_with_have_seen_it(self, tmp_path, monkeypatch):
+        first, run = tmp_path / "first", tmp_path / "run"
+        first.mkdir()
+        (first / "run.json").write_text(json.dumps({"heldout_split": self.TRAINED}))
+        monkeypatch.setattr(
+            pretrain.model_directory, "find_checkpoint", lambda path: (path, f"{path}/ckpt-1")
+        )
+        with pytest.raises(ValueError, match="may have been trained on them; write"):
+            pretrain._read_first_weights(
+                None, None, str(first), str(run), {**self.TRAINED, "random_seed": 8}
+            )

@@ -22,7 +22,7 @@ CHANCE = 50 + 3 * 50 / PAIRS**0.5
 
 @pytest.fixture(scope="module")
 def documents():
-    """120 documents of sentences as long as those of novels; their order means nothing."""
+    """200 documents of sentences as long as those of novels; their order means nothing."""
     rng = random.Random(1)
     return [
         [[0] * max(1, round(rng.lognormvariate(2.9, 0.75))) for _ in range(rng.randint(60, 160))]

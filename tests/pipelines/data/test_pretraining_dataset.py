@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import itertools
 
 import numpy as np
@@ -195,11 +196,13 @@ def test_hosts_and_replicas_share_the_global_batch(record_dir, tokenizer, hosts,
             np.testing.assert_array_equal(ours, value, err_msg=name)
 
 
+@pytest.mark.parametrize("seq_length", [24, 25, 26, 28])  # 60, 62, 64, 70 numbers a row
 @pytest.mark.parametrize("rows, first_row", [(12, 0), (5, 0), (4, 3), (1, 11)])
-def test_draws_of_some_rows_are_those_of_the_whole(rows, first_row):
+def test_draws_of_some_rows_are_those_of_the_whole(seq_length, rows, first_row):
+    options = ExampleOptions(seq_length)
     seed = tf.constant([77, 3], tf.int64)
-    whole = example_draws(OPTIONS, 12, seed)
-    part = example_draws(OPTIONS, rows, seed, first_row)
+    whole = example_draws(options, 12, seed)
+    part = example_draws(options, rows, seed, first_row)
     assert part.keys() == whole.keys()
     for name, draws in part.items():
         np.testing.assert_array_equal(draws, whole[name][first_row : first_row + rows])
@@ -315,6 +318,10 @@ def test_evaluation_scores_each_example_once(record_dir, tokenizer, batch_size):
         assert not rows[11:].any()
 
 
+def test_an_empty_split_has_no_batches(other_dir, tokenizer):
+    assert not list(evaluation_dataset(other_dir, "heldout", OPTIONS, tokenizer, 4))
+
+
 def test_next_sentence_evaluation_has_foreign_segments(tmp_path, tokenizer):
     # Two long documents: all neighbours in the file but one pair are of one document.
     counts = {"train": [3], "heldout": [81, 80]}
@@ -422,6 +429,15 @@ def test_wrong_weights_are_one_line(record_dir, other_dir, weights, message):
     with pytest.raises(ValueError, match=message) as error:
         read_sources(f"{record_dir},{other_dir}", weights)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("changed", [{"seed": 2}, {"heldout_fraction": 0.2}])
+def test_held_out_documents_of_one_are_not_trained_on_in_another(
+    record_dir, other_dir, tmp_path, changed
+):
+    dataclasses.replace(records.Manifest.read(other_dir), **changed).write(str(tmp_path))
+    with pytest.raises(ValueError, match=r"--record_dir: the held-out documents of .* drawn with"):
+        read_sources(f"{record_dir},{tmp_path}")
 
 
 def test_formats_do_not_mix(record_dir, other_dir, tmp_path):
