@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import tensorflow as tf
 
 
@@ -22,6 +23,19 @@ def pretraining_metrics(sums: dict[str, dict[str, float]]) -> dict[str, float]:
             metrics[f"{objective}_accuracy"] = float(values["correct"]) / weight
             metrics["loss"] = metrics.get("loss", 0.0) + metrics[f"{objective}_loss"]
     return metrics
+
+
+def add_exactly(totals, values):
+    """Adds a batch's values to totals of the same structure, in float64.
+
+    float32 counts no further than 2**24.
+
+    Args:
+      totals: what the call before returned; None at first.
+      values: nested tensors.
+    """
+    values = tf.nest.map_structure(lambda value: np.asarray(value, np.float64), values)
+    return values if totals is None else tf.nest.map_structure(np.add, totals, values)
 
 
 def wilson_interval(correct: float, total: float) -> tuple[float, float]:

@@ -16,7 +16,6 @@ import dataclasses
 import json
 import os
 
-import numpy as np
 import tensorflow as tf
 from absl import flags
 
@@ -154,15 +153,12 @@ def _sum_over(model, dataset, examples: int, batch_size: int):
         )
         return losses.pretraining_sums(model(batch), batch), counts
 
-    totals, targets = None, 0
+    totals = None
     with Progress("evaluating", examples, unit="example") as progress:
         for batch_index, batch in enumerate(dataset, start=1):
-            # In float64: float32 counts no further than 2**24.
-            sums, counts = tf.nest.map_structure(lambda v: np.asarray(v, np.float64), score(batch))
-            totals = tf.nest.map_structure(np.add, totals, sums) if totals else sums
-            targets = targets + counts
+            totals = metrics.add_exactly(totals, score(batch))
             progress.update(min(batch_index * batch_size, examples))
-    return totals, targets
+    return totals
 
 
 def report(result: dict) -> str:
@@ -187,7 +183,7 @@ def report(result: dict) -> str:
             f"{result['sentence_order_predictions']:,}, 95 % interval {100 * low:.2f} to "
             f"{100 * high:.2f} %"
         )
-    if result["lengths_alone_accuracy"]:
+    if result["lengths_alone_accuracy"] is not None:
         lines.append(
             f"  baseline        {100 * result['lengths_alone_accuracy']:.2f} %: trees that know "
             "nothing but the lengths of the sentences, on the same pairs"

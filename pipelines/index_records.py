@@ -15,6 +15,7 @@ Examples:
 
 from __future__ import annotations
 
+import array
 import hashlib
 import json
 import os
@@ -182,7 +183,7 @@ def check_file(
       ValueError: if a record is broken, with the number of the record, from 1 on.
     """
     pieces = done = 0
-    record_bytes: list[int] = []
+    record_bytes = array.array("q")
     for batch in _batches(path):
         if lengths is None:
             lengths = example_lengths(batch[0])

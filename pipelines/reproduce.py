@@ -321,14 +321,18 @@ def layers(
     manifest.check(record_dir, tokenizer, options)
     if not manifest.splits["heldout"].examples:
         raise ValueError(f"{record_dir!r} holds no heldout records: its corpus is too small")
-    dataset = evaluation_dataset(record_dir, "heldout", options, tokenizer, batch_size)
+    num_examples = num_batches * batch_size
+    dataset = evaluation_dataset(
+        record_dir, "heldout", options, tokenizer, batch_size, num_examples
+    )
 
     @tf.function
     def measure(batch):
         return metrics.layer_distances(model.encoder(batch)["hidden_states"], batch["input_mask"])
 
-    sums = [measure(batch) for batch in dataset.take(num_batches)]
-    total = tf.nest.map_structure(lambda *values: tf.add_n(values).numpy(), *sums)
+    total = None
+    for batch in dataset:
+        total = metrics.add_exactly(total, measure(batch))
     distances = total["l2_distance"] / total["weight"]
     degrees = total["degrees"] / total["weight"]
     lines = [("layer", "l2_distance", "cosine_similarity_degrees")]

@@ -20,6 +20,8 @@ from pipelines.data.pretraining_dataset import evaluation_dataset
 
 # Training examples that the classifier is fitted on.
 _TRAINING_EXAMPLES = 20_000
+# Examples that are told, at most: a sample of more.
+_MOST_EXAMPLES = 200_000
 _FOLDS = 5
 _ROWS = 256
 
@@ -36,7 +38,7 @@ def lengths_alone(
     split: str,
     options: ExampleOptions,
     tokenizer: AlbertTokenizer,
-    num_examples: int | None = None,
+    num_examples: int = _MOST_EXAMPLES,
 ) -> Accuracy | None:
     """Tells the labels of evaluation_dataset's examples by boosted trees on their lengths.
 
@@ -47,13 +49,13 @@ def lengths_alone(
       None if there are too few labels to learn from.
     """
 
-    def labelled(of_split: str, count: int | None) -> tuple[np.ndarray, np.ndarray]:
+    def labelled(of_split: str, count: int) -> tuple[np.ndarray, np.ndarray]:
         dataset = evaluation_dataset(
             record_dir, of_split, options, tokenizer, _ROWS, count, with_lengths=True
         )
         return labelled_lengths(dataset)
 
-    features, labels = labelled(split, num_examples)
+    features, labels = labelled(split, min(num_examples, _MOST_EXAMPLES))
     others = (features, labels) if split == "train" else labelled("train", _TRAINING_EXAMPLES)
     if not len(labels) or np.bincount(others[1], minlength=2).min() < _FOLDS:
         return None

@@ -196,9 +196,6 @@ def evaluation_dataset(
     """
     manifest = Manifest.read(record_dir)
     make_examples = _example_maker(manifest, options, tokenizer, with_lengths)
-    # Of an empty list TensorFlow would take the elements for numbers.
-    files = tf.constant(manifest.paths(record_dir, split), tf.string)
-    counts = sample_counts(manifest.split(split), num_examples)
 
     def make_rows(index, records):
         seed = tf.stack([tf.cast(options.seed, tf.int64), index])
@@ -211,10 +208,9 @@ def evaluation_dataset(
             for name, values in batch.items()
         }
 
-    slices = tf.data.Dataset.from_tensor_slices((files, counts)).filter(lambda _, count: count > 0)
-    records = slices.flat_map(lambda file, count: tf.data.TFRecordDataset(file).take(count))
+    records = sampled_records(record_dir, manifest, split, num_examples)
     if options.sentence_objective == "nsp":
-        half = int(counts.sum()) // 2
+        half = int(sample_counts(manifest.split(split), num_examples).sum()) // 2
         turns = tf.data.Dataset.zip((records.take(half), records.skip(half).take(half)))
         turns = turns.flat_map(lambda *pair: tf.data.Dataset.from_tensor_slices(tf.stack(pair)))
         records = turns.concatenate(records.skip(2 * half))
@@ -222,6 +218,17 @@ def evaluation_dataset(
     dataset = dataset.map(make_rows, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
     dataset = dataset.rebatch(batch_size).map(fill)
     return dataset.map(lambda batch: _with_static_rows(batch, batch_size)).prefetch(2)
+
+
+def sampled_records(
+    record_dir: str, manifest: Manifest, split: str, num_examples: int | None
+) -> tf.data.Dataset:
+    """Returns serialized records of a split, in the order of its files; see `sample_counts`."""
+    # Of an empty list TensorFlow would take the elements for numbers.
+    files = tf.constant(manifest.paths(record_dir, split), tf.string)
+    counts = sample_counts(manifest.split(split), num_examples)
+    slices = tf.data.Dataset.from_tensor_slices((files, counts)).filter(lambda _, count: count > 0)
+    return slices.flat_map(lambda file, count: tf.data.TFRecordDataset(file).take(count))
 
 
 def sample_counts(shards: Sequence[Shard], num_examples: int | None) -> np.ndarray:

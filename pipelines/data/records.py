@@ -12,7 +12,6 @@ once, unpadded, without special pieces:
   input_ids        int64 [n], 1 <= n <= max_seq_length - 3: pieces
   sentence_starts  int64 [m], first 0, increasing, all < n: the first piece of each sentence
   room_before      int64 [1]: pieces that the segment before had left; see segments.Segment
-  document_offset  int64 [1]: the byte of its source file at which the document begins
   document_id      int64 [1]: a hash of the document's first sentences
 """
 
@@ -48,19 +47,17 @@ SEGMENT_FEATURES = {
     "input_ids": tf.io.RaggedFeature(tf.int64),
     "sentence_starts": tf.io.RaggedFeature(tf.int64),
     "room_before": tf.io.FixedLenFeature([1], tf.int64),
-    "document_offset": tf.io.FixedLenFeature([1], tf.int64),
     "document_id": tf.io.FixedLenFeature([1], tf.int64),
 }
 
 
-def serialize_segment(segment: Segment, document_offset: int, document_id: int) -> bytes:
+def serialize_segment(segment: Segment, document_id: int) -> bytes:
     """Returns the bytes of one record."""
     example = tf.train.Example()
     feature = example.features.feature
     feature["input_ids"].int64_list.value.extend(segment.input_ids)
     feature["sentence_starts"].int64_list.value.extend(segment.sentence_starts)
     feature["room_before"].int64_list.value.append(segment.room_before)
-    feature["document_offset"].int64_list.value.append(document_offset)
     feature["document_id"].int64_list.value.append(document_id)
     # The order of features is otherwise free, and the shard's checksum with it.
     return example.SerializeToString(deterministic=True)

@@ -23,7 +23,8 @@ SENTENCE_OBJECTIVES = ("sop", "nsp", "none")
 
 # Sentences of each part whose lengths `length_features` names.
 _LEADING_SENTENCES = 7
-LENGTH_FEATURES = 2 * (2 + _LEADING_SENTENCES)
+# Sentences of a row that can open B in _next_sentence, which compares each of two rows with each.
+_SPLITS_COMPARED = 64
 
 
 class Part(NamedTuple):
@@ -140,7 +141,7 @@ def lay_out(
 
 
 def length_features(pairs: Pairs, segments: dict[str, tf.Tensor]) -> tf.Tensor:
-    """Returns what lengths alone say of each pair, int32 [b, LENGTH_FEATURES].
+    """Returns what lengths alone say of each pair, int32 [b, 18].
 
     Of A and of B: the pieces, the sentences, and the pieces of the first seven sentences; -1 where
     there are fewer.
@@ -222,17 +223,17 @@ def _next_sentence(
     rows = tf.shape(sentences)[0]
     neighbour = tf.minimum(tf.bitwise.bitwise_xor(tf.range(rows), 1), rows - 1)
     is_even = tf.range(rows) % 2 == 0
-    # [b / 2, 2, m]: the B that each sentence would open, and whether it can.
+    # [b / 2, 2, width]: the B that each sentence would open, and whether it can.
     paired = tf.pad(sentences, [[0, rows % 2], [0, 0]])
     paired = tf.reshape(paired, [-1, 2, tf.shape(sentences)[1]])
-    len_b = tf.cumsum(paired, axis=2, reverse=True)
-    can_open = (paired > 0) & (tf.range(tf.shape(paired)[2]) > 0)
+    width = tf.minimum(tf.shape(sentences)[1], _SPLITS_COMPARED)
+    len_b = tf.cumsum(paired, axis=2, reverse=True)[:, :, :width]
+    can_open = (paired[:, :, :width] > 0) & (tf.range(width) > 0)
     can_open = can_open[:, 0, :, tf.newaxis] & can_open[:, 1, tf.newaxis, :]
     difference = tf.abs(len_b[:, 0, :, tf.newaxis] - len_b[:, 1, tf.newaxis, :])
     difference = tf.where(can_open, difference, max_seq_length)
     least = tf.reduce_min(difference, axis=[1, 2], keepdims=True)
     alike = (difference == least) & (least <= max_seq_length // 16)
-    width = tf.shape(sentences)[1]
     flat = tf.reshape(alike, [-1, width * width])
     found = _draw_split(flat, split_draws[::2], width * width)
     has_split = tf.repeat(found < width * width, 2)[:rows]

@@ -161,7 +161,7 @@ def write_unit(
                 word_starts,
                 document_rng(settings.random_seed, document.source, document.offset),
             ):
-                writer.write(segment, document.offset, document_id)
+                writer.write(segment, document_id)
                 counts["segments"] += 1
                 counts["segments_with_order"] += has_order(segment)
                 counts["pieces"] += len(segment.input_ids)
@@ -301,9 +301,9 @@ class _ShardWriter:
         self._bytes = self._pieces = 0
         self.shards: list[dict] = []  # the fields of a Shard that are known here
 
-    def write(self, segment: Segment, document_offset: int, document_id: int) -> None:
+    def write(self, segment: Segment, document_id: int) -> None:
         """Adds a record."""
-        record = serialize_segment(segment, document_offset, document_id)
+        record = serialize_segment(segment, document_id)
         if self._bytes + len(record) > _MAX_SHARD_BYTES:
             self.finish()
         self._records.append(record)

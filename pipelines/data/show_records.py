@@ -1,7 +1,7 @@
 r"""Shows what training will see: a few examples as text, and the statistics of many.
 
 The examples of the split "train" are those of a pre-training with the same flags, from its first
-step on in batches of 256; those of "heldout" are read in the order of the files.
+step on in batches of 256; those of "heldout" are a sample.
 
 Examples:
   python -m pipelines.data.show_records --record_dir=records --spm_model_file=own.model
@@ -25,7 +25,11 @@ from albert_tf.tokenization import WORD_BOUNDARY, AlbertTokenizer
 from pipelines.data.examples import ExampleOptions, define_example_flags
 from pipelines.data.length_baseline import lengths_alone
 from pipelines.data.masking import unmask
-from pipelines.data.pretraining_dataset import evaluation_dataset, pretraining_dataset
+from pipelines.data.pretraining_dataset import (
+    evaluation_dataset,
+    pretraining_dataset,
+    sampled_records,
+)
 from pipelines.data.record_statistics import ExampleStatistics, draw, report
 from pipelines.data.records import SPLITS, Manifest, parse_segments
 
@@ -115,7 +119,7 @@ def show_records(
         lengths = lengths_alone(record_dir, split, options, tokenizer, count)
         result["lengths_alone_accuracy"] = lengths and lengths.correct / lengths.total
     if manifest.format == "segments":
-        result.update(_segment_figures(manifest.paths(record_dir, split), count))
+        result.update(_segment_figures(sampled_records(record_dir, manifest, split, count)))
     print(f"\n{report(result, label_names)}")
     if output:
         text = json.dumps(result, indent=1, ensure_ascii=False) + "\n"
@@ -132,17 +136,17 @@ def _batches(
     if split == "train":
         dataset = pretraining_dataset(record_dir, options, tokenizer, _ROWS)
     else:
-        dataset = evaluation_dataset(record_dir, split, options, tokenizer, _ROWS)
+        dataset = evaluation_dataset(record_dir, split, options, tokenizer, _ROWS, count)
     for batch in dataset.take(-(-count // _ROWS)):
         yield {name: values.numpy()[:count] for name, values in batch.items()}
         count -= _ROWS
 
 
-def _segment_figures(paths: list[str], count: int) -> dict:
-    """Counts what examples no longer show, in the first `count` records of the files."""
+def _segment_figures(sample: tf.data.Dataset) -> dict:
+    """Counts what examples no longer show, in a sample of the records."""
     sentences = np.zeros(1, np.int64)
     documents: set[int] = set()
-    for records in tf.data.TFRecordDataset(paths).take(count).batch(1024):
+    for records in sample.batch(1024):
         segments = parse_segments(records)
         found = np.bincount(segments["sentence_starts"].row_lengths(), minlength=len(sentences))
         found[: len(sentences)] += sentences

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from albert_tf import files, losses, metrics
@@ -46,7 +44,7 @@ def make_evaluation(
     strategy: tf.distribute.Strategy,
     forward: Callable[[dict, tf.Tensor], dict],
     dataset: tf.data.Dataset,
-    known: Mapping[str, float] = MappingProxyType({}),
+    known: Mapping[str, float],
 ) -> Callable[[Callable[[], bool]], dict[str, float]]:
     """Returns evaluate(is_stopped) -> scalars of one pass over a dataset, none if it was stopped.
 
@@ -84,9 +82,7 @@ def make_evaluation(
         for batch in batches:
             if is_stopped():
                 return {}
-            # In float64: float32 counts no further than 2**24.
-            values = tf.nest.map_structure(lambda v: np.asarray(v, np.float64), score(batch))
-            totals = tf.nest.map_structure(np.add, totals, values) if totals else values
+            totals = metrics.add_exactly(totals, score(batch))
         figures = {**metrics.pretraining_metrics(totals["sums"]), **known}
         scalars = {f"heldout_{name}": value for name, value in figures.items()}
         layers = totals["layers"]

@@ -201,7 +201,7 @@ def write_records(record_dir: str, seq_length: int, examples: int) -> None:
                 ids = 5 + ((_VOCAB_SIZE - 5) * rng.random(length) ** _ID_SKEW).astype(np.int64)
                 ends = np.cumsum(1 + rng.poisson(_MEAN_SENTENCE - 1, length))
                 starts = [0, *ends[ends < length].tolist()]
-                record = serialize_segment(Segment(ids.tolist(), starts, 0), 0, index)
+                record = serialize_segment(Segment(ids.tolist(), starts, 0), index)
                 writer.write(record)
                 sizes.append(len(record))
                 pieces += length

@@ -30,7 +30,7 @@ from albert_tf.tokenization import AlbertTokenizer
 from pipelines.data.corpus import read_documents
 from pipelines.data.examples import ExampleOptions, example_draws
 from pipelines.data.segments import Segment, split_document
-from pipelines.data.sentence_pairs import LENGTH_FEATURES, choose_pairs, length_features
+from pipelines.data.sentence_pairs import choose_pairs, length_features
 
 FLAGS = flags.FLAGS
 
@@ -159,7 +159,6 @@ def _pairs(segments: tuple[Segment, ...], documents, options: ExampleOptions, se
         options.max_seq_length,
     )
     features = length_features(pairs, batch)
-    assert features.shape[1] == LENGTH_FEATURES
     length = pairs.a.length + pairs.b.length
     return (
         features.numpy(),

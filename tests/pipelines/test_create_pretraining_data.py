@@ -316,7 +316,6 @@ def texts_of(directory, manifest) -> list:
     for split in ("train", "heldout"):
         for record in records(directory, manifest, split):
             values = tf.io.parse_single_example(record, SEGMENT_FEATURES)
-            del values["document_offset"]
             found.append((split, {k: v.numpy().tolist() for k, v in sorted(values.items())}))
     return sorted(found, key=repr)
 

@@ -185,7 +185,7 @@ def test_a_damaged_file_is_one_line(index, files, tmp_path, damage, message):
     ("record", "message"),
     [
         (b"no example", "record 1: is no tf.train.Example"),
-        (serialize_segment(Segment([5, 6], [0], 0), 0, 1), "record 1: has no feature 'input_mask'"),
+        (serialize_segment(Segment([5, 6], [0], 0), 1), "record 1: has no feature 'input_mask'"),
     ],
 )
 def test_other_records_are_refused(index, tmp_path, record, message):

@@ -87,7 +87,7 @@ def record_dir(tmp_path_factory, tiny_vocabulary):
             for number in range(count):
                 short = int(rng.integers(5, 9))
                 segment = Segment([20] * (9 + short), [0, 9], 3)
-                record = records.serialize_segment(segment, number, number)
+                record = records.serialize_segment(segment, number)
                 writer.write(record)
                 sizes.append(len(record))
         layout = records.shard_layout(sizes)

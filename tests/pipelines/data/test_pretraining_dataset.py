@@ -61,7 +61,7 @@ def write_records(directory, tokenizer, counts_of, number=0, records_per_documen
                     starts = [0, *sorted(rng.choice(range(1, 6), 2, replace=False).tolist())]
                     document = number // records_per_document
                     segment = Segment(pieces, starts, 0)
-                    record = records.serialize_segment(segment, document, document)
+                    record = records.serialize_segment(segment, document)
                     writer.write(record)
                     sizes.append(len(record))
                     number += 1

@@ -71,25 +71,25 @@ def job(tmp_path, tiny_corpus, tiny_vocabulary) -> SimpleNamespace:
     return SimpleNamespace(unit=unit, settings=settings, output_dir=output_dir, write=write)
 
 
-def read_records(path) -> list[tuple[Segment, int, int]]:
-    """Returns segments with the offset and the hash of their documents."""
+def read_records(path) -> list[tuple[Segment, int]]:
+    """Returns segments with the hash of their documents."""
     found = []
     for record in tf.data.TFRecordDataset(str(path)):
         parsed = tf.io.parse_single_example(record, SEGMENT_FEATURES)
         values = {name: value.numpy().tolist() for name, value in parsed.items()}
         segment = Segment(values["input_ids"], values["sentence_starts"], *values["room_before"])
-        found.append((segment, *values["document_offset"], *values["document_id"]))
+        found.append((segment, *values["document_id"]))
     return found
 
 
 def test_a_record_is_read_as_written(tmp_path):
     path = str(tmp_path / "x.tfrecord")
     with tf.io.TFRecordWriter(path) as writer:
-        writer.write(serialize_segment(Segment([5, 30000, 7], [0, 2], 4), 1 << 40, (1 << 63) - 1))
-        writer.write(serialize_segment(Segment([9], [0], NO_ROOM), 0, 3))
+        writer.write(serialize_segment(Segment([5, 30000, 7], [0, 2], 4), (1 << 63) - 1))
+        writer.write(serialize_segment(Segment([9], [0], NO_ROOM), 3))
     assert read_records(path) == [
-        (([5, 30000, 7], [0, 2], 4), 1 << 40, (1 << 63) - 1),
-        (([9], [0], NO_ROOM), 0, 3),
+        (([5, 30000, 7], [0, 2], 4), (1 << 63) - 1),
+        (([9], [0], NO_ROOM), 3),
     ]
 
 
@@ -207,41 +207,34 @@ def test_a_unit_holds_every_segment_of_its_documents(job):
     marker = json.loads((job.output_dir / job.unit.file("json")).read_text())
     tokenizer = AlbertTokenizer(job.settings.spm_model_file)
     source = job.unit.ranges[0].source
-    documents = {
-        offset: [tokenizer.encode(sentence.text) for sentence in group]
-        for offset, group in itertools.groupby(
-            read_documents(source), key=lambda s: s.document_offset
+    documents = {}
+    for offset, group in itertools.groupby(read_documents(source), key=lambda s: s.document_offset):
+        texts = [sentence.text for sentence in group]
+        segments = split_document(
+            [tokenizer.encode(text) for text in texts],
+            41,
+            0.1,
+            tokenizer.word_starts(),
+            shard_writer.document_rng(12345, source, offset),
         )
-    }
-    sides, ids = {}, {}
+        documents[shard_writer.opening_hash(texts[:3]) >> 1] = list(segments)
+    sides = {}
     for split in ("train", "heldout"):
         found = read_records(job.output_dir / f"{split}-00001-of-00003.tfrecord")
         shard = Shard(**marker["shards"][split][0])
         assert shard.examples == len(found)
-        assert shard.pieces == sum(len(segment.input_ids) for segment, _, _ in found)
-        assert max(len(segment.input_ids) for segment, _, _ in found) == 38
-        expected = [
-            (segment, offset)
-            for offset in sorted({offset for _, offset, _ in found})
-            for segment in split_document(
-                documents[offset],
-                41,
-                0.1,
-                tokenizer.word_starts(),
-                shard_writer.document_rng(12345, source, offset),
-            )
-        ]
-        written = [(segment, offset) for segment, offset, _ in found]
-        assert sorted(written) == sorted(expected)
+        assert shard.pieces == sum(len(segment.input_ids) for segment, _ in found)
+        assert max(len(segment.input_ids) for segment, _ in found) == 38
+        here = {document for _, document in found}
+        expected = [(segment, document) for document in here for segment in documents[document]]
+        assert sorted(found) == sorted(expected)
         # In random order: neighbours are seldom of one document.
-        assert sum(a == b for (_, a), (_, b) in zip(written, written[1:])) < 0.5 * len(written)
-        for _, offset, document_id in found:
-            assert sides.setdefault(offset, split) == split
-            assert ids.setdefault(offset, document_id) == document_id
+        assert sum(a == b for (_, a), (_, b) in zip(found, found[1:])) < 0.5 * len(found)
+        for document in here:
+            assert sides.setdefault(document, split) == split
     assert sides.keys() == documents.keys()
-    assert len(set(ids.values())) == len(ids)
     assert marker["documents"] == 60
-    assert marker["sentences"] == sum(map(len, documents.values()))
+    assert marker["sentences"] == len(list(read_documents(source)))
     shards = [shard for (shard,) in marker["shards"].values()]
     assert marker["pieces"] == sum(shard["pieces"] for shard in shards)
     assert marker["segments"] == sum(shard["examples"] for shard in shards)

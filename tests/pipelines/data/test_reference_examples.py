@@ -188,7 +188,7 @@ def test_draws_are_of_seed_pass_and_position(tmp_path, tiny_vocabulary):
     (tmp_path / "segments").mkdir()
     with tf.io.TFRecordWriter(str(tmp_path / "segments/train-0.tfrecord")) as writer:
         for _ in range(300):
-            writer.write(serialize_segment(Segment(list(range(20, 55)), [0, 9, 17], 0), 0, 0))
+            writer.write(serialize_segment(Segment(list(range(20, 55)), [0, 9, 17], 0), 0))
 
     def draw(first, pass_number, seed=5):
         unit = reference_job.ReferenceUnit("train-0.tfrecord", 1, "train", first, pass_number)
