@@ -82,7 +82,7 @@ class Unit:
     index: int
     count: int
 
-    @property
+    @functools.cached_property  # the progress asks for it every second
     def bytes(self) -> int:
         """The bytes of all ranges."""
         return sum(end - begin for _, begin, end in self.ranges)

@@ -149,10 +149,16 @@ def _read_blocks(path: str, begin: int) -> Iterator[bytes]:
                 yield first
             yield from blocks
         else:
-            _check_head(path, file.read(_HEAD_BYTES))
-            file.seek(begin)
-            while block := file.read(_BLOCK_BYTES):
+            if begin:
+                _check_head(path, file.read(_HEAD_BYTES))
+                file.seek(begin)
+            # Of many small files each call counts: the first block is the head, too.
+            block = file.read(_BLOCK_BYTES)
+            if not begin:
+                _check_head(path, block[:_HEAD_BYTES])
+            while block:
                 yield block
+                block = file.read(_BLOCK_BYTES) if len(block) == _BLOCK_BYTES else b""
 
 
 def _decompressed_blocks(path: str, file: tf.io.gfile.GFile) -> Iterator[bytes]:

@@ -322,6 +322,16 @@ def test_an_empty_split_has_no_batches(other_dir, tokenizer):
     assert not list(evaluation_dataset(other_dir, "heldout", OPTIONS, tokenizer, 4))
 
 
+def test_a_sample_has_records_of_every_file(record_dir, tokenizer):
+    found = [
+        numbers(take(evaluation_dataset(record_dir, "heldout", OPTIONS, tokenizer, 2, 4), 99))
+        for _ in range(2)
+    ]
+    # Numbers 23 to 27 are in the first file, 28 to 33 in the second.
+    assert [n < 28 for n in found[0]] == [True, True, False, False]
+    assert found[0] == found[1]
+
+
 def test_next_sentence_evaluation_has_foreign_segments(tmp_path, tokenizer):
     # Two long documents: all neighbours in the file but one pair are of one document.
     counts = {"train": [3], "heldout": [81, 80]}
