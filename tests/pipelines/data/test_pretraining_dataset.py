@@ -274,7 +274,7 @@ def test_a_group_is_of_all_the_corpus():
     # 13 GB in 240 shards: two sets of them, of each of which a group takes a part.
     shards = [big_shard(64)] * 160 + [big_shard(32)] * 80
     groups = epoch(shards)
-    assert len(groups) == 2 * 64
+    assert len(groups) == 2 * records.MAX_PARTS
     for group in groups:
         assert len(set(group.shards)) == len(group.shards) == 120
         assert group.counts.sum() * 10**5 < training_order._GROUP_BYTES
