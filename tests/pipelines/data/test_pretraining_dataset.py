@@ -284,7 +284,7 @@ def test_a_group_is_of_all_the_corpus():
     sets = [{frozenset(group.shards.tolist()) for group in epoch(shards, seed)} for seed in (3, 4)]
     assert len(sets[0]) == len(sets[1]) == 2 and not sets[0] & sets[1]
     # One file of any size is read in parts too.
-    assert [group.counts.sum() for group in epoch([big_shard(2000)])] == [1250] * 16
+    assert [group.counts.sum() for group in epoch([big_shard(2000)])] == [625] * 32
 
 
 def test_small_shards_come_at_any_time():
