@@ -42,11 +42,9 @@ from albert_tf.flops import training_flops_per_example
 from albert_tf.models import AlbertForPreTraining
 from albert_tf.tokenization import VOCABULARY_FILE, AlbertTokenizer
 from pipelines.data.examples import ExampleOptions, define_example_flags, options_from
-from pipelines.data.length_baseline import lengths_alone
+from pipelines.data.heldout_examples import heldout_examples
 from pipelines.data.pretraining_dataset import (
     Source,
-    evaluation_dataset,
-    evaluation_options,
     pretraining_dataset,
     read_sources,
 )
@@ -246,7 +244,7 @@ def pretrain(
     heldout, lengths = None, {}
     if schedule.eval_steps:
         batch_size = settings.global_batch_size // settings.gradient_accumulation_steps
-        heldout, lengths = _heldout(sources, options, tokenizer, batch_size, eval_examples)
+        heldout, lengths = heldout_examples(sources, options, tokenizer, batch_size, eval_examples)
 
     def stage(first_step, num_hidden_layers):
         forward = functools.partial(model, num_hidden_layers=num_hidden_layers)
@@ -336,45 +334,6 @@ def _read_first_weights(
         )
     model_directory.restore_weights(model, checkpoint)
     return model_directory.hash_of_weights(checkpoint)
-
-
-def _heldout(
-    sources: Sequence[Source],
-    options: ExampleOptions,
-    tokenizer: AlbertTokenizer,
-    batch_size: int,
-    eval_examples: int,
-) -> tuple[tf.data.Dataset, dict[str, float]]:
-    """Returns batches of held-out examples, and how many of their labels lengths alone tell.
-
-    They are a sample from all sources, in proportion to what these hold.
-
-    Raises:
-      ValueError: if they hold nothing.
-    """
-    options = evaluation_options(
-        [source.manifest for source in sources], options.max_seq_length, options.sentence_objective
-    )
-    total = sum(source.manifest.splits["heldout"].examples for source in sources)
-    if not total:
-        raise ValueError(
-            "--eval_steps: there are no held-out records; make some with --heldout_fraction of "
-            "pipelines.create_pretraining_data"
-        )
-    datasets, accuracies = [], []
-    for source in sources:
-        if examples := source.manifest.splits["heldout"].examples:
-            count = math.ceil(eval_examples * examples / total)
-            where = source.record_dir, "heldout", options, tokenizer
-            datasets.append(evaluation_dataset(*where, batch_size, count))
-            if options.sentence_objective != "none":
-                accuracies.append(lengths_alone(*where, count))
-    heldout = functools.reduce(lambda one, other: one.concatenate(other), datasets)
-    known = [accuracy for accuracy in accuracies if accuracy]
-    if not known:
-        return heldout, {}
-    correct, labels = map(sum, zip(*known))
-    return heldout, {"lengths_alone_accuracy": correct / labels}
 
 
 def _numbers(texts: Sequence[str] | None) -> list[float] | None:

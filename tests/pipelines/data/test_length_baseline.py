@@ -14,6 +14,7 @@ from pipelines.data.examples import ExampleOptions
 from pipelines.data.length_baseline import lengths_alone
 from pipelines.data.segments import Segment
 from tests.benchmarks.sentence_lengths import tell_by_lengths
+from tests.pipelines.data.small_records import write_manifest
 
 # Three standard errors of the accuracy of so many pairs at chance.
 PAIRS = 5_000
@@ -93,21 +94,7 @@ def record_dir(tmp_path_factory, tiny_vocabulary):
         layout = records.shard_layout(sizes)
         shard = records.Shard(f"{split}.tfrecord", "x", pieces=1, sha256=split, **layout)
         splits[split] = records.Split((shard,))
-    counts = dict.fromkeys(
-        ("documents", "sentences", "segments", "segments_with_order", "pieces", "skipped_lines"), 1
-    )
-    records.SegmentManifest(
-        max_seq_length=24,
-        short_seq_prob=0.1,
-        heldout_fraction=0.1,
-        seed=1,
-        vocab_sha256=tokenizer.sha256,
-        vocab_size=tokenizer.vocab_size,
-        do_lower_case=True,
-        code_version="0",
-        splits=splits,
-        **counts,
-    ).write(str(directory))
+    write_manifest(directory, tokenizer, splits)
     return str(directory)
 
 

@@ -1,0 +1,60 @@
+"""The held-out examples on which a run is evaluated as it goes on, from all that it reads."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from albert_tf.tokenization import AlbertTokenizer
+from pipelines.data.examples import ExampleOptions
+from pipelines.data.length_baseline import lengths_alone
+from pipelines.data.pretraining_dataset import Source, evaluation_dataset, evaluation_options
+
+
+def heldout_examples(
+    sources: Sequence[Source],
+    options: ExampleOptions,
+    tokenizer: AlbertTokenizer,
+    batch_size: int,
+    num_examples: int,
+) -> tuple[tf.data.Dataset, dict[str, float]]:
+    """Returns batches of held-out examples, and how many of their labels lengths alone tell.
+
+    They are a sample from all sources, in proportion to what these hold.
+
+    Args:
+      options: those of the training; see evaluation_options for what an evaluation takes of them.
+
+    Returns:
+      The batches, and their figures that no weights change: `lengths_alone_accuracy`, if there are
+      labels.
+
+    Raises:
+      ValueError: if they hold nothing.
+    """
+    options = evaluation_options(
+        [source.manifest for source in sources], options.max_seq_length, options.sentence_objective
+    )
+    total = sum(source.manifest.splits["heldout"].examples for source in sources)
+    if not total:
+        raise ValueError(
+            "--eval_steps: there are no held-out records; make some with --heldout_fraction of "
+            "pipelines.create_pretraining_data"
+        )
+    datasets, accuracies = [], []
+    for source in sources:
+        if examples := source.manifest.splits["heldout"].examples:
+            count = math.ceil(num_examples * examples / total)
+            where = source.record_dir, "heldout", options, tokenizer
+            datasets.append(evaluation_dataset(*where, batch_size, count))
+            if options.sentence_objective != "none":
+                accuracies.append(lengths_alone(*where, count))
+    heldout = functools.reduce(lambda one, other: one.concatenate(other), datasets)
+    known = [accuracy for accuracy in accuracies if accuracy]
+    if not known:
+        return heldout, {}
+    correct, labels = map(sum, zip(*known))
+    return heldout, {"lengths_alone_accuracy": correct / labels}

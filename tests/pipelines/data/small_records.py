@@ -1,0 +1,65 @@
+"""Small directories of records that tests write."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from pipelines.data import records
+from pipelines.data.segments import Segment
+
+
+def write_records(directory, tokenizer, counts_of, number=0, records_per_document=1):
+    """Writes records whose first two pieces number them."""
+    rng = np.random.default_rng(5)
+    splits = {}
+    for split, counts in counts_of.items():
+        shards = []
+        for index, count in enumerate(counts):
+            name = f"{split}-{index:05d}-of-{len(counts):05d}.tfrecord"
+            sizes = []
+            with tf.io.TFRecordWriter(str(directory / name)) as writer:
+                for _ in range(count):
+                    pieces = rng.integers(20, 100, rng.integers(6, 20)).tolist()
+                    pieces[0] = 110 + number % 54
+                    starts = [0, *sorted(rng.choice(range(1, 6), 2, replace=False).tolist())]
+                    document = number // records_per_document
+                    segment = Segment(pieces, starts, 0)
+                    record = records.serialize_segment(segment, document)
+                    writer.write(record)
+                    sizes.append(len(record))
+                    number += 1
+            shards.append(shard(sizes, name))
+        splits[split] = records.Split(tuple(shards))
+    write_manifest(directory, tokenizer, splits)
+    return str(directory)
+
+
+def shard(sizes, name="", part_bytes=300):
+    """A shard of records of these sizes, in parts of some `part_bytes`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(records, "_MIN_PART_BYTES", part_bytes)
+        layout = records.shard_layout(sizes)
+    return records.Shard(name, "corpus.txt", pieces=9 * len(sizes), sha256=name, **layout)
+
+
+def write_manifest(directory, tokenizer, splits):
+    """Makes a directory of shards a record directory; its counts are made up."""
+    records.SegmentManifest(
+        max_seq_length=24,
+        short_seq_prob=0.1,
+        heldout_fraction=0.1,
+        seed=1,
+        vocab_sha256=tokenizer.sha256,
+        vocab_size=tokenizer.vocab_size,
+        do_lower_case=True,
+        code_version="0",
+        documents=3,
+        sentences=9,
+        segments=34,
+        segments_with_order=34,
+        pieces=99,
+        skipped_lines=0,
+        splits=splits,
+    ).write(str(directory))
