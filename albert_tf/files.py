@@ -58,15 +58,16 @@ def sizes(paths: Sequence[str]) -> dict[str, int]:
     """Returns path -> bytes.
 
     Raises:
-      tf.errors.OpError: if there is no such file.
+      OSError, tf.errors.OpError: if there is no such file.
     """
 
     def size(path: str) -> int:
-        return tf.io.gfile.stat(path).length
+        # TensorFlow takes twice as long for a local file, which counts for 100,000 of them.
+        return tf.io.gfile.stat(path).length if "://" in path else os.path.getsize(path)
 
     if not any("://" in path for path in paths):
         return {path: size(path) for path in paths}
-    # Each is a request: many at a time.
+    # A remote size is one request: send 16 at a time.
     with concurrent.futures.ThreadPoolExecutor(16) as pool:
         return dict(zip(paths, pool.map(size, paths)))
 

@@ -38,8 +38,8 @@ MANIFEST_FILE = "manifest.json"
 SPLITS = ("train", "heldout")
 
 # A shard can be read in parts: training takes a part of each of many shards at a time.
-MAX_PARTS = 128
-_MIN_PART_BYTES = 1 << 17
+MAX_PARTS = 256
+_MIN_PART_BYTES = 1 << 16
 _TFRECORD_FRAME_BYTES = 16
 
 # What tf.io.parse_example wants to know.

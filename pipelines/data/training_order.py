@@ -17,7 +17,7 @@ import numpy as np
 from pipelines.data.records import MAX_PARTS, Shard
 
 # Records that are shuffled together; in memory as they lie on disk, several times.
-_GROUP_BYTES = 64_000_000
+_GROUP_BYTES = 32_000_000
 # Rows over which the shares of several directories are exact.
 BLOCK_ROWS = 65_536
 

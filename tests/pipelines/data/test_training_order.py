@@ -64,7 +64,7 @@ def epoch(shards, seed=3):
 
 def test_a_group_is_of_all_the_corpus():
     def big_shard(megabytes):
-        return shard([10**5 - 16] * 10 * megabytes, part_bytes=1 << 17)
+        return shard([10**5 - 16] * 10 * megabytes, part_bytes=1 << 16)
 
     # 13 GB in 240 shards: two sets of them, of each of which a group takes a part.
     shards = [big_shard(64)] * 160 + [big_shard(32)] * 80
@@ -79,7 +79,8 @@ def test_a_group_is_of_all_the_corpus():
     sets = [{frozenset(group.shards.tolist()) for group in epoch(shards, seed)} for seed in (3, 4)]
     assert len(sets[0]) == len(sets[1]) == 2 and not sets[0] & sets[1]
     # One file of any size is read in parts too.
-    assert [group.counts.sum() for group in epoch([big_shard(2000)])] == [625] * 32
+    counts = [group.counts.sum() for group in epoch([big_shard(2000)])]
+    assert sorted(counts) == [312] * 32 + [313] * 32
 
 
 def test_small_shards_come_at_any_time():
