@@ -41,6 +41,16 @@ def shared() -> Path:
     return path
 
 
+@pytest.fixture(scope="session")
+def nasty(tmp_path_factory) -> Path:
+    """A directory of 39 awkward files, of which INDEX.tsv says what each is, and of two names."""
+    from tests import nasty_files
+
+    directory = tmp_path_factory.mktemp("nasty")
+    nasty_files.write_all(directory)
+    return directory
+
+
 def make_text(num_documents: int, seed: int = 0) -> str:
     """Returns documents of made-up sentences: one sentence a line, a blank line between."""
     rng = random.Random(seed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -20,6 +21,7 @@ from pipelines.data.records import Manifest
 from pipelines.data.shard_writer import Settings
 from pipelines.train_vocab import train_vocab
 from tests.conftest import make_text
+from tests.nasty_files import ODD_NAME
 
 UTF16 = "this is UTF-16 text; convert the file to UTF-8"
 NO_TEXT = "no text in it"
@@ -96,11 +98,6 @@ MAX_MEMORY_BYTES = 60_000_000
 
 
 @pytest.fixture
-def nasty(shared):
-    return shared / "data" / "nasty"
-
-
-@pytest.fixture
 def in_this_process(monkeypatch):
     """Beam's start takes longer than the files."""
     monkeypatch.setattr(job.beam_job, "run", lambda work, units, *_: [*map(work, units)])
@@ -130,14 +127,35 @@ def assert_is_for_the_user(error: pytest.ExceptionInfo) -> None:
     assert len(str(error.value)) < 700
 
 
-@pytest.mark.shared
 def test_the_table_is_of_all_files(nasty):
     index = (nasty / "INDEX.tsv").read_text(encoding="utf-8").splitlines()[1:]
     assert [line.split("\t")[0] for line in index] == list(OUTCOMES)
     assert len(OUTCOMES) == 39
 
 
+def sums_of(directory):
+    """Returns relative path -> SHA-256, for all files but the list of sums itself."""
+    paths = [path for path in sorted(directory.rglob("*")) if path.is_file()]
+    return {
+        path.relative_to(directory).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in paths
+        if path.name != "SHA256SUMS"
+    }
+
+
+def test_the_files_are_what_they_were(nasty):
+    """A checkout that converts line ends, or another formula of a long file, would pass unseen."""
+    lines = (nasty / "SHA256SUMS").read_text(encoding="utf-8").splitlines()
+    assert sums_of(nasty) == {name: digest for digest, name in (line.split("  ") for line in lines)}
+
+
 @pytest.mark.shared
+def test_the_files_are_those_of_the_reference_data(nasty, shared):
+    theirs = sums_of(shared / "data/nasty")
+    del theirs["SOURCE.md"]
+    assert sums_of(nasty) == theirs
+
+
 @pytest.mark.parametrize("input_format", ["sentences", "prose"])
 @pytest.mark.parametrize("name", OUTCOMES)
 def test_records(nasty, tiny_vocabulary, tmp_path, in_this_process, name, input_format):
@@ -172,7 +190,6 @@ def test_records(nasty, tiny_vocabulary, tmp_path, in_this_process, name, input_
         assert peak < MAX_MEMORY_BYTES
 
 
-@pytest.mark.shared
 @pytest.mark.parametrize("name", OUTCOMES)
 def test_json_lines(nasty, tiny_vocabulary, tmp_path, in_this_process, name):
     options = {"output_dir": tmp_path / "records", "spm_model_file": tiny_vocabulary}
@@ -190,7 +207,6 @@ def test_json_lines(nasty, tiny_vocabulary, tmp_path, in_this_process, name):
         assert found == [s.text for s in prose]
 
 
-@pytest.mark.shared
 @pytest.mark.parametrize("name", OUTCOMES)
 def test_vocabulary(nasty, tmp_path, name):
     problem, as_sentences, _ = OUTCOMES[name]
@@ -222,16 +238,15 @@ def test_vocabulary(nasty, tmp_path, name):
         assert_is_for_the_user(error)
 
 
-@pytest.mark.shared
 @pytest.mark.parametrize("input_format", ["sentences", "prose"])
-def test_all_together(nasty, tmp_path, input_format):
+def test_all_together(nasty, tiny_vocabulary, tmp_path, input_format):
     with pytest.raises(ValueError, match=r"is not UTF-8|is UTF-16 text|not a whole gzip") as error:
-        create(f"{nasty}/*.*", tmp_path / "refused", shared_vocabulary(nasty))
+        create(f"{nasty}/*.*", tmp_path / "refused", tiny_vocabulary)
     assert_is_for_the_user(error)
     texts = tmp_path / "texts"
     texts.mkdir()
     expected = [1, 2, 0]  # of the one file that the index of the directory passes over
-    shutil.copy(nasty / "naïve file name (é) 空白 .txt", texts)
+    shutil.copy(nasty / ODD_NAME, texts)
     for name, (problem, as_sentences, as_prose) in OUTCOMES.items():
         if as_sentences:
             counts = as_sentences if input_format == "sentences" else (*as_prose, as_sentences[2])
@@ -258,12 +273,6 @@ def test_all_together(nasty, tmp_path, input_format):
     assert batch["input_word_ids"].shape == (8, 512)
 
 
-def shared_vocabulary(nasty) -> str:
-    (model,) = (nasty.parent / "albert_spiece_30k").glob("*.model")
-    return str(model)
-
-
-@pytest.mark.shared
 def test_records_cut_short(nasty, tiny_corpus, tiny_vocabulary, tmp_path, in_this_process):
     records = tmp_path / "records"
     manifest = create(tiny_corpus, records, tiny_vocabulary)

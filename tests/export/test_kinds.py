@@ -296,11 +296,10 @@ def test_hostile_texts_are_answered(modules, name):
             np.testing.assert_allclose(values[0], together[key][7], atol=1e-4)
 
 
-@pytest.mark.shared
 @pytest.mark.parametrize("name", ["classifier", "multiple_choice", "question_answering"])
-def test_every_line_of_the_nasty_files_gets_an_answer(modules, shared, name):
+def test_every_line_of_the_nasty_files_gets_an_answer(modules, nasty, name):
     module = modules[name]
-    files = sorted(p for p in (shared / "data" / "nasty").iterdir() if p.is_file())
+    files = sorted(p for p in nasty.iterdir() if p.is_file())
     lines = [line[:20_000] for path in files for line in path.read_bytes().split(b"\n")]
     names = module.signatures["serving_default"].inputs
     lines = list(dict.fromkeys(lines))

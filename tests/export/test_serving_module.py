@@ -203,9 +203,8 @@ def test_a_thousand_texts_in_one_request(loaded):
     assert answers["in_order_probability"].shape == (1000,)
 
 
-@pytest.mark.shared
-def test_every_line_of_the_nasty_files_gets_an_answer(loaded, shared):
-    files = sorted(p for p in (shared / "data" / "nasty").iterdir() if p.is_file())
+def test_every_line_of_the_nasty_files_gets_an_answer(loaded, nasty):
+    files = sorted(p for p in nasty.iterdir() if p.is_file())
     lines = [line[:50_000] for path in files for line in path.read_bytes().split(b"\n")]
     assert len(lines) > 100
     for begin in range(0, len(lines), 256):

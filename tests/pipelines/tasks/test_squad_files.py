@@ -145,7 +145,6 @@ def test_published_counts(shared, path, version_2, questions, impossible, answer
         assert collections.Counter(len(q.answers) for q in found) == answers
 
 
-@pytest.mark.shared
 @pytest.mark.parametrize(
     "name, message",
     [
@@ -156,15 +155,14 @@ def test_published_counts(shared, path, version_2, questions, impossible, answer
         ("crlf_bom.tsv", ":1:1: not JSON"),
     ],
 )
-def test_nasty_files(shared, name, message):
+def test_nasty_files(nasty, name, message):
     with pytest.raises(ValueError, match=rf"{name}.*{message}"):
-        read_questions(str(shared / "data/nasty" / name))
+        read_questions(str(nasty / name))
 
 
-@pytest.mark.shared
-def test_nasty_answers(shared, tmp_path):
+def test_nasty_answers(nasty, tiny_vocabulary, tmp_path):
     """The nasty file one fault at a time: each is named, and the rest can be read."""
-    content = json.loads((shared / "data/nasty/squad_nasty.json").read_text(encoding="utf-8"))
+    content = json.loads((nasty / "squad_nasty.json").read_text(encoding="utf-8"))
     questions = content["data"][0]["paragraphs"][0]["qas"]
     assert questions.pop(13)["question"] == "duplicate id"
     path = tmp_path / "nasty.json"
@@ -181,7 +179,7 @@ def test_nasty_answers(shared, tmp_path):
     assert [fault["id"] for fault in faults] == ["n6", "n7", "n8", "n9"]
     assert len(found) == 13
 
-    tokenizer = AlbertTokenizer(str(shared / "data/albert_spiece_30k/30k-clean.model"))
+    tokenizer = AlbertTokenizer(str(tiny_vocabulary))
     sequences, windows = task.encode(found, tokenizer, 96, training=True)
     assert {window.question for window in windows} == set(range(13))
     answered = {w.question for w, no in zip(windows, sequences.labels["is_impossible"]) if not no}

@@ -151,10 +151,9 @@ NASTY = {
 }
 
 
-@pytest.mark.shared
 @pytest.mark.parametrize("name", NASTY)
-def test_nasty_files(shared, name):
-    path, columns = str(shared / "data" / "nasty" / name), ["sentence1", "sentence2", "label"]
+def test_nasty_files(nasty, name):
+    path, columns = str(nasty / name), ["sentence1", "sentence2", "label"]
     if isinstance(NASTY[name], int):
         assert rows(path, columns) == [
             (2, ("a b", "c d", "entailment")),
@@ -165,10 +164,9 @@ def test_nasty_files(shared, name):
         rows(path, columns)
 
 
-@pytest.mark.shared
-def test_nasty_text_is_no_table(shared):
+def test_nasty_text_is_no_table(nasty):
     """Each .txt file says in one short line that it is none."""
-    paths = sorted((shared / "data" / "nasty").glob("*.txt"))
+    paths = sorted(nasty.glob("*.txt"))
     problems = []
     for path in paths:
         if path.is_dir():

@@ -1,0 +1,47 @@
+"""The awkward files: those of tests/nasty, and the long ones, which are written by a formula."""
+
+from __future__ import annotations
+
+import base64
+import random
+import shutil
+from pathlib import Path
+
+STORED = Path(__file__).resolve().parent / "nasty"
+ODD_NAME = "naïve file name (é) 空白 .txt"
+
+_WORDS = (
+    "the of and to in that was his he it with is for as had you not be her on at by which have "
+    "or from this him but all she they were my are me one their so an said them we who would "
+    "been will no when there if more out"
+).split()
+
+
+def _long_line() -> bytes:
+    """Returns a line of 400,000 words and no sentence end: 1.6 MB."""
+    rng = random.Random(0)
+    return " ".join(rng.choice(_WORDS) for _ in range(400_000)).encode() + b"\n"
+
+
+def write_all(directory: Path) -> None:
+    """Writes all files that INDEX.tsv describes, and two awkward names.
+
+    The sum of each is in SHA256SUMS. Git has trouble with such names on some file systems: they
+    are made here, too.
+    """
+    shutil.copytree(STORED, directory, dirs_exist_ok=True)
+    contents = {
+        "very_long_line.txt": _long_line(),
+        "long_token.txt": b"".join(
+            [b"a" * 100_000, b" end.\nx", b"." * 20_000, b"\n\nNormal sentence.\nAnother.\n"]
+        ),
+        "long_url_base64.txt": b"".join(
+            [b"data:text/plain;base64,", base64.b64encode(b"ABC" * 20_000), b"\nplain.\n"]
+        ),
+        "squad_truncated.json": (STORED / "squad_nasty.json").read_bytes()[:38_239],
+        ODD_NAME: b"A file whose name has spaces, accents and CJK.\nSecond line.\n",
+        "dir_named.txt/.keep": b"",
+    }
+    (directory / "dir_named.txt").mkdir()
+    for name, content in contents.items():
+        (directory / name).write_bytes(content)
