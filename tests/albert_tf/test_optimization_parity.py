@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import functools
 
 import numpy as np
 import pytest
@@ -11,16 +11,17 @@ import tensorflow as tf
 from albert_tf import losses, optimization
 from albert_tf.checkpoints import google, name_map
 from tests.albert_tf.test_optimization import is_excluded
+from tests.albert_tf.test_parity import write_tf1_checkpoint
 from tests.golden import make_golden
 
 
 class Reference:
     """The reference's own steps, and its gradients computed by the imported model."""
 
-    def __init__(self, golden, name):
-        self.case = make_golden.read_reference(golden, name)
-        path = "google_tf1/tf1_ckpt" if name == "forward" else "tiny_gelu/model.ckpt"
-        self.model, fresh = name_map.build(google.read(str(golden / path)), path)
+    def __init__(self, name, directory):
+        self.case = make_golden.read_fixture(name)
+        path = write_tf1_checkpoint(directory / name, self.case)
+        self.model, fresh = name_map.build(google.read(path), path)
         assert not fresh
         self.variables = name_map.model_variables(self.model)
         batch = {key: tf.constant(array) for key, array in self.case.batch.items()}
@@ -60,32 +61,52 @@ class Reference:
 
 
 def assert_equals_reference(actual, expected, start, tolerance):
-    """Compares in units of the array's largest element; true gradients of key biases are 0."""
+    """Compares whole arrays, or whole arrays with summaries, in units of the largest element.
+
+    `start` holds the weights before all steps, which may be larger: None for slots, which begin
+    at 0. The true gradient of a key bias is 0: what is left is rounding.
+    """
     assert set(actual) == set(expected)
     for name, array in expected.items():
-        if "/key/bias" not in name:
-            error = np.abs(actual[name] - array).max()
-            scale = max(np.abs(array).max(), np.abs(start[name]).max())
-            assert error <= tolerance * scale, f"{name}: off by {error / scale:.1e}"
+        if "/key/bias" in name:
+            continue
+        found, scale = actual[name], np.abs(start[name]).max() if start else 0
+        if array.shape == make_golden.SUMMARY_SHAPE:
+            scale = np.full(array.shape, max(array[0], scale))
+            # Norm and projection add up over the array; all else is one element.
+            scale[1:3] = np.maximum(scale[1:3], array[1])
+            found = make_golden.summary(found)
+        else:
+            scale = np.maximum(np.abs(array).max(), scale)
+        error = (np.abs(found - array) / scale).max()
+        assert error <= tolerance, f"{name}: off by {error:.1e}"
 
 
-@pytest.mark.shared
+@pytest.fixture(params=["summaries", pytest.param("whole", marks=pytest.mark.shared)])
+def read_run(request):
+    """A function: run -> description, step -> name -> array or its summary."""
+    if request.param == "summaries":
+        return make_golden.read_run_fixture
+    golden = request.getfixturevalue("shared") / "golden"
+    return functools.partial(make_golden.read_run, golden)
+
+
 class TestReference:
     @pytest.mark.parametrize(
         "run, weight_tolerance, slot_tolerance",
         [
-            ("lamb_const", 5e-6, 2e-6),  # updates 0.03 large, where a gamma is 1 and a beta 0
-            ("lamb_sched", 1e-6, 2e-6),
+            # Updates are 0.03 large, a gamma is 1, a beta 0. How gradients are rounded depends on
+            # the processor: at most 1.8e-6 is found with AVX-512, 6.7e-6 with AVX2.
+            ("lamb_const", 1e-5, 2e-6),
+            ("lamb_sched", 2e-6, 2e-6),
             ("adamw_sched", 1e-5, 5e-5),  # see TOLERANCE
         ],
     )
     def test_without_bias_correction_every_step_is_theirs(
-        self, run, weight_tolerance, slot_tolerance, shared
+        self, run, weight_tolerance, slot_tolerance, read_run, tmp_path
     ):
-        golden = shared / "golden"
-        described = json.loads((golden / "google_tf1/lamb.json").read_text())[run]
-        arrays = np.load(golden / "google_tf1/lamb.npz")
-        reference = Reference(golden, "forward")
+        described, states = read_run(run)
+        reference = Reference("forward", tmp_path)
         start = reference.weights()
         rate = described.get("learning_rate") or optimization.WarmUpPolynomialDecay(
             described["init_lr"], described["num_train_steps"], described["num_warmup_steps"]
@@ -94,19 +115,17 @@ class TestReference:
         for step in range(1, described["steps"] + 1):
             loss = reference.step(optimizer, described.get("clip_global_norm"))
             assert loss == pytest.approx(described["losses_before_step"][step - 1], rel=1e-6)
-            expected = {name: arrays[f"{run}/step{step}/{name}"] for name in start}
+            expected = {name: states[step][name] for name in start}
             assert_equals_reference(reference.weights(), expected, start, weight_tolerance)
             for slot in ("m", "v"):
                 slots = [optimizer.get_slot(v, slot) for v in reference.variables.values()]
-                expected = {name: arrays[f"{run}/step{step}/{name}/adam_{slot}"] for name in start}
-                actual = reference.named(slots)
-                assert_equals_reference(actual, expected, expected, slot_tolerance)
+                expected = {name: states[step][f"{name}/adam_{slot}"] for name in start}
+                assert_equals_reference(reference.named(slots), expected, None, slot_tolerance)
 
     @pytest.mark.parametrize("kind, tolerance", [("lamb", 1e-5), ("adamw", 5e-5)])
-    def test_eight_steps(self, kind, tolerance, shared):
-        directory = shared / "golden/tiny_gelu"
-        described = json.loads((directory / f"{kind}_losses.json").read_text())
-        reference = Reference(shared / "golden", "tiny_gelu")
+    def test_eight_steps(self, kind, tolerance, read_run, tmp_path):
+        described, states = read_run(kind)
+        reference = Reference("tiny_gelu", tmp_path)
         start = reference.weights()
         rates = described["learning_rates"]
         optimizer = getattr(optimization, kind)(rates[0], bias_correction=False)
@@ -117,18 +136,17 @@ class TestReference:
             loss = reference.step(optimizer, described["clip_norm"], norm)
             expected = described["loss_before_each_step_then_final"][step - 1]
             assert loss == pytest.approx(expected, rel=tolerance)
-            if step in (1, 2, 3, 8):
-                arrays = np.load(directory / f"{kind}_after_step{step}.npz")
-                expected = {key.replace("|", "/"): arrays[key] for key in arrays}
-                assert_equals_reference(reference.weights(), expected, start, tolerance)
+            if step in states:
+                assert_equals_reference(reference.weights(), states[step], start, tolerance)
+        assert list(states) == [1, 2, 3, 8]
 
     @pytest.mark.parametrize("name", ["forward", "tiny_gelu"])
-    def test_what_bias_correction_changes(self, name, shared):
+    def test_what_bias_correction_changes(self, name, tmp_path):
         """Update by update from the same weights and gradients, along the reference's own way.
 
         The figures of BUILD_NOTES.md. `forward` at a rate of 0.01 is the golden run lamb_const.
         """
-        reference = Reference(shared / "golden", name)
+        reference = Reference(name, tmp_path)
         variables = list(reference.variables.values())
         theirs = optimization.lamb(0.01, bias_correction=False)
         ours = optimization.lamb(0.01)

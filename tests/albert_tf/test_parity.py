@@ -142,3 +142,23 @@ def test_fixtures_are_made_of_the_reference(name, shared):
         for key, array in getattr(whole, part).items():
             expected = make_golden.summary(array).astype(np.float32)
             np.testing.assert_array_equal(getattr(small, part)[key], expected)
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("run", make_golden.RUNS)
+def test_steps_are_made_of_the_reference(run, shared):
+    described, whole = make_golden.read_run(shared / "golden", run)
+    described_here, small = make_golden.read_run_fixture(run)
+    assert described_here == described
+    assert small.keys() == whole.keys()
+    for step, arrays in whole.items():
+        assert small[step].keys() == arrays.keys()
+        for name, array in arrays.items():
+            expected = make_golden.summary(array).astype(np.float32)
+            np.testing.assert_array_equal(small[step][name], expected)
+
+
+@pytest.mark.shared
+def test_learning_rates_are_the_references(shared):
+    expected = make_golden.read_learning_rates(shared / "golden")
+    assert json.loads(make_golden.LEARNING_RATES.read_text()) == expected

@@ -4,8 +4,11 @@
 
 Each CASE.npz holds a random model (TF1 names), a batch, and of every output and gradient that the
 reference implementation computed from them a summary: the largest element, the norm, a projection
-onto fixed numbers and up to 64 elements. hf_tf_names.json tells which weight each tensor of a
-tf_model.h5 of the same weights holds: found by its values, not by any table of names.
+onto fixed numbers and up to 64 elements. optimizer_steps.npz holds such summaries of the weights
+and slots after the steps of the reference's optimizers, and the description of each run.
+learning_rates.json holds learning rates of the reference's schedule. hf_tf_names.json tells which
+weight each tensor of a tf_model.h5 of the same weights holds: found by its values, not by any table
+of names.
 """
 
 from __future__ import annotations
@@ -21,6 +24,16 @@ import numpy as np
 DIRECTORY = Path(__file__).resolve().parent
 CASES = ("forward", "forward_noproj", "tiny_gelu")
 HF_NAMES = DIRECTORY / "hf_tf_names.json"
+# Run of an optimizer -> the case whose model and batch it trains.
+RUNS = {
+    "lamb_const": "forward",
+    "lamb_sched": "forward",
+    "adamw_sched": "forward",
+    "lamb": "tiny_gelu",
+    "adamw": "tiny_gelu",
+}
+STEPS = DIRECTORY / "optimizer_steps.npz"
+LEARNING_RATES = DIRECTORY / "learning_rates.json"
 
 SUMMARY_SHAPE = (67,)
 
@@ -131,6 +144,65 @@ def read_fixture(name: str) -> Case:
     )
 
 
+def read_run(golden: Path, run: str) -> tuple[dict, dict[int, dict[str, np.ndarray]]]:
+    """Reads a run of an optimizer from the reference's numbers.
+
+    Returns:
+      The reference's description of the run: optimizer, learning rates, clipping, losses.
+      Step -> TF1 name, for slots with /adam_m or /adam_v behind it -> whole array.
+    """
+    directory = golden / "tiny_gelu"
+    if RUNS[run] == "tiny_gelu":
+        described = json.loads((directory / f"{run}_losses.json").read_text())
+        files = {step: np.load(directory / f"{run}_after_step{step}.npz") for step in (1, 2, 3, 8)}
+        found = {
+            step: {key.replace("|", "/"): arrays[key] for key in arrays}
+            for step, arrays in files.items()
+        }
+        return described, found
+    described = json.loads((golden / "google_tf1/lamb.json").read_text())[run]
+    arrays = np.load(golden / "google_tf1/lamb.npz")
+    found = {}
+    for step in range(1, described["steps"] + 1):
+        prefix = f"{run}/step{step}/"
+        found[step] = {k[len(prefix) :]: arrays[k] for k in arrays if k.startswith(prefix)}
+    return described, found
+
+
+def write_steps(golden: Path) -> None:
+    """Writes descriptions of all runs, and the summaries of their arrays."""
+    contents, descriptions = {}, {}
+    for run in RUNS:
+        described, found = read_run(golden, run)
+        names = list(found[1])
+        descriptions[run] = {"described": described, "steps": list(found), "names": names}
+        contents[run] = np.array(
+            [[summary(arrays[name]) for name in names] for arrays in found.values()], np.float32
+        )
+    np.savez_compressed(STEPS, descriptions=json.dumps(descriptions), **contents)
+
+
+def read_run_fixture(run: str) -> tuple[dict, dict[int, dict[str, np.ndarray]]]:
+    """Reads what write_steps wrote: as read_run, but each array is its summary."""
+    with np.load(STEPS) as arrays:
+        description = json.loads(str(arrays["descriptions"]))[run]
+        summaries = arrays[run]
+    found = {
+        step: dict(zip(description["names"], of_step))
+        for step, of_step in zip(description["steps"], summaries)
+    }
+    return description["described"], found
+
+
+def read_learning_rates(golden: Path) -> list[dict]:
+    """Reads schedules, with pairs of step and rate, of those kinds that exist here too.
+
+    With a start_warmup_step the reference's rate is negative: no schedule here has one.
+    """
+    cases = json.loads((golden / "lr_schedule.json").read_text())
+    return [case for case in cases if case["start_warmup_step"] == 0]
+
+
 def hf_tf_names(directory: Path, weights: dict[str, np.ndarray]) -> dict[str, list]:
     """Returns for each dataset of a tf_model.h5 the weight it holds, and if transposed."""
     names = {}
@@ -155,6 +227,8 @@ def main(golden: Path) -> None:
     for name in CASES:
         case = read_reference(golden, name)
         write_fixture(case, DIRECTORY / f"{name}.npz")
+    write_steps(golden)
+    LEARNING_RATES.write_text(json.dumps(read_learning_rates(golden)) + "\n")
     names = hf_tf_names(golden / "tiny_gelu/hf_tf", case.weights)
     config = json.loads((golden / "tiny_gelu/hf_tf/config.json").read_text())
     HF_NAMES.write_text(json.dumps({"config": config, "names": names}, indent=0) + "\n")
