@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from albert_tf.tokenization import AlbertTokenizer
+from tests import sentences
 
 # Characters, by their first two hexadecimal digits of five, added to Unicode after version 12.
 LATER_BLOCKS = "008 018 02c 0a7 0ab 0fb 105 107 110 119 1af 1cf 1df 1fb".split()
@@ -46,17 +47,23 @@ def tokenizer(tiny_vocabulary):
 @pytest.fixture(scope="module")
 def digits_tokenizer(tmp_path_factory):
     """A vocabulary with pieces that end in a digit and a comma."""
-    sentences = [f"in {year}, or {n}, and x{n}, so" for year in range(1990, 2030) for n in "123"]
+    lines = [f"in {year}, or {n}, and x{n}, so" for year in range(1990, 2030) for n in "123"]
     directory = tmp_path_factory.mktemp("digits")
-    model = train(directory, sentences, 401, model_type="bpe", byte_fallback=True)
+    model = train(directory, lines, 401, model_type="bpe", byte_fallback=True)
     return AlbertTokenizer(str(model))
 
 
-def train(directory, sentences, vocab_size, control=("[CLS]", "[SEP]", "[MASK]"), **options):
+@pytest.fixture(scope="module")
+def sentences_tokenizer(tmp_path_factory):
+    """A vocabulary of nine languages."""
+    return AlbertTokenizer(str(sentences.train_vocabulary(tmp_path_factory.mktemp("sentences"))))
+
+
+def train(directory, lines, vocab_size, control=("[CLS]", "[SEP]", "[MASK]"), **options):
     directory.mkdir(exist_ok=True)
     prefix = directory / "vocabulary"
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(sentences),
+        sentence_iterator=iter(lines),
         model_prefix=str(prefix),
         vocab_size=vocab_size,
         hard_vocab_limit=False,
@@ -118,6 +125,25 @@ def test_graph_agrees_on_any_text(request, vocabulary):
         assert in_graph(tf.constant(texts)).to_list() == tokenizer.encode_batch(texts)
 
     agrees()
+
+
+def lines_of_nasty_files(nasty):
+    texts = []
+    for path in sorted(nasty.glob("*.*")):
+        if path.is_file():
+            try:
+                lines = path.read_bytes().decode("utf-8").split("\n")
+            except UnicodeDecodeError:
+                continue
+            texts.extend(line[:200_000] for line in lines)
+    assert len(texts) > 5000
+    return texts
+
+
+@pytest.mark.parametrize("vocabulary", ["tokenizer", "digits_tokenizer", "sentences_tokenizer"])
+def test_graph_agrees_on_nasty_files(request, nasty, vocabulary):
+    tokenizer = request.getfixturevalue(vocabulary)
+    assert_graph_agrees(tokenizer, lines_of_nasty_files(nasty) + sentences.lines())
 
 
 @pytest.mark.parametrize("form", ["{0}", "A{0}\u03a3{0}{0}b"])
@@ -256,18 +282,9 @@ class TestReference:
         # Short texts with segmentations of equal score.
         assert_graph_agrees(tokenizer, ["eee", "eeeee", "!!!!!!!", "a eee", "0" * 26])
 
-    def test_graph_agrees_on_nasty_files(self, shared):
-        tokenizer = AlbertTokenizer(str(shared / "data/albert_spiece_30k/30k-clean.model"))
-        texts = []
-        for path in sorted((shared / "data/nasty").glob("*.*")):
-            if path.is_file():
-                try:
-                    lines = path.read_bytes().decode("utf-8").split("\n")
-                except UnicodeDecodeError:
-                    continue
-                texts.extend(line[:200_000] for line in lines)
-        assert len(texts) > 5000
-        assert_graph_agrees(tokenizer, texts)
+    def test_graph_agrees_on_nasty_files(self, shared, nasty):
+        model = str(shared / "data/albert_spiece_30k/30k-clean.model")
+        assert_graph_agrees(AlbertTokenizer(model), lines_of_nasty_files(nasty))
 
     def test_digit_comma_split_is_the_only_difference(self, shared):
         golden = shared / "golden/google_tf1"
