@@ -82,9 +82,14 @@ def assert_equals_reference(actual, expected, start, tolerance):
         assert error <= tolerance, f"{name}: off by {error:.1e}"
 
 
-@pytest.fixture(params=["summaries", pytest.param("whole", marks=pytest.mark.shared)])
+@pytest.fixture(
+    params=["summaries", pytest.param("whole", marks=[pytest.mark.shared, pytest.mark.slow])]
+)
 def read_run(request):
-    """A function: run -> description, step -> name -> array or its summary."""
+    """A function: run -> description, step -> name -> array or its summary.
+
+    Whole arrays are compared by the slow tests, since every run is repeated for them.
+    """
     if request.param == "summaries":
         return make_golden.read_run_fixture
     golden = request.getfixturevalue("shared") / "golden"
