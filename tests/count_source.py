@@ -1,0 +1,47 @@
+"""Prints the size of the source: lines a package, long files, functions of many parameters.
+
+python -m tests.count_source
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parents[1]
+PACKAGES = ("albert_tf", "pipelines", "export", "tests")
+MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_PARAMETERS = 400, 60, 8
+
+
+def functions(path: Path):
+    """Yields name, number of lines and number of parameters (no self, cls) of each function."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            arguments = node.args
+            names = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+            names += filter(None, [arguments.vararg, arguments.kwarg])
+            count = sum(argument.arg not in ("self", "cls") for argument in names)
+            yield node.name, node.end_lineno - node.lineno + 1, count
+
+
+def main() -> None:
+    """Counts lines with blank lines, comments and docstrings."""
+    for package in PACKAGES:
+        paths = sorted((PROJECT / package).rglob("*.py"))
+        sizes = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in paths}
+        found = [(path, *function) for path in paths for function in functions(path)]
+        total = f"{sum(sizes.values()):,} lines, {len(found):,} functions"
+        print(f"{package}: {len(paths)} files, {total}")
+        for path, lines in sizes.items():
+            if lines > MAX_FILE_LINES:
+                print(f"  {path.relative_to(PROJECT)}: {lines} lines")
+        for path, name, lines, parameters in found:
+            where = f"  {path.relative_to(PROJECT)}: {name}"
+            if lines > MAX_FUNCTION_LINES:
+                print(f"{where}: {lines} lines")
+            if parameters > MAX_PARAMETERS:
+                print(f"{where}: {parameters} parameters")
+
+
+if __name__ == "__main__":
+    main()
