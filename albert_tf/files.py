@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import concurrent.futures
-import contextlib
-import errno
-import fcntl
 import hashlib
 import json
 import os
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import tensorflow as tf
 
@@ -70,34 +67,6 @@ def sizes(paths: Sequence[str]) -> dict[str, int]:
     # A remote size is one request: send 16 at a time.
     with concurrent.futures.ThreadPoolExecutor(16) as pool:
         return dict(zip(paths, pool.map(size, paths)))
-
-
-@contextlib.contextmanager
-def hold_directory(directory: str) -> Iterator[None]:
-    """Keeps other jobs of this machine out of a directory, which is made if it is not there.
-
-    The lock ends with the process, however it ends. Remote file systems have none.
-
-    Raises:
-      ValueError: if another job holds the directory.
-    """
-    tf.io.gfile.makedirs(directory)
-    if "://" in directory:
-        yield
-        return
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            # Any other: a file system that does not lock directories, such as NFS.
-            if error.errno == errno.EWOULDBLOCK:
-                raise ValueError(
-                    f"another job is writing to {directory!r}: wait for its end, or end it"
-                ) from None
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def write_atomically(path: str, data: bytes | str) -> None:

@@ -36,7 +36,7 @@ import tensorflow as tf
 from absl import flags
 
 import albert_tf
-from albert_tf import files, program
+from albert_tf import files, job_directory, program
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines.data import beam_job, corpus, duplicates, reference_job
 from pipelines.data.examples import ExampleOptions, define_example_flags, options_from
@@ -67,7 +67,6 @@ from pipelines.data.unit_job import (
     unit_progress,
 )
 from pipelines.data.vocabulary_settings import letter_case
-from pipelines.training.checkpointing import RUN_FILE, claim
 
 FLAGS = flags.FLAGS
 
@@ -147,7 +146,7 @@ def main(_) -> None:
     }
     settings["do_lower_case"] = letter_case(FLAGS.spm_model_file, FLAGS.do_lower_case)
     settings["text_format"] = corpus.text_format_of(FLAGS)
-    with files.hold_directory(FLAGS.output_dir):
+    with job_directory.lock(FLAGS.output_dir):
         arguments = {
             "input_file": FLAGS.input_file,
             "output_dir": FLAGS.output_dir,
@@ -184,7 +183,7 @@ def create_pretraining_data(
     tokenizer = AlbertTokenizer(settings.spm_model_file, settings.do_lower_case)
     sizes = files.sizes(files.match_files(input_file, "input_file"))
     _forget_if_nothing_is_done(output_dir)
-    claim(output_dir, _identity(settings, tokenizer, sizes, shard_bytes))
+    job_directory.claim(output_dir, _identity(settings, tokenizer, sizes, shard_bytes))
     if tf.io.gfile.exists(os.path.join(output_dir, MANIFEST_FILE)):
         manifest = Manifest.read(output_dir)
         print(f"finished before: {_summary(manifest)} in {output_dir}")
@@ -236,7 +235,7 @@ def create_reference_examples(
     Raises:
       ValueError: as `create_pretraining_data` does.
     """
-    claim(output_dir, {**dataclasses.asdict(options), "dupe_factor": dupe_factor})
+    job_directory.claim(output_dir, {**dataclasses.asdict(options), "dupe_factor": dupe_factor})
     segments = create_pretraining_data(
         output_dir=os.path.join(output_dir, reference_job.SEGMENTS_DIR),
         settings=settings,
@@ -297,12 +296,12 @@ def _forget_if_nothing_is_done(output_dir: str) -> None:
     names = {name.rstrip("/") for name in tf.io.gfile.listdir(output_dir)}
     names = {name for name in names if ".partial-" not in name}
     # Nothing else may lie there: what is not surely ours is not removed.
-    if names == {RUN_FILE, UNITS_DIR}:
+    if names == {job_directory.RUN_FILE, UNITS_DIR}:
         units_dir = os.path.join(output_dir, UNITS_DIR)
         done = ("*.json", "*.hashes", "*.duplicates")
         if not tf.io.gfile.glob([os.path.join(units_dir, pattern) for pattern in done]):
             tf.io.gfile.rmtree(units_dir)
-            tf.io.gfile.remove(os.path.join(output_dir, RUN_FILE))
+            tf.io.gfile.remove(os.path.join(output_dir, job_directory.RUN_FILE))
             remove_partial_files(output_dir)
 
 

@@ -13,6 +13,7 @@ Examples:
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 
@@ -20,15 +21,15 @@ import tensorflow as tf
 from absl import flags
 
 import albert_tf
-from albert_tf import files, losses, metrics, program
+from albert_tf import files, metrics, program
 from albert_tf.checkpoints import model_directory
+from albert_tf.progress import Progress
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines.data.length_baseline import lengths_alone
 from pipelines.data.pretraining_dataset import evaluation_dataset, evaluation_options
 from pipelines.data.records import Manifest
 from pipelines.data.sentence_pairs import SENTENCE_OBJECTIVES
-from pipelines.training.heldout import check_heldout_split
-from pipelines.training.progress import Progress
+from pipelines.training.heldout import check_heldout_split, make_scoring
 
 FLAGS = flags.FLAGS
 
@@ -118,8 +119,13 @@ def evaluate(
     model, _ = model_directory.load_for_pretraining(prefix)
     dataset = evaluation_dataset(record_dir, split, options, tokenizer, batch_size)
     examples = manifest.splits[split].examples
-    totals, targets = _sum_over(model, dataset, examples, batch_size)
-    order = totals["sentence_order"]
+    forward = functools.partial(model, hidden_states=True)
+    score = make_scoring(tf.distribute.get_strategy(), forward, dataset, config.vocab_size)
+    with Progress("evaluating", examples, unit="example") as progress:
+        totals = score(lambda done: progress.update(done * batch_size))
+        progress.update(examples)
+    sums, targets = totals["losses"], totals["targets"]
+    order = sums["sentence_order"]
     low, high = metrics.wilson_interval(float(order["correct"]), float(order["weight"]))
     lengths = None
     if sentence_objective != "none":
@@ -128,9 +134,9 @@ def evaluate(
     result = {
         **question,
         "examples": examples,
-        "masked_lm_predictions": int(totals["masked_lm"]["weight"]),
+        "masked_lm_predictions": int(sums["masked_lm"]["weight"]),
         "sentence_order_predictions": int(order["weight"]),
-        **metrics.pretraining_metrics(totals),
+        **metrics.pretraining_metrics(sums),
         "sentence_order_interval": [low, high],
         "lengths_alone_accuracy": lengths and lengths.correct / lengths.total,
         "most_frequent_piece": tokenizer.id_to_piece(most_frequent),
@@ -139,26 +145,6 @@ def evaluate(
     files.write_atomically(kept, json.dumps(result, indent=2, ensure_ascii=False) + "\n")
     print(f"kept in {kept}")
     return result
-
-
-def _sum_over(model, dataset, examples: int, batch_size: int):
-    """Returns the sums over a dataset, and how often each piece was to be predicted, [V]."""
-
-    @tf.function
-    def score(batch):
-        counts = tf.math.bincount(
-            batch["masked_lm_ids"],
-            weights=batch["masked_lm_weights"],
-            minlength=model.config.vocab_size,
-        )
-        return losses.pretraining_sums(model(batch), batch), counts
-
-    totals = None
-    with Progress("evaluating", examples, unit="example") as progress:
-        for batch_index, batch in enumerate(dataset, start=1):
-            totals = metrics.add_exactly(totals, score(batch))
-            progress.update(min(batch_index * batch_size, examples))
-    return totals
 
 
 def report(result: dict) -> str:

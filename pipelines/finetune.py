@@ -21,7 +21,6 @@ Examples:
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import os
@@ -34,21 +33,23 @@ from absl import flags
 
 from albert_tf import config as config_lib
 from albert_tf import files, program
-from albert_tf.checkpoints import model_directory, saved_model
 from albert_tf.config import AlbertConfig
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines.tasks.batches import example_lengths
 from pipelines.tasks.seed_run import RESULTS_FILE, FinetuneSettings, Split, fingerprint, run_seed
 from pipelines.tasks.task import Task
 from pipelines.tasks.task_flags import create_task, define_task_flags
-from pipelines.training import checkpointing
-from pipelines.training.strategy import (
-    STRATEGIES,
-    create_strategy,
-    is_chief,
-    naming_lost_workers,
+from pipelines.training.run import InitialModel, Run, hash_of_weights, read_initial_model
+from pipelines.training.settings import (
+    LoopSettings,
+    define_settings_flags,
+    settings_from_flags,
 )
-from pipelines.training.train_loop import Schedule
+from pipelines.training.strategy import (
+    define_strategy_flags,
+    naming_lost_workers,
+    strategy_from_flags,
+)
 
 FLAGS = flags.FLAGS
 
@@ -76,60 +77,35 @@ def define_flags() -> None:
         "hidden_dropout_prob", None, "Of the encoder, attention too; default: the config's.", 0, 0.9
     )
     flags.DEFINE_float("classifier_dropout_prob", 0.1, "Before the task's last layer.", 0, 0.9)
-    flags.DEFINE_integer(
-        "max_seq_length", None, "Most pieces of a sequence; default: what the model can take.", 8
+    define_settings_flags(
+        FinetuneSettings,
+        global_batch_size=32,
+        num_train_steps=1000,
+        num_warmup_steps=100,
+        learning_rate=2e-5,
     )
-    flags.DEFINE_integer("global_batch_size", 32, "Examples in a step.", lower_bound=1)
-    flags.DEFINE_integer("num_train_steps", 1000, "Steps in all.", lower_bound=1)
-    flags.DEFINE_integer("num_warmup_steps", 100, "Steps of linear warm-up.", lower_bound=0)
-    flags.DEFINE_float("learning_rate", 2e-5, "Peak learning rate of AdamW.", lower_bound=0.0)
-    flags.DEFINE_float("weight_decay", 0.01, "Decoupled weight decay.", lower_bound=0.0)
-    flags.DEFINE_integer(
-        "gradient_accumulation_steps",
-        1,
-        "Parts of a step's batch that are computed one after the other: memory is that of one.",
-        lower_bound=1,
+    define_settings_flags(
+        LoopSettings, steps_per_loop=10, save_checkpoint_steps=500, eval_steps=200
     )
-    flags.DEFINE_enum(
-        "mixed_precision", "none", ["none", "bfloat16"], "For products on TPUs and newer GPUs."
-    )
-    flags.DEFINE_bool("jit_compile", False, "Compile the step by XLA, at the full length.")
-    flags.DEFINE_bool(
-        "recompute", False, "Keep no activations inside blocks: less memory, a third more time."
-    )
-    flags.DEFINE_integer("steps_per_loop", 10, "Steps between two log entries.", lower_bound=1)
-    flags.DEFINE_integer("save_checkpoint_steps", 500, "Steps between checkpoints.", 1)
-    flags.DEFINE_integer(
-        "eval_steps",
-        200,
-        "Steps between scores on dev: a multiple of steps_per_loop. The weights of the best one "
-        "are kept. 0: none, the last weights are taken.",
-        lower_bound=0,
-    )
-    flags.DEFINE_integer(
-        "early_stopping_evaluations", 0, "End after so many without a better one; 0: never.", 0
-    )
-    flags.DEFINE_integer("max_bad_batches", 0, "Batches without a finite loss to pass over.", 0)
-    flags.DEFINE_enum("strategy", "one_device", STRATEGIES, "Where to run.")
-    flags.DEFINE_string("tpu", "", "'local' on a TPU VM, for --strategy=tpu.")
+    define_strategy_flags()
 
 
 def main(_) -> None:
     """Reads the flags."""
     finetune(
         task=create_task(FLAGS),
-        init_checkpoint=FLAGS.init_checkpoint,
-        albert_config=FLAGS.albert_config,
-        spm_model_file=FLAGS.spm_model_file,
-        output_dir=FLAGS.output_dir,
         random_seeds=_seeds(FLAGS.random_seeds),
-        hidden_dropout_prob=FLAGS.hidden_dropout_prob,
-        classifier_dropout_prob=FLAGS.classifier_dropout_prob,
-        settings=FinetuneSettings(
-            **{f.name: FLAGS[f.name].value for f in dataclasses.fields(FinetuneSettings)}
+        initial=initial_model(
+            FLAGS.init_checkpoint,
+            FLAGS.albert_config,
+            FLAGS.spm_model_file,
+            FLAGS.hidden_dropout_prob,
+            FLAGS.classifier_dropout_prob,
         ),
-        schedule=Schedule(**{f.name: FLAGS[f.name].value for f in dataclasses.fields(Schedule)}),
-        strategy=create_strategy(FLAGS.strategy, FLAGS.tpu),
+        output_dir=FLAGS.output_dir,
+        settings=settings_from_flags(FinetuneSettings),
+        loop=settings_from_flags(LoopSettings),
+        strategy=strategy_from_flags(),
     )
 
 
@@ -137,26 +113,22 @@ def main(_) -> None:
 def finetune(
     *,
     task: Task,
+    initial: InitialModel,
     output_dir: str,
     random_seeds: Sequence[int],
     settings: FinetuneSettings,
-    schedule: Schedule,
+    loop: LoopSettings,
     strategy: tf.distribute.Strategy,
-    init_checkpoint: str | None = None,
-    albert_config: str | None = None,
-    spm_model_file: str | None = None,
-    hidden_dropout_prob: float | None = None,
-    classifier_dropout_prob: float = 0.1,
 ) -> dict:
-    """Fine-tunes once for each seed; returns what lies in OUTPUT_DIR/results.json.
+    """Fine-tunes once for each seed; returns the content of OUTPUT_DIR/results.json.
 
     Raises:
       ValueError: if files, checkpoint and settings do not fit together, or `output_dir` holds
         other runs.
     """
     settings.check(strategy)
-    schedule.check()
-    checkpoint, config, tokenizer = _beginning(init_checkpoint, albert_config, spm_model_file)
+    loop.check()
+    config, tokenizer, checkpoint = initial
     if settings.max_seq_length is None:
         settings = dataclasses.replace(settings, max_seq_length=config.max_position_embeddings)
     elif settings.max_seq_length > config.max_position_embeddings:
@@ -164,11 +136,6 @@ def finetune(
             f"--max_seq_length={settings.max_seq_length} is beyond the model's position table "
             f"({config.max_position_embeddings} rows)"
         )
-    dropouts = {"classifier_dropout_prob": classifier_dropout_prob}
-    if hidden_dropout_prob is not None:
-        dropouts["hidden_dropout_prob"] = hidden_dropout_prob
-        dropouts["attention_probs_dropout_prob"] = hidden_dropout_prob
-    config = dataclasses.replace(config, **dropouts)
 
     # All of it before the first model: Keras' seeding would end the tokenizer's graph.
     splits = {}
@@ -181,7 +148,7 @@ def finetune(
             splits[name] = Split(examples, sequences, units)
     if "train" not in splits:
         raise ValueError(f"--task={task.name}: there are no training examples")
-    if schedule.eval_steps and "dev" not in splits:
+    if loop.eval_steps and "dev" not in splits:
         raise ValueError(
             f"--task={task.name}: there is no dev set to choose the best weights by; give one, or "
             "take the last weights with --eval_steps=0"
@@ -191,68 +158,72 @@ def finetune(
         **task.description(),
         "train": fingerprint(splits["train"]),
         # It chooses the weights. Other sets than these are for --test_file.
-        "dev": fingerprint(splits["dev"]) if schedule.eval_steps else None,
-        "init_weights": checkpoint and _hash_of_weights(checkpoint),
+        "dev": fingerprint(splits["dev"]) if loop.eval_steps else None,
+        "init_weights": checkpoint and hash_of_weights(checkpoint),
         "vocabulary": tokenizer.sha256,
         **{f"config.{name}": value for name, value in dataclasses.asdict(config).items()},
         **dataclasses.asdict(settings),
-        **dataclasses.asdict(schedule),
+        **dataclasses.asdict(loop),
     }
-    # Hosts must agree on all of it. A run may go on with two other settings: how much is lost by a
-    # kill, and how many bad batches end it.
-    agreed = dict(identity)
+    # Hosts must agree on all of it. A run may resume with two other settings: how often it saves,
+    # and how many bad batches end it.
+    run = Run(strategy, output_dir, dict(identity))
     del identity["save_checkpoint_steps"], identity["max_bad_batches"]
 
-    hold = files.hold_directory(output_dir) if is_chief(strategy) else contextlib.nullcontext()
-    with hold:
-        if is_chief(strategy):
-            checkpointing.claim(output_dir, identity)
+    with run.hold(identity):
+        if run.is_chief:
             _print_plan(task, splits, config, settings, random_seeds, strategy)
         results = {}
         for seed in random_seeds:
-            model_dir = os.path.join(output_dir, f"seed_{seed}")
-            if is_chief(strategy):
-                config.write(os.path.join(model_dir, model_directory.CONFIG_FILE))
-                tokenizer.save(model_dir)
+            of_seed = dataclasses.replace(
+                run,
+                model_dir=os.path.join(output_dir, f"seed_{seed}"),
+                settings={**run.settings, "seed": seed},
+            )
+            of_seed.save_model_files(config, tokenizer)
             results[seed] = run_seed(
-                task,
-                splits,
-                config,
-                checkpoint,
-                model_dir,
-                seed,
-                settings,
-                schedule,
-                strategy,
-                agreed,
+                of_seed, task, splits, config, checkpoint, seed, settings, loop
             )["figures"]
         summary = _summary(task, results)
-        if is_chief(strategy):
+        if run.is_chief:
             path = os.path.join(output_dir, RESULTS_FILE)
             files.write_atomically(path, json.dumps(summary, indent=2) + "\n")
             _print_summary(summary, path)
     return summary
 
 
-def _beginning(init_checkpoint, albert_config, spm_model_file):
-    """Returns checkpoint (or None), config and tokenizer that the flags name."""
+def initial_model(
+    init_checkpoint: str | None,
+    albert_config: str | None,
+    spm_model_file: str | None,
+    hidden_dropout_prob: float | None = None,
+    classifier_dropout_prob: float = 0.1,
+) -> InitialModel:
+    """Returns what the flags of these names say to start from.
+
+    Raises:
+      ValueError: if they contradict each other, or nothing is there.
+    """
     if init_checkpoint:
         for name, value in (("albert_config", albert_config), ("spm_model_file", spm_model_file)):
             if value:
-                raise ValueError(f"--{name} is the checkpoint's own: leave it away")
-        if saved_model.is_saved_model(init_checkpoint):
-            return init_checkpoint, *saved_model.read_config_and_tokenizer(init_checkpoint)
-        model_dir, checkpoint = model_directory.find_checkpoint(init_checkpoint)
-        config = model_directory.read_config(model_dir, checkpoint)
-        return checkpoint, config, AlbertTokenizer.load(model_dir)
-    if not (albert_config and spm_model_file):
+                raise ValueError(f"--{name} is the checkpoint's own: remove the flag")
+        initial = read_initial_model(init_checkpoint)
+    elif albert_config and spm_model_file:
+        tokenizer = AlbertTokenizer(spm_model_file)
+        size = tokenizer.vocab_size
+        config = AlbertConfig.for_vocabulary(albert_config, size, spm_model_file)
+        initial = InitialModel(config, tokenizer)
+    else:
         raise ValueError(
-            "give --init_checkpoint, the pre-trained weights; or, to begin at random, both "
-            "--albert_config and --spm_model_file"
+            "give --init_checkpoint, the pre-trained weights; or, to start from random weights, "
+            "both --albert_config and --spm_model_file"
         )
-    tokenizer = AlbertTokenizer(spm_model_file)
-    config = AlbertConfig.for_vocabulary(albert_config, tokenizer.vocab_size, spm_model_file)
-    return None, config, tokenizer
+    dropouts = {"classifier_dropout_prob": classifier_dropout_prob}
+    if hidden_dropout_prob is not None:
+        dropouts["hidden_dropout_prob"] = hidden_dropout_prob
+        dropouts["attention_probs_dropout_prob"] = hidden_dropout_prob
+    return initial._replace(config=dataclasses.replace(initial.config, **dropouts))
 
 
 def _seeds(texts: Sequence[str]) -> list[int]:
@@ -263,12 +234,6 @@ def _seeds(texts: Sequence[str]) -> list[int]:
             "2147483647, such as 1,2,3"
         )
     return numbers
-
-
-def _hash_of_weights(checkpoint: str) -> str:
-    if saved_model.is_saved_model(checkpoint):
-        checkpoint = saved_model.variables_prefix(checkpoint)
-    return model_directory.hash_of_weights(checkpoint)
 
 
 def _summary(task: Task, results: dict[int, dict[str, dict[str, float]]]) -> dict:
@@ -299,8 +264,6 @@ def _print_summary(summary: dict, path: str) -> None:
 
 
 def _print_plan(task, splits, config, settings, random_seeds, strategy) -> None:
-    """Says in words what is about to be done."""
-    replicas, parts = strategy.num_replicas_in_sync, settings.gradient_accumulation_steps
     train = splits["train"].sequences
     lengths = example_lengths(train)
     counts = ", ".join(f"{name} {len(split.examples):,}" for name, split in splits.items())
@@ -310,10 +273,7 @@ def _print_plan(task, splits, config, settings, random_seeds, strategy) -> None:
   model    {config.num_hidden_layers} layers of {config.hidden_size}
   data     {counts}; {len(train):,} training examples of {np.mean(lengths):.0f} pieces on \
 average, {lengths.max()} at most
-  batch    {settings.global_batch_size} = {replicas} \
-{"replica" if replicas == 1 else "replicas"} x \
-{f"{parts} micro-batches of " if parts > 1 else ""}\
-{settings.global_batch_size // (replicas * parts)}
+  batch    {settings.describe_batch(strategy)}
   steps    {settings.num_train_steps:,} = {examples / len(train):.1f} epochs; \
 {settings.num_warmup_steps:,} of warm-up to {settings.learning_rate:.4g}
   seeds    {", ".join(map(str, random_seeds))}""",

@@ -25,7 +25,8 @@ import tensorflow as tf
 from absl import flags
 
 import albert_tf
-from albert_tf import files, program
+from albert_tf import files, job_directory, program
+from albert_tf.progress import Progress
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines.data.records import (
     MANIFEST_FILE,
@@ -38,8 +39,6 @@ from pipelines.data.records import (
 )
 from pipelines.data.reference_examples import check_examples, example_lengths
 from pipelines.data.sentence_pairs import SENTENCE_OBJECTIVES
-from pipelines.training.checkpointing import claim
-from pipelines.training.progress import Progress
 
 FLAGS = flags.FLAGS
 
@@ -68,7 +67,7 @@ def define_flags() -> None:
 
 def main(_) -> None:
     """Reads the flags."""
-    with files.hold_directory(FLAGS.output_dir):
+    with job_directory.lock(FLAGS.output_dir):
         index_records(
             input_file=FLAGS.input_file,
             heldout_file=FLAGS.heldout_file,
@@ -107,7 +106,7 @@ def index_records(
     splits = [*(("train", path) for path in train), *(("heldout", path) for path in heldout)]
     sizes = files.sizes([path for _, path in splits])
     listing = json.dumps([[split, path, sizes[path]] for split, path in splits])
-    claim(
+    job_directory.claim(
         output_dir,
         {
             "input_file": f"{len(splits)} files of {sum(sizes.values())} bytes, names and sizes "

@@ -21,13 +21,10 @@ Examples:
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
-import json
 import math
 import os
-import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,7 +32,7 @@ import tensorflow as tf
 from absl import flags
 
 from albert_tf import config as config_lib
-from albert_tf import files, losses, metrics, program
+from albert_tf import optimization, program
 from albert_tf.checkpoints import model_directory
 from albert_tf.config import AlbertConfig
 from albert_tf.flops import training_flops_per_example
@@ -43,22 +40,31 @@ from albert_tf.models import AlbertForPreTraining
 from albert_tf.tokenization import VOCABULARY_FILE, AlbertTokenizer
 from pipelines.data.examples import ExampleOptions, define_example_flags, options_from
 from pipelines.data.heldout_examples import heldout_examples
-from pipelines.data.pretraining_dataset import (
-    Source,
-    pretraining_dataset,
-    read_sources,
-)
+from pipelines.data.pretraining_dataset import Source, pretraining_dataset, read_sources
 from pipelines.data.training_order import BLOCK_ROWS
-from pipelines.training import checkpointing, metrics_log, train_loop
-from pipelines.training.heldout import check_heldout_split, make_evaluation
-from pipelines.training.run_settings import RunSettings, define_run_flags, precision
-from pipelines.training.strategy import (
-    STRATEGIES,
-    create_strategy,
-    is_chief,
-    naming_lost_workers,
+from pipelines.training import metrics_log, train_loop
+from pipelines.training.depth_schedule import parse_depths
+from pipelines.training.heldout import check_heldout_split, make_evaluation, make_scoring
+from pipelines.training.objective import PRETRAINING
+from pipelines.training.run import (
+    InitialModel,
+    Run,
+    hash_of_weights,
+    recorded_init_weights,
 )
-from pipelines.training.train_loop import Schedule
+from pipelines.training.settings import (
+    LoopSettings,
+    PretrainingSettings,
+    define_settings_flags,
+    precision,
+    settings_from_flags,
+)
+from pipelines.training.strategy import (
+    define_strategy_flags,
+    naming_lost_workers,
+    strategy_from_flags,
+)
+from pipelines.training.train_step import make_train_step
 
 FLAGS = flags.FLAGS
 
@@ -96,106 +102,72 @@ def define_flags() -> None:
         "of any depth where layers are shared.",
     )
     define_example_flags()
-    define_run_flags()
-    flags.DEFINE_integer("steps_per_loop", 20, "Steps between two log entries.", lower_bound=1)
-    flags.DEFINE_integer(
-        "save_checkpoint_steps", 1000, "Steps between checkpoints: a multiple of steps_per_loop.", 1
+    define_settings_flags(
+        PretrainingSettings,
+        global_batch_size=4096,
+        num_train_steps=125_000,
+        num_warmup_steps=3125,
+        learning_rate=0.00176,
     )
-    flags.DEFINE_integer(
-        "max_bad_batches",
-        0,
-        "Batches without a finite loss and gradient to pass over, each time the program runs.",
-        lower_bound=0,
-    )
-    flags.DEFINE_integer(
-        "eval_steps",
-        0,
-        "Steps between evaluations on held-out records: a multiple of steps_per_loop; 0: none. "
-        "MODEL_DIR/best keeps the weights of the highest masked-LM accuracy.",
-        lower_bound=0,
-    )
-    flags.DEFINE_integer(
-        "eval_examples", 10_000, "Examples in an evaluation, drawn from all held-out ones.", 1
-    )
-    flags.DEFINE_integer(
-        "early_stopping_evaluations",
-        0,
-        "End after so many evaluations without a higher masked-LM accuracy; 0: never.",
-        lower_bound=0,
-    )
+    define_settings_flags(LoopSettings, steps_per_loop=20, save_checkpoint_steps=1000)
     flags.DEFINE_float(
-        "peak_flops_per_second", None, "Of all devices: the log gives the share of it.", 1.0
+        "peak_flops_per_second",
+        None,
+        "Peak FLOP/s of all devices together; if given, the log reports model FLOPs utilisation.",
+        1.0,
     )
-    flags.DEFINE_enum("strategy", "one_device", STRATEGIES, "Where to run.")
-    flags.DEFINE_string("tpu", "", "'local' on a TPU VM, for --strategy=tpu.")
+    define_strategy_flags()
 
 
 def main(_) -> None:
     """Reads the flags."""
+    sources = read_sources(FLAGS.record_dir, _numbers(FLAGS.record_weights))
+    # Lower-casing was decided when the records were written.
+    tokenizer = AlbertTokenizer(FLAGS.spm_model_file, sources[0].manifest.do_lower_case)
+    config = AlbertConfig.for_vocabulary(
+        FLAGS.albert_config, tokenizer.vocab_size, FLAGS.spm_model_file
+    )
     pretrain(
-        record_dir=FLAGS.record_dir,
-        spm_model_file=FLAGS.spm_model_file,
+        sources=sources,
+        initial=InitialModel(config, tokenizer, FLAGS.init_checkpoint),
         model_dir=FLAGS.model_dir,
-        albert_config=FLAGS.albert_config,
-        init_checkpoint=FLAGS.init_checkpoint,
-        record_weights=_numbers(FLAGS.record_weights),
         options=options_from(FLAGS),
-        settings=RunSettings(
-            **{field.name: FLAGS[field.name].value for field in dataclasses.fields(RunSettings)}
-        ),
-        schedule=Schedule(
-            **{field.name: FLAGS[field.name].value for field in dataclasses.fields(Schedule)}
-        ),
-        eval_examples=FLAGS.eval_examples,
+        settings=settings_from_flags(PretrainingSettings),
+        loop=settings_from_flags(LoopSettings),
+        strategy=strategy_from_flags(),
         peak_flops_per_second=FLAGS.peak_flops_per_second,
-        strategy=create_strategy(FLAGS.strategy, FLAGS.tpu),
     )
 
 
 @naming_lost_workers()
 def pretrain(
     *,
-    record_dir: str,
-    spm_model_file: str,
+    sources: Sequence[Source],
+    initial: InitialModel,
     model_dir: str,
-    albert_config: str,
     options: ExampleOptions,
-    settings: RunSettings,
-    schedule: Schedule,
+    settings: PretrainingSettings,
+    loop: LoopSettings,
     strategy: tf.distribute.Strategy,
-    init_checkpoint: str | None = None,
-    record_weights: Sequence[float] | None = None,
-    eval_examples: int = 10_000,
     peak_flops_per_second: float | None = None,
 ) -> None:
-    """Pre-trains to settings.num_train_steps, going on where `model_dir` stands.
+    """Pre-trains to settings.num_train_steps, from where the run in `model_dir` stands.
 
     Raises:
       ValueError: if records, vocabulary, config and settings do not fit together, or `model_dir`
         holds another run.
     """
-    sources = read_sources(record_dir, record_weights)
-    # Lower-casing was decided when the records were written.
-    tokenizer = AlbertTokenizer(spm_model_file, sources[0].manifest.do_lower_case)
-    for source in sources:
-        source.manifest.check(source.record_dir, tokenizer, options)
-    shares = {source.manifest.share_with_order for source in sources}
-    if options.sentence_objective == "sop" and shares == {0.0}:
-        raise ValueError(
-            f"--sentence_objective=sop: no segment of {record_dir!r} has two parts whose order can "
-            "be asked (a document's first segment has none): write records of a shorter "
-            "--max_seq_length, or give --sentence_objective=none"
-        )
-    config = AlbertConfig.for_vocabulary(albert_config, tokenizer.vocab_size, spm_model_file)
+    config, tokenizer = initial.config, initial.tokenizer
+    _check_sources(sources, tokenizer, options)
     if options.max_seq_length > config.max_position_embeddings:
         raise ValueError(
             f"--max_seq_length={options.max_seq_length} is beyond the position table of "
-            f"{albert_config} ({config.max_position_embeddings} rows): shorten it, or raise "
+            f"--albert_config ({config.max_position_embeddings} rows): shorten it, or raise "
             "max_position_embeddings in the config"
         )
-    schedule.check()
+    loop.check()
     settings.check(strategy)
-    depths = settings.depths(config)
+    depths = parse_depths(settings.depth_schedule, config, settings.num_train_steps)
 
     # The initializers draw from Keras' global seed, in the order in which variables are made.
     tf.keras.utils.set_random_seed(settings.random_seed)
@@ -206,13 +178,14 @@ def pretrain(
             # With no gradient, LAMB would still shrink a weight by the learning rate at every step.
             model.encoder.pooler.trainable = False
             model.sentence_order.trainable = False
-        optimizer = settings.optimizer()
-    init_weights = init_checkpoint and _read_first_weights(
-        model, tokenizer, init_checkpoint, model_dir, sources[0].manifest.heldout_split
+        optimizer = make_optimizer(settings)
+    heldout_split = sources[0].manifest.heldout_split
+    init_weights = initial.checkpoint and _restore_initial_weights(
+        model, initial, model_dir, heldout_split
     )
 
-    # What changes the weights that the run ends in. The number of replicas, which changes the draws
-    # of dropout alone, is left out: a run may go on on another machine.
+    # The final weights depend on these. The number of replicas, which only changes the draws of
+    # dropout, is not among them: a run may resume on another machine.
     identity = {
         **{f"config.{name}": value for name, value in dataclasses.asdict(config).items()},
         "records": ",".join(source.manifest.fingerprint() for source in sources),
@@ -220,35 +193,30 @@ def pretrain(
         "init_weights": init_weights,
         **dataclasses.asdict(options),
         **dataclasses.asdict(settings),
-        "steps_per_loop": schedule.steps_per_loop,
-        # Not the last weights but the best ones depend on these; and what may be called held out.
-        "eval_examples": eval_examples,
-        "heldout_split": sources[0].manifest.heldout_split,
+        "steps_per_loop": loop.steps_per_loop,
+        "heldout_split": heldout_split,
     }
-    # Hosts must agree on this too; but a run that ended at a bad batch may go on with more allowed.
-    agreed = {**identity, "max_bad_batches": schedule.max_bad_batches}
+    # Hosts must agree on this too, but a run that failed at a bad batch may resume with more
+    # allowed.
+    run = Run(strategy, model_dir, {**identity, "max_bad_batches": loop.max_bad_batches})
 
     def dataset_fn(first_step, context):
         return pretraining_dataset(
-            record_dir,
-            options,
-            tokenizer,
-            settings.global_batch_size,
-            start_step=first_step,
-            input_pipeline_id=context.input_pipeline_id,
-            num_input_pipelines=context.num_input_pipelines,
-            replica_batch_size=settings.global_batch_size // strategy.num_replicas_in_sync,
-            record_weights=record_weights,
+            sources, options, tokenizer, settings.global_batch_size, first_step, context
         )
 
     heldout, lengths = None, {}
-    if schedule.eval_steps:
+    if loop.eval_steps:
         batch_size = settings.global_batch_size // settings.gradient_accumulation_steps
-        heldout, lengths = heldout_examples(sources, options, tokenizer, batch_size, eval_examples)
+        heldout, lengths = heldout_examples(
+            sources, options, tokenizer, batch_size, settings.eval_examples
+        )
 
     def stage(first_step, num_hidden_layers):
         forward = functools.partial(model, num_hidden_layers=num_hidden_layers)
-        train_step = settings.train_step(model, optimizer, num_hidden_layers)
+        train_step = make_train_step(
+            forward, model, PRETRAINING, optimizer, settings, settings.random_seed
+        )
         flops = training_flops_per_example(
             model, options.max_seq_length, options.max_predictions_per_seq, num_hidden_layers
         )
@@ -262,32 +230,26 @@ def pretrain(
         evaluate = None
         if heldout:
             scored = functools.partial(forward, hidden_states=True)
-            evaluate = make_evaluation(strategy, scored, heldout, lengths)
+            evaluate = make_evaluation(
+                make_scoring(strategy, scored, heldout, config.vocab_size), lengths
+            )
         return train_loop.Stage(first_step, train_step, rates, evaluate)
 
-    hold = files.hold_directory(model_dir) if is_chief(strategy) else contextlib.nullcontext()
-    with hold:
-        if is_chief(strategy):
-            checkpointing.claim(model_dir, identity)
-            config.write(os.path.join(model_dir, model_directory.CONFIG_FILE))
-            tokenizer.save(model_dir)
-            _print_plan(model, sources, options, settings, strategy, model_dir)
+    with run.hold(identity):
+        run.save_model_files(config, tokenizer)
+        if run.is_chief:
+            _print_plan(run, model, sources, options, settings)
         train_loop.train(
-            strategy=strategy,
+            run=run,
             model=model,
             optimizer=optimizer,
+            objective=PRETRAINING,
             dataset_fn=dataset_fn,
             stages=[stage(*depth) for depth in depths],
-            zero_sums=losses.zero_sums(losses.PRETRAINING_OBJECTIVES),
-            metrics_fn=metrics.pretraining_metrics,
-            num_train_steps=settings.num_train_steps,
-            schedule=schedule,
-            model_dir=model_dir,
-            global_batch_size=settings.global_batch_size,
-            best_metric="heldout_masked_lm_accuracy",
-            settings_hash=zlib.crc32(json.dumps(agreed).encode()) >> 1,
+            settings=settings,
+            loop=loop,
         )
-    if is_chief(strategy):
+    if run.is_chief:
         curves = metrics_log.draw_curves(model_dir)
         print(f"weights      {model_directory.find_checkpoint(model_dir)[1]}")
         best = model_directory.list_checkpoints(os.path.join(model_dir, model_directory.BEST_DIR))
@@ -297,24 +259,54 @@ def pretrain(
         print(f"TensorBoard  tensorboard --logdir {os.path.join(model_dir, 'tensorboard')}")
 
 
-def _read_first_weights(
-    model, tokenizer, init_checkpoint: str, model_dir: str, heldout_split: dict[str, Any] | None
-) -> str:
-    """Reads what --init_checkpoint names; returns a hash of it, by which a run knows it again.
+def make_optimizer(settings: PretrainingSettings) -> tf.keras.optimizers.Optimizer:
+    """Returns LAMB with its schedule."""
+    return optimization.lamb(
+        optimization.WarmUpPolynomialDecay(
+            settings.peak_learning_rate, settings.num_train_steps, settings.num_warmup_steps
+        ),
+        settings.weight_decay,
+        settings.lamb_bias_correction,
+    )
 
-    Once the run has weights of its own nothing is read: the first ones may be gone, or grown older.
+
+def _check_sources(
+    sources: Sequence[Source], tokenizer: AlbertTokenizer, options: ExampleOptions
+) -> None:
+    for source in sources:
+        source.manifest.check(source.record_dir, tokenizer, options)
+    shares = {source.manifest.share_with_order for source in sources}
+    if options.sentence_objective == "sop" and shares == {0.0}:
+        names = ",".join(source.record_dir for source in sources)
+        raise ValueError(
+            f"--sentence_objective=sop: no segment of {names!r} has two parts whose order can "
+            "be asked (a document's first segment has none): write records of a shorter "
+            "--max_seq_length, or give --sentence_objective=none"
+        )
+
+
+def _restore_initial_weights(
+    model: AlbertForPreTraining,
+    initial: InitialModel,
+    model_dir: str,
+    heldout_split: dict[str, Any] | None,
+) -> str:
+    """Restores the weights of --init_checkpoint; returns their hash, which identifies the run.
+
+    A run that has checkpoints of its own reads no initial weights: they may have been deleted or
+    trained on since.
 
     Raises:
       ValueError: if they are of another vocabulary or shape, or of a run that may have been trained
         on what this one holds out.
     """
-    run_file = os.path.join(model_dir, model_directory.RUN_FILE)
     checkpoints = model_directory.checkpoints_directory(model_dir)
-    if tf.io.gfile.exists(run_file) and model_directory.list_checkpoints(checkpoints):
-        init_weights = files.read_json(run_file).get("init_weights")
-        if init_weights:  # else the run began without, which is refused by its settings
-            return init_weights
-    directory, checkpoint = model_directory.find_checkpoint(init_checkpoint)
+    # Without a recorded hash the run began with random weights: Run.hold will refuse it.
+    if model_directory.list_checkpoints(checkpoints) and (
+        recorded := recorded_init_weights(model_dir)
+    ):
+        return recorded
+    directory, checkpoint = model_directory.find_checkpoint(initial.checkpoint)
     check_heldout_split(directory, heldout_split)
     theirs, ours = model_directory.read_config(directory, checkpoint), model.config
     # What no variable's name or shape tells.
@@ -325,15 +317,16 @@ def _read_first_weights(
     settings = {name: (getattr(theirs, name), getattr(ours, name)) for name in names}
     if tf.io.gfile.exists(os.path.join(directory, VOCABULARY_FILE)):
         known = AlbertTokenizer.load(directory)
-        settings["vocabulary"] = (known.sha256[:16], tokenizer.sha256[:16])
-        settings["do_lower_case"] = (known.do_lower_case, tokenizer.do_lower_case)
+        settings["vocabulary"] = (known.sha256[:16], initial.tokenizer.sha256[:16])
+        settings["do_lower_case"] = (known.do_lower_case, initial.tokenizer.do_lower_case)
     if differing := [f"{n} {a!r} there, {b!r} here" for n, (a, b) in settings.items() if a != b]:
         raise ValueError(
-            f"--init_checkpoint={init_checkpoint!r} is of another model ({'; '.join(differing)}): "
-            "give one of the same vocabulary and shape, or leave the flag out"
+            f"--init_checkpoint={initial.checkpoint!r} is of another model "
+            f"({'; '.join(differing)}): give one of the same vocabulary and shape, or remove the "
+            "flag"
         )
     model_directory.restore_weights(model, checkpoint)
-    return model_directory.hash_of_weights(checkpoint)
+    return hash_of_weights(checkpoint)
 
 
 def _numbers(texts: Sequence[str] | None) -> list[float] | None:
@@ -345,14 +338,16 @@ def _numbers(texts: Sequence[str] | None) -> list[float] | None:
         ) from None
 
 
-def _print_plan(model, sources: Sequence[Source], options, settings, strategy, model_dir) -> None:
-    """Says in words what is about to be done."""
-    replicas, parts = strategy.num_replicas_in_sync, settings.gradient_accumulation_steps
-    rows = settings.global_batch_size // (replicas * parts)
-    specs = [tf.DeviceSpec.from_string(name) for name in strategy.extended.worker_devices]
-    devices = ", ".join(f"{spec.device_type} {spec.device_index}" for spec in specs)
+def _print_plan(
+    run: Run,
+    model: AlbertForPreTraining,
+    sources: Sequence[Source],
+    options: ExampleOptions,
+    settings: PretrainingSettings,
+) -> None:
     config = model.config
-    layers = " -> ".join(str(depth) for _, depth in settings.depths(config))
+    depths = parse_depths(settings.depth_schedule, config, settings.num_train_steps)
+    layers = " -> ".join(str(depth) for _, depth in depths)
     parameters = sum(math.prod(variable.shape) for variable in model.variables)
     examples = settings.num_train_steps * settings.global_batch_size
     data = []
@@ -368,13 +363,11 @@ def _print_plan(model, sources: Sequence[Source], options, settings, strategy, m
         )
     data = "\n           ".join(data)
     print(
-        f"""pre-training {model_dir}
+        f"""pre-training {run.model_dir}
   model    {layers} layers of {config.hidden_size}, embeddings of {config.embedding_size}, \
 {config.vocab_size:,} pieces: {parameters:,} parameters
   data     {data}
-  batch    {settings.global_batch_size:,} examples a step = {replicas} \
-{"replica" if replicas == 1 else "replicas"} x {f"{parts} micro-batches of " if parts > 1 else ""}\
-{rows:,}, on {devices}
+  batch    {settings.describe_batch(run.strategy)}
   steps    {settings.num_train_steps:,} = {examples:,} examples; \
 {settings.num_warmup_steps:,} of warm-up to {settings.peak_learning_rate:.4g}""",
         flush=True,

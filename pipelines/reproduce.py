@@ -31,7 +31,7 @@ import tensorflow as tf
 from absl import flags
 
 from albert_tf import config as config_lib
-from albert_tf import files, metrics, program
+from albert_tf import files, program
 from albert_tf.checkpoints import model_directory
 from albert_tf.config import AlbertConfig
 from albert_tf.flops import training_flops_per_example
@@ -39,6 +39,7 @@ from albert_tf.models import AlbertForPreTraining
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines.data.pretraining_dataset import evaluation_dataset, evaluation_options
 from pipelines.data.records import Manifest
+from pipelines.training.heldout import make_scoring
 
 FLAGS = flags.FLAGS
 
@@ -326,13 +327,9 @@ def layers(
         record_dir, "heldout", options, tokenizer, batch_size, num_examples
     )
 
-    @tf.function
-    def measure(batch):
-        return metrics.layer_distances(model.encoder(batch)["hidden_states"], batch["input_mask"])
-
-    total = None
-    for batch in dataset:
-        total = metrics.add_exactly(total, measure(batch))
+    forward = functools.partial(model, hidden_states=True)
+    strategy = tf.distribute.get_strategy()
+    total = make_scoring(strategy, forward, dataset, model.config.vocab_size)()["layers"]
     distances = total["l2_distance"] / total["weight"]
     degrees = total["degrees"] / total["weight"]
     lines = [("layer", "l2_distance", "cosine_similarity_degrees")]

@@ -29,10 +29,10 @@ import tensorflow as tf
 from absl import flags
 
 from albert_tf import files, program
+from albert_tf.progress import duration
 from albert_tf.tokenization import CLS, MASK, PAD, SEP, UNK, preprocess
 from pipelines.data import corpus, vocabulary_report
 from pipelines.data.vocabulary_settings import settings_path
-from pipelines.training.progress import duration
 
 FLAGS = flags.FLAGS
 

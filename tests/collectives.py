@@ -15,6 +15,9 @@ import tensorflow as tf
 
 from albert_tf import losses
 from pipelines.training import train_loop
+from pipelines.training.objective import Objective
+from pipelines.training.run import Run
+from pipelines.training.settings import LoopSettings, TrainingSettings
 from pipelines.training.strategy import check_hosts_agree, create_strategy
 from pipelines.training.train_step import make_train_step
 
@@ -32,32 +35,31 @@ def train(strategy: tf.distribute.Strategy, model_dir: str):
         model = tf.keras.Sequential([tf.keras.layers.Dense(5), tf.keras.layers.Dense(3)])
         model.build([None, 7])
         optimizer = tf.keras.optimizers.legacy.SGD(0.1)
-    train_step = make_train_step(
-        forward=lambda batch, dropout_seed: model(batch["x"]),
-        model=model,
-        optimizer=optimizer,
-        weights_fn=lambda batch: tf.reduce_sum(batch["weight"]),
-        sums_fn=lambda logits, batch: losses.weighted_cross_entropy(
+    objective = Objective(
+        weights=lambda batch: tf.reduce_sum(batch["weight"]),
+        sums=lambda logits, batch: losses.weighted_cross_entropy(
             logits, batch["label"], batch["weight"]
         ),
-        loss_fn=lambda sums, weight: sums["loss"] / weight,
-        seed=9,
+        loss=lambda sums, weight: sums["loss"] / weight,
+        metrics=lambda sums: {},
+        zero_sums=lambda: {name: tf.zeros([]) for name in ("loss", "correct", "weight")},
+    )
+    settings = TrainingSettings(4, 1, 0, 0.1)
+    train_step = make_train_step(
+        lambda batch, dropout_seed: model(batch["x"]), model, objective, optimizer, settings, 9
     )
     batch = {"x": tf.ones([2, 7]), "label": tf.ones([2], tf.int32), "weight": tf.ones([2])}
     # Of filtered batches, as of the real ones, TensorFlow cannot tell whether they end.
     batches = tf.data.Dataset.from_tensors(batch).repeat().filter(lambda _: True)
     train_loop.train(
-        strategy=strategy,
+        run=Run(strategy, model_dir, {}),
         model=model,
         optimizer=optimizer,
+        objective=objective,
         dataset_fn=lambda first_step, context: batches,
         stages=[train_loop.Stage(0, train_step, {})],
-        zero_sums={name: tf.zeros([]) for name in ("loss", "correct", "weight")},
-        metrics_fn=lambda sums: {},
-        num_train_steps=1,
-        schedule=train_loop.Schedule(1, 1),
-        model_dir=model_dir,
-        global_batch_size=4,
+        settings=settings,
+        loop=LoopSettings(1, 1),
     )
 
 

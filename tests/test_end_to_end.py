@@ -19,11 +19,12 @@ from albert_tf.config import AlbertConfig
 from albert_tf.models import AlbertForPreTraining
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines.data.examples import ExampleOptions
+from pipelines.data.pretraining_dataset import read_sources
 from pipelines.data.records import Manifest
 from pipelines.pretrain import pretrain
-from pipelines.training.run_settings import RunSettings
+from pipelines.training.run import InitialModel
+from pipelines.training.settings import LoopSettings, PretrainingSettings
 from pipelines.training.strategy import create_strategy
-from pipelines.training.train_loop import Schedule
 from tests.jobs import NUM_STEPS, pretrain_flags, run, start, weights
 
 
@@ -356,7 +357,7 @@ def test_bad_input_to_pretrain(work, first_weights, no_order, changes, message):
         **{k: v.format(work=work) if isinstance(v, str) else v for k, v in changes.items()},
     }
     options = ExampleOptions(max_seq_length=values.pop("max_seq_length"))
-    settings = RunSettings(
+    settings = PretrainingSettings(
         global_batch_size=values.pop("global_batch_size"),
         num_train_steps=NUM_STEPS,
         num_warmup_steps=values.pop("num_warmup_steps"),
@@ -364,7 +365,7 @@ def test_bad_input_to_pretrain(work, first_weights, no_order, changes, message):
         depth_schedule=tuple(filter(None, values.pop("depth_schedule").split(","))),
         gradient_accumulation_steps=values.pop("gradient_accumulation_steps"),
     )
-    schedule = Schedule(
+    loop = LoopSettings(
         steps_per_loop=2,
         save_checkpoint_steps=values.pop("save_checkpoint_steps"),
         eval_steps=values.pop("eval_steps"),
@@ -372,11 +373,18 @@ def test_bad_input_to_pretrain(work, first_weights, no_order, changes, message):
     )
     before = sorted(work.rglob("*"))
     with pytest.raises(ValueError, match=re.escape(message)) as error:
+        sources = read_sources(values["record_dir"], values.get("record_weights"))
+        tokenizer = AlbertTokenizer(values["spm_model_file"])
+        config = AlbertConfig.for_vocabulary(
+            values["albert_config"], tokenizer.vocab_size, values["spm_model_file"]
+        )
         pretrain(
-            **values,
+            sources=sources,
+            initial=InitialModel(config, tokenizer, values.get("init_checkpoint")),
+            model_dir=values["model_dir"],
             options=options,
             settings=settings,
-            schedule=schedule,
+            loop=loop,
             strategy=tf.distribute.OneDeviceStrategy("/cpu:0"),
         )
     assert program.is_user_error(error.value)

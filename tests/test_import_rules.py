@@ -26,7 +26,7 @@ MAY_IMPORT = {
         "albert_tf.layers",
         "albert_tf.config",
     ),
-    "pipelines.data": ("pipelines.data", "pipelines.training.progress", "albert_tf"),
+    "pipelines.data": ("pipelines.data", "albert_tf"),
     "pipelines.training": ("pipelines.training", "albert_tf"),
     "pipelines.tasks": (
         "pipelines.tasks",

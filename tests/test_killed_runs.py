@@ -172,7 +172,7 @@ def test_a_late_restart_reads_nothing_that_lies_before(work, monkeypatch):
         next(
             iter(
                 pretraining_dataset.pretraining_dataset(
-                    source.record_dir, options, tokenizer, 2, start_step=step
+                    [source], options, tokenizer, 2, start_step=step
                 )
             )
         )

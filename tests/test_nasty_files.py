@@ -16,7 +16,10 @@ from albert_tf.tokenization import AlbertTokenizer
 from pipelines import create_pretraining_data as job
 from pipelines.data.corpus import TextFormat, read_documents
 from pipelines.data.examples import ExampleOptions
-from pipelines.data.pretraining_dataset import pretraining_dataset
+from pipelines.data.pretraining_dataset import (
+    pretraining_dataset,
+    read_sources,
+)
 from pipelines.data.records import Manifest
 from pipelines.data.shard_writer import Settings
 from pipelines.train_vocab import train_vocab
@@ -268,7 +271,7 @@ def test_all_together(nasty, tiny_vocabulary, tmp_path, input_format):
     manifest = create(f"{texts}/*", tmp_path / "records", model, 500_000, **skipping)
     assert [manifest.documents, manifest.sentences, manifest.skipped_lines] == expected
     (batch,) = pretraining_dataset(
-        str(tmp_path / "records"), ExampleOptions(512), AlbertTokenizer(str(model)), 8
+        read_sources(str(tmp_path / "records")), ExampleOptions(512), AlbertTokenizer(str(model)), 8
     ).take(1)
     assert batch["input_word_ids"].shape == (8, 512)
 
@@ -279,7 +282,9 @@ def test_records_cut_short(nasty, tiny_corpus, tiny_vocabulary, tmp_path, in_thi
     shutil.copy(nasty / "truncated.tfrecord", records / manifest.split("train")[0].file)
     tokenizer = AlbertTokenizer(str(tiny_vocabulary))
     with pytest.raises((ValueError, tf.errors.DataLossError), match="corrupted record") as error:
-        next(iter(pretraining_dataset(str(records), ExampleOptions(512), tokenizer, 8)))
+        next(
+            iter(pretraining_dataset(read_sources(str(records)), ExampleOptions(512), tokenizer, 8))
+        )
     assert program.is_user_error(error.value)
     assert Manifest.read(str(records)) == manifest
 

@@ -23,7 +23,7 @@ import tensorflow as tf
 from absl import flags
 
 from albert_tf import files, program
-from pipelines.training.progress import Progress
+from albert_tf.progress import Progress
 
 FLAGS = flags.FLAGS
 

@@ -99,40 +99,37 @@ def read_sources(record_dir: str, record_weights: Sequence[float] | None = None)
 
 
 def pretraining_dataset(
-    record_dir: str,
+    sources: Sequence[Source],
     options: ExampleOptions,
     tokenizer: AlbertTokenizer,
     global_batch_size: int,
     start_step: int = 0,
-    input_pipeline_id: int = 0,
-    num_input_pipelines: int = 1,
-    replica_batch_size: int | None = None,
-    record_weights: Sequence[float] | None = None,
+    context: tf.distribute.InputContext | None = None,
 ) -> tf.data.Dataset:
-    """Returns shuffled batches without end, beginning with that of `start_step`.
+    """Returns endless shuffled batches of the split "train", from that of `start_step` on.
 
     Args:
-      record_dir, record_weights: see `read_sources`; the split "train" is read.
-      global_batch_size: examples in a step over all hosts.
-      start_step: the step of the first batch. To begin late costs no more than reading a group.
-      input_pipeline_id, num_input_pipelines: which of how many hosts this is; it gets its part of
-        the rows of each global batch.
-      replica_batch_size: rows of each batch that is returned; default all rows of this host.
+      sources: see `read_sources`.
+      global_batch_size: examples per step over all hosts.
+      start_step: the step of the first batch. A late start costs no more than reading one group.
+      context: which of how many hosts this is, and how many replicas there are. A batch holds the
+        rows of one replica. Default: one host with one replica.
 
     Returns:
       dicts with static shapes (b rows): int32 [b, L] `input_word_ids`, `input_mask`,
       `input_type_ids`; [b, P] int32 `masked_lm_positions`, `masked_lm_ids` and float32
       `masked_lm_weights`; [b] int32 `sentence_order_labels` and float32 `sentence_order_weights`.
     """
-    sources = read_sources(record_dir, record_weights)
-    assert global_batch_size % num_input_pipelines == 0, "rows would be lost"
-    host_rows = global_batch_size // num_input_pipelines
-    if options.sentence_objective == "nsp" and num_input_pipelines > 1 and host_rows % 2:
+    context = context or tf.distribute.InputContext()
+    hosts = context.num_input_pipelines
+    assert global_batch_size % hosts == 0, "rows would be lost"
+    host_rows = global_batch_size // hosts
+    if options.sentence_objective == "nsp" and hosts > 1 and host_rows % 2:
         raise ValueError(
-            f"each of {num_input_pipelines} hosts gets {host_rows} rows of the global batch: "
+            f"each of {hosts} hosts gets {host_rows} rows of the global batch: "
             "--sentence_objective=nsp pairs rows and needs an even number"
         )
-    first_row = input_pipeline_id * host_rows
+    first_row = context.input_pipeline_id * host_rows
     make_examples = _example_maker(sources[0].manifest, options, tokenizer)
 
     def make_batch(step, records):
@@ -152,9 +149,9 @@ def pretraining_dataset(
     dataset = tf.data.Dataset.zip((tf.data.Dataset.counter(start_step), dataset))
     dataset = dataset.map(make_batch, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
     # 3. One batch for each replica.
-    if replica_batch_size not in (None, host_rows):
-        dataset = dataset.rebatch(replica_batch_size, drop_remainder=True)
-    rows = replica_batch_size or host_rows
+    rows = context.get_per_replica_batch_size(global_batch_size)
+    if rows != host_rows:
+        dataset = dataset.rebatch(rows, drop_remainder=True)
     return dataset.map(lambda batch: _with_static_rows(batch, rows)).prefetch(tf.data.AUTOTUNE)
 
 

@@ -28,6 +28,7 @@ from pipelines.data.masking import unmask
 from pipelines.data.pretraining_dataset import (
     evaluation_dataset,
     pretraining_dataset,
+    read_sources,
     sampled_records,
 )
 from pipelines.data.record_statistics import ExampleStatistics, draw, report
@@ -134,7 +135,7 @@ def _batches(
 ) -> Iterator[dict[str, np.ndarray]]:
     """Yields batches of `count` examples in all."""
     if split == "train":
-        dataset = pretraining_dataset(record_dir, options, tokenizer, _ROWS)
+        dataset = pretraining_dataset(read_sources(record_dir), options, tokenizer, _ROWS)
     else:
         dataset = evaluation_dataset(record_dir, split, options, tokenizer, _ROWS, count)
     for batch in dataset.take(-(-count // _ROWS)):

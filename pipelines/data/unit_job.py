@@ -15,9 +15,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from albert_tf.progress import Progress
 from pipelines.data import beam_job
 from pipelines.data.shard_writer import ERROR_FILE, UNITS_DIR, raise_noted_error, work_or_error
-from pipelines.training.progress import Progress
 
 
 def remove_partial_files(directory: str) -> None:

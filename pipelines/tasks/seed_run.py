@@ -6,12 +6,11 @@ import dataclasses
 import hashlib
 import json
 import os
-import zlib
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
+from absl import flags
 
 from albert_tf import files, optimization
 from albert_tf.checkpoints import model_directory, saved_model
@@ -19,43 +18,26 @@ from albert_tf.config import AlbertConfig
 from pipelines.tasks.batches import example_lengths, make_prediction, training_dataset
 from pipelines.tasks.task import Sequences, Task
 from pipelines.training import train_loop
-from pipelines.training.run_settings import check_batch, precision
-from pipelines.training.strategy import check_hosts_agree, is_chief, is_tpu
-from pipelines.training.train_loop import Schedule
+from pipelines.training.objective import Objective
+from pipelines.training.run import Run
+from pipelines.training.settings import LoopSettings, TrainingSettings, precision, setting
+from pipelines.training.strategy import is_tpu
 from pipelines.training.train_step import make_train_step
 
 RESULTS_FILE = "results.json"
 
 
 @dataclasses.dataclass(frozen=True)
-class FinetuneSettings:
-    """What decides the weights that a run ends in, beside model, data and seed."""
+class FinetuneSettings(TrainingSettings):
+    """Those of fine-tuning; the seed is not among them."""
 
-    max_seq_length: int | None
-    global_batch_size: int
-    num_train_steps: int
-    num_warmup_steps: int
-    learning_rate: float
-    weight_decay: float = 0.01
-    gradient_accumulation_steps: int = 1
-    mixed_precision: str = "none"
-    jit_compile: bool = False
-    recompute: bool = False
-
-    def check(self, strategy: tf.distribute.Strategy) -> None:
-        """See check_batch.
-
-        Raises:
-          ValueError: also if the warm-up is longer than the run.
-        """
-        check_batch(
-            strategy, self.global_batch_size, self.gradient_accumulation_steps, self.jit_compile
-        )
-        if self.num_warmup_steps > self.num_train_steps:
-            raise ValueError(
-                f"--num_warmup_steps={self.num_warmup_steps} is beyond "
-                f"--num_train_steps={self.num_train_steps}"
-            )
+    max_seq_length: int | None = setting(
+        flags.DEFINE_integer,
+        "Longest sequence, in pieces; longer texts are truncated or cut into windows. Default: the "
+        "model's position table.",
+        None,
+        lower_bound=8,
+    )
 
 
 class Split(NamedTuple):
@@ -67,28 +49,28 @@ class Split(NamedTuple):
 
 
 def run_seed(
+    run: Run,
     task: Task,
     splits: dict[str, Split],
     config: AlbertConfig,
     checkpoint: str | None,
-    model_dir: str,
     seed: int,
     settings: FinetuneSettings,
-    schedule: Schedule,
-    strategy: tf.distribute.Strategy,
-    agreed: dict,
+    loop: LoopSettings,
 ) -> dict:
     """Trains with one seed, then scores and predicts all splits but "train".
 
-    What was done before is not done again: a finished seed only predicts, if its predictions are
-    not those of these splits and this decoding.
+    Work done by an earlier call is not repeated: a finished seed only predicts, if its predictions
+    are not those of these splits and this decoding.
 
     Args:
-      agreed: settings that all hosts must agree on.
+      run: with the model directory of this seed.
+      checkpoint: of InitialModel.
 
     Returns:
-      What lies in MODEL_DIR/results.json: `figures` by split, and `predicted`, of what.
+      The content of MODEL_DIR/results.json: `figures` by split, and `predicted`, of what.
     """
+    strategy, model_dir = run.strategy, run.model_dir
     path = os.path.join(model_dir, RESULTS_FILE)
     predicted = what_is_predicted(task, splits)
     is_trained = tf.io.gfile.exists(path)
@@ -96,7 +78,7 @@ def run_seed(
         results = files.read_json(path)
         if results["predicted"] == predicted:
             return results
-        if is_chief(strategy):  # killed amidst the files, it must not take the old ones for new
+        if run.is_chief:  # killed amidst the files, it must not take the old ones for new
             files.write_atomically(path, json.dumps({**results, "predicted": None}) + "\n")
 
     # The initializers draw from Keras' global seed, in the order in which variables are made.
@@ -110,8 +92,7 @@ def run_seed(
             ),
             settings.weight_decay,
         )
-    checkpoints = model_directory.checkpoints_directory(model_dir)
-    if checkpoint and not model_directory.list_checkpoints(checkpoints):
+    if checkpoint and not run.has_checkpoint():
         source = saved_model if saved_model.is_saved_model(checkpoint) else model_directory
         source.restore_encoder(model.encoder, checkpoint)
 
@@ -135,12 +116,15 @@ def run_seed(
 
     train = splits["train"].sequences
     tokens = float(np.mean(example_lengths(train))) * train.sequences_per_example
-    settings_hash = zlib.crc32(json.dumps({**agreed, "seed": seed}).encode()) >> 1
+    objective = task_objective(task)
     if not is_trained:
+        train_step = make_train_step(model, model, objective, optimizer, settings, seed)
+        rates = {"examples_per_second": 1, "tokens_per_second": tokens}
         train_loop.train(
-            strategy=strategy,
+            run=run,
             model=model,
             optimizer=optimizer,
+            objective=objective,
             dataset_fn=lambda first_step, context: training_dataset(
                 train,
                 settings.global_batch_size,
@@ -150,30 +134,15 @@ def run_seed(
                 has_fixed_length,
                 context,
             ),
-            stages=[
-                train_loop.Stage(
-                    0,
-                    task_train_step(task, model, optimizer, settings, seed),
-                    {"examples_per_second": 1, "tokens_per_second": tokens},
-                    score_dev if schedule.eval_steps else None,
-                )
-            ],
-            zero_sums=zero_sums(),
-            metrics_fn=training_metrics,
-            num_train_steps=settings.num_train_steps,
-            schedule=schedule,
-            model_dir=model_dir,
-            global_batch_size=settings.global_batch_size,
-            best_metric=f"dev_{task.best_metric}",
-            settings_hash=settings_hash,
+            stages=[train_loop.Stage(0, train_step, rates, score_dev if loop.eval_steps else None)],
+            settings=settings,
+            loop=loop,
         )
     # Other hosts look for the weights when the one that writes has written, and find the same.
-    check_hosts_agree(strategy, 0, settings_hash)
-    directory = (
-        os.path.join(model_dir, model_directory.BEST_DIR) if schedule.eval_steps else model_dir
-    )
+    run.check_hosts_agree(0)
+    directory = os.path.join(model_dir, model_directory.BEST_DIR) if loop.eval_steps else model_dir
     _, weights = model_directory.find_checkpoint(directory)
-    check_hosts_agree(strategy, int(weights.rpartition("-")[2]), settings_hash)
+    run.check_hosts_agree(int(weights.rpartition("-")[2]))
     model_directory.restore_weights(model, weights)
 
     figures = {}
@@ -181,13 +150,13 @@ def run_seed(
         split, outputs = splits[name], predict()
         if scores := task.score(split.examples, split.units, outputs):
             figures[name] = scores
-        if is_chief(strategy):
+        if run.is_chief:
             for written in task.write_predictions(
                 os.path.join(model_dir, "predictions"), name, split.examples, split.units, outputs
             ):
                 print(f"predictions  {written}")
     results = {"figures": figures, "predicted": predicted}
-    if is_chief(strategy):
+    if run.is_chief:
         description = {"task": task.name, "max_seq_length": settings.max_seq_length}
         description.update({**task.description(), **task.decoding()})
         for file, content in ((model_directory.TASK_FILE, description), (RESULTS_FILE, results)):
@@ -196,38 +165,19 @@ def run_seed(
     return results
 
 
-def task_train_step(
-    task: Task,
-    model: tf.keras.Model,
-    optimizer: tf.keras.optimizers.Optimizer,
-    settings: FinetuneSettings,
-    seed: int,
-) -> Callable:
-    """Returns train_step.make_train_step on the mean of the examples' losses."""
-    return make_train_step(
-        forward=model,
-        model=model,
-        optimizer=optimizer,
-        weights_fn=lambda batch: tf.reduce_sum(batch["weight"]),
-        sums_fn=lambda outputs, batch: {
+def task_objective(task: Task) -> Objective:
+    """Returns the mean of the examples' losses."""
+    return Objective(
+        weights=lambda batch: tf.reduce_sum(batch["weight"]),
+        sums=lambda outputs, batch: {
             "loss": tf.reduce_sum(task.losses(outputs, batch) * batch["weight"]),
             "weight": tf.reduce_sum(batch["weight"]),
         },
-        loss_fn=lambda sums, weight: sums["loss"] / weight,
-        seed=seed,
-        gradient_accumulation_steps=settings.gradient_accumulation_steps,
-        jit_compile=settings.jit_compile,
+        loss=lambda sums, weight: sums["loss"] / weight,
+        metrics=lambda sums: {"loss": sums["loss"] / sums["weight"]} if sums["weight"] else {},
+        zero_sums=lambda: {"loss": tf.zeros([]), "weight": tf.zeros([])},
+        best_metric=f"dev_{task.best_metric}",
     )
-
-
-def zero_sums() -> dict:
-    """Returns what the sums of task_train_step's steps are added to."""
-    return {"loss": tf.zeros([]), "weight": tf.zeros([])}
-
-
-def training_metrics(sums: dict[str, float]) -> dict[str, float]:
-    """Returns the mean loss; where no batch counted there is none."""
-    return {"loss": sums["loss"] / sums["weight"]} if sums["weight"] else {}
 
 
 def what_is_predicted(task: Task, splits: dict[str, Split]) -> dict:

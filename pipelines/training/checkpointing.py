@@ -1,88 +1,14 @@
-"""A run and its model directory: whose it is, where it stands, how it goes on."""
+"""The checkpoints of a run: saved, restored, removed."""
 
 from __future__ import annotations
 
-import json
 import os
-import platform
 
-import numpy as np
 import tensorflow as tf
 from absl import logging
 
-import albert_tf
 from albert_tf import files
 from albert_tf.checkpoints import model_directory
-from albert_tf.checkpoints.model_directory import RUN_FILE
-
-
-def claim(model_dir: str, settings: dict) -> None:
-    """Makes `model_dir` the directory of the run with these settings, or finds that it is.
-
-    RUN_FILE also records the versions that the run began with. They are not compared: a run may be
-    resumed with others, which one line on stdout then names.
-
-    Args:
-      settings: everything that changes the run's result, JSON-serialisable.
-
-    Raises:
-      ValueError: if the directory holds another run or something else, or cannot hold one.
-    """
-    if pattern := set(model_dir) & set("*?[\\"):
-        raise ValueError(
-            f"{model_dir!r}: TensorFlow takes {' '.join(sorted(pattern))} in a directory's name "
-            "for a pattern and finds no checkpoint there: choose another"
-        )
-    path = os.path.join(model_dir, RUN_FILE)
-    settings = json.loads(json.dumps(settings))
-    if tf.io.gfile.exists(path):
-        theirs = files.read_json(path)
-        versions = theirs.pop("versions", {})  # older runs have none
-        differing = [
-            f"{key} {theirs.get(key)!r} there, {settings.get(key)!r} here"
-            for key in sorted({*theirs, *settings})
-            if theirs.get(key) != settings.get(key)
-        ]
-        if differing:
-            raise ValueError(
-                f"{model_dir!r} holds another run ({'; '.join(differing)}): choose another "
-                "directory, or the same settings to go on with that run"
-            )
-        _tell_of_other_versions(versions)
-        return
-    if tf.io.gfile.isdir(model_dir) and any(
-        not name.startswith(".") for name in tf.io.gfile.listdir(model_dir)
-    ):
-        raise ValueError(
-            f"{model_dir!r} holds files but no run of this job ({RUN_FILE}): choose an empty "
-            "or new directory"
-        )
-    content = {**settings, "versions": _versions()}
-    files.write_atomically(path, json.dumps(content, indent=2) + "\n")
-
-
-def _versions() -> dict[str, str]:
-    """Returns the versions of what computes a run's result."""
-    return {
-        "albert_tf": albert_tf.__version__,
-        "tensorflow": tf.__version__,
-        "numpy": np.__version__,
-        "python": platform.python_version(),
-    }
-
-
-def _tell_of_other_versions(versions: dict[str, str]) -> None:
-    """Prints a line if a run began with other versions than it is resumed with."""
-    changes = [(name, versions.get(name, own), own) for name, own in _versions().items()]
-    changes = [change for change in changes if change[1] != change[2]]
-    if changes:
-        begun = ", ".join(f"{name} {old}" for name, old, _ in changes)
-        resumed = ", ".join(f"{name} {new}" for name, _, new in changes)
-        print(
-            f"begun with {begun}, resumed with {resumed}: the result may differ slightly from that "
-            "of one version",
-            flush=True,
-        )
 
 
 class Checkpointer:

@@ -1,4 +1,4 @@
-"""Held-out records: that a run was not trained on them, and its figures of them as it goes on."""
+"""Evaluation on held-out records, and the check that a run was not trained on them."""
 
 from __future__ import annotations
 
@@ -40,22 +40,24 @@ def check_heldout_split(model_dir: str, heldout_split: dict[str, Any] | None) ->
         )
 
 
-def make_evaluation(
+def make_scoring(
     strategy: tf.distribute.Strategy,
     forward: Callable[[dict, tf.Tensor], dict],
     dataset: tf.data.Dataset,
-    known: Mapping[str, float],
-) -> Callable[[Callable[[], bool]], dict[str, float]]:
-    """Returns evaluate(is_stopped) -> scalars of one pass over a dataset, none if it was stopped.
+    vocab_size: int,
+) -> Callable[[Callable[[int], bool]], dict[str, Any] | None]:
+    """Returns score(on_batch) -> float64 sums over one pass of a dataset.
 
-    They are metrics.pretraining_metrics with `heldout_` before their names, and how far each layer
-    moves its input (metrics.layer_distances).
+    They are `losses`, of losses.pretraining_sums; `layers`, of metrics.layer_distances; and
+    `targets` [V], how often each piece was to be predicted.
 
     Args:
-      strategy: in whose scope the model was made.
+      strategy: the model was created in its scope.
       forward: (batch, dropout seed) -> outputs of AlbertForPreTraining with its hidden states.
-      dataset: global batches of static shape, whose number of rows the replicas divide.
-      known: figures of the dataset that no weights change, which go into the scalars too.
+      dataset: global batches, whose number of rows the replicas divide.
+
+    `on_batch` is called with the number of batches done before each batch. If it returns true, the
+    pass ends and its result is None.
     """
     options = tf.data.Options()
     # Each host reads all and takes its rows.
@@ -65,25 +67,50 @@ def make_evaluation(
     def score_replica(batch):
         outputs = forward(batch, None)
         values = {
-            "sums": losses.pretraining_sums(outputs, batch),
+            "losses": losses.pretraining_sums(outputs, batch),
             "layers": metrics.layer_distances(outputs["hidden_states"], batch["input_mask"]),
+            "targets": tf.math.bincount(
+                batch["masked_lm_ids"], weights=batch["masked_lm_weights"], minlength=vocab_size
+            ),
         }
         replica = tf.distribute.get_replica_context()
         return replica.all_reduce(tf.distribute.ReduceOp.SUM, values)
 
     @tf.function
-    def score(batch):
+    def score_batch(batch):
         values = strategy.run(score_replica, (batch,))
         # Every replica holds the global value.
         return tf.nest.map_structure(lambda v: strategy.experimental_local_results(v)[0], values)
 
-    def evaluate(is_stopped: Callable[[], bool] = lambda: False) -> dict[str, float]:
+    def score(on_batch: Callable[[int], bool] = lambda _: False) -> dict[str, Any] | None:
         totals = None
-        for batch in batches:
-            if is_stopped():
-                return {}
-            totals = metrics.add_exactly(totals, score(batch))
-        figures = {**metrics.pretraining_metrics(totals["sums"]), **known}
+        for number, batch in enumerate(batches):
+            if on_batch(number):
+                return None
+            totals = metrics.add_exactly(totals, score_batch(batch))
+        return totals
+
+    return score
+
+
+def make_evaluation(
+    score: Callable[[Callable[[int], bool]], dict[str, Any] | None], known: Mapping[str, float]
+) -> Callable[[Callable[[], bool]], dict[str, float]]:
+    """Returns evaluate(is_stopped) -> scalars to log; none if it was stopped.
+
+    They are metrics.pretraining_metrics with `heldout_` before their names, and how far each layer
+    moves its input (metrics.layer_distances).
+
+    Args:
+      score: see make_scoring.
+      known: figures of the dataset that do not depend on the weights, to be logged with the others.
+    """
+
+    def evaluate(is_stopped: Callable[[], bool] = lambda: False) -> dict[str, float]:
+        totals = score(lambda _: is_stopped())
+        if totals is None:
+            return {}
+        figures = {**metrics.pretraining_metrics(totals["losses"]), **known}
         scalars = {f"heldout_{name}": value for name, value in figures.items()}
         layers = totals["layers"]
         for name in ("l2_distance", "degrees"):

@@ -8,8 +8,22 @@ import os
 from collections.abc import Iterator
 
 import tensorflow as tf
+from absl import flags
 
 STRATEGIES = ("one_device", "mirrored", "multi_worker", "tpu")
+
+
+def define_strategy_flags() -> None:
+    """Defines --strategy and --tpu."""
+    flags.DEFINE_enum(
+        "strategy", "one_device", STRATEGIES, "Distribution strategy: the devices to train on."
+    )
+    flags.DEFINE_string("tpu", "", "With --strategy=tpu: name or address; 'local' on a TPU VM.")
+
+
+def strategy_from_flags() -> tf.distribute.Strategy:
+    """Returns the strategy that the flags name."""
+    return create_strategy(flags.FLAGS.strategy, flags.FLAGS.tpu)
 
 
 def create_strategy(name: str, tpu: str = "") -> tf.distribute.Strategy:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import signal
 import sys
@@ -14,48 +13,15 @@ import tensorflow as tf
 from absl import logging
 
 from albert_tf import optimization
+from albert_tf.progress import Progress
 from pipelines.training.checkpointing import Checkpointer
 from pipelines.training.metrics_log import MetricsLog
+from pipelines.training.objective import Objective
 from pipelines.training.preemption import StopRequest
-from pipelines.training.progress import Progress
-from pipelines.training.strategy import check_hosts_agree, has_several_hosts, is_chief
+from pipelines.training.run import Run
+from pipelines.training.settings import LoopSettings, TrainingSettings
+from pipelines.training.strategy import has_several_hosts
 from pipelines.training.train_step import make_step_loop
-
-
-@dataclasses.dataclass(frozen=True)
-class Schedule:
-    """When the host looks up.
-
-    Attributes:
-      steps_per_loop: steps on the device between two looks of the host: one log entry each.
-      save_checkpoint_steps: steps between checkpoints, a multiple of steps_per_loop.
-      eval_steps: steps between evaluations, a multiple of steps_per_loop; 0: none.
-      early_stopping_evaluations: evaluations without a new best that end the run; 0: none do.
-      max_bad_batches: batches without a finite loss and gradient that are passed over before the
-        run ends with an error.
-    """
-
-    steps_per_loop: int
-    save_checkpoint_steps: int
-    eval_steps: int = 0
-    early_stopping_evaluations: int = 0
-    max_bad_batches: int = 0
-
-    def check(self) -> None:
-        """Makes sure that the host looks up when it has something to do.
-
-        Raises:
-          ValueError: if it does not.
-        """
-        for name in ("save_checkpoint_steps", "eval_steps"):
-            if getattr(self, name) % self.steps_per_loop:
-                raise ValueError(
-                    f"--{name}={getattr(self, name)} is not a multiple of "
-                    f"--steps_per_loop={self.steps_per_loop}: give a multiple, or fewer steps per "
-                    "loop"
-                )
-        if self.early_stopping_evaluations and not self.eval_steps:
-            raise ValueError("--early_stopping_evaluations needs evaluations: give --eval_steps")
 
 
 class Stage(NamedTuple):
@@ -77,50 +43,41 @@ class Stage(NamedTuple):
 
 def train(
     *,
-    strategy: tf.distribute.Strategy,
+    run: Run,
     model: tf.keras.Model,
     optimizer: tf.keras.optimizers.Optimizer,
+    objective: Objective,
     dataset_fn: Callable[[int, tf.distribute.InputContext], tf.data.Dataset],
     stages: Sequence[Stage],
-    zero_sums: dict,
-    metrics_fn: Callable[[dict], dict[str, float]],
-    num_train_steps: int,
-    schedule: Schedule,
-    model_dir: str,
-    global_batch_size: int,
-    best_metric: str = "",
-    settings_hash: int = 0,
+    settings: TrainingSettings,
+    loop: LoopSettings,
 ) -> None:
-    """Trains `model` to `num_train_steps`, going on from the newest checkpoint.
+    """Trains `model` to settings.num_train_steps, from the newest checkpoint of the run.
 
     Args:
-      strategy: model, with its variables, and optimizer were made in its scope.
-      dataset_fn: (first step, input context) -> batches of this host's replicas from that step on,
-        without end.
-      stages: in order; the first begins at step 0.
-      zero_sums: what the sums of steps are added to.
-      metrics_fn: sums -> loss and other figures; none of sums that nothing was added to.
-      model_dir: holds checkpoints and logs.
-      best_metric: which of the evaluated figures says what is best: the weights of the last stage
-        that have most of it are kept.
-      settings_hash: below 2**31; must be the same on all hosts.
+      run: model, with its variables, and optimizer were made in the scope of its strategy.
+      dataset_fn: (first step, input context) -> endless batches of this host's replicas from that
+        step on.
+      stages: in order; the first begins at step 0. Only the last one keeps best weights.
 
     Raises:
       ValueError: if loss or gradient stops being finite; the last checkpoint stays.
       SystemExit: 128 + the signal's number, after SIGTERM or Ctrl-C and a checkpoint.
     """
+    strategy, best_metric = run.strategy, objective.best_metric
+    num_train_steps, global_batch_size = settings.num_train_steps, settings.global_batch_size
     # The order of resuming:
     # 1. Variables and slots exist (checkpoints restore into them).
     with strategy.scope():
         optimization.create_slots(optimizer, model)
     # 2. Weights, slots and the step count come back together.
-    checkpointer = Checkpointer(model_dir, model, optimizer, writes=is_chief(strategy))
+    checkpointer = Checkpointer(run.model_dir, model, optimizer, writes=run.is_chief)
     step = checkpointer.restore()
-    check_hosts_agree(strategy, step, settings_hash)
+    run.check_hosts_agree(step)
     if step:
         print(f"goes on from step {step:,}", flush=True)
     # 3. Logged curves are cut back to that step; they say what was best.
-    log = MetricsLog(model_dir, step, writes=is_chief(strategy))
+    log = MetricsLog(run.model_dir, step, writes=run.is_chief)
     # 4. Data begin at that step; nothing is read and thrown away but a part of one group.
     # Without this the hosts would exchange before every batch whether each of them still has one.
     endless = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
@@ -130,7 +87,7 @@ def train(
         )
     )
 
-    allowed = schedule.max_bad_batches
+    allowed = loop.max_bad_batches
     stage_ends = [stage.first_step for stage in stages[1:]] + [num_train_steps]
     since = stages[-1].first_step
     progress = Progress("training", num_train_steps, done=step)
@@ -141,12 +98,10 @@ def train(
             return stop.signal is not None and not has_several_hosts(strategy)
 
         for stage, stage_end in zip(stages, stage_ends):
-            run_steps = make_step_loop(strategy, stage.train_step, zero_sums)
+            run_steps = make_step_loop(strategy, stage.train_step, objective.zero_sums())
             while step <= stage_end:
                 # Also after a restart, of a checkpoint whose evaluation was cut short.
-                is_due = step > stage.first_step and _is_due(
-                    step, schedule.eval_steps, num_train_steps
-                )
+                is_due = step > stage.first_step and _is_due(step, loop.eval_steps, num_train_steps)
                 if stage.evaluate and is_due and not log.has(best_metric, step):
                     figures = stage.evaluate(is_stopped)
                     if not figures:
@@ -160,11 +115,11 @@ def train(
                     # Before the last stage nothing is kept as the best.
                     told = f", best {max(best, value):.4f}" if step > since else ""
                     print(f"step {step:,}: {best_metric} {value:.4f}{told}", flush=True)
-                if step == stage_end or _is_over(log.values(best_metric, since), schedule):
+                if step == stage_end or _is_over(log.values(best_metric, since), loop):
                     break
 
                 # Loops end at the same steps wherever the run began: same log, same sums.
-                loop_end = step - step % schedule.steps_per_loop + schedule.steps_per_loop
+                loop_end = step - step % loop.steps_per_loop + loop.steps_per_loop
                 loop_end = min(loop_end, stage_end)
                 started = time.monotonic()
                 totals = run_steps(
@@ -177,7 +132,7 @@ def train(
                 steps = int(totals["steps"])
                 step += steps
 
-                scalars = metrics_fn(totals["sums"])
+                scalars = objective.metrics(totals["sums"])
                 if steps > bad_batches:  # else there is neither loss nor gradient to draw
                     scalars["gradient_norm"] = totals["gradient_norm"] / (steps - bad_batches)
                 scalars["learning_rate"] = float(optimizer.learning_rate(step - 1))
@@ -186,14 +141,14 @@ def train(
                 scalars["waiting_for_data"] = totals["seconds_waiting"] / seconds
                 log.write(step, scalars)
                 progress.update(step, _line(scalars))
-                if totals["stop"] or _is_due(step, schedule.save_checkpoint_steps, num_train_steps):
+                if totals["stop"] or _is_due(step, loop.save_checkpoint_steps, num_train_steps):
                     checkpointer.save(step)
                 if totals["stop"]:
                     _leave(stop.signal or signal.SIGTERM, step)
         if step < num_train_steps:
             checkpointer.save(step)
             print(
-                f"stopped early at step {step:,}: {schedule.early_stopping_evaluations} "
+                f"stopped early at step {step:,}: {loop.early_stopping_evaluations} "
                 f"evaluations without a better {best_metric}"
             )
         if stop.signal is not None:  # heard since the last step: what follows may take long
@@ -204,9 +159,9 @@ def _is_due(step: int, every: int, num_train_steps: int) -> bool:
     return every > 0 and (step % every == 0 or step == num_train_steps)
 
 
-def _is_over(values: Sequence[float], schedule: Schedule) -> bool:
+def _is_over(values: Sequence[float], loop: LoopSettings) -> bool:
     """Tells whether so many evaluations in a row brought nothing better."""
-    patience = schedule.early_stopping_evaluations
+    patience = loop.early_stopping_evaluations
     return 0 < patience < len(values) and max(values[-patience:]) <= max(values[:-patience])
 
 

@@ -7,21 +7,19 @@ from typing import Callable
 import tensorflow as tf
 
 from albert_tf import optimization
+from pipelines.training.objective import Objective
+from pipelines.training.settings import TrainingSettings
 
 _MAX_GRADIENT_NORM = 1.0  # the reference's, over all variables
 
 
 def make_train_step(
-    *,
     forward: Callable[[dict, tf.Tensor], dict],
     model: tf.keras.Model,
+    objective: Objective,
     optimizer: tf.keras.optimizers.Optimizer,
-    weights_fn: Callable[[dict], dict],
-    sums_fn: Callable[[dict, dict], dict],
-    loss_fn: Callable[[dict, dict], tf.Tensor],
+    settings: TrainingSettings,
     seed: int,
-    gradient_accumulation_steps: int = 1,
-    jit_compile: bool = False,
 ) -> Callable:
     """Returns train_step(batch, stop) of one replica; all its values are global.
 
@@ -30,22 +28,17 @@ def make_train_step(
 
     Args:
       forward: (batch, dropout seed) -> model outputs.
-      model: whose variables are trained.
-      optimizer: it counts the steps.
-      weights_fn: batch -> the denominator of each objective, without the model.
-      sums_fn: (model outputs, batch) -> sums of each objective: losses.weighted_cross_entropy.
-      loss_fn: (sums, denominators of the global batch) -> this part's share of the loss.
+      model: its variables are trained.
+      optimizer: counts the steps.
+      settings: gradient_accumulation_steps and jit_compile are used here.
       seed: of dropout.
-      gradient_accumulation_steps: micro-batches into which a replica's rows are cut: memory is
-        that of one, the result that of all.
-      jit_compile: whether XLA compiles the step.
     """
-    micro_batches = gradient_accumulation_steps
+    micro_batches = settings.gradient_accumulation_steps
 
     def gradients_of(batch, dropout_seed, denominators):
         with tf.GradientTape() as tape:
-            sums = sums_fn(forward(batch, dropout_seed), batch)
-            loss = loss_fn(sums, denominators)
+            sums = objective.sums(forward(batch, dropout_seed), batch)
+            loss = objective.loss(sums, denominators)
         # A task may leave out what others use, such as the pooler.
         gradients = tape.gradient(
             loss, model.trainable_variables, unconnected_gradients=tf.UnconnectedGradients.ZERO
@@ -77,7 +70,7 @@ def make_train_step(
             parallel_iterations=1,
         )[1]
 
-    @tf.function(jit_compile=jit_compile)
+    @tf.function(jit_compile=settings.jit_compile)
     def train_step(batch, stop):
         replica = tf.distribute.get_replica_context()
         # A pure function of (seed, step, replica): a resumed run draws the same dropout.
@@ -88,13 +81,13 @@ def make_train_step(
         dropout_seed = tf.cast(dropout_seed, tf.int32)
         # Hosts agree on when to stop: none may wait for a step that another does not take.
         denominators, stop = replica.all_reduce(
-            tf.distribute.ReduceOp.SUM, (weights_fn(batch), tf.cast(stop, tf.float32))
+            tf.distribute.ReduceOp.SUM, (objective.weights(batch), tf.cast(stop, tf.float32))
         )
         compute = gradients_of if micro_batches == 1 else accumulate
         sums, gradients = compute(batch, dropout_seed, denominators)
         sums, gradients = replica.all_reduce(tf.distribute.ReduceOp.SUM, (sums, gradients))
         gradients, norm = optimization.clip_by_global_norm(gradients, _MAX_GRADIENT_NORM)
-        finite = tf.math.is_finite(norm) & tf.math.is_finite(loss_fn(sums, denominators))
+        finite = tf.math.is_finite(norm) & tf.math.is_finite(objective.loss(sums, denominators))
         keep = tf.cast(finite, tf.float32)
         optimizer.apply_gradients(
             [

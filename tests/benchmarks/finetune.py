@@ -141,8 +141,8 @@ def our_steps(task, sequences, has_fixed_length: bool) -> tuple[float, float]:
     from albert_tf import optimization
     from albert_tf.config import AlbertConfig
     from pipelines.tasks.batches import training_dataset
-    from pipelines.tasks.seed_run import FinetuneSettings, task_train_step, zero_sums
-    from pipelines.training.train_step import make_step_loop
+    from pipelines.tasks.seed_run import FinetuneSettings, task_objective
+    from pipelines.training.train_step import make_step_loop, make_train_step
 
     strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
     with strategy.scope():
@@ -150,10 +150,10 @@ def our_steps(task, sequences, has_fixed_length: bool) -> tuple[float, float]:
         model.create_variables()
         optimizer = optimization.adamw(1e-5)
         optimization.create_slots(optimizer, model)
-    settings = FinetuneSettings(FLAGS.max_seq_length, FLAGS.batch_size, 1000, 0, 1e-5)
-    run_steps = make_step_loop(
-        strategy, task_train_step(task, model, optimizer, settings, seed=0), zero_sums()
-    )
+    settings = FinetuneSettings(FLAGS.batch_size, 1000, 0, 1e-5)
+    objective = task_objective(task)
+    train_step = make_train_step(model, model, objective, optimizer, settings, seed=0)
+    run_steps = make_step_loop(strategy, train_step, objective.zero_sums())
 
     def batches(context):
         return training_dataset(

@@ -175,7 +175,8 @@ def make_parts(record_dir: str, options: ExampleOptions, batch_size: int) -> dic
     segments = parse(records)
     example = pair(segments)
     raw_iterator = iter(raw)
-    batches = iter(pipeline.pretraining_dataset(record_dir, options, _TOKENIZER, batch_size))
+    sources = pipeline.read_sources(record_dir)
+    batches = iter(pipeline.pretraining_dataset(sources, options, _TOKENIZER, batch_size))
     return {
         "records to batches": lambda: next(batches),
         "read": lambda: next(raw_iterator),

@@ -9,7 +9,6 @@ Example (some minutes on 2 cores):
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import time
@@ -23,7 +22,12 @@ from albert_tf import program
 from albert_tf.config import AlbertConfig
 from albert_tf.models import AlbertForPreTraining
 from pipelines.data.examples import ExampleOptions
-from pipelines.training.run_settings import RunSettings, define_run_flags, precision
+from pipelines.training.settings import (
+    PretrainingSettings,
+    define_settings_flags,
+    precision,
+    settings_from_flags,
+)
 from tests.benchmarks.memory import peak_megabytes
 from tests.benchmarks.train_step import make_batch, step_of_pretraining
 
@@ -32,7 +36,13 @@ FLAGS = flags.FLAGS
 
 def define_flags() -> None:
     """Defines the flags: those of a run, and the model's."""
-    define_run_flags()
+    define_settings_flags(
+        PretrainingSettings,
+        global_batch_size=4096,
+        num_train_steps=125_000,
+        num_warmup_steps=3125,
+        learning_rate=0.00176,
+    )
     flags.DEFINE_string("albert_config", "albert_base", "A size, or an albert_config.json.")
     flags.DEFINE_integer("max_seq_length", 128, "Pieces in an example.", lower_bound=8)
     flags.DEFINE_integer("steps", 1, "Steps to take.", lower_bound=1)
@@ -42,9 +52,7 @@ def main(_) -> None:
     """Trains and prints the peak."""
     name = FLAGS.albert_config
     config = AlbertConfig.named(name) if name in config_lib.NAMES else AlbertConfig.read(name)
-    settings = RunSettings(
-        **{field.name: FLAGS[field.name].value for field in dataclasses.fields(RunSettings)}
-    )
+    settings = settings_from_flags(PretrainingSettings)
     strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
     settings.check(strategy)
     with strategy.scope(), precision(settings.mixed_precision):

@@ -49,7 +49,7 @@ from tests.benchmarks.measuring import (
 from tests.benchmarks.memory import peak_megabytes
 
 if TYPE_CHECKING:
-    from pipelines.training.run_settings import RunSettings
+    from pipelines.training.settings import PretrainingSettings
 
 FLAGS = flags.FLAGS
 
@@ -216,10 +216,12 @@ def make_side(
 
     from albert_tf.config import AlbertConfig
     from albert_tf.models import AlbertForPreTraining
-    from pipelines.training.run_settings import RunSettings
+    from pipelines.training.settings import PretrainingSettings
 
     config = AlbertConfig.named("albert_base")
-    settings = RunSettings(len(batch["input_mask"]), 1000, num_warmup_steps=0, learning_rate=1e-4)
+    settings = PretrainingSettings(
+        len(batch["input_mask"]), 1000, num_warmup_steps=0, learning_rate=1e-4
+    )
     strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
     with strategy.scope():
         if side == "plain_keras":
@@ -243,7 +245,7 @@ def make_side(
 
 
 def step_of_pretraining(
-    settings: RunSettings, strategy, model, batch: dict[str, np.ndarray]
+    settings: PretrainingSettings, strategy, model, batch: dict[str, np.ndarray]
 ) -> Callable[[int], dict]:
     """Returns run(steps) -> totals: the loop that pipelines.training.train_loop runs on the device.
 
@@ -255,13 +257,17 @@ def step_of_pretraining(
     """
     import tensorflow as tf
 
-    from albert_tf import losses, optimization
-    from pipelines.training.train_step import make_step_loop
+    from albert_tf import optimization
+    from pipelines.pretrain import make_optimizer
+    from pipelines.training.objective import PRETRAINING
+    from pipelines.training.train_step import make_step_loop, make_train_step
 
-    optimizer = settings.optimizer()
+    optimizer = make_optimizer(settings)
     optimization.create_slots(optimizer, model)
-    zero_sums = losses.zero_sums(losses.PRETRAINING_OBJECTIVES)
-    run_steps = make_step_loop(strategy, settings.train_step(model, optimizer), zero_sums)
+    train_step = make_train_step(
+        model, model, PRETRAINING, optimizer, settings, settings.random_seed
+    )
+    run_steps = make_step_loop(strategy, train_step, PRETRAINING.zero_sums())
     dataset = tf.data.Dataset.from_tensors(batch).repeat()
     iterator = iter(strategy.experimental_distribute_dataset(dataset))
     stop = tf.Variable(False, trainable=False)

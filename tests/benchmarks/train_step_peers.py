@@ -17,7 +17,7 @@ _LAYER_NORM_EPSILON = 1e-12
 
 
 class Peer:
-    """A model of others, called as RunSettings.train_step calls ours.
+    """A model of others, called as a training step calls ours.
 
     Args:
       forward: batch -> logits.

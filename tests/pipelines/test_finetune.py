@@ -20,7 +20,7 @@ from albert_tf.tokenization import AlbertTokenizer
 from pipelines import finetune as finetune_lib
 from pipelines.tasks.classification import ClassificationTask, Columns
 from pipelines.tasks.seed_run import FinetuneSettings
-from pipelines.training.train_loop import Schedule
+from pipelines.training.settings import LoopSettings
 from tests.conftest import WORDS
 from tests.jobs import run, start, weights
 from tests.replicas import mirrored
@@ -87,17 +87,16 @@ def run_task(task, init_checkpoint, output_dir, seeds=(1,), **changes):
         "learning_rate": 5e-3,
     }
     arguments = {
-        "hidden_dropout_prob": 0.1,
         "strategy": tf.distribute.OneDeviceStrategy("/cpu:0"),
-        "schedule": Schedule(steps_per_loop=10, save_checkpoint_steps=20, eval_steps=20),
-        "init_checkpoint": init_checkpoint and str(init_checkpoint),
-        "albert_config": None,
-        "spm_model_file": None,
+        "loop": LoopSettings(steps_per_loop=10, save_checkpoint_steps=20, eval_steps=20),
     }
-    arguments.update({name: changes.pop(name) for name in list(changes) if name in arguments})
+    start = {"albert_config": None, "spm_model_file": None, "hidden_dropout_prob": 0.1}
+    for values in (arguments, start):
+        values.update({name: changes.pop(name) for name in list(changes) if name in values})
     settings.update(changes)
     return finetune_lib.finetune(
         task=task,
+        initial=finetune_lib.initial_model(init_checkpoint and str(init_checkpoint), **start),
         output_dir=str(output_dir),
         random_seeds=seeds,
         settings=FinetuneSettings(**settings),
@@ -304,9 +303,9 @@ def test_replicas_and_micro_batches_change_nothing(
 
 
 def test_without_a_dev_set_the_last_weights_are_taken(table, pretrained, tmp_path):
-    schedule = Schedule(steps_per_loop=10, save_checkpoint_steps=20)
+    loop = LoopSettings(steps_per_loop=10, save_checkpoint_steps=20)
     results = finetune(
-        table, pretrained, tmp_path, splits=("train", "test"), schedule=schedule, num_train_steps=20
+        table, pretrained, tmp_path, splits=("train", "test"), loop=loop, num_train_steps=20
     )
     assert "dev" not in results
     assert (tmp_path / "seed_1/predictions/test_predictions.tsv").exists()

@@ -10,7 +10,7 @@ import pytest
 from pipelines.tasks.classification import ClassificationTask, Columns
 from pipelines.tasks.multiple_choice import MultipleChoiceColumns, TableMultipleChoiceTask
 from pipelines.tasks.squad import SquadTask
-from pipelines.training.train_loop import Schedule
+from pipelines.training.settings import LoopSettings
 from tests.conftest import WORDS
 from tests.pipelines.test_finetune import pretrained, read_tsv, run_task  # noqa: F401
 
@@ -84,8 +84,8 @@ SLOW = ("beams", "numbers")
 )
 def test_every_kind_of_task_runs_and_predicts(kind, pretrained, tmp_path):  # noqa: F811
     task = KINDS[kind](tmp_path)
-    schedule = Schedule(steps_per_loop=10, save_checkpoint_steps=20, eval_steps=20)
-    changes = {"num_train_steps": 20, "gradient_accumulation_steps": 2, "schedule": schedule}
+    loop = LoopSettings(steps_per_loop=10, save_checkpoint_steps=20, eval_steps=20)
+    changes = {"num_train_steps": 20, "gradient_accumulation_steps": 2, "loop": loop}
     results = run_task(task, pretrained, tmp_path / "out", **changes)
     assert task.best_metric in results["dev"]["median"]
     entries = (tmp_path / "out/seed_1/metrics.jsonl").read_text().splitlines()

@@ -12,7 +12,8 @@ import tensorflow as tf
 from pipelines import pretrain
 from pipelines.data import pretraining_dataset
 from pipelines.data.pretraining_dataset import sample_counts
-from pipelines.training.heldout import check_heldout_split, make_evaluation
+from pipelines.training.heldout import check_heldout_split, make_evaluation, make_scoring
+from pipelines.training.run import InitialModel
 
 
 def shards(*counts):
@@ -70,7 +71,9 @@ def test_counts_beyond_float32_are_exact():
         }
     ).batch(1, drop_remainder=True)
     strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
-    figures = make_evaluation(strategy, forward, dataset, {"lengths_alone_accuracy": 0.51})()
+    score = make_scoring(strategy, forward, dataset, vocab_size=2)
+    assert score()["targets"].tolist() == [many, 4.0]
+    figures = make_evaluation(score, {"lengths_alone_accuracy": 0.51})()
     assert figures["heldout_masked_lm_accuracy"] == many / (many + 4)
     assert figures["heldout_lengths_alone_accuracy"] == 0.51
     assert figures["layers/l2_distance_01"] == pytest.approx(2**0.5)
@@ -107,6 +110,9 @@ class TestTextThatWasTrainedOn:
             pretrain.model_directory, "find_checkpoint", lambda path: (path, f"{path}/ckpt-1")
         )
         with pytest.raises(ValueError, match="may have been trained on them; write"):
-            pretrain._read_first_weights(
-                None, None, str(first), str(run), {**self.TRAINED, "random_seed": 8}
+            pretrain._restore_initial_weights(
+                None,
+                InitialModel(None, None, str(first)),
+                str(run),
+                {**self.TRAINED, "random_seed": 8},
             )

@@ -17,7 +17,10 @@ from albert_tf.tokenization import AlbertTokenizer
 from pipelines import index_records as job
 from pipelines.data import records, training_order
 from pipelines.data.examples import ExampleOptions
-from pipelines.data.pretraining_dataset import pretraining_dataset
+from pipelines.data.pretraining_dataset import (
+    pretraining_dataset,
+    read_sources,
+)
 from pipelines.data.records import Manifest, serialize_segment
 from pipelines.data.segments import Segment
 from pipelines.evaluate import evaluate
@@ -122,7 +125,7 @@ def test_training_sees_every_example_once_an_epoch(
     assert [len(shard.part_offsets) for shard in manifest.split("train")] == [7, 4]
     options = ExampleOptions(LENGTH, PREDICTIONS)
     tokenizer = AlbertTokenizer(str(tiny_vocabulary))
-    dataset = pretraining_dataset(str(tmp_path / "indexed"), options, tokenizer, 11)
+    dataset = pretraining_dataset(read_sources(str(tmp_path / "indexed")), options, tokenizer, 11)
     epochs = [{k: v.numpy() for k, v in batch.items()} for batch in dataset.take(2)]
     for epoch in epochs:
         assert sorted(epoch["input_word_ids"][:, 1]) == sorted([*range(20, 27), *range(20, 24)])

@@ -12,7 +12,10 @@ from albert_tf.tokenization import AlbertTokenizer
 from pipelines import create_pretraining_data as job
 from pipelines.data.corpus import TextFormat, read_documents
 from pipelines.data.examples import ExampleOptions
-from pipelines.data.pretraining_dataset import pretraining_dataset
+from pipelines.data.pretraining_dataset import (
+    pretraining_dataset,
+    read_sources,
+)
 from pipelines.data.shard_writer import Settings
 from pipelines.data.vocabulary_settings import letter_case
 from pipelines.train_vocab import train_vocab
@@ -93,7 +96,7 @@ def masked(request, shared, tmp_path_factory):
     assert "".join("".join(sentences).split()) == "".join(text.split())
     tokenizer = AlbertTokenizer(model, language.do_lower_case)
     dataset = pretraining_dataset(
-        str(directory / "records"), ExampleOptions(157), tokenizer, global_batch_size=BATCH
+        read_sources(str(directory / "records")), ExampleOptions(157), tokenizer, BATCH
     )
     batch = {name: values.numpy() for name, values in next(iter(dataset)).items()}
     return language, tokenizer, batch

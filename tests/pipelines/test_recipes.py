@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import subprocess
 import sys
@@ -10,7 +9,7 @@ import sys
 import pytest
 
 from albert_tf.config import AlbertConfig
-from pipelines.training.run_settings import RunSettings
+from pipelines.training.depth_schedule import parse_depths
 from tests.jobs import PROJECT
 
 RECIPES = PROJECT / "pipelines/recipes/finetune"
@@ -99,8 +98,10 @@ def test_the_parts_of_the_hour_follow_one_another():
         assert flags["eval_steps"] % flags["steps_per_loop"] == 0
         assert flags["save_checkpoint_steps"] % flags["steps_per_loop"] == 0
         config = json.loads((PROJECT / flags["albert_config"]).read_text())
-        run = RunSettings(**{f.name: flags[f.name] for f in dataclasses.fields(RunSettings)})
-        depths.append([layers for _, layers in run.depths(AlbertConfig(**config))])
+        found = parse_depths(
+            flags["depth_schedule"], AlbertConfig(**config), flags["num_train_steps"]
+        )
+        depths.append([layers for _, layers in found])
         shapes.append({**config, "num_hidden_layers": None})
     assert depths == [[2], [2], [2, 4, 6]]
     assert shapes[0] == shapes[1] == shapes[2]

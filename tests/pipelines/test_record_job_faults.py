@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from albert_tf import files, program
+from albert_tf import program
 from pipelines import create_pretraining_data as job
 from pipelines.data import unit_job
 from pipelines.data.shard_writer import Settings
@@ -189,20 +189,6 @@ def test_where_not_even_the_error_fits(corpus, tiny_vocabulary, undisturbed, tmp
         make_room(disk, 8000)
         create(corpus, tiny_vocabulary, output)
         assert contents(output) == undisturbed
-
-
-def test_a_directory_is_one_jobs(tmp_path):
-    directory = str(tmp_path / "records")
-    with files.hold_directory(directory):
-        with (
-            pytest.raises(ValueError, match=r"another job is writing to '.*records'"),
-            files.hold_directory(directory),
-        ):
-            pass
-        with files.hold_directory(str(tmp_path / "other")):
-            pass
-    with files.hold_directory(directory):
-        assert os.listdir(directory) == []
 
 
 def test_what_dying_workers_begin_is_tidied_up(tmp_path):

@@ -28,7 +28,10 @@ import tensorflow as tf
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines.create_pretraining_data import create_pretraining_data
 from pipelines.data.examples import ExampleOptions, example_draws, example_maker
-from pipelines.data.pretraining_dataset import pretraining_dataset
+from pipelines.data.pretraining_dataset import (
+    pretraining_dataset,
+    read_sources,
+)
 from pipelines.data.record_statistics import ExampleStatistics
 from pipelines.data.segments import split_document
 from pipelines.data.shard_writer import Settings
@@ -278,7 +281,7 @@ def test_real_text(shared, tmp_path):
     tokenizer = AlbertTokenizer(vocabulary)
     statistics = ExampleStatistics(tokenizer, LENGTH)
     options = ExampleOptions(max_seq_length=LENGTH, seed=5)
-    batches = pretraining_dataset(str(tmp_path), options, tokenizer, ROWS)
+    batches = pretraining_dataset(read_sources(str(tmp_path)), options, tokenizer, ROWS)
     for batch in itertools.islice(batches, EXAMPLES // ROWS):
         statistics.add({name: values.numpy() for name, values in batch.items()})
     result = statistics.result()

@@ -41,6 +41,10 @@ def other_dir(tmp_path_factory, tokenizer):
     return write_records(directory, tokenizer, {"train": [2, 7], "heldout": []}, number=40)
 
 
+def dataset_of(record_dir, tokenizer, rows, start_step=0):
+    return pretraining_dataset(read_sources(record_dir), OPTIONS, tokenizer, rows, start_step)
+
+
 def take(dataset, count):
     return [
         {name: value.numpy() for name, value in batch.items()}
@@ -70,7 +74,7 @@ def numbers(batches):
 
 
 def test_contract(record_dir, tokenizer):
-    dataset = pretraining_dataset(record_dir, OPTIONS, tokenizer, GLOBAL_BATCH)
+    dataset = dataset_of(record_dir, tokenizer, GLOBAL_BATCH)
     length, predictions = 24, 4  # ceil(0.15 * 24)
     assert {
         name: (spec.shape.as_list(), spec.dtype) for name, spec in dataset.element_spec.items()
@@ -94,14 +98,14 @@ def test_contract(record_dir, tokenizer):
 def test_each_epoch_is_another_permutation(record_dir, tokenizer, monkeypatch, group_bytes):
     # 23 records in batches of 4: batches run across the ends of groups and epochs.
     monkeypatch.setattr(training_order, "_GROUP_BYTES", group_bytes)
-    seen = numbers(take(pretraining_dataset(record_dir, OPTIONS, tokenizer, 4), 23))
+    seen = numbers(take(dataset_of(record_dir, tokenizer, 4), 23))
     epochs = [seen[i : i + 23] for i in range(0, 92, 23)]
     assert all(sorted(epoch) == list(range(23)) for epoch in epochs)
     assert len({tuple(epoch) for epoch in epochs}) == 4
 
 
 def test_masks_are_fresh_in_every_epoch(record_dir, tokenizer):
-    batches = take(pretraining_dataset(record_dir, OPTIONS, tokenizer, 23), 2)
+    batches = take(dataset_of(record_dir, tokenizer, 23), 2)
     masks = [
         {
             number: batch["masked_lm_positions"][row].tolist()
@@ -115,19 +119,24 @@ def test_masks_are_fresh_in_every_epoch(record_dir, tokenizer):
 @pytest.mark.parametrize("group_bytes", [1, 150, 10**6])
 def test_starting_late_is_going_on(record_dir, tokenizer, monkeypatch, group_bytes):
     monkeypatch.setattr(training_order, "_GROUP_BYTES", group_bytes)
-    whole = take(pretraining_dataset(record_dir, OPTIONS, tokenizer, GLOBAL_BATCH), 19)
+    whole = take(dataset_of(record_dir, tokenizer, GLOBAL_BATCH), 19)
     for step in (1, 5, 6, 12, 17):
-        late = pretraining_dataset(record_dir, OPTIONS, tokenizer, GLOBAL_BATCH, start_step=step)
+        late = dataset_of(record_dir, tokenizer, GLOBAL_BATCH, start_step=step)
         assert_equal(take(late, 19 - step), whole[step:])
 
 
-@pytest.mark.parametrize("hosts, replica_batch", [(2, None), (2, 3), (3, 1), (1, 4)])
+@pytest.mark.parametrize("hosts, replica_batch", [(2, 6), (2, 3), (3, 1), (1, 4)])
 def test_hosts_and_replicas_share_the_global_batch(record_dir, tokenizer, hosts, replica_batch):
-    whole = take(pretraining_dataset(record_dir, OPTIONS, tokenizer, 12, start_step=1), 3)
+    sources = read_sources(record_dir)
+    whole = take(pretraining_dataset(sources, OPTIONS, tokenizer, 12, start_step=1), 3)
+
+    def context(host):
+        return tf.distribute.InputContext(hosts, host, 12 // replica_batch)
+
     host_batches = [
         take(
-            pretraining_dataset(record_dir, OPTIONS, tokenizer, 12, 1, host, hosts, replica_batch),
-            3 * (12 // hosts) // (replica_batch or 12 // hosts),
+            pretraining_dataset(sources, OPTIONS, tokenizer, 12, 1, context(host)),
+            3 * (12 // hosts) // replica_batch,
         )
         for host in range(hosts)
     ]
@@ -215,33 +224,30 @@ def small_blocks(monkeypatch):
 
 def test_each_source_keeps_its_epochs(record_dir, other_dir, tokenizer, small_blocks):
     dataset = pretraining_dataset(
-        f"{record_dir},{other_dir}", OPTIONS, tokenizer, 4, record_weights=[1.0, 3.0]
+        read_sources(f"{record_dir},{other_dir}", [1.0, 3.0]), OPTIONS, tokenizer, 4
     )
     seen = numbers(take(dataset, 50))
     for block in range(10):
         assert sum(n < 40 for n in seen[20 * block : 20 * block + 20]) == 5
     ours, theirs = [n for n in seen if n < 40], [n for n in seen if n >= 40]
     # 50 and 150 rows: each source in the very order that it has alone.
-    assert ours == numbers(take(pretraining_dataset(record_dir, OPTIONS, tokenizer, 5), 10))
-    assert theirs == numbers(take(pretraining_dataset(other_dir, OPTIONS, tokenizer, 5), 30))
+    assert ours == numbers(take(dataset_of(record_dir, tokenizer, 5), 10))
+    assert theirs == numbers(take(dataset_of(other_dir, tokenizer, 5), 30))
     assert all(sorted(theirs[i : i + 9]) == list(range(40, 49)) for i in range(0, 144, 9))
 
 
 def test_a_mixed_run_starts_anywhere(record_dir, other_dir, tokenizer, small_blocks):
-    both = f"{record_dir},{other_dir}"
-    weights = [0.7, 0.3]
+    sources = read_sources(f"{record_dir},{other_dir}", [0.7, 0.3])
 
-    def run(start, count, *hosts):
-        dataset = pretraining_dataset(
-            both, OPTIONS, tokenizer, 6, start, *hosts, record_weights=weights
-        )
+    def run(start, count, context=None):
+        dataset = pretraining_dataset(sources, OPTIONS, tokenizer, 6, start, context)
         return take(dataset, count)
 
     # Blocks of 20 rows in batches of 6: step 4 begins inside the second, step 10 with the fourth.
     whole = run(0, 17)
     for step in (4, 10):
         assert_equal(run(step, 17 - step), whole[step:])
-    for ours, batch in zip(run(2, 3, 1, 2), whole[2:5]):
+    for ours, batch in zip(run(2, 3, tf.distribute.InputContext(2, 1, 2)), whole[2:5]):
         for name, value in batch.items():
             np.testing.assert_array_equal(ours[name], value[3:])
 

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from pipelines.tasks import seed_run
-from pipelines.training.train_loop import Schedule
+from pipelines.training.settings import LoopSettings
 from tests.pipelines.test_finetune import finetune, pretrained, table  # noqa: F401
 from tests.pipelines.training.test_train_loop import batches, logged, run
 
@@ -40,9 +40,7 @@ class TestNotFinite:
         assert [entry["step"] for entry in logged(tmp_path)] == [4]
 
     def test_a_few_are_passed_over(self, tmp_path):
-        model = run(
-            tmp_path, 12, dataset_fn=with_bad_batches(2, 9), schedule={"max_bad_batches": 2}
-        )
+        model = run(tmp_path, 12, dataset_fn=with_bad_batches(2, 9), loop={"max_bad_batches": 2})
         entries = logged(tmp_path)
         assert [entry["step"] for entry in entries] == [4, 8, 12]
         assert all(np.isfinite(list(entry.values())).all() for entry in entries)
@@ -50,7 +48,7 @@ class TestNotFinite:
 
     def test_but_not_more(self, tmp_path):
         with pytest.raises(ValueError, match="batch of step 9"):
-            run(tmp_path, 12, dataset_fn=with_bad_batches(2, 9), schedule={"max_bad_batches": 1})
+            run(tmp_path, 12, dataset_fn=with_bad_batches(2, 9), loop={"max_bad_batches": 1})
 
     def test_learning_rate_beyond_all_bounds(self, tmp_path):
         with pytest.raises(ValueError, match=r"learning rate inf.*last checkpoint is kept"):
@@ -59,7 +57,7 @@ class TestNotFinite:
 
     def test_a_loop_of_nothing_else_has_no_figures(self, tmp_path, capfd):
         bad = with_bad_batches(4, 5, 6, 7, 9)
-        run(tmp_path, 12, dataset_fn=bad, schedule={"max_bad_batches": 5})
+        run(tmp_path, 12, dataset_fn=bad, loop={"max_bad_batches": 5})
         first, empty, last = logged(tmp_path)
         figures = {"loss", "masked_lm_loss", "masked_lm_accuracy", "gradient_norm"}
         assert figures <= first.keys() and figures <= last.keys()
@@ -76,8 +74,8 @@ class TestNotFinite:
             return training_dataset(*arguments).enumerate().map(spoil)
 
         monkeypatch.setattr(seed_run, "training_dataset", spoiled_dataset)
-        schedule = Schedule(steps_per_loop=1, save_checkpoint_steps=3, max_bad_batches=1)
-        changes = {"schedule": schedule, "num_train_steps": 3, "num_warmup_steps": 0}
+        loop = LoopSettings(steps_per_loop=1, save_checkpoint_steps=3, max_bad_batches=1)
+        changes = {"loop": loop, "num_train_steps": 3, "num_warmup_steps": 0}
         finetune(table, pretrained, tmp_path, splits=("train", "test"), **changes)
         lines = (tmp_path / "seed_1/metrics.jsonl").read_text().splitlines()
         has_loss = {entry["step"]: "loss" in entry for entry in map(json.loads, lines)}

@@ -5,22 +5,18 @@ Each case is made of a directory with finished checkpoints of steps 4, 8 and 12.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-import platform
 import shutil
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-import albert_tf
 from albert_tf import optimization, program
 from albert_tf.checkpoints import model_directory
 from albert_tf.config import AlbertConfig
 from albert_tf.models import AlbertForPreTraining
-from pipelines.training import checkpointing
 from pipelines.training.checkpointing import Checkpointer
 
 
@@ -285,44 +281,6 @@ def test_checkpoints_with_a_save_counter_are_read(tmp_path):
     stand_at(0, model, optimizer)
     model_directory.restore_weights(model, model_directory.find_checkpoint(str(tmp_path))[1])
     assert float(model.variables[0][0, 0]) == 7
-
-
-class TestVersions:
-    """What run.json tells of the packages that a run began with."""
-
-    def test_are_written(self, tmp_path, capsys):
-        checkpointing.claim(str(tmp_path), {"batch": 6})
-        run = json.loads((tmp_path / "run.json").read_text())
-        assert run["batch"] == 6
-        assert run["versions"] == {
-            "albert_tf": albert_tf.__version__,
-            "tensorflow": tf.__version__,
-            "numpy": np.__version__,
-            "python": platform.python_version(),
-        }
-        checkpointing.claim(str(tmp_path), {"batch": 6})
-        assert capsys.readouterr().out == ""
-
-    def test_newer_ones_are_told_in_one_line(self, tmp_path, capsys, monkeypatch):
-        checkpointing.claim(str(tmp_path), {"batch": 6})
-        before = (tmp_path / "run.json").read_text()
-        monkeypatch.setattr(np, "__version__", "9.0")
-        monkeypatch.setattr(albert_tf, "__version__", "8.0")
-        checkpointing.claim(str(tmp_path), {"batch": 6})
-        [line] = capsys.readouterr().out.splitlines()
-        old = json.loads(before)["versions"]
-        assert line.startswith(
-            f"begun with albert_tf {old['albert_tf']}, numpy {old['numpy']}, "
-            "resumed with albert_tf 8.0, numpy 9.0: "
-        )
-        assert (tmp_path / "run.json").read_text() == before
-        with pytest.raises(ValueError, match=r"another run \(batch 6 there, 7 here\)"):
-            checkpointing.claim(str(tmp_path), {"batch": 7})
-
-    def test_a_run_from_before_has_none(self, tmp_path, capsys):
-        (tmp_path / "run.json").write_text('{"batch": 6}')
-        checkpointing.claim(str(tmp_path), {"batch": 6})
-        assert capsys.readouterr().out == ""
 
 
 def test_nothing_there_is_the_beginning(tmp_path):

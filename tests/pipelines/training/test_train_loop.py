@@ -13,11 +13,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf import losses, metrics, optimization
+from albert_tf import optimization
 from albert_tf.checkpoints import model_directory
 from albert_tf.config import AlbertConfig
 from albert_tf.models import AlbertForPreTraining
-from pipelines.training import checkpointing, metrics_log, train_loop
+from pipelines.training import metrics_log, train_loop
+from pipelines.training.objective import PRETRAINING
+from pipelines.training.run import Run
+from pipelines.training.settings import LoopSettings, TrainingSettings
 from pipelines.training.train_step import make_train_step
 from tests.replicas import mirrored
 
@@ -85,8 +88,8 @@ def run(
     evaluations=None,
     depths=((0, 3),),
     recompute=False,
-    schedule=None,
-    **step_options,
+    loop=None,
+    **options,
 ):
     """Trains a tiny model; `evaluations` are the figures that the evaluations find, in order."""
     strategy = strategy or tf.distribute.OneDeviceStrategy("/cpu:0")
@@ -100,35 +103,25 @@ def run(
             optimization.WarmUpPolynomialDecay(learning_rate, num_steps, 2)
         )
     figures = iter(evaluations or ())
+    settings = TrainingSettings(GLOBAL_BATCH, stop_at or num_steps, 2, learning_rate, **options)
+    objective = PRETRAINING._replace(best_metric="heldout_accuracy")
 
     def stage(first_step, depth):
-        train_step = make_train_step(
-            forward=functools.partial(model, num_hidden_layers=depth),
-            model=model,
-            optimizer=optimizer,
-            weights_fn=losses.pretraining_weights,
-            sums_fn=losses.pretraining_sums,
-            loss_fn=losses.pretraining_loss,
-            seed=9,
-            **step_options,
-        )
+        forward = functools.partial(model, num_hidden_layers=depth)
+        train_step = make_train_step(forward, model, objective, optimizer, settings, seed=9)
         rates = {"examples_per_second": 1, "tokens_per_second": SEQ_LEN}
         evaluate = (lambda _: {"heldout_accuracy": next(figures)}) if evaluations else None
         return train_loop.Stage(first_step, train_step, rates, evaluate)
 
     train_loop.train(
-        strategy=strategy,
+        run=Run(strategy, str(model_dir), {}),
         model=model,
         optimizer=optimizer,
+        objective=objective,
         dataset_fn=lambda step, _: dataset_fn(step, replica_batch),
         stages=[stage(*depth) for depth in depths],
-        zero_sums=losses.zero_sums(losses.PRETRAINING_OBJECTIVES),
-        metrics_fn=metrics.pretraining_metrics,
-        num_train_steps=stop_at or num_steps,
-        schedule=train_loop.Schedule(4, 4, **(schedule or {})),
-        model_dir=str(model_dir),
-        global_batch_size=GLOBAL_BATCH,
-        best_metric="heldout_accuracy",
+        settings=settings,
+        loop=LoopSettings(4, 4, **(loop or {})),
     )
     return model
 
@@ -264,18 +257,18 @@ class TestSignal:
             yield 0.5
 
         with pytest.raises(SystemExit) as end:
-            run(tmp_path, 8, evaluations=figures(), schedule={"eval_steps": 4})
+            run(tmp_path, 8, evaluations=figures(), loop={"eval_steps": 4})
         assert end.value.code == 128 + signal.SIGTERM
         before = logged(tmp_path)
         assert before[-1] == {"step": 8, "heldout_accuracy": 0.5}
-        run(tmp_path, 8, evaluations=["none is asked for"], schedule={"eval_steps": 4})
+        run(tmp_path, 8, evaluations=["none is asked for"], loop={"eval_steps": 4})
         assert logged(tmp_path) == before
 
 
 class TestEvaluation:
     def test_best_weights_stay(self, tmp_path):
         figures = [0.3, 0.5, 0.4, 0.5]
-        run(tmp_path, 16, evaluations=figures, schedule={"eval_steps": 4})
+        run(tmp_path, 16, evaluations=figures, loop={"eval_steps": 4})
         evaluated = [entry for entry in logged(tmp_path) if "heldout_accuracy" in entry]
         assert [entry["heldout_accuracy"] for entry in evaluated] == figures
         assert [entry["step"] for entry in evaluated] == [4, 8, 12, 16]
@@ -288,32 +281,32 @@ class TestEvaluation:
         assert_equal_weights(again, run(tmp_path / "to_8", 16, stop_at=8))
 
     def test_is_remembered_after_a_restart(self, tmp_path):
-        run(tmp_path, 16, stop_at=8, evaluations=[0.3, 0.5], schedule={"eval_steps": 4})
-        run(tmp_path, 16, evaluations=[0.4, 0.45], schedule={"eval_steps": 4})
+        run(tmp_path, 16, stop_at=8, evaluations=[0.3, 0.5], loop={"eval_steps": 4})
+        run(tmp_path, 16, evaluations=[0.4, 0.45], loop={"eval_steps": 4})
         assert [path.name for path in (tmp_path / "best").glob("*.index")] == ["ckpt-8.index"]
 
     @pytest.mark.slow
     def test_missing_after_a_kill_is_made_up_for(self, tmp_path):
-        run(tmp_path / "whole", 12, evaluations=[0.3, 0.5, 0.4], schedule={"eval_steps": 4})
-        run(tmp_path / "parts", 12, stop_at=8, evaluations=[0.3, 0.5], schedule={"eval_steps": 4})
+        run(tmp_path / "whole", 12, evaluations=[0.3, 0.5, 0.4], loop={"eval_steps": 4})
+        run(tmp_path / "parts", 12, stop_at=8, evaluations=[0.3, 0.5], loop={"eval_steps": 4})
         metrics_file = tmp_path / "parts" / "metrics.jsonl"
         lines = metrics_file.read_text().splitlines(keepends=True)
         metrics_file.write_text("".join(lines[:-1]))  # killed after the checkpoint of step 8
         shutil.rmtree(tmp_path / "parts" / "best")
-        run(tmp_path / "parts", 12, evaluations=[0.5, 0.4], schedule={"eval_steps": 4})
+        run(tmp_path / "parts", 12, evaluations=[0.5, 0.4], loop={"eval_steps": 4})
         assert logged(tmp_path / "parts") == logged(tmp_path / "whole")
         assert [path.name for path in (tmp_path / "parts" / "best").glob("*.index")] == [
             "ckpt-8.index"
         ]
 
     def test_nothing_better_ends_the_run(self, tmp_path, capsys):
-        schedule = {"eval_steps": 4, "early_stopping_evaluations": 2}
+        loop = {"eval_steps": 4, "early_stopping_evaluations": 2}
         figures = [0.3, 0.5, 0.4, 0.5]
-        run(tmp_path, 40, evaluations=figures, schedule=schedule)
+        run(tmp_path, 40, evaluations=figures, loop=loop)
         assert [entry["step"] for entry in logged(tmp_path)] == [4, 4, 8, 8, 12, 12, 16, 16]
         assert "stopped early at step 16" in capsys.readouterr().out
         before = (tmp_path / "metrics.jsonl").read_text()
-        run(tmp_path, 40, evaluations=[], schedule=schedule)
+        run(tmp_path, 40, evaluations=[], loop=loop)
         assert (tmp_path / "metrics.jsonl").read_text() == before
 
 
@@ -340,7 +333,7 @@ class TestGrowingDepth:
             12,
             depths=[(0, 1), (4, 3)],
             evaluations=figures,
-            schedule={"eval_steps": 4},
+            loop={"eval_steps": 4},
         )
         assert [path.name for path in (tmp_path / "best").glob("*.index")] == ["ckpt-12.index"]
 
@@ -354,26 +347,3 @@ def test_metrics_line_cut_by_a_kill_is_left_out(tmp_path):
     assert [entry["step"] for entry in metrics_log.read_metrics(str(tmp_path))] == [4, 8]
     metrics_log.MetricsLog(str(tmp_path), 4)
     assert (tmp_path / "metrics.jsonl").read_text() == json.dumps({"step": 4, "loss": 2.5}) + "\n"
-
-
-class TestClaim:
-    def test_same_settings_go_on(self, tmp_path):
-        checkpointing.claim(str(tmp_path / "run"), {"batch": 6, "shape": (2, 3)})
-        checkpointing.claim(str(tmp_path / "run"), {"batch": 6, "shape": (2, 3)})
-
-    def test_another_run(self, tmp_path):
-        checkpointing.claim(str(tmp_path), {"batch": 6, "seed": 1})
-        with pytest.raises(ValueError, match=r"another run \(batch 6 there, 7 here\)"):
-            checkpointing.claim(str(tmp_path), {"batch": 7, "seed": 1})
-
-    def test_something_else(self, tmp_path):
-        (tmp_path / "thesis.tex").write_text("x")
-        with pytest.raises(ValueError, match="no run of this job"):
-            checkpointing.claim(str(tmp_path), {"batch": 6})
-        assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
-
-    @pytest.mark.parametrize("name", ["lr[0.1]", "a*", "what?", "a\\b"])
-    def test_a_name_that_is_a_pattern(self, tmp_path, name):
-        with pytest.raises(ValueError, match="for a pattern"):
-            checkpointing.claim(str(tmp_path / name), {"batch": 6})
-        assert not list(tmp_path.iterdir())

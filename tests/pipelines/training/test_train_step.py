@@ -8,8 +8,10 @@ import re
 import pytest
 import tensorflow as tf
 
-from albert_tf import losses, optimization
+from albert_tf import optimization
 from albert_tf.models import AlbertForPreTraining
+from pipelines.training.objective import PRETRAINING
+from pipelines.training.settings import TrainingSettings
 from pipelines.training.train_step import make_step_loop, make_train_step
 from tests.jobs import run
 from tests.pipelines.training.test_train_loop import GLOBAL_BATCH, batches, tiny_config
@@ -32,16 +34,8 @@ def make_step(strategy, policy="float32", recompute=False, **options):
             optimization.create_slots(optimizer, model)
     finally:
         tf.keras.mixed_precision.set_global_policy(before)
-    return make_train_step(
-        forward=model,
-        model=model,
-        optimizer=optimizer,
-        weights_fn=losses.pretraining_weights,
-        sums_fn=losses.pretraining_sums,
-        loss_fn=losses.pretraining_loss,
-        seed=9,
-        **options,
-    )
+    settings = TrainingSettings(GLOBAL_BATCH, 10, 2, 0.1, **options)
+    return make_train_step(model, model, PRETRAINING, optimizer, settings, seed=9)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +66,7 @@ def test_no_python_in_the_loop():
     run_steps = make_step_loop(
         strategy,
         make_step(strategy, gradient_accumulation_steps=2),
-        losses.zero_sums(losses.PRETRAINING_OBJECTIVES),
+        PRETRAINING.zero_sums(),
     )
     dataset = strategy.distribute_datasets_from_function(
         lambda context: batches(0, context.get_per_replica_batch_size(GLOBAL_BATCH))

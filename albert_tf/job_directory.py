@@ -1,0 +1,115 @@
+"""The output directory of a job: one job at a time writes to it, always with the same settings."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import platform
+from collections.abc import Iterator
+
+import numpy as np
+import tensorflow as tf
+
+import albert_tf
+from albert_tf import files
+from albert_tf.checkpoints.model_directory import RUN_FILE
+
+
+@contextlib.contextmanager
+def lock(directory: str) -> Iterator[None]:
+    """Keeps other jobs of this machine out of a directory, which is created if it is missing.
+
+    The lock ends with the process, however it ends. Remote file systems have no lock.
+
+    Raises:
+      ValueError: if another job holds the directory.
+    """
+    tf.io.gfile.makedirs(directory)
+    if "://" in directory:
+        yield
+        return
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            # Any other: a file system that does not lock directories, such as NFS.
+            if error.errno == errno.EWOULDBLOCK:
+                raise ValueError(
+                    f"another job is writing to {directory!r}: wait for its end, or end it"
+                ) from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def claim(model_dir: str, settings: dict) -> None:
+    """Makes `model_dir` the directory of the run with these settings, or finds that it is.
+
+    RUN_FILE also records the versions that the run began with. They are not compared: a run may be
+    resumed with others, which one line on stdout then names.
+
+    Args:
+      settings: everything that changes the run's result, JSON-serialisable.
+
+    Raises:
+      ValueError: if the directory holds another run or something else, or cannot hold one.
+    """
+    if pattern := set(model_dir) & set("*?[\\"):
+        raise ValueError(
+            f"{model_dir!r}: TensorFlow takes {' '.join(sorted(pattern))} in a directory's name "
+            "for a pattern and finds no checkpoint there: choose another"
+        )
+    path = os.path.join(model_dir, RUN_FILE)
+    settings = json.loads(json.dumps(settings))
+    if tf.io.gfile.exists(path):
+        theirs = files.read_json(path)
+        versions = theirs.pop("versions", {})  # older runs have none
+        differing = [
+            f"{key} {theirs.get(key)!r} there, {settings.get(key)!r} here"
+            for key in sorted({*theirs, *settings})
+            if theirs.get(key) != settings.get(key)
+        ]
+        if differing:
+            raise ValueError(
+                f"{model_dir!r} holds another run ({'; '.join(differing)}): choose another "
+                "directory, or the same settings to go on with that run"
+            )
+        _tell_of_other_versions(versions)
+        return
+    if tf.io.gfile.isdir(model_dir) and any(
+        not name.startswith(".") for name in tf.io.gfile.listdir(model_dir)
+    ):
+        raise ValueError(
+            f"{model_dir!r} holds files but no run of this job ({RUN_FILE}): choose an empty "
+            "or new directory"
+        )
+    content = {**settings, "versions": _versions()}
+    files.write_atomically(path, json.dumps(content, indent=2) + "\n")
+
+
+def _versions() -> dict[str, str]:
+    """Returns the versions of what computes a run's result."""
+    return {
+        "albert_tf": albert_tf.__version__,
+        "tensorflow": tf.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def _tell_of_other_versions(versions: dict[str, str]) -> None:
+    """Prints a line if a run began with other versions than it is resumed with."""
+    changes = [(name, versions.get(name, own), own) for name, own in _versions().items()]
+    changes = [change for change in changes if change[1] != change[2]]
+    if changes:
+        begun = ", ".join(f"{name} {old}" for name, old, _ in changes)
+        resumed = ", ".join(f"{name} {new}" for name, _, new in changes)
+        print(
+            f"begun with {begun}, resumed with {resumed}: the result may differ slightly from that "
+            "of one version",
+            flush=True,
+        )

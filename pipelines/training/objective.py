@@ -1,0 +1,41 @@
+"""What a run minimises, and the figures it reports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from albert_tf import losses, metrics
+
+
+class Objective(NamedTuple):
+    """Losses as sums, to be divided only after adding over replicas, micro-batches and steps.
+
+    Attributes:
+      weights: batch -> the denominator of each loss, computed without the model.
+      sums: (model outputs, batch) -> nested float32 scalars, sums over the batch.
+      loss: (sums, denominators of the global batch) -> float32 scalar, this part's share of the
+        loss.
+      metrics: sums -> name -> figure to log; none for sums of no example.
+      zero_sums: () -> the sums of no example.
+      best_metric: name of the evaluation metric that selects MODEL_DIR/best; higher is better.
+    """
+
+    weights: Callable[[dict], dict]
+    sums: Callable[[dict, dict], dict]
+    loss: Callable[[dict, dict], tf.Tensor]
+    metrics: Callable[[dict], dict[str, float]]
+    zero_sums: Callable[[], dict]
+    best_metric: str = ""
+
+
+PRETRAINING = Objective(
+    weights=losses.pretraining_weights,
+    sums=losses.pretraining_sums,
+    loss=losses.pretraining_loss,
+    metrics=metrics.pretraining_metrics,
+    zero_sums=lambda: losses.zero_sums(losses.PRETRAINING_OBJECTIVES),
+    best_metric="heldout_masked_lm_accuracy",
+)

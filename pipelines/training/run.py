@@ -1,0 +1,112 @@
+"""A training run: its directory, what its hosts must agree on, and the weights it starts from."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import zlib
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from albert_tf import files, job_directory
+from albert_tf.checkpoints import model_directory, saved_model
+from albert_tf.config import AlbertConfig
+from albert_tf.tokenization import AlbertTokenizer
+from pipelines.training.strategy import check_hosts_agree, is_chief
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """Where a run computes and where its files are.
+
+    Attributes:
+      strategy: model and optimizer are created in its scope.
+      model_dir: holds config, vocabulary, checkpoints and logs.
+      settings: what all hosts must agree on, JSON-serialisable.
+    """
+
+    strategy: tf.distribute.Strategy
+    model_dir: str
+    settings: dict[str, Any]
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this host writes the files of the run."""
+        return is_chief(self.strategy)
+
+    @contextlib.contextmanager
+    def hold(self, identity: dict[str, Any]) -> Iterator[None]:
+        """Locks the directory and claims it for this run; only the chief does.
+
+        Args:
+          identity: what the run's result depends on: see job_directory.claim.
+
+        Raises:
+          ValueError: if another job writes there, or the directory holds another run.
+        """
+        if not self.is_chief:
+            yield
+            return
+        with job_directory.lock(self.model_dir):
+            job_directory.claim(self.model_dir, identity)
+            yield
+
+    def save_model_files(self, config: AlbertConfig, tokenizer: AlbertTokenizer) -> None:
+        """Writes config and vocabulary into the directory; only the chief does."""
+        if self.is_chief:
+            config.write(os.path.join(self.model_dir, model_directory.CONFIG_FILE))
+            tokenizer.save(self.model_dir)
+
+    def has_checkpoint(self) -> bool:
+        """Tells whether the run has weights of its own: then it does not read the initial ones."""
+        checkpoints = model_directory.checkpoints_directory(self.model_dir)
+        return bool(model_directory.list_checkpoints(checkpoints))
+
+    def check_hosts_agree(self, step: int) -> None:
+        """See strategy.check_hosts_agree."""
+        settings_hash = zlib.crc32(json.dumps(self.settings).encode()) >> 1
+        check_hosts_agree(self.strategy, step, settings_hash)
+
+
+class InitialModel(NamedTuple):
+    """What a run starts from.
+
+    Attributes:
+      checkpoint: a model directory, the prefix of a checkpoint or the directory of a SavedModel;
+        None: random weights.
+    """
+
+    config: AlbertConfig
+    tokenizer: AlbertTokenizer
+    checkpoint: str | None = None
+
+
+def read_initial_model(init_checkpoint: str) -> InitialModel:
+    """Returns the model of a model directory, checkpoint or exported SavedModel.
+
+    Raises:
+      ValueError: if there is none.
+    """
+    if saved_model.is_saved_model(init_checkpoint):
+        config, tokenizer = saved_model.read_config_and_tokenizer(init_checkpoint)
+        return InitialModel(config, tokenizer, init_checkpoint)
+    model_dir, checkpoint = model_directory.find_checkpoint(init_checkpoint)
+    config = model_directory.read_config(model_dir, checkpoint)
+    return InitialModel(config, AlbertTokenizer.load(model_dir), checkpoint)
+
+
+def hash_of_weights(checkpoint: str) -> str:
+    """Returns a hash of the weights of a checkpoint or SavedModel, wherever it is stored."""
+    if saved_model.is_saved_model(checkpoint):
+        checkpoint = saved_model.variables_prefix(checkpoint)
+    return model_directory.hash_of_weights(checkpoint)
+
+
+def recorded_init_weights(model_dir: str) -> str | None:
+    """Returns the hash of its initial weights that a run recorded in run.json, if it has any."""
+    run_file = os.path.join(model_dir, model_directory.RUN_FILE)
+    return files.read_json(run_file).get("init_weights") if tf.io.gfile.exists(run_file) else None

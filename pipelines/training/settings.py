@@ -1,0 +1,232 @@
+"""The settings that every training program has, each with its flag."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+from absl import flags
+
+from pipelines.training.strategy import is_tpu
+
+_PUBLISHED_BATCH_SIZE = 4096
+
+
+def setting(
+    define: Callable, help: str, default: Any = dataclasses.MISSING, **options
+) -> dataclasses.Field:
+    """Returns a field of a settings class, with its flag.
+
+    Args:
+      define: `flags.DEFINE_integer` or another of its kind.
+      help: the flag's help.
+      default: of the field and its flag. Without one, define_settings_flags must get it.
+      options: further arguments of `define`, such as `lower_bound`.
+    """
+    metadata = {"define": define, "help": help, **options}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def define_settings_flags(settings: type, **defaults) -> None:
+    """Defines a flag for each field of a settings class.
+
+    Args:
+      settings: a dataclass whose fields are made by `setting`.
+      defaults: defaults of flags, by name, in place of the fields' own.
+    """
+    for field in dataclasses.fields(settings):
+        options = dict(field.metadata)
+        define = options.pop("define")
+        define(field.name, default=defaults.get(field.name, field.default), **options)
+
+
+def settings_from_flags(settings: type) -> Any:
+    """Returns the settings that the flags of define_settings_flags hold."""
+    names = [field.name for field in dataclasses.fields(settings)]
+    return settings(**{name: flags.FLAGS[name].value for name in names})
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingSettings:
+    """The final weights of a run depend on these, and on model, data and seed."""
+
+    global_batch_size: int = setting(
+        flags.DEFINE_integer, "Examples per step, over all devices.", lower_bound=1
+    )
+    num_train_steps: int = setting(flags.DEFINE_integer, "Steps of the whole run.", lower_bound=1)
+    num_warmup_steps: int = setting(flags.DEFINE_integer, "Steps of linear warm-up.", lower_bound=0)
+    learning_rate: float = setting(
+        flags.DEFINE_float, "Peak learning rate, at the end of the warm-up.", lower_bound=0.0
+    )
+    weight_decay: float = setting(
+        flags.DEFINE_float, "Decoupled weight decay.", 0.01, lower_bound=0.0
+    )
+    gradient_accumulation_steps: int = setting(
+        flags.DEFINE_integer,
+        "Number of micro-batches per step. Their gradients are accumulated: memory is that of one "
+        "micro-batch, the update that of the whole batch.",
+        1,
+        lower_bound=1,
+    )
+    mixed_precision: str = setting(
+        flags.DEFINE_enum,
+        "bfloat16 computes products and activations in bfloat16, for TPUs and newer GPUs; weights "
+        "stay float32. It is slower on most CPUs.",
+        "none",
+        enum_values=["none", "bfloat16"],
+    )
+    jit_compile: bool = setting(
+        flags.DEFINE_bool,
+        "Compile the step with XLA, which pads every batch to the full length; slower on CPUs.",
+        False,
+    )
+    recompute: bool = setting(
+        flags.DEFINE_bool,
+        "Recompute the activations inside blocks in the backward pass: less memory, a third more "
+        "time.",
+        False,
+    )
+
+    def check(self, strategy: tf.distribute.Strategy) -> None:
+        """Checks the settings against each other and the devices.
+
+        Raises:
+          ValueError: if the batch does not divide among devices and micro-batches, the warm-up is
+            longer than the run, or XLA is wanted where it does not work.
+        """
+        replicas = strategy.num_replicas_in_sync
+        if self.global_batch_size % (replicas * self.gradient_accumulation_steps):
+            raise ValueError(
+                f"--global_batch_size={self.global_batch_size} does not divide among {replicas} "
+                f"replicas x --gradient_accumulation_steps={self.gradient_accumulation_steps}"
+            )
+        if self.num_warmup_steps > self.num_train_steps:
+            raise ValueError(
+                f"--num_warmup_steps={self.num_warmup_steps} is beyond "
+                f"--num_train_steps={self.num_train_steps}: shorten the warm-up"
+            )
+        if self.jit_compile and replicas > 1 and not is_tpu(strategy):
+            raise ValueError(
+                "--jit_compile: tensorflow-addons' optimizers do not compile under several "
+                "replicas; remove the flag or choose --strategy=one_device (TPUs always compile)"
+            )
+
+    def describe_batch(self, strategy: tf.distribute.Strategy) -> str:
+        """Returns the line of a plan that says how a batch is divided, and among which devices."""
+        replicas, parts = strategy.num_replicas_in_sync, self.gradient_accumulation_steps
+        rows = self.global_batch_size // (replicas * parts)
+        specs = [tf.DeviceSpec.from_string(name) for name in strategy.extended.worker_devices]
+        devices = ", ".join(f"{spec.device_type} {spec.device_index}" for spec in specs)
+        return (
+            f"{self.global_batch_size:,} examples per step = {replicas} "
+            f"{'replica' if replicas == 1 else 'replicas'} x "
+            f"{f'{parts} micro-batches of ' if parts > 1 else ''}{rows:,}, on {devices}"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class PretrainingSettings(TrainingSettings):
+    """Those of pre-training, seed included."""
+
+    scale_learning_rate: bool = setting(
+        flags.DEFINE_bool,
+        f"Multiply --learning_rate by sqrt(global_batch_size / {_PUBLISHED_BATCH_SIZE}).",
+        False,
+    )
+    lamb_bias_correction: bool = setting(
+        flags.DEFINE_bool,
+        "Correct the bias of LAMB's moments, as tensorflow-addons does; the ALBERT authors do not.",
+        True,
+    )
+    random_seed: int = setting(
+        flags.DEFINE_integer,
+        "Seed of initial weights, data order, masks and dropout.",
+        12345,
+        lower_bound=0,
+        upper_bound=2**31 - 1,
+    )
+    depth_schedule: tuple[str, ...] = setting(
+        flags.DEFINE_list,
+        "Train a shallow model first and add layers: 3,6:2000,12:5000 has 3 layers, 6 from step "
+        "2000 and 12 from step 5000. The last depth must be the config's, and all layers must "
+        "share their weights.",
+        (),
+    )
+    eval_examples: int = setting(
+        flags.DEFINE_integer,
+        "Examples per evaluation, sampled from all held-out records.",
+        10_000,
+        lower_bound=1,
+    )
+
+    @property
+    def peak_learning_rate(self) -> float:
+        """The learning rate at the end of the warm-up."""
+        scale = math.sqrt(self.global_batch_size / _PUBLISHED_BATCH_SIZE)
+        return self.learning_rate * (scale if self.scale_learning_rate else 1.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class LoopSettings:
+    """How often the loop logs, saves and evaluates, and what ends it early."""
+
+    steps_per_loop: int = setting(
+        flags.DEFINE_integer, "Steps between two log entries.", lower_bound=1
+    )
+    save_checkpoint_steps: int = setting(
+        flags.DEFINE_integer,
+        "Steps between checkpoints: a multiple of steps_per_loop.",
+        lower_bound=1,
+    )
+    eval_steps: int = setting(
+        flags.DEFINE_integer,
+        "Steps between evaluations on held-out data: a multiple of steps_per_loop; 0: none. The "
+        "best weights are kept in MODEL_DIR/best.",
+        0,
+        lower_bound=0,
+    )
+    early_stopping_evaluations: int = setting(
+        flags.DEFINE_integer,
+        "Stop after this number of evaluations without a new best; 0: never.",
+        0,
+        lower_bound=0,
+    )
+    max_bad_batches: int = setting(
+        flags.DEFINE_integer,
+        "Batches whose loss or gradient is not finite that are skipped before the run fails. "
+        "Counted anew each time the program starts.",
+        0,
+        lower_bound=0,
+    )
+
+    def check(self) -> None:
+        """Checks that evaluations and checkpoints fall between two loops on the device.
+
+        Raises:
+          ValueError: if they do not.
+        """
+        for name in ("save_checkpoint_steps", "eval_steps"):
+            if getattr(self, name) % self.steps_per_loop:
+                raise ValueError(
+                    f"--{name}={getattr(self, name)} is not a multiple of "
+                    f"--steps_per_loop={self.steps_per_loop}: give a multiple, or fewer steps per "
+                    "loop"
+                )
+        if self.early_stopping_evaluations and not self.eval_steps:
+            raise ValueError("--early_stopping_evaluations needs evaluations: give --eval_steps")
+
+
+@contextlib.contextmanager
+def precision(mixed_precision: str) -> Iterator[None]:
+    """Sets the dtype policy of the layers that are created inside: --mixed_precision."""
+    before = tf.keras.mixed_precision.global_policy()
+    policy = "float32" if mixed_precision == "none" else f"mixed_{mixed_precision}"
+    tf.keras.mixed_precision.set_global_policy(policy)
+    try:
+        yield
+    finally:
+        tf.keras.mixed_precision.set_global_policy(before)

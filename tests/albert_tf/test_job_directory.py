@@ -1,0 +1,89 @@
+"""The output directory of a job: who may write there."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import albert_tf
+from albert_tf import job_directory
+
+
+def test_a_directory_is_one_jobs(tmp_path):
+    directory = str(tmp_path / "records")
+    with job_directory.lock(directory):
+        with (
+            pytest.raises(ValueError, match=r"another job is writing to '.*records'"),
+            job_directory.lock(directory),
+        ):
+            pass
+        with job_directory.lock(str(tmp_path / "other")):
+            pass
+    with job_directory.lock(directory):
+        assert os.listdir(directory) == []
+
+
+class TestClaim:
+    def test_same_settings_go_on(self, tmp_path):
+        job_directory.claim(str(tmp_path / "run"), {"batch": 6, "shape": (2, 3)})
+        job_directory.claim(str(tmp_path / "run"), {"batch": 6, "shape": (2, 3)})
+
+    def test_another_run(self, tmp_path):
+        job_directory.claim(str(tmp_path), {"batch": 6, "seed": 1})
+        with pytest.raises(ValueError, match=r"another run \(batch 6 there, 7 here\)"):
+            job_directory.claim(str(tmp_path), {"batch": 7, "seed": 1})
+
+    def test_something_else(self, tmp_path):
+        (tmp_path / "thesis.tex").write_text("x")
+        with pytest.raises(ValueError, match="no run of this job"):
+            job_directory.claim(str(tmp_path), {"batch": 6})
+        assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+    @pytest.mark.parametrize("name", ["lr[0.1]", "a*", "what?", "a\\b"])
+    def test_a_name_that_is_a_pattern(self, tmp_path, name):
+        with pytest.raises(ValueError, match="for a pattern"):
+            job_directory.claim(str(tmp_path / name), {"batch": 6})
+        assert not list(tmp_path.iterdir())
+
+
+class TestVersions:
+    """What run.json tells of the packages that a run began with."""
+
+    def test_are_written(self, tmp_path, capsys):
+        job_directory.claim(str(tmp_path), {"batch": 6})
+        run = json.loads((tmp_path / "run.json").read_text())
+        assert run["batch"] == 6
+        assert run["versions"] == {
+            "albert_tf": albert_tf.__version__,
+            "tensorflow": tf.__version__,
+            "numpy": np.__version__,
+            "python": platform.python_version(),
+        }
+        job_directory.claim(str(tmp_path), {"batch": 6})
+        assert capsys.readouterr().out == ""
+
+    def test_newer_ones_are_told_in_one_line(self, tmp_path, capsys, monkeypatch):
+        job_directory.claim(str(tmp_path), {"batch": 6})
+        before = (tmp_path / "run.json").read_text()
+        monkeypatch.setattr(np, "__version__", "9.0")
+        monkeypatch.setattr(albert_tf, "__version__", "8.0")
+        job_directory.claim(str(tmp_path), {"batch": 6})
+        [line] = capsys.readouterr().out.splitlines()
+        old = json.loads(before)["versions"]
+        assert line.startswith(
+            f"begun with albert_tf {old['albert_tf']}, numpy {old['numpy']}, "
+            "resumed with albert_tf 8.0, numpy 9.0: "
+        )
+        assert (tmp_path / "run.json").read_text() == before
+        with pytest.raises(ValueError, match=r"another run \(batch 6 there, 7 here\)"):
+            job_directory.claim(str(tmp_path), {"batch": 7})
+
+    def test_a_run_from_before_has_none(self, tmp_path, capsys):
+        (tmp_path / "run.json").write_text('{"batch": 6}')
+        job_directory.claim(str(tmp_path), {"batch": 6})
+        assert capsys.readouterr().out == ""
