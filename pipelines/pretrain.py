@@ -124,6 +124,8 @@ def main(_) -> None:
     sources = read_sources(FLAGS.record_dir, _numbers(FLAGS.record_weights))
     # Lower-casing was decided when the records were written.
     tokenizer = AlbertTokenizer(FLAGS.spm_model_file, sources[0].manifest.do_lower_case)
+    options = options_from(FLAGS)
+    check_sources(sources, tokenizer, options)
     config = AlbertConfig.for_vocabulary(
         FLAGS.albert_config, tokenizer.vocab_size, FLAGS.spm_model_file
     )
@@ -131,7 +133,7 @@ def main(_) -> None:
         sources=sources,
         initial=InitialModel(config, tokenizer, FLAGS.init_checkpoint),
         model_dir=FLAGS.model_dir,
-        options=options_from(FLAGS),
+        options=options,
         settings=settings_from_flags(PretrainingSettings),
         loop=settings_from_flags(LoopSettings),
         strategy=strategy_from_flags(),
@@ -153,12 +155,13 @@ def pretrain(
 ) -> None:
     """Pre-trains to settings.num_train_steps, from where the run in `model_dir` stands.
 
+    Args:
+      sources: see read_sources and check_sources.
+
     Raises:
-      ValueError: if records, vocabulary, config and settings do not fit together, or `model_dir`
-        holds another run.
+      ValueError: if config and settings do not fit together, or `model_dir` holds another run.
     """
     config, tokenizer = initial.config, initial.tokenizer
-    _check_sources(sources, tokenizer, options)
     if options.max_seq_length > config.max_position_embeddings:
         raise ValueError(
             f"--max_seq_length={options.max_seq_length} is beyond the position table of "
@@ -270,9 +273,14 @@ def make_optimizer(settings: PretrainingSettings) -> tf.keras.optimizers.Optimiz
     )
 
 
-def _check_sources(
+def check_sources(
     sources: Sequence[Source], tokenizer: AlbertTokenizer, options: ExampleOptions
 ) -> None:
+    """Checks that the records suit the vocabulary and the examples to be made of them.
+
+    Raises:
+      ValueError: if they do not, or no segment has an order to learn.
+    """
     for source in sources:
         source.manifest.check(source.record_dir, tokenizer, options)
     shares = {source.manifest.share_with_order for source in sources}

@@ -21,7 +21,7 @@ from albert_tf.tokenization import AlbertTokenizer
 from pipelines.data.examples import ExampleOptions
 from pipelines.data.pretraining_dataset import read_sources
 from pipelines.data.records import Manifest
-from pipelines.pretrain import pretrain
+from pipelines.pretrain import check_sources, pretrain
 from pipelines.training.run import InitialModel
 from pipelines.training.settings import LoopSettings, PretrainingSettings
 from pipelines.training.strategy import create_strategy
@@ -326,7 +326,7 @@ def no_order(work):
             {"init_checkpoint": "{work}/begun_without", "model_dir": "{work}/begun_without"},
             "init_weights None there, '",
         ),
-        ({"num_warmup_steps": 31}, "not between 0 and num_train_steps"),
+        ({"num_warmup_steps": 31}, "is beyond --num_train_steps=30"),
         ({"eval_steps": 5}, "--eval_steps=5 is not a multiple of --steps_per_loop=2"),
         ({"early_stopping_evaluations": 2}, "give --eval_steps"),
         ({"gradient_accumulation_steps": 4}, "18 does not divide among 1 replicas x"),
@@ -375,6 +375,7 @@ def test_bad_input_to_pretrain(work, first_weights, no_order, changes, message):
     with pytest.raises(ValueError, match=re.escape(message)) as error:
         sources = read_sources(values["record_dir"], values.get("record_weights"))
         tokenizer = AlbertTokenizer(values["spm_model_file"])
+        check_sources(sources, tokenizer, options)
         config = AlbertConfig.for_vocabulary(
             values["albert_config"], tokenizer.vocab_size, values["spm_model_file"]
         )
