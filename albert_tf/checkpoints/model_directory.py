@@ -92,13 +92,30 @@ def read_config(model_dir: str, checkpoint: str) -> AlbertConfig:
     Those are fewer than albert_config.json says where the run (--depth_schedule) grew later.
     """
     config = AlbertConfig.read(os.path.join(model_dir, CONFIG_FILE))
-    run_file = os.path.join(model_dir, RUN_FILE)
-    run = files.read_json(run_file) if tf.io.gfile.exists(run_file) else {}
-    for part in run.get("depth_schedule", []):  # such as "3", "6:2000"
+    for part in _read_if_exists(model_dir, RUN_FILE).get(
+        "depth_schedule", []
+    ):  # such as "3", "6:2000"
         layers, _, first_step = part.partition(":")
         if int(first_step or 0) < max(int(checkpoint.rpartition("-")[2]), 1):
             config = dataclasses.replace(config, num_hidden_layers=int(layers))
     return config
+
+
+def trained_length(model_dir: str, config: AlbertConfig) -> int:
+    """Returns the maximum length, in pieces, that a model directory's model was trained with.
+
+    Fine-tuning records it in task.json, pre-training in run.json. A converted checkpoint has
+    neither file: the length is then the number of rows of the config's position table.
+    """
+    for name in (TASK_FILE, RUN_FILE):
+        if length := _read_if_exists(model_dir, name).get("max_seq_length"):
+            return length
+    return config.max_position_embeddings
+
+
+def _read_if_exists(model_dir: str, name: str) -> dict:
+    path = os.path.join(model_dir, name)
+    return files.read_json(path) if tf.io.gfile.exists(path) else {}
 
 
 def hash_of_weights(checkpoint: str) -> str:
