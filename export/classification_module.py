@@ -5,9 +5,8 @@ from __future__ import annotations
 import tensorflow as tf
 
 from albert_tf.models import AlbertForMultipleChoice, AlbertForSequenceClassification
-from albert_tf.tokenization import AlbertTokenizer
 from export.packing import map_rows
-from export.serving_module import ServingModule, equally_many
+from export.serving_module import ServedCheckpoint, ServingModule, equally_many
 
 # Beside [CLS] and two [SEP].
 _SPECIAL_PIECES = 3
@@ -57,7 +56,7 @@ class ClassifierModule(_TextModule):
 
     def labels(self) -> dict:
         """Answers the signature `labels`."""
-        return {"labels": tf.constant(self.task["labels"])}
+        return {"labels": tf.constant(self.served.task["labels"])}
 
 
 class MultipleChoiceModule(ServingModule):
@@ -65,17 +64,10 @@ class MultipleChoiceModule(ServingModule):
 
     kind = "multiple_choice"
 
-    def __init__(
-        self,
-        model: AlbertForMultipleChoice,
-        tokenizer: AlbertTokenizer,
-        model_dir: str,
-        max_seq_length: int,
-        task: dict,
-    ):
-        super().__init__(model, tokenizer, model_dir, max_seq_length, task)
-        self.num_choices = task["num_choices"]
-        self.max_qa_length = task["max_qa_length"]
+    def __init__(self, model: AlbertForMultipleChoice, served: ServedCheckpoint):
+        super().__init__(model, served)
+        self.num_choices = served.task["num_choices"]
+        self.max_qa_length = served.task["max_qa_length"]
 
     def serving_default(self, context, question, options) -> dict:
         """Answers the signature `serving_default`.

@@ -9,8 +9,8 @@ answers as its task.json says. Of any model --kind=encoder exports the encoder a
 can be fine-tuned: hub.KerasLayer(OUTPUT/1, trainable=True), after `import tensorflow_text`, which
 brings the tokenizer's operations.
 
-Texts are cut to --max_seq_length pieces. Give the length that pre-training used where that is
-shorter than the position table: the positions beyond it were never trained.
+Texts are truncated to --max_seq_length pieces. The default is the length that the checkpoint was
+trained with. A longer length prints a warning: training never used the positions beyond.
 
 Examples:
   python -m export.export_saved_model --checkpoint=runs/base --output=exports/base
@@ -31,9 +31,8 @@ from absl import flags, logging
 
 import albert_tf
 from albert_tf import files, program
-from albert_tf.checkpoints import model_directory
-from albert_tf.tokenization import AlbertTokenizer
-from export import kinds, signatures, versions
+from export import signatures, versions
+from export.loading import load_module, open_checkpoint
 from export.serving_module import ServingModule
 from export.verify import verify
 from export.warmup import write_warmup_requests
@@ -60,7 +59,7 @@ def define_flags() -> None:
     flags.DEFINE_integer(
         "max_seq_length",
         None,
-        "Longest input in pieces. Default: fine-tuning's, or the position table.",
+        "Longest input in pieces. Default: the length that the checkpoint was trained with.",
         lower_bound=8,
     )
 
@@ -93,35 +92,25 @@ def export(
     version: int | None = None,
     max_seq_length: int | None = None,
 ) -> str:
-    """Exports a checkpoint, unless it was before; returns the directory of the version."""
+    """Exports a checkpoint, unless it was before; returns the directory of the version.
+
+    Raises:
+      ValueError: if the checkpoint cannot be opened or built (see open_checkpoint and load_module),
+        if `output` is a file, or if `version` is another export.
+    """
     if tf.io.gfile.exists(output) and not tf.io.gfile.isdir(output):
         raise ValueError(f"--output={output}: a file; expected a directory for the versions")
-    model_dir, prefix = kinds.find_checkpoint(checkpoint)
-    kind, task = kinds.read_task(model_dir, kind)
-    config = model_directory.read_config(model_dir, prefix)
-    tokenizer = AlbertTokenizer.load(model_dir)
-    if task and not max_seq_length:
-        max_seq_length = task["max_seq_length"]
-    max_seq_length = max_seq_length or config.max_position_embeddings
-    if max_seq_length > config.max_position_embeddings:
-        raise ValueError(
-            f"--max_seq_length={max_seq_length}, but the position table of {model_dir!r} has "
-            f"{config.max_position_embeddings} rows: give at most that"
-        )
-    if tokenizer.vocab_size != config.vocab_size:
-        raise ValueError(
-            f"{model_dir!r}: the vocabulary has {tokenizer.vocab_size} pieces, the config says "
-            f"{config.vocab_size}: they belong to different models"
-        )
+    served = open_checkpoint(checkpoint, kind, max_seq_length)
+    tokenizer = served.tokenizer
     provenance = {
-        "kind": kind,
-        "task": None if kind == "encoder" else task,
-        "checkpoint": os.path.basename(prefix),
-        "config": dataclasses.asdict(config),
-        "checkpoint_index_sha256": files.sha256(prefix + ".index"),
+        "kind": served.kind,
+        "task": served.task,
+        "checkpoint": os.path.basename(served.checkpoint),
+        "config": dataclasses.asdict(served.config),
+        "checkpoint_index_sha256": files.sha256(served.checkpoint + ".index"),
         "vocabulary_sha256": tokenizer.sha256,
         "do_lower_case": tokenizer.do_lower_case,
-        "max_seq_length": max_seq_length,
+        "max_seq_length": served.max_seq_length,
         "code_version": albert_tf.__version__,
     }
     existing = versions.existing(output)
@@ -136,22 +125,17 @@ def export(
         )
     final = os.path.join(output, str(version or max(existing, default=0) + 1))
     print(
-        f"exporting {prefix}, {kind.replace('_', ' ')}\n"
-        f"  to {final}: {config.vocab_size:,} pieces, "
+        f"exporting {served.checkpoint}, {served.kind.replace('_', ' ')}\n"
+        f"  to {final}: {tokenizer.vocab_size:,} pieces, "
         f"{'lower case' if tokenizer.do_lower_case else 'case kept'}, "
-        f"texts up to {max_seq_length} pieces",
+        f"texts up to {served.max_seq_length} pieces",
         flush=True,
     )
-    module = kinds.load_module(
-        kind, provenance["task"], config, prefix, tokenizer, model_dir, max_seq_length
-    )
-    _publish(module, tokenizer, provenance, final)
+    _publish(load_module(served), provenance, final)
     return final
 
 
-def _publish(
-    module: ServingModule, tokenizer: AlbertTokenizer, provenance: dict, final: str
-) -> None:
+def _publish(module: ServingModule, provenance: dict, final: str) -> None:
     """Saves and verifies under another name, then renames: `final` is whole or not there."""
     partial = files.partial_name(final)
     begin = time.monotonic()
@@ -168,7 +152,7 @@ def _publish(
             flush=True,
         )
         begin = time.monotonic()
-        difference, latencies = verify(partial, module, functions, tokenizer)
+        difference, latencies = verify(partial, module, functions)
         print(
             f"verified in {time.monotonic() - begin:.0f} s: every answer equals the model's "
             f"(largest difference {difference:.1e})\n"

@@ -6,10 +6,10 @@ import tensorflow as tf
 
 from albert_tf.encoder import AlbertEncoder
 from albert_tf.models import AlbertForPreTraining
-from albert_tf.tokenization import MASK, WORD_BOUNDARY, AlbertTokenizer
+from albert_tf.tokenization import MASK, WORD_BOUNDARY
 from export import signatures
 from export.packing import map_rows, map_sorted_rows
-from export.serving_module import ServingModule, equally_many
+from export.serving_module import ServedCheckpoint, ServingModule, equally_many
 
 
 class EncoderModule(ServingModule):
@@ -37,14 +37,9 @@ class PreTrainingModule(ServingModule):
 
     kind = "pretraining"
 
-    def __init__(
-        self,
-        model: AlbertForPreTraining,
-        tokenizer: AlbertTokenizer,
-        model_dir: str,
-        max_seq_length: int,
-    ):
-        super().__init__(model, tokenizer, model_dir, max_seq_length)
+    def __init__(self, model: AlbertForPreTraining, served: ServedCheckpoint):
+        super().__init__(model, served)
+        tokenizer = served.tokenizer
         self.mask_id = tokenizer.mask_id
         self._pieces = tuple(map(tokenizer.id_to_piece, range(tokenizer.vocab_size)))
 

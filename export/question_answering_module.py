@@ -7,11 +7,10 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from albert_tf.tokenization import AlbertTokenizer
 from export import signatures
 from export.alignment import WHITE_SPACE, AlignedPieces, AligningTokenizer
 from export.packing import map_rows
-from export.serving_module import ServingModule, equally_many
+from export.serving_module import ServedCheckpoint, ServingModule, equally_many
 
 # Beside [CLS] and two [SEP].
 _SPECIAL_PIECES = 3
@@ -47,20 +46,13 @@ class QuestionAnsweringModule(ServingModule):
 
     kind = "question_answering"
 
-    def __init__(
-        self,
-        model: tf.keras.Model,
-        tokenizer: AlbertTokenizer,
-        model_dir: str,
-        max_seq_length: int,
-        task: dict,
-    ):
-        super().__init__(model, tokenizer, model_dir, max_seq_length, task)
-        self.tokenizer = AligningTokenizer(tokenizer)
-        longest = max_seq_length - _SPECIAL_PIECES - 1
-        self.max_query_length = min(task["max_query_length"], longest)
-        self.doc_stride = task["doc_stride"]
-        self.max_answer_length = task["max_answer_length"]
+    def __init__(self, model: tf.keras.Model, served: ServedCheckpoint):
+        super().__init__(model, served)
+        self.tokenizer = AligningTokenizer(served.tokenizer)
+        longest = served.max_seq_length - _SPECIAL_PIECES - 1
+        self.max_query_length = min(served.task["max_query_length"], longest)
+        self.doc_stride = served.task["doc_stride"]
+        self.max_answer_length = served.task["max_answer_length"]
 
     def serving_default(self, question, context) -> dict:
         """Answers the signature `serving_default`."""
@@ -81,10 +73,10 @@ class QuestionAnsweringModule(ServingModule):
         no_answer_score = tf.math.unsorted_segment_min(
             spans["no_answer_score"], windows.question, tf.size(question)
         )
-        if not self.task["has_answerability_head"]:
+        if not self.served.task["has_answerability_head"]:
             no_answer_score -= score
-        if self.task["may_be_impossible"]:
-            has_answer &= no_answer_score <= self.task["null_threshold"]
+        if self.served.task["may_be_impossible"]:
+            has_answer &= no_answer_score <= self.served.task["null_threshold"]
 
         # Where there is no answer, not even a piece, the places mean nothing: from 0 to 0.
         in_paragraph = tf.gather(windows.first - windows.offset, best)
@@ -178,7 +170,7 @@ class QuestionAnsweringModule(ServingModule):
                 "input_type_ids": windows["segment_ids"],
             }
         )
-        decode = _decode_beams if self.task["has_answerability_head"] else self._decode_spans
+        decode = _decode_beams if self.served.task["has_answerability_head"] else self._decode_spans
         first, last, scores, no_answer_score = decode(outputs)
 
         def at(name, positions):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import tempfile
@@ -9,10 +10,34 @@ import tempfile
 import tensorflow as tf
 
 from albert_tf.checkpoints.model_directory import CONFIG_FILE, TASK_FILE
+from albert_tf.config import AlbertConfig
 from albert_tf.encoder import AlbertEncoder, none_but_cls
 from albert_tf.tokenization import VOCABULARY_FILE, AlbertTokenizer
 from export import signatures
 from export.packing import Packer, map_rows
+
+
+@dataclasses.dataclass(frozen=True)
+class ServedCheckpoint:
+    """A checkpoint, what belongs to it, and how it is served.
+
+    Attributes:
+      kind: one of signatures.KINDS.
+      task: the content of task.json; None for the kinds without a task.
+      checkpoint: its prefix.
+      model_dir: holds the files that become assets: the vocabulary and, with a task, task.json.
+      config: the model's config, with the layers that the checkpoint has.
+      tokenizer: the model's tokenizer.
+      max_seq_length: longest sequence made from text, special pieces included.
+    """
+
+    kind: str
+    task: dict | None
+    checkpoint: str
+    model_dir: str
+    config: AlbertConfig
+    tokenizer: AlbertTokenizer
+    max_seq_length: int
 
 
 class ServingModule(tf.train.Checkpoint):
@@ -27,26 +52,17 @@ class ServingModule(tf.train.Checkpoint):
 
     Args:
       model: a model with an `encoder`, its variables created.
-      tokenizer: its tokenizer.
-      model_dir: where the vocabulary lies, and of a fine-tuned model its task: assets.
-      max_seq_length: longest sequence made from text, special pieces included.
-      task: what task.json says of the model's task; None: it has none.
+      served: what the model was built from.
     """
 
     kind: str
 
-    def __init__(
-        self,
-        model: tf.keras.Model,
-        tokenizer: AlbertTokenizer,
-        model_dir: str,
-        max_seq_length: int,
-        task: dict | None = None,
-    ):
+    def __init__(self, model: tf.keras.Model, served: ServedCheckpoint):
         super().__init__()
+        self.served = served
         directory = tempfile.TemporaryDirectory()
         # Of the model only the variables are tracked: else Keras saves a trace of every layer.
-        self._untracked = lambda: (model, task, directory)
+        self._untracked = lambda: (model, directory)
         # Not the one in model_dir: while a run grows, its model has fewer layers than that says.
         config_file = os.path.join(directory.name, CONFIG_FILE)
         self.encoder.config.write(config_file)
@@ -56,14 +72,13 @@ class ServingModule(tf.train.Checkpoint):
         self.head_variables = [
             v for v in model.variables if not any(v is known for known in self.variables)
         ]
-        self.vocab_file = tf.saved_model.Asset(os.path.join(model_dir, VOCABULARY_FILE))
+        self.vocab_file = tf.saved_model.Asset(os.path.join(served.model_dir, VOCABULARY_FILE))
         self.config_file = tf.saved_model.Asset(config_file)
-        if task is not None:
-            self.task_file = tf.saved_model.Asset(os.path.join(model_dir, TASK_FILE))
-        self.do_lower_case = tokenizer.do_lower_case
-        self.max_seq_length = max_seq_length
-        self.tokenizer = tokenizer.in_graph()
-        self.packer = Packer(tokenizer, max_seq_length)
+        if served.task is not None:
+            self.task_file = tf.saved_model.Asset(os.path.join(served.model_dir, TASK_FILE))
+        self.max_seq_length = served.max_seq_length
+        self.tokenizer = served.tokenizer.in_graph()
+        self.packer = Packer(served.tokenizer, served.max_seq_length)
         # Traced once and called by every signature: each graph is saved once. As functions of their
         # own at run time too, in which TensorFlow 1's sessions, such as TensorFlow Serving's, find
         # the gelu: constants of functions put into the caller's graph hide it there.
@@ -82,11 +97,6 @@ class ServingModule(tf.train.Checkpoint):
         return self._untracked()[0]
 
     @property
-    def task(self) -> dict | None:
-        """What task.json says."""
-        return self._untracked()[1]
-
-    @property
     def encoder(self) -> AlbertEncoder:
         """The model's encoder."""
         return self.model.encoder
@@ -94,12 +104,12 @@ class ServingModule(tf.train.Checkpoint):
     @property
     def signatures(self) -> dict[str, signatures.Signature]:
         """The signatures of this very model."""
-        return signatures.of_model(self.kind, self.task)
+        return signatures.of_model(self.kind, self.served.task)
 
     @property
     def sizes(self) -> dict[str, int]:
         """The sizes of the dimensions that this very model fixes."""
-        config, task = self.encoder.config, self.task or {}
+        config, task = self.encoder.config, self.served.task or {}
         sizes = {"hidden_size": config.hidden_size, "vocab_size": config.vocab_size}
         if "labels" in task:
             sizes["labels"] = len(task["labels"])
@@ -150,7 +160,7 @@ class ServingModule(tf.train.Checkpoint):
         """Answers the signature `tokenization_info`."""
         return {
             "vocab_file": self.vocab_file.asset_path,
-            "do_lower_case": tf.constant(self.do_lower_case),
+            "do_lower_case": tf.constant(self.served.tokenizer.do_lower_case),
         }
 
     def examples(self, examples) -> dict:

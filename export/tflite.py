@@ -4,7 +4,8 @@ Of a fine-tuned classifier or regressor the input is what its task.json says, an
 `probabilities` or `value`; of any other model, or with --kind=encoder, `pooled_output` and
 `sequence_output`. Tokenizing is left to the application: the vocabulary is in the checkpoint's
 model directory, spiece.model. Shared weights are stored once. With --quantize they are stored as
-int8 (dynamic-range: activations stay float), a quarter of the size.
+int8 (dynamic-range: activations stay float), a quarter of the size. Inputs have --max_seq_length
+pieces, padding included; the default is the length that the checkpoint was trained with.
 
 Prints the size and how far the answers are from those of the model itself.
 
@@ -17,6 +18,7 @@ Examples:
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import tempfile
 from collections.abc import Iterator
@@ -26,10 +28,8 @@ import tensorflow as tf
 from absl import flags, logging
 
 from albert_tf import files, program
-from albert_tf.checkpoints import model_directory
 from albert_tf.encoder import none_but_cls
-from albert_tf.tokenization import AlbertTokenizer
-from export import kinds
+from export.loading import load_module, open_checkpoint
 from export.serving_module import ServingModule
 
 FLAGS = flags.FLAGS
@@ -48,7 +48,10 @@ def define_flags() -> None:
     flags.DEFINE_string("output", None, "The .tflite file.", required=True)
     flags.DEFINE_enum("kind", None, _KINDS, "Default: what fine-tuning made of it, or encoder.")
     flags.DEFINE_integer(
-        "max_seq_length", None, "Pieces of every input. Default: fine-tuning's, or 128.", 8
+        "max_seq_length",
+        None,
+        "Pieces of every input. Default: the length that the checkpoint was trained with.",
+        lower_bound=8,
     )
     flags.DEFINE_bool("quantize", False, "Store weights as int8.")
 
@@ -81,36 +84,27 @@ def convert(
       For each output the largest difference from the model's own answer.
 
     Raises:
-      ValueError: if there is no such model, or the length is beyond its position table.
+      ValueError: if the checkpoint cannot be opened or built; see open_checkpoint and load_module.
     """
-    model_dir, prefix = kinds.find_checkpoint(checkpoint)
-    found, task = kinds.read_task(model_dir, kind)
-    kind = kind or (found if found in _KINDS else "encoder")
-    config = model_directory.read_config(model_dir, prefix)
-    max_seq_length = max_seq_length or (task["max_seq_length"] if task else 128)
-    if max_seq_length > config.max_position_embeddings:
-        raise ValueError(
-            f"--max_seq_length={max_seq_length}, but the position table of {model_dir!r} has "
-            f"{config.max_position_embeddings} rows: give at most that"
-        )
-    module = kinds.load_module(
-        kind, task, config, prefix, AlbertTokenizer.load(model_dir), model_dir, max_seq_length
-    )
-    function = _function(module, max_seq_length)
+    served = open_checkpoint(checkpoint, kind, max_seq_length)
+    if served.kind not in _KINDS:
+        served = dataclasses.replace(served, kind="encoder", task=None)
+    module = load_module(served)
+    function = _function(module)
     model = _convert(function, quantize)
-    differences = _differences(model, function, config.vocab_size, max_seq_length)
+    differences = _differences(model, function, served.config.vocab_size, served.max_seq_length)
     files.write_atomically(output, model)
     parameters = sum(v.shape.num_elements() for v in module.model.variables)
     print(
-        f"{output}: {kind}, length {max_seq_length}, {parameters / 1e6:.1f}M parameters, "
-        f"{len(model) / 1e6:.1f} MB{' in int8' if quantize else ''}"
+        f"{output}: {served.kind}, length {served.max_seq_length}, {parameters / 1e6:.1f}M "
+        f"parameters, {len(model) / 1e6:.1f} MB{' in int8' if quantize else ''}"
     )
     for name, difference in differences.items():
         print(f"  {name}: at most {difference:.1e} from the model's own")
     return differences
 
 
-def _function(module: ServingModule, max_seq_length: int):
+def _function(module: ServingModule):
     """Returns the concrete function: int32 [1, max_seq_length] inputs, the kind's outputs."""
 
     def answer(input_ids, input_mask, segment_ids):
@@ -128,7 +122,7 @@ def _function(module: ServingModule, max_seq_length: int):
             return {"value": logits[:, 0]}
         return {"probabilities": tf.nn.softmax(logits)}
 
-    specs = [tf.TensorSpec([1, max_seq_length], tf.int32, name) for name in _INPUTS]
+    specs = [tf.TensorSpec([1, module.max_seq_length], tf.int32, name) for name in _INPUTS]
     return tf.function(answer).get_concrete_function(*specs)
 
 

@@ -68,16 +68,13 @@ _LONG_TEXTS = {
 }
 
 
-def verify(
-    saved_model: str, module, functions: dict, tokenizer
-) -> tuple[float, dict[tuple[str, int], float]]:
+def verify(saved_model: str, module, functions: dict) -> tuple[float, dict[tuple[str, int], float]]:
     """Compares a SavedModel, loaded in a fresh process, with the model in memory.
 
     Args:
       saved_model: directory of the SavedModel.
       module: the ServingModule that was saved.
       functions: its function for each signature.
-      tokenizer: the model's AlbertTokenizer.
 
     Returns:
       The largest difference between two numbers; and the seconds that serving_default took in that
@@ -113,14 +110,14 @@ def verify(
             modules, answers, latencies = pickle.load(file)
     if loaded := sorted(set(_OUR_PACKAGES) & set(modules)):
         raise RuntimeError(f"the fresh process loaded our own {', '.join(loaded)}")
-    with _answering_in_python(module, tokenizer) as methods:
+    with _answering_in_python(module) as methods:
         expected = _answers({**functions, **methods}, questions)
     difference = max(_difference(*triple) for triple in zip(questions, expected, answers))
     return difference, latencies
 
 
 @contextlib.contextmanager
-def _answering_in_python(module, tokenizer):
+def _answering_in_python(module):
     """Lets a module's methods compute anew, nothing traced before; those that take text by Python.
 
     Yields:
@@ -130,7 +127,7 @@ def _answering_in_python(module, tokenizer):
         yield {}
         return
     in_graph = module.tokenizer
-    module.tokenizer = _PythonTokenizer(tokenizer)
+    module.tokenizer = _PythonTokenizer(module.served.tokenizer)
     tf.config.run_functions_eagerly(True)
     try:
         names = {"serving_default", "fill_mask"} & module.signatures.keys()

@@ -14,6 +14,7 @@ from albert_tf.config import AlbertConfig
 from albert_tf.models import AlbertForPreTraining
 from albert_tf.tokenization import AlbertTokenizer
 from export.export_saved_model import export
+from export.loading import open_checkpoint
 from export.pretraining_module import PreTrainingModule
 from tests.export.task_models import make_module  # noqa: F401  A fixture of several files.
 
@@ -55,8 +56,8 @@ def tokenizer(model_dir):
 
 
 @pytest.fixture(scope="session")
-def module(model, tokenizer, model_dir) -> PreTrainingModule:
-    return PreTrainingModule(model, tokenizer, str(model_dir), MAX_SEQ_LENGTH)
+def module(model, model_dir) -> PreTrainingModule:
+    return PreTrainingModule(model, open_checkpoint(str(model_dir), None, MAX_SEQ_LENGTH))
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from albert_tf.config import AlbertConfig
 from albert_tf.tokenization import AlbertTokenizer
-from export import kinds
+from export.loading import load_module, open_checkpoint
 from pipelines.tasks.classification import ClassificationTask, Columns
 from pipelines.tasks.multiple_choice import MultipleChoiceColumns, TableMultipleChoiceTask
 from pipelines.tasks.squad import SquadTask
@@ -73,13 +73,11 @@ def make_module(tmp_path_factory, tiny_vocabulary):
             variable.assign_add(rng.normal(0, 0.4, variable.shape))
         config.write(str(directory / "albert_config.json"))
         tokenizer.save(str(directory))
-        prefix = str(directory / "best" / "ckpt")
-        checkpoint = tf.train.Checkpoint(model=model).save(prefix)
+        tf.train.Checkpoint(model=model).save(str(directory / "best" / "ckpt"))
         description = {"task": task.name, "max_seq_length": max_seq_length}
         description.update(**task.description(), **task.decoding())
         (directory / "task.json").write_text(json.dumps(description))
-        arguments = (config, checkpoint, tokenizer, str(directory), max_seq_length)
-        return kinds.load_module(description["kind"], description, *arguments)
+        return load_module(open_checkpoint(str(directory)))
 
     return make
 

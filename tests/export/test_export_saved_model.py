@@ -54,6 +54,21 @@ def test_a_model_that_grows_has_the_layers_of_its_checkpoint(model_dir, tmp_path
     np.testing.assert_allclose(ours["pooled_output"], theirs["pooled_output"], atol=1e-6)
 
 
+@pytest.mark.parametrize(("given", "used"), [(None, 24), (24, 24), (25, 25)])
+def test_the_default_length_is_that_of_training(
+    model_dir, tmp_path, monkeypatch, capsys, given, used
+):
+    trained = shutil.copytree(model_dir, tmp_path / "trained")
+    (trained / "run.json").write_text('{"max_seq_length": 24}')
+    modules = []
+    monkeypatch.setattr(export_saved_model, "_publish", lambda module, *_: modules.append(module))
+    export(checkpoint=str(trained), output=str(tmp_path / "exports"), max_seq_length=given)
+    assert [module.max_seq_length for module in modules] == [used]
+    warnings = [line for line in capsys.readouterr().out.splitlines() if "warning" in line]
+    assert len(warnings) == (used > 24)
+    assert all("at most 24 pieces" in line for line in warnings)
+
+
 def test_the_same_export_is_not_made_again(exported, model_dir, capsys, monkeypatch):
     monkeypatch.setattr(export_saved_model, "_publish", lambda *_: pytest.fail("exported again"))
     arguments = {"output": str(exported.parent), "max_seq_length": MAX_SEQ_LENGTH}

@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf.checkpoints import model_directory
 from albert_tf.tokenization import AlbertTokenizer
-from export import kinds, serving
+from export import serving
 from export.signatures import KINDS, NO_ANSWER_SCORE, of_model
 from export.verify import _LONG_TEXTS, _TEXTS, _as_inputs, _example
 from pipelines.tasks.classification import Example
@@ -330,19 +329,3 @@ def test_tables_of_kinds_have_what_all_have():
     without_pairs = of_model("classifier", {"has_pairs": False})
     assert list(without_pairs["serving_default"].inputs) == ["text"]
     assert list(KINDS["classifier"]["serving_default"].inputs) == ["text", "text_pair"]
-
-
-def test_what_does_not_fit_is_said(modules, tmp_path):
-    directory = modules["classifier"].vocab_file.asset_path.numpy().decode().rsplit("/", 1)[0]
-    assert kinds.read_task(directory, None)[0] == "classifier"
-    assert kinds.read_task(directory, "encoder")[0] == "encoder"
-    assert kinds.read_task(str(tmp_path), None) == ("pretraining", None)
-    assert kinds.find_checkpoint(directory)[1].endswith("/best/ckpt-1")
-    for kind in ("pretraining", "regressor"):
-        with pytest.raises(ValueError, match="holds a model for classifier"):
-            kinds.read_task(directory, kind)
-    with pytest.raises(ValueError, match=r"model for pretraining .pipelines\.finetune makes"):
-        kinds.read_task(str(tmp_path), "classifier")
-    (tmp_path / model_directory.TASK_FILE).write_text('{"kind": "poet"}')
-    with pytest.raises(ValueError, match=r"task\.json: kind is 'poet', expected one of"):
-        kinds.read_task(str(tmp_path), None)

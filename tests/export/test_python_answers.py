@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from albert_tf.checkpoints import model_directory
 from albert_tf.models import AlbertForPreTraining
 from albert_tf.tokenization import AlbertTokenizer
-from export.pretraining_module import EncoderModule, PreTrainingModule
+from export.loading import load_module, open_checkpoint
 from export.signatures import NUM_CANDIDATES
 from export.verify import _certain_ranks, _example
 from tests import sentences
@@ -81,10 +82,10 @@ def pretrained(tokenizer, tmp_path_factory):
     for variable in model.variables:
         variable.assign_add(rng.normal(0, 0.3, variable.shape))
     directory = tmp_path_factory.mktemp("model")
-    config.write(str(directory / "albert_config.json"))
+    model_directory.save_for_pretraining(model, str(directory))
     tokenizer.save(str(directory))
-    arguments = (tokenizer, str(directory), LONGEST)
-    modules = (PreTrainingModule(model, *arguments), EncoderModule(model.encoder, *arguments))
+    kinds = ("pretraining", "encoder")
+    modules = [load_module(open_checkpoint(str(directory), kind, LONGEST)) for kind in kinds]
     return model, {module.kind: saved(module, directory / module.kind) for module in modules}
 
 

@@ -11,6 +11,7 @@ import tensorflow as tf
 from albert_tf.checkpoints import saved_model
 from albert_tf.encoder import AlbertEncoder
 from albert_tf.models import AlbertForSequenceClassification
+from export.loading import open_checkpoint
 from export.pretraining_module import EncoderModule
 from tests.export.conftest import CONFIG
 
@@ -28,7 +29,7 @@ def saved(tmp_path_factory, tokenizer, model_dir):
     )
     encoder = AlbertEncoder(config)
     encoder({name: tf.zeros([1, 2], tf.int32) for name in NAMES})
-    module = EncoderModule(encoder, tokenizer, str(model_dir), 37)
+    module = EncoderModule(encoder, open_checkpoint(str(model_dir), "encoder", 37))
     path = str(tmp_path_factory.mktemp("reusable") / "1")
     tf.saved_model.save(module, path, signatures=module.functions())
     return path, encoder

@@ -34,8 +34,11 @@ INPUTS = {"input_ids": IDS, "input_mask": padded([1] * 8), "segment_ids": padded
 
 @pytest.fixture(scope="module")
 def float_file(model_dir, tmp_path_factory):
+    """The encoder of a model that was pre-trained with LENGTH pieces, which is the default."""
     path = tmp_path_factory.mktemp("tflite") / "float.tflite"
-    differences = convert(checkpoint=str(model_dir), output=str(path), max_seq_length=LENGTH)
+    trained = shutil.copytree(model_dir, path.parent / "trained")
+    (trained / "run.json").write_text(json.dumps({"max_seq_length": LENGTH}))
+    differences = convert(checkpoint=str(trained), output=str(path))
     assert set(differences) == {"sequence_output", "pooled_output"}
     assert max(differences.values()) < 1e-4
     return path

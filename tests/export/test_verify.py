@@ -11,6 +11,7 @@ import tensorflow as tf
 import albert_tf
 from albert_tf.tokenization import AlbertTokenizer, InGraphTokenizer
 from export import verify
+from export.loading import open_checkpoint
 from export.pretraining_module import EncoderModule
 from tests.export.conftest import MAX_SEQ_LENGTH
 from tests.export.task_models import TASKS
@@ -21,43 +22,42 @@ def test_every_signature_is_asked(module, functions):
     assert asked == set(functions) == set(module.signatures)
 
 
-def test_another_weight_is_noticed(exported, module, functions, tokenizer):
+def test_another_weight_is_noticed(exported, module, functions):
     bias = module.model.encoder.pooler.bias
     try:
         bias.assign_add(tf.fill(bias.shape, 1e-3))
         with pytest.raises(RuntimeError, match=r"another \w+ than the model in memory"):
-            verify.verify(str(exported), module, functions, tokenizer)
+            verify.verify(str(exported), module, functions)
     finally:
         bias.assign_sub(tf.fill(bias.shape, 1e-3))
 
 
-def test_what_was_saved_does_not_judge_itself(model, tokenizer, model_dir, tmp_path):
-    module = EncoderModule(model.encoder, tokenizer, str(model_dir), MAX_SEQ_LENGTH)
+def test_what_was_saved_does_not_judge_itself(model, model_dir, tmp_path):
+    served = open_checkpoint(str(model_dir), "encoder", MAX_SEQ_LENGTH)
+    module = EncoderModule(model.encoder, served)
     module.tokenizer = AlbertTokenizer(str(model_dir / "spiece.model"), False).in_graph()
     functions = {"serving_default": module.function("serving_default")}
     tf.saved_model.save(module, str(tmp_path), signatures=functions)
     with pytest.raises(RuntimeError, match="serving_default answers another"):
-        verify.verify(str(tmp_path), module, functions, tokenizer)
+        verify.verify(str(tmp_path), module, functions)
     assert not tf.config.functions_run_eagerly()
     assert isinstance(module.tokenizer, InGraphTokenizer)
 
 
 @pytest.mark.parametrize("name", ["regressor", "classifier of texts", "multiple_choice"])
-def test_every_kind_answers_as_in_python(make_module, tiny_vocabulary, name):
-    module, tokenizer = make_module(TASKS[name]), AlbertTokenizer(str(tiny_vocabulary))
+def test_every_kind_answers_as_in_python(make_module, name):
+    module = make_module(TASKS[name])
     functions = {"serving_default": module.function("serving_default")}
     questions = verify._questions(functions, module.sizes)
     answers = verify._answers(functions, questions)
-    with verify._answering_in_python(module, tokenizer) as methods:
+    with verify._answering_in_python(module) as methods:
         assert methods.keys() == functions.keys()
         expected = verify._answers(methods, questions)
     for triple in zip(questions, expected, answers):
         assert verify._difference(*triple) < 1e-5
 
 
-def test_our_code_is_out_of_reach_of_the_process(
-    tmp_path, module, functions, tokenizer, monkeypatch
-):
+def test_our_code_is_out_of_reach_of_the_process(tmp_path, module, functions, monkeypatch):
     script = tmp_path / "script.py"
     with open(verify.__file__, encoding="utf-8") as file:
         source = file.read()
@@ -68,7 +68,7 @@ def test_our_code_is_out_of_reach_of_the_process(
     # The hardest case: it lies on the path.
     monkeypatch.setenv("PYTHONPATH", str(Path(albert_tf.__file__).parents[1]))
     with pytest.raises(RuntimeError, match=r"fresh process:(.|\n)*import of albert_tf halted"):
-        verify.verify(str(tmp_path), module, functions, tokenizer)
+        verify.verify(str(tmp_path), module, functions)
 
 
 @pytest.mark.parametrize(

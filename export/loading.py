@@ -1,0 +1,127 @@
+"""Opens a checkpoint for export, and builds the module that serves it."""
+
+from __future__ import annotations
+
+import os
+
+import tensorflow as tf
+
+from albert_tf import files
+from albert_tf.checkpoints import model_directory
+from albert_tf.encoder import AlbertEncoder
+from albert_tf.models import (
+    AlbertForAnswerableQuestionAnswering,
+    AlbertForMultipleChoice,
+    AlbertForPreTraining,
+    AlbertForQuestionAnswering,
+    AlbertForSequenceClassification,
+)
+from albert_tf.tokenization import AlbertTokenizer
+from export import signatures
+from export.classification_module import ClassifierModule, MultipleChoiceModule, RegressorModule
+from export.pretraining_module import EncoderModule, PreTrainingModule
+from export.question_answering_module import QuestionAnsweringModule
+from export.serving_module import ServedCheckpoint, ServingModule
+
+
+def open_checkpoint(
+    path: str, kind: str | None = None, max_seq_length: int | None = None
+) -> ServedCheckpoint:
+    """Opens a model directory or one of its checkpoints for export.
+
+    For the directory of a fine-tuned model this is the best checkpoint, whose figures fine-tuning
+    reported; otherwise see model_directory.find_checkpoint. Prints one warning if `max_seq_length`
+    is longer than the length that the checkpoint was trained with.
+
+    Args:
+      path: a model directory, MODEL_DIR/best or the prefix of a checkpoint.
+      kind: one of signatures.KINDS; default: that of task.json, or pretraining without task.json.
+      max_seq_length: default: model_directory.trained_length.
+
+    Raises:
+      ValueError: if there is no checkpoint or it holds a model of another kind, if max_seq_length
+        is beyond the position table, or if vocabulary and config have different sizes.
+    """
+    model_dir, checkpoint = _find_checkpoint(path)
+    kind, task = _read_task(model_dir, kind)
+    config = model_directory.read_config(model_dir, checkpoint)
+    tokenizer = AlbertTokenizer.load(model_dir)
+    trained_length = model_directory.trained_length(model_dir, config)
+    max_seq_length = max_seq_length or trained_length
+    if max_seq_length > config.max_position_embeddings:
+        raise ValueError(
+            f"--max_seq_length={max_seq_length}, but the position table of {model_dir!r} has "
+            f"{config.max_position_embeddings} rows: give at most that"
+        )
+    if tokenizer.vocab_size != config.vocab_size:
+        raise ValueError(
+            f"{model_dir!r}: the vocabulary has {tokenizer.vocab_size} pieces, the config says "
+            f"{config.vocab_size}: they belong to different models"
+        )
+    if max_seq_length > trained_length:
+        print(
+            f"warning: --max_seq_length={max_seq_length}, but {model_dir!r} was trained with at "
+            f"most {trained_length} pieces: that training never used the positions beyond"
+        )
+    return ServedCheckpoint(kind, task, checkpoint, model_dir, config, tokenizer, max_seq_length)
+
+
+def _find_checkpoint(path: str) -> tuple[str, str]:
+    best = os.path.join(path, model_directory.BEST_DIR)
+    is_fine_tuned = tf.io.gfile.exists(os.path.join(path, model_directory.TASK_FILE))
+    if is_fine_tuned and model_directory.list_checkpoints(best):
+        return model_directory.find_checkpoint(best)
+    return model_directory.find_checkpoint(path)
+
+
+def _read_task(model_dir: str, kind: str | None) -> tuple[str, dict | None]:
+    """Returns the attributes `kind` and `task` of ServedCheckpoint."""
+    path = os.path.join(model_dir, model_directory.TASK_FILE)
+    task = files.read_json(path) if tf.io.gfile.exists(path) else None
+    found = task.get("kind") if task else "pretraining"
+    if found not in signatures.KINDS:
+        raise ValueError(
+            f"{path}: kind is {found!r}, expected one of {', '.join(signatures.KINDS)}: was it "
+            "written by pipelines.finetune?"
+        )
+    kind = kind or found
+    if kind not in (found, "encoder"):
+        made_by = "pipelines.finetune makes such a model" if task is None else f"{path} says so"
+        raise ValueError(
+            f"--kind={kind}, but {model_dir!r} holds a model for {found} ({made_by}): take "
+            f"--kind={found} or --kind=encoder, or another --checkpoint"
+        )
+    return kind, None if kind == "encoder" else task
+
+
+def load_module(served: ServedCheckpoint) -> ServingModule:
+    """Builds the model of a checkpoint's kind with its weights, ready to be saved.
+
+    Raises:
+      ValueError: if the checkpoint lacks a variable of the model, or has it in another shape.
+    """
+    kind, task, config = served.kind, served.task, served.config
+    if kind == "encoder":
+        encoder = AlbertEncoder(config)
+        ids = tf.zeros([1, 2], tf.int32)
+        encoder({name: ids for name in ("input_word_ids", "input_mask", "input_type_ids")})
+        model_directory.restore_encoder(encoder, served.checkpoint)
+        return EncoderModule(encoder, served)
+    if kind == "pretraining":
+        model, module = AlbertForPreTraining(config), PreTrainingModule
+    elif kind == "multiple_choice":
+        model, module = AlbertForMultipleChoice(config, task["num_choices"]), MultipleChoiceModule
+    elif kind == "question_answering":
+        module = QuestionAnsweringModule
+        if task["has_answerability_head"]:
+            model = AlbertForAnswerableQuestionAnswering(config)
+        else:
+            model = AlbertForQuestionAnswering(config)
+    elif kind == "classifier":
+        model = AlbertForSequenceClassification(config, len(task["labels"]))
+        module = ClassifierModule
+    else:
+        model, module = AlbertForSequenceClassification(config, 1), RegressorModule
+    model.create_variables()
+    model_directory.restore_weights(model, served.checkpoint)
+    return module(model, served)
