@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import functools
 import os
@@ -40,11 +41,10 @@ class ServedCheckpoint:
     max_seq_length: int
 
 
-class ServingModule(tf.train.Checkpoint):
+class ServingModule(tf.train.Checkpoint, abc.ABC):
     """What all kinds share: tokenizing, packing, encoding. A kind adds its methods.
 
-    Every entry of `signatures` names a method that takes its inputs and returns its outputs. A kind
-    that answers alike from texts and from records says in `answer` what.
+    Every entry of `signatures` names a method that takes its inputs and returns its outputs.
 
     Called as a function it is the encoder; `variables`, `trainable_variables` and
     `regularization_losses` make it a Reusable SavedModel, which hub.KerasLayer can fine-tune. (They
@@ -167,13 +167,17 @@ class ServingModule(tf.train.Checkpoint):
         """Answers the signature `examples`."""
         return map_rows(self.answer, self.packer.parse(examples))
 
+    @abc.abstractmethod
     def answer(self, tokens: dict) -> dict:
-        """Answers sequences of pieces as `serving_default` answers texts.
+        """Computes the answers to packed sequences; `serving_default` and `examples` call it.
 
         Args:
-          tokens: dict of int32 [batch, seq_len] `input_ids`, `input_mask`, `segment_ids`.
+          tokens: dict of int32 [batch, seq_len] `input_ids`, `input_mask`, `segment_ids`, where a
+            kind adds what else it needs of each position.
+
+        Returns:
+          dict of tensors [batch, ...]. Where a sequence is one request, these are its outputs.
         """
-        raise NotImplementedError
 
     def embeddings(self, tokens: dict) -> dict:
         """Returns `pooled_output` and `mean_pooled_output`, float32 [batch, H], of `tokens`."""
