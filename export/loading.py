@@ -42,7 +42,11 @@ def open_checkpoint(
       ValueError: if there is no checkpoint or it holds a model of another kind, if max_seq_length
         is beyond the position table, or if vocabulary and config have different sizes.
     """
-    model_dir, checkpoint = _find_checkpoint(path)
+    best = os.path.join(path, model_directory.BEST_DIR)
+    is_fine_tuned = tf.io.gfile.exists(os.path.join(path, model_directory.TASK_FILE))
+    if is_fine_tuned and model_directory.list_checkpoints(best):
+        path = best
+    model_dir, checkpoint = model_directory.find_checkpoint(path)
     kind, task = _read_task(model_dir, kind)
     config = model_directory.read_config(model_dir, checkpoint)
     tokenizer = AlbertTokenizer.load(model_dir)
@@ -64,14 +68,6 @@ def open_checkpoint(
             f"most {trained_length} pieces: that training never used the positions beyond"
         )
     return ServedCheckpoint(kind, task, checkpoint, model_dir, config, tokenizer, max_seq_length)
-
-
-def _find_checkpoint(path: str) -> tuple[str, str]:
-    best = os.path.join(path, model_directory.BEST_DIR)
-    is_fine_tuned = tf.io.gfile.exists(os.path.join(path, model_directory.TASK_FILE))
-    if is_fine_tuned and model_directory.list_checkpoints(best):
-        return model_directory.find_checkpoint(best)
-    return model_directory.find_checkpoint(path)
 
 
 def _read_task(model_dir: str, kind: str | None) -> tuple[str, dict | None]:
