@@ -93,13 +93,16 @@ def define_flags() -> None:
         "of an albert_config.json.",
     )
     flags.DEFINE_integer(
-        "max_seq_length", 512, "Pieces in an example, padded or not.", lower_bound=8
+        "max_seq_length",
+        None,
+        "Length of an example, in pieces, padding included. Default: the records' max_seq_length.",
+        lower_bound=8,
     )
     flags.DEFINE_string(
         "init_checkpoint",
         None,
-        "Weights to begin with: a model directory or checkpoint of the same vocabulary and shape, "
-        "of any depth where layers are shared.",
+        "Initial weights: a model directory or checkpoint of the same vocabulary and shape, of any "
+        "depth where layers are shared.",
     )
     define_example_flags()
     define_settings_flags(
@@ -124,7 +127,8 @@ def main(_) -> None:
     sources = read_sources(FLAGS.record_dir, _numbers(FLAGS.record_weights))
     # Lower-casing was decided when the records were written.
     tokenizer = AlbertTokenizer(FLAGS.spm_model_file, sources[0].manifest.do_lower_case)
-    options = options_from(FLAGS)
+    longest = max(source.manifest.max_seq_length for source in sources)
+    options = options_from(FLAGS, default_length=longest)
     check_sources(sources, tokenizer, options)
     config = AlbertConfig.for_vocabulary(
         FLAGS.albert_config, tokenizer.vocab_size, FLAGS.spm_model_file
@@ -225,7 +229,8 @@ def pretrain(
         )
         rates = {
             "examples_per_second": 1,
-            "tokens_per_second": options.max_seq_length,
+            "tokens_per_second": _mean_length(sources, options),
+            "padded_tokens_per_second": options.max_seq_length,
             "flops_per_second": flops,
         }
         if peak_flops_per_second:
@@ -291,6 +296,17 @@ def check_sources(
             "be asked (a document's first segment has none): write records of a shorter "
             "--max_seq_length, or give --sentence_objective=none"
         )
+
+
+def _mean_length(sources: Sequence[Source], options: ExampleOptions) -> float:
+    """Returns the mean number of pieces of an example, special ones included, without padding."""
+    return sum(
+        source.quota
+        / BLOCK_ROWS
+        * options.max_seq_length
+        * (1 - source.manifest.share_of_padding("train", options.max_seq_length))
+        for source in sources
+    )
 
 
 def _restore_initial_weights(
@@ -364,9 +380,11 @@ def _print_plan(
         share, order = source.quota / BLOCK_ROWS, ""
         if options.sentence_objective == "sop" and source.manifest.share_with_order is not None:
             order = f", {100 * source.manifest.share_with_order:.0f} % with an order to learn"
+        padding = source.manifest.share_of_padding("train", options.max_seq_length)
         data.append(
             f"{source.record_dir}: {available:,} {_RECORD_NAMES[source.manifest.format]} of up to "
-            f"{options.max_seq_length} pieces, {100 * share:.4g} % of the run, "
+            f"{source.manifest.max_seq_length} pieces, {100 * padding:.0f} % padding at length "
+            f"{options.max_seq_length}, {100 * share:.4g} % of the run, "
             f"{examples * share / available:,.1f} epochs{order}"
         )
     data = "\n           ".join(data)

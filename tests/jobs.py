@@ -44,7 +44,6 @@ def pretrain_flags(work, model_dir):
         f"--spm_model_file={work}/vocabulary.model",
         f"--albert_config={work}/config.json",
         f"--model_dir={model_dir}",
-        "--max_seq_length=40",
         "--global_batch_size=18",
         f"--num_train_steps={NUM_STEPS}",
         "--num_warmup_steps=4",

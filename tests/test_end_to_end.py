@@ -59,6 +59,7 @@ def test_killed_and_started_again_ends_in_the_same_bits(work, model_dir):
         timings = (
             "examples_per_second",
             "tokens_per_second",
+            "padded_tokens_per_second",
             "flops_per_second",
             "waiting_for_data",
         )
@@ -73,6 +74,19 @@ def test_training_learns_and_leaves_curves(model_dir):
     assert entries[-1]["masked_lm_loss"] < entries[0]["masked_lm_loss"] - 0.1
     assert (model_dir / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert list((model_dir / "tensorboard").glob("events*"))
+
+
+def test_padding_counts_as_no_tokens(work, model_dir):
+    [entry, *_] = map(json.loads, (model_dir / "metrics.jsonl").read_text().splitlines())
+    train = Manifest.read(str(work / "records")).splits["train"]
+    mean = entry["tokens_per_second"] / entry["examples_per_second"]
+    assert mean == pytest.approx(train.pieces / train.examples + 3)
+    assert entry["padded_tokens_per_second"] == pytest.approx(40 * entry["examples_per_second"])
+
+
+def test_the_default_length_is_that_of_the_records(work, model_dir):
+    assert Manifest.read(str(work / "records")).max_seq_length == 40
+    assert json.loads((model_dir / "run.json").read_text())["max_seq_length"] == 40
 
 
 def test_a_second_call_has_nothing_to_do(work, model_dir):

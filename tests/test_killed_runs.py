@@ -23,7 +23,13 @@ from tests.test_distributed import assert_same_run, start_workers
 
 NUM_STEPS = 240
 KILLS_PER_RUN = 10
-TIMINGS = ("examples_per_second", "tokens_per_second", "flops_per_second", "waiting_for_data")
+TIMINGS = (
+    "examples_per_second",
+    "tokens_per_second",
+    "padded_tokens_per_second",
+    "flops_per_second",
+    "waiting_for_data",
+)
 OPTIONS = {
     "plain": [],
     "all": [

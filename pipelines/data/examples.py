@@ -66,10 +66,14 @@ def define_example_flags() -> None:
     )
 
 
-def options_from(values: flags.FlagValues) -> ExampleOptions:
-    """Returns what the flags say, --max_seq_length and --random_seed among them."""
+def options_from(values: flags.FlagValues, default_length: int | None = None) -> ExampleOptions:
+    """Returns what the flags say, --max_seq_length and --random_seed among them.
+
+    Args:
+      default_length: the length if --max_seq_length is not given and has no default.
+    """
     return ExampleOptions(
-        max_seq_length=values.max_seq_length,
+        max_seq_length=values.max_seq_length or default_length,
         max_predictions_per_seq=values.max_predictions_per_seq,
         masked_lm_prob=values.masked_lm_prob,
         ngram=values.ngram,

@@ -133,6 +133,7 @@ class Manifest:
     """What training has to know of a record directory, of whatever format."""
 
     format: ClassVar[str]
+    special_pieces: ClassVar[int]  # that an example has beyond the pieces of its record
     max_seq_length: int
     max_predictions_per_seq: int | None  # None: predictions are drawn in training
     vocab_sha256: str
@@ -196,6 +197,11 @@ class Manifest:
             for shard in self.splits[split].shards
         ]
 
+    def share_of_padding(self, split: str, max_seq_length: int) -> float:
+        """Returns the share of the positions of a split's examples that are padding."""
+        pieces = self.splits[split].pieces + self.special_pieces * self.splits[split].examples
+        return 1 - pieces / (self.splits[split].examples * max_seq_length)
+
     def fingerprint(self) -> str:
         """Returns a hash of the records themselves, wherever they lie and came from."""
         shards = [
@@ -242,6 +248,7 @@ class SegmentManifest(Manifest):
     """What a directory of segments holds and how it was made. Its counts are over both splits."""
 
     format: ClassVar[str] = "segments"
+    special_pieces: ClassVar[int] = 3  # [CLS] and two [SEP]
     max_predictions_per_seq: ClassVar[None] = None
 
     max_seq_length: int
@@ -290,6 +297,7 @@ class ReferenceManifest(Manifest):
     """
 
     format: ClassVar[str] = "reference"
+    special_pieces: ClassVar[int] = 0
     heldout_split: ClassVar[None] = None  # chosen by whoever made the files
     share_with_order: ClassVar[None] = None
 

@@ -15,7 +15,7 @@ from absl import flags
 from albert_tf import files, optimization
 from albert_tf.checkpoints import model_directory, saved_model
 from albert_tf.config import AlbertConfig
-from pipelines.tasks.batches import example_lengths, make_prediction, training_dataset
+from pipelines.tasks.batches import make_prediction, training_dataset
 from pipelines.tasks.task import Sequences, Task
 from pipelines.training import train_loop
 from pipelines.training.objective import Objective
@@ -34,7 +34,7 @@ class FinetuneSettings(TrainingSettings):
     max_seq_length: int | None = setting(
         flags.DEFINE_integer,
         "Longest sequence, in pieces; longer texts are truncated or cut into windows. Default: the "
-        "model's position table.",
+        "length that the checkpoint was trained with, or its position table.",
         None,
         lower_bound=8,
     )
@@ -115,7 +115,7 @@ def run_seed(
         return {f"dev_{name}": value for name, value in figures.items()}
 
     train = splits["train"].sequences
-    tokens = float(np.mean(example_lengths(train))) * train.sequences_per_example
+    tokens = len(train.pieces) / len(train)
     objective = task_objective(task)
     if not is_trained:
         train_step = make_train_step(model, model, objective, optimizer, settings, seed)

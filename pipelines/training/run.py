@@ -78,11 +78,14 @@ class InitialModel(NamedTuple):
     Attributes:
       checkpoint: a model directory, the prefix of a checkpoint or the directory of a SavedModel;
         None: random weights.
+      trained_length: the length that the checkpoint was trained with, as far as known; None: random
+        weights.
     """
 
     config: AlbertConfig
     tokenizer: AlbertTokenizer
     checkpoint: str | None = None
+    trained_length: int | None = None
 
 
 def read_initial_model(init_checkpoint: str) -> InitialModel:
@@ -93,10 +96,11 @@ def read_initial_model(init_checkpoint: str) -> InitialModel:
     """
     if saved_model.is_saved_model(init_checkpoint):
         config, tokenizer = saved_model.read_config_and_tokenizer(init_checkpoint)
-        return InitialModel(config, tokenizer, init_checkpoint)
+        return InitialModel(config, tokenizer, init_checkpoint, config.max_position_embeddings)
     model_dir, checkpoint = model_directory.find_checkpoint(init_checkpoint)
     config = model_directory.read_config(model_dir, checkpoint)
-    return InitialModel(config, AlbertTokenizer.load(model_dir), checkpoint)
+    length = model_directory.trained_length(model_dir, config)
+    return InitialModel(config, AlbertTokenizer.load(model_dir), checkpoint, length)
 
 
 def hash_of_weights(checkpoint: str) -> str:

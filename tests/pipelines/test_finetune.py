@@ -139,6 +139,15 @@ def test_learns_and_says_so(two_seeds):
         assert np.mean(hits) == pytest.approx(accuracy)
 
 
+def test_padding_counts_as_no_tokens(two_seeds, table, pretrained):
+    task, tokenizer = classification(table), AlbertTokenizer.load(str(pretrained))
+    sequences, _ = task.encode(task.read("train"), tokenizer, 48, True)
+    lines = (two_seeds[0] / "seed_1/metrics.jsonl").read_text().splitlines()
+    [entry, *_] = [entry for entry in map(json.loads, lines) if "tokens_per_second" in entry]
+    mean = entry["tokens_per_second"] / entry["examples_per_second"]
+    assert mean == pytest.approx(np.diff(sequences.row_splits).mean())
+
+
 def test_an_export_knows_the_task(two_seeds):
     output_dir, _ = two_seeds
     assert json.loads((output_dir / "seed_2/task.json").read_text()) == {
@@ -419,3 +428,16 @@ def test_killed_between_and_within_seeds(two_seeds, table, pretrained, tmp_path)
         theirs = weights(output_dir / f"seed_{seed}")
         for name, value in ours.items():
             np.testing.assert_array_equal(value, theirs[name], err_msg=name)
+
+
+@pytest.mark.parametrize("given, expected, warns", [(None, 24, False), (32, 32, True)])
+def test_the_default_length_is_that_of_the_checkpoint(
+    table, pretrained, tmp_path, monkeypatch, capsys, given, expected, warns
+):
+    shorter = tmp_path / "shorter"
+    shutil.copytree(pretrained, shorter)
+    (shorter / "run.json").write_text('{"max_seq_length": 24}')
+    monkeypatch.setattr(finetune_lib, "run_seed", lambda *_: {"figures": {}})
+    finetune(table, shorter, tmp_path / "out", max_seq_length=given)
+    assert json.loads((tmp_path / "out/run.json").read_text())["max_seq_length"] == expected
+    assert ("was trained with at most 24 pieces" in capsys.readouterr().out) == warns

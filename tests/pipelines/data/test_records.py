@@ -155,6 +155,15 @@ def test_a_manifest_of_static_examples_is_read_as_written(manifest, tmp_path):
     assert reference.fingerprint() == manifest.fingerprint()
 
 
+def test_padding_is_what_pieces_and_special_ones_leave(manifest):
+    split = dataclasses.replace(manifest.splits["train"].shards[0], examples=2, pieces=54)
+    manifest = dataclasses.replace(
+        manifest, splits={"train": Split((split,)), "heldout": Split(())}
+    )
+    # 54 pieces, two [CLS] and four [SEP] in two examples of 40 positions.
+    assert manifest.share_of_padding("train", 40) == pytest.approx(20 / 80)
+
+
 def test_fingerprint_is_of_the_records_alone(manifest):
     moved = tuple(
         dataclasses.replace(shard, source="elsewhere") for shard in manifest.split("train")
