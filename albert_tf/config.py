@@ -9,6 +9,7 @@ import json
 import tensorflow as tf
 
 from albert_tf import files
+from albert_tf.errors import UserError
 
 SHARING_MODES = ("all", "attention", "ffn", "none")
 ACTIVATIONS = ("gelu", "relu")
@@ -62,23 +63,23 @@ class AlbertConfig:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if field.type == "int" and not (isinstance(value, int) and value >= 1):
-                raise ValueError(f"config: {field.name} is {value!r}, expected a whole number >= 1")
+                raise UserError(f"config: {field.name} is {value!r}, expected a whole number >= 1")
             if field.name.endswith("_prob") and not 0 <= value < 1:
-                raise ValueError(f"config: {field.name} is {value!r}, expected 0 <= p < 1")
+                raise UserError(f"config: {field.name} is {value!r}, expected 0 <= p < 1")
         if self.hidden_size % self.num_attention_heads:
-            raise ValueError(
+            raise UserError(
                 f"config: hidden_size {self.hidden_size} is not a multiple of "
                 f"num_attention_heads {self.num_attention_heads}"
             )
         if self.hidden_act not in ACTIVATIONS:
-            raise ValueError(f"config: hidden_act {self.hidden_act!r} is not one of {ACTIVATIONS}")
+            raise UserError(f"config: hidden_act {self.hidden_act!r} is not one of {ACTIVATIONS}")
         if self.parameter_sharing not in SHARING_MODES:
-            raise ValueError(
+            raise UserError(
                 f"config: parameter_sharing {self.parameter_sharing!r} is not one of "
                 f"{SHARING_MODES}"
             )
         if self.num_hidden_groups > self.num_hidden_layers:
-            raise ValueError(
+            raise UserError(
                 f"config: num_hidden_groups {self.num_hidden_groups} is more than "
                 f"num_hidden_layers {self.num_hidden_layers}"
             )
@@ -87,7 +88,7 @@ class AlbertConfig:
     def named(cls, name: str) -> AlbertConfig:
         """Returns a published size, v2 (no dropout) unless the name ends in `_v1`."""
         if name not in _NAMED_SIZES:
-            raise ValueError(f"no config is named {name!r}; known: {', '.join(_NAMED_SIZES)}")
+            raise UserError(f"no config is named {name!r}; known: {', '.join(_NAMED_SIZES)}")
         return cls(**_NAMED_SIZES[name])
 
     @classmethod
@@ -102,13 +103,13 @@ class AlbertConfig:
         if name_or_path in _NAMED_SIZES:
             return dataclasses.replace(cls.named(name_or_path), vocab_size=vocab_size)
         if not tf.io.gfile.exists(name_or_path):
-            raise ValueError(
+            raise UserError(
                 f"--albert_config={name_or_path!r} is neither a file nor one of "
                 f"{', '.join(_NAMED_SIZES)}"
             )
         config = cls.read(name_or_path)
         if config.vocab_size != vocab_size:
-            raise ValueError(
+            raise UserError(
                 f"{name_or_path!r} has vocab_size {config.vocab_size}, but the vocabulary "
                 f"{spm_model_file!r} has {vocab_size} pieces: they must be equal"
             )
@@ -125,9 +126,9 @@ class AlbertConfig:
             with tf.io.gfile.GFile(path) as file:
                 values = json.loads(file.read())
         except (UnicodeDecodeError, json.JSONDecodeError) as error:
-            raise ValueError(f"{path}: not a config in JSON: {error}") from error
+            raise UserError(f"{path}: not a config in JSON: {error}") from error
         if not isinstance(values, dict):
-            raise ValueError(f"{path}: expected a JSON object of config values")
+            raise UserError(f"{path}: expected a JSON object of config values")
         known = {field.name for field in dataclasses.fields(cls)}
         if misspelt := {
             key: close[0]
@@ -135,14 +136,14 @@ class AlbertConfig:
             if (close := difflib.get_close_matches(key, known - values.keys(), cutoff=0.8))
         }:
             key, meant = min(misspelt.items())
-            raise ValueError(f"{path}: {key!r} is not known; is {meant!r} meant?")
+            raise UserError(f"{path}: {key!r} is not known; is {meant!r} meant?")
         values = {key: value for key, value in values.items() if key in known}
         if values.get("hidden_act") == "gelu_new":
             values["hidden_act"] = "gelu"
         try:
             return cls(**values)
         except (TypeError, ValueError) as error:
-            raise ValueError(f"{path}: {error}") from error
+            raise UserError(f"{path}: {error}") from error
 
     def write(self, path: str) -> None:
         """Writes this config as an `albert_config.json`."""

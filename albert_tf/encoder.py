@@ -8,6 +8,7 @@ import functools
 import tensorflow as tf
 
 from albert_tf.config import AlbertConfig
+from albert_tf.errors import UserError
 from albert_tf.layers.attention import SelfAttention, attention_bias
 from albert_tf.layers.elementwise import dense, seeds
 from albert_tf.layers.embeddings import FactorizedEmbedding
@@ -97,7 +98,7 @@ class AlbertEncoder(tf.keras.layers.Layer):
         """
         seq_len = inputs["input_word_ids"].shape[1]
         if seq_len is not None and seq_len > self.config.max_position_embeddings:
-            raise ValueError(
+            raise UserError(
                 f"sequences of {seq_len} pieces, but the position table has "
                 f"{self.config.max_position_embeddings} rows: shorten them, or train with a larger "
                 "max_position_embeddings"

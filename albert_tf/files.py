@@ -12,6 +12,8 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from albert_tf.errors import UserError
+
 
 def match_files(patterns: str | Sequence[str], flag_name: str) -> list[str]:
     """Returns the sorted files that the globs or paths name.
@@ -27,7 +29,7 @@ def match_files(patterns: str | Sequence[str], flag_name: str) -> list[str]:
         patterns = patterns.split(",")
     patterns = [pattern.strip() for pattern in patterns if pattern.strip()]
     if not patterns:
-        raise ValueError(f"--{flag_name} is empty: name at least one file")
+        raise UserError(f"--{flag_name} is empty: name at least one file")
     files: dict[str, str] = {}
     for pattern in patterns:
         # A file whose very name holds `[` or `*` is found by name before it is read as a glob.
@@ -40,7 +42,7 @@ def match_files(patterns: str | Sequence[str], flag_name: str) -> list[str]:
         ]
         if not found:
             hint = " (only directories do: write DIR/* for the files in one)" if names else ""
-            raise ValueError(f"--{flag_name}: no file matches {pattern!r}{hint}")
+            raise UserError(f"--{flag_name}: no file matches {pattern!r}{hint}")
         for name in found:
             files.setdefault(absolute(name), name)  # also where it is spelt in two ways
     return sorted(files.values())
@@ -95,9 +97,9 @@ def read_json(path: str) -> dict:
     try:
         values = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: damaged or not JSON ({error})") from error
+        raise UserError(f"{path}: damaged or not JSON ({error})") from error
     if not isinstance(values, dict):
-        raise ValueError(f"{path}: expected a JSON object")
+        raise UserError(f"{path}: expected a JSON object")
     return values
 
 

@@ -16,6 +16,7 @@ import tensorflow as tf
 import albert_tf
 from albert_tf import files
 from albert_tf.checkpoints.model_directory import RUN_FILE
+from albert_tf.errors import UserError
 
 
 @contextlib.contextmanager
@@ -38,7 +39,7 @@ def lock(directory: str) -> Iterator[None]:
         except OSError as error:
             # Any other: a file system that does not lock directories, such as NFS.
             if error.errno == errno.EWOULDBLOCK:
-                raise ValueError(
+                raise UserError(
                     f"another job is writing to {directory!r}: wait for its end, or end it"
                 ) from None
         yield
@@ -59,7 +60,7 @@ def claim(model_dir: str, settings: dict) -> None:
       ValueError: if the directory holds another run or something else, or cannot hold one.
     """
     if pattern := set(model_dir) & set("*?[\\"):
-        raise ValueError(
+        raise UserError(
             f"{model_dir!r}: TensorFlow takes {' '.join(sorted(pattern))} in a directory's name "
             "for a pattern and finds no checkpoint there: choose another"
         )
@@ -74,7 +75,7 @@ def claim(model_dir: str, settings: dict) -> None:
             if theirs.get(key) != settings.get(key)
         ]
         if differing:
-            raise ValueError(
+            raise UserError(
                 f"{model_dir!r} holds another run ({'; '.join(differing)}): choose another "
                 "directory, or the same settings to go on with that run"
             )
@@ -83,7 +84,7 @@ def claim(model_dir: str, settings: dict) -> None:
     if tf.io.gfile.isdir(model_dir) and any(
         not name.startswith(".") for name in tf.io.gfile.listdir(model_dir)
     ):
-        raise ValueError(
+        raise UserError(
             f"{model_dir!r} holds files but no run of this job ({RUN_FILE}): choose an empty "
             "or new directory"
         )

@@ -7,6 +7,8 @@ import warnings
 import tensorflow as tf
 
 # Variables that neither decay nor are adapted layer by layer: regular expressions of their names.
+from albert_tf.errors import UserError
+
 EXCLUSIONS = ["LayerNorm", "layer_norm", "bias"]
 
 # Decay of the moments.
@@ -34,7 +36,7 @@ class WarmUpPolynomialDecay(tf.keras.optimizers.schedules.LearningRateSchedule):
     ):
         super().__init__()
         if not 0 <= num_warmup_steps <= num_train_steps:
-            raise ValueError(
+            raise UserError(
                 f"num_warmup_steps {num_warmup_steps} is not between 0 and num_train_steps "
                 f"{num_train_steps}"
             )

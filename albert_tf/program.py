@@ -5,15 +5,11 @@ from __future__ import annotations
 import math
 import sys
 import traceback
-from pathlib import Path
 from typing import Callable
 
 from absl import app, flags
 
-_PROJECT = Path(__file__).resolve().parent.parent
-_OUR_PACKAGES = tuple(
-    f"{_PROJECT / name}/" for name in ("albert_tf", "pipelines", "export", "tests/benchmarks")
-)
+from albert_tf.errors import UserError
 
 # TensorFlow's errors of the file system are not OSErrors.
 _FILE_ERRORS = (
@@ -28,10 +24,10 @@ _FILE_ERRORS = (
 def run(main: Callable[[list[str]], None]) -> None:
     """Runs `main` under absl and turns the user's errors into one line on stderr.
 
-    A ValueError that our own code raises is the user's to mend: one line, exit code 2. So is an
-    OSError of any origin (no such file, disk full, no permission), also in TensorFlow's clothes,
-    and a flag that is wrong. Every other exception is a fault of ours and keeps its traceback.
-    Ctrl-C exits with 130.
+    A UserError gets one line and exit code 2. So does an OSError of any origin (no such file, disk
+    full, no permission), including TensorFlow's own file-system errors, and a wrong flag.
+    --verbosity=1 prints the traceback before that line. Every other exception is a fault of the
+    code and keeps its traceback. Ctrl-C exits with 130.
     """
 
     def guarded(argv: list[str]) -> None:
@@ -45,6 +41,8 @@ def run(main: Callable[[list[str]], None]) -> None:
         except Exception as error:
             if not is_user_error(error):
                 raise
+            if flags.FLAGS.verbosity > 0:
+                traceback.print_exc()
             _fail(_message(error))
 
     app.run(guarded, flags_parser=_parse_flags)
@@ -68,13 +66,8 @@ def _parse_flags(argv: list[str]) -> list[str]:
 
 def is_user_error(error: Exception) -> bool:
     """Tells whether the message of `error` is meant for the user and says all there is to say."""
-    if isinstance(error, OSError):
+    if isinstance(error, (OSError, UserError)):
         return True
-    if isinstance(error, ValueError):
-        # One that we raise, not one that a call of ours into C code fails with.
-        innermost = traceback.extract_tb(error.__traceback__)[-1]
-        ours = innermost.filename.startswith(_OUR_PACKAGES)
-        return ours and (innermost.line or "").startswith("raise ")
     return type(error).__name__ in (*_FILE_ERRORS, "ResourceExhaustedError")
 
 

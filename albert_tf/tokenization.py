@@ -20,6 +20,7 @@ import sentencepiece
 import tensorflow as tf
 
 from albert_tf import files
+from albert_tf.errors import UserError
 
 # The first pieces of every ALBERT vocabulary; the last three are control pieces, which never come
 # out of text.
@@ -70,7 +71,7 @@ class AlbertTokenizer:
 
     def __init__(self, spm_model_file: str, do_lower_case: bool = True):
         if not tf.io.gfile.exists(spm_model_file) or tf.io.gfile.isdir(spm_model_file):
-            raise ValueError(f"no SentencePiece model at {spm_model_file!r}")
+            raise UserError(f"no SentencePiece model at {spm_model_file!r}")
         with tf.io.gfile.GFile(spm_model_file, "rb") as file:
             self.model_bytes = file.read()
         self.do_lower_case = do_lower_case
@@ -81,14 +82,14 @@ class AlbertTokenizer:
         except RuntimeError:
             self.vocab_size = 0
         if not self.vocab_size:
-            raise ValueError(
+            raise UserError(
                 f"{spm_model_file!r} is not a SentencePiece model: expected the .model file that "
                 "pipelines.train_vocab writes (not its .vocab)"
             )
         pieces = [self._processor.id_to_piece(i) for i in range(self.vocab_size)]
         missing = [piece for piece in (PAD, UNK, CLS, SEP, MASK) if piece not in pieces]
         if missing:
-            raise ValueError(
+            raise UserError(
                 f"the vocabulary {spm_model_file!r} lacks {', '.join(missing)}: train one with "
                 "pipelines.train_vocab, or with these as control symbols"
             )
@@ -114,7 +115,7 @@ class AlbertTokenizer:
                 try:
                     do_lower_case = json.loads(file.read()).get("do_lower_case", True)
                 except (AttributeError, ValueError):
-                    raise ValueError(
+                    raise UserError(
                         f'{path!r} is not a JSON object: expected {{"do_lower_case": true}}'
                     ) from None
         return cls(os.path.join(directory, VOCABULARY_FILE), do_lower_case)

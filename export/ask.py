@@ -24,6 +24,7 @@ import tensorflow as tf
 from absl import flags
 
 from albert_tf import program
+from albert_tf.errors import UserError
 from export import versions
 
 FLAGS = flags.FLAGS
@@ -84,11 +85,11 @@ def ask(
     split_pairs = [pair.split(_PAIR_SEPARATOR) for pair in pairs]
     for pair, sentences in zip(pairs, split_pairs):
         if len(sentences) != 2 or not all(map(str.strip, sentences)):
-            raise ValueError(f"--pair={pair!r}: expected two sentences with ||| between them")
+            raise UserError(f"--pair={pair!r}: expected two sentences with ||| between them")
     split_pairs = [[sentence.strip() for sentence in pair] for pair in split_pairs]
     for text in masked_texts:
         if "[MASK]" not in text:
-            raise ValueError(f"--fill_mask={text!r} holds no [MASK]")
+            raise UserError(f"--fill_mask={text!r} holds no [MASK]")
     # What is asked, as inputs of serving_default.
     questions = [{"text": text} for text in texts]
     questions += [{"text": first, "text_pair": second} for first, second in split_pairs]
@@ -97,7 +98,7 @@ def ask(
         if options:
             questions[-1]["options"] = list(options)
     if not masked_texts and not questions:
-        raise ValueError(
+        raise UserError(
             "nothing is asked: give --fill_mask, --text or --pair, or --question and --context, "
             "with --option if the model chooses"
         )
@@ -110,22 +111,22 @@ def ask(
     lines = [f"{path} answers"]
     if masked_texts:
         if "fill_mask" not in model.signatures:
-            raise ValueError(f"{path!r} fills no [MASK]: that is what pre-trained models do")
+            raise UserError(f"{path!r} fills no [MASK]: that is what pre-trained models do")
         lines += _fill_masks(model.signatures["fill_mask"], masked_texts)
     if "serving_default" not in model.signatures:
-        raise ValueError(f"{path!r} has no serving_default: it is not of export_saved_model")
+        raise UserError(f"{path!r} has no serving_default: it is not of export_saved_model")
     serving_default = model.signatures["serving_default"]
     for inputs in questions:
         wanted = set(serving_default.structured_input_signature[1])
         if inputs.keys() != wanted:
-            raise ValueError(
+            raise UserError(
                 f"{path!r} answers to {' and '.join(sorted(wanted))}, not to "
                 f"{' and '.join(sorted(inputs))}"
             )
     if options:
         choices = serving_default.structured_outputs["probabilities"].shape[1]
         if len(options) != choices:
-            raise ValueError(
+            raise UserError(
                 f"{path!r} chooses among {choices} options, not {len(options)}: give --option "
                 f"{choices} times"
             )

@@ -31,6 +31,7 @@ from absl import flags, logging
 
 import albert_tf
 from albert_tf import files, program
+from albert_tf.errors import UserError
 from export import signatures, versions
 from export.loading import load_module, open_checkpoint
 from export.serving_module import ServingModule
@@ -99,7 +100,7 @@ def export(
         if `output` is a file, or if `version` is another export.
     """
     if tf.io.gfile.exists(output) and not tf.io.gfile.isdir(output):
-        raise ValueError(f"--output={output}: a file; expected a directory for the versions")
+        raise UserError(f"--output={output}: a file; expected a directory for the versions")
     served = open_checkpoint(checkpoint, kind, max_seq_length)
     tokenizer = served.tokenizer
     provenance = {
@@ -119,7 +120,7 @@ def export(
             print(f"exported before: {os.path.join(output, str(candidate))}")
             return os.path.join(output, str(candidate))
     if version in existing:
-        raise ValueError(
+        raise UserError(
             f"{os.path.join(output, str(version))!r} is another export: choose another --version "
             "(a version is never overwritten)"
         )
@@ -162,7 +163,7 @@ def _publish(module: ServingModule, provenance: dict, final: str) -> None:
         try:
             tf.io.gfile.rename(partial, final)
         except tf.errors.AlreadyExistsError as error:
-            raise ValueError(f"{final!r} appeared meanwhile: run the same command again") from error
+            raise UserError(f"{final!r} appeared meanwhile: run the same command again") from error
     finally:
         if tf.io.gfile.exists(partial):
             tf.io.gfile.rmtree(partial)

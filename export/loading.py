@@ -9,6 +9,7 @@ import tensorflow as tf
 from albert_tf import files
 from albert_tf.checkpoints import model_directory
 from albert_tf.encoder import AlbertEncoder
+from albert_tf.errors import UserError
 from albert_tf.models import (
     AlbertForAnswerableQuestionAnswering,
     AlbertForMultipleChoice,
@@ -53,12 +54,12 @@ def open_checkpoint(
     trained_length = model_directory.trained_length(model_dir, config)
     max_seq_length = max_seq_length or trained_length
     if max_seq_length > config.max_position_embeddings:
-        raise ValueError(
+        raise UserError(
             f"--max_seq_length={max_seq_length}, but the position table of {model_dir!r} has "
             f"{config.max_position_embeddings} rows: give at most that"
         )
     if tokenizer.vocab_size != config.vocab_size:
-        raise ValueError(
+        raise UserError(
             f"{model_dir!r}: the vocabulary has {tokenizer.vocab_size} pieces, the config says "
             f"{config.vocab_size}: they belong to different models"
         )
@@ -76,14 +77,14 @@ def _read_task(model_dir: str, kind: str | None) -> tuple[str, dict | None]:
     task = files.read_json(path) if tf.io.gfile.exists(path) else None
     found = task.get("kind") if task else "pretraining"
     if found not in signatures.KINDS:
-        raise ValueError(
+        raise UserError(
             f"{path}: kind is {found!r}, expected one of {', '.join(signatures.KINDS)}: was it "
             "written by pipelines.finetune?"
         )
     kind = kind or found
     if kind not in (found, "encoder"):
         made_by = "pipelines.finetune makes such a model" if task is None else f"{path} says so"
-        raise ValueError(
+        raise UserError(
             f"--kind={kind}, but {model_dir!r} holds a model for {found} ({made_by}): take "
             f"--kind={found} or --kind=encoder, or another --checkpoint"
         )

@@ -6,6 +6,8 @@ import os
 
 import tensorflow as tf
 
+from albert_tf.errors import UserError
+
 
 def existing(directory: str) -> list[int]:
     """Returns the versions in a directory, oldest first; none if it does not exist."""
@@ -25,6 +27,6 @@ def newest_saved_model(path: str) -> str:
     for candidate in candidates:
         if tf.io.gfile.exists(os.path.join(candidate, "saved_model.pb")):
             return candidate
-    raise ValueError(
+    raise UserError(
         f"no SavedModel at {path!r}, nor a version of one in it: see export_saved_model"
     )

@@ -26,6 +26,7 @@ from absl import flags
 
 from albert_tf import files, program
 from albert_tf.checkpoints import google, huggingface, model_directory, name_map
+from albert_tf.errors import UserError
 from albert_tf.models import AlbertForPreTraining
 from albert_tf.tokenization import TOKENIZER_CONFIG_FILE, VOCABULARY_FILE, AlbertTokenizer
 
@@ -81,7 +82,7 @@ def convert(
     """
     output_dir = output_dir.rstrip("/")
     if tf.io.gfile.exists(output_dir):
-        raise ValueError(f"--output_dir={output_dir!r} exists already: name a new directory")
+        raise UserError(f"--output_dir={output_dir!r} exists already: name a new directory")
     model, directory = _read(input_path.rstrip("/"), allow_missing, allow_unused)
     tokenizer = _read_tokenizer(directory, spm_model_file, do_lower_case)
     _check_vocabulary(tokenizer, model, directory)
@@ -107,7 +108,7 @@ def _read(path: str, allow_missing, allow_unused) -> tuple[AlbertForPreTraining,
     elif google.find(path):
         imported = google.read(path, allow_missing, allow_unused)
     else:
-        raise ValueError(
+        raise UserError(
             f"--input={path!r} is no model: expected a checkpoint of Google's code, a TF-Hub "
             "module, a Hugging Face model or a model directory (see --help)"
         )
@@ -137,7 +138,7 @@ def _read_tokenizer(directory, spm_model_file, do_lower_case) -> AlbertTokenizer
         if not found and _wordpiece_file(directory):
             return None
         if len(found) != 1:
-            raise ValueError(
+            raise UserError(
                 f"{directory!r} holds {len(found)} SentencePiece models (*.model): name the "
                 "vocabulary with --spm_model_file"
             )
@@ -161,7 +162,7 @@ def _check_vocabulary(tokenizer, model: AlbertForPreTraining, directory: str) ->
             "records for this model must come from a WordPiece job of your own"
         )
     elif tokenizer.vocab_size > rows:
-        raise ValueError(
+        raise UserError(
             f"the vocabulary has {tokenizer.vocab_size} pieces, but the model embeds {rows}: it "
             "belongs to another model"
         )

@@ -37,6 +37,7 @@ from absl import flags
 
 import albert_tf
 from albert_tf import files, job_directory, program
+from albert_tf.errors import UserError
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines.data import beam_job, corpus, duplicates, reference_job
 from pipelines.data.examples import ExampleOptions, define_example_flags, options_from
@@ -318,7 +319,7 @@ def _collect(
         markers.append(files.read_json(os.path.join(output_dir, unit.file("json"))))
     totals = {name: sum(marker[name] for marker in markers) for name in COUNTS}
     if not totals["pieces"]:
-        raise ValueError(
+        raise UserError(
             f"--input_file: no text in it (bad lines left out: {totals['skipped_lines']}); "
             f"expected what --help says of --input_format={settings.text_format.input_format}"
         )

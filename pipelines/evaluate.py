@@ -23,6 +23,7 @@ from absl import flags
 import albert_tf
 from albert_tf import files, metrics, program
 from albert_tf.checkpoints import model_directory
+from albert_tf.errors import UserError
 from albert_tf.progress import Progress
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines.data.length_baseline import lengths_alone
@@ -84,13 +85,13 @@ def evaluate(
     options = evaluation_options([manifest], max_seq_length, sentence_objective)
     manifest.check(record_dir, tokenizer, options)
     if not manifest.splits[split].examples:
-        raise ValueError(
+        raise UserError(
             f"{record_dir!r} holds no {split} records: its corpus is too small, or its "
             "--heldout_fraction"
         )
     config = model_directory.read_config(model_dir, prefix)
     if max_seq_length > config.max_position_embeddings:
-        raise ValueError(
+        raise UserError(
             f"examples of {max_seq_length} pieces do not fit the position table of {model_dir!r} "
             f"({config.max_position_embeddings} rows): evaluate on shorter records"
         )

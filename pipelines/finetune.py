@@ -34,6 +34,7 @@ from absl import flags
 from albert_tf import config as config_lib
 from albert_tf import files, program
 from albert_tf.config import AlbertConfig
+from albert_tf.errors import UserError
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines.tasks.batches import example_lengths
 from pipelines.tasks.seed_run import RESULTS_FILE, FinetuneSettings, Split, fingerprint, run_seed
@@ -133,7 +134,7 @@ def finetune(
     if settings.max_seq_length is None:
         settings = dataclasses.replace(settings, max_seq_length=trained_length)
     elif settings.max_seq_length > config.max_position_embeddings:
-        raise ValueError(
+        raise UserError(
             f"--max_seq_length={settings.max_seq_length} is beyond the model's position table "
             f"({config.max_position_embeddings} rows)"
         )
@@ -153,9 +154,9 @@ def finetune(
             )
             splits[name] = Split(examples, sequences, units)
     if "train" not in splits:
-        raise ValueError(f"--task={task.name}: there are no training examples")
+        raise UserError(f"--task={task.name}: there are no training examples")
     if loop.eval_steps and "dev" not in splits:
-        raise ValueError(
+        raise UserError(
             f"--task={task.name}: there is no dev set to choose the best weights by; give one, or "
             "take the last weights with --eval_steps=0"
         )
@@ -213,7 +214,7 @@ def initial_model(
     if init_checkpoint:
         for name, value in (("albert_config", albert_config), ("spm_model_file", spm_model_file)):
             if value:
-                raise ValueError(f"--{name} is the checkpoint's own: remove the flag")
+                raise UserError(f"--{name} is the checkpoint's own: remove the flag")
         initial = read_initial_model(init_checkpoint)
     elif albert_config and spm_model_file:
         tokenizer = AlbertTokenizer(spm_model_file)
@@ -221,7 +222,7 @@ def initial_model(
         config = AlbertConfig.for_vocabulary(albert_config, size, spm_model_file)
         initial = InitialModel(config, tokenizer)
     else:
-        raise ValueError(
+        raise UserError(
             "give --init_checkpoint, the pre-trained weights; or, to start from random weights, "
             "both --albert_config and --spm_model_file"
         )
@@ -235,7 +236,7 @@ def initial_model(
 def _seeds(texts: Sequence[str]) -> list[int]:
     numbers = [int(text) for text in texts if text.isdecimal() and int(text) < 2**31]
     if not texts or len(set(numbers)) < len(texts):
-        raise ValueError(
+        raise UserError(
             f"--random_seeds={','.join(texts)}: expected different whole numbers from 0 to "
             "2147483647, such as 1,2,3"
         )

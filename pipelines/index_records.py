@@ -26,6 +26,7 @@ from absl import flags
 
 import albert_tf
 from albert_tf import files, job_directory, program
+from albert_tf.errors import UserError
 from albert_tf.progress import Progress
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines.data.records import (
@@ -102,7 +103,7 @@ def index_records(
         if files.absolute(path) not in kept_out
     ]
     if not train:
-        raise ValueError("--heldout_file names every file of --input_file: leave some to train on")
+        raise UserError("--heldout_file names every file of --input_file: leave some to train on")
     splits = [*(("train", path) for path in train), *(("heldout", path) for path in heldout)]
     sizes = files.sizes([path for _, path in splits])
     listing = json.dumps([[split, path, sizes[path]] for split, path in splits])
@@ -141,7 +142,7 @@ def index_records(
             else:
                 print(f"{path}: holds no record, left out")
     if not shards["train"]:
-        raise ValueError(f"--input_file={input_file}: no record in any of {len(train)} files")
+        raise UserError(f"--input_file={input_file}: no record in any of {len(train)} files")
     manifest = ReferenceManifest(
         max_seq_length=lengths[0],
         max_predictions_per_seq=lengths[1],
@@ -189,7 +190,7 @@ def check_file(
         batch_pieces, fault = check_examples(batch, lengths, tokenizer)
         if fault:
             index, problem = fault
-            raise ValueError(
+            raise UserError(
                 f"{path}: record {len(record_bytes) + index + 1}: {problem}; expected static "
                 "examples of the reference's create_pretraining_data.py, all of one length, made "
                 "with this vocabulary: leave the file out, or make it anew"
@@ -227,7 +228,7 @@ def _batches(path: str) -> Iterator[list[bytes]]:
         if batch:
             yield batch
         reason = str(error).split("{{")[-1].split("}}")[-1].strip() or str(error)
-        raise ValueError(
+        raise UserError(
             f"{path}: record {number + 1}: cut or damaged, or no uncompressed TFRecord "
             f"({reason.split(' [Op:')[0]}): fetch the file again, or leave it out"
         ) from None

@@ -35,6 +35,7 @@ from albert_tf import config as config_lib
 from albert_tf import optimization, program
 from albert_tf.checkpoints import model_directory
 from albert_tf.config import AlbertConfig
+from albert_tf.errors import UserError
 from albert_tf.flops import training_flops_per_example
 from albert_tf.models import AlbertForPreTraining
 from albert_tf.tokenization import VOCABULARY_FILE, AlbertTokenizer
@@ -167,7 +168,7 @@ def pretrain(
     """
     config, tokenizer = initial.config, initial.tokenizer
     if options.max_seq_length > config.max_position_embeddings:
-        raise ValueError(
+        raise UserError(
             f"--max_seq_length={options.max_seq_length} is beyond the position table of "
             f"--albert_config ({config.max_position_embeddings} rows): shorten it, or raise "
             "max_position_embeddings in the config"
@@ -291,7 +292,7 @@ def check_sources(
     shares = {source.manifest.share_with_order for source in sources}
     if options.sentence_objective == "sop" and shares == {0.0}:
         names = ",".join(source.record_dir for source in sources)
-        raise ValueError(
+        raise UserError(
             f"--sentence_objective=sop: no segment of {names!r} has two parts whose order can "
             "be asked (a document's first segment has none): write records of a shorter "
             "--max_seq_length, or give --sentence_objective=none"
@@ -344,7 +345,7 @@ def _restore_initial_weights(
         settings["vocabulary"] = (known.sha256[:16], initial.tokenizer.sha256[:16])
         settings["do_lower_case"] = (known.do_lower_case, initial.tokenizer.do_lower_case)
     if differing := [f"{n} {a!r} there, {b!r} here" for n, (a, b) in settings.items() if a != b]:
-        raise ValueError(
+        raise UserError(
             f"--init_checkpoint={initial.checkpoint!r} is of another model "
             f"({'; '.join(differing)}): give one of the same vocabulary and shape, or remove the "
             "flag"
@@ -357,7 +358,7 @@ def _numbers(texts: Sequence[str] | None) -> list[float] | None:
     try:
         return [float(text) for text in texts] if texts else None
     except ValueError:
-        raise ValueError(
+        raise UserError(
             f"--record_weights={','.join(texts)}: expected numbers, comma between, such as 0.7,0.3"
         ) from None
 

@@ -34,6 +34,7 @@ from albert_tf import config as config_lib
 from albert_tf import files, program
 from albert_tf.checkpoints import model_directory
 from albert_tf.config import AlbertConfig
+from albert_tf.errors import UserError
 from albert_tf.flops import training_flops_per_example
 from albert_tf.models import AlbertForPreTraining
 from albert_tf.tokenization import AlbertTokenizer
@@ -130,7 +131,7 @@ def main(_) -> None:
 
 def _require(what: str, *names: str) -> None:
     if missing := [f"--{name}" for name in names if not FLAGS[name].value]:
-        raise ValueError(f"{what} needs {', '.join(missing)}")
+        raise UserError(f"{what} needs {', '.join(missing)}")
 
 
 def read_table(name: str) -> Table:
@@ -140,7 +141,7 @@ def read_table(name: str) -> Table:
     """
     path = f"{_RECIPES}/tables.json"
     if not os.path.exists(path):
-        raise ValueError(f"no {path} here: call this program in the project's directory")
+        raise UserError(f"no {path} here: call this program in the project's directory")
     with open(path, encoding="utf-8") as file:
         values = json.load(file)[name]
     return Table(**{**values, "rows": tuple(Row(**row) for row in values["rows"])})
@@ -150,7 +151,7 @@ def find_row(table: str, name: str) -> Row:
     """Returns the row of a table that --row names."""
     rows = {row.name: row for row in read_table(table).rows}
     if name not in rows:
-        raise ValueError(f"--table={table} has no row {name!r}; its rows: {', '.join(rows)}")
+        raise UserError(f"--table={table} has no row {name!r}; its rows: {', '.join(rows)}")
     return rows[name]
 
 
@@ -321,7 +322,7 @@ def layers(
     options = evaluation_options([manifest], max_seq_length, "sop")
     manifest.check(record_dir, tokenizer, options)
     if not manifest.splits["heldout"].examples:
-        raise ValueError(f"{record_dir!r} holds no heldout records: its corpus is too small")
+        raise UserError(f"{record_dir!r} holds no heldout records: its corpus is too small")
     num_examples = num_batches * batch_size
     dataset = evaluation_dataset(
         record_dir, "heldout", options, tokenizer, batch_size, num_examples

@@ -29,6 +29,7 @@ import tensorflow as tf
 from absl import flags
 
 from albert_tf import files, program
+from albert_tf.errors import UserError
 from albert_tf.progress import duration
 from albert_tf.tokenization import CLS, MASK, PAD, SEP, UNK, preprocess
 from pipelines.data import corpus, vocabulary_report
@@ -165,7 +166,7 @@ def _is_done(output_prefix: str, provenance: dict) -> bool:
             for name, value in provenance["settings"].items()
             if value != found["settings"].get(name)
         )
-    raise ValueError(
+    raise UserError(
         f"{output_prefix}.model is there already, but {difference}: delete it or choose another "
         "--output_prefix"
     )
@@ -267,9 +268,9 @@ def _train(text: _Text, settings: dict) -> bytes:
     if text.error is not None:
         raise text.error
     if not text.counts["sentences"]:
-        raise ValueError("--input_file: the files hold no text, only blank lines")
+        raise UserError("--input_file: the files hold no text, only blank lines")
     if errors and isinstance(errors[0], RuntimeError):
-        raise ValueError(_explain(str(errors[0]))) from errors[0]
+        raise UserError(_explain(str(errors[0]))) from errors[0]
     if errors:
         raise errors[0]
     return model.getvalue()

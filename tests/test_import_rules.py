@@ -16,9 +16,9 @@ FILES = sorted(path for package in PACKAGES for path in (PROJECT / package).rglo
 # A module may import modules of its own layer's list only. The longest matching prefix counts.
 MAY_IMPORT = {
     "albert_tf": ("albert_tf",),
-    "albert_tf.config": ("albert_tf.files",),
+    "albert_tf.config": ("albert_tf.files", "albert_tf.errors"),
     "albert_tf.layers": ("albert_tf.layers", "albert_tf.config"),
-    "albert_tf.encoder": ("albert_tf.layers", "albert_tf.config"),
+    "albert_tf.encoder": ("albert_tf.layers", "albert_tf.config", "albert_tf.errors"),
     "albert_tf.heads": ("albert_tf.layers", "albert_tf.config"),
     "albert_tf.models": (
         "albert_tf.encoder",

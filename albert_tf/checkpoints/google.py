@@ -13,6 +13,7 @@ from albert_tf import files
 from albert_tf.checkpoints import name_map
 from albert_tf.checkpoints.model_directory import CONFIG_FILE, UNREADABLE
 from albert_tf.config import AlbertConfig
+from albert_tf.errors import UserError
 
 CHECKPOINT = "model.ckpt-best"  # the name of the released ones
 
@@ -41,7 +42,7 @@ def find(path: str) -> tuple[str, str] | None:
         return None
     prefix = tf.train.latest_checkpoint(path) if len(indexes) > 1 else indexes[0][: -len(".index")]
     if prefix is None:
-        raise ValueError(f"{path!r} holds {len(indexes)} checkpoints: name one of them by prefix")
+        raise UserError(f"{path!r} holds {len(indexes)} checkpoints: name one of them by prefix")
     return prefix, path
 
 
@@ -58,7 +59,7 @@ def read(
     """
     found = find(path)
     if found is None:
-        raise ValueError(f"no checkpoint at {path!r}")
+        raise UserError(f"no checkpoint at {path!r}")
     prefix, directory = found
     config = name_map.read_reference_config(os.path.join(directory, CONFIG_FILE))
     try:
@@ -69,7 +70,7 @@ def read(
         tensors = dict(zip(_canonical(names), map(reader.get_tensor, names)))
     except UNREADABLE as error:
         reason = str(error).strip().splitlines()[0]
-        raise ValueError(f"{prefix!r} is not a readable checkpoint: {reason}") from error
+        raise UserError(f"{prefix!r} is not a readable checkpoint: {reason}") from error
     weights = name_map.to_ours(tensors, config, "google", prefix, allow_missing, allow_unused)
     slots = [name for name in slots if name != "global_step"]
     notes = [f"left out: {len(slots)} optimizer slots"] if slots else []

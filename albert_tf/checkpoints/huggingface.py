@@ -15,6 +15,7 @@ import safetensors.numpy
 from albert_tf import files
 from albert_tf.checkpoints import name_map
 from albert_tf.config import AlbertConfig
+from albert_tf.errors import UserError
 from albert_tf.tokenization import AlbertTokenizer
 
 CONFIG_FILE = "config.json"
@@ -55,7 +56,7 @@ def read(
     """
     path = find_weights(directory)
     if path is None:
-        raise ValueError(f"{directory!r} holds no {CONFIG_FILE} with weights of Hugging Face's")
+        raise UserError(f"{directory!r} holds no {CONFIG_FILE} with weights of Hugging Face's")
     config = name_map.read_reference_config(os.path.join(directory, CONFIG_FILE))
     with open(os.path.join(directory, CONFIG_FILE), encoding="utf-8") as file:
         values = json.load(file)
@@ -136,7 +137,7 @@ def _read_torch(path: str) -> dict[str, np.ndarray]:
     try:
         torch = importlib.import_module("torch")
     except ImportError as error:
-        raise ValueError(
+        raise UserError(
             f"{path}: reading it needs PyTorch: pip install torch, or save the model as "
             f"{SAFETENSORS_FILE} where it is installed"
         ) from error
@@ -181,7 +182,7 @@ def _drop_aliases(tensors: dict[str, np.ndarray], dialect: str, path: str) -> No
         if alias in tensors:
             array = tensors.pop(alias)
             if not np.array_equal(tensors.setdefault(name, array), array):
-                raise ValueError(
+                raise UserError(
                     f"{path}: {alias} differs from {name}; in ALBERT they are one variable"
                 )
 
@@ -193,7 +194,7 @@ def _drop_identity_projection(
     if kernel not in tensors or bias not in tensors:
         return
     if not np.array_equal(tensors[kernel], np.eye(config.hidden_size)) or tensors[bias].any():
-        raise ValueError(
+        raise UserError(
             f"{path}: {kernel} is not the identity, but embedding_size equals hidden_size: such a "
             "model has no projection here and in Google's code"
         )

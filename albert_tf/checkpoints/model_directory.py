@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from albert_tf import files
 from albert_tf.config import AlbertConfig
+from albert_tf.errors import UserError
 from albert_tf.models import AlbertForPreTraining
 
 CONFIG_FILE = "albert_config.json"
@@ -72,14 +73,14 @@ def find_checkpoint(path: str) -> tuple[str, str]:
     if tf.io.gfile.exists(path + ".index"):
         return _parent(_parent(path)), path
     if not tf.io.gfile.isdir(path):
-        raise ValueError(f"no model directory or checkpoint at {path!r}")
+        raise UserError(f"no model directory or checkpoint at {path!r}")
     for model_dir, directory in ((path, checkpoints_directory(path)), (_parent(path), path)):
         checkpoints = list_checkpoints(directory)
         if checkpoints:
             return model_dir, checkpoints[-1]
     if seeds := sorted(tf.io.gfile.glob(os.path.join(path, "seed_*"))):
-        raise ValueError(f"{path!r} has a model of each seed: name one, such as {seeds[0]!r}")
-    raise ValueError(f"{path!r} holds no finished checkpoint: has its training begun?")
+        raise UserError(f"{path!r} has a model of each seed: name one, such as {seeds[0]!r}")
+    raise UserError(f"{path!r} holds no finished checkpoint: has its training begun?")
 
 
 def _parent(path: str) -> str:
@@ -154,7 +155,7 @@ def _read(target: tf.train.Checkpoint, checkpoint: str) -> None:
         target.read(checkpoint).assert_existing_objects_matched().expect_partial()
     except UNREADABLE as error:
         reason = str(error).strip().splitlines()[0]
-        raise ValueError(f"{checkpoint!r} does not hold this model's weights: {reason}") from error
+        raise UserError(f"{checkpoint!r} does not hold this model's weights: {reason}") from error
 
 
 def load_for_pretraining(path: str) -> tuple[AlbertForPreTraining, str]:

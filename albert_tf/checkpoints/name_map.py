@@ -26,6 +26,7 @@ import tensorflow as tf
 
 from albert_tf.config import AlbertConfig
 from albert_tf.encoder import sharing_plan
+from albert_tf.errors import UserError
 from albert_tf.models import AlbertForPreTraining
 
 # What a layer holds: ours, Google's, Hugging Face's for PyTorch and for TensorFlow, and where the
@@ -169,12 +170,12 @@ def read_reference_config(path: str) -> AlbertConfig:
       ValueError: if there is none, or it lacks a key of the model's shape.
     """
     if not tf.io.gfile.exists(path):
-        raise ValueError(f"no config at {path!r}: the weights alone do not tell the model's shape")
+        raise UserError(f"no config at {path!r}: the weights alone do not tell the model's shape")
     config = AlbertConfig.read(path)
     with tf.io.gfile.GFile(path) as file:
         values = json.loads(file.read())
     if absent := [key for key in _REQUIRED_KEYS if key not in values]:
-        raise ValueError(f"{path}: not the config of an ALBERT: it lacks {', '.join(absent)}")
+        raise UserError(f"{path}: not the config of an ALBERT: it lacks {', '.join(absent)}")
     config = dataclasses.replace(config, parameter_sharing="all")  # theirs know groups alone
     if config.num_hidden_groups == config.num_hidden_layers > 1:
         return dataclasses.replace(config, num_hidden_groups=1, parameter_sharing="none")
@@ -297,7 +298,7 @@ def build(imported: Imported, source: str) -> tuple[AlbertForPreTraining, list[s
             continue
         array = imported.weights[name]
         if array.shape != tuple(variable.shape):
-            raise ValueError(
+            raise UserError(
                 f"{source}: {name} has shape {list(array.shape)}, but by the config it should have "
                 f"{list(variable.shape)}: weights and config are of different models"
             )
@@ -311,10 +312,10 @@ def _not_matching(names: list[str], allowed: str | None) -> list[str]:
     try:
         return [name for name in names if not re.search(allowed, name)]
     except re.error as error:
-        raise ValueError(f"{allowed!r} is not a regular expression: {error}") from error
+        raise UserError(f"{allowed!r} is not a regular expression: {error}") from error
 
 
 def _refuse(names: list[str], what: str, remedy: str) -> None:
     if names:
         more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-        raise ValueError(f"{what} {', '.join(names[:5])}{more}; {remedy}")
+        raise UserError(f"{what} {', '.join(names[:5])}{more}; {remedy}")

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from albert_tf.checkpoints.model_directory import CONFIG_FILE
 from albert_tf.config import AlbertConfig
+from albert_tf.errors import UserError
 from albert_tf.tokenization import VOCABULARY_FILE, AlbertTokenizer
 
 
@@ -31,7 +32,7 @@ def read_config_and_tokenizer(path: str) -> tuple[AlbertConfig, AlbertTokenizer]
     assets = os.path.join(path, "assets")
     for name in (CONFIG_FILE, VOCABULARY_FILE):
         if not tf.io.gfile.exists(os.path.join(assets, name)):
-            raise ValueError(
+            raise UserError(
                 f"{path!r} is a SavedModel without assets/{name}: expected one of "
                 "export.export_saved_model"
             )
@@ -51,7 +52,7 @@ def restore_encoder(encoder: tf.keras.layers.Layer, path: str) -> None:
     for variable in encoder.weights:
         name = _name_in_encoder(variable)
         if name not in theirs or theirs[name].shape != variable.shape:
-            raise ValueError(f"{path!r} has no {name} of shape {variable.shape}")
+            raise UserError(f"{path!r} has no {name} of shape {variable.shape}")
         variable.assign(theirs[name])
 
 

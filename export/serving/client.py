@@ -24,6 +24,7 @@ import urllib.request
 from absl import flags
 
 from albert_tf import program
+from albert_tf.errors import UserError
 
 FLAGS = flags.FLAGS
 
@@ -62,7 +63,7 @@ def main(_) -> None:
         rows = [text.split(_SEPARATOR) for text in given["options"]]
         given["options"] = [[option.strip() for option in row] for row in rows]
     if not given and FLAGS.signature not in _WITHOUT_INPUTS:
-        raise ValueError(f"nothing is asked: give one of --{', --'.join(_INPUTS)}")
+        raise UserError(f"nothing is asked: give one of --{', --'.join(_INPUTS)}")
     ask = ask_rest if FLAGS.server.startswith(("http://", "https://")) else ask_grpc
     answers = ask(
         FLAGS.server,
@@ -110,7 +111,7 @@ def ask_grpc(
         try:
             request.inputs[name].CopyFrom(tf.make_tensor_proto(value))
         except (TypeError, ValueError) as error:
-            raise ValueError(
+            raise UserError(
                 f"{name}={value!r} is no tensor: expected equally many values in each row"
             ) from error
     # Answers have no limit of gRPC's (4 MB): sequence_output of a batch is larger.
@@ -121,7 +122,7 @@ def ask_grpc(
             response = stub.Predict(request, timeout=timeout)
         except grpc.RpcError as error:
             code, details = error.code().name, error.details()
-            raise ValueError(f"{server}, model {model!r}: {code}: {details}") from error
+            raise UserError(f"{server}, model {model!r}: {code}: {details}") from error
     return {
         name: _texts(tf.make_ndarray(proto).tolist()) for name, proto in response.outputs.items()
     }
@@ -157,13 +158,13 @@ def ask_rest(
         with urllib.request.urlopen(request, timeout=timeout) as response:
             outputs = json.load(response)["outputs"]
     except urllib.error.HTTPError as error:
-        raise ValueError(f"{request.full_url}: {_reason(error)}") from error
+        raise UserError(f"{request.full_url}: {_reason(error)}") from error
     except (http.client.HTTPException, OSError) as error:  # urllib's are OSErrors
-        raise ValueError(
+        raise UserError(
             f"{request.full_url}: {error!r}: {_EXPECTED}; for its gRPC port leave http:// out"
         ) from error
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{request.full_url}: an answer of another form: {_EXPECTED}") from error
+        raise UserError(f"{request.full_url}: an answer of another form: {_EXPECTED}") from error
     return outputs if isinstance(outputs, dict) else {"outputs": outputs}
 
 

@@ -15,6 +15,8 @@ from typing import Any
 # A process of DirectRunner: Beam's own start, but it says nothing (exceptions of our code come back
 # to this process all the same) and leaves at Ctrl-C, and as soon as this process is gone: left to
 # Beam, it would for seconds write on beside a job that was started again.
+from albert_tf.errors import UserError
+
 _WORKER_COMMAND = f"""exec {shlex.quote(sys.executable)} -c '
 import os, signal, sys, threading, time
 signal.signal(signal.SIGINT, lambda *_: os._exit(0))
@@ -76,7 +78,7 @@ def run(
         try:
             pipeline = beam.Pipeline(runner=runner, options=PipelineOptions(options))
         except ValueError as error:
-            raise ValueError(f"--runner={runner}, --beam_options={options}: {error}") from error
+            raise UserError(f"--runner={runner}, --beam_options={options}: {error}") from error
         with pipeline:
             _ = (
                 pipeline

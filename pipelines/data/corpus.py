@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from absl import flags
 
+from albert_tf.errors import UserError
 from pipelines.data.sentences import split_sentences
 from pipelines.data.text_files import decode_line, read_lines, refuse_line
 
@@ -242,14 +243,14 @@ def _json_text(line: str, field: str) -> str:
         value = json.loads(line.rstrip())
     except json.JSONDecodeError as error:
         what = error.msg.removesuffix(" at")
-        raise ValueError(f"not JSON ({what} at character {error.pos + 1})") from error
+        raise UserError(f"not JSON ({what} at character {error.pos + 1})") from error
     except (ValueError, RecursionError) as error:  # numbers of 5,000 digits, 1,000 brackets
-        raise ValueError(f"not JSON that can be read ({error})") from error
+        raise UserError(f"not JSON that can be read ({error})") from error
     if not isinstance(value, dict):
-        raise ValueError("not a JSON object")
+        raise UserError("not a JSON object")
     text = value.get(field)
     if not isinstance(text, str):
         found = "no" if field not in value else "something else than text as"
-        raise ValueError(f"{found} field {field!r} (it has {', '.join(map(repr, value))[:200]})")
+        raise UserError(f"{found} field {field!r} (it has {', '.join(map(repr, value))[:200]})")
     # JSON can spell halves of characters, which are no text.
     return _SURROGATE.sub("\ufffd", text)

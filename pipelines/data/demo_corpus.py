@@ -23,6 +23,7 @@ import tensorflow as tf
 from absl import flags
 
 from albert_tf import files, program
+from albert_tf.errors import UserError
 from albert_tf.progress import Progress
 
 FLAGS = flags.FLAGS
@@ -106,7 +107,7 @@ def write_demo_corpus(output_file: str, roots: list[Path], topics: dict[str, str
             add(docstrings(path))
             progress.update(done)
     if not documents:
-        raise ValueError("no prose in this installation's packages: cannot make a demo corpus")
+        raise UserError("no prose in this installation's packages: cannot make a demo corpus")
     text = "\n".join(documents)
     files.write_atomically(output_file, text)
     print(

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from albert_tf.errors import UserError
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines.data.examples import ExampleOptions
 from pipelines.data.length_baseline import lengths_alone
@@ -40,7 +41,7 @@ def heldout_examples(
     )
     total = sum(source.manifest.splits["heldout"].examples for source in sources)
     if not total:
-        raise ValueError(
+        raise UserError(
             "--eval_steps: there are no held-out records; make some with --heldout_fraction of "
             "pipelines.create_pretraining_data"
         )

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
+from albert_tf.errors import UserError
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines.data.examples import ExampleOptions, example_draws, example_maker
 from pipelines.data.records import (
@@ -66,14 +67,14 @@ def read_sources(record_dir: str, record_weights: Sequence[float] | None = None)
     manifests = [Manifest.read(name) for name in record_dirs]
     for name, manifest in zip(record_dirs, manifests):
         if not manifest.splits["train"].examples:
-            raise ValueError(f"{name!r} holds no records to train on: its corpus is too small")
+            raise UserError(f"{name!r} holds no records to train on: its corpus is too small")
         if manifest.format != manifests[0].format:
-            raise ValueError(
+            raise UserError(
                 f"--record_dir: {record_dirs[0]!r} holds records of format "
                 f"{manifests[0].format!r}, {name!r} of {manifest.format!r}: mix one format only"
             )
         if manifest.heldout_split != manifests[0].heldout_split:
-            raise ValueError(
+            raise UserError(
                 f"--record_dir: the held-out documents of {record_dirs[0]!r} were drawn with "
                 f"{manifests[0].heldout_split}, those of {name!r} with {manifest.heldout_split}: "
                 "training would see documents of the one that the other holds out; write one of "
@@ -81,17 +82,17 @@ def read_sources(record_dir: str, record_weights: Sequence[float] | None = None)
             )
     weights = record_weights or [manifest.splits["train"].examples for manifest in manifests]
     if len(weights) != len(record_dirs):
-        raise ValueError(
+        raise UserError(
             f"--record_weights has {len(weights)} numbers, --record_dir {len(record_dirs)} "
             "directories: give one weight for each"
         )
     if not all(weight > 0 and math.isfinite(weight) for weight in weights):
         shown = ",".join(f"{weight:g}" for weight in weights)
-        raise ValueError(f"--record_weights={shown}: every weight must be positive and finite")
+        raise UserError(f"--record_weights={shown}: every weight must be positive and finite")
     quotas = block_quotas(weights)
     for name, quota in zip(record_dirs, quotas):
         if not quota:
-            raise ValueError(
+            raise UserError(
                 f"{name!r} would have less than one row in {BLOCK_ROWS:,}: raise its share with "
                 "--record_weights, or leave it out"
             )
@@ -125,7 +126,7 @@ def pretraining_dataset(
     assert global_batch_size % hosts == 0, "rows would be lost"
     host_rows = global_batch_size // hosts
     if options.sentence_objective == "nsp" and hosts > 1 and host_rows % 2:
-        raise ValueError(
+        raise UserError(
             f"each of {hosts} hosts gets {host_rows} rows of the global batch: "
             "--sentence_objective=nsp pairs rows and needs an even number"
         )

@@ -30,6 +30,7 @@ import tensorflow as tf
 
 import albert_tf
 from albert_tf import files
+from albert_tf.errors import UserError
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines.data.examples import ExampleOptions
 from pipelines.data.segments import Segment
@@ -152,7 +153,7 @@ class Manifest:
         """
         path = os.path.join(record_dir, MANIFEST_FILE)
         if not tf.io.gfile.exists(path):
-            raise ValueError(
+            raise UserError(
                 f"no {MANIFEST_FILE} in {record_dir!r}: not a directory of finished records; "
                 "pipelines.create_pretraining_data writes it at its end, and "
                 "pipelines.index_records for records of the reference"
@@ -167,7 +168,7 @@ class Manifest:
             }
             return kind(**{**values, "splits": splits})
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise ValueError(
+            raise UserError(
                 f"{path}: not a manifest of records as version {albert_tf.__version__} of this "
                 f"code writes them ({error}): write the records anew"
             ) from error
@@ -220,14 +221,14 @@ class Manifest:
         """
         records = f"the records in {record_dir!r}"
         if tokenizer.sha256 != self.vocab_sha256:
-            raise ValueError(
+            raise UserError(
                 f"{records} were made with another vocabulary (of {self.vocab_size} pieces, "
                 f"SHA-256 {self.vocab_sha256[:12]}…) than the one given (of "
                 f"{tokenizer.vocab_size}, {tokenizer.sha256[:12]}…): give that one, or make "
                 "records anew with pipelines.create_pretraining_data"
             )
         if tokenizer.do_lower_case != self.do_lower_case:
-            raise ValueError(
+            raise UserError(
                 f"{records} were made with do_lower_case={self.do_lower_case}, but the "
                 f"tokenizer has do_lower_case={tokenizer.do_lower_case}"
             )
@@ -237,7 +238,7 @@ class Manifest:
         sizes = files.sizes(paths)
         for path, shard in zip(paths, shards):
             if sizes[path] != shard.bytes:
-                raise ValueError(
+                raise UserError(
                     f"{path} has {sizes[path]:,} bytes, but {shard.bytes:,} by {MANIFEST_FILE}: it "
                     "is damaged; copy it again, or write the records anew"
                 )
@@ -280,7 +281,7 @@ class SegmentManifest(Manifest):
 
     def _check_options(self, records: str, options: ExampleOptions) -> None:
         if self.max_seq_length > options.max_seq_length:
-            raise ValueError(
+            raise UserError(
                 f"{records} were made for max_seq_length {self.max_seq_length} and do not fit "
                 f"into {options.max_seq_length}: raise it, or make shorter records with "
                 "pipelines.create_pretraining_data"
@@ -315,12 +316,12 @@ class ReferenceManifest(Manifest):
         for name in ("max_seq_length", "max_predictions_per_seq"):
             theirs, ours = getattr(self, name), getattr(options, name)
             if theirs != ours:
-                raise ValueError(
+                raise UserError(
                     f"{records} are static examples of {name} {theirs}, not {ours}: "
                     f"give --{name}={theirs}"
                 )
         if options.sentence_objective not in (self.sentence_objective, "none"):
-            raise ValueError(
+            raise UserError(
                 f"{records} are static examples with labels of sentence_objective "
                 f"{self.sentence_objective!r}, not {options.sentence_objective!r}: give "
                 f"--sentence_objective={self.sentence_objective}"

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from albert_tf import files, program
+from albert_tf.errors import UserError
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines.data import duplicates
 from pipelines.data.corpus import TextFormat, read_documents
@@ -207,7 +208,7 @@ def raise_noted_error(output_dir: str) -> None:
     error_file = os.path.join(output_dir, ERROR_FILE)
     if tf.io.gfile.exists(error_file):
         with tf.io.gfile.GFile(error_file) as file:
-            raise ValueError(
+            raise UserError(
                 file.read()
                 or f"no space left in {output_dir!r}: make room, then the same command goes on"
             )

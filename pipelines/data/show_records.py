@@ -21,6 +21,7 @@ import tensorflow as tf
 from absl import flags
 
 from albert_tf import files, program
+from albert_tf.errors import UserError
 from albert_tf.tokenization import WORD_BOUNDARY, AlbertTokenizer
 from pipelines.data.examples import ExampleOptions, define_example_flags
 from pipelines.data.length_baseline import lengths_alone
@@ -102,7 +103,7 @@ def show_records(
     manifest.check(record_dir, tokenizer, options)
     available = manifest.splits[split].examples
     if not available:
-        raise ValueError(f"{record_dir!r} holds no {split} records: see --split")
+        raise UserError(f"{record_dir!r} holds no {split} records: see --split")
     label_names = _LABEL_NAMES[options.sentence_objective]
     count = min(available, num_statistics_examples)
     statistics = ExampleStatistics(tokenizer, options.max_seq_length, options.sentence_objective)

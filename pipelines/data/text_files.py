@@ -12,6 +12,8 @@ from collections.abc import Iterator
 import tensorflow as tf
 import zstandard
 
+from albert_tf.errors import UserError
+
 _BLOCK_BYTES = 1 << 20
 # A longer line is read in parts. Only its first bytes decide where the parts end, so the same line
 # gives the same parts wherever reading began.
@@ -102,7 +104,7 @@ def refuse_line(
       ValueError: unless `on_bad_line` is "skip".
     """
     if on_bad_line != "skip":
-        raise ValueError(
+        raise UserError(
             f"{path}:{_line_number(path, offset)}: {what}; {remedy}, or pass --on_bad_line=skip "
             "to leave such lines out"
         )
@@ -174,7 +176,7 @@ def _decompressed_blocks(path: str, file: tf.io.gfile.GFile) -> Iterator[bytes]:
     except (OSError, EOFError, zlib.error, lzma.LZMAError, zstandard.ZstdError) as error:
         if getattr(error, "errno", None):
             raise  # of the file system; that of damaged bytes has no number
-        raise ValueError(
+        raise UserError(
             f"{path}: not a whole {_COMPRESSIONS[suffix]} file ({error}); if it is another kind "
             f"of file, give it a name without {suffix}, else fetch it again"
         ) from error
@@ -203,13 +205,13 @@ def _check_head(path: str, head: bytes) -> None:
       ValueError: for UTF-16 text and compressed files without their suffix.
     """
     if head.startswith(_UTF16_BOMS) or _looks_like_utf16(head):
-        raise ValueError(
+        raise UserError(
             f"{path}: this is UTF-16 text; convert the file to UTF-8, for example with "
             "iconv -f UTF-16 -t UTF-8"
         )
     for suffix, (place, magic) in _MAGIC.items():
         if head.startswith(magic, place):
-            raise ValueError(
+            raise UserError(
                 f"{path}: this is a {_COMPRESSIONS[suffix]} file; give it a name that ends in "
                 f"{suffix}"
             )

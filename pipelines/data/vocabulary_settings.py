@@ -7,6 +7,7 @@ import os
 import tensorflow as tf
 
 from albert_tf import files
+from albert_tf.errors import UserError
 
 
 def settings_path(spm_model_file: str) -> str:
@@ -33,7 +34,7 @@ def letter_case(spm_model_file: str, do_lower_case: bool | None) -> bool:
     if made_for is None:
         return do_lower_case is not False
     if do_lower_case not in (None, made_for):
-        raise ValueError(
+        raise UserError(
             f"--do_lower_case={str(do_lower_case).lower()}, but {spm_model_file!r} was trained "
             f"with --do_lower_case={str(made_for).lower()} (see {path}): leave the flag out, or "
             "train another vocabulary"

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from albert_tf import losses
 from albert_tf.config import AlbertConfig
+from albert_tf.errors import UserError
 from albert_tf.models import AlbertForSequenceClassification
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines.tasks.metrics import FIGURES, softmax
@@ -93,7 +94,7 @@ class ClassificationTask(Task):
         )
         self.best_metric = self.metrics[0]
         if labels is not None and len(set(labels)) < max(2, len(labels)):
-            raise ValueError(f"--labels={','.join(labels)}: expected two different labels or more")
+            raise UserError(f"--labels={','.join(labels)}: expected two different labels or more")
         self._labels = tuple(labels) if labels else None
 
     @functools.cached_property
@@ -109,7 +110,7 @@ class ClassificationTask(Task):
             return self._labels
         paths, column = self.files.get("train"), self.columns.label
         if not paths:
-            raise ValueError(
+            raise UserError(
                 f"the labels of {self.name} are not known: give the training file, or name them"
             )
         labels = {
@@ -118,7 +119,7 @@ class ClassificationTask(Task):
             for number, row in read_table(path, [column])
         }
         if len(labels) < 2:
-            raise ValueError(
+            raise UserError(
                 f"{', '.join(paths)}: every {column!r} is {labels.pop()!r}; expected two labels "
                 "or more to tell apart"
             )
@@ -172,7 +173,7 @@ class ClassificationTask(Task):
         if label not in self.labels:
             known = ", ".join(map(repr, self.labels[:20])) + ", ..." * (len(self.labels) > 20)
             source = "the labels are" if self._labels else "the training file has"
-            raise ValueError(f"{where}: unknown label {label!r} in {column!r}; {source} {known}")
+            raise UserError(f"{where}: unknown label {label!r} in {column!r}; {source} {known}")
         return label
 
     def encode(

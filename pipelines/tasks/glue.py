@@ -8,6 +8,7 @@ import os
 import tensorflow as tf
 
 from albert_tf import files
+from albert_tf.errors import UserError
 from pipelines.tasks.classification import ClassificationTask, Columns, Example
 from pipelines.tasks.tables import write_table
 from pipelines.tasks.task import Outputs
@@ -117,7 +118,7 @@ class GlueTask(ClassificationTask):
         if not tf.io.gfile.exists(self._path(names[0])):
             if not any(map(tf.io.gfile.exists, map(self._path, self._all_names()))):
                 expected = ", ".join(f"{name}.tsv" for name in self._all_names())
-                raise ValueError(
+                raise UserError(
                     f"--data_dir: no file of {self.table.name} in {self.directory!r}; expected "
                     f"{expected}, as downloaded from gluebenchmark.com"
                 )

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from albert_tf import losses
 from albert_tf.config import AlbertConfig
+from albert_tf.errors import UserError
 from albert_tf.models import AlbertForMultipleChoice
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines.tasks.metrics import FIGURES, softmax
@@ -265,13 +266,13 @@ def as_options(
       ValueError: if it is something else.
     """
     if not isinstance(value, list):
-        raise ValueError(f'{where}: {column!r} is no list, expected a list of options: ["a", "b"]')
+        raise UserError(f'{where}: {column!r} is no list, expected a list of options: ["a", "b"]')
     if num_choices and len(value) != num_choices:
-        raise ValueError(
+        raise UserError(
             f"{where}: {len(value)} {column!r}, expected {num_choices} as in the other questions"
         )
     if not 2 <= len(value) <= len(string.ascii_uppercase):
-        raise ValueError(f"{where}: {len(value)} {column!r}, expected 2 to 26")
+        raise UserError(f"{where}: {len(value)} {column!r}, expected 2 to 26")
     return tuple(as_text(option, column, where) for option in value)
 
 
@@ -286,7 +287,7 @@ def as_choice(value: object, column: str, where: str, num_choices: int) -> int:
     spellings.update({letter: i for i, letter in enumerate(letters)})
     text = str(value).strip().upper()
     if text not in spellings:
-        raise ValueError(
+        raise UserError(
             f"{where}: {column!r} is {str(value)[:60]!r}, expected 0 to {num_choices - 1} or A to "
             f"{letters[-1]}"
         )

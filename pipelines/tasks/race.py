@@ -7,6 +7,7 @@ import re
 
 import tensorflow as tf
 
+from albert_tf.errors import UserError
 from pipelines.tasks.multiple_choice import (
     MultipleChoiceExample,
     MultipleChoiceTask,
@@ -50,7 +51,7 @@ class RaceTask(MultipleChoiceTask):
                 tf.io.gfile.isdir(os.path.join(self.directory, name))
                 for name in ("train", "dev", "test")
             ):
-                raise ValueError(
+                raise UserError(
                     f"--data_dir: no directory train, dev or test in {self.directory!r}; expected "
                     "those of RACE, each with middle and high"
                 )
@@ -61,7 +62,7 @@ class RaceTask(MultipleChoiceTask):
                 for number, passage in read_json_lines(path):
                     examples += _read_passage(passage, f"{path}:{number}", level, split == "test")
         if not examples:
-            raise ValueError(
+            raise UserError(
                 f"--data_dir: no passages in {directory!r}; expected middle/*.txt and high/*.txt"
             )
         return examples
@@ -97,7 +98,7 @@ def _read_passage(
     require_fields(passage, ["id", "article", *lists], where)
     counts = {len(passage[name]) if isinstance(passage[name], list) else None for name in lists}
     if len(counts) > 1 or None in counts:
-        raise ValueError(f"{where}: {', '.join(lists)} are not lists of one length")
+        raise UserError(f"{where}: {', '.join(lists)} are not lists of one length")
     passage_id = as_text(passage["id"], "id", where)
     context = as_text(passage["article"], "article", where)
     examples = []
@@ -107,7 +108,7 @@ def _read_passage(
         if has_answers:
             answer = passage["answers"][i]
             if answer not in _LETTERS:
-                raise ValueError(
+                raise UserError(
                     f"{of_question}: its answer is {str(answer)[:60]!r}, expected A, B, C or D"
                 )
             label = _LETTERS.index(answer)

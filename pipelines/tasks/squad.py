@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from albert_tf import files, losses
 from albert_tf.config import AlbertConfig
+from albert_tf.errors import UserError
 from albert_tf.models import AlbertForAnswerableQuestionAnswering, AlbertForQuestionAnswering
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines.tasks.metrics import softmax
@@ -79,7 +80,7 @@ class SquadTask(Task):
                 )
             for question in found:
                 if questions.setdefault(question.id, question) is not question:
-                    raise ValueError(f"{path}: question {question.id!r} is in another file too")
+                    raise UserError(f"{path}: question {question.id!r} is in another file too")
         return list(questions.values())
 
     def other_splits(self) -> list[str]:
@@ -110,7 +111,7 @@ class SquadTask(Task):
             query = query[: self.max_query_length]
             room = max_seq_length - len(query) - _SPECIAL_PIECES
             if room < 1:
-                raise ValueError(
+                raise UserError(
                     f"question {question.id!r} leaves no room for its text: with its {len(query)} "
                     f"pieces --max_seq_length has to be {len(query) + _SPECIAL_PIECES + 1} at "
                     f"least (it is {max_seq_length}), or --max_query_length smaller"

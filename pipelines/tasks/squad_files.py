@@ -8,6 +8,8 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from albert_tf.errors import UserError
+
 
 @dataclasses.dataclass(frozen=True)
 class Question:
@@ -40,15 +42,15 @@ def read_questions(path: str) -> list[Question]:
         content = json.loads(data.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise ValueError(
+        raise UserError(
             f"{path}:{line}: byte 0x{data[error.start]:02X} is not UTF-8; convert the file to UTF-8"
         ) from None
     except json.JSONDecodeError as error:
-        raise ValueError(
+        raise UserError(
             f"{path}:{error.lineno}:{error.colno}: not JSON ({error.msg}); is the file whole?"
         ) from None
     except (ValueError, RecursionError) as error:  # a number or a nesting beyond all measure
-        raise ValueError(f"{path}: not JSON of SQuAD's ({error})") from None
+        raise UserError(f"{path}: not JSON of SQuAD's ({error})") from None
 
     questions: dict[str, Question] = {}
     for a, article in enumerate(_get(path, content, "data", list), start=1):
@@ -58,12 +60,12 @@ def read_questions(path: str) -> list[Question]:
             for entry in _get(where, paragraph, "qas", list):
                 question = _read_question(path, where, entry, context)
                 if question.id in questions:
-                    raise ValueError(
+                    raise UserError(
                         f"{path}: two questions have the id {question.id!r}: remove or rename one"
                     )
                 questions[question.id] = question
     if not questions:
-        raise ValueError(f"{path}: no question in it")
+        raise UserError(f"{path}: no question in it")
     return list(questions.values())
 
 
@@ -86,12 +88,12 @@ def _read_question(path: str, paragraph: str, entry: object, context: str) -> Qu
 def _get(where: str, owner: object, name: str, kind: type):
     if not isinstance(owner, dict) or not isinstance(owner.get(name), kind):
         names = {list: "a list", str: "a string", int: "a whole number", bool: "true or false"}
-        raise ValueError(
+        raise UserError(
             f"{where}: expected an object with {name!r}, {names[kind]}, as SQuAD's files have it"
         )
     value = owner[name]
     if kind is str and not value.isascii() and any("\ud800" <= c <= "\udfff" for c in value):
-        raise ValueError(
+        raise UserError(
             f"{where}: {name!r} holds one half of a surrogate pair, which is no character: "
             "mend the \\u escapes"
         )
@@ -115,18 +117,18 @@ def check_answers(
         where = f"{path}: question {question.id!r}"
         if question.is_impossible:
             if not may_be_impossible:
-                raise ValueError(
+                raise UserError(
                     f"{where} is_impossible, which is SQuAD 2.0's: take that task, or leave such "
                     "questions out"
                 )
             continue
         if not question.answers:
             hint = ", and is not is_impossible either" if may_be_impossible else ""
-            raise ValueError(f"{where} has no answers{hint}; are these the questions of a test?")
+            raise UserError(f"{where} has no answers{hint}; are these the questions of a test?")
         text, start = question.answers[0]
         found = question.context[start : start + len(text)] if start >= 0 else ""
         if for_training and (not text.strip() or found != text):
-            raise ValueError(
+            raise UserError(
                 f"{where}: its answer {text[:40]!r} is not at answer_start {start}, where its "
                 f"context has {found[:40]!r}: correct it or leave the question out"
             )

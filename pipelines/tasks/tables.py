@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from albert_tf import files
+from albert_tf.errors import UserError
 from pipelines.data.text_files import read_lines
 
 TSV_EXTENSIONS = (".tsv", ".txt")
@@ -40,7 +41,7 @@ def read_table(
     """
     is_tsv = _name(path).endswith(TSV_EXTENSIONS)
     if not is_tsv and not _name(path).endswith(JSON_EXTENSIONS):
-        raise ValueError(
+        raise UserError(
             f"{path}: expected a name that ends in {', '.join(TSV_EXTENSIONS)} (columns between "
             f"tabs, their names in the first line) or {', '.join(JSON_EXTENSIONS)} (one object a "
             "line), compressed or not"
@@ -54,7 +55,7 @@ def read_table(
         empty = False
         yield row
     if empty:
-        raise ValueError(f"{path}: no rows; expected {', '.join(columns)} of at least one example")
+        raise UserError(f"{path}: no rows; expected {', '.join(columns)} of at least one example")
 
 
 def has_column(path: str, column: str) -> bool:
@@ -78,12 +79,12 @@ def _read_tsv(
     if header is None:
         _, first = next(lines, (1, ""))
         if not first:
-            raise ValueError(f"{path}:1: empty; expected a line with the names of the columns")
+            raise UserError(f"{path}:1: empty; expected a line with the names of the columns")
         header = first.split("\t")
         for column in columns:
             if header.count(column) != 1:
                 found = "several columns" if column in header else "no column"
-                raise ValueError(
+                raise UserError(
                     f"{path}:1: {found} {column!r}; expected a line with the names of the columns, "
                     f"found {_listed(header)}"
                 )
@@ -98,7 +99,7 @@ def _read_tsv(
         elif leave_out_broken_rows:
             broken_rows += 1
         else:
-            raise ValueError(
+            raise UserError(
                 f"{path}:{number}: {len(cells)} columns, expected {len(header)}: {_listed(header)}"
             )
     if broken_rows:
@@ -122,7 +123,7 @@ def require_fields(record: dict, columns: Sequence[str], where: str) -> None:
     """
     for column in columns:
         if column not in record:
-            raise ValueError(f"{where}: no field {column!r}; the object has {_listed(record)}")
+            raise UserError(f"{where}: no field {column!r}; the object has {_listed(record)}")
 
 
 def read_json_lines(path: str) -> Iterator[tuple[int, dict]]:
@@ -138,11 +139,11 @@ def read_json_lines(path: str) -> Iterator[tuple[int, dict]]:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
             what = getattr(error, "msg", str(error))  # without its "line 1", which is not ours
-            raise ValueError(
+            raise UserError(
                 f"{path}:{number}: not JSON ({what}); expected one object a line"
             ) from error
         if not isinstance(record, dict):
-            raise ValueError(f"{path}:{number}: not a JSON object; expected one object a line")
+            raise UserError(f"{path}:{number}: not a JSON object; expected one object a line")
         yield number, record
 
 
@@ -155,7 +156,7 @@ def _read_text_lines(path: str) -> Iterator[tuple[int, str]]:
         try:
             text = line.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise ValueError(
+            raise UserError(
                 f"{path}:{number}: byte 0x{line[error.start]:02X} is not UTF-8 ({error.reason}); "
                 "convert the file, for example with iconv"
             ) from error
@@ -172,7 +173,7 @@ def as_text(value: object, column: str, where: str) -> str:
       ValueError: if it is something else.
     """
     if not isinstance(value, str):
-        raise ValueError(f"{where}: {column!r} is {_shown(value)}, expected text")
+        raise UserError(f"{where}: {column!r} is {_shown(value)}, expected text")
     # JSON can spell halves of characters, which are no text.
     return _SURROGATE.sub("\ufffd", value)
 
@@ -185,7 +186,7 @@ def as_label(value: object, column: str, where: str) -> str:
     """
     label = as_text(str(value), column, where).strip()
     if not isinstance(value, (str, int)) or not label:
-        raise ValueError(f"{where}: {column!r} is {_shown(value)}, expected a label")
+        raise UserError(f"{where}: {column!r} is {_shown(value)}, expected a label")
     return label
 
 
@@ -200,7 +201,7 @@ def as_number(value: object, column: str, where: str) -> float:
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
-        raise ValueError(f"{where}: {column!r} is {_shown(value)}, expected a number")
+        raise UserError(f"{where}: {column!r} is {_shown(value)}, expected a number")
     return number
 
 

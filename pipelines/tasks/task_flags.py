@@ -8,6 +8,7 @@ import tensorflow as tf
 from absl import flags
 
 from albert_tf import files
+from albert_tf.errors import UserError
 from pipelines.tasks import glue
 from pipelines.tasks.classification import ClassificationTask, Columns
 from pipelines.tasks.multiple_choice import MultipleChoiceColumns, TableMultipleChoiceTask
@@ -88,11 +89,11 @@ def create_task(values: flags.FlagValues) -> Task:
     }
     for flag, tasks in _ONLY_FOR.items():
         if values[flag].value is not None and name not in tasks:
-            raise ValueError(f"--{flag} says nothing to --task={name}: leave it away")
+            raise UserError(f"--{flag} says nothing to --task={name}: leave it away")
     if name in glue.TASKS or name == "race":
         _require_data_dir(values)
         if given:
-            raise ValueError(
+            raise UserError(
                 f"--{next(iter(given))}_file is for sets of your own and SQuAD; --task={name} "
                 "reads --data_dir"
             )
@@ -112,9 +113,9 @@ def create_task(values: flags.FlagValues) -> Task:
             null_threshold=values.null_threshold,
         )
     if values.data_dir:
-        raise ValueError(f"--task={name} reads --train_file and --dev_file, not --data_dir")
+        raise UserError(f"--task={name} reads --train_file and --dev_file, not --data_dir")
     if "train" not in given:
-        raise ValueError(f"--task={name}: give --train_file, and --dev_file to choose the best by")
+        raise UserError(f"--task={name}: give --train_file, and --dev_file to choose the best by")
     if name == "multiple_choice":
         return TableMultipleChoiceTask(
             name,
@@ -144,9 +145,9 @@ def create_task(values: flags.FlagValues) -> Task:
 
 def _require_data_dir(values: flags.FlagValues) -> None:
     if not values.data_dir:
-        raise ValueError(f"--task={values.task}: give --data_dir, the directory of its files")
+        raise UserError(f"--task={values.task}: give --data_dir, the directory of its files")
     if not tf.io.gfile.isdir(values.data_dir):
-        raise ValueError(f"--data_dir: there is no directory {values.data_dir!r}")
+        raise UserError(f"--data_dir: there is no directory {values.data_dir!r}")
 
 
 def _squad_files(
@@ -162,5 +163,5 @@ def _squad_files(
     }
     found = {split: path for split, path in official.items() if tf.io.gfile.exists(path)}
     if "train" not in {**found, **given}:
-        raise ValueError(f"--data_dir: there is no {official['train']!r}; or give --train_file")
+        raise UserError(f"--data_dir: there is no {official['train']!r}; or give --train_file")
     return {**found, **given}

@@ -9,6 +9,7 @@ from absl import logging
 
 from albert_tf import files
 from albert_tf.checkpoints import model_directory
+from albert_tf.errors import UserError
 
 
 class Checkpointer:
@@ -65,7 +66,7 @@ class Checkpointer:
         # data of the first one without its index.
         finished = model_directory.list_checkpoints(self._directory)
         if finished or len(found) > 1 or tf.io.gfile.exists(_list_file(self._directory)):
-            raise ValueError(
+            raise UserError(
                 f"none of the {len(found)} checkpoints in {self._directory!r} can be read: restore "
                 "one from a backup, or start again in another directory"
             )

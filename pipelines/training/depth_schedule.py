@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from albert_tf.config import AlbertConfig
+from albert_tf.errors import UserError
 
 
 def parse_depths(
@@ -28,19 +29,19 @@ def parse_depths(
         depths = []
     steps, layers = [step for step, _ in depths], [depth for _, depth in depths]
     if not depths or steps[0] or steps != sorted(set(steps)) or layers != sorted(set(layers)):
-        raise ValueError(
+        raise UserError(
             f"{text}: expected layers:step, both rising, the first from step 0, such as "
             "3,6:2000,12:5000"
         )
     if layers[0] < 1 or layers[-1] != config.num_hidden_layers:
-        raise ValueError(
+        raise UserError(
             f"{text} ends at {layers[-1]} layers, but the config has "
             f"{config.num_hidden_layers}: start with 1 or more and end there"
         )
     if steps[-1] >= num_train_steps:
-        raise ValueError(f"{text}: the run of {num_train_steps} steps ends before the full depth")
+        raise UserError(f"{text}: the run of {num_train_steps} steps ends before the full depth")
     if config.parameter_sharing != "all" or config.num_hidden_groups > 1:
-        raise ValueError(
+        raise UserError(
             f"{text}: only a model whose layers share all weights can grow; this one has "
             f"parameter_sharing {config.parameter_sharing!r} in {config.num_hidden_groups} "
             "groups"

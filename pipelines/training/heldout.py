@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from albert_tf import files, losses, metrics
 from albert_tf.checkpoints.model_directory import RUN_FILE
+from albert_tf.errors import UserError
 
 
 def check_heldout_split(model_dir: str, heldout_split: dict[str, Any] | None) -> None:
@@ -32,7 +33,7 @@ def check_heldout_split(model_dir: str, heldout_split: dict[str, Any] | None) ->
         trained["random_seed"] != heldout_split["random_seed"]
         or trained["heldout_fraction"] < heldout_split["heldout_fraction"]
     ):
-        raise ValueError(
+        raise UserError(
             f"the held-out documents of these records were drawn with {heldout_split}, those of "
             f"the run in {model_dir!r} with {trained}: it may have been trained on them; write the "
             "records anew with the run's values (of text that the run has never seen, "

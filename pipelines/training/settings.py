@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 from absl import flags
 
+from albert_tf.errors import UserError
 from pipelines.training.strategy import is_tpu
 
 _PUBLISHED_BATCH_SIZE = 4096
@@ -100,17 +101,17 @@ class TrainingSettings:
         """
         replicas = strategy.num_replicas_in_sync
         if self.global_batch_size % (replicas * self.gradient_accumulation_steps):
-            raise ValueError(
+            raise UserError(
                 f"--global_batch_size={self.global_batch_size} does not divide among {replicas} "
                 f"replicas x --gradient_accumulation_steps={self.gradient_accumulation_steps}"
             )
         if self.num_warmup_steps > self.num_train_steps:
-            raise ValueError(
+            raise UserError(
                 f"--num_warmup_steps={self.num_warmup_steps} is beyond "
                 f"--num_train_steps={self.num_train_steps}: shorten the warm-up"
             )
         if self.jit_compile and replicas > 1 and not is_tpu(strategy):
-            raise ValueError(
+            raise UserError(
                 "--jit_compile: tensorflow-addons' optimizers do not compile under several "
                 "replicas; remove the flag or choose --strategy=one_device (TPUs always compile)"
             )
@@ -211,13 +212,13 @@ class LoopSettings:
         """
         for name in ("save_checkpoint_steps", "eval_steps"):
             if getattr(self, name) % self.steps_per_loop:
-                raise ValueError(
+                raise UserError(
                     f"--{name}={getattr(self, name)} is not a multiple of "
                     f"--steps_per_loop={self.steps_per_loop}: give a multiple, or fewer steps per "
                     "loop"
                 )
         if self.early_stopping_evaluations and not self.eval_steps:
-            raise ValueError("--early_stopping_evaluations needs evaluations: give --eval_steps")
+            raise UserError("--early_stopping_evaluations needs evaluations: give --eval_steps")
 
 
 @contextlib.contextmanager

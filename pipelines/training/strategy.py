@@ -10,6 +10,8 @@ from collections.abc import Iterator
 import tensorflow as tf
 from absl import flags
 
+from albert_tf.errors import UserError
+
 STRATEGIES = ("one_device", "mirrored", "multi_worker", "tpu")
 
 
@@ -42,10 +44,10 @@ def create_strategy(name: str, tpu: str = "") -> tf.distribute.Strategy:
         try:
             config = json.loads(os.environ.get("TF_CONFIG") or "{}")
             if not isinstance(config, dict) or "cluster" not in config:
-                raise ValueError("it does not name the machines")
+                raise UserError("it does not name the machines")
             return tf.distribute.MultiWorkerMirroredStrategy()
         except (TypeError, ValueError) as error:
-            raise ValueError(
+            raise UserError(
                 "--strategy=multi_worker: the environment variable TF_CONFIG is wrong "
                 f"({str(error).strip()}); expected "
                 '{"cluster": {"worker": ["host:port", ...]}, "task": {"type": "worker", "index": '
@@ -63,7 +65,7 @@ def create_strategy(name: str, tpu: str = "") -> tf.distribute.Strategy:
         tf.tpu.experimental.initialize_tpu_system(resolver)
     except (ValueError, OSError, tf.errors.OpError) as error:
         reason = str(error).strip().splitlines()[0]
-        raise ValueError(
+        raise UserError(
             f"--strategy=tpu: no TPU answers at --tpu={tpu!r} ({reason}); give its name or grpc:// "
             "address, 'local' on a TPU VM, or choose --strategy=one_device"
         ) from error
@@ -104,7 +106,7 @@ def naming_lost_workers() -> Iterator[None]:
     except tf.errors.OpError as error:
         if "Collective ops is aborted" not in str(error):
             raise
-        raise ValueError(
+        raise UserError(
             "another worker of this run was lost; start all workers again: the run goes on from "
             "its last checkpoint"
         ) from error
@@ -131,7 +133,7 @@ def check_hosts_agree(strategy: tf.distribute.Strategy, step: int, settings_hash
 
     expected = [number * strategy.num_replicas_in_sync for number in numbers]
     if add_up().numpy().tolist() != expected:
-        raise ValueError(
+        raise UserError(
             f"the hosts of this run do not agree: this one stands at step {step}; all must see the "
             "same --model_dir and have the same flags"
         )

@@ -13,6 +13,7 @@ import tensorflow as tf
 from absl import logging
 
 from albert_tf import optimization
+from albert_tf.errors import UserError
 from albert_tf.progress import Progress
 from pipelines.training.checkpointing import Checkpointer
 from pipelines.training.metrics_log import MetricsLog
@@ -177,7 +178,7 @@ def _check_finite(totals, step: int, global_batch_size: int, optimizer, allowed:
             f"{float(optimizer.learning_rate(bad_step)):.3g})"
         )
         if bad_batches > allowed:
-            raise ValueError(
+            raise UserError(
                 f"{what}; the last checkpoint is kept: go on with --max_bad_batches, which passes "
                 "over a few such batches, or start a new run with a lower --learning_rate or a "
                 "longer warm-up"

@@ -32,7 +32,15 @@ def test_a_users_error_is_one_line(body, message):
     assert code == 2 and message in err and len(err.strip().splitlines()) == 1
 
 
-@pytest.mark.parametrize("body", ["int('seven')", "1 / 0", "import json; json.loads('{')"])
+def test_verbosity_shows_where_a_users_error_was_found():
+    code, err = outcome("files.match_files('no/such/*.txt', 'input_file')", "--verbosity=1")
+    assert code == 2 and "Traceback" in err
+    assert err.strip().splitlines()[-1].startswith("error: --input_file: no file matches")
+
+
+@pytest.mark.parametrize(
+    "body", ["int('seven')", "1 / 0", "import json; json.loads('{')", "raise ValueError('seven')"]
+)
 def test_a_fault_of_ours_keeps_its_traceback(body):
     code, err = outcome(body)
     assert code == 1 and "Traceback" in err

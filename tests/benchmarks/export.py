@@ -40,6 +40,7 @@ from absl import flags
 from sentencepiece import SentencePieceProcessor
 
 from albert_tf import program
+from albert_tf.errors import UserError
 from tests.benchmarks import export_peers as peers
 from tests.benchmarks.measuring import (
     ceiling,
@@ -85,7 +86,7 @@ def main(_) -> None:
     """Reads the flags."""
     sides = FLAGS.sides or (_TEXT_SIDES if FLAGS.texts else _SIDES)
     if not FLAGS.texts and set(sides) & set(_TEXT_SIDES):
-        raise ValueError("the sides of texts need --texts=FILE")
+        raise UserError("the sides of texts need --texts=FILE")
     if FLAGS.saved_model:
         (side,) = sides
         print(json.dumps(measure(side)), flush=True)

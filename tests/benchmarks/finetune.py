@@ -25,6 +25,7 @@ import numpy as np
 from absl import flags
 
 from albert_tf import program
+from albert_tf.errors import UserError
 from tests.benchmarks.measuring import (
     ceiling,
     in_fresh_process,
@@ -67,7 +68,7 @@ def main(_) -> None:
         return
     sides = [*_SIDES_OF[FLAGS.task]] if FLAGS.sides is None else FLAGS.sides
     if unknown := set(sides) - set(_SIDES_OF[FLAGS.task]):
-        raise ValueError(
+        raise UserError(
             f"--sides={','.join(sorted(unknown))}: --task={FLAGS.task} has the sides "
             f"{', '.join(_SIDES_OF[FLAGS.task])}"
         )

@@ -29,6 +29,7 @@ from absl import flags
 from albert_tf import files, program
 from albert_tf.checkpoints import huggingface, model_directory
 from albert_tf.config import AlbertConfig
+from albert_tf.errors import UserError
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines.data.vocabulary_settings import letter_case
 
@@ -91,12 +92,12 @@ def read_huggingface_config(path: str) -> AlbertConfig:
     """
     config = AlbertConfig.read(path)
     if config.parameter_sharing != "all":
-        raise ValueError(
+        raise UserError(
             f"{path}: parameter_sharing is {config.parameter_sharing!r}, and Hugging Face's ALBERT "
             "shares all weights of a group: give a config with 'all'"
         )
     if config.inner_group_num > config.num_hidden_layers // config.num_hidden_groups:
-        raise ValueError(
+        raise UserError(
             f"{path}: inner_group_num {config.inner_group_num} is more than the layers of a group, "
             "where Hugging Face's ALBERT fails: give fewer groups"
         )
