@@ -22,7 +22,7 @@ demo: $(BIN)/installed
 	@echo "== 5/6 evaluation on held-out documents -> demo/model/evaluations"
 	@$(RUN) pipelines.evaluate --checkpoint=demo/model --record_dir=demo/records
 	@echo "== 6/6 export for TF Serving -> demo/export"
-	@$(RUN) export.export_saved_model --checkpoint=demo/model --output=demo/export --max_seq_length=32
+	@$(RUN) export.export_saved_model --checkpoint=demo/model --output=demo/export
 	@echo "== the exported model answers raw text (export.ask)"
 	@$(RUN) export.ask --saved_model=demo/export --flagfile=pipelines/recipes/demo_questions.flags
 	@echo "curves       demo/model/curves.png"

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import tensorflow as tf
+from scipy import stats
 
 
 def pretraining_metrics(sums: dict[str, dict[str, float]]) -> dict[str, float]:
@@ -45,15 +46,8 @@ def wilson_interval(correct: float, total: float) -> tuple[float, float]:
     """
     if not total:
         return 0.0, 1.0
-    z = 1.959963984540054
-    share = correct / total
-    center = (share + z * z / (2 * total)) / (1 + z * z / total)
-    half = (
-        z
-        / (1 + z * z / total)
-        * math.sqrt(share * (1 - share) / total + z * z / (4 * total * total))
-    )
-    return max(0.0, center - half), min(1.0, center + half)
+    interval = stats.binomtest(round(correct), round(total)).proportion_ci(method="wilson")
+    return float(interval.low), float(interval.high)
 
 
 def layer_distances(hidden_states: list[tf.Tensor], input_mask: tf.Tensor) -> dict[str, tf.Tensor]:

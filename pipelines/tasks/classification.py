@@ -9,13 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
+from scipy import special
 
 from albert_tf import losses
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import UserError
 from albert_tf.models import AlbertForSequenceClassification
 from albert_tf.tokenization import AlbertTokenizer
-from pipelines.tasks.metrics import FIGURES, softmax
+from pipelines.tasks.metrics import FIGURES
 from pipelines.tasks.tables import (
     as_label,
     as_number,
@@ -243,7 +244,8 @@ class ClassificationTask(Task):
         columns["prediction"] = self.predict(outputs)
         if not self.is_regression:
             columns["prediction"] = [self.labels[place] for place in columns["prediction"]]
-            probabilities = softmax(np.stack([output["logits"] for output in outputs]))
+            logits = np.stack([output["logits"] for output in outputs])
+            probabilities = special.softmax(logits, axis=-1)
             for label, of_label in zip(self.labels, probabilities.T):
                 columns[f"probability_{label}"] = [f"{number:.6f}" for number in of_label]
         path = os.path.join(directory, f"{split}_predictions.tsv")

@@ -31,9 +31,3 @@ FIGURES = {
     "pearson": functools.partial(correlation, lambda *x: stats.pearsonr(*x).statistic),
     "spearman": functools.partial(correlation, lambda *x: stats.spearmanr(*x).statistic),
 }
-
-
-def softmax(logits: np.ndarray) -> np.ndarray:
-    """Returns the probabilities, [n, classes], of logits."""
-    exponentials = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    return exponentials / exponentials.sum(axis=-1, keepdims=True)

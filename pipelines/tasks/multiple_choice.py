@@ -10,13 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
+from scipy import special
 
 from albert_tf import losses
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import UserError
 from albert_tf.models import AlbertForMultipleChoice
 from albert_tf.tokenization import AlbertTokenizer
-from pipelines.tasks.metrics import FIGURES, softmax
+from pipelines.tasks.metrics import FIGURES
 from pipelines.tasks.tables import as_text, has_column, read_table, write_table
 from pipelines.tasks.task import Outputs, Sequences, Task, file_lists, join
 
@@ -172,7 +173,7 @@ class MultipleChoiceTask(Task):
         if all(example.label is not None for example in examples):
             columns["label"] = [letters[example.label] for example in examples]
         columns["prediction"] = [letters[place] for place in places]
-        for letter, of_letter in zip(letters, softmax(logits).T):
+        for letter, of_letter in zip(letters, special.softmax(logits, axis=-1).T):
             columns[f"probability_{letter}"] = [f"{number:.6f}" for number in of_letter]
         columns["option"] = [example.options[i] for example, i in zip(examples, places)]
         path = os.path.join(directory, f"{split}_predictions.tsv")

@@ -9,13 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
+from scipy import special
 
 from albert_tf import files, losses
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import UserError
 from albert_tf.models import AlbertForAnswerableQuestionAnswering, AlbertForQuestionAnswering
 from albert_tf.tokenization import AlbertTokenizer
-from pipelines.tasks.metrics import softmax
 from pipelines.tasks.squad_answers import Answer, answer_by_beams, answer_by_spans
 from pipelines.tasks.squad_files import Question, check_answers, read_questions
 from pipelines.tasks.squad_metrics import score_v1, score_v2
@@ -241,5 +241,5 @@ def _with_probabilities(answer: Answer) -> list[dict[str, float | str]]:
     scores = np.array([score for _, score in answer.candidates])
     return [
         {"text": text, "probability": float(probability), "score": score}
-        for (text, score), probability in zip(answer.candidates, softmax(scores))
+        for (text, score), probability in zip(answer.candidates, special.softmax(scores))
     ]
