@@ -44,7 +44,7 @@ def sharing_plan(config: AlbertConfig) -> list[tuple[int, int]]:
 
 
 def none_but_cls(input_word_ids: tf.Tensor) -> tf.Tensor:
-    """Returns `positions` for AlbertEncoder where its pooled output alone is wanted: [b, 0]."""
+    """Returns empty `positions`, int32 [b, 0]: the last block then computes [CLS] only."""
     return tf.zeros([tf.shape(input_word_ids)[0], 0], tf.int32)
 
 
@@ -89,7 +89,8 @@ class AlbertEncoder(tf.keras.layers.Layer):
           dropout_seed: int32 [2] in training; None turns dropout off.
           num_hidden_layers: a smaller depth than the config's, for the same weights.
           positions: int32 [b, P], the only ones, beside [CLS], whose output is wanted; None: all.
-            The last block then computes no others: they attend, nothing attends to them.
+            The last block then computes queries, feed-forward and output at these positions only;
+            keys and values still come from all positions.
 
         Returns:
           dict: `sequence_output` [b, L, H], or of the wanted positions [b, P, H]; `pooled_output`

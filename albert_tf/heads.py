@@ -189,5 +189,5 @@ class SpanBeamHead(tf.keras.layers.Layer):
 
 
 def _masked(logits, keep):
-    """Puts logits where no answer may lie beyond reach, in float32."""
+    """Sets the logits of positions that cannot hold an answer to -1e30, in float32."""
     return tf.where(keep, tf.cast(logits, tf.float32), _NEVER)

@@ -20,7 +20,7 @@ def weighted_cross_entropy(
 ) -> dict[str, tf.Tensor]:
     """Returns the sums over a batch that its mean loss and accuracy are made of.
 
-    The ratio is taken by who knows every replica's and every step's share of the denominator.
+    Divide only after summing numerator and denominator over all replicas (and steps).
 
     Args:
       logits: float32 [..., classes].

@@ -36,7 +36,7 @@ def run(main: Callable[[list[str]], None]) -> None:
         try:
             main(argv)
         except KeyboardInterrupt:
-            print("\ninterrupted; the same command goes on where it was", file=sys.stderr)
+            print("\ninterrupted; run the same command again to resume", file=sys.stderr)
             sys.exit(130)
         except Exception as error:
             if not is_user_error(error):

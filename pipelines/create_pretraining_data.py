@@ -8,7 +8,7 @@ order are drawn later, anew at every epoch. A share of the documents is held out
 
 The work is cut into byte ranges, and small files are taken together; each part becomes a pair of
 shards, or more if it is a big compressed file. The records depend on text and settings alone, not
-on the number of workers. The same command goes on after a crash and does no range twice.
+on the number of workers. After a crash, the same command resumes and repeats no finished range.
 manifest.json, written last, says what there is.
 
 --format=reference draws masked examples from the segments, in the format of the reference's own

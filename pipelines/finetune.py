@@ -4,8 +4,8 @@ Reads the task's standard files from --data_dir, or --train_file, --dev_file and
 their columns. Each seed of --random_seeds is a run of its own in OUTPUT_DIR/seed_N: the weights
 that were best on dev, metrics.jsonl and TensorBoard curves, and predictions in the task's format,
 those for the sites of GLUE and SQuAD among them. OUTPUT_DIR/results.json has the figures of all
-seeds and their median. A killed run, started again with the same command, goes on where it was; a
-finished one predicts, if there is something new to predict.
+seeds and their median. Run the same command again to resume a killed run. For a
+finished run it only predicts, if there is something new to predict.
 
 Examples:
   python -m pipelines.finetune --flagfile=pipelines/recipes/finetune/rte.flags \\
@@ -72,12 +72,22 @@ def define_flags() -> None:
         "albert_config.json.",
     )
     flags.DEFINE_string("spm_model_file", None, "Without --init_checkpoint: the vocabulary.")
-    flags.DEFINE_string("output_dir", None, "Where the runs lie or shall lie.", required=True)
-    flags.DEFINE_list("random_seeds", ["12345"], "Of weights, order and dropout: a run for each.")
-    flags.DEFINE_float(
-        "hidden_dropout_prob", None, "Of the encoder, attention too; default: the config's.", 0, 0.9
+    flags.DEFINE_string(
+        "output_dir", None, "Directory of the runs; resumed if it exists.", required=True
     )
-    flags.DEFINE_float("classifier_dropout_prob", 0.1, "Before the task's last layer.", 0, 0.9)
+    flags.DEFINE_list(
+        "random_seeds", ["12345"], "Seeds of the new weights, data order and dropout: one run each."
+    )
+    flags.DEFINE_float(
+        "hidden_dropout_prob",
+        None,
+        "Dropout rate of the encoder, attention probabilities included. Default: the config's.",
+        0,
+        0.9,
+    )
+    flags.DEFINE_float(
+        "classifier_dropout_prob", 0.1, "Dropout rate before the task's output layer.", 0, 0.9
+    )
     define_settings_flags(
         FinetuneSettings,
         global_batch_size=32,

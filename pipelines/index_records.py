@@ -4,7 +4,7 @@ Reads TFRecord files of google-research/ALBERT's create_pretraining_data.py (BER
 for the labels: --sentence_objective=nsp) and checks every record: features, lengths, pieces within
 the vocabulary, a [CLS] at the front, masks that fit. Then writes OUTPUT_DIR/manifest.json, which
 makes OUTPUT_DIR a --record_dir of pretrain and evaluate. The files are neither copied nor changed,
-and must stay where they are. The same command goes on after a crash and looks into no file twice.
+and must stay where they are. After a crash, the same command resumes and checks no file twice.
 
 Examples:
   python -m pipelines.index_records --input_file='ref/*.tfrecord' --spm_model_file=30k-clean.model \
@@ -53,7 +53,10 @@ def define_flags() -> None:
         "input_file", None, "TFRecord files: globs or paths, comma between.", required=True
     )
     flags.DEFINE_string(
-        "heldout_file", None, "Those of evaluation, likewise; not trained on if --input_file too."
+        "heldout_file",
+        None,
+        "TFRecord files for evaluation (paths or globs, comma-separated). Files that --input_file "
+        "also matches are not trained on.",
     )
     flags.DEFINE_string("output_dir", None, "Where the manifest goes.", required=True)
     flags.DEFINE_string("spm_model_file", None, "The records' SentencePiece model.", required=True)

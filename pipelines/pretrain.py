@@ -3,8 +3,8 @@
 Records come from pipelines.create_pretraining_data, or are the reference's own, made ready by
 pipelines.index_records; --record_dir=a,b --record_weights=0.7,0.3 mixes directories. Everything the
 run makes lies in --model_dir: config, vocabulary, checkpoints, metrics.jsonl, TensorBoard curves
-and curves.png. A killed run, started again with the same command, goes on from its last checkpoint
-and ends in the same weights (on a CPU: GPUs add up some gradients in an order of their own).
+and curves.png. After a kill, the same command resumes from the last checkpoint and ends in
+the same weights (on a CPU; GPUs add up some gradients in varying order).
 
 Examples:
   python -m pipelines.pretrain --record_dir=records --spm_model_file=vocab.model \\
@@ -77,16 +77,18 @@ def define_flags() -> None:
     flags.DEFINE_string(
         "record_dir",
         None,
-        "Records of create_pretraining_data or index_records; directories, comma between.",
+        "Record directories of create_pretraining_data or index_records, comma-separated.",
         required=True,
     )
     flags.DEFINE_list(
         "record_weights",
         None,
-        "Shares of the directories in the run, such as 0.7,0.3; default their numbers of examples.",
+        "Share of each directory in the run, such as 0.7,0.3. Default: their numbers of examples.",
     )
     flags.DEFINE_string("spm_model_file", None, "The records' SentencePiece model.", required=True)
-    flags.DEFINE_string("model_dir", None, "Where the run lies or shall lie.", required=True)
+    flags.DEFINE_string(
+        "model_dir", None, "Directory of the run; resumed if it exists.", required=True
+    )
     flags.DEFINE_string(
         "albert_config",
         "albert_base",

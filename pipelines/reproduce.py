@@ -2,7 +2,7 @@
 
 --table=parameters prints the published parameter counts beside those of our models. The other
 tables list each row's recipe (a flagfile of pipelines.pretrain), published figures and cost;
---row=NAME runs a row on given data, or goes on with it: the same as pipelines.pretrain with the
+--row=NAME runs a row on given data, or resumes it: the same as pipelines.pretrain with the
 row's flagfile. --table=layers draws Fig. 1 of a checkpoint: how far each block moves its input.
 
 Examples:
@@ -174,7 +174,7 @@ def recipe_config(recipe: dict[str, str]) -> AlbertConfig:
 def run_row(
     row: Row, *, record_dir: str, spm_model_file: str, model_dir: str, pretrain_flags: list[str]
 ) -> None:
-    """Becomes the job that trains a row, or goes on training it.
+    """Becomes the job that trains a row, or resumes its training.
 
     The config of a row that has no name of its own is written beside the run, with the size of the
     given vocabulary.

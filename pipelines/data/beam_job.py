@@ -94,8 +94,8 @@ def _on_thread_failure(default_hook: Callable, args: threading.ExceptHookArgs) -
     """Ends the program if DirectRunner loses a process, for which Beam would wait for ever."""
     if "Worker subprocess exited" in str(args.exc_value):
         print(
-            "\nerror: a worker process was killed, perhaps for want of memory; the same command "
-            "goes on where it was, and a smaller --num_workers needs less memory",
+            "\nerror: a worker process was killed, perhaps for want of memory; run the same "
+            "command again to resume. A smaller --num_workers needs less memory",
             file=sys.stderr,
             flush=True,
         )

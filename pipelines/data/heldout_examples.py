@@ -1,4 +1,4 @@
-"""The held-out examples on which a run is evaluated as it goes on, from all that it reads."""
+"""The held-out examples that a run is evaluated on while it trains, from all its sources."""
 
 from __future__ import annotations
 

@@ -210,7 +210,7 @@ def raise_noted_error(output_dir: str) -> None:
         with tf.io.gfile.GFile(error_file) as file:
             raise UserError(
                 file.read()
-                or f"no space left in {output_dir!r}: make room, then the same command goes on"
+                or f"no space left in {output_dir!r}: make room, then run the same command again"
             )
 
 

@@ -53,7 +53,7 @@ def define_flags() -> None:
     flags.DEFINE_enum("split", "train", SPLITS, "Which of the records.")
     flags.DEFINE_integer("max_seq_length", None, "Default: the records'.", lower_bound=8)
     define_example_flags()
-    flags.DEFINE_integer("random_seed", 12345, "Of order and masks.", 0, 2**31 - 1)
+    flags.DEFINE_integer("random_seed", 12345, "Seed of order and masks.", 0, 2**31 - 1)
     flags.DEFINE_integer("num_examples", 3, "Examples to print.", lower_bound=0)
     flags.DEFINE_integer(
         "num_statistics_examples", 20_000, "Examples to count, at most.", lower_bound=1

@@ -29,7 +29,7 @@ RESULTS_FILE = "results.json"
 
 @dataclasses.dataclass(frozen=True)
 class FinetuneSettings(TrainingSettings):
-    """Those of fine-tuning; the seed is not among them."""
+    """The settings of fine-tuning, without the seed."""
 
     max_seq_length: int | None = setting(
         flags.DEFINE_integer,

@@ -114,7 +114,7 @@ def score_v2(
 
 
 def _truths(question: Question) -> list[str]:
-    # An answer of which normalisation leaves nothing would be earned by saying nothing.
+    # Skip gold answers that normalise to the empty string: an empty prediction would match them.
     return [text for text, _ in question.answers if normalize_answer(text)] or [""]
 
 

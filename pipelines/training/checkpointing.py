@@ -91,7 +91,7 @@ def _write(checkpoint: tf.train.Checkpoint, directory: str, step: int, max_to_ke
     # Data come first and then, by renaming, the index: without it there is no checkpoint.
     path = checkpoint.write(os.path.join(directory, f"ckpt-{step}"))
     found = model_directory.list_checkpoints(directory, unfinished=True)
-    # Those of later steps could not be read: the run went back behind them.
+    # Checkpoints of later steps were unreadable, so the run resumed from an earlier one.
     kept = found[: found.index(path) + 1][-max_to_keep:]
     files.write_atomically(
         _list_file(directory), f'model_checkpoint_path: "{os.path.basename(path)}"\n'

@@ -131,7 +131,7 @@ class TrainingSettings:
 
 @dataclasses.dataclass(frozen=True)
 class PretrainingSettings(TrainingSettings):
-    """Those of pre-training, seed included."""
+    """The settings of pre-training, seed included."""
 
     scale_learning_rate: bool = setting(
         flags.DEFINE_bool,

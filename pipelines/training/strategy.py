@@ -107,7 +107,7 @@ def naming_lost_workers() -> Iterator[None]:
         if "Collective ops is aborted" not in str(error):
             raise
         raise UserError(
-            "another worker of this run was lost; start all workers again: the run goes on from "
+            "another worker of this run was lost; start all workers again: the run resumes from "
             "its last checkpoint"
         ) from error
 

@@ -76,7 +76,7 @@ def train(
     step = checkpointer.restore()
     run.check_hosts_agree(step)
     if step:
-        print(f"goes on from step {step:,}", flush=True)
+        print(f"resuming from step {step:,}", flush=True)
     # 3. Logged curves are cut back to that step; they say what was best.
     log = MetricsLog(run.model_dir, step, writes=run.is_chief)
     # 4. Data begin at that step; nothing is read and thrown away but a part of one group.
@@ -179,8 +179,8 @@ def _check_finite(totals, step: int, global_batch_size: int, optimizer, allowed:
         )
         if bad_batches > allowed:
             raise UserError(
-                f"{what}; the last checkpoint is kept: go on with --max_bad_batches, which passes "
-                "over a few such batches, or start a new run with a lower --learning_rate or a "
+                f"{what}; the last checkpoint is kept: resume with --max_bad_batches, which skips "
+                "a few such batches, or start a new run with a lower --learning_rate or a "
                 "longer warm-up"
             )
         logging.warning("%s: its gradient counts as zero", what)
@@ -189,8 +189,8 @@ def _check_finite(totals, step: int, global_batch_size: int, optimizer, allowed:
 
 def _leave(number: int, step: int) -> None:
     print(
-        f"\n{signal.Signals(number).name} at step {step:,}: a checkpoint is written, the same "
-        "command goes on",
+        f"\n{signal.Signals(number).name} at step {step:,}: checkpoint saved; run the same "
+        "command again to resume",
         file=sys.stderr,
         flush=True,
     )
