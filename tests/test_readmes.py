@@ -1,0 +1,69 @@
+"""The READMEs of pipelines/: every file that they name exists, and they name every recipe."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).resolve().parents[1]
+RECIPES = PROJECT / "pipelines/recipes"
+READMES = [PROJECT / f"pipelines/{name}README.md" for name in ("", "tasks/", "recipes/")]
+
+# What stands for files of the user, or of a run.
+PLACEHOLDER = re.compile(r"[A-Z]_DIR|SPLIT|NAME")
+PATH = re.compile(r"[\w./-]+(?:\.(?:py|md|flags|json|jsonl|tsv|txt)|/)")
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+def paths_in_backticks(text: str) -> list[str]:
+    """Returns files and folders in inline code, arguments of commands and modules included."""
+    codes = re.findall(r"`([^`\n]+)`", FENCE.sub("", text))
+    words = [word.rpartition("=")[2] for code in codes for word in code.split()]
+    modules = [module for code in codes for module in re.findall(r"-m ([\w.]+)", code)]
+    words += [module.replace(".", "/") + ".py" for module in modules]
+    return [word for word in words if PATH.fullmatch(word) and not PLACEHOLDER.search(word)]
+
+
+def paths_in_trees(text: str) -> list[str]:
+    """Returns the entries of ```text blocks: folders by indent; two spaces precede the phrase."""
+    found = []
+    for language, block in FENCE.findall(text):
+        if language != "text" or PLACEHOLDER.search(block.partition("\n")[0]):
+            continue
+        folders = []
+        for line in block.splitlines():
+            depth = (len(line) - len(line.lstrip())) // 2
+            names = re.split(r"\s{2,}", line.strip())[0].split()
+            found += ["".join(folders[:depth]) + name for name in names]
+            folders[depth:] = [names[0]]
+    return found
+
+
+@pytest.mark.parametrize("readme", READMES, ids=lambda path: path.parent.name)
+def test_files_exist(readme):
+    text = readme.read_text(encoding="utf-8")
+    in_tree, in_backticks = paths_in_trees(text), paths_in_backticks(text)
+    assert len(in_tree) > 10 and len(in_backticks) > 10
+    missing = [path for path in in_tree if not (PROJECT / path).exists()]
+    folders = (PROJECT, readme.parent)
+    missing += [p for p in in_backticks if not any((folder / p).exists() for folder in folders)]
+    assert not missing
+
+
+def test_every_recipe_is_named():
+    named = set(paths_in_trees((RECIPES / "README.md").read_text(encoding="utf-8")))
+    recipes = [path for path in RECIPES.rglob("*") if path.suffix in (".flags", ".json")]
+    assert len(recipes) > 50
+    assert not {str(path.relative_to(PROJECT)) for path in recipes} - named
+
+
+def test_every_recipe_of_fine_tuning_has_a_row():
+    text = (RECIPES / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `finetune/(\w+)\.flags` \| ([\d,]+) x (\d+) ", text, re.MULTILINE)
+    assert {name for name, *_ in rows} == {p.stem for p in RECIPES.glob("finetune/*.flags")}
+    for name, steps, batch in rows:
+        recipe = (RECIPES / f"finetune/{name}.flags").read_text(encoding="utf-8").splitlines()
+        assert f"--num_train_steps={steps.replace(',', '')}" in recipe
+        assert f"--global_batch_size={batch}" in recipe
