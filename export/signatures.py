@@ -4,6 +4,8 @@ A dimension is a number, the name of a config field (`hidden_size`, `vocab_size`
 (`labels`, `choices`), or a name whose size each request chooses: `batch`, `seq_len`,
 `predictions`, `masks`.
 
+`python -m export.signatures` prints the table of export/README.md.
+
 Source: `tokens`, `mlm`, `sop` and `tokenization_info` are those of the reference's TF-Hub modules;
 `examples` takes what its exported classifiers take. The others are our own.
 Deviation: `mlm_logits` is `[batch, predictions, vocab_size]`; the reference flattens the first two.
@@ -276,3 +278,31 @@ def of_model(kind: str, task: dict | None) -> dict[str, Signature]:
         return table
     default = dataclasses.replace(table["serving_default"], inputs={"text": _TEXT})
     return {**table, "serving_default": default}
+
+
+def markdown_table() -> str:
+    """Returns the signatures as the Markdown table of export/README.md.
+
+    Kinds that share a signature share its row; "all" stands for every kind.
+    """
+    kinds_of_row: dict[str, list[str]] = {}
+    for kind, table in KINDS.items():
+        for name, signature in table.items():
+            row = f"`{name}` | {_table_cell(signature.inputs)} | {_table_cell(signature.outputs)}"
+            kinds_of_row.setdefault(row, []).append(kind)
+    lines = ["| kind | signature | inputs | outputs |", "| --- | --- | --- | --- |"]
+    for row, kinds in kinds_of_row.items():
+        lines.append(f"| {'all' if len(kinds) == len(KINDS) else ', '.join(kinds)} | {row} |")
+    return "\n".join(lines)
+
+
+def _table_cell(fields: dict[str, Field]) -> str:
+    cell = "<br>".join(
+        f"`{name}` {field.dtype.name} [{', '.join(map(str, field.shape))}]"
+        for name, field in fields.items()
+    )
+    return cell or "none"
+
+
+if __name__ == "__main__":
+    print(markdown_table())
