@@ -70,5 +70,5 @@ def test_asking_loads_no_model_code(exported):
     ).stdout.splitlines()
     assert output == [
         f"{exported} answers",
-        "['albert_tf.program', 'export.ask', 'export.versions']",
+        "['albert_tf.errors', 'albert_tf.program', 'export.ask', 'export.versions']",
     ]
