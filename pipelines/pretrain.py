@@ -41,7 +41,13 @@ from albert_tf.models import AlbertForPreTraining
 from albert_tf.tokenization import VOCABULARY_FILE, AlbertTokenizer
 from pipelines.data.examples import ExampleOptions, define_example_flags, options_from
 from pipelines.data.heldout_examples import heldout_examples
-from pipelines.data.pretraining_dataset import Source, pretraining_dataset, read_sources
+from pipelines.data.pretraining_dataset import (
+    Source,
+    check_sources,
+    mean_length,
+    pretraining_dataset,
+    read_sources,
+)
 from pipelines.data.training_order import BLOCK_ROWS
 from pipelines.training import metrics_log, train_loop
 from pipelines.training.depth_schedule import parse_depths
@@ -54,6 +60,7 @@ from pipelines.training.run import (
     recorded_init_weights,
 )
 from pipelines.training.settings import (
+    PUBLISHED,
     LoopSettings,
     PretrainingSettings,
     define_settings_flags,
@@ -108,13 +115,7 @@ def define_flags() -> None:
         "depth where layers are shared.",
     )
     define_example_flags()
-    define_settings_flags(
-        PretrainingSettings,
-        global_batch_size=4096,
-        num_train_steps=125_000,
-        num_warmup_steps=3125,
-        learning_rate=0.00176,
-    )
+    define_settings_flags(PretrainingSettings, **PUBLISHED)
     define_settings_flags(LoopSettings, steps_per_loop=20, save_checkpoint_steps=1000)
     flags.DEFINE_float(
         "peak_flops_per_second",
@@ -232,7 +233,7 @@ def pretrain(
         )
         rates = {
             "examples_per_second": 1,
-            "tokens_per_second": _mean_length(sources, options),
+            "tokens_per_second": mean_length(sources, options.max_seq_length),
             "padded_tokens_per_second": options.max_seq_length,
             "flops_per_second": flops,
         }
@@ -278,37 +279,6 @@ def make_optimizer(settings: PretrainingSettings) -> tf.keras.optimizers.Optimiz
         ),
         settings.weight_decay,
         settings.lamb_bias_correction,
-    )
-
-
-def check_sources(
-    sources: Sequence[Source], tokenizer: AlbertTokenizer, options: ExampleOptions
-) -> None:
-    """Checks that the records suit the vocabulary and the examples to be made of them.
-
-    Raises:
-      ValueError: if they do not, or no segment has an order to learn.
-    """
-    for source in sources:
-        source.manifest.check(source.record_dir, tokenizer, options)
-    shares = {source.manifest.share_with_order for source in sources}
-    if options.sentence_objective == "sop" and shares == {0.0}:
-        names = ",".join(source.record_dir for source in sources)
-        raise UserError(
-            f"--sentence_objective=sop: no segment of {names!r} has two parts whose order can "
-            "be asked (a document's first segment has none): write records of a shorter "
-            "--max_seq_length, or give --sentence_objective=none"
-        )
-
-
-def _mean_length(sources: Sequence[Source], options: ExampleOptions) -> float:
-    """Returns the mean number of pieces of an example, special ones included, without padding."""
-    return sum(
-        source.quota
-        / BLOCK_ROWS
-        * options.max_seq_length
-        * (1 - source.manifest.share_of_padding("train", options.max_seq_length))
-        for source in sources
     )
 
 

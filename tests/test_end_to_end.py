@@ -19,9 +19,9 @@ from albert_tf.config import AlbertConfig
 from albert_tf.models import AlbertForPreTraining
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines.data.examples import ExampleOptions
-from pipelines.data.pretraining_dataset import read_sources
+from pipelines.data.pretraining_dataset import check_sources, read_sources
 from pipelines.data.records import Manifest
-from pipelines.pretrain import check_sources, pretrain
+from pipelines.pretrain import pretrain
 from pipelines.training.run import InitialModel
 from pipelines.training.settings import LoopSettings, PretrainingSettings
 from pipelines.training.strategy import create_strategy

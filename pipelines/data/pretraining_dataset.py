@@ -99,6 +99,37 @@ def read_sources(record_dir: str, record_weights: Sequence[float] | None = None)
     return [Source(*fields) for fields in zip(record_dirs, manifests, quotas)]
 
 
+def check_sources(
+    sources: Sequence[Source], tokenizer: AlbertTokenizer, options: ExampleOptions
+) -> None:
+    """Checks that the records suit the vocabulary and the examples to be made of them.
+
+    Raises:
+      ValueError: if they do not, or no segment has an order to learn.
+    """
+    for source in sources:
+        source.manifest.check(source.record_dir, tokenizer, options)
+    shares = {source.manifest.share_with_order for source in sources}
+    if options.sentence_objective == "sop" and shares == {0.0}:
+        names = ",".join(source.record_dir for source in sources)
+        raise UserError(
+            f"--sentence_objective=sop: no segment of {names!r} has two parts whose order can "
+            "be asked (a document's first segment has none): write records of a shorter "
+            "--max_seq_length, or give --sentence_objective=none"
+        )
+
+
+def mean_length(sources: Sequence[Source], max_seq_length: int) -> float:
+    """Returns the mean number of pieces in an example, special ones included, without padding."""
+    return sum(
+        source.quota
+        / BLOCK_ROWS
+        * max_seq_length
+        * (1 - source.manifest.share_of_padding("train", max_seq_length))
+        for source in sources
+    )
+
+
 def pretraining_dataset(
     sources: Sequence[Source],
     options: ExampleOptions,

@@ -14,7 +14,13 @@ from absl import flags
 from albert_tf.errors import UserError
 from pipelines.training.strategy import is_tpu
 
-_PUBLISHED_BATCH_SIZE = 4096
+# The published run of ALBERT: Lan et al. 2020, section 4.1; warm-up as in the reference.
+PUBLISHED = {
+    "global_batch_size": 4096,
+    "num_train_steps": 125_000,
+    "num_warmup_steps": 3125,
+    "learning_rate": 0.00176,
+}
 
 
 def setting(
@@ -135,7 +141,7 @@ class PretrainingSettings(TrainingSettings):
 
     scale_learning_rate: bool = setting(
         flags.DEFINE_bool,
-        f"Multiply --learning_rate by sqrt(global_batch_size / {_PUBLISHED_BATCH_SIZE}).",
+        f"Multiply --learning_rate by sqrt(global_batch_size / {PUBLISHED['global_batch_size']}).",
         False,
     )
     lamb_bias_correction: bool = setting(
@@ -167,7 +173,7 @@ class PretrainingSettings(TrainingSettings):
     @property
     def peak_learning_rate(self) -> float:
         """The learning rate at the end of the warm-up."""
-        scale = math.sqrt(self.global_batch_size / _PUBLISHED_BATCH_SIZE)
+        scale = math.sqrt(self.global_batch_size / PUBLISHED["global_batch_size"])
         return self.learning_rate * (scale if self.scale_learning_rate else 1.0)
 
 

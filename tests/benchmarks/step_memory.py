@@ -23,6 +23,7 @@ from albert_tf.config import AlbertConfig
 from albert_tf.models import AlbertForPreTraining
 from pipelines.data.examples import ExampleOptions
 from pipelines.training.settings import (
+    PUBLISHED,
     PretrainingSettings,
     define_settings_flags,
     precision,
@@ -36,13 +37,7 @@ FLAGS = flags.FLAGS
 
 def define_flags() -> None:
     """Defines the flags: those of a run, and the model's."""
-    define_settings_flags(
-        PretrainingSettings,
-        global_batch_size=4096,
-        num_train_steps=125_000,
-        num_warmup_steps=3125,
-        learning_rate=0.00176,
-    )
+    define_settings_flags(PretrainingSettings, **PUBLISHED)
     flags.DEFINE_string("albert_config", "albert_base", "A size, or an albert_config.json.")
     flags.DEFINE_integer("max_seq_length", 128, "Pieces in an example.", lower_bound=8)
     flags.DEFINE_integer("steps", 1, "Steps to take.", lower_bound=1)
