@@ -240,7 +240,7 @@ def test_everything_at_once(work):
     ]
     out, _ = run("pipelines.pretrain", *flags)
     assert "1 -> 3 layers of 32" in out
-    assert "18 examples a step = 1 replica x 3 micro-batches of 6, on CPU 0" in out
+    assert "18 examples per step = 1 replica x 3 micro-batches of 6, on CPU 0" in out
     assert f"warm-up to {0.3 * (18 / 4096) ** 0.5:.4g}" in out
     entries = [json.loads(line) for line in (directory / "metrics.jsonl").open()]
     evaluated = [entry for entry in entries if "heldout_masked_lm_loss" in entry]
