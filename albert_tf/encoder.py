@@ -10,9 +10,9 @@ import tensorflow as tf
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import UserError
 from albert_tf.layers.attention import SelfAttention, attention_bias
-from albert_tf.layers.elementwise import dense, seeds
 from albert_tf.layers.embeddings import FactorizedEmbedding
 from albert_tf.layers.feed_forward import FeedForward
+from albert_tf.layers.primitives import dense, seeds
 from albert_tf.layers.recompute import apply_recomputed
 from albert_tf.layers.transformer_block import TransformerBlock
 
@@ -43,7 +43,7 @@ def sharing_plan(config: AlbertConfig) -> list[tuple[int, int]]:
     return plan
 
 
-def none_but_cls(input_word_ids: tf.Tensor) -> tf.Tensor:
+def cls_only_positions(input_word_ids: tf.Tensor) -> tf.Tensor:
     """Returns empty `positions`, int32 [b, 0]: the last block then computes [CLS] only."""
     return tf.zeros([tf.shape(input_word_ids)[0], 0], tf.int32)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from albert_tf.config import AlbertConfig
-from albert_tf.layers.elementwise import LayerNorm, activation, dense, dropout, initializer
+from albert_tf.layers.primitives import LayerNorm, activation, dense, dropout, initializer
 
 _NEVER = -1e30  # the logit of a piece that cannot be chosen
 

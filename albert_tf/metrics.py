@@ -15,7 +15,7 @@ def pretraining_metrics(sums: dict[str, dict[str, float]]) -> dict[str, float]:
     Returns:
       `masked_lm_loss` (nats per predicted piece), `masked_lm_accuracy`, `sentence_order_loss`
       (nats per example with an order), `sentence_order_accuracy`, and `loss`, the losses' sum.
-      Of an objective of which nothing was counted there is no figure, and of none no `loss`.
+      Of an objective of which nothing was counted there is no metric, and of none no `loss`.
     """
     metrics = {}
     for objective, values in sums.items():

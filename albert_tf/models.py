@@ -5,7 +5,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from albert_tf.config import AlbertConfig
-from albert_tf.encoder import AlbertEncoder, none_but_cls
+from albert_tf.encoder import AlbertEncoder, cls_only_positions
 from albert_tf.heads import (
     ClassificationHead,
     MaskedLMHead,
@@ -13,7 +13,7 @@ from albert_tf.heads import (
     SpanBeamHead,
     SpanHead,
 )
-from albert_tf.layers.elementwise import seeds
+from albert_tf.layers.primitives import seeds
 
 
 class _AlbertModel(tf.keras.Model):
@@ -103,7 +103,7 @@ class AlbertForSequenceClassification(_AlbertModel):
           dropout_seed: int32 [2] in training; None turns dropout off.
         """
         encoder_seed, head_seed = seeds(dropout_seed, 2)
-        positions = none_but_cls(inputs["input_word_ids"])
+        positions = cls_only_positions(inputs["input_word_ids"])
         encoded = self.encoder(inputs, encoder_seed, positions=positions)
         return {"logits": self.classifier(encoded["pooled_output"], head_seed)}
 
@@ -134,7 +134,7 @@ class AlbertForMultipleChoice(_AlbertModel):
           dropout_seed: int32 [2] in training; None turns dropout off.
         """
         encoder_seed, head_seed = seeds(dropout_seed, 2)
-        positions = none_but_cls(inputs["input_word_ids"])
+        positions = cls_only_positions(inputs["input_word_ids"])
         encoded = self.encoder(inputs, encoder_seed, positions=positions)
         logits = self.classifier(encoded["pooled_output"], head_seed)
         return {"logits": tf.reshape(logits, [-1, self.num_choices])}

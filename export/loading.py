@@ -30,7 +30,7 @@ def open_checkpoint(
 ) -> ServedCheckpoint:
     """Opens a model directory or one of its checkpoints for export.
 
-    For the directory of a fine-tuned model this is the best checkpoint, whose figures fine-tuning
+    For the directory of a fine-tuned model this is the best checkpoint, whose metrics fine-tuning
     reported; otherwise see model_directory.find_checkpoint. Prints one warning if `max_seq_length`
     is longer than the length that the checkpoint was trained with.
 

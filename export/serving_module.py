@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from albert_tf.checkpoints.model_directory import CONFIG_FILE, TASK_FILE
 from albert_tf.config import AlbertConfig
-from albert_tf.encoder import AlbertEncoder, none_but_cls
+from albert_tf.encoder import AlbertEncoder, cls_only_positions
 from albert_tf.tokenization import VOCABULARY_FILE, AlbertTokenizer
 from export import signatures
 from export.packing import Packer, map_rows
@@ -193,7 +193,7 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
         }
 
     def _encode_to_pooled(self, input_ids, input_mask, segment_ids) -> dict:
-        positions = none_but_cls(input_ids)
+        positions = cls_only_positions(input_ids)
         encoded = self._run_encoder(input_ids, input_mask, segment_ids, positions)
         return {"pooled_output": encoded["pooled_output"]}
 

@@ -28,7 +28,7 @@ import tensorflow as tf
 from absl import flags, logging
 
 from albert_tf import files, program
-from albert_tf.encoder import none_but_cls
+from albert_tf.encoder import cls_only_positions
 from export.loading import load_module, open_checkpoint
 from export.serving_module import ServingModule
 
@@ -113,7 +113,7 @@ def _function(module: ServingModule):
             "input_mask": input_mask,
             "input_type_ids": segment_ids,
         }
-        positions = None if module.kind == "encoder" else none_but_cls(input_ids)
+        positions = None if module.kind == "encoder" else cls_only_positions(input_ids)
         encoded = module.encoder(inputs, positions=positions)
         if module.kind == "encoder":
             return {name: encoded[name] for name in ("sequence_output", "pooled_output")}

@@ -67,7 +67,7 @@ from pipelines.data.unit_job import (
     run_units,
     unit_progress,
 )
-from pipelines.data.vocabulary_settings import letter_case
+from pipelines.data.vocabulary_settings import resolve_lower_case
 
 FLAGS = flags.FLAGS
 
@@ -145,7 +145,7 @@ def main(_) -> None:
     settings = {
         f.name: FLAGS[f.name].value for f in dataclasses.fields(Settings) if f.name in FLAGS
     }
-    settings["do_lower_case"] = letter_case(FLAGS.spm_model_file, FLAGS.do_lower_case)
+    settings["do_lower_case"] = resolve_lower_case(FLAGS.spm_model_file, FLAGS.do_lower_case)
     settings["text_format"] = corpus.text_format_of(FLAGS)
     with job_directory.lock(FLAGS.output_dir):
         arguments = {

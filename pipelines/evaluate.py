@@ -3,7 +3,7 @@
 Prints masked-LM loss and accuracy beside the accuracy of always guessing the most frequent piece on
 the same masks, and sentence-order accuracy with its 95 % interval beside what a classifier tells
 that knows nothing but the lengths of the sentences. The masks are the same at every call. The
-figures are also kept in MODEL_DIR/evaluations.
+metrics are also kept in MODEL_DIR/evaluations.
 
 Examples:
   python -m pipelines.evaluate --checkpoint=runs/base --record_dir=records
@@ -76,7 +76,7 @@ def evaluate(
     """Scores every example of a split once, or returns what an earlier call found.
 
     Returns:
-      A dict of the figures that `report` words.
+      A dict of the metrics that `report` words.
     """
     manifest = Manifest.read(record_dir)
     model_dir, prefix = model_directory.find_checkpoint(checkpoint)
@@ -105,7 +105,7 @@ def evaluate(
         "split": split,
         "max_seq_length": max_seq_length,
         "sentence_objective": sentence_objective,
-        # Another version may draw other examples, and has other figures.
+        # Another version may draw other examples, and has other metrics.
         "code_version": albert_tf.__version__,
     }
     records = question["records"][:8]
@@ -149,7 +149,7 @@ def evaluate(
 
 
 def report(result: dict) -> str:
-    """Words the figures of an evaluation."""
+    """Formats the metrics of an evaluation."""
     baseline = result["most_frequent_accuracy"]
     times = result["masked_lm_accuracy"] / baseline if baseline else float("inf")
     lines = [

@@ -3,7 +3,7 @@
 Reads the task's standard files from --data_dir, or --train_file, --dev_file and --test_file by
 their columns. Each seed of --random_seeds is a run of its own in OUTPUT_DIR/seed_N: the weights
 that were best on dev, metrics.jsonl and TensorBoard curves, and predictions in the task's format,
-those for the sites of GLUE and SQuAD among them. OUTPUT_DIR/results.json has the figures of all
+those for the sites of GLUE and SQuAD among them. OUTPUT_DIR/results.json has the metrics of all
 seeds and their median. Run the same command again to resume a killed run. For a
 finished run it only predicts, if there is something new to predict.
 
@@ -37,7 +37,13 @@ from albert_tf.config import AlbertConfig
 from albert_tf.errors import UserError
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines.tasks.batches import example_lengths
-from pipelines.tasks.seed_run import RESULTS_FILE, FinetuneSettings, Split, fingerprint, run_seed
+from pipelines.tasks.seed_run import (
+    RESULTS_FILE,
+    FinetuneSettings,
+    TaskSplit,
+    fingerprint,
+    run_seed,
+)
 from pipelines.tasks.task import Task
 from pipelines.tasks.task_flags import create_task, define_task_flags
 from pipelines.training.run import InitialModel, Run, hash_of_weights, read_initial_model
@@ -159,10 +165,10 @@ def finetune(
     for name in ("train", "dev", *task.other_splits()):
         examples = task.read(name)
         if examples is not None:
-            sequences, units = task.encode(
+            sequences, features = task.encode(
                 examples, tokenizer, settings.max_seq_length, name == "train"
             )
-            splits[name] = Split(examples, sequences, units)
+            splits[name] = TaskSplit(examples, sequences, features)
     if "train" not in splits:
         raise UserError(f"--task={task.name}: there are no training examples")
     if loop.eval_steps and "dev" not in splits:
@@ -200,7 +206,7 @@ def finetune(
             of_seed.save_model_files(config, tokenizer)
             results[seed] = run_seed(
                 of_seed, task, splits, config, checkpoint, seed, settings, loop
-            )["figures"]
+            )["metrics"]
         summary = _summary(task, results)
         if run.is_chief:
             path = os.path.join(output_dir, RESULTS_FILE)
@@ -254,11 +260,11 @@ def _seeds(texts: Sequence[str]) -> list[int]:
 
 
 def _summary(task: Task, results: dict[int, dict[str, dict[str, float]]]) -> dict:
-    """Returns, of each split with answers, all seeds' figures with median, lowest and highest."""
+    """Returns, of each split with answers, all seeds' metrics with median, lowest and highest."""
     summary = {"task": task.name, "best_metric": task.best_metric}
     for split, of_first in next(iter(results.values())).items():
-        seeds = {str(seed): figures[split] for seed, figures in results.items()}
-        values = {name: [figures[name] for figures in seeds.values()] for name in of_first}
+        seeds = {str(seed): metrics[split] for seed, metrics in results.items()}
+        values = {name: [metrics[name] for metrics in seeds.values()] for name in of_first}
         summary[split] = {
             "seeds": seeds,
             "median": {name: statistics.median(found) for name, found in values.items()},
@@ -269,13 +275,13 @@ def _summary(task: Task, results: dict[int, dict[str, dict[str, float]]]) -> dic
 
 
 def _print_summary(summary: dict, path: str) -> None:
-    for split, figures in summary.items():
-        if not isinstance(figures, dict):
+    for split, metrics in summary.items():
+        if not isinstance(metrics, dict):
             continue
-        number = len(figures["seeds"])
+        number = len(metrics["seeds"])
         print(f"\n{summary['task']} on {split}, {number} {'seed' if number == 1 else 'seeds'}")
-        for name, median in figures["median"].items():
-            low, high = figures["lowest"][name], figures["highest"][name]
+        for name, median in metrics["median"].items():
+            low, high = metrics["lowest"][name], metrics["highest"][name]
             print(f"  {name:<24} median {median:8.4f}   {low:.4f} to {high:.4f}")
     print(f"results      {path}")
 

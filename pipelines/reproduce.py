@@ -1,7 +1,7 @@
 """The ALBERT paper's tables beside ours: parameter counts, recipes and costs, runs, Fig. 1.
 
 --table=parameters prints the published parameter counts beside those of our models. The other
-tables list each row's recipe (a flagfile of pipelines.pretrain), published figures and cost;
+tables list each row's recipe (a flagfile of pipelines.pretrain), published results and cost;
 --row=NAME runs a row on given data, or resumes it: the same as pipelines.pretrain with the
 row's flagfile. --table=layers draws Fig. 1 of a checkpoint: how far each block moves its input.
 
@@ -57,7 +57,7 @@ class Row:
     Attributes:
       name: what --row calls it.
       recipe: the name of its flagfile in pipelines/recipes/paper.
-      figures: the published figures, in the order of the table's columns.
+      results: the published results, in the order of the table's columns.
       parameters: published count, in millions; None where the table prints none.
       rounding: millions to which `parameters` is rounded.
       reason: why no count of ours is the published one.
@@ -65,7 +65,7 @@ class Row:
 
     name: str
     recipe: str
-    figures: str
+    results: str
     parameters: int | None = None
     rounding: int = 1
     reason: str = ""
@@ -73,7 +73,7 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """A published table; `columns` are the names of the figures, by spaces."""
+    """A published table; `columns` are the names of the results, by spaces."""
 
     title: str
     columns: str
@@ -137,7 +137,7 @@ def _require(what: str, *names: str) -> None:
 def read_table(name: str) -> Table:
     """Returns a table of the paper.
 
-    Source: Lan et al. 2020, tables 1 to 6; BERT xlarge without figures.
+    Source: Lan et al. 2020, tables 1 to 6; BERT xlarge without results.
     """
     path = f"{_RECIPES}/tables.json"
     if not os.path.exists(path):
@@ -259,7 +259,7 @@ def parameter_tables() -> str:
 
 
 def list_rows(table: Table, flops_per_second: float) -> str:
-    """Returns the rows of a table: recipe, published figures, cost."""
+    """Returns the rows of a table: recipe, published results, cost."""
     lines = [("", "recipe", "steps", "batch", "FLOPs", "days", *table.columns.split())]
     for row in table.rows:
         recipe = read_recipe(row)
@@ -276,7 +276,7 @@ def list_rows(table: Table, flops_per_second: float) -> str:
         days = flops / flops_per_second / 86400
         path = f"{_RECIPES}/{row.recipe}.flags"
         cost = (f"{steps:,}", f"{batch:,}", f"{flops:.2e}", f"{days:,.1f}")
-        lines.append((row.name, path, *cost, *row.figures.split()))
+        lines.append((row.name, path, *cost, *row.results.split()))
     return (
         f"{table.title}\n{_aligned(lines)}\n\nFLOPs: matrix products of forward and backward pass "
         "over all positions, of the last block those asked.\n"
@@ -285,7 +285,7 @@ def list_rows(table: Table, flops_per_second: float) -> str:
 
 
 def _aligned(lines: list[tuple[str, ...]]) -> str:
-    """Sets cells in columns: the first and last columns and paths to the left, figures right."""
+    """Sets cells in columns: the first and last columns and paths to the left, results right."""
     widths = [max(map(len, column)) for column in zip(*lines)]
     last = len(widths) - 1
 

@@ -7,7 +7,7 @@ import math
 import tensorflow as tf
 
 from albert_tf.config import AlbertConfig
-from albert_tf.layers.elementwise import LayerNorm, dense, dropout, seeds
+from albert_tf.layers.primitives import LayerNorm, dense, dropout, seeds
 
 _MASKED_SCORE = -10000.0
 

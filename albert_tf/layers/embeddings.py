@@ -5,7 +5,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from albert_tf.config import AlbertConfig
-from albert_tf.layers.elementwise import LayerNorm, dense, dropout, initializer
+from albert_tf.layers.primitives import LayerNorm, dense, dropout, initializer
 
 
 class FactorizedEmbedding(tf.keras.layers.Layer):

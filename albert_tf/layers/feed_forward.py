@@ -5,7 +5,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from albert_tf.config import AlbertConfig
-from albert_tf.layers.elementwise import LayerNorm, activation, dense, dropout
+from albert_tf.layers.primitives import LayerNorm, activation, dense, dropout
 
 
 class FeedForward(tf.keras.layers.Layer):

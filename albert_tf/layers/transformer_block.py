@@ -5,8 +5,8 @@ from __future__ import annotations
 import tensorflow as tf
 
 from albert_tf.layers.attention import SelfAttention
-from albert_tf.layers.elementwise import seeds
 from albert_tf.layers.feed_forward import FeedForward
+from albert_tf.layers.primitives import seeds
 
 
 class TransformerBlock(tf.keras.layers.Layer):

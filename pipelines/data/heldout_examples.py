@@ -30,7 +30,7 @@ def heldout_examples(
       options: those of the training; see evaluation_options for what an evaluation takes of them.
 
     Returns:
-      The batches, and their figures that no weights change: `lengths_alone_accuracy`, if there are
+      The batches, and their metrics that no weights change: `lengths_alone_accuracy`, if there are
       labels.
 
     Raises:

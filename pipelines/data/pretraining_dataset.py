@@ -192,7 +192,7 @@ def evaluation_options(
 ) -> ExampleOptions:
     """Returns how records are masked in every evaluation: as published, the same each time.
 
-    What a run trains on (--ngram, --masked_lm_prob) changes nothing, so that figures can be
+    What a run trains on (--ngram, --masked_lm_prob) changes nothing, so that metrics can be
     compared among runs, and with those of pipelines.evaluate. Static examples bring their masks.
     """
     static = {manifest.max_predictions_per_seq for manifest in manifests} - {None}

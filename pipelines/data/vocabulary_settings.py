@@ -15,7 +15,7 @@ def settings_path(spm_model_file: str) -> str:
     return f"{os.path.splitext(spm_model_file)[0]}.json"
 
 
-def letter_case(spm_model_file: str, do_lower_case: bool | None) -> bool:
+def resolve_lower_case(spm_model_file: str, do_lower_case: bool | None) -> bool:
     """Tells whether text is to be lower-cased for a vocabulary.
 
     Args:

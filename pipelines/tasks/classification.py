@@ -16,7 +16,7 @@ from albert_tf.config import AlbertConfig
 from albert_tf.errors import UserError
 from albert_tf.models import AlbertForSequenceClassification
 from albert_tf.tokenization import AlbertTokenizer
-from pipelines.tasks.metrics import FIGURES
+from pipelines.tasks.metrics import METRICS
 from pipelines.tasks.tables import (
     as_label,
     as_number,
@@ -74,7 +74,7 @@ class ClassificationTask(Task):
       labels: all that there are, in the order of the model's outputs; None: those of the training
         file, sorted.
       is_regression: numbers in place of labels.
-      metrics: names of metrics.FIGURES; the first says which checkpoint is best.
+      metrics: names of metrics.METRICS; the first says which checkpoint is best.
     """
 
     def __init__(
@@ -221,20 +221,20 @@ class ClassificationTask(Task):
         return logits[:, 0] if self.is_regression else logits.argmax(axis=1)
 
     def score(
-        self, examples: list[Example], units: list[Example], outputs: Outputs
+        self, examples: list[Example], features: list[Example], outputs: Outputs
     ) -> dict[str, float]:
         """See Task.score."""
         if any(example.label is None for example in examples):
             return {}
         labels, predictions = self._label_array(examples), self.predict(outputs)
-        return {name: float(FIGURES[name](labels, predictions)) for name in self.metrics}
+        return {name: float(METRICS[name](labels, predictions)) for name in self.metrics}
 
     def write_predictions(
         self,
         directory: str,
         split: str,
         examples: list[Example],
-        units: list[Example],
+        features: list[Example],
         outputs: Outputs,
     ) -> list[str]:
         """Writes SPLIT_predictions.tsv: id, label if it is known, prediction, probabilities."""

@@ -26,7 +26,7 @@ class GlueTable:
       texts: the columns of the text or of both.
       label: the column of the answers.
       labels: in the reference's order; None: the answers are numbers.
-      metrics: names of metrics.FIGURES, first the one that the reference chooses checkpoints by.
+      metrics: names of metrics.METRICS, first the one that the reference chooses checkpoints by.
       header: the columns of train.tsv and dev.tsv where these do not begin with their names.
       broken_rows: whether train.tsv and dev.tsv are known to have some.
       dev: the dev files, first the one by which checkpoints are chosen.
@@ -155,30 +155,30 @@ class GlueTask(ClassificationTask):
         return path
 
     def score(
-        self, examples: list[Example], units: list[Example], outputs: Outputs
+        self, examples: list[Example], features: list[Example], outputs: Outputs
     ) -> dict[str, float]:
-        """See Task.score; figures of mismatched genres have `_mismatched` after their names."""
-        figures = {}
+        """See Task.score; metrics of mismatched genres have `_mismatched` after their names."""
+        metrics = {}
         for part in dict.fromkeys(example.part for example in examples):
             chosen = [i for i, example in enumerate(examples) if example.part == part]
             of_part = super().score(
                 [examples[i] for i in chosen],
-                [units[i] for i in chosen],
+                [features[i] for i in chosen],
                 [outputs[i] for i in chosen],
             )
-            figures.update({f"{name}_{part}" if part else name: of_part[name] for name in of_part})
-        return figures
+            metrics.update({f"{name}_{part}" if part else name: of_part[name] for name in of_part})
+        return metrics
 
     def write_predictions(
         self,
         directory: str,
         split: str,
         examples: list[Example],
-        units: list[Example],
+        features: list[Example],
         outputs: Outputs,
     ) -> list[str]:
         """Writes, beside the readable file, the one that gluebenchmark.com takes."""
-        paths = super().write_predictions(directory, split, examples, units, outputs)
+        paths = super().write_predictions(directory, split, examples, features, outputs)
         if split in self.submissions:
             answers = self.predict(outputs)
             if self.is_regression:

@@ -1,4 +1,4 @@
-"""Figures of classification and regression, by scikit-learn and scipy; more is better in each."""
+"""Metrics of classification and regression, by scikit-learn and scipy; more is better in each."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def correlation(measure: Callable, labels: np.ndarray, predictions: np.ndarray) 
     return measure(labels, predictions)
 
 
-# Name -> (labels, predictions) -> figure; both are [n] numbers, of classes whole ones.
-FIGURES = {
+# Name -> (labels, predictions) -> metric; both are [n] numbers, of classes whole ones.
+METRICS = {
     "accuracy": metrics.accuracy_score,
     "f1": functools.partial(metrics.f1_score, zero_division=0),  # of class 1, of two
     "macro_f1": functools.partial(metrics.f1_score, average="macro", zero_division=0),

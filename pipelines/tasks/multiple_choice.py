@@ -17,7 +17,7 @@ from albert_tf.config import AlbertConfig
 from albert_tf.errors import UserError
 from albert_tf.models import AlbertForMultipleChoice
 from albert_tf.tokenization import AlbertTokenizer
-from pipelines.tasks.metrics import FIGURES
+from pipelines.tasks.metrics import METRICS
 from pipelines.tasks.tables import as_text, has_column, read_table, write_table
 from pipelines.tasks.task import Outputs, Sequences, Task, file_lists, join
 
@@ -141,7 +141,7 @@ class MultipleChoiceTask(Task):
     def score(
         self,
         examples: list[MultipleChoiceExample],
-        units: list[MultipleChoiceExample],
+        features: list[MultipleChoiceExample],
         outputs: Outputs,
     ) -> dict[str, float]:
         """See Task.score; `accuracy`, and of each part `accuracy_PART`."""
@@ -149,20 +149,20 @@ class MultipleChoiceTask(Task):
             return {}
         labels = np.array([example.label for example in examples])
         predictions = np.array([output["logits"].argmax() for output in outputs])
-        figures = {"accuracy": float(FIGURES["accuracy"](labels, predictions))}
+        metrics = {"accuracy": float(METRICS["accuracy"](labels, predictions))}
         for part in dict.fromkeys(example.part for example in examples if example.part):
             chosen = np.array([example.part == part for example in examples])
-            figures[f"accuracy_{part}"] = float(
-                FIGURES["accuracy"](labels[chosen], predictions[chosen])
+            metrics[f"accuracy_{part}"] = float(
+                METRICS["accuracy"](labels[chosen], predictions[chosen])
             )
-        return figures
+        return metrics
 
     def write_predictions(
         self,
         directory: str,
         split: str,
         examples: list[MultipleChoiceExample],
-        units: list[MultipleChoiceExample],
+        features: list[MultipleChoiceExample],
         outputs: Outputs,
     ) -> list[str]:
         """Writes SPLIT_predictions.tsv: letters, probabilities, the text of the chosen option."""

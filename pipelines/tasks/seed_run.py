@@ -1,4 +1,4 @@
-"""Fine-tuning with one seed: the model, its training, its best weights' figures and predictions."""
+"""Fine-tuning with one seed: the model, its training, its best weights' metrics and predictions."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ class FinetuneSettings(TrainingSettings):
     )
 
 
-class Split(NamedTuple):
+class TaskSplit(NamedTuple):
     """A part of a task's data, read and cut to pieces."""
 
     examples: list
     sequences: Sequences
-    units: list
+    features: list
 
 
 def run_seed(
     run: Run,
     task: Task,
-    splits: dict[str, Split],
+    splits: dict[str, TaskSplit],
     config: AlbertConfig,
     checkpoint: str | None,
     seed: int,
@@ -68,7 +68,7 @@ def run_seed(
       checkpoint: of InitialModel.
 
     Returns:
-      The content of MODEL_DIR/results.json: `figures` by split, and `predicted`, of what.
+      The content of MODEL_DIR/results.json: `metrics` by split, and `predicted`, of what.
     """
     strategy, model_dir = run.strategy, run.model_dir
     path = os.path.join(model_dir, RESULTS_FILE)
@@ -111,8 +111,8 @@ def run_seed(
         outputs = predictions["dev"](is_stopped)
         if outputs is None:
             return {}
-        figures = task.score(splits["dev"].examples, splits["dev"].units, outputs)
-        return {f"dev_{name}": value for name, value in figures.items()}
+        metrics = task.score(splits["dev"].examples, splits["dev"].features, outputs)
+        return {f"dev_{name}": value for name, value in metrics.items()}
 
     train = splits["train"].sequences
     tokens = len(train.pieces) / len(train)
@@ -145,17 +145,21 @@ def run_seed(
     run.check_hosts_agree(int(weights.rpartition("-")[2]))
     model_directory.restore_weights(model, weights)
 
-    figures = {}
+    metrics = {}
     for name, predict in predictions.items():
         split, outputs = splits[name], predict()
-        if scores := task.score(split.examples, split.units, outputs):
-            figures[name] = scores
+        if scores := task.score(split.examples, split.features, outputs):
+            metrics[name] = scores
         if run.is_chief:
             for written in task.write_predictions(
-                os.path.join(model_dir, "predictions"), name, split.examples, split.units, outputs
+                os.path.join(model_dir, "predictions"),
+                name,
+                split.examples,
+                split.features,
+                outputs,
             ):
                 print(f"predictions  {written}")
-    results = {"figures": figures, "predicted": predicted}
+    results = {"metrics": metrics, "predicted": predicted}
     if run.is_chief:
         description = {"task": task.name, "max_seq_length": settings.max_seq_length}
         description.update({**task.description(), **task.decoding()})
@@ -180,7 +184,7 @@ def task_objective(task: Task) -> Objective:
     )
 
 
-def what_is_predicted(task: Task, splits: dict[str, Split]) -> dict:
+def what_is_predicted(task: Task, splits: dict[str, TaskSplit]) -> dict:
     """Returns what a seed's predictions depend on beside its weights."""
     return {
         "decoding": task.decoding(),
@@ -188,7 +192,7 @@ def what_is_predicted(task: Task, splits: dict[str, Split]) -> dict:
     }
 
 
-def fingerprint(split: Split) -> str:
+def fingerprint(split: TaskSplit) -> str:
     """Returns a hash of the examples as they were read and as the model reads them."""
     digest = hashlib.sha256()
     for example in split.examples:

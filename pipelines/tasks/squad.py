@@ -165,25 +165,25 @@ class SquadTask(Task):
         return losses.span_loss(outputs, *ends)
 
     def score(
-        self, examples: list[Question], units: list[Window], outputs: Outputs
+        self, examples: list[Question], features: list[Window], outputs: Outputs
     ) -> dict[str, float]:
         """Returns squad_metrics.score_v1, or score_v2 at null_threshold, in per cent."""
         if not all(q.answers or (q.is_impossible and self.may_be_impossible) for q in examples):
             return {}
-        answers = dict(self._answers(examples, units, outputs))
+        answers = dict(self._answers(examples, features, outputs))
         texts = {name: answer.text for name, answer in answers.items()}
         if not self.may_be_impossible:
             return score_v1(examples, texts)
         null_odds = {name: answer.null_odds for name, answer in answers.items()}
-        figures = score_v2(examples, texts, null_odds, self.null_threshold)
-        return {**figures, "null_threshold": self.null_threshold}
+        metrics = score_v2(examples, texts, null_odds, self.null_threshold)
+        return {**metrics, "null_threshold": self.null_threshold}
 
     def write_predictions(
         self,
         directory: str,
         split: str,
         examples: list[Question],
-        units: list[Window],
+        features: list[Window],
         outputs: Outputs,
     ) -> list[str]:
         """Writes JSON objects by question id; the first is what SQuAD's scripts and site take.
@@ -192,7 +192,7 @@ class SquadTask(Task):
         texts, best first, with `score`, and `probability` among these; SPLIT_null_odds.json, of
         SQuAD 2.0 only: what null_threshold is compared with.
         """
-        answers = dict(self._answers(examples, units, outputs))
+        answers = dict(self._answers(examples, features, outputs))
         contents = {
             "predictions": {
                 name: ""
@@ -214,11 +214,11 @@ class SquadTask(Task):
         return paths
 
     def _answers(
-        self, examples: list[Question], units: list[Window], outputs: Outputs
+        self, examples: list[Question], features: list[Window], outputs: Outputs
     ) -> Iterator[tuple[str, Answer]]:
         """Yields the id of each question and its answer."""
         of_question = collections.defaultdict(list)
-        for window, output in zip(units, outputs):
+        for window, output in zip(features, outputs):
             of_question[window.question].append((window, output))
         decode = answer_by_beams if self.has_answerability_head else answer_by_spans
         for number, question in enumerate(examples):

@@ -1,4 +1,4 @@
-"""SQuAD's figures as the official evaluate-v1.1.py and evaluate-v2.0.py define them."""
+"""SQuAD's metrics as the official evaluate-v1.1.py and evaluate-v2.0.py define them."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def score_v2(
     null_odds: Mapping[str, float] | None = None,
     null_threshold: float = 1.0,
 ) -> dict[str, float]:
-    """Returns SQuAD 2.0's figures in per cent.
+    """Returns SQuAD 2.0's metrics in per cent.
 
     `exact_match`, `f1`, and with the prefixes `has_answer_` and `no_answer_` those of the questions
     with and without an answer, where there are such. With `null_odds` also `best_exact_match`,
@@ -87,7 +87,7 @@ def score_v2(
     """
     has_answer = np.array([bool(question.answers) for question in questions])
     answered = np.array([bool(predictions.get(question.id)) for question in questions])
-    figures, best = {}, {}
+    metrics, best = {}, {}
     for name, compare in (
         ("exact_match", exact_match),
         ("f1", lambda prediction, truth: f1(prediction, truth, empty_score=1.0)),
@@ -106,11 +106,11 @@ def score_v2(
             best[f"best_{name}"], best[f"best_{name}_threshold"] = _best_threshold(
                 raw, odds, has_answer, answered
             )
-        figures[name] = _percentage(scores)
+        metrics[name] = _percentage(scores)
         for part, chosen in (("has_answer", has_answer), ("no_answer", ~has_answer)):
             if chosen.any():
-                figures[f"{part}_{name}"] = _percentage(scores[chosen])
-    return {**figures, **best}
+                metrics[f"{part}_{name}"] = _percentage(scores[chosen])
+    return {**metrics, **best}
 
 
 def _truths(question: Question) -> list[str]:

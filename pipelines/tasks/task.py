@@ -80,7 +80,7 @@ class Task(abc.ABC):
 
     Attributes:
       name: as of --task.
-      best_metric: which of the figures of `score` says which checkpoint is best; more is better.
+      best_metric: which of the metrics of `score` says which checkpoint is best; more is better.
     """
 
     name: str
@@ -131,17 +131,17 @@ class Task(abc.ABC):
         """Returns the loss of each example, float32 [b]; `batch` holds the labels by name."""
 
     @abc.abstractmethod
-    def score(self, examples: list, units: list, outputs: Outputs) -> dict[str, float]:
-        """Returns the task's figures; none if answers of the examples are not known.
+    def score(self, examples: list, features: list, outputs: Outputs) -> dict[str, float]:
+        """Returns the task's metrics; none if answers of the examples are not known.
 
         Args:
           examples: as of `read`.
-          units: as of `encode`.
+          features: as of `encode`.
           outputs: the model's, one dict for each unit, in order; arrays of [L, ...] may be padded.
         """
 
     @abc.abstractmethod
     def write_predictions(
-        self, directory: str, split: str, examples: list, units: list, outputs: Outputs
+        self, directory: str, split: str, examples: list, features: list, outputs: Outputs
     ) -> list[str]:
         """Writes what the model answers, in the task's own format; returns the files."""

@@ -104,15 +104,15 @@ def make_evaluation(
 
     Args:
       score: see make_scoring.
-      known: figures of the dataset that do not depend on the weights, to be logged with the others.
+      known: metrics of the dataset that do not depend on the weights, to be logged with the others.
     """
 
     def evaluate(is_stopped: Callable[[], bool] = lambda: False) -> dict[str, float]:
         totals = score(lambda _: is_stopped())
         if totals is None:
             return {}
-        figures = {**metrics.pretraining_metrics(totals["losses"]), **known}
-        scalars = {f"heldout_{name}": value for name, value in figures.items()}
+        values = {**metrics.pretraining_metrics(totals["losses"]), **known}
+        scalars = {f"heldout_{name}": value for name, value in values.items()}
         layers = totals["layers"]
         for name in ("l2_distance", "degrees"):
             means = (layers[name] / layers["weight"]).tolist()

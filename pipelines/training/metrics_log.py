@@ -32,11 +32,11 @@ class MetricsLog:
             self._writer = tf.summary.create_file_writer(os.path.join(model_dir, "tensorboard"))
 
     def values(self, name: str, since: int = 0) -> list[float]:
-        """Returns what was logged of one figure after step `since`, in order."""
+        """Returns what was logged of one metric after step `since`, in order."""
         return [entry[name] for entry in self._entries if entry["step"] > since and name in entry]
 
     def has(self, name: str, step: int) -> bool:
-        """Tells whether a figure was logged at a step."""
+        """Tells whether a metric was logged at a step."""
         return any(entry["step"] == step and name in entry for entry in self._entries)
 
     def write(self, step: int, scalars: dict[str, float]) -> None:

@@ -1,4 +1,4 @@
-"""What a run minimises, and the figures it reports."""
+"""What a run minimises, and the metrics it reports."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Objective(NamedTuple):
       sums: (model outputs, batch) -> nested float32 scalars, sums over the batch.
       loss: (sums, denominators of the global batch) -> float32 scalar, this part's share of the
         loss.
-      metrics: sums -> name -> figure to log; none for sums of no example.
+      metrics: sums -> name -> metric to log; none for sums of no example.
       zero_sums: () -> the sums of no example.
       best_metric: name of the evaluation metric that selects MODEL_DIR/best; higher is better.
     """

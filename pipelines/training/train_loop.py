@@ -32,7 +32,7 @@ class Stage(NamedTuple):
       first_step: where it begins.
       train_step: train_step.make_train_step.
       per_example: name of a rate in the log -> what one example adds to it.
-      evaluate: (whether to stop) -> figures of the model as it stands, on records that it does not
+      evaluate: (whether to stop) -> metrics of the model as it stands, on records that it does not
         see; none if it was stopped.
     """
 
@@ -104,15 +104,15 @@ def train(
                 # Also after a restart, of a checkpoint whose evaluation was cut short.
                 is_due = step > stage.first_step and _is_due(step, loop.eval_steps, num_train_steps)
                 if stage.evaluate and is_due and not log.has(best_metric, step):
-                    figures = stage.evaluate(is_stopped)
-                    if not figures:
+                    metrics = stage.evaluate(is_stopped)
+                    if not metrics:
                         checkpointer.save(step)
                         _leave(stop.signal, step)
                     best = max(log.values(best_metric, since), default=-math.inf)
-                    if step > since and figures.get(best_metric, -math.inf) > best:
+                    if step > since and metrics.get(best_metric, -math.inf) > best:
                         checkpointer.save_best(step)
-                    log.write(step, figures)
-                    value = figures.get(best_metric, math.nan)
+                    log.write(step, metrics)
+                    value = metrics.get(best_metric, math.nan)
                     # Before the last stage nothing is kept as the best.
                     told = f", best {max(best, value):.4f}" if step > since else ""
                     print(f"step {step:,}: {best_metric} {value:.4f}{told}", flush=True)

@@ -31,7 +31,7 @@ from albert_tf.checkpoints import huggingface, model_directory
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import UserError
 from albert_tf.tokenization import AlbertTokenizer
-from pipelines.data.vocabulary_settings import letter_case
+from pipelines.data.vocabulary_settings import resolve_lower_case
 
 FLAGS = flags.FLAGS
 
@@ -72,7 +72,7 @@ def main(_) -> None:
     """Runs one side."""
     if FLAGS.side == "huggingface":
         config = read_huggingface_config(FLAGS.albert_config)
-        do_lower_case = letter_case(FLAGS.spm_model_file, None)
+        do_lower_case = resolve_lower_case(FLAGS.spm_model_file, None)
     else:
         model_dir, _ = model_directory.find_checkpoint(FLAGS.checkpoint[-1])
         do_lower_case = AlbertTokenizer.load(model_dir).do_lower_case

@@ -30,7 +30,7 @@ def exported(tmp_path_factory, fine_tuned):
 
 
 def test_the_dev_set_is_answered_as_in_fine_tuning(fine_tuned, exported, table):  # noqa: F811
-    reported = json.loads((fine_tuned / "seed_7/results.json").read_text())["figures"]["dev"][
+    reported = json.loads((fine_tuned / "seed_7/results.json").read_text())["metrics"]["dev"][
         "accuracy"
     ]
     rows = read_tsv(table / "dev.tsv")

@@ -54,7 +54,7 @@ def as_inputs(sequences, padding=0):
 
 def evaluate(task, module, tokenizer, examples, directory):
     """What fine-tuning writes: the files of task.write_predictions."""
-    sequences, units = task.encode(examples, tokenizer, module.max_seq_length, training=False)
+    sequences, features = task.encode(examples, tokenizer, module.max_seq_length, training=False)
     per_example = sequences.sequences_per_example
     inputs = as_inputs(sequences)
     outputs = []
@@ -63,7 +63,7 @@ def evaluate(task, module, tokenizer, examples, directory):
         batch = module.model({name: tf.constant(value[rows]) for name, value in inputs.items()})
         batch = {name: value.numpy() for name, value in batch.items()}
         outputs += [dict(zip(batch, values)) for values in zip(*batch.values())]
-    return task.write_predictions(str(directory), "dev", examples, units, outputs)
+    return task.write_predictions(str(directory), "dev", examples, features, outputs)
 
 
 def read_tsv(path):

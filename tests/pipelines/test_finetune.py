@@ -180,10 +180,10 @@ def test_the_best_weights_predict(table, pretrained, tmp_path, monkeypatch):
     task = classification(table)
     score, falling = task.score, iter([0.9, 0.5, 0.4])
 
-    def falling_score(examples, units, outputs):
-        figures = score(examples, units, outputs)
+    def falling_score(examples, features, outputs):
+        metrics = score(examples, features, outputs)
         scored.append([output["logits"].tolist() for output in outputs])
-        return {**figures, "accuracy": next(falling, 0.3)}
+        return {**metrics, "accuracy": next(falling, 0.3)}
 
     scored = []
     monkeypatch.setattr(task, "score", falling_score)
@@ -396,7 +396,7 @@ COMMAND = (
 
 @pytest.mark.slow
 def test_killed_between_and_within_seeds(two_seeds, table, pretrained, tmp_path):
-    """Whenever it is killed, the same command ends in the same weights and figures."""
+    """Whenever it is killed, the same command ends in the same weights and metrics."""
     output_dir, results = two_seeds
     flags = [
         *COMMAND,
@@ -437,7 +437,7 @@ def test_the_default_length_is_that_of_the_checkpoint(
     shorter = tmp_path / "shorter"
     shutil.copytree(pretrained, shorter)
     (shorter / "run.json").write_text('{"max_seq_length": 24}')
-    monkeypatch.setattr(finetune_lib, "run_seed", lambda *_: {"figures": {}})
+    monkeypatch.setattr(finetune_lib, "run_seed", lambda *_: {"metrics": {}})
     finetune(table, shorter, tmp_path / "out", max_seq_length=given)
     assert json.loads((tmp_path / "out/run.json").read_text())["max_seq_length"] == expected
     assert ("was trained with at most 24 pieces" in capsys.readouterr().out) == warns

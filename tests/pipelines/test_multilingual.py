@@ -17,7 +17,7 @@ from pipelines.data.pretraining_dataset import (
     read_sources,
 )
 from pipelines.data.shard_writer import Settings
-from pipelines.data.vocabulary_settings import letter_case
+from pipelines.data.vocabulary_settings import resolve_lower_case
 from pipelines.train_vocab import train_vocab
 
 
@@ -80,7 +80,7 @@ def masked(request, shared, tmp_path_factory):
             output_dir=str(directory / "records"),
             settings=Settings(
                 spm_model_file=model,
-                do_lower_case=letter_case(model, None),
+                do_lower_case=resolve_lower_case(model, None),
                 max_seq_length=157,
                 short_seq_prob=0.1,
                 heldout_fraction=0.1,

@@ -234,7 +234,7 @@ def test_every_recipe_belongs_to_a_row():
 def test_rows_have_a_figure_for_every_column(table):
     published = reproduce.read_table(table)
     for row in published.rows:
-        assert len(row.figures.split()) == len(published.columns.split()), row
+        assert len(row.results.split()) == len(published.columns.split()), row
 
 
 def test_a_table_lists_recipe_cost_and_figures():

@@ -13,7 +13,7 @@ from albert_tf.tokenization import AlbertTokenizer, preprocess
 from pipelines import train_vocab as program
 from pipelines.data.corpus import TextFormat
 from pipelines.data.vocabulary_report import report
-from pipelines.data.vocabulary_settings import letter_case
+from pipelines.data.vocabulary_settings import resolve_lower_case
 from pipelines.train_vocab import train_vocab
 from tests.conftest import make_text
 
@@ -255,15 +255,15 @@ class TestReport:
         ({"tokens": ["another program's"]}, None, True),
     ],
 )
-def test_letter_case_is_the_vocabularys(tmp_path, written, flag, expected):
+def test_lower_case_is_the_vocabularys(tmp_path, written, flag, expected):
     if written:
         (tmp_path / "own.v2.json").write_text(json.dumps(written))
-    assert letter_case(f"{tmp_path}/own.v2.model", flag) is expected
+    assert resolve_lower_case(f"{tmp_path}/own.v2.model", flag) is expected
 
 
 @pytest.mark.parametrize("do_lower_case", [True, False])
-def test_letter_case_may_not_be_contradicted(corpus, tmp_path, do_lower_case):
+def test_lower_case_may_not_be_contradicted(corpus, tmp_path, do_lower_case):
     model = f"{train(corpus, tmp_path, do_lower_case=do_lower_case)}.model"
-    assert letter_case(model, None) is do_lower_case
+    assert resolve_lower_case(model, None) is do_lower_case
     with pytest.raises(ValueError, match=r"--do_lower_case=.* was trained with .*leave the flag"):
-        letter_case(model, not do_lower_case)
+        resolve_lower_case(model, not do_lower_case)

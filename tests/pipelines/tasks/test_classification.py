@@ -146,14 +146,14 @@ def test_sequences(tokenizer, monkeypatch):
     texts = ["the quick fox", "", "birds sing " * 9]
     task = task_of(labels=["x", "y"])
     examples = [Example(str(i), text, None, "xyx"[i]) for i, text in enumerate(texts)]
-    sequences, units = task.encode(examples, tokenizer, 11, training=True)
+    sequences, features = task.encode(examples, tokenizer, 11, training=True)
     cls_id, sep_id = tokenizer.cls_id, tokenizer.sep_id
     pieces = [tokenizer.encode(text)[:9] for text in texts]
     assert split(sequences) == [[cls_id, *ids, sep_id] for ids in pieces]
     assert [len(row) for row in split(sequences)][1:] == [2, 11]
     np.testing.assert_array_equal(sequences.first_lengths, [len(ids) + 2 for ids in pieces])
     np.testing.assert_array_equal(sequences.labels["labels"], [0, 1, 0])
-    assert units == examples
+    assert features == examples
 
     pairs = [Example(str(i), a, b, None) for i, (a, b) in enumerate(zip(texts, texts[1:]))]
     sequences, _ = task.encode([*pairs, pairs[0]], tokenizer, 15, training=False)

@@ -7,7 +7,7 @@ import warnings
 import numpy as np
 import pytest
 
-from pipelines.tasks.metrics import FIGURES
+from pipelines.tasks.metrics import METRICS
 
 # 3 true positives, 1 false positive, 2 false negatives, 4 true negatives.
 LABELS = np.array([1, 1, 1, 0, 1, 1, 0, 0, 0, 0])
@@ -24,24 +24,24 @@ PREDICTIONS = np.array([1, 1, 1, 1, 0, 0, 0, 0, 0, 0])
     ],
 )
 def test_classes(name, expected):
-    assert FIGURES[name](LABELS, PREDICTIONS) == pytest.approx(expected)
+    assert METRICS[name](LABELS, PREDICTIONS) == pytest.approx(expected)
 
 
 def test_numbers():
     labels, predictions = np.array([0.0, 1.0, 2.0, 5.0]), np.array([1.0, 2.0, 4.0, 3.0])
     # Deviations from the means, 2 and 2.5: -2, -1, 0, 3 and -1.5, -0.5, 1.5, 0.5.
-    assert FIGURES["pearson"](labels, predictions) == pytest.approx(5 / np.sqrt(14 * 5))
+    assert METRICS["pearson"](labels, predictions) == pytest.approx(5 / np.sqrt(14 * 5))
     # Ranks 1, 2, 3, 4 and 1, 2, 4, 3: 1 - 6 * 2 / (4 * 15).
-    assert FIGURES["spearman"](labels, predictions) == pytest.approx(0.8)
+    assert METRICS["spearman"](labels, predictions) == pytest.approx(0.8)
 
 
-@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize("name", METRICS)
 def test_a_model_that_always_says_the_same_gets_a_number(name):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        figure = FIGURES[name](LABELS, np.zeros_like(LABELS))
+        figure = METRICS[name](LABELS, np.zeros_like(LABELS))
         assert figure == pytest.approx({"accuracy": 0.5, "macro_f1": (10 / 15) / 2}.get(name, 0.0))
-        one = FIGURES[name](LABELS[:1], PREDICTIONS[:1])
+        one = METRICS[name](LABELS[:1], PREDICTIONS[:1])
     assert one == (0 if name in ("pearson", "spearman", "matthews_correlation") else 1)
 
 
@@ -49,4 +49,4 @@ def test_a_model_that_always_says_the_same_gets_a_number(name):
 def test_labels_that_are_all_the_same_correlate_with_nothing(name):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert FIGURES[name](np.ones(10), PREDICTIONS) == 0
+        assert METRICS[name](np.ones(10), PREDICTIONS) == 0

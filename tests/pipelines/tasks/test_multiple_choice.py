@@ -115,8 +115,8 @@ def test_sequences(tokenizer, monkeypatch):
         MultipleChoiceExample("1", short, "_ runs", ("it", "dog"), 0),
         MultipleChoiceExample("2", long, "", ("sea", "sky"), 1),
     ]
-    sequences, units = task.encode(examples, tokenizer, 21, training=True)
-    assert units == examples
+    sequences, features = task.encode(examples, tokenizer, 21, training=True)
+    assert features == examples
     assert len(sequences) == 3
     assert len(sequences.row_splits) == 7
     np.testing.assert_array_equal(sequences.labels["labels"], [1, 0, 1])

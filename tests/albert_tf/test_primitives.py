@@ -9,8 +9,8 @@ import pytest
 import tensorflow as tf
 
 from albert_tf.config import AlbertConfig
-from albert_tf.layers.elementwise import gelu
 from albert_tf.layers.feed_forward import FeedForward
+from albert_tf.layers.primitives import gelu
 
 
 def reference(x):
