@@ -12,7 +12,7 @@ from albert_tf.errors import UserError
 from albert_tf.layers.attention import SelfAttention, attention_bias
 from albert_tf.layers.embeddings import FactorizedEmbedding
 from albert_tf.layers.feed_forward import FeedForward
-from albert_tf.layers.primitives import dense, seeds
+from albert_tf.layers.primitives import PACKAGE, FromConfig, dense, resolve_dropout_seed, seeds
 from albert_tf.layers.recompute import apply_recomputed
 from albert_tf.layers.transformer_block import TransformerBlock
 
@@ -48,7 +48,23 @@ def cls_only_positions(input_word_ids: tf.Tensor) -> tf.Tensor:
     return tf.zeros([tf.shape(input_word_ids)[0], 0], tf.int32)
 
 
-class AlbertEncoder(tf.keras.layers.Layer):
+def complete_inputs(inputs) -> dict[str, tf.Tensor]:
+    """Returns the dict that an encoder reads; without a mask all pieces are real, of one text.
+
+    Args:
+      inputs: the encoder's dict, which may lack `input_mask` and `input_type_ids`; or the
+        `input_word_ids` alone.
+    """
+    inputs = {"input_word_ids": inputs} if tf.is_tensor(inputs) else dict(inputs)
+    if "input_mask" not in inputs:
+        inputs["input_mask"] = tf.ones_like(inputs["input_word_ids"])
+    if "input_type_ids" not in inputs:
+        inputs["input_type_ids"] = tf.zeros_like(inputs["input_word_ids"])
+    return inputs
+
+
+@tf.keras.saving.register_keras_serializable(PACKAGE)
+class AlbertEncoder(FromConfig, tf.keras.layers.Layer):
     """The encoder and its pooler.
 
     Args:
@@ -59,44 +75,57 @@ class AlbertEncoder(tf.keras.layers.Layer):
     Source: Lan et al. 2020, section 3; the reference's modeling.AlbertModel.
     """
 
-    def __init__(self, config: AlbertConfig, recompute: bool = False, name: str = "encoder"):
-        super().__init__(name=name)
+    further_arguments = ("recompute",)
+
+    def __init__(
+        self, config: AlbertConfig, recompute: bool = False, name: str = "encoder", **kwargs
+    ):
+        super().__init__(name=name, **kwargs)
         self.config = config
         self.recompute = recompute
-        self.embeddings = FactorizedEmbedding(config)
+        policy = self.dtype_policy
+        self.embeddings = FactorizedEmbedding(config, dtype=policy)
         self.plan = sharing_plan(config)
         attentions = [
-            SelfAttention(config, name=f"attention_{i}")
+            SelfAttention(config, name=f"attention_{i}", dtype=policy)
             for i in range(1 + max(attention for attention, _ in self.plan))
         ]
         feed_forwards = [
-            FeedForward(config, name=f"feed_forward_{i}")
+            FeedForward(config, name=f"feed_forward_{i}", dtype=policy)
             for i in range(1 + max(feed_forward for _, feed_forward in self.plan))
         ]
         # One block per distinct pair of halves: a single one when everything is shared.
         self.blocks = {
-            f"{a}_{f}": TransformerBlock(attentions[a], feed_forwards[f], name=f"block_{a}_{f}")
+            f"{a}_{f}": TransformerBlock(
+                attentions[a], feed_forwards[f], name=f"block_{a}_{f}", dtype=policy
+            )
             for a, f in sorted(set(self.plan))
         }
-        self.pooler = dense(config.hidden_size, config.initializer_range, "pooler", tf.tanh)
+        stddev = config.initializer_range
+        self.pooler = dense(config.hidden_size, stddev, "pooler", tf.tanh, dtype=policy)
 
-    def call(self, inputs, dropout_seed=None, num_hidden_layers=None, positions=None):
+    def call(
+        self, inputs, dropout_seed=None, num_hidden_layers=None, positions=None, training=None
+    ):
         """Encodes a batch.
 
         Args:
           inputs: dict of int32 [b, L]: `input_word_ids`, `input_mask` (1 = real) and
-            `input_type_ids`; L is at most max_position_embeddings.
-          dropout_seed: int32 [2] in training; None turns dropout off.
+            `input_type_ids`; L is at most max_position_embeddings. See complete_inputs.
+          dropout_seed: int32 [2], which decides what is dropped; it implies training.
           num_hidden_layers: a smaller depth than the config's, for the same weights.
           positions: int32 [b, P], the only ones, beside [CLS], whose output is wanted; None: all.
             The last block then computes queries, feed-forward and output at these positions only;
             keys and values still come from all positions.
+          training: Keras' argument. Without `dropout_seed`, training draws a seed at each call.
 
         Returns:
           dict: `sequence_output` [b, L, H], or of the wanted positions [b, P, H]; `pooled_output`
           [b, H]; where all are wanted `hidden_states`, a list of [b, L, H]: what enters the first
           block, then every block's output.
         """
+        inputs = complete_inputs(inputs)
+        dropout_seed = resolve_dropout_seed(training, dropout_seed)
         seq_len = inputs["input_word_ids"].shape[1]
         if seq_len is not None and seq_len > self.config.max_position_embeddings:
             raise UserError(

@@ -5,25 +5,36 @@ from __future__ import annotations
 import tensorflow as tf
 
 from albert_tf.config import AlbertConfig
-from albert_tf.layers.primitives import LayerNorm, activation, dense, dropout, initializer
+from albert_tf.layers.primitives import (
+    PACKAGE,
+    FromConfig,
+    LayerNorm,
+    activation,
+    dense,
+    dropout,
+    initializer,
+    resolve_dropout_seed,
+)
 
 _NEVER = -1e30  # the logit of a piece that cannot be chosen
 
 
-class MaskedLMHead(tf.keras.layers.Layer):
+@tf.keras.saving.register_keras_serializable(PACKAGE)
+class MaskedLMHead(FromConfig, tf.keras.layers.Layer):
     """Predicts the pieces at given positions; its output matrix is the word embedding table.
 
     Source: the reference's run_pretraining.get_masked_lm_output.
     """
 
-    def __init__(self, config: AlbertConfig, name: str = "masked_lm"):
-        super().__init__(name=name)
+    def __init__(self, config: AlbertConfig, name: str = "masked_lm", **kwargs):
+        super().__init__(name=name, **kwargs)
         self.config = config
         self.transform = dense(
             config.embedding_size,
             config.initializer_range,
             "transform",
             activation(config.hidden_act),
+            dtype=self.dtype_policy,
         )
         self.layer_norm = LayerNorm()
 
@@ -57,48 +68,59 @@ class MaskedLMHead(tf.keras.layers.Layer):
         return tf.reshape(logits, [-1, num_positions, self.config.vocab_size])
 
 
-class SentenceOrderHead(tf.keras.layers.Layer):
+@tf.keras.saving.register_keras_serializable(PACKAGE)
+class SentenceOrderHead(FromConfig, tf.keras.layers.Layer):
     """Tells segments in order (0) from swapped ones (1).
 
     Source: Lan et al. 2020, section 3.1; the reference's get_sentence_order_output.
     """
 
-    def __init__(self, config: AlbertConfig, name: str = "sentence_order"):
-        super().__init__(name=name)
-        self.classifier = dense(2, config.initializer_range, "classifier")
+    def __init__(self, config: AlbertConfig, name: str = "sentence_order", **kwargs):
+        super().__init__(name=name, **kwargs)
+        self.config = config
+        stddev = config.initializer_range
+        self.classifier = dense(2, stddev, "classifier", dtype=self.dtype_policy)
 
     def call(self, pooled_output):
         """Maps [b, H] to float32 [b, 2] logits."""
         return tf.cast(self.classifier(pooled_output), tf.float32)
 
 
-class ClassificationHead(tf.keras.layers.Layer):
+@tf.keras.saving.register_keras_serializable(PACKAGE)
+class ClassificationHead(FromConfig, tf.keras.layers.Layer):
     """Scores labels, or gives a number, for a text or a pair: dropout and one dense layer.
 
     Source: the reference's classifier_utils.create_model, race_utils.create_model.
     """
 
-    def __init__(self, config: AlbertConfig, num_labels: int, name: str = "classifier"):
-        super().__init__(name=name)
-        self.dropout_prob = config.classifier_dropout_prob
-        self.output_dense = dense(num_labels, config.initializer_range, "output")
+    further_arguments = ("num_labels",)
 
-    def call(self, pooled_output, dropout_seed=None):
-        """Maps [b, H] to float32 [b, num_labels]; `dropout_seed` int32 [2] in training."""
-        x = dropout(pooled_output, self.dropout_prob, dropout_seed)
+    def __init__(self, config: AlbertConfig, num_labels: int, name: str = "classifier", **kwargs):
+        super().__init__(name=name, **kwargs)
+        self.config = config
+        self.num_labels = num_labels
+        stddev = config.initializer_range
+        self.output_dense = dense(num_labels, stddev, "output", dtype=self.dtype_policy)
+
+    def call(self, pooled_output, dropout_seed=None, training=None):
+        """Maps [b, H] to float32 [b, num_labels]; see AlbertEncoder.call for the arguments."""
+        dropout_seed = resolve_dropout_seed(training, dropout_seed)
+        x = dropout(pooled_output, self.config.classifier_dropout_prob, dropout_seed)
         return tf.cast(self.output_dense(x), tf.float32)
 
 
-class SpanHead(tf.keras.layers.Layer):
+@tf.keras.saving.register_keras_serializable(PACKAGE)
+class SpanHead(FromConfig, tf.keras.layers.Layer):
     """Scores every piece as first and as last one of the answer.
 
     Source: Devlin et al. 2019, section 4.2; the reference's squad_utils.create_v1_model.
     Deviation: padding takes no part; the reference pads to one length and lets it.
     """
 
-    def __init__(self, config: AlbertConfig, name: str = "span"):
-        super().__init__(name=name)
-        self.output_dense = dense(2, config.initializer_range, "output")
+    def __init__(self, config: AlbertConfig, name: str = "span", **kwargs):
+        super().__init__(name=name, **kwargs)
+        self.config = config
+        self.output_dense = dense(2, config.initializer_range, "output", dtype=self.dtype_policy)
 
     def call(self, sequence_output, input_mask):
         """Maps [b, L, H] and int32 [b, L], 1 = real, to float32 [b, L]: start and end logits."""
@@ -106,7 +128,8 @@ class SpanHead(tf.keras.layers.Layer):
         return [_masked(of_end, input_mask == 1) for of_end in logits]
 
 
-class SpanBeamHead(tf.keras.layers.Layer):
+@tf.keras.saving.register_keras_serializable(PACKAGE)
+class SpanBeamHead(FromConfig, tf.keras.layers.Layer):
     """Scores starts, then ends given the start, and whether there is an answer at all.
 
     Source: the reference's squad_utils.create_v2_model, after XLNet.
@@ -115,33 +138,41 @@ class SpanBeamHead(tf.keras.layers.Layer):
     NUM_STARTS = 5
     NUM_ENDS = 5
 
-    def __init__(self, config: AlbertConfig, name: str = "span_beam"):
-        super().__init__(name=name)
+    def __init__(self, config: AlbertConfig, name: str = "span_beam", **kwargs):
+        super().__init__(name=name, **kwargs)
+        self.config = config
         stddev, hidden_size = config.initializer_range, config.hidden_size
-        self.dropout_prob = config.classifier_dropout_prob
-        self.start = dense(1, stddev, "start")
-        self.end_hidden = dense(hidden_size, stddev, "end_hidden", tf.tanh)
+        policy = self.dtype_policy
+        self.start = dense(1, stddev, "start", dtype=policy)
+        self.end_hidden = dense(hidden_size, stddev, "end_hidden", tf.tanh, policy)
         self.end_layer_norm = LayerNorm()
-        self.end = dense(1, stddev, "end")
-        self.answer_hidden = dense(hidden_size, stddev, "answer_hidden", tf.tanh)
+        self.end = dense(1, stddev, "end", dtype=policy)
+        self.answer_hidden = dense(hidden_size, stddev, "answer_hidden", tf.tanh, policy)
         self.answer = tf.keras.layers.Dense(
-            1, use_bias=False, kernel_initializer=initializer(stddev), name="answer"
+            1,
+            use_bias=False,
+            kernel_initializer=initializer(stddev),
+            name="answer",
+            dtype=policy,
         )
 
-    def call(self, sequence_output, may_answer, start_positions=None, dropout_seed=None):
+    def call(
+        self, sequence_output, may_answer, start_positions=None, dropout_seed=None, training=None
+    ):
         """Scores spans.
 
         Args:
           sequence_output: [b, L, H].
           may_answer: bool [b, L], true where an answer may begin or end.
           start_positions: int32 [b], the right ones: given in training.
-          dropout_seed: int32 [2] in training.
+          dropout_seed, training: see AlbertEncoder.call.
 
         Returns:
           float32 dict: `cls_logits` [b], high where there is no answer, and in training
           `start_logits`, `end_logits` [b, L], else `start_top_log_probs`, `start_top_index`
           (int32) [b, 5] and `end_top_log_probs`, `end_top_index` [b, 25], five for each start.
         """
+        dropout_seed = resolve_dropout_seed(training, dropout_seed)
         seq_len = tf.shape(sequence_output)[1]
         start_logits = _masked(self.start(sequence_output)[..., 0], may_answer)
         outputs = {"cls_logits": self._no_answer(sequence_output, start_logits, dropout_seed)}
@@ -184,7 +215,7 @@ class SpanBeamHead(tf.keras.layers.Layer):
         probs = tf.cast(tf.nn.softmax(start_logits), sequence_output.dtype)
         at_starts = tf.einsum("bl,blh->bh", probs, sequence_output)
         x = self.answer_hidden(tf.concat([at_starts, sequence_output[:, 0]], axis=-1))
-        x = dropout(x, self.dropout_prob, dropout_seed)
+        x = dropout(x, self.config.classifier_dropout_prob, dropout_seed)
         return tf.cast(self.answer(x)[:, 0], tf.float32)
 
 

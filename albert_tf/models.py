@@ -5,7 +5,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from albert_tf.config import AlbertConfig
-from albert_tf.encoder import AlbertEncoder, cls_only_positions
+from albert_tf.encoder import AlbertEncoder, cls_only_positions, complete_inputs
 from albert_tf.heads import (
     ClassificationHead,
     MaskedLMHead,
@@ -13,18 +13,22 @@ from albert_tf.heads import (
     SpanBeamHead,
     SpanHead,
 )
-from albert_tf.layers.primitives import seeds
+from albert_tf.layers.primitives import PACKAGE, FromConfig, resolve_dropout_seed, seeds
 
 
-class _AlbertModel(tf.keras.Model):
-    """What they share: an encoder, and how its and the heads' variables come to be."""
+class _AlbertModel(FromConfig, tf.keras.Model):
+    """What they share: an encoder, its config, and how all variables come to be."""
 
+    further_arguments = ("recompute",)
     num_sequences = 1  # the fewest that an example has
 
-    def __init__(self, config: AlbertConfig, recompute: bool = False, name: str = "albert"):
-        super().__init__(name=name)
+    def __init__(
+        self, config: AlbertConfig, recompute: bool = False, name: str = "albert", **kwargs
+    ):
+        super().__init__(name=name, **kwargs)
         self.config = config
-        self.encoder = AlbertEncoder(config, recompute)
+        self.recompute = recompute
+        self.encoder = AlbertEncoder(config, recompute, dtype=self.dtype_policy)
 
     def create_variables(self) -> None:
         """Creates every variable by one call on a batch of one short example."""
@@ -32,7 +36,12 @@ class _AlbertModel(tf.keras.Model):
         names = ("input_word_ids", "input_mask", "input_type_ids", "masked_lm_positions")
         self({name: ids for name in names})
 
+    def build_from_config(self, config: dict) -> None:
+        """Creates every variable when Keras loads a model: shapes follow from the config."""
+        self.create_variables()
 
+
+@tf.keras.saving.register_keras_serializable(PACKAGE)
 class AlbertForPreTraining(_AlbertModel):
     """Masked-LM and sentence-order prediction on one encoder.
 
@@ -43,18 +52,25 @@ class AlbertForPreTraining(_AlbertModel):
     Source: Lan et al. 2020, section 3.1; the reference's run_pretraining.
     """
 
-    def __init__(self, config: AlbertConfig, recompute: bool = False, name: str = "albert"):
-        super().__init__(config, recompute, name)
-        self.masked_lm = MaskedLMHead(config)
-        self.sentence_order = SentenceOrderHead(config)
+    def __init__(self, config: AlbertConfig, recompute: bool = False, **kwargs):
+        super().__init__(config, recompute, **kwargs)
+        self.masked_lm = MaskedLMHead(config, dtype=self.dtype_policy)
+        self.sentence_order = SentenceOrderHead(config, dtype=self.dtype_policy)
 
-    def call(self, inputs, dropout_seed=None, num_hidden_layers=None, hidden_states=False):
+    def call(
+        self,
+        inputs,
+        dropout_seed=None,
+        num_hidden_layers=None,
+        hidden_states=False,
+        training=None,
+    ):
         """Scores masked pieces and the order of the two segments.
 
         Args:
           inputs: dict of int32 [b, L] `input_word_ids`, `input_mask` (1 = real), `input_type_ids`
             and int32 [b, P] `masked_lm_positions`.
-          dropout_seed: int32 [2] in training; None turns dropout off.
+          dropout_seed, training: see AlbertEncoder.call.
           num_hidden_layers: a smaller depth than the config's.
           hidden_states: whether these are wanted; else the last block computes no more than the
             masked positions and [CLS].
@@ -63,6 +79,7 @@ class AlbertForPreTraining(_AlbertModel):
           dict of float32 logits, `masked_lm_logits` [b, P, V] and `sentence_order_logits` [b, 2],
           and the encoder's `hidden_states` if wanted.
         """
+        dropout_seed = resolve_dropout_seed(training, dropout_seed)
         positions = inputs["masked_lm_positions"]
         encoded = self.encoder(
             inputs, dropout_seed, num_hidden_layers, None if hidden_states else positions
@@ -80,6 +97,7 @@ class AlbertForPreTraining(_AlbertModel):
         return outputs
 
 
+@tf.keras.saving.register_keras_serializable(PACKAGE)
 class AlbertForSequenceClassification(_AlbertModel):
     """Gives one of several labels, or a number, to a text or a pair.
 
@@ -89,25 +107,29 @@ class AlbertForSequenceClassification(_AlbertModel):
       recompute: see AlbertEncoder.
     """
 
-    def __init__(
-        self, config: AlbertConfig, num_labels: int, recompute: bool = False, name: str = "albert"
-    ):
-        super().__init__(config, recompute, name)
-        self.classifier = ClassificationHead(config, num_labels)
+    further_arguments = ("recompute", "num_labels")
 
-    def call(self, inputs, dropout_seed=None):
+    def __init__(self, config: AlbertConfig, num_labels: int, recompute: bool = False, **kwargs):
+        super().__init__(config, recompute, **kwargs)
+        self.num_labels = num_labels
+        self.classifier = ClassificationHead(config, num_labels, dtype=self.dtype_policy)
+
+    def call(self, inputs, dropout_seed=None, training=None):
         """Returns {"logits": float32 [b, num_labels]}.
 
         Args:
           inputs: dict of int32 [b, L] `input_word_ids`, `input_mask` (1 = real), `input_type_ids`.
-          dropout_seed: int32 [2] in training; None turns dropout off.
+          dropout_seed, training: see AlbertEncoder.call.
         """
+        inputs = complete_inputs(inputs)
+        dropout_seed = resolve_dropout_seed(training, dropout_seed)
         encoder_seed, head_seed = seeds(dropout_seed, 2)
         positions = cls_only_positions(inputs["input_word_ids"])
         encoded = self.encoder(inputs, encoder_seed, positions=positions)
         return {"logits": self.classifier(encoded["pooled_output"], head_seed)}
 
 
+@tf.keras.saving.register_keras_serializable(PACKAGE)
 class AlbertForMultipleChoice(_AlbertModel):
     """Chooses one of several texts.
 
@@ -119,20 +141,22 @@ class AlbertForMultipleChoice(_AlbertModel):
     Source: the reference's race_utils.create_model.
     """
 
-    def __init__(
-        self, config: AlbertConfig, num_choices: int, recompute: bool = False, name: str = "albert"
-    ):
-        super().__init__(config, recompute, name)
-        self.num_choices = self.num_sequences = num_choices
-        self.classifier = ClassificationHead(config, 1)
+    further_arguments = ("recompute", "num_choices")
 
-    def call(self, inputs, dropout_seed=None):
+    def __init__(self, config: AlbertConfig, num_choices: int, recompute: bool = False, **kwargs):
+        super().__init__(config, recompute, **kwargs)
+        self.num_choices = self.num_sequences = num_choices
+        self.classifier = ClassificationHead(config, 1, dtype=self.dtype_policy)
+
+    def call(self, inputs, dropout_seed=None, training=None):
         """Returns {"logits": float32 [b, num_choices]}.
 
         Args:
           inputs: dict of int32 [b * num_choices, L], the choices of an example side by side.
-          dropout_seed: int32 [2] in training; None turns dropout off.
+          dropout_seed, training: see AlbertEncoder.call.
         """
+        inputs = complete_inputs(inputs)
+        dropout_seed = resolve_dropout_seed(training, dropout_seed)
         encoder_seed, head_seed = seeds(dropout_seed, 2)
         positions = cls_only_positions(inputs["input_word_ids"])
         encoded = self.encoder(inputs, encoder_seed, positions=positions)
@@ -140,6 +164,7 @@ class AlbertForMultipleChoice(_AlbertModel):
         return {"logits": tf.reshape(logits, [-1, self.num_choices])}
 
 
+@tf.keras.saving.register_keras_serializable(PACKAGE)
 class AlbertForQuestionAnswering(_AlbertModel):
     """Finds the answer in a text as BERT does: the best first and the best last piece.
 
@@ -148,17 +173,20 @@ class AlbertForQuestionAnswering(_AlbertModel):
       recompute: see AlbertEncoder.
     """
 
-    def __init__(self, config: AlbertConfig, recompute: bool = False, name: str = "albert"):
-        super().__init__(config, recompute, name)
-        self.span = SpanHead(config)
+    def __init__(self, config: AlbertConfig, recompute: bool = False, **kwargs):
+        super().__init__(config, recompute, **kwargs)
+        self.span = SpanHead(config, dtype=self.dtype_policy)
 
-    def call(self, inputs, dropout_seed=None):
+    def call(self, inputs, dropout_seed=None, training=None):
         """Returns {"start_logits", "end_logits"}, float32 [b, L]; see its siblings' inputs."""
+        inputs = complete_inputs(inputs)
+        dropout_seed = resolve_dropout_seed(training, dropout_seed)
         encoded = self.encoder(inputs, dropout_seed)
         start_logits, end_logits = self.span(encoded["sequence_output"], inputs["input_mask"])
         return {"start_logits": start_logits, "end_logits": end_logits}
 
 
+@tf.keras.saving.register_keras_serializable(PACKAGE)
 class AlbertForAnswerableQuestionAnswering(_AlbertModel):
     """Finds the answer in a text, or that there is none: beams of starts, then ends.
 
@@ -169,18 +197,19 @@ class AlbertForAnswerableQuestionAnswering(_AlbertModel):
     Source: the reference's model for SQuAD 2.0.
     """
 
-    def __init__(self, config: AlbertConfig, recompute: bool = False, name: str = "albert"):
-        super().__init__(config, recompute, name)
-        self.span_beam = SpanBeamHead(config)
+    def __init__(self, config: AlbertConfig, recompute: bool = False, **kwargs):
+        super().__init__(config, recompute, **kwargs)
+        self.span_beam = SpanBeamHead(config, dtype=self.dtype_policy)
 
-    def call(self, inputs, dropout_seed=None):
+    def call(self, inputs, dropout_seed=None, training=None):
         """Returns what SpanBeamHead does.
 
         Args:
           inputs: dict of int32 [b, L] `input_word_ids`, `input_mask` (1 = real), `input_type_ids`
             (1 = the text); in training also `start_positions`, int32 [b].
-          dropout_seed: int32 [2] in training; None turns dropout off.
+          dropout_seed, training: see AlbertEncoder.call.
         """
+        dropout_seed = resolve_dropout_seed(training, dropout_seed)
         encoder_seed, head_seed = seeds(dropout_seed, 2)
         encoded = self.encoder(inputs, encoder_seed)
         return self.span_beam(

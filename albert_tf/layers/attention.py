@@ -7,7 +7,15 @@ import math
 import tensorflow as tf
 
 from albert_tf.config import AlbertConfig
-from albert_tf.layers.primitives import LayerNorm, dense, dropout, seeds
+from albert_tf.layers.primitives import (
+    PACKAGE,
+    FromConfig,
+    LayerNorm,
+    dense,
+    dropout,
+    resolve_dropout_seed,
+    seeds,
+)
 
 _MASKED_SCORE = -10000.0
 
@@ -16,7 +24,7 @@ def attention_bias(input_mask: tf.Tensor) -> tf.Tensor:
     """Returns what is added to attention scores: 0 for real keys, -10000 for padding.
 
     Args:
-      input_mask: int32 [b, L], 1 = real.
+      input_mask: int32 or bool [b, L], 1 = real.
 
     Returns:
       float32 [b, 1, 1, L].
@@ -25,34 +33,40 @@ def attention_bias(input_mask: tf.Tensor) -> tf.Tensor:
     return bias[:, tf.newaxis, tf.newaxis, :]
 
 
-class SelfAttention(tf.keras.layers.Layer):
+@tf.keras.saving.register_keras_serializable(PACKAGE)
+class SelfAttention(FromConfig, tf.keras.layers.Layer):
     """LayerNorm(x + Attention(x)): the first half of a post-layer-norm Transformer block.
 
     Source: Vaswani et al. 2017, section 3.2; the reference's attention_layer.
     """
 
-    def __init__(self, config: AlbertConfig, name: str = "attention"):
-        super().__init__(name=name)
+    def __init__(self, config: AlbertConfig, name: str = "attention", **kwargs):
+        super().__init__(name=name, **kwargs)
+        self.supports_masking = True
         self.config = config
-        stddev = config.initializer_range
-        self.query = dense(config.hidden_size, stddev, "query")
-        self.key = dense(config.hidden_size, stddev, "key")
-        self.value = dense(config.hidden_size, stddev, "value")
-        self.output_dense = dense(config.hidden_size, stddev, "output")
+        self.query, self.key, self.value, self.output_dense = (
+            dense(config.hidden_size, config.initializer_range, part, dtype=self.dtype_policy)
+            for part in ("query", "key", "value", "output")
+        )
         self.layer_norm = LayerNorm()
 
-    def call(self, x, bias, dropout_seed=None, positions=None):
+    def call(self, x, bias=None, dropout_seed=None, positions=None, training=None, mask=None):
         """Attends within each example.
 
         Args:
-          x: [b * L, H].
-          bias: float32 [b, 1, 1, L], added to the scores of each key.
-          dropout_seed: int32 [2] in training, else None.
+          x: [b * L, H], with `bias`; or [b, L, H].
+          bias: float32 [b, 1, 1, L], added to the scores of each key. Default: that of `mask`.
+          dropout_seed: int32 [2], which decides what is dropped; it implies training.
           positions: int32 [b, P], which attend (to all); None: every one.
+          training: Keras' argument. Without `dropout_seed`, training draws a seed at each call.
+          mask: bool [b, L], Keras' mask of real positions; None: all are real.
 
         Returns:
-          [b * L, H], or [b * P, H].
+          [b * L, H] or [b, L, H] as x; with positions [b * P, H] or [b, P, H].
         """
+        dropout_seed = resolve_dropout_seed(training, dropout_seed)
+        if bias is None:
+            bias = attention_bias(tf.ones(tf.shape(x)[:2], tf.int32) if mask is None else mask)
         config = self.config
         num_heads, hidden_size = config.num_attention_heads, config.hidden_size
         head_size = hidden_size // num_heads
@@ -66,13 +80,14 @@ class SelfAttention(tf.keras.layers.Layer):
         if positions is not None:
             num_asking = positions.shape[1] or tf.shape(positions)[1]
             asking = tf.gather(tf.reshape(x, [-1, seq_len, hidden_size]), positions, batch_dims=1)
-            asking = tf.reshape(asking, [-1, hidden_size])
+            asking = asking if x.shape.rank == 3 else tf.reshape(asking, [-1, hidden_size])
         # Scaling the query costs L/D times less than scaling the scores.
         query = split_heads(self.query(asking) * (1.0 / math.sqrt(head_size)), num_asking)
         scores = tf.matmul(query, split_heads(self.key(x), seq_len), transpose_b=True)
         probs = tf.nn.softmax(tf.cast(scores, tf.float32) + bias)  # float32 [b, N, P, L]
         probs = dropout(probs, config.attention_probs_dropout_prob, probs_seed)
         context = tf.matmul(tf.cast(probs, scores.dtype), split_heads(self.value(x), seq_len))
-        context = tf.reshape(tf.transpose(context, [0, 2, 1, 3]), [-1, hidden_size])
+        shape = [-1, num_asking, hidden_size] if x.shape.rank == 3 else [-1, hidden_size]
+        context = tf.reshape(tf.transpose(context, [0, 2, 1, 3]), shape)
         output = dropout(self.output_dense(context), config.hidden_dropout_prob, output_seed)
         return self.layer_norm(asking + output)

@@ -5,10 +5,19 @@ from __future__ import annotations
 import tensorflow as tf
 
 from albert_tf.config import AlbertConfig
-from albert_tf.layers.primitives import LayerNorm, dense, dropout, initializer
+from albert_tf.layers.primitives import (
+    PACKAGE,
+    FromConfig,
+    LayerNorm,
+    dense,
+    dropout,
+    initializer,
+    resolve_dropout_seed,
+)
 
 
-class FactorizedEmbedding(tf.keras.layers.Layer):
+@tf.keras.saving.register_keras_serializable(PACKAGE)
+class FactorizedEmbedding(FromConfig, tf.keras.layers.Layer):
     """Sum of word, type and position embeddings, normalized, projected to the hidden size.
 
     O(V*E + E*H) parameters instead of O(V*H). Without a projection when E == H, as in BERT.
@@ -17,12 +26,17 @@ class FactorizedEmbedding(tf.keras.layers.Layer):
     embedding_postprocessor (the projection comes after normalization and dropout).
     """
 
-    def __init__(self, config: AlbertConfig, name: str = "embeddings"):
-        super().__init__(name=name)
+    def __init__(self, config: AlbertConfig, name: str = "embeddings", **kwargs):
+        super().__init__(name=name, **kwargs)
         self.config = config
         self.layer_norm = LayerNorm()
         if config.embedding_size != config.hidden_size:
-            self.projection = dense(config.hidden_size, config.initializer_range, "projection")
+            self.projection = dense(
+                config.hidden_size,
+                config.initializer_range,
+                "projection",
+                dtype=self.dtype_policy,
+            )
         else:
             self.projection = None
 
@@ -45,16 +59,17 @@ class FactorizedEmbedding(tf.keras.layers.Layer):
             setattr(self, name, table)
         super().build(input_shape)
 
-    def call(self, inputs, dropout_seed=None):
+    def call(self, inputs, dropout_seed=None, training=None):
         """Embeds a batch.
 
         Args:
           inputs: dict of int32 [b, L] `input_word_ids` and `input_type_ids`.
-          dropout_seed: int32 [2] in training, else None.
+          dropout_seed, training: see SelfAttention.call.
 
         Returns:
           [b * L, E] embeddings and [b * L, H] what enters the first block (the same at E == H).
         """
+        dropout_seed = resolve_dropout_seed(training, dropout_seed)
         word_ids, type_ids = inputs["input_word_ids"], inputs["input_type_ids"]
         seq_len = word_ids.shape[1] or tf.shape(word_ids)[1]
         width = self.config.embedding_size

@@ -1,10 +1,16 @@
-"""What is done to each element or row: activations, dropout, layer normalization, initializer."""
+"""What the layers are made of: activations, dropout, layer normalization, Dense, their config."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import tensorflow as tf
+
+from albert_tf.config import AlbertConfig
+
+# Keras finds classes of this package under this name when it loads a model.
+PACKAGE = "albert_tf"
 
 LAYER_NORM_EPSILON = 1e-12
 
@@ -80,6 +86,22 @@ def dropout(x: tf.Tensor, rate: float, seed: tf.Tensor | None) -> tf.Tensor:
     return tf.nn.experimental.stateless_dropout(x, rate, seed)
 
 
+def resolve_dropout_seed(training: bool | None, dropout_seed: tf.Tensor | None):
+    """Returns the seed of a layer's dropout, int32 [2], or None for no dropout.
+
+    Args:
+      training: Keras' argument. None: it is training if there is a seed.
+      dropout_seed: the caller's. Without one, training draws a new seed at every call.
+    """
+    if training is None:
+        return dropout_seed
+    if not training:
+        return None
+    if dropout_seed is None:
+        return tf.random.uniform([2], tf.int32.min, tf.int32.max, tf.int32)
+    return dropout_seed
+
+
 def seeds(seed: tf.Tensor | None, num: int) -> list[tf.Tensor | None]:
     """Splits a dropout seed (int32 [2] or None) into `num` independent ones."""
     if seed is None:
@@ -95,17 +117,48 @@ def initializer(stddev: float) -> tf.keras.initializers.Initializer:
     return tf.keras.initializers.TruncatedNormal(stddev=stddev)
 
 
+class FromConfig:
+    """`get_config` and `from_config` of layers and models whose first argument is an AlbertConfig.
+
+    Attributes:
+      config: the AlbertConfig.
+      further_arguments: names of other arguments of __init__ that are attributes, too.
+    """
+
+    config: AlbertConfig
+    further_arguments: tuple[str, ...] = ()
+
+    def get_config(self) -> dict:
+        """Returns the arguments of __init__ as values that JSON can hold."""
+        values = {name: getattr(self, name) for name in self.further_arguments}
+        # Layer's own: a Model's get_config returns no name and no dtype.
+        common = tf.keras.layers.Layer.get_config(self)
+        return {**common, "config": dataclasses.asdict(self.config), **values}
+
+    @classmethod
+    def from_config(cls, config: dict):
+        """Returns a new layer or model, without weights."""
+        return cls(**{**config, "config": AlbertConfig(**config["config"])})
+
+
+@tf.keras.saving.register_keras_serializable(PACKAGE)
 class LayerNorm(tf.keras.layers.Layer):
     """Layer normalization over the last axis, epsilon 1e-12, computed in float32.
 
     Takes and returns any floating dtype; under mixed precision the statistics stay in float32.
 
+    Args:
+      name: of the layer.
+      trainable: whether gamma and beta are.
+      dtype: ignored, as the layer computes in float32; Keras gives one when it loads a model.
+
     Source: the reference's tf.contrib.layers.layer_norm.
     """
 
-    def __init__(self, name: str = "layer_norm"):
+    def __init__(self, name: str = "layer_norm", trainable: bool = True, dtype=None):
         # autocast would turn the input into float32 for good; the output shall have its dtype.
-        super().__init__(name=name, dtype="float32", autocast=False)
+        super().__init__(name=name, trainable=trainable, dtype="float32", autocast=False)
+        self.supports_masking = True
 
     def build(self, input_shape):
         """Creates gamma and beta, float32 [width]."""
@@ -124,8 +177,14 @@ class LayerNorm(tf.keras.layers.Layer):
         return tf.cast(y, x.dtype)
 
 
-def dense(units: int, stddev: float, name: str, activation=None) -> tf.keras.layers.Dense:
-    """Returns a Dense layer with ALBERT's initialization (bias 0)."""
+def dense(
+    units: int, stddev: float, name: str, activation=None, dtype=None
+) -> tf.keras.layers.Dense:
+    """Returns a Dense layer with ALBERT's initialization (bias 0); `dtype` may be a policy."""
     return tf.keras.layers.Dense(
-        units, activation=activation, kernel_initializer=initializer(stddev), name=name
+        units,
+        activation=activation,
+        kernel_initializer=initializer(stddev),
+        name=name,
+        dtype=dtype,
     )

@@ -6,9 +6,10 @@ import tensorflow as tf
 
 from albert_tf.layers.attention import SelfAttention
 from albert_tf.layers.feed_forward import FeedForward
-from albert_tf.layers.primitives import seeds
+from albert_tf.layers.primitives import PACKAGE, resolve_dropout_seed, seeds
 
 
+@tf.keras.saving.register_keras_serializable(PACKAGE)
 class TransformerBlock(tf.keras.layers.Layer):
     """Self-attention, then feed-forward, each with its residual and layer normalization.
 
@@ -19,13 +20,30 @@ class TransformerBlock(tf.keras.layers.Layer):
     Source: Lan et al. 2020, section 3.1, "cross-layer parameter sharing".
     """
 
-    def __init__(self, attention: SelfAttention, feed_forward: FeedForward, name: str = "block"):
-        super().__init__(name=name)
+    def __init__(
+        self, attention: SelfAttention, feed_forward: FeedForward, name: str = "block", **kwargs
+    ):
+        super().__init__(name=name, **kwargs)
+        self.supports_masking = True
         self.attention = attention
         self.feed_forward = feed_forward
 
-    def call(self, x, bias, dropout_seed=None, positions=None):
-        """Maps [b * L, H] to [b * L, H], or to the [b * P, H] asked; see SelfAttention.call."""
+    def call(self, x, bias=None, dropout_seed=None, positions=None, training=None, mask=None):
+        """Computes both halves; arguments and result are those of SelfAttention.call."""
+        dropout_seed = resolve_dropout_seed(training, dropout_seed)
         attention_seed, feed_forward_seed = seeds(dropout_seed, 2)
-        x = self.attention(x, bias, attention_seed, positions)
+        x = self.attention(x, bias, attention_seed, positions, mask=mask)
         return self.feed_forward(x, feed_forward_seed)
+
+    def get_config(self) -> dict:
+        """Returns the arguments of __init__ as values that JSON can hold."""
+        halves = {"attention": self.attention, "feed_forward": self.feed_forward}
+        serialize = tf.keras.saving.serialize_keras_object
+        return {**super().get_config(), **{name: serialize(half) for name, half in halves.items()}}
+
+    @classmethod
+    def from_config(cls, config: dict) -> TransformerBlock:
+        """Returns a new block, without weights."""
+        deserialize = tf.keras.saving.deserialize_keras_object
+        halves = {name: deserialize(config[name]) for name in ("attention", "feed_forward")}
+        return cls(**{**config, **halves})

@@ -1,0 +1,312 @@
+"""Keras' contract: every public layer and model, point by point.
+
+The points are those of keras-hub's run_layer_test and run_backbone_test.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from albert_tf import heads, models
+from albert_tf.config import AlbertConfig
+from albert_tf.encoder import AlbertEncoder
+from albert_tf.layers.attention import SelfAttention
+from albert_tf.layers.embeddings import FactorizedEmbedding
+from albert_tf.layers.feed_forward import FeedForward
+from albert_tf.layers.primitives import LayerNorm
+from albert_tf.layers.transformer_block import TransformerBlock
+
+BATCH, LENGTH, HIDDEN, MASKED = 2, 6, 12, 3
+CONFIG = AlbertConfig(
+    vocab_size=29,
+    embedding_size=8,
+    hidden_size=HIDDEN,
+    num_hidden_layers=2,
+    num_attention_heads=3,
+    intermediate_size=20,
+    hidden_dropout_prob=0.5,
+    attention_probs_dropout_prob=0.5,
+    classifier_dropout_prob=0.5,
+    max_position_embeddings=LENGTH,
+    initializer_range=0.3,
+)
+_rng = np.random.default_rng(5)
+INPUTS = {  # NumPy's: a tensor would initialise TensorFlow before the tests choose its devices
+    "input_word_ids": _rng.integers(1, 29, [BATCH, LENGTH], np.int32),
+    "input_mask": np.array([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]], np.int32),
+    "input_type_ids": np.array([[0, 0, 0, 1, 1, 1], [0, 0, 1, 1, 0, 0]], np.int32),
+}
+MASKED_INPUTS = {**INPUTS, "masked_lm_positions": np.array([[1, 2, 4], [1, 3, 0]], np.int32)}
+HIDDEN_STATES = _rng.normal(size=[BATCH, LENGTH, HIDDEN]).astype(np.float32)
+POOLED = HIDDEN_STATES[:, 0]
+MAY_ANSWER = INPUTS["input_type_ids"] == 1
+TABLE = _rng.normal(size=[29, 8]).astype(np.float32)
+
+# name -> (creates it, arguments of a call, whether dropout acts in it)
+LAYERS = {
+    "layer_norm": (LayerNorm, [HIDDEN_STATES], False),
+    "embeddings": (lambda **kw: FactorizedEmbedding(CONFIG, **kw), [INPUTS], True),
+    "attention": (lambda **kw: SelfAttention(CONFIG, **kw), [HIDDEN_STATES], True),
+    "feed_forward": (lambda **kw: FeedForward(CONFIG, **kw), [HIDDEN_STATES], True),
+    "block": (
+        lambda **kw: TransformerBlock(SelfAttention(CONFIG, **kw), FeedForward(CONFIG, **kw), **kw),
+        [HIDDEN_STATES],
+        True,
+    ),
+    "encoder": (lambda **kw: AlbertEncoder(CONFIG, **kw), [INPUTS], True),
+    "recomputing encoder": (
+        lambda **kw: AlbertEncoder(CONFIG, recompute=True, **kw),
+        [INPUTS],
+        True,
+    ),
+    "masked_lm": (
+        lambda **kw: heads.MaskedLMHead(CONFIG, **kw),
+        [HIDDEN_STATES[:, :MASKED], TABLE],
+        False,
+    ),
+    "sentence_order": (lambda **kw: heads.SentenceOrderHead(CONFIG, **kw), [POOLED], False),
+    "classification": (
+        lambda **kw: heads.ClassificationHead(CONFIG, num_labels=3, **kw),
+        [POOLED],
+        True,
+    ),
+    "span": (
+        lambda **kw: heads.SpanHead(CONFIG, **kw),
+        [HIDDEN_STATES, INPUTS["input_mask"]],
+        False,
+    ),
+    "span_beam": (lambda **kw: heads.SpanBeamHead(CONFIG, **kw), [HIDDEN_STATES, MAY_ANSWER], True),
+}
+MODELS = {
+    "pretraining": (lambda **kw: models.AlbertForPreTraining(CONFIG, **kw), MASKED_INPUTS),
+    "classification": (
+        lambda **kw: models.AlbertForSequenceClassification(CONFIG, num_labels=3, **kw),
+        INPUTS,
+    ),
+    "multiple_choice": (
+        lambda **kw: models.AlbertForMultipleChoice(CONFIG, num_choices=2, **kw),
+        INPUTS,
+    ),
+    "question_answering": (lambda **kw: models.AlbertForQuestionAnswering(CONFIG, **kw), INPUTS),
+    "answerable": (
+        lambda **kw: models.AlbertForAnswerableQuestionAnswering(CONFIG, **kw),
+        INPUTS,
+    ),
+}
+EVERY = [
+    *(pytest.param(create, args, id=f"layer {name}") for name, (create, args, _) in LAYERS.items()),
+    *(
+        pytest.param(create, [inputs], id=f"model {name}")
+        for name, (create, inputs) in MODELS.items()
+    ),
+]
+WITH_DROPOUT = [
+    *(
+        pytest.param(create, args, id=f"layer {name}")
+        for name, (create, args, has_dropout) in LAYERS.items()
+        if has_dropout
+    ),
+    *(
+        pytest.param(create, [inputs], id=f"model {name}")
+        for name, (create, inputs) in MODELS.items()
+    ),
+]
+
+
+@pytest.fixture
+def args(request):
+    return tf.nest.map_structure(tf.constant, request.param)
+
+
+def flat(outputs):
+    return [np.asarray(tf.cast(array, tf.float32)) for array in tf.nest.flatten(outputs)]
+
+
+def are_equal(a, b):
+    return all(np.array_equal(x, y) for x, y in zip(flat(a), flat(b)))
+
+
+@pytest.mark.parametrize("create, args", EVERY, indirect=["args"])
+def test_config_round_trip(create, args):
+    layer = create(name="given", trainable=False)
+    config = layer.get_config()
+    assert config["name"] == "given"
+    again = type(layer).from_config(config)
+    assert again.name == "given" and again.trainable is False
+    assert again.get_config() == config
+    # As a file of Keras stores it, without custom_objects.
+    stored = tf.keras.saving.serialize_keras_object(layer)
+    again = tf.keras.saving.deserialize_keras_object(stored)
+    assert type(again) is type(layer) and again.get_config() == config
+    layer(*args), again(*args)
+    assert [(w.name, w.shape) for w in again.weights] == [(w.name, w.shape) for w in layer.weights]
+
+
+@pytest.mark.parametrize("create, args", EVERY, indirect=["args"])
+def test_variables_come_with_the_first_call_alone(create, args):
+    layer = create()
+    layer(*args)
+    count = len(layer.variables)
+    assert count and len(layer.trainable_variables) == count
+    assert not layer.non_trainable_variables
+    layer(*args, training=True)
+    assert len(layer.variables) == count
+
+
+@pytest.mark.parametrize("create, args", EVERY, indirect=["args"])
+def test_every_variable_has_a_gradient(create, args):
+    layer = create()
+    with tf.GradientTape() as tape:
+        outputs = tf.nest.flatten(layer(*args))
+        loss = tf.add_n([tf.reduce_sum(tf.square(x)) for x in outputs if x.dtype == tf.float32])
+    gradients = zip(tape.gradient(loss, layer.trainable_variables), layer.trainable_variables)
+    without = {variable.name for gradient, variable in gradients if gradient is None}
+    # The questions' models read the pieces' output only.
+    assert all("/pooler/" in name for name in without), without
+    assert not without or isinstance(
+        layer,
+        (models.AlbertForQuestionAnswering, models.AlbertForAnswerableQuestionAnswering),
+    )
+
+
+@pytest.mark.parametrize("create, args", EVERY, indirect=["args"])
+def test_without_training_nothing_is_random(create, args):
+    layer = create()
+    assert are_equal(layer(*args), layer(*args))
+    assert are_equal(layer(*args), layer(*args, training=False))
+    if "dropout_seed" in layer._call_spec.full_argspec.args:
+        assert are_equal(layer(*args), layer(*args, training=False, dropout_seed=[1, 2]))
+
+
+@pytest.mark.parametrize("create, args", WITH_DROPOUT, indirect=["args"])
+def test_training_drops_out(create, args):
+    layer = create()
+    without = layer(*args)
+    first, second = layer(*args, training=True), layer(*args, training=True)
+    assert not are_equal(first, second) and not are_equal(first, without)
+    # The seed decides: alone, and together with `training`.
+    seed = tf.constant([3, 4])
+    seeded = layer(*args, dropout_seed=seed)
+    assert are_equal(seeded, layer(*args, dropout_seed=seed))
+    assert are_equal(seeded, layer(*args, dropout_seed=seed, training=True))
+    assert not are_equal(seeded, without)
+    # A graph draws anew at each call, too.
+    graph = tf.function(lambda: layer(*args, training=True))
+    assert not are_equal(graph(), graph())
+
+
+@pytest.mark.parametrize("create, args", EVERY, indirect=["args"])
+def test_dtype_policy(create, args):
+    layer = create(dtype="mixed_bfloat16")
+    layer(*args)
+    assert all(variable.dtype == tf.float32 for variable in layer.variables)
+    for part in layer._flatten_layers():
+        expected = "float32" if isinstance(part, LayerNorm) else "bfloat16"
+        assert part.compute_dtype == expected, part.name
+    again = type(layer).from_config(layer.get_config())
+    assert again.dtype_policy.name == layer.dtype_policy.name
+
+
+@pytest.mark.parametrize("name", ["attention", "block"])
+def test_masks(name):
+    create, _, _ = LAYERS[name]
+    layer = create()
+    mask = tf.constant(INPUTS["input_mask"] == 1)
+    output = layer(HIDDEN_STATES, mask=mask)
+    changed = tf.where(mask[..., tf.newaxis], HIDDEN_STATES, 7.0)
+    np.testing.assert_allclose(layer(changed, mask=mask)[1, :4], output[1, :4], atol=1e-6)
+    assert not np.allclose(layer(changed)[1, :4], output[1, :4], atol=1e-3)
+    # An Embedding with mask_zero hands its mask on.
+    embedding = tf.keras.layers.Embedding(29, HIDDEN, mask_zero=True)
+    ids = INPUTS["input_word_ids"] * INPUTS["input_mask"]
+    masked = tf.keras.Sequential([embedding, layer])(ids)
+    np.testing.assert_allclose(masked, layer(embedding(ids).numpy(), mask=mask), atol=1e-6)
+    assert masked._keras_mask is not None
+
+
+def test_positions_and_matrices_of_tokens_agree():
+    layer = SelfAttention(CONFIG)
+    positions = tf.constant([[0, 2], [3, 1]])
+    whole = layer(HIDDEN_STATES)
+    chosen = layer(HIDDEN_STATES, positions=positions)
+    assert chosen.shape == [BATCH, 2, HIDDEN]
+    np.testing.assert_allclose(chosen, tf.gather(whole, positions, batch_dims=1), atol=1e-6)
+    tokens = layer(tf.reshape(HIDDEN_STATES, [-1, HIDDEN]), tf.zeros([BATCH, 1, 1, LENGTH]))
+    np.testing.assert_allclose(tokens, tf.reshape(whole, [-1, HIDDEN]), atol=1e-6)
+
+
+def test_the_encoder_needs_piece_ids_alone():
+    encoder = AlbertEncoder(CONFIG)
+    ids = INPUTS["input_word_ids"]
+    whole = encoder(
+        {
+            "input_word_ids": ids,
+            "input_mask": tf.ones_like(ids),
+            "input_type_ids": tf.zeros_like(ids),
+        }
+    )
+    assert are_equal(encoder(ids), whole)
+    assert are_equal(encoder({"input_word_ids": ids}), whole)
+
+
+def functional_model(config=CONFIG):
+    inputs = {name: tf.keras.Input([LENGTH], dtype=tf.int32, name=name) for name in INPUTS}
+    pooled = AlbertEncoder(config)(inputs)["pooled_output"]
+    return tf.keras.Model(inputs, tf.keras.layers.Dense(2)(pooled))
+
+
+def test_functional_model_drops_out_clones_and_is_saved(tmp_path):
+    model = functional_model()
+    assert not are_equal(model(INPUTS, training=True), model(INPUTS, training=True))
+    assert are_equal(model(INPUTS), model(INPUTS))
+    clone = tf.keras.models.clone_model(model)
+    clone.set_weights(model.get_weights())
+    assert are_equal(clone(INPUTS), model(INPUTS))
+    model.save(tmp_path / "model.keras")
+    loaded = tf.keras.models.load_model(tmp_path / "model.keras")
+    assert are_equal(loaded(INPUTS), model(INPUTS))
+    assert not are_equal(loaded(INPUTS, training=True), loaded(INPUTS, training=True))
+
+
+@pytest.mark.parametrize("name", list(MODELS))
+def test_models_are_saved(name, tmp_path):
+    create, inputs = MODELS[name]
+    model = create()
+    expected = model(inputs)
+    model.save(tmp_path / "model.keras")
+    loaded = tf.keras.models.load_model(tmp_path / "model.keras")
+    assert type(loaded) is type(model)
+    assert are_equal(loaded(inputs), expected)
+    assert [w.name for w in loaded.weights] == [w.name for w in model.weights]
+
+
+@pytest.mark.parametrize("kind", ["own", "functional"])
+def test_fit_learns_with_dropout(kind):
+    """The label is whether the first piece is among the lower half of the vocabulary."""
+    rates = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout_prob")
+    config = dataclasses.replace(CONFIG, **dict.fromkeys(rates, 0.1))
+    rng = np.random.default_rng(1)
+    ids = rng.integers(1, 29, [256, LENGTH]).astype(np.int32)
+    labels = (ids[:, 0] < 15).astype(np.int32)
+    data = {
+        "input_word_ids": ids,
+        "input_mask": np.ones_like(ids),
+        "input_type_ids": np.zeros_like(ids),
+    }
+    loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    if kind == "own":
+        model = models.AlbertForSequenceClassification(config, num_labels=2)
+        losses, metrics, targets = {"logits": loss}, {"logits": "accuracy"}, {"logits": labels}
+    else:
+        model, losses, metrics, targets = functional_model(config), loss, "accuracy", labels
+    model.compile(tf.keras.optimizers.Adam(0.003), loss=losses, metrics=metrics)
+    history = model.fit(data, targets, batch_size=32, epochs=20, verbose=0).history
+    assert history["loss"][-1] < 0.8 * history["loss"][0]
+    result = model.evaluate(data, targets, verbose=0, return_dict=True)
+    [accuracy] = [value for name, value in result.items() if "accuracy" in name]
+    assert accuracy > 0.9
+    assert are_equal(model.predict(data, verbose=0), model.predict(data, verbose=0))
