@@ -8,7 +8,7 @@ PYTHON ?= $(shell for python in python3.11 python3.10 python3.9 python3 python; 
 BIN := .venv/bin
 RUN := $(BIN)/python -m
 
-.PHONY: demo test test-slow lint lock clean
+.PHONY: demo test test-slow lint lock wheel clean
 
 demo: $(BIN)/installed
 	@echo "== 1/6 corpus: prose of this installation's own documentation -> demo/corpus.txt"
@@ -42,6 +42,10 @@ lint: $(BIN)/installed
 	$(RUN) ruff check --fix .
 	$(RUN) ruff format .
 
+wheel: $(BIN)/installed
+	$(BIN)/python -c "from setuptools import build_meta; \
+		build_meta.build_sdist('dist'); build_meta.build_wheel('dist')"
+
 # The environment; made again when the locked set changes.
 $(BIN)/installed: requirements.txt
 	@version=$$($(or $(PYTHON),false) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null); \
@@ -55,7 +59,8 @@ $(BIN)/installed: requirements.txt
 # Resolved for Python 3.9 to 3.11 on every platform; needs uv.
 lock:
 	uv pip compile --quiet --universal --python-version 3.9 --no-emit-index-url \
-		--custom-compile-command "make lock" requirements.in -o requirements.txt
+		--custom-compile-command "make lock" pyproject.toml --extra dev \
+		-o requirements.txt
 
 clean:
-	rm -rf demo
+	rm -rf demo build dist *.egg-info

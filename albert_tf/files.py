@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import hashlib
 import json
 import os
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import tensorflow as tf
 
@@ -83,6 +84,26 @@ def write_atomically(path: str, data: bytes | str) -> None:
     except BaseException:
         if tf.io.gfile.exists(partial):
             tf.io.gfile.remove(partial)
+        raise
+
+
+@contextlib.contextmanager
+def new_directory(path: str) -> Iterator[str]:
+    """Yields a directory to fill; it gets the name `path` at the end, or vanishes on an error.
+
+    Raises:
+      ValueError: if `path` exists.
+    """
+    path = path.rstrip("/")
+    if tf.io.gfile.exists(path):
+        raise UserError(f"{path!r} exists already: name a new directory")
+    partial = partial_name(path)
+    try:
+        yield partial
+        tf.io.gfile.rename(partial, path)
+    except BaseException:
+        if tf.io.gfile.exists(partial):
+            tf.io.gfile.rmtree(partial)
         raise
 
 

@@ -280,6 +280,11 @@ def model_variables(model: AlbertForPreTraining) -> dict[str, tf.Variable]:
     return named
 
 
+def arrays(model: AlbertForPreTraining) -> dict[str, np.ndarray]:
+    """Returns our name -> the variable's value."""
+    return {name: variable.numpy() for name, variable in model_variables(model).items()}
+
+
 def build(imported: Imported, source: str) -> tuple[AlbertForPreTraining, list[str]]:
     """Builds the model of an import.
 

@@ -18,6 +18,12 @@ def is_saved_model(path: str) -> bool:
     return tf.io.gfile.exists(os.path.join(path, "saved_model.pb"))
 
 
+def is_export(path: str) -> bool:
+    """Tells whether `path` is a version of what export.export_saved_model writes."""
+    assets = (os.path.join(path, "assets", name) for name in (CONFIG_FILE, VOCABULARY_FILE))
+    return is_saved_model(path) and all(map(tf.io.gfile.exists, assets))
+
+
 def variables_prefix(path: str) -> str:
     """Returns the prefix of the files that hold a SavedModel's variables."""
     return os.path.join(path, "variables", "variables")

@@ -1,0 +1,151 @@
+"""A pre-trained model and its tokenizer, from whichever directory holds one."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from albert_tf import files
+from albert_tf.checkpoints import google, huggingface, model_directory, name_map, saved_model
+from albert_tf.errors import UserError
+from albert_tf.models import AlbertForPreTraining
+from albert_tf.tokenization import TOKENIZER_CONFIG_FILE, VOCABULARY_FILE, AlbertTokenizer
+
+WORDPIECE_FILE = "vocab.txt"
+
+
+class Found(NamedTuple):
+    """A model that `read` found.
+
+    Attributes:
+      model: with its weights.
+      directory: where its vocabulary lies.
+      notes: what the user should know of the weights, a sentence each.
+    """
+
+    model: AlbertForPreTraining
+    directory: str
+    notes: list[str]
+
+
+def from_pretrained(path: str) -> tuple[AlbertForPreTraining, AlbertTokenizer]:
+    """Reads a model and its tokenizer.
+
+    Args:
+      path: a model directory of this project or one of its checkpoints; a checkpoint of Google's
+        code or a TF-Hub module; a local Hugging Face model; or a version of an export
+        (`exports/1`), whose encoder is read while the heads are initialised afresh.
+
+    Returns:
+      The model, and its tokenizer.
+
+    Raises:
+      ValueError: if the path is none of these, or its vocabulary is no SentencePiece model.
+    """
+    if saved_model.is_export(path):
+        config, tokenizer = saved_model.read_config_and_tokenizer(path)
+        model = AlbertForPreTraining(config)
+        model.create_variables()
+        saved_model.restore_encoder(model.encoder, path)
+        return model, tokenizer
+    model, directory, _ = read(path)
+    tokenizer = read_tokenizer(directory)
+    if tokenizer is None:
+        raise UserError(
+            f"{wordpiece_file(directory)!r} is a WordPiece vocabulary: expected a SentencePiece "
+            "model (*.model) beside the weights"
+        )
+    return model, tokenizer
+
+
+def save_pretrained(
+    model: AlbertForPreTraining, tokenizer: AlbertTokenizer, directory: str
+) -> None:
+    """Writes a model directory of Hugging Face's transformers.
+
+    Args:
+      model: its variables exist.
+      tokenizer: its vocabulary goes along.
+      directory: it must not exist; it appears whole or not at all.
+    """
+    with files.new_directory(directory) as partial:
+        write_huggingface(partial, model, tokenizer)
+
+
+def write_huggingface(
+    directory: str, model: AlbertForPreTraining, tokenizer: AlbertTokenizer | None
+) -> None:
+    """Writes weights, config and tokenizer settings; with None those of a WordPiece tokenizer."""
+    huggingface.write(directory, model.config, name_map.arrays(model))
+    if tokenizer is not None:
+        tokenizer.save(directory)
+    settings = huggingface.tokenizer_settings(tokenizer)
+    files.write_atomically(os.path.join(directory, TOKENIZER_CONFIG_FILE), settings)
+
+
+def read(path: str, allow_missing: str | None = None, allow_unused: str | None = None) -> Found:
+    """Reads a pre-training model; strictness as in `name_map.to_ours`.
+
+    Raises:
+      ValueError: if the path holds no model, or weights and config do not match.
+    """
+    if is_model_directory(path):
+        return Found(*model_directory.load_for_pretraining(path), [])
+    if huggingface.find_weights(path):
+        imported = huggingface.read(path, allow_missing, allow_unused)
+    elif google.find(path):
+        imported = google.read(path, allow_missing, allow_unused)
+    else:
+        raise UserError(
+            f"{path!r} is no model: expected a checkpoint of Google's code, a TF-Hub module, a "
+            "Hugging Face model or a model directory"
+        )
+    model, fresh = name_map.build(imported, path)
+    notes = list(imported.notes)
+    if fresh:
+        notes.append(f"missing, freshly initialised: {', '.join(fresh)}")
+    return Found(model, imported.directory, notes)
+
+
+def is_model_directory(path: str) -> bool:
+    """Returns whether it is one, its best weights or a checkpoint in it."""
+    if tf.io.gfile.isdir(model_directory.checkpoints_directory(path)):
+        return True
+    try:
+        model_dir, _ = model_directory.find_checkpoint(path)
+    except ValueError:
+        return False
+    return tf.io.gfile.exists(os.path.join(model_dir, model_directory.CONFIG_FILE))
+
+
+def read_tokenizer(
+    directory: str, spm_model_file: str | None = None, do_lower_case: bool | None = None
+) -> AlbertTokenizer | None:
+    """Returns the SentencePiece tokenizer; None for a model with a WordPiece vocabulary.
+
+    Args:
+      directory: of the model.
+      spm_model_file: the vocabulary, if another than the one that lies there.
+      do_lower_case: whether text is lower-cased. Default: what the directory says, else yes.
+    """
+    if spm_model_file is None:
+        found = tf.io.gfile.glob(os.path.join(directory, "*.model"))
+        if not found and wordpiece_file(directory):
+            return None
+        if len(found) != 1:
+            raise UserError(
+                f"{directory!r} holds {len(found)} SentencePiece models (*.model): name the "
+                "vocabulary with --spm_model_file"
+            )
+        spm_model_file = found[0]
+        if os.path.basename(spm_model_file) == VOCABULARY_FILE and do_lower_case is None:
+            return AlbertTokenizer.load(directory)
+    return AlbertTokenizer(spm_model_file, True if do_lower_case is None else do_lower_case)
+
+
+def wordpiece_file(directory: str) -> str | None:
+    """Returns the WordPiece vocabulary of a directory, if there is one."""
+    found = tf.io.gfile.glob(os.path.join(directory, "vocab*.txt"))
+    return found[0] if found else None

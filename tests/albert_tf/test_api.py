@@ -1,0 +1,124 @@
+"""The declared API: its names, what it reads, what it writes, one's own training loop."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import albert_tf
+from albert_tf.checkpoints import google, model_directory, name_map
+from albert_tf.errors import UserError
+from export.loading import load_module, open_checkpoint
+from tests.jobs import PROJECT
+
+IDS = np.array([[2, 7, 9, 11, 3]], np.int32)
+
+
+def test_every_name_is_there_and_documented():
+    assert albert_tf.__all__ == sorted(albert_tf.__all__)
+    for name in albert_tf.__all__:
+        assert getattr(albert_tf, name).__doc__, name
+    assert set(albert_tf.__all__) <= set(dir(albert_tf))
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        albert_tf.nothing  # noqa: B018
+
+
+def test_import_is_light():
+    program = "import albert_tf, sys; assert 'tensorflow' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], cwd=PROJECT, check=True)
+
+
+@pytest.fixture(scope="module")
+def pretrained(tmp_path_factory, tiny_vocabulary):
+    """A model directory, and the pooled output of IDS."""
+    tokenizer = albert_tf.AlbertTokenizer(str(tiny_vocabulary))
+    config = albert_tf.AlbertConfig(
+        vocab_size=tokenizer.vocab_size,
+        embedding_size=8,
+        hidden_size=12,
+        num_hidden_layers=2,
+        num_attention_heads=3,
+        intermediate_size=20,
+        max_position_embeddings=16,
+        initializer_range=0.3,
+    )
+    model = albert_tf.AlbertForPreTraining(config)
+    model.create_variables()
+    directory = str(tmp_path_factory.mktemp("api") / "model")
+    model_directory.save_for_pretraining(model, directory)
+    tokenizer.save(directory)
+    return model, tokenizer, directory
+
+
+def stored(form, model, tokenizer, directory, tmp_path):
+    path = str(tmp_path / form)
+    if form == "ours":
+        return directory
+    if form == "huggingface":
+        albert_tf.save_pretrained(model, tokenizer, path)
+        return path
+    if form == "google":
+        google.write(path, model.config, name_map.arrays(model))
+        tokenizer.save(path)
+        return path
+    module = load_module(open_checkpoint(directory, "encoder", 16))
+    tf.saved_model.save(module, path, signatures=module.functions())
+    return path
+
+
+@pytest.mark.parametrize("form", ["ours", "huggingface", "google", "export"])
+def test_from_pretrained(form, pretrained, tmp_path):
+    model, tokenizer, _ = pretrained
+    expected = model.encoder(tf.constant(IDS))
+    again, its_tokenizer = albert_tf.from_pretrained(stored(form, *pretrained, tmp_path))
+    assert again.config == model.config
+    assert its_tokenizer.sha256 == tokenizer.sha256
+    assert its_tokenizer.do_lower_case == tokenizer.do_lower_case
+    found = again.encoder(tf.constant(IDS))
+    np.testing.assert_array_equal(found["pooled_output"], expected["pooled_output"])
+
+
+def test_bad_directories(pretrained, tmp_path):
+    model, tokenizer, directory = pretrained
+    with pytest.raises(UserError, match="is no model: expected"):
+        albert_tf.from_pretrained(str(tmp_path))
+    with pytest.raises(UserError, match="exists already"):
+        albert_tf.save_pretrained(model, tokenizer, directory)
+
+
+def test_lamb_in_compile(pretrained):
+    model = albert_tf.AlbertForSequenceClassification(pretrained[0].config, num_labels=2)
+    ids = np.random.default_rng(0).integers(5, 50, [64, 6]).astype(np.int32)
+    labels = np.arange(64, dtype=np.int32) % 2
+    ids[:, 1] = np.where(labels, 7, 9)
+    loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(albert_tf.lamb(0.02), loss={"logits": loss})
+    losses = model.fit(ids, {"logits": labels}, epochs=10, batch_size=16, verbose=0).history["loss"]
+    assert losses[-1] < 0.6 * losses[0]
+
+
+def test_the_example_of_the_package_runs(pretrained):
+    example = ast.get_docstring(ast.parse((PROJECT / "albert_tf/__init__.py").read_text()))
+    lines = [line[4:] for line in example.splitlines() if line.startswith("    ")]
+    scope = {}
+    exec("\n".join(lines).replace("demo/model", pretrained[2]), scope)
+    assert scope["classifier"].config == pretrained[0].config
+
+
+def test_command_lists_and_runs_programs():
+    def albert(*arguments):
+        command = [sys.executable, "-m", "albert_tf.command", *arguments]
+        return subprocess.run(command, cwd=PROJECT, capture_output=True, text=True)
+
+    listed = albert()
+    assert listed.returncode == 0
+    assert "  pretrain                 " in listed.stdout
+    wrong = albert("pretrian")
+    assert wrong.returncode == 2 and wrong.stderr.startswith("error: no program 'pretrian'")
+    helped = albert("ask", "--help")
+    assert "--saved_model" in helped.stdout
