@@ -81,8 +81,9 @@ class TrainingSettings:
     )
     mixed_precision: str = setting(
         flags.DEFINE_enum,
-        "bfloat16 computes products and activations in bfloat16, for TPUs and newer GPUs; weights "
-        "stay float32. It is slower on most CPUs.",
+        "bfloat16 computes products and activations in bfloat16, for TPUs, newer GPUs and CPUs "
+        "with bfloat16 instructions (AVX512_BF16); it is slower on other CPUs. Weights stay "
+        "float32.",
         "none",
         enum_values=["none", "bfloat16"],
     )

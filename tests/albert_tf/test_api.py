@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 
@@ -44,7 +45,7 @@ def pretrained(tmp_path_factory, tiny_vocabulary):
         num_hidden_layers=2,
         num_attention_heads=3,
         intermediate_size=20,
-        max_position_embeddings=16,
+        max_position_embeddings=64,
         initializer_range=0.3,
     )
     model = albert_tf.AlbertForPreTraining(config)
@@ -102,11 +103,19 @@ def test_lamb_in_compile(pretrained):
     assert losses[-1] < 0.6 * losses[0]
 
 
-def test_the_example_of_the_package_runs(pretrained):
-    example = ast.get_docstring(ast.parse((PROJECT / "albert_tf/__init__.py").read_text()))
-    lines = [line[4:] for line in example.splitlines() if line.startswith("    ")]
+def indented(path):
+    example = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+    return "\n".join(line[4:] for line in example.splitlines() if line.startswith("    "))
+
+
+def fenced(path):
+    return re.search(r"```python\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL)[1]
+
+
+@pytest.mark.parametrize("read, name", [(indented, "albert_tf/__init__.py"), (fenced, "README.md")])
+def test_examples_run(read, name, pretrained):
     scope = {}
-    exec("\n".join(lines).replace("demo/model", pretrained[2]), scope)
+    exec(read(PROJECT / name).replace("demo/model", pretrained[2]), scope)
     assert scope["classifier"].config == pretrained[0].config
 
 

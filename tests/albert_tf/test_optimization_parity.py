@@ -149,7 +149,8 @@ class TestReference:
     def test_what_bias_correction_changes(self, name, tmp_path):
         """Update by update from the same weights and gradients, along the reference's own way.
 
-        The figures of BUILD_NOTES.md. `forward` at a rate of 0.01 is the golden run lamb_const.
+        The figures of tests/benchmarks/README.md, lamb_bias_correction. `forward` at a rate of
+        0.01 is the golden run lamb_const.
         """
         reference = Reference(name, tmp_path)
         variables = list(reference.variables.values())
