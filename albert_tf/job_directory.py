@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import hashlib
 import json
 import os
 import platform
@@ -77,7 +78,7 @@ def claim(model_dir: str, settings: dict) -> None:
         if differing:
             raise UserError(
                 f"{model_dir!r} holds another run ({'; '.join(differing)}): choose another "
-                "directory, or the same settings to go on with that run"
+                "directory, or the same settings to resume that run"
             )
         _tell_of_other_versions(versions)
         return
@@ -90,6 +91,12 @@ def claim(model_dir: str, settings: dict) -> None:
         )
     content = {**settings, "versions": _versions()}
     files.write_atomically(path, json.dumps(content, indent=2) + "\n")
+
+
+def describe_files(sizes: dict[str, int], listing: object) -> str:
+    """Returns number, bytes and a hash of input files (path -> bytes) as a setting of `claim`."""
+    digest = hashlib.sha256(json.dumps(listing).encode()).hexdigest()
+    return f"{len(sizes)} files of {sum(sizes.values())} bytes, names and sizes {digest[:8]}"
 
 
 def _versions() -> dict[str, str]:

@@ -12,11 +12,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-# A process of DirectRunner: Beam's own start, but it says nothing (exceptions of our code come back
-# to this process all the same) and leaves at Ctrl-C, and as soon as this process is gone: left to
-# Beam, it would for seconds write on beside a job that was started again.
+from absl import flags
+
 from albert_tf.errors import UserError
 
+# A process of DirectRunner: Beam's own start, but without output (exceptions of our code come back
+# to this process all the same). It exits at Ctrl-C, and as soon as this process is gone: Beam would
+# let it write for seconds more, beside a job that was started again.
 _WORKER_COMMAND = f"""exec {shlex.quote(sys.executable)} -c '
 import os, signal, sys, threading, time
 signal.signal(signal.SIGINT, lambda *_: os._exit(0))
@@ -30,9 +32,9 @@ sdk_worker_main.main(sys.argv)' 2>/dev/null"""
 
 
 def prepare_environment() -> None:
-    """Sets up what the processes that DirectRunner starts inherit.
+    """Sets the environment that the processes of DirectRunner inherit.
 
-    They find our code and leave the accelerator alone; TensorFlow does not announce itself in each.
+    They find our code, use no accelerator, and hide TensorFlow's messages.
     """
     project = str(Path(__file__).resolve().parents[2])
     os.environ["PYTHONPATH"] = os.pathsep.join([project, os.environ.get("PYTHONPATH", "")])
@@ -40,12 +42,33 @@ def prepare_environment() -> None:
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
 
+def define_flags() -> None:
+    """Defines the flags of a program whose work Beam runs."""
+    flags.DEFINE_string("runner", "DirectRunner", "The Beam runner; DirectRunner is this machine.")
+    flags.DEFINE_integer(
+        "num_workers",
+        None,
+        "Processes of DirectRunner. Default: one per core.",
+        lower_bound=1,
+    )
+    flags.DEFINE_string("beam_options", "", "Options for other runners, passed to Beam unchanged.")
+
+
+def workers_from(values: flags.FlagValues) -> dict[str, Any]:
+    """Returns the arguments `runner`, `num_workers` and `beam_options` of `run`."""
+    return {
+        "runner": values.runner,
+        "num_workers": values.num_workers or os.cpu_count() or 1,
+        "beam_options": shlex.split(values.beam_options),
+    }
+
+
 def run(
     function: Callable[[Any], None],
     units: Sequence[Any],
-    runner: str = "DirectRunner",
-    num_workers: int = 1,
-    beam_options: Sequence[str] = (),
+    runner: str,
+    num_workers: int,
+    beam_options: Sequence[str],
 ) -> None:
     """Calls `function` with each of the units, in any order, on any number of workers.
 
@@ -54,7 +77,7 @@ def run(
       units: each the work of minutes at most; picklable.
       runner: name of a Beam runner, or its class with module; "DirectRunner" is this machine.
       num_workers: processes of DirectRunner.
-      beam_options: handed to Beam as they are.
+      beam_options: passed to Beam unchanged.
     """
     if not units:
         return
@@ -91,7 +114,7 @@ def run(
 
 
 def _on_thread_failure(default_hook: Callable, args: threading.ExceptHookArgs) -> None:
-    """Ends the program if DirectRunner loses a process, for which Beam would wait for ever."""
+    """Ends the program if DirectRunner loses a process; Beam would wait for it forever."""
     if "Worker subprocess exited" in str(args.exc_value):
         print(
             "\nerror: a worker process was killed, perhaps for want of memory; run the same "
@@ -100,6 +123,6 @@ def _on_thread_failure(default_hook: Callable, args: threading.ExceptHookArgs) -
             flush=True,
         )
         os._exit(2)
-    # The other threads that talk with that process have nothing to add.
+    # Other threads that talk with that process fail too; their errors tell nothing new.
     if not args.exc_type.__module__.startswith("grpc"):
         default_hook(args)

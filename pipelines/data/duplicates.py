@@ -1,12 +1,12 @@
 """Near-exact duplicates of documents: found in a pass over the text that comes before tokenizing.
 
 Documents are duplicates if their letters and digits are the same, whatever the case, the spacing
-and the punctuation. Of duplicates the first stays, in the order of the job's units and, in a unit,
-of the text. Three steps, of which each is done by any number of workers and goes on after a crash:
+and the punctuation. The first of them is kept, in the order of the job's units and, in a unit, of
+the text. Any number of workers run each of three steps, which resumes after a crash:
 
   write_hashes      text of a unit -> its documents' hashes, sorted
-  find_duplicates   a range of the hashes of all units -> documents to leave out, sorted by unit
-  read_duplicates   the part of these that a unit needs
+  find_duplicates   a range of the hashes of all units -> documents to skip, sorted by unit
+  read_duplicates   those of one unit
 
 No step holds more than one unit's hashes or one range of all hashes in memory, and none needs the
 shuffle of a Beam runner: DirectRunner's keeps everything in memory.
@@ -19,18 +19,19 @@ import itertools
 import operator
 import os
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 import tensorflow as tf
 
 from albert_tf import files
+from pipelines.data.unit_job import Unit
 
-# A hash of 16 bytes, in two numbers that sort as it does, and the document that has it.
+# A hash of 16 bytes, as two numbers in the same order, and the number of its document.
 _ROW = np.dtype([("high", "<u8"), ("low", "<u8"), ("document", "<i8")])
 _NUMBER = np.dtype("<i8")
-# Hashes are kept in buckets by their highest byte; as many buckets as fill so many bytes are a
-# range. In memory it takes some four times that.
+# Hashes are kept in buckets by their highest byte. A range is as many buckets as hold so many
+# bytes; it takes some four times that in memory.
 _NUM_BUCKETS = 256
 _RANGE_BYTES = 32_000_000
 
@@ -59,31 +60,37 @@ def write_hashes(sentences: Iterable[tuple[int, str]], path: str) -> None:
     _write_grouped(path, table, table["high"] >> np.uint64(56), _NUM_BUCKETS)
 
 
-class HashRange(NamedTuple):
-    """The buckets of hashes, from `first` to before `end`, that are compared at a time."""
+@dataclass(frozen=True)
+class HashRange(Unit):
+    """The buckets [first, end) of the hashes of all documents, which are compared at a time."""
 
     first: int
     end: int
-    path: str  # of what find_duplicates writes
+    bytes: int  # about
+
+    @property
+    def name(self) -> str:
+        """The range's part of file names."""
+        return f"{self.first:03d}-{self.end:03d}"
 
 
-def hash_ranges(hash_files: Sequence[str], directory: str) -> list[HashRange]:
-    """Cuts the hashes of all units into ranges that fit into memory; their files in `directory`."""
+def hash_ranges(hash_files: Sequence[str]) -> list[HashRange]:
+    """Cuts the hashes of all units into ranges that fit into memory."""
     total = sum(tf.io.gfile.stat(path).length for path in hash_files)
     count = min(total // _RANGE_BYTES + 1, _NUM_BUCKETS)
     bounds = [_NUM_BUCKETS * i // count for i in range(count + 1)]
     return [
-        HashRange(first, end, os.path.join(directory, f"{first:03d}-{end:03d}.duplicates"))
+        HashRange(first, end, total * (end - first) // _NUM_BUCKETS)
         for first, end in zip(bounds, bounds[1:])
     ]
 
 
-def find_duplicates(hashes: HashRange, hash_files: Sequence[str]) -> None:
-    """Writes which documents of a range of hashes to leave out: all but the first with each hash.
+def find_duplicates(hashes: HashRange, hash_files: Sequence[str], output_dir: str) -> None:
+    """Writes which documents of a range of hashes to skip: all but the first with each hash.
 
     Args:
-      hashes: the range.
-      hash_files: what write_hashes wrote for the units, in the order of units.
+      hash_files: those of write_hashes, in the order of units.
+      output_dir: of the job; hashes.file("duplicates") is written in it.
     """
     tables = [
         _read_grouped(path, hashes.first, hashes.end, _NUM_BUCKETS, _ROW) for path in hash_files
@@ -94,12 +101,13 @@ def find_duplicates(hashes: HashRange, hash_files: Sequence[str]) -> None:
     order = np.lexsort((rows["low"], rows["high"]))
     high, low = rows["high"][order], rows["low"][order]
     repeats = (high[1:] == high[:-1]) & (low[1:] == low[:-1])
-    left_out = np.sort(order[1:][repeats])  # by unit again
-    _write_grouped(hashes.path, rows["document"][left_out], units[left_out], len(hash_files))
+    skipped = np.sort(order[1:][repeats])  # by unit again
+    path = os.path.join(output_dir, hashes.file("duplicates"))
+    _write_grouped(path, rows["document"][skipped], units[skipped], len(hash_files))
 
 
 def read_duplicates(paths: Sequence[str], unit_index: int, num_units: int) -> set[int]:
-    """Returns the numbers of the documents that a unit leaves out, from the files of all ranges."""
+    """Returns the numbers of a unit's documents to skip, from the files of all ranges."""
     return {
         number
         for path in paths
@@ -108,13 +116,13 @@ def read_duplicates(paths: Sequence[str], unit_index: int, num_units: int) -> se
 
 
 def _write_grouped(path: str, rows: np.ndarray, groups: np.ndarray, num_groups: int) -> None:
-    """Writes rows, sorted by their group, after an index that tells where each group begins."""
+    """Writes an index of where each group begins, then the rows, which are sorted by group."""
     index = np.searchsorted(groups, np.arange(num_groups + 1, dtype=groups.dtype))
     files.write_atomically(path, index.astype("<i8").tobytes() + rows.tobytes())
 
 
 def _read_grouped(path: str, first: int, end: int, num_groups: int, row: np.dtype) -> np.ndarray:
-    """Reads the rows of the groups from `first` to before `end`, and no others."""
+    """Reads the rows of the groups [first, end) only."""
     with tf.io.gfile.GFile(path, "rb") as file:
         file.seek(8 * first)
         index = np.frombuffer(file.read(8 * (end - first + 1)), "<i8")

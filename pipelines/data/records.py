@@ -17,11 +17,12 @@ once, unpadded, without special pieces:
 
 from __future__ import annotations
 
+import array
 import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -70,6 +71,16 @@ def parse_segments(records: tf.Tensor) -> dict[str, tf.Tensor]:
     for name in ("input_ids", "sentence_starts"):
         segments[name] = tf.cast(segments[name], tf.int32)
     return segments
+
+
+def write_records(path: str, records: Iterable[bytes]) -> dict[str, Any]:
+    """Writes a TFRecord file. Returns the fields of a Shard that its bytes determine."""
+    record_bytes = array.array("q")
+    with tf.io.TFRecordWriter(path) as writer:
+        for record in records:
+            writer.write(record)
+            record_bytes.append(len(record))
+    return {"sha256": files.sha256(path), **shard_layout(record_bytes)}
 
 
 def shard_layout(record_bytes: Sequence[int]) -> dict[str, Any]:
@@ -130,6 +141,13 @@ class Split:
         return sum(shard.pieces for shard in self.shards)
 
 
+def make_splits(units: Iterable[dict[str, Sequence[dict]]]) -> dict[str, Split]:
+    """Returns both splits from the fields of the shards, split -> shards, of each unit of a job."""
+    units = list(units)
+    shards = {name: [Shard(**s) for unit in units for s in unit.get(name, ())] for name in SPLITS}
+    return {name: Split(tuple(shards[name])) for name in SPLITS}
+
+
 class Manifest:
     """What training has to know of a record directory, of whatever format."""
 
@@ -162,19 +180,31 @@ class Manifest:
         formats = {kind.format: kind for kind in (SegmentManifest, ReferenceManifest)}
         try:
             kind = formats[values.pop("format")]
-            splits = {
-                name: Split(tuple(Shard(**shard) for shard in values["splits"][name]["shards"]))
-                for name in SPLITS
-            }
-            return kind(**{**values, "splits": splits})
+            splits = values.pop("splits")
+            shards = {name: splits[name]["shards"] for name in SPLITS}
+            return kind(**values, splits=make_splits([shards]))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise UserError(
                 f"{path}: not a manifest of records as version {albert_tf.__version__} of this "
                 f"code writes them ({error}): write the records anew"
             ) from error
 
+    @classmethod
+    def read_finished(cls, output_dir: str) -> SegmentManifest | ReferenceManifest | None:
+        """Reads, and announces, the manifest of a job that finished before; None if none did."""
+        if not tf.io.gfile.exists(os.path.join(output_dir, MANIFEST_FILE)):
+            return None
+        manifest = cls.read(output_dir)
+        print(f"finished before: {manifest.summary()} in {output_dir}")
+        return manifest
+
+    def summary(self) -> str:
+        """Returns the number of records, for people."""
+        counts = [f"{self.splits[name].examples:,} {name}" for name in SPLITS]
+        return " and ".join(counts) + self._summary_of_records()
+
     def write(self, record_dir: str) -> None:
-        """Writes manifest.json, which makes the records of the directory count."""
+        """Writes manifest.json, without which the records of the directory are not read."""
         values = {"format": self.format, **dataclasses.asdict(self)}
         values["splits"] = {
             name: {
@@ -279,6 +309,16 @@ class SegmentManifest(Manifest):
         """What decides which documents are held out."""
         return {"random_seed": self.seed, "heldout_fraction": self.heldout_fraction}
 
+    def _summary_of_records(self) -> str:
+        skipped, repeated = self.skipped_lines, self.duplicate_documents
+        return (
+            f" segments of {self.documents:,} documents, {self.pieces:,} pieces; "
+            f"{100 * self.share_with_order:.0f} % of the segments have two parts whose order can "
+            "be asked"
+            + (f" ({repeated:,} duplicates left out)" if repeated else "")
+            + (f" ({skipped:,} bad lines left out)" if skipped else "")
+        )
+
     def _check_options(self, records: str, options: ExampleOptions) -> None:
         if self.max_seq_length > options.max_seq_length:
             raise UserError(
@@ -311,6 +351,11 @@ class ReferenceManifest(Manifest):
     code_version: str
     drawn_with: dict[str, Any]
     splits: dict[str, Split]
+
+    def _summary_of_records(self) -> str:
+        unlabelled = self.drawn_with.get("unlabelled", 0)
+        note = f" ({unlabelled:,} of a single part, whose label is drawn by a coin)"
+        return " static examples" + (note if unlabelled else "")
 
     def _check_options(self, records: str, options: ExampleOptions) -> None:
         for name in ("max_seq_length", "max_predictions_per_seq"):

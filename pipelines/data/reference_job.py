@@ -1,45 +1,41 @@
 """Draws static examples in the reference's format from segment records.
 
-They come out of the graph that training runs, for a number of passes; a pass over a segment shard
-is a unit of work. Held-out segments get one pass: an evaluation that counts them several times
-would take itself for more certain than it is.
+The graph that training runs computes them, in a number of passes; a pass over a segment shard is a
+unit of work. Held-out segments get one pass: counting them several times would make an evaluation
+look more certain than it is.
 
-Deviation: not every segment gets a sentence label (see sentence_pairs), and the format has no way
-to say so. Such a segment is written as `[CLS] A [SEP]`, its label drawn by a coin: whoever learns
-from it learns that a single part tells nothing. Our own training gives it no weight.
+Deviation: not every segment gets a sentence label (see sentence_pairs), and the format has no
+feature for that. Such a segment is written as `[CLS] A [SEP]` with a random label, so a model that
+trains on it learns that a single part has no order. Our own training gives it no weight.
 """
 
 from __future__ import annotations
 
 import functools
-import json
 import os
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import tensorflow as tf
 
 import albert_tf
-from albert_tf import files
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines.data.examples import ExampleOptions, example_draws, example_maker
 from pipelines.data.records import (
-    MANIFEST_FILE,
     SPLITS,
     Manifest,
     ReferenceManifest,
     SegmentManifest,
-    Shard,
-    Split,
+    make_splits,
     parse_segments,
-    shard_layout,
+    write_records,
 )
 from pipelines.data.reference_examples import serialize_examples
-from pipelines.data.shard_writer import UNITS_DIR
-from pipelines.data.unit_job import remove_leftovers, run_units, unit_progress
+from pipelines.data.unit_job import Unit, complete_files, read_markers, run_units, write_marker
 
-# The directory, in that of the static examples, of the segments they are drawn from.
+# The subdirectory of the segments from which the static examples are drawn.
 SEGMENTS_DIR = "segments"
 
 # Draws are made for so many rows at a time.
@@ -52,21 +48,18 @@ def draw_examples(
     dupe_factor: int,
     spm_model_file: str,
     output_dir: str,
-    **where,
+    **workers,
 ) -> ReferenceManifest:
     """Writes static examples of the segments in OUTPUT_DIR/segments into `output_dir`.
 
-    What is done is not done again.
+    Finished passes are not repeated.
 
     Args:
       dupe_factor: passes over the training segments, each with draws of its own.
-      where: `runner`, `num_workers` and `beam_options` of beam_job.run.
+      workers: `runner`, `num_workers` and `beam_options` of beam_job.run.
     """
-    if tf.io.gfile.exists(os.path.join(output_dir, MANIFEST_FILE)):
-        manifest = Manifest.read(output_dir)
-        print(f"finished before: {_summary(manifest)} in {output_dir}")
+    if manifest := Manifest.read_finished(output_dir):
         return manifest
-    remove_leftovers(output_dir)
     units = plan_passes(segments, dupe_factor)
     work = functools.partial(
         write_pass,
@@ -75,16 +68,15 @@ def draw_examples(
         do_lower_case=segments.do_lower_case,
         output_dir=output_dir,
     )
-    with unit_progress("drawing examples", units, "json", output_dir) as pending:
-        run_units(work, pending, output_dir, **where)
+    run_units("drawing examples", work, units, output_dir, **workers)
     manifest = _collect(units, segments, options, dupe_factor, output_dir)
     manifest.write(output_dir)
-    print(f"{_summary(manifest)} in {output_dir}")
+    print(f"{manifest.summary()} in {output_dir}")
     return manifest
 
 
 @dataclass(frozen=True)
-class ReferenceUnit:
+class PassUnit(Unit):
     """One pass over a shard of segments.
 
     Attributes:
@@ -106,18 +98,14 @@ class ReferenceUnit:
         """The unit's part of file names; begins with the split."""
         return f"{self.source.rsplit('.', 1)[0]}-pass-{self.pass_number:03d}"
 
-    def file(self, kind: str) -> str:
-        """Returns the name, in the record directory, of the marker that says it is done."""
-        return os.path.join(UNITS_DIR, f"{self.name}.{kind}")
 
-
-def plan_passes(segments: SegmentManifest, dupe_factor: int) -> list[ReferenceUnit]:
+def plan_passes(segments: SegmentManifest, dupe_factor: int) -> list[PassUnit]:
     """Returns the units of `dupe_factor` passes over training segments and one over the others."""
     units, first = [], 0
     for split in SPLITS:
         for shard in segments.split(split):
             units.extend(
-                ReferenceUnit(shard.file, shard.bytes, split, first, number)
+                PassUnit(shard.file, shard.bytes, split, first, number)
                 for number in range(dupe_factor if split == "train" else 1)
             )
             first += shard.examples
@@ -125,7 +113,7 @@ def plan_passes(segments: SegmentManifest, dupe_factor: int) -> list[ReferenceUn
 
 
 def write_pass(
-    unit: ReferenceUnit,
+    unit: PassUnit,
     options: ExampleOptions,
     spm_model_file: str,
     do_lower_case: bool,
@@ -137,71 +125,56 @@ def write_pass(
     order and draws come from (seed, pass, position).
     """
     tokenizer, word_starts, make_examples = _load(options, spm_model_file, do_lower_case)
-    source = os.path.join(output_dir, SEGMENTS_DIR, unit.source)
-    segments = tf.data.TFRecordDataset(source).batch(tf.int64.max).get_single_element()
+    source = os.path.join(SEGMENTS_DIR, unit.source)
+    segments = tf.data.TFRecordDataset(os.path.join(output_dir, source))
+    segments = segments.batch(tf.int64.max).get_single_element()
     # The third number keeps this stream apart from those of training_order.
     bits = np.random.Philox(
         key=[options.seed % 2**64, unit.pass_number], counter=[0, 0, 2, unit.first]
     )
     rng = np.random.Generator(bits)
     order = rng.permutation(segments.shape[0])
-    path = os.path.join(output_dir, f"{unit.name}.tfrecord")
-    partial = files.partial_name(path)
-    pieces = unlabelled = 0
-    record_bytes: list[int] = []
-    try:
-        with tf.io.TFRecordWriter(partial) as writer:
-            for row in range(0, len(order), _ROWS):
-                batch = make_examples(
-                    tf.gather(segments, order[row : row + _ROWS]),
-                    tf.constant([options.seed, unit.pass_number], tf.int64),
-                    tf.constant(unit.first + row, tf.int64),
-                )
-                batch = {name: value.numpy() for name, value in batch.items()}
-                if options.sentence_objective != "none":
-                    alone = batch["sentence_order_weights"] == 0
-                    batch["sentence_order_labels"][alone] = rng.integers(0, 2, alone.sum())
-                    unlabelled += int(alone.sum())
-                for record in serialize_examples(batch, word_starts, tokenizer):
-                    writer.write(record)
-                    record_bytes.append(len(record))
-                pieces += int(batch["input_mask"].sum())
-        shard = {
-            "file": os.path.basename(path),
-            "source": f"pass {unit.pass_number} over {os.path.join(SEGMENTS_DIR, unit.source)}",
-            "pieces": pieces,
-            "sha256": files.sha256(partial),
-            **shard_layout(record_bytes),
-        }
-        tf.io.gfile.rename(partial, path, overwrite=True)
-    finally:
-        if tf.io.gfile.exists(partial):
-            tf.io.gfile.remove(partial)
-    marker = {"unlabelled": unlabelled, "shard": shard}
-    files.write_atomically(os.path.join(output_dir, unit.file("json")), json.dumps(marker) + "\n")
+    counts = Counter(pieces=0, unlabelled=0)
+
+    def examples() -> Iterator[bytes]:
+        for row in range(0, len(order), _ROWS):
+            batch = make_examples(
+                tf.gather(segments, order[row : row + _ROWS]),
+                tf.constant([options.seed, unit.pass_number], tf.int64),
+                tf.constant(unit.first + row, tf.int64),
+            )
+            batch = {name: value.numpy() for name, value in batch.items()}
+            if options.sentence_objective != "none":
+                alone = batch["sentence_order_weights"] == 0
+                batch["sentence_order_labels"][alone] = rng.integers(0, 2, alone.sum())
+                counts["unlabelled"] += int(alone.sum())
+            counts["pieces"] += int(batch["input_mask"].sum())
+            yield from serialize_examples(batch, word_starts, tokenizer)
+
+    file = f"{unit.name}.tfrecord"
+    with complete_files(output_dir) as partial_path:
+        written = write_records(partial_path(file), examples())
+    source = f"pass {unit.pass_number} over {source}"
+    shard = {"file": file, "source": source, "pieces": counts["pieces"], **written}
+    write_marker(unit, output_dir, {"unlabelled": counts["unlabelled"], "shard": shard})
 
 
 def _collect(
-    units: Sequence[ReferenceUnit],
+    units: Sequence[PassUnit],
     segments: SegmentManifest,
     options: ExampleOptions,
     dupe_factor: int,
     output_dir: str,
 ) -> ReferenceManifest:
     """Makes the manifest of all units from their markers."""
-    unlabelled = 0
-    shards: dict[str, list[Shard]] = {split: [] for split in SPLITS}
-    for unit in units:
-        marker = files.read_json(os.path.join(output_dir, unit.file("json")))
-        shards[unit.split].append(Shard(**marker["shard"]))
-        unlabelled += marker["unlabelled"]
+    markers = read_markers(units, output_dir)
     drawn_with = {
         "masked_lm_prob": options.masked_lm_prob,
         "ngram": options.ngram,
         "seed": options.seed,
         "dupe_factor": dupe_factor,
         "segments": segments.fingerprint(),
-        "unlabelled": unlabelled,
+        "unlabelled": sum(marker["unlabelled"] for marker in markers),
     }
     return ReferenceManifest(
         max_seq_length=options.max_seq_length,
@@ -212,7 +185,7 @@ def _collect(
         do_lower_case=segments.do_lower_case,
         code_version=albert_tf.__version__,
         drawn_with=drawn_with,
-        splits={split: Split(tuple(shards[split])) for split in SPLITS},
+        splits=make_splits({u.split: [m["shard"]]} for u, m in zip(units, markers)),
     )
 
 
@@ -234,11 +207,3 @@ def _load(options: ExampleOptions, spm_model_file: str, do_lower_case: bool):
         return make(parse_segments(records), example_draws(options, tf.shape(records)[0], seed))
 
     return tokenizer, tokenizer.word_starts(), make_examples
-
-
-def _summary(manifest: ReferenceManifest) -> str:
-    splits = [f"{manifest.splits[name].examples:,} {name}" for name in SPLITS]
-    unlabelled = manifest.drawn_with["unlabelled"]
-    return f"{' and '.join(splits)} static examples" + (
-        f" ({unlabelled:,} of a single part, whose label is drawn by a coin)" if unlabelled else ""
-    )

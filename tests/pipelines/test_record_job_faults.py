@@ -21,7 +21,7 @@ import pytest
 from albert_tf import program
 from pipelines import create_pretraining_data as job
 from pipelines.data import unit_job
-from pipelines.data.shard_writer import Settings
+from pipelines.data.shard_writer import Settings, TextUnit
 from tests.conftest import make_text
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -192,17 +192,10 @@ def test_where_not_even_the_error_fits(corpus, tiny_vocabulary, undisturbed, tmp
 
 
 def test_what_dying_workers_begin_is_tidied_up(tmp_path):
-    """A killed job's workers live on for an instant, beside the job that goes on."""
+    """A killed job's workers live on for an instant, beside the job that resumes."""
     late = [tmp_path / ".train.partial-1", tmp_path / "units" / ".unit.json.partial-1"]
-    unit_job.remove_leftovers(str(tmp_path))
-    unit_job.run_units(
-        lambda index: late[index].touch(),
-        range(2),
-        str(tmp_path),
-        runner="DirectRunner",
-        num_workers=1,
-        beam_options=(),
-    )
+    units = [TextUnit((), 0, 2), TextUnit((), 1, 2)]
+    unit_job.run_units("late", lambda unit: late[unit.index].touch(), units, str(tmp_path))
     assert contents(tmp_path) == {}
 
 

@@ -20,17 +20,18 @@ def touch(directory: str, name: str) -> None:
 @pytest.mark.parametrize("runner", ["DirectRunner", "BundleBasedDirectRunner"])
 def test_every_unit_is_done(tmp_path, runner):
     names = [f"unit-{i}" for i in range(23)]
-    beam_job.run(functools.partial(touch, str(tmp_path)), names, runner)
+    beam_job.run(functools.partial(touch, str(tmp_path)), names, runner, 1, [])
     assert sorted(os.listdir(tmp_path)) == sorted(names)
 
 
 def test_nothing_to_do():
-    beam_job.run(lambda unit: 1 / 0, [], "NoSuchRunner")
+    beam_job.run(lambda unit: 1 / 0, [], "NoSuchRunner", 1, [])
 
 
 def test_a_failing_unit_comes_out_and_logging_comes_back(tmp_path):
     with pytest.raises(Exception, match="No such file or directory"):
-        beam_job.run(functools.partial(touch, str(tmp_path / "nowhere")), ["a", "b", "c"])
+        work = functools.partial(touch, str(tmp_path / "nowhere"))
+        beam_job.run(work, ["a", "b", "c"], "DirectRunner", 1, [])
     assert logging.root.manager.disable == logging.NOTSET
 
 
@@ -43,7 +44,7 @@ def work(unit):
     time.sleep(600)
 
 beam_job.prepare_environment()
-beam_job.run(work, range(7), num_workers=2)
+beam_job.run(work, range(7), "DirectRunner", 2, [])
 """
 
 

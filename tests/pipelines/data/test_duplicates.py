@@ -18,10 +18,10 @@ def left_out(directory: Path, *units: list[list[str]]) -> list[set[int]]:
         ]
         paths.append(str(directory / f"{index}.hashes"))
         write_hashes(sentences, paths[-1])
-    ranges = hash_ranges(paths, str(directory))
+    ranges = hash_ranges(paths)
     for hashes in ranges:
-        find_duplicates(hashes, paths)
-    files = [hashes.path for hashes in ranges]
+        find_duplicates(hashes, paths, str(directory))
+    files = [str(directory / hashes.file("duplicates")) for hashes in ranges]
     return [read_duplicates(files, index, len(units)) for index in range(len(units))]
 
 
@@ -100,6 +100,6 @@ def test_many_documents_in_ranges_of_any_size(tmp_path, monkeypatch, range_bytes
                 expected[-1].add(number)
             seen.add(text)
     assert left_out(tmp_path, *units) == expected
-    count = len(list(tmp_path.glob("*.duplicates")))
+    count = len(list(tmp_path.rglob("*.duplicates")))
     assert count == {1 << 30: 1, 20_000: 2, 1: 256}[range_bytes]
     assert sum(map(len, expected)) > 500

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from albert_tf.tokenization import AlbertTokenizer
-from pipelines.data import records, shard_writer
+from pipelines.data import records, shard_writer, unit_job
 from pipelines.data.corpus import read_documents
 from pipelines.data.examples import ExampleOptions
 from pipelines.data.records import (
@@ -27,7 +27,7 @@ from pipelines.data.records import (
     shard_layout,
 )
 from pipelines.data.segments import NO_ROOM, Segment, split_document
-from pipelines.data.shard_writer import ERROR_FILE, Range, Settings, Unit
+from pipelines.data.shard_writer import Range, Settings, TextUnit
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def job(tmp_path, tiny_corpus, tiny_vocabulary) -> SimpleNamespace:
     settings = Settings(str(tiny_vocabulary), True, 41, 0.1, 0.2, 12345)
     output_dir = tmp_path / "records"
     output_dir.mkdir()
-    unit = Unit((Range(str(tiny_corpus), 0, os.path.getsize(tiny_corpus)),), 1, 3)
+    unit = TextUnit((Range(str(tiny_corpus), 0, os.path.getsize(tiny_corpus)),), 1, 3)
     write = functools.partial(
         shard_writer.write_unit, settings=settings, output_dir=str(output_dir)
     )
@@ -273,21 +273,21 @@ def test_a_failing_unit_leaves_nothing_but_its_error(job, tmp_path):
     with pytest.raises(ValueError, match=r"bad.txt:901"):
         shard_writer.write_unit(bad, job.settings, str(job.output_dir))
     assert os.listdir(job.output_dir) == []
-    shard_writer.work_or_error(job.write, str(job.output_dir), bad)
-    assert "bad.txt:901" in (job.output_dir / ERROR_FILE).read_text()
+    unit_job.work_or_error(job.write, str(job.output_dir), bad)
+    assert "bad.txt:901" in (job.output_dir / unit_job.ERROR_FILE).read_text()
     # After an error, the units that come later do nothing.
-    shard_writer.work_or_error(job.write, str(job.output_dir), job.unit)
+    unit_job.work_or_error(job.write, str(job.output_dir), job.unit)
     assert os.listdir(job.output_dir) == ["units"]
 
 
 def test_shards_get_their_names_when_all_are_complete(job, monkeypatch):
-    sha256 = shard_writer.files.sha256
+    sha256 = records.files.sha256
 
     def fail_at_the_second(path):
-        monkeypatch.setattr(shard_writer.files, "sha256", lambda path: 1 / 0)
+        monkeypatch.setattr(records.files, "sha256", lambda path: 1 / 0)
         return sha256(path)
 
-    monkeypatch.setattr(shard_writer.files, "sha256", fail_at_the_second)
+    monkeypatch.setattr(records.files, "sha256", fail_at_the_second)
     with pytest.raises(ZeroDivisionError):
         shard_writer.write_unit(job.unit, job.settings, str(job.output_dir))
     assert os.listdir(job.output_dir) == []
@@ -296,7 +296,7 @@ def test_shards_get_their_names_when_all_are_complete(job, monkeypatch):
 def test_our_own_faults_are_not_taken_for_the_users(job, monkeypatch):
     monkeypatch.setattr(shard_writer, "split_document", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        shard_writer.work_or_error(job.write, str(job.output_dir), job.unit)
+        unit_job.work_or_error(job.write, str(job.output_dir), job.unit)
     assert os.listdir(job.output_dir) == []
 
 

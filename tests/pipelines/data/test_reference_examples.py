@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines import create_pretraining_data as job
-from pipelines.data import reference_job
+from pipelines.data import reference_job, unit_job
 from pipelines.data.examples import ExampleOptions
 from pipelines.data.pretraining_dataset import evaluation_dataset
 from pipelines.data.records import SEGMENT_FEATURES, Manifest, serialize_segment
@@ -191,7 +191,7 @@ def test_draws_are_of_seed_pass_and_position(tmp_path, tiny_vocabulary):
             writer.write(serialize_segment(Segment(list(range(20, 55)), [0, 9, 17], 0), 0))
 
     def draw(first, pass_number, seed=5):
-        unit = reference_job.ReferenceUnit("train-0.tfrecord", 1, "train", first, pass_number)
+        unit = reference_job.PassUnit("train-0.tfrecord", 1, "train", first, pass_number)
         options = ExampleOptions(LENGTH, PREDICTIONS, seed=seed)
         reference_job.write_pass(unit, options, str(tiny_vocabulary), True, str(tmp_path))
         records = read_features([tmp_path / f"{unit.name}.tfrecord"])
@@ -250,11 +250,9 @@ def test_a_killed_job_goes_on(create, record_dir, tmp_path):
 
 
 def test_order_of_units_does_not_matter(create, record_dir, tmp_path, monkeypatch):
-    run_units = reference_job.run_units
+    run = unit_job.beam_job.run
     monkeypatch.setattr(
-        reference_job,
-        "run_units",
-        lambda work, units, *a, **k: run_units(work, units[::-1], *a, **k),
+        unit_job.beam_job, "run", lambda work, units, *rest: run(work, units[::-1], *rest)
     )
     create(tmp_path / "records")
     assert contents(tmp_path / "records") == contents(record_dir)
