@@ -1,10 +1,11 @@
-r"""Makes the reference's static examples ready for training: checks them once, where they lie.
+r"""Makes the reference's static examples ready for training: checks them once, in place.
 
 Reads TFRecord files of google-research/ALBERT's create_pretraining_data.py (BERT's are the same but
 for the labels: --sentence_objective=nsp) and checks every record: features, lengths, pieces within
 the vocabulary, a [CLS] at the front, masks that fit. Then writes OUTPUT_DIR/manifest.json, which
 makes OUTPUT_DIR a --record_dir of pretrain and evaluate. The files are neither copied nor changed,
-and must stay where they are. After a crash, the same command resumes and checks no file twice.
+and must stay in place. --num_workers processes check one file each at a time; the manifest is the
+same for any number. After a crash, the same command resumes and checks no finished file again.
 
 Examples:
   python -m pipelines.index_records --input_file='ref/*.tfrecord' --spm_model_file=30k-clean.model \
@@ -15,36 +16,20 @@ Examples:
 
 from __future__ import annotations
 
-import array
-import hashlib
-import json
-import os
-from collections.abc import Callable, Iterator, Sequence
+import functools
 
-import tensorflow as tf
 from absl import flags
 
 import albert_tf
 from albert_tf import files, job_directory, program
 from albert_tf.errors import UserError
-from albert_tf.progress import Progress
 from albert_tf.tokenization import AlbertTokenizer
-from pipelines.data.records import (
-    MANIFEST_FILE,
-    SPLITS,
-    Manifest,
-    ReferenceManifest,
-    Shard,
-    Split,
-    shard_layout,
-)
-from pipelines.data.reference_examples import check_examples, example_lengths
+from pipelines.data import beam_job, unit_job
+from pipelines.data.records import Manifest, ReferenceManifest, make_splits
+from pipelines.data.reference_check import FileUnit, check_file, first_lengths
 from pipelines.data.sentence_pairs import SENTENCE_OBJECTIVES
 
 FLAGS = flags.FLAGS
-
-# Records that are checked in one call.
-_BATCH = 256
 
 
 def define_flags() -> None:
@@ -65,12 +50,14 @@ def define_flags() -> None:
         "sentence_objective",
         "sop",
         SENTENCE_OBJECTIVES,
-        "What their labels tell; nsp if they were made with --random_next_sentence.",
+        "Meaning of their labels; nsp if they were made with --random_next_sentence.",
     )
+    beam_job.define_flags()
 
 
 def main(_) -> None:
     """Reads the flags."""
+    beam_job.prepare_environment()
     with job_directory.lock(FLAGS.output_dir):
         index_records(
             input_file=FLAGS.input_file,
@@ -79,6 +66,7 @@ def main(_) -> None:
             spm_model_file=FLAGS.spm_model_file,
             do_lower_case=FLAGS.do_lower_case,
             sentence_objective=FLAGS.sentence_objective,
+            **beam_job.workers_from(FLAGS),
         )
 
 
@@ -90,62 +78,45 @@ def index_records(
     heldout_file: str | None = None,
     do_lower_case: bool = True,
     sentence_objective: str = "sop",
+    **workers,
 ) -> ReferenceManifest:
     """Checks static examples and writes the manifest that training reads.
+
+    Args:
+      workers: `runner`, `num_workers` and `beam_options` of beam_job.run.
 
     Raises:
       ValueError: if a file or record is broken or does not suit the vocabulary, or `output_dir`
         holds something else.
     """
     tokenizer = AlbertTokenizer(spm_model_file, do_lower_case)
-    heldout = files.match_files(heldout_file, "heldout_file") if heldout_file else []
-    kept_out = {files.absolute(path) for path in heldout}
-    train = [
-        path
-        for path in files.match_files(input_file, "input_file")
-        if files.absolute(path) not in kept_out
-    ]
-    if not train:
-        raise UserError("--heldout_file names every file of --input_file: leave some to train on")
-    splits = [*(("train", path) for path in train), *(("heldout", path) for path in heldout)]
-    sizes = files.sizes([path for _, path in splits])
-    listing = json.dumps([[split, path, sizes[path]] for split, path in splits])
-    job_directory.claim(
-        output_dir,
-        {
-            "input_file": f"{len(splits)} files of {sum(sizes.values())} bytes, names and sizes "
-            f"{hashlib.sha256(listing.encode()).hexdigest()[:8]}",
-            "spm_model_file": f"SHA-256 {tokenizer.sha256[:16]}",
-            "do_lower_case": do_lower_case,
-            "sentence_objective": sentence_objective,
-            "code_version": albert_tf.__version__,
-        },
+    units = plan_units(input_file, heldout_file)
+    lengths = first_lengths([unit.path for unit in units])
+    listing = [[unit.split, unit.path, unit.bytes] for unit in units]
+    identity = {
+        "input_file": job_directory.describe_files({u.path: u.bytes for u in units}, listing),
+        "spm_model_file": f"SHA-256 {tokenizer.sha256[:16]}",
+        "do_lower_case": do_lower_case,
+        "sentence_objective": sentence_objective,
+        "code_version": albert_tf.__version__,
+    }
+    unit_job.claim(output_dir, identity)
+    if manifest := Manifest.read_finished(output_dir):
+        return manifest
+    check = functools.partial(
+        check_file, lengths=lengths, spm_model_file=spm_model_file, output_dir=output_dir
     )
-    if tf.io.gfile.exists(os.path.join(output_dir, MANIFEST_FILE)):
-        print(f"finished before: {output_dir}")
-        return Manifest.read(output_dir)
-    lengths = None
-    shards: dict[str, list[Shard]] = {split: [] for split in SPLITS}
-    done = 0
-    with Progress("checking records", sum(sizes.values()), unit="byte") as progress:
-        for index, (split, path) in enumerate(splits):
-            marker = os.path.join(output_dir, "units", f"{index:05d}-of-{len(splits):05d}.json")
-            if tf.io.gfile.exists(marker):
-                result = files.read_json(marker)
-            else:
-                result = check_file(
-                    path, tokenizer, lengths, lambda n, d=done: progress.update(d + n)
-                )
-                files.write_atomically(marker, json.dumps(result, ensure_ascii=False) + "\n")
-            done += sizes[path]
-            progress.update(done, f"{index + 1} of {len(splits)} files")
-            if result["shard"]["examples"]:
-                lengths = result["lengths"]
-                shards[split].append(Shard(**result["shard"]))
-            else:
-                print(f"{path}: holds no record, left out")
-    if not shards["train"]:
-        raise UserError(f"--input_file={input_file}: no record in any of {len(train)} files")
+    unit_job.run_units("checking records", check, units, output_dir, **workers)
+    shards = [marker["shard"] for marker in unit_job.read_markers(units, output_dir)]
+    for unit, shard in zip(units, shards):
+        if not shard["examples"]:
+            print(f"{unit.path}: holds no record, skipped")
+    splits = make_splits(
+        {unit.split: [shard]} for unit, shard in zip(units, shards) if shard["examples"]
+    )
+    if not splits["train"].examples:
+        count = sum(unit.split == "train" for unit in units)
+        raise UserError(f"--input_file={input_file}: no record in any of {count} files")
     manifest = ReferenceManifest(
         max_seq_length=lengths[0],
         max_predictions_per_seq=lengths[1],
@@ -155,88 +126,38 @@ def index_records(
         do_lower_case=do_lower_case,
         code_version=albert_tf.__version__,
         drawn_with={},
-        splits={split: Split(tuple(shards[split])) for split in SPLITS},
+        splits=splits,
     )
     manifest.write(output_dir)
-    counts = " and ".join(f"{manifest.splits[split].examples:,} {split}" for split in SPLITS)
     print(
-        f"{counts} static examples of {lengths[0]} pieces and up to {lengths[1]} predictions: "
+        f"{manifest.summary()} of {lengths[0]} pieces and up to {lengths[1]} predictions: "
         f"--record_dir={output_dir} --max_seq_length={lengths[0]} "
         f"--max_predictions_per_seq={lengths[1]}"
     )
     return manifest
 
 
-def check_file(
-    path: str,
-    tokenizer: AlbertTokenizer,
-    lengths: Sequence[int] | None,
-    report: Callable[[int], None] = lambda done: None,
-) -> dict:
-    """Looks through a file of static examples.
-
-    Args:
-      lengths: L and P of the files before it; None: the first record's.
-      report: is told how many bytes are done.
-
-    Returns:
-      "lengths", and "shard" with the fields of a Shard.
+def plan_units(input_file: str, heldout_file: str | None) -> list[FileUnit]:
+    """Returns the files of both splits; held-out ones are not in the training split.
 
     Raises:
-      ValueError: if a record is broken, with the number of the record, from 1 on.
+      ValueError: if a pattern matches no file, or no file is left to train on.
     """
-    pieces = done = 0
-    record_bytes = array.array("q")
-    for batch in _batches(path):
-        if lengths is None:
-            lengths = example_lengths(batch[0])
-        batch_pieces, fault = check_examples(batch, lengths, tokenizer)
-        if fault:
-            index, problem = fault
-            raise UserError(
-                f"{path}: record {len(record_bytes) + index + 1}: {problem}; expected static "
-                "examples of the reference's create_pretraining_data.py, all of one length, made "
-                "with this vocabulary: leave the file out, or make it anew"
-            )
-        pieces += batch_pieces
-        record_bytes.extend(map(len, batch))
-        done += sum(map(len, batch))
-        report(done)
-    shard = {
-        "file": path if "://" in path else os.path.abspath(path),
-        "source": os.path.basename(path),
-        "pieces": pieces,
-        "sha256": files.sha256(path),
-        **shard_layout(record_bytes),
-    }
-    return {"lengths": lengths, "shard": shard}
-
-
-def _batches(path: str) -> Iterator[list[bytes]]:
-    """Yields the records of a file.
-
-    Raises:
-      ValueError: if it is none of TFRecords, or cut or damaged; the records before it come first.
-    """
-    batch: list[bytes] = []
-    number = 0
-    try:
-        for record in tf.data.TFRecordDataset(path).as_numpy_iterator():
-            number += 1
-            batch.append(record)
-            if len(batch) == _BATCH:
-                yield batch
-                batch = []
-    except tf.errors.DataLossError as error:
-        if batch:
-            yield batch
-        reason = str(error).split("{{")[-1].split("}}")[-1].strip() or str(error)
-        raise UserError(
-            f"{path}: record {number + 1}: cut or damaged, or no uncompressed TFRecord "
-            f"({reason.split(' [Op:')[0]}): fetch the file again, or leave it out"
-        ) from None
-    if batch:
-        yield batch
+    heldout = files.match_files(heldout_file, "heldout_file") if heldout_file else []
+    not_trained = {files.absolute(path) for path in heldout}
+    train = [
+        path
+        for path in files.match_files(input_file, "input_file")
+        if files.absolute(path) not in not_trained
+    ]
+    if not train:
+        raise UserError("--heldout_file names every file of --input_file: leave some to train on")
+    splits = [*(("train", path) for path in train), *(("heldout", path) for path in heldout)]
+    sizes = files.sizes([path for _, path in splits])
+    return [
+        FileUnit(f"{index:05d}-of-{len(splits):05d}", path, split, sizes[path])
+        for index, (split, path) in enumerate(splits)
+    ]
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -22,10 +23,11 @@ from pipelines.data.pretraining_dataset import (
     pretraining_dataset,
     read_sources,
 )
-from pipelines.data.records import Manifest, serialize_segment
+from pipelines.data.records import Manifest, ReferenceManifest, Shard, Split, serialize_segment
 from pipelines.data.segments import Segment
 from pipelines.evaluate import evaluate
 
+run_on_beam = job.beam_job.run
 PROJECT = Path(__file__).resolve().parents[2]
 LENGTH, PREDICTIONS = 19, 5
 CLS, SEP = 2, 3
@@ -71,7 +73,10 @@ def files(tmp_path) -> Path:
 
 
 @pytest.fixture
-def index(files, tiny_vocabulary, tmp_path):
+def index(files, tiny_vocabulary, tmp_path, monkeypatch):
+    """Runs the job over the files in this process: Beam's start takes longer."""
+    monkeypatch.setattr(job.beam_job, "run", lambda work, units, *_: [*map(work, units)])
+
     def run(input_file=f"{files}/*", output="indexed", **changes):
         return job.index_records(
             input_file=str(input_file),
@@ -106,11 +111,11 @@ def test_manifest_points_to_the_files(index, files, tmp_path, capsys):
 
 def test_paths_of_every_kind():
     def shard(file):
-        return job.Shard(file, "x", 2, 3, 5, "", [0])
+        return Shard(file, "x", 2, 3, 5, "", [0])
 
     files = ("train.tfrecord", "/far/x.tfrecord", "gs://bucket/x.tfrecord")
-    splits = {"train": job.Split(tuple(map(shard, files))), "heldout": job.Split(())}
-    manifest = job.ReferenceManifest(19, 5, "sop", "", 211, True, "", {}, splits)
+    splits = {"train": Split(tuple(map(shard, files))), "heldout": Split(())}
+    manifest = ReferenceManifest(19, 5, "sop", "", 211, True, "", {}, splits)
     assert manifest.paths("dir", "train") == ["dir/train.tfrecord", *files[1:]]
     assert manifest.paths("gs://b/dir", "train")[0] == "gs://b/dir/train.tfrecord"
 
@@ -204,28 +209,146 @@ def test_files_of_other_lengths_are_refused(index, files):
         index()
 
 
-def test_no_file_is_looked_into_twice(index, files, tmp_path, monkeypatch):
-    write(files / "b.tfrecord", [b"broken"])
-    with pytest.raises(ValueError, match=r"b\.tfrecord: record 1"):
-        index()
-    assert [p.name for p in (tmp_path / "indexed/units").iterdir()] == ["00000-of-00003.json"]
-    # Mended, which leaves it another size: that is another job, unless nothing else changed.
-    with pytest.raises(ValueError, match="input_file '3 files of"):
-        write(files / "b.tfrecord", [static_example(4)])
-        index()
-    whole = index(output="whole")
-    (tmp_path / "whole/manifest.json").unlink()
-    (tmp_path / "whole/units/00001-of-00003.json").unlink()
-    seen, check_file = [], job.check_file
+def contents(directory) -> dict[str, bytes]:
+    paths = [path for path in Path(directory).rglob("*") if path.is_file()]
+    return {str(path.relative_to(directory)): path.read_bytes() for path in paths}
+
+
+def lose(output, marker) -> dict[Path, int]:
+    """Makes a finished job one that was killed; returns the inodes of the other markers."""
+    (output / "manifest.json").unlink()
+    (output / "units" / f"{marker}.json").unlink()
+    (output / "units" / f".{marker}.json.partial-7").write_bytes(b"half")
+    return {path: path.stat().st_ino for path in output.glob("units/*.json")}
+
+
+def test_no_finished_file_is_checked_again(index, tmp_path):
+    whole = index()
+    before = contents(tmp_path / "indexed")
+    inodes = lose(tmp_path / "indexed", "00001-of-00003")
+    assert len(inodes) == 2
+    assert index() == whole
+    assert contents(tmp_path / "indexed") == before
+    assert {path: path.stat().st_ino for path in inodes} == inodes
+
+
+def test_a_finished_job_is_not_done_again(index, monkeypatch, capsys):
+    whole = index()
+    monkeypatch.setattr(job.beam_job, "run", None)
+    assert index() == whole
+    assert "finished before: 311 train and 0 heldout static examples in" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2], [2, 1, 0], [1, 2, 0]])
+def test_order_of_files_does_not_matter(index, tmp_path, monkeypatch, order):
+    index(output="in_order")
     monkeypatch.setattr(
-        job, "check_file", lambda path, *rest: (seen.append(path), check_file(path, *rest))[1]
+        job.beam_job, "run", lambda work, units, *_: [work(units[i]) for i in order]
     )
-    assert index(output="whole") == whole
-    assert seen == [f"{files}/b.tfrecord"]
-    assert index(output="whole") == whole and len(seen) == 1
+    index(output="shuffled")
+    assert contents(tmp_path / "shuffled") == contents(tmp_path / "in_order")
 
 
-def test_goes_on_with_no_other_versions_work(index, tmp_path, monkeypatch):
+@pytest.mark.parametrize("position", ["a", "b", "c"])
+def test_a_broken_file_among_others_may_be_mended(index, files, tmp_path, position):
+    """If a file was finished before, other content makes it another job."""
+    broken = files / f"{position}.tfrecord"
+    good = broken.read_bytes()
+    write(broken, [static_example(n) for n in range(5)] + [b"broken"])
+    with pytest.raises(ValueError, match=f"^{broken}: record 6: is no tf.train.Example"):
+        index()
+    finished = sorted(path.name for path in (tmp_path / "indexed/units").glob("*.json"))
+    assert finished == [f"0000{i}-of-00003.json" for i in range("abc".index(position))]
+    broken.write_bytes(good)
+    if finished:
+        with pytest.raises(ValueError, match=r"input_file '3 files of .* to resume that run"):
+            index()
+    else:
+        assert index().splits["train"].examples == 311
+
+
+def test_empty_files_are_skipped(index, files, capsys):
+    (files / "0.tfrecord").touch()
+    (files / "d.tfrecord").touch()
+    assert [shard.examples for shard in index().split("train")] == [7, 300, 4]
+    assert capsys.readouterr().out.count("holds no record, skipped") == 2
+
+
+def test_on_beam(index, files, tmp_path, monkeypatch):
+    index(output="in_this_process")
+    monkeypatch.setattr(job.beam_job, "run", run_on_beam)
+    index(output="on_beam")
+    assert contents(tmp_path / "on_beam") == contents(tmp_path / "in_this_process")
+    write(files / "b.tfrecord", [static_example(), b"broken"])
+    with pytest.raises(ValueError, match=r"b\.tfrecord: record 2: is no tf.train.Example"):
+        index(output="bad")
+
+
+def start(files, vocabulary, output, *more) -> subprocess.Popen:
+    """Starts the program."""
+    flags = [f"--input_file={files}/*", f"--spm_model_file={vocabulary}", f"--output_dir={output}"]
+    return subprocess.Popen(
+        [sys.executable, "-m", "pipelines.index_records", *flags, *more],
+        cwd=PROJECT,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+    )
+
+
+def finish(process) -> tuple[int, str]:
+    error = process.communicate(timeout=120)[1]
+    return process.returncode, error
+
+
+@pytest.mark.slow
+def test_two_workers_write_the_bytes_of_one(index, files, tiny_vocabulary, tmp_path):
+    """Also after a kill; and an error is one line."""
+    index(output="one")
+    whole = contents(tmp_path / "one")
+    command = (files, tiny_vocabulary, tmp_path / "two", "--num_workers=2")
+    assert finish(start(*command))[0] == 0
+    assert contents(tmp_path / "two") == whole
+
+    inodes = lose(tmp_path / "two", "00001-of-00003")
+    process = start(*command)
+    process.kill()
+    finish(process)
+    assert finish(start(*command))[0] == 0
+    assert contents(tmp_path / "two") == whole
+    assert {path: path.stat().st_ino for path in inodes} == inodes
+
+    write(files / "b.tfrecord", [static_example(), b"broken"])
+    code, error = finish(start(*command[:2], tmp_path / "bad", "--num_workers=2"))
+    assert code == 2 and "Traceback" not in error
+    last = error.splitlines()[-1]
+    assert last.startswith(f"error: {files}/b.tfrecord: record 2: is no tf.train.Example"), error
+    assert not (tmp_path / "bad/manifest.json").exists()
+
+
+@pytest.mark.slow
+def test_a_killed_job_resumes(tiny_vocabulary, tmp_path):
+    """Killed with SIGKILL when some files are checked."""
+    (tmp_path / "ref").mkdir()
+    for number in range(24):
+        write(tmp_path / f"ref/{number:02d}", [static_example(n % 90) for n in range(20_000)])
+    command = (tmp_path / "ref", tiny_vocabulary, tmp_path / "indexed", "--num_workers=2")
+    process = start(*command)
+    deadline = time.monotonic() + 60
+    while len(list(tmp_path.glob("indexed/units/*.json"))) < 3:
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.02)
+    process.kill()
+    finish(process)
+    inodes = {path: path.stat().st_ino for path in tmp_path.glob("indexed/units/*.json")}
+    assert 3 <= len(inodes) < 24
+    assert finish(start(*command))[0] == 0
+    assert {path: path.stat().st_ino for path in inodes} == inodes
+    manifest = Manifest.read(str(tmp_path / "indexed"))
+    assert [shard.examples for shard in manifest.split("train")] == [20_000] * 24
+
+
+def test_resumes_no_work_of_another_version(index, tmp_path, monkeypatch):
     index()
     (tmp_path / "indexed/manifest.json").unlink()
     monkeypatch.setattr(job.albert_tf, "__version__", "0.1.0")

@@ -1,0 +1,92 @@
+"""The unit of pipelines.index_records: checks one file of the reference's static examples."""
+
+from __future__ import annotations
+
+import array
+import functools
+import itertools
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+from albert_tf import files
+from albert_tf.errors import UserError
+from albert_tf.tokenization import AlbertTokenizer
+from pipelines.data.records import shard_layout
+from pipelines.data.reference_examples import check_examples, example_lengths
+from pipelines.data.unit_job import Unit, write_marker
+
+# Records that are checked in one call.
+_BATCH = 256
+
+_load_tokenizer = functools.lru_cache(maxsize=1)(AlbertTokenizer)  # once for a process
+
+
+@dataclass(frozen=True)
+class FileUnit(Unit):
+    """A TFRecord file of `split`."""
+
+    name: str
+    path: str
+    split: str
+    bytes: int
+
+
+def first_lengths(paths: Sequence[str]) -> tuple[int, int] | None:
+    """Returns L and P of the first record in any of the files; None if all are empty."""
+    first = next(itertools.chain.from_iterable(map(_records, paths)), None)
+    return None if first is None else example_lengths(first)
+
+
+def check_file(
+    unit: FileUnit, lengths: tuple[int, int], spm_model_file: str, output_dir: str
+) -> None:
+    """Checks a file whose records have L and P of `lengths`; writes its marker, with its shard.
+
+    Raises:
+      ValueError: if a record is broken, with the number of the record, from 1.
+    """
+    tokenizer = _load_tokenizer(spm_model_file)
+    pieces = 0
+    record_bytes = array.array("q")
+    records = _records(unit.path)
+    while batch := list(itertools.islice(records, _BATCH)):
+        batch_pieces, fault = check_examples(batch, lengths, tokenizer)
+        if fault:
+            index, problem = fault
+            raise UserError(
+                f"{unit.path}: record {len(record_bytes) + index + 1}: {problem}; expected static "
+                "examples of the reference's create_pretraining_data.py, all of one length, made "
+                "with this vocabulary: leave the file out, or make it anew"
+            )
+        pieces += batch_pieces
+        record_bytes.extend(map(len, batch))
+    shard = {
+        "file": files.absolute(unit.path),
+        "source": os.path.basename(unit.path),
+        "pieces": pieces,
+        "sha256": files.sha256(unit.path),
+        **shard_layout(record_bytes),
+    }
+    write_marker(unit, output_dir, {"shard": shard})
+
+
+def _records(path: str) -> Iterator[bytes]:
+    """Yields the records of a file.
+
+    Raises:
+      ValueError: if it is no TFRecord file, or is cut or damaged.
+    """
+    number = 0
+    try:
+        for record in tf.data.TFRecordDataset(path).as_numpy_iterator():
+            number += 1
+            yield record
+    except tf.errors.DataLossError as error:
+        reason = str(error).split("{{")[-1].split("}}")[-1].strip() or str(error)
+        raise UserError(
+            f"{path}: record {number + 1}: cut or damaged, or no uncompressed TFRecord "
+            f"({reason.split(' [Op:')[0]}): fetch the file again, or leave it out"
+        ) from None
