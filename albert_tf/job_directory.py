@@ -49,10 +49,10 @@ def lock(directory: str) -> Iterator[None]:
 
 
 def claim(model_dir: str, settings: dict) -> None:
-    """Makes `model_dir` the directory of the run with these settings, or finds that it is.
+    """Makes `model_dir` the directory of the run with these settings, unless it already is.
 
-    RUN_FILE also records the versions that the run began with. They are not compared: a run may be
-    resumed with others, which one line on stdout then names.
+    RUN_FILE also stores the versions that the run was started with. A run may be resumed with
+    others; one line on stdout then names them.
 
     Args:
       settings: everything that changes the run's result, JSON-serialisable.
@@ -62,7 +62,7 @@ def claim(model_dir: str, settings: dict) -> None:
     """
     if pattern := set(model_dir) & set("*?[\\"):
         raise UserError(
-            f"{model_dir!r}: TensorFlow takes {' '.join(sorted(pattern))} in a directory's name "
+            f"{model_dir!r}: TensorFlow mistakes {' '.join(sorted(pattern))} in a directory's name "
             "for a pattern and finds no checkpoint there: choose another"
         )
     path = os.path.join(model_dir, RUN_FILE)
@@ -110,7 +110,7 @@ def _versions() -> dict[str, str]:
 
 
 def _tell_of_other_versions(versions: dict[str, str]) -> None:
-    """Prints a line if a run began with other versions than it is resumed with."""
+    """Prints a line if a run was started with other versions than it is resumed with."""
     changes = [(name, versions.get(name, own), own) for name, own in _versions().items()]
     changes = [change for change in changes if change[1] != change[2]]
     if changes:

@@ -3,7 +3,7 @@ r"""Tokenizes a corpus once, into the segment records that pre-training reads.
 Input is UTF-8 text. --input_format sets how it holds documents; by default one sentence per line, a
 blank line between documents. .gz, .bz2, .xz and .zst files are decompressed. Every piece of text is
 kept: a sentence that does not fit into a segment continues in the next one. Masks and sentence
-order are drawn later, anew at every epoch. A share of the documents is held out.
+order are drawn later, again at every epoch. A share of the documents is held out.
 --remove_duplicates skips documents whose letters and digits are those of an earlier one.
 
 The work is cut into byte ranges, and small files share a unit of work. Each unit becomes a pair of
@@ -35,7 +35,8 @@ import albert_tf
 from albert_tf import files, job_directory, program
 from albert_tf.errors import UserError
 from albert_tf.tokenization import AlbertTokenizer
-from pipelines.data import beam_job, corpus, duplicates, reference_job, unit_job
+from pipelines.data import beam_job, corpus, reference_job, unit_job
+from pipelines.data.duplicates import find_duplicates, hash_ranges
 from pipelines.data.examples import ExampleOptions, define_example_flags, options_from
 from pipelines.data.records import Manifest, ReferenceManifest, SegmentManifest, make_splits
 from pipelines.data.segments import NUM_SPECIAL_PIECES
@@ -66,13 +67,13 @@ def define_flags() -> None:
         "format",
         "segments",
         ["segments", "reference"],
-        "segments: masks are drawn in training; reference: masked examples as the reference's.",
+        "segments: masks are drawn in training; reference: the reference's masked examples.",
     )
     flags.DEFINE_integer(
         "dupe_factor",
         10,
-        "With --format=reference: masked copies of each training segment. The reference's 40 take "
-        "four times the room; its users found 10 to do.",
+        "With --format=reference: masked copies of each training segment. The reference's 40 need "
+        "four times the disk space; its users found 10 sufficient.",
         lower_bound=1,
     )
     define_example_flags()
@@ -231,10 +232,8 @@ def _find_duplicates(
     work = functools.partial(hash_unit, settings=settings, output_dir=output_dir)
     unit_job.run_units("looking for duplicates", work, units, output_dir, "hashes", **workers)
     hash_files = [os.path.join(output_dir, unit.file("hashes")) for unit in units]
-    ranges = duplicates.hash_ranges(hash_files)
-    work = functools.partial(
-        duplicates.find_duplicates, hash_files=hash_files, output_dir=output_dir
-    )
+    ranges = hash_ranges(hash_files)
+    work = functools.partial(find_duplicates, hash_files=hash_files, output_dir=output_dir)
     unit_job.run_units("comparing hashes", work, ranges, output_dir, "duplicates", **workers)
     return [os.path.join(output_dir, hashes.file("duplicates")) for hashes in ranges]
 
@@ -263,8 +262,8 @@ def _collect(
     totals = {name: sum(marker[name] for marker in markers) for name in COUNTS}
     if not totals["pieces"]:
         raise UserError(
-            f"--input_file: no text in it (bad lines left out: {totals['skipped_lines']}); "
-            f"expected what --help says of --input_format={settings.text_format.input_format}"
+            f"--input_file: no text in it (bad lines skipped: {totals['skipped_lines']}); "
+            f"see --help for --input_format={settings.text_format.input_format}"
         )
     return SegmentManifest(
         max_seq_length=settings.max_seq_length,

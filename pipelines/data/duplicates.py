@@ -64,14 +64,10 @@ def write_hashes(sentences: Iterable[tuple[int, str]], path: str) -> None:
 class HashRange(Unit):
     """The buckets [first, end) of the hashes of all documents, which are compared at a time."""
 
+    name: str
+    bytes: int  # about
     first: int
     end: int
-    bytes: int  # about
-
-    @property
-    def name(self) -> str:
-        """The range's part of file names."""
-        return f"{self.first:03d}-{self.end:03d}"
 
 
 def hash_ranges(hash_files: Sequence[str]) -> list[HashRange]:
@@ -80,7 +76,7 @@ def hash_ranges(hash_files: Sequence[str]) -> list[HashRange]:
     count = min(total // _RANGE_BYTES + 1, _NUM_BUCKETS)
     bounds = [_NUM_BUCKETS * i // count for i in range(count + 1)]
     return [
-        HashRange(first, end, total * (end - first) // _NUM_BUCKETS)
+        HashRange(f"{first:03d}-{end:03d}", total * (end - first) // _NUM_BUCKETS, first, end)
         for first, end in zip(bounds, bounds[1:])
     ]
 

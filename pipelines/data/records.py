@@ -1,8 +1,8 @@
-"""What a record directory holds: its manifest, and what one segment record holds.
+"""The manifest of a record directory, and the format of a segment record.
 
-There are two formats: segment records, from which examples are drawn anew at every epoch, and the
-reference's static examples (see reference_examples.py). A manifest of either says what training
-has to know of the files.
+There are two formats: segment records, from which examples are drawn again at every epoch, and the
+reference's static examples (see reference_examples.py). A manifest of either holds what training
+must know about the files.
 
 A directory of segment records holds `train-00003-of-00012.tfrecord` and
 `heldout-00003-of-00012.tfrecord` (uncompressed tf.train.Example, in random order) and
@@ -11,7 +11,7 @@ once, unpadded, without special pieces:
 
   input_ids        int64 [n], 1 <= n <= max_seq_length - 3: pieces
   sentence_starts  int64 [m], first 0, increasing, all < n: the first piece of each sentence
-  room_before      int64 [1]: pieces that the segment before had left; see segments.Segment
+  room_before      int64 [1]: unused room of the segment before, in pieces; see segments.Segment
   document_id      int64 [1]: a hash of the document's first sentences
 """
 
@@ -39,12 +39,12 @@ from pipelines.data.segments import Segment
 MANIFEST_FILE = "manifest.json"
 SPLITS = ("train", "heldout")
 
-# A shard can be read in parts: training takes a part of each of many shards at a time.
+# A shard can be read in parts: training reads a part of each of many shards at a time.
 MAX_PARTS = 256
 _MIN_PART_BYTES = 1 << 16
 _TFRECORD_FRAME_BYTES = 16
 
-# What tf.io.parse_example wants to know.
+# The specification for tf.io.parse_example.
 SEGMENT_FEATURES = {
     "input_ids": tf.io.RaggedFeature(tf.int64),
     "sentence_starts": tf.io.RaggedFeature(tf.int64),
@@ -102,13 +102,13 @@ class Shard:
 
     Attributes:
       file: its name in the record directory, or a path of its own.
-      source: what it was made of, for people.
-      examples: records.
-      pieces: pieces in them; of static examples special ones included.
+      source: its input, for people.
+      examples: number of records.
+      pieces: pieces in them; in static examples this includes special pieces.
       bytes: its size.
       sha256: of its bytes.
-      part_offsets: where each part begins; part i of n holds the records from number
-        examples * i // n on.
+      part_offsets: byte at which each part begins; the first record of part i of n is number
+        examples * i // n.
     """
 
     file: str
@@ -149,7 +149,7 @@ def make_splits(units: Iterable[dict[str, Sequence[dict]]]) -> dict[str, Split]:
 
 
 class Manifest:
-    """What training has to know of a record directory, of whatever format."""
+    """What training must know about a record directory of either format."""
 
     format: ClassVar[str]
     special_pieces: ClassVar[int]  # that an example has beyond the pieces of its record
@@ -159,7 +159,7 @@ class Manifest:
     vocab_size: int
     do_lower_case: bool
     heldout_split: dict[str, Any] | None
-    share_with_order: float | None  # segments whose order can be asked; None: they bring labels
+    share_with_order: float | None  # of segments; None: static examples
     splits: dict[str, Split]
 
     @classmethod
@@ -186,7 +186,7 @@ class Manifest:
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise UserError(
                 f"{path}: not a manifest of records as version {albert_tf.__version__} of this "
-                f"code writes them ({error}): write the records anew"
+                f"code writes them ({error}): write the records again"
             ) from error
 
     @classmethod
@@ -222,7 +222,7 @@ class Manifest:
         return list(self.splits[name].shards)
 
     def paths(self, record_dir: str, split: str) -> list[str]:
-        """Returns where the shards of a split lie."""
+        """Returns the paths of the shards of a split."""
         return [
             shard.file if "://" in shard.file else os.path.join(record_dir, shard.file)
             for shard in self.splits[split].shards
@@ -234,7 +234,7 @@ class Manifest:
         return 1 - pieces / (self.splits[split].examples * max_seq_length)
 
     def fingerprint(self) -> str:
-        """Returns a hash of the records themselves, wherever they lie and came from."""
+        """Returns a hash of the records themselves, whatever their directory and input."""
         shards = [
             (name, os.path.basename(shard.file), shard.sha256)
             for name in SPLITS
@@ -255,7 +255,7 @@ class Manifest:
                 f"{records} were made with another vocabulary (of {self.vocab_size} pieces, "
                 f"SHA-256 {self.vocab_sha256[:12]}…) than the one given (of "
                 f"{tokenizer.vocab_size}, {tokenizer.sha256[:12]}…): give that one, or make "
-                "records anew with pipelines.create_pretraining_data"
+                "records again with pipelines.create_pretraining_data"
             )
         if tokenizer.do_lower_case != self.do_lower_case:
             raise UserError(
@@ -270,13 +270,13 @@ class Manifest:
             if sizes[path] != shard.bytes:
                 raise UserError(
                     f"{path} has {sizes[path]:,} bytes, but {shard.bytes:,} by {MANIFEST_FILE}: it "
-                    "is damaged; copy it again, or write the records anew"
+                    "is damaged; copy it again, or write the records again"
                 )
 
 
 @dataclass(frozen=True)
 class SegmentManifest(Manifest):
-    """What a directory of segments holds and how it was made. Its counts are over both splits."""
+    """The content of a directory of segments and its settings. Counts are over both splits."""
 
     format: ClassVar[str] = "segments"
     special_pieces: ClassVar[int] = 3  # [CLS] and two [SEP]
@@ -297,11 +297,11 @@ class SegmentManifest(Manifest):
     pieces: int
     skipped_lines: int
     splits: dict[str, Split]
-    duplicate_documents: int = 0  # left out, and in no other count
+    duplicate_documents: int = 0  # skipped, and in no other count
 
     @property
     def share_with_order(self) -> float:
-        """The share of segments that have parts whose order can be asked: segments.has_order."""
+        """The share of segments that can have a sentence-order label: segments.has_order."""
         return self.segments_with_order / max(self.segments, 1)
 
     @property
@@ -313,10 +313,9 @@ class SegmentManifest(Manifest):
         skipped, repeated = self.skipped_lines, self.duplicate_documents
         return (
             f" segments of {self.documents:,} documents, {self.pieces:,} pieces; "
-            f"{100 * self.share_with_order:.0f} % of the segments have two parts whose order can "
-            "be asked"
-            + (f" ({repeated:,} duplicates left out)" if repeated else "")
-            + (f" ({skipped:,} bad lines left out)" if skipped else "")
+            f"{100 * self.share_with_order:.0f} % of the segments can have a sentence-order label"
+            + (f" ({repeated:,} duplicates skipped)" if repeated else "")
+            + (f" ({skipped:,} bad lines skipped)" if skipped else "")
         )
 
     def _check_options(self, records: str, options: ExampleOptions) -> None:
@@ -330,16 +329,16 @@ class SegmentManifest(Manifest):
 
 @dataclass(frozen=True)
 class ReferenceManifest(Manifest):
-    """What a set of static examples holds, the reference's own or ours.
+    """The content of a set of static examples, the reference's own or ours.
 
     Attributes:
-      sentence_objective: what next_sentence_labels tell.
-      drawn_with: how create_pretraining_data made them; empty for records of others.
+      sentence_objective: meaning of next_sentence_labels.
+      drawn_with: settings of create_pretraining_data; empty for records of others.
     """
 
     format: ClassVar[str] = "reference"
     special_pieces: ClassVar[int] = 0
-    heldout_split: ClassVar[None] = None  # chosen by whoever made the files
+    heldout_split: ClassVar[None] = None  # the author of the files chose it
     share_with_order: ClassVar[None] = None
 
     max_seq_length: int
@@ -354,7 +353,7 @@ class ReferenceManifest(Manifest):
 
     def _summary_of_records(self) -> str:
         unlabelled = self.drawn_with.get("unlabelled", 0)
-        note = f" ({unlabelled:,} of a single part, whose label is drawn by a coin)"
+        note = f" ({unlabelled:,} of a single part, with a random label)"
         return " static examples" + (note if unlabelled else "")
 
     def _check_options(self, records: str, options: ExampleOptions) -> None:

@@ -59,7 +59,7 @@ def check_file(
             raise UserError(
                 f"{unit.path}: record {len(record_bytes) + index + 1}: {problem}; expected static "
                 "examples of the reference's create_pretraining_data.py, all of one length, made "
-                "with this vocabulary: leave the file out, or make it anew"
+                "with this vocabulary: leave the file out, or make it again"
             )
         pieces += batch_pieces
         record_bytes.extend(map(len, batch))

@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,7 +69,25 @@ def draw_examples(
         output_dir=output_dir,
     )
     run_units("drawing examples", work, units, output_dir, **workers)
-    manifest = _collect(units, segments, options, dupe_factor, output_dir)
+    markers = read_markers(units, output_dir)
+    manifest = ReferenceManifest(
+        max_seq_length=options.max_seq_length,
+        max_predictions_per_seq=options.max_predictions_per_seq,
+        sentence_objective=options.sentence_objective,
+        vocab_sha256=segments.vocab_sha256,
+        vocab_size=segments.vocab_size,
+        do_lower_case=segments.do_lower_case,
+        code_version=albert_tf.__version__,
+        drawn_with={
+            "masked_lm_prob": options.masked_lm_prob,
+            "ngram": options.ngram,
+            "seed": options.seed,
+            "dupe_factor": dupe_factor,
+            "segments": segments.fingerprint(),
+            "unlabelled": sum(marker["unlabelled"] for marker in markers),
+        },
+        splits=make_splits({u.split: [m["shard"]]} for u, m in zip(units, markers)),
+    )
     manifest.write(output_dir)
     print(f"{manifest.summary()} in {output_dir}")
     return manifest
@@ -157,36 +175,6 @@ def write_pass(
     source = f"pass {unit.pass_number} over {source}"
     shard = {"file": file, "source": source, "pieces": counts["pieces"], **written}
     write_marker(unit, output_dir, {"unlabelled": counts["unlabelled"], "shard": shard})
-
-
-def _collect(
-    units: Sequence[PassUnit],
-    segments: SegmentManifest,
-    options: ExampleOptions,
-    dupe_factor: int,
-    output_dir: str,
-) -> ReferenceManifest:
-    """Makes the manifest of all units from their markers."""
-    markers = read_markers(units, output_dir)
-    drawn_with = {
-        "masked_lm_prob": options.masked_lm_prob,
-        "ngram": options.ngram,
-        "seed": options.seed,
-        "dupe_factor": dupe_factor,
-        "segments": segments.fingerprint(),
-        "unlabelled": sum(marker["unlabelled"] for marker in markers),
-    }
-    return ReferenceManifest(
-        max_seq_length=options.max_seq_length,
-        max_predictions_per_seq=options.max_predictions_per_seq,
-        sentence_objective=options.sentence_objective,
-        vocab_sha256=segments.vocab_sha256,
-        vocab_size=segments.vocab_size,
-        do_lower_case=segments.do_lower_case,
-        code_version=albert_tf.__version__,
-        drawn_with=drawn_with,
-        splits=make_splits({u.split: [m["shard"]]} for u, m in zip(units, markers)),
-    )
 
 
 @functools.lru_cache(maxsize=1)

@@ -1,8 +1,7 @@
 """A job over units of work: which are finished, their files, their errors, progress, Beam.
 
-The jobs that write records and static examples, and the one that checks static examples, run their
-units through `run_units`. A unit that is finished has a file in UNITS_DIR. So a killed job resumes
-by running the other units, on any runner and any number of workers.
+A finished unit has a file in UNITS_DIR. So a killed job resumes by running the other units, on any
+runner and any number of workers.
 """
 
 from __future__ import annotations
@@ -27,15 +26,10 @@ ERROR_FILE = os.path.join(UNITS_DIR, "error.txt")
 
 
 class Unit:
-    """Base of the units of a job; picklable.
+    """Base of the units of a job; picklable."""
 
-    Attributes:
-      name: the unit's part of file names, unique in the job.
-      bytes: size of its input, for the progress.
-    """
-
-    name: str
-    bytes: int
+    name: str  # its part of file names, unique in the job
+    bytes: int  # of its input, for the progress
 
     def file(self, kind: str = "json") -> str:
         """Returns the path, in the output directory, of a file that marks the unit as finished.
@@ -62,7 +56,6 @@ def claim(output_dir: str, identity: dict) -> None:
             if not tf.io.gfile.glob([os.path.join(units_dir, pattern) for pattern in finished]):
                 tf.io.gfile.rmtree(units_dir)
                 tf.io.gfile.remove(os.path.join(output_dir, job_directory.RUN_FILE))
-                _remove_partial_files(output_dir)
     job_directory.claim(output_dir, identity)
 
 
@@ -98,7 +91,11 @@ def remove_leftovers(output_dir: str) -> None:
     """Removes unfinished files and the error of earlier runs."""
     tf.io.gfile.makedirs(os.path.join(output_dir, UNITS_DIR))
     for directory in (output_dir, os.path.join(output_dir, UNITS_DIR)):
-        _remove_partial_files(directory)
+        for name in tf.io.gfile.listdir(directory):
+            if ".partial-" in name:
+                # A worker that outlives its job for an instant may finish it meanwhile.
+                with contextlib.suppress(tf.errors.NotFoundError):
+                    tf.io.gfile.remove(os.path.join(directory, name))
     error_file = os.path.join(output_dir, ERROR_FILE)
     if tf.io.gfile.exists(error_file):
         tf.io.gfile.remove(error_file)
@@ -158,14 +155,6 @@ def write_marker(unit: Unit, output_dir: str, content: dict[str, Any]) -> None:
 def read_markers(units: Sequence[Unit], output_dir: str) -> list[dict[str, Any]]:
     """Returns what `write_marker` wrote for each of the units."""
     return [files.read_json(os.path.join(output_dir, unit.file())) for unit in units]
-
-
-def _remove_partial_files(directory: str) -> None:
-    for name in tf.io.gfile.listdir(directory):
-        if ".partial-" in name:
-            # A worker that outlives its job for an instant may finish it meanwhile.
-            with contextlib.suppress(tf.errors.NotFoundError):
-                tf.io.gfile.remove(os.path.join(directory, name))
 
 
 def _raise_noted_error(output_dir: str) -> None:

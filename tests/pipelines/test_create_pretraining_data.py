@@ -86,7 +86,7 @@ def test_manifest_says_what_there_is(create, tmp_path, capsys):
     assert found == {shard.file for shard in shards}
     shown = capsys.readouterr()
     assert "2 files" in shown.out and "48 documents" in shown.out
-    assert f"; {share} % of the segments have two parts whose order can be asked" in shown.out
+    assert f"; {share} % of the segments can have a sentence-order label" in shown.out
     assert "(100 %)" in shown.err
 
 
@@ -99,7 +99,7 @@ def test_a_finished_job_is_not_done_again(create, tmp_path, monkeypatch, capsys)
     assert "finished before" in capsys.readouterr().out
 
 
-def test_goes_on_after_a_crash(create, tmp_path, monkeypatch):
+def test_resumes_after_a_crash(create, tmp_path, monkeypatch):
     create()
     records = tmp_path / "records"
     whole = contents(records)

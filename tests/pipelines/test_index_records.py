@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -214,21 +215,18 @@ def contents(directory) -> dict[str, bytes]:
     return {str(path.relative_to(directory)): path.read_bytes() for path in paths}
 
 
-def lose(output, marker) -> dict[Path, int]:
-    """Makes a finished job one that was killed; returns the inodes of the other markers."""
-    (output / "manifest.json").unlink()
-    (output / "units" / f"{marker}.json").unlink()
-    (output / "units" / f".{marker}.json.partial-7").write_bytes(b"half")
-    return {path: path.stat().st_ino for path in output.glob("units/*.json")}
-
-
 def test_no_finished_file_is_checked_again(index, tmp_path):
     whole = index()
-    before = contents(tmp_path / "indexed")
-    inodes = lose(tmp_path / "indexed", "00001-of-00003")
+    output = tmp_path / "indexed"
+    before = contents(output)
+    # As a killed job leaves it: no manifest, a file without its marker, an unfinished marker.
+    (output / "manifest.json").unlink()
+    (output / "units/00001-of-00003.json").unlink()
+    (output / "units/.00001-of-00003.json.partial-7").write_bytes(b"half")
+    inodes = {path: path.stat().st_ino for path in output.glob("units/*.json")}
     assert len(inodes) == 2
     assert index() == whole
-    assert contents(tmp_path / "indexed") == before
+    assert contents(output) == before
     assert {path: path.stat().st_ino for path in inodes} == inodes
 
 
@@ -302,50 +300,37 @@ def finish(process) -> tuple[int, str]:
 
 
 @pytest.mark.slow
-def test_two_workers_write_the_bytes_of_one(index, files, tiny_vocabulary, tmp_path):
-    """Also after a kill; and an error is one line."""
-    index(output="one")
-    whole = contents(tmp_path / "one")
-    command = (files, tiny_vocabulary, tmp_path / "two", "--num_workers=2")
-    assert finish(start(*command))[0] == 0
-    assert contents(tmp_path / "two") == whole
-
-    inodes = lose(tmp_path / "two", "00001-of-00003")
-    process = start(*command)
-    process.kill()
-    finish(process)
-    assert finish(start(*command))[0] == 0
-    assert contents(tmp_path / "two") == whole
-    assert {path: path.stat().st_ino for path in inodes} == inodes
-
-    write(files / "b.tfrecord", [static_example(), b"broken"])
-    code, error = finish(start(*command[:2], tmp_path / "bad", "--num_workers=2"))
-    assert code == 2 and "Traceback" not in error
-    last = error.splitlines()[-1]
-    assert last.startswith(f"error: {files}/b.tfrecord: record 2: is no tf.train.Example"), error
-    assert not (tmp_path / "bad/manifest.json").exists()
-
-
-@pytest.mark.slow
-def test_a_killed_job_resumes(tiny_vocabulary, tmp_path):
+def test_two_workers_killed_and_resumed_write_the_bytes_of_one(index, tiny_vocabulary, tmp_path):
     """Killed with SIGKILL when some files are checked."""
-    (tmp_path / "ref").mkdir()
-    for number in range(24):
-        write(tmp_path / f"ref/{number:02d}", [static_example(n % 90) for n in range(20_000)])
-    command = (tmp_path / "ref", tiny_vocabulary, tmp_path / "indexed", "--num_workers=2")
-    process = start(*command)
+    directory, output = tmp_path / "many", tmp_path / "two"
+    directory.mkdir()
+    write(directory / "00", [static_example(n % 90) for n in range(8_000)])
+    for number in range(1, 16):
+        shutil.copy(directory / "00", directory / f"{number:02d}")
+    process = start(directory, tiny_vocabulary, output, "--num_workers=2")
     deadline = time.monotonic() + 60
-    while len(list(tmp_path.glob("indexed/units/*.json"))) < 3:
+    while len(list(output.glob("units/*.json"))) < 2:
         assert time.monotonic() < deadline and process.poll() is None
         time.sleep(0.02)
     process.kill()
     finish(process)
-    inodes = {path: path.stat().st_ino for path in tmp_path.glob("indexed/units/*.json")}
-    assert 3 <= len(inodes) < 24
-    assert finish(start(*command))[0] == 0
+    inodes = {path: path.stat().st_ino for path in output.glob("units/*.json")}
+    assert 2 <= len(inodes) < 16
+    code, error = finish(start(directory, tiny_vocabulary, output, "--num_workers=2"))
+    assert code == 0, error
     assert {path: path.stat().st_ino for path in inodes} == inodes
-    manifest = Manifest.read(str(tmp_path / "indexed"))
-    assert [shard.examples for shard in manifest.split("train")] == [20_000] * 24
+    index(f"{directory}/*", output="one")
+    assert contents(output) == contents(tmp_path / "one")
+
+
+@pytest.mark.slow
+def test_an_error_in_a_process_is_one_line(files, tiny_vocabulary, tmp_path):
+    write(files / "b.tfrecord", [static_example(), b"broken"])
+    code, error = finish(start(files, tiny_vocabulary, tmp_path / "bad", "--num_workers=2"))
+    assert code == 2 and "Traceback" not in error
+    last = error.splitlines()[-1]
+    assert last.startswith(f"error: {files}/b.tfrecord: record 2: is no tf.train.Example"), error
+    assert not (tmp_path / "bad/manifest.json").exists()
 
 
 def test_resumes_no_work_of_another_version(index, tmp_path, monkeypatch):

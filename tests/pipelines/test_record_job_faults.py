@@ -257,7 +257,7 @@ def test_a_full_disk_with_two_workers(corpus, tiny_vocabulary, undisturbed, tmp_
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
-def test_a_killed_job_goes_on(corpus, tiny_vocabulary, undisturbed, tmp_path, seed):
+def test_a_killed_job_resumes(corpus, tiny_vocabulary, undisturbed, tmp_path, seed):
     """Killed with SIGKILL at two moments, and started again at once."""
     rng = random.Random(seed)
     units = sum(name.endswith(".json") for name in undisturbed) - 2
@@ -276,7 +276,7 @@ def test_a_killed_job_goes_on(corpus, tiny_vocabulary, undisturbed, tmp_path, se
 
 
 @pytest.mark.slow
-def test_a_killed_worker_ends_the_job_which_goes_on(corpus, tiny_vocabulary, undisturbed, tmp_path):
+def test_a_killed_worker_ends_the_job_which_resumes(corpus, tiny_vocabulary, undisturbed, tmp_path):
     process = start(corpus, tiny_vocabulary, tmp_path, "--num_workers=2")
     wait_for_files(tmp_path, "units/*.json", 1, process)
     children = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True)

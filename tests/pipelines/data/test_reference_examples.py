@@ -167,9 +167,7 @@ def test_what_has_no_label_is_counted(record_dir, capsys, create):
     assert alone["train"] > 3
     assert manifest.drawn_with["unlabelled"] == unlabelled
     create(record_dir)
-    assert f"({unlabelled:,} of a single part, whose label is drawn by a coin)" in (
-        capsys.readouterr().out
-    )
+    assert f"({unlabelled:,} of a single part, with a random label)" in (capsys.readouterr().out)
 
 
 def test_each_pass_has_an_order_of_its_own(record_dir):
@@ -229,7 +227,7 @@ def test_token_boundary_tells_words_of_the_unmasked_text():
     assert list(feature["next_sentence_labels"].int64_list.value) == [1]
 
 
-def test_a_killed_job_goes_on(create, record_dir, tmp_path):
+def test_a_killed_job_resumes(create, record_dir, tmp_path):
     whole = contents(record_dir)
     for name, content in whole.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -264,7 +262,7 @@ def test_without_an_objective_no_label_is_missed(create, tmp_path, capsys):
     segments = read_segments(tmp_path / "records" / "segments", "train")
     assert manifest.splits["train"].examples == len(segments)
     assert manifest.drawn_with["unlabelled"] == 0
-    assert "coin" not in capsys.readouterr().out
+    assert "random label" not in capsys.readouterr().out
     for features in read_features(manifest.paths(str(tmp_path / "records"), "train")):
         assert features["next_sentence_labels"] == ("int64_list", [0])
     with pytest.raises(ValueError, match="sentence_objective 'none' there, 'sop' here"):
