@@ -9,6 +9,7 @@ from typing import Callable
 
 from absl import app, flags
 
+from albert_tf.config import AlbertConfig
 from albert_tf.errors import UserError
 
 # TensorFlow's errors of the file system are not OSErrors.
@@ -46,6 +47,44 @@ def run(main: Callable[[list[str]], None]) -> None:
             _fail(_message(error))
 
     app.run(guarded, flags_parser=_parse_flags)
+
+
+def define_max_seq_length(
+    name: str = "max_seq_length", default: int | None = None, help: str = ""
+) -> None:
+    """Defines --max_seq_length.
+
+    Args:
+      name: the flag's name, for callers that define any flag by its name.
+      default: None: `help` says what the program chooses.
+      help: what is special to the program.
+    """
+    of_all = "Maximum length of a sequence in pieces, [CLS] and [SEP] included."
+    flags.DEFINE_integer(name, default, f"{of_all} {help}".strip(), lower_bound=8)
+
+
+def check_max_seq_length(
+    max_seq_length: int, config: AlbertConfig, trained_length: int | None = None
+) -> None:
+    """Checks --max_seq_length against a model, and warns beyond the length of its training.
+
+    Args:
+      trained_length: of model_directory.trained_length; None: no warning.
+
+    Raises:
+      UserError: if it is beyond the position table.
+    """
+    rows = config.max_position_embeddings
+    if max_seq_length > rows:
+        raise UserError(
+            f"--max_seq_length={max_seq_length} is beyond the position table of the model "
+            f"({rows} rows): use at most {rows}, or a model with more max_position_embeddings"
+        )
+    if trained_length and max_seq_length > trained_length:
+        print(
+            f"warning: --max_seq_length={max_seq_length}, but the checkpoint was trained with at "
+            f"most {trained_length} pieces: its training never used the positions beyond"
+        )
 
 
 def _parse_flags(argv: list[str]) -> list[str]:

@@ -57,12 +57,7 @@ def define_flags() -> None:
         "Default: what fine-tuning made of the model; pretraining if it was not fine-tuned.",
     )
     flags.DEFINE_integer("version", None, "Default: the next free number.", lower_bound=1)
-    flags.DEFINE_integer(
-        "max_seq_length",
-        None,
-        "Longest input in pieces. Default: the length that the checkpoint was trained with.",
-        lower_bound=8,
-    )
+    program.define_max_seq_length(help="Default: the length that the checkpoint was trained with.")
 
 
 def main(_) -> None:

@@ -6,7 +6,7 @@ import os
 
 import tensorflow as tf
 
-from albert_tf import files
+from albert_tf import files, program
 from albert_tf.checkpoints import model_directory
 from albert_tf.encoder import AlbertEncoder
 from albert_tf.errors import UserError
@@ -53,20 +53,11 @@ def open_checkpoint(
     tokenizer = AlbertTokenizer.load(model_dir)
     trained_length = model_directory.trained_length(model_dir, config)
     max_seq_length = max_seq_length or trained_length
-    if max_seq_length > config.max_position_embeddings:
-        raise UserError(
-            f"--max_seq_length={max_seq_length}, but the position table of {model_dir!r} has "
-            f"{config.max_position_embeddings} rows: give at most that"
-        )
+    program.check_max_seq_length(max_seq_length, config, trained_length)
     if tokenizer.vocab_size != config.vocab_size:
         raise UserError(
             f"{model_dir!r}: the vocabulary has {tokenizer.vocab_size} pieces, the config says "
             f"{config.vocab_size}: they belong to different models"
-        )
-    if max_seq_length > trained_length:
-        print(
-            f"warning: --max_seq_length={max_seq_length}, but {model_dir!r} was trained with at "
-            f"most {trained_length} pieces: that training never used the positions beyond"
         )
     return ServedCheckpoint(kind, task, checkpoint, model_dir, config, tokenizer, max_seq_length)
 

@@ -47,11 +47,8 @@ def define_flags() -> None:
     )
     flags.DEFINE_string("output", None, "The .tflite file.", required=True)
     flags.DEFINE_enum("kind", None, _KINDS, "Default: what fine-tuning made of it, or encoder.")
-    flags.DEFINE_integer(
-        "max_seq_length",
-        None,
-        "Pieces of every input. Default: the length that the checkpoint was trained with.",
-        lower_bound=8,
+    program.define_max_seq_length(
+        help="Inputs are padded to it. Default: the length that the checkpoint was trained with."
     )
     flags.DEFINE_bool("quantize", False, "Store weights as int8.")
 

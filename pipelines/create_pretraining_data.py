@@ -62,7 +62,7 @@ def define_flags() -> None:
     flags.DEFINE_bool(
         "do_lower_case", None, "Lower-case the text. Default: as the vocabulary was trained."
     )
-    flags.DEFINE_integer("max_seq_length", 512, "Longest example, in pieces.", lower_bound=8)
+    program.define_max_seq_length(default=512)
     flags.DEFINE_enum(
         "format",
         "segments",

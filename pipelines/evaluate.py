@@ -44,7 +44,7 @@ def define_flags() -> None:
     )
     flags.DEFINE_string("record_dir", None, "Records of create_pretraining_data.", required=True)
     flags.DEFINE_enum("split", "heldout", ["heldout", "train"], "Which of the records.")
-    flags.DEFINE_integer("max_seq_length", None, "Default: the records'.", lower_bound=8)
+    program.define_max_seq_length(help="Default: the records' max_seq_length.")
     flags.DEFINE_enum(
         "sentence_objective", "sop", SENTENCE_OBJECTIVES, "What to ask of two segments."
     )
@@ -90,11 +90,7 @@ def evaluate(
             "--heldout_fraction"
         )
     config = model_directory.read_config(model_dir, prefix)
-    if max_seq_length > config.max_position_embeddings:
-        raise UserError(
-            f"examples of {max_seq_length} pieces do not fit the position table of {model_dir!r} "
-            f"({config.max_position_embeddings} rows): evaluate on shorter records"
-        )
+    program.check_max_seq_length(max_seq_length, config)
     if split == "heldout":
         check_heldout_split(model_dir, manifest.heldout_split)
     question = {

@@ -147,18 +147,10 @@ def finetune(
     loop.check()
     config, tokenizer, checkpoint, trained_length = initial
     trained_length = trained_length or config.max_position_embeddings
-    if settings.max_seq_length is None:
-        settings = dataclasses.replace(settings, max_seq_length=trained_length)
-    elif settings.max_seq_length > config.max_position_embeddings:
-        raise UserError(
-            f"--max_seq_length={settings.max_seq_length} is beyond the model's position table "
-            f"({config.max_position_embeddings} rows)"
-        )
-    elif settings.max_seq_length > trained_length:
-        print(
-            f"warning: --max_seq_length={settings.max_seq_length}, but the checkpoint was trained "
-            f"with at most {trained_length} pieces: that training never used the positions beyond"
-        )
+    settings = dataclasses.replace(
+        settings, max_seq_length=settings.max_seq_length or trained_length
+    )
+    program.check_max_seq_length(settings.max_seq_length, config, trained_length)
 
     # All of it before the first model: Keras' seeding would end the tokenizer's graph.
     splits = {}

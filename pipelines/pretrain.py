@@ -102,11 +102,8 @@ def define_flags() -> None:
         f"A size ({', '.join(config_lib.NAMES)}), which takes the vocabulary's size, or the path "
         "of an albert_config.json.",
     )
-    flags.DEFINE_integer(
-        "max_seq_length",
-        None,
-        "Length of an example, in pieces, padding included. Default: the records' max_seq_length.",
-        lower_bound=8,
+    program.define_max_seq_length(
+        help="Examples are padded to it. Default: the records' max_seq_length."
     )
     flags.DEFINE_string(
         "init_checkpoint",
@@ -170,12 +167,7 @@ def pretrain(
       ValueError: if config and settings do not fit together, or `model_dir` holds another run.
     """
     config, tokenizer = initial.config, initial.tokenizer
-    if options.max_seq_length > config.max_position_embeddings:
-        raise UserError(
-            f"--max_seq_length={options.max_seq_length} is beyond the position table of "
-            f"--albert_config ({config.max_position_embeddings} rows): shorten it, or raise "
-            "max_position_embeddings in the config"
-        )
+    program.check_max_seq_length(options.max_seq_length, config)
     loop.check()
     settings.check(strategy)
     depths = parse_depths(settings.depth_schedule, config, settings.num_train_steps)

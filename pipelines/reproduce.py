@@ -95,7 +95,7 @@ def define_flags() -> None:
     )
     flags.DEFINE_string("checkpoint", None, "For layers: a model directory or checkpoint of one.")
     flags.DEFINE_string("output", None, "For layers: writes OUTPUT.csv and OUTPUT.png.")
-    flags.DEFINE_integer("max_seq_length", None, "For layers; default: the records'.", 8)
+    program.define_max_seq_length(help="For layers. Default: the records' max_seq_length.")
     flags.DEFINE_integer("batch_size", 16, "For layers: examples at a time.", 1)
     flags.DEFINE_integer("num_batches", 8, "For layers: held-out batches to average over.", 1)
 

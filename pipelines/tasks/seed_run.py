@@ -10,9 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
-from absl import flags
 
-from albert_tf import files, optimization
+from albert_tf import files, optimization, program
 from albert_tf.checkpoints import model_directory, saved_model
 from albert_tf.config import AlbertConfig
 from pipelines.tasks.batches import make_prediction, training_dataset
@@ -32,11 +31,10 @@ class FinetuneSettings(TrainingSettings):
     """The settings of fine-tuning, without the seed."""
 
     max_seq_length: int | None = setting(
-        flags.DEFINE_integer,
-        "Longest sequence, in pieces; longer texts are truncated or cut into windows. Default: the "
-        "length that the checkpoint was trained with, or its position table.",
+        program.define_max_seq_length,
+        "Longer texts are truncated or cut into windows. Default: the length that the checkpoint "
+        "was trained with, or its position table.",
         None,
-        lower_bound=8,
     )
 
 

@@ -9,6 +9,8 @@ import pytest
 import tensorflow as tf
 
 from albert_tf import files, program
+from albert_tf.config import AlbertConfig
+from albert_tf.errors import UserError
 
 
 def outcome(body, *arguments):
@@ -59,6 +61,23 @@ def test_numbers_that_are_none(value):
     body = "pass\nfrom absl import flags\nflags.DEFINE_float('rate', 0.1, 'A rate.', 0.0)"
     code, err = outcome(body, f"--rate={value}")
     assert (code, err) == (2, f"error: flag --rate={value}: expected a finite number; see --help\n")
+
+
+def test_the_length_of_a_sequence_has_a_lower_bound():
+    code, err = outcome("pass\nprogram.define_max_seq_length(default=8)", "--max_seq_length=7")
+    assert code == 2 and "flag --max_seq_length=7" in err
+
+
+def test_the_length_of_a_sequence_is_checked_against_the_model(capsys):
+    config = AlbertConfig(vocab_size=7, max_position_embeddings=61)
+    for fitting in ((61, config), (24, config, 24)):
+        program.check_max_seq_length(*fitting)
+    assert not capsys.readouterr().out
+    program.check_max_seq_length(25, config, 24)
+    warning = "warning: --max_seq_length=25, but the checkpoint was trained with at most 24 pieces"
+    assert capsys.readouterr().out.startswith(warning)
+    with pytest.raises(UserError, match=r"=62 is beyond .* \(61 rows\): use at most 61"):
+        program.check_max_seq_length(62, config)
 
 
 def test_errors_of_the_file_system_in_tensorflows_clothes():

@@ -130,7 +130,7 @@ def test_wrong_requests_are_refused_before_anything_is_written(model_dir, tmp_pa
     with pytest.raises(ValueError, match=r"a model of each seed: name one, such as '.*run/seed_7'"):
         export(checkpoint=str(tmp_path / "run"), output=str(output))
     longest = CONFIG.max_position_embeddings
-    with pytest.raises(ValueError, match=f"has {longest} rows"):
+    with pytest.raises(ValueError, match=f"use at most {longest}"):
         export(checkpoint=str(model_dir), output=str(output), max_seq_length=longest + 1)
     other = shutil.copytree(model_dir, tmp_path / "other")
     config = json.loads((other / "albert_config.json").read_text())
