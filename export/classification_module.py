@@ -5,11 +5,9 @@ from __future__ import annotations
 import tensorflow as tf
 
 from albert_tf.models import AlbertForMultipleChoice, AlbertForSequenceClassification
+from albert_tf.packing import NUM_SPECIAL_PIECES
 from export.packing import map_rows
 from export.serving_module import ServedCheckpoint, ServingModule, equally_many
-
-# Beside [CLS] and two [SEP].
-_SPECIAL_PIECES = 3
 
 
 class _TextModule(ServingModule):
@@ -82,7 +80,7 @@ class MultipleChoiceModule(ServingModule):
         with tf.control_dependencies([check]):
             options = tf.reshape(options, [-1])
         answers = self.tokenizer(self._questions_with_options(question, options))
-        room = self.max_seq_length - _SPECIAL_PIECES
+        room = self.max_seq_length - NUM_SPECIAL_PIECES
         answers = answers[:, -min(self.max_qa_length, room) :]
         # Every context once, then a copy for each option.
         contexts = self.tokenizer(context)[:, :room]

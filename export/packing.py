@@ -6,6 +6,7 @@ from typing import Callable
 
 import tensorflow as tf
 
+from albert_tf import packing
 from albert_tf.tokenization import AlbertTokenizer
 
 # Sequences are padded to a multiple of this: kernels that are made for a shape are made for few.
@@ -75,24 +76,28 @@ class Packer:
         Returns:
           dict of int32 [rows, seq_len] `input_ids`, `input_mask`, `segment_ids`.
         """
-        num_rows = first.nrows(out_type=tf.int32)
-        cls, sep = (tf.fill([num_rows, 1], piece) for piece in (self._cls_id, self._sep_id))
-        parts = [cls, first, sep]
+        # One more piece, as there may be none to gather.
+        parts = [first.flat_values, [self._pad_id]]
+        (begin, length), no_second = _columns(first), tf.fill([first.nrows()], -1)
+        second_begin, second_length = tf.zeros_like(length), no_second
         if second is not None:
+            second_begin, second_length = _columns(second)
+            second_begin += tf.size(first.flat_values)
+            parts.insert(1, second.flat_values)
             if has_second is not None:
-                sep = tf.RaggedTensor.from_tensor(sep, lengths=tf.cast(has_second, tf.int64))
-            parts += [second, sep]
-        rows = tf.concat(parts, axis=1)
+                second_length = tf.where(has_second, second_length, no_second)
         # A batch of no texts has a length too: operations on [0, 0] fail.
-        seq_len = rounded_up(tf.maximum(rows.bounding_shape(axis=1), 2))
-        seq_len = tf.minimum(seq_len, self.max_seq_length)
-        input_mask = tf.sequence_mask(rows.row_lengths(), seq_len, tf.int32)
-        in_second = tf.range(seq_len) >= (first.row_lengths() + 2)[:, tf.newaxis]
-        return {
-            "input_ids": rows.to_tensor(self._pad_id, shape=tf.stack([-1, seq_len])),
-            "input_mask": input_mask,
-            "segment_ids": input_mask * tf.cast(in_second, tf.int32),
-        }
+        longest = tf.reduce_max(length + second_length) + packing.NUM_SPECIAL_PIECES
+        seq_len = tf.minimum(rounded_up(tf.maximum(longest, 2)), self.max_seq_length)
+        ids, mask, type_ids = packing.lay_out(
+            tf.concat(parts, axis=0),
+            (begin, length),
+            (second_begin, second_length),
+            seq_len,
+            (self._cls_id, self._sep_id),
+            self._pad_id,
+        )
+        return {"input_ids": ids, "input_mask": mask, "segment_ids": type_ids}
 
     def parse(self, examples: tf.Tensor, sequences_per_example: int = 1) -> dict[str, tf.Tensor]:
         """Reads serialized tf.Examples.
@@ -128,6 +133,11 @@ class Packer:
             ).to_tensor(self._pad_id if name == "input_ids" else 0, shape=tf.stack([-1, seq_len]))
             for name in names
         }
+
+
+def _columns(pieces: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns where in the flat values each row begins, and its length: int32 [rows]."""
+    return tf.cast(pieces.row_starts(), tf.int32), tf.cast(pieces.row_lengths(), tf.int32)
 
 
 def rounded_up(lengths: tf.Tensor) -> tf.Tensor:

@@ -7,13 +7,11 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from albert_tf.packing import NUM_SPECIAL_PIECES
 from export import signatures
 from export.alignment import WHITE_SPACE, AlignedPieces, AligningTokenizer
 from export.packing import map_rows
 from export.serving_module import ServedCheckpoint, ServingModule, equally_many
-
-# Beside [CLS] and two [SEP].
-_SPECIAL_PIECES = 3
 
 
 class _Windows(NamedTuple):
@@ -49,7 +47,7 @@ class QuestionAnsweringModule(ServingModule):
     def __init__(self, model: tf.keras.Model, served: ServedCheckpoint):
         super().__init__(model, served)
         self.tokenizer = AligningTokenizer(served.tokenizer)
-        longest = served.max_seq_length - _SPECIAL_PIECES - 1
+        longest = served.max_seq_length - NUM_SPECIAL_PIECES - 1
         self.max_query_length = min(served.task["max_query_length"], longest)
         self.doc_stride = served.task["doc_stride"]
         self.max_answer_length = served.task["max_answer_length"]
@@ -97,7 +95,7 @@ class QuestionAnsweringModule(ServingModule):
     def _cut(self, queries: tf.RaggedTensor, contexts: tf.RaggedTensor) -> _Windows:
         """Cuts each context into windows, one of no pieces where it has none."""
         num_pieces = contexts.row_lengths()
-        room = self.max_seq_length - _SPECIAL_PIECES - queries.row_lengths()
+        room = self.max_seq_length - NUM_SPECIAL_PIECES - queries.row_lengths()
         stride = tf.minimum(room, self.doc_stride)
         counts = 1 + -(-tf.maximum(num_pieces - room, 0) // stride)
         question = tf.repeat(tf.range(contexts.nrows()), counts)

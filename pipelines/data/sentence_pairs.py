@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from albert_tf import packing
 from pipelines.data.segments import NO_ROOM
 
 # sop: in order or swapped? nsp: consecutive, or the second from another document? none: no label.
@@ -119,22 +120,18 @@ def lay_out(
     pieces = segments["input_ids"]
     row_starts = tf.cast(pieces.row_starts(), tf.int32)
     begin_a, begin_b = (tf.gather(row_starts, p.row) + p.begin for p in (pairs.a, pairs.b))
-    columns = (begin_a, pairs.a.length, begin_b, pairs.b.length)
-    begin_a, len_a, begin_b, len_b = (column[:, tf.newaxis] for column in columns)
-    position = tf.range(max_seq_length)[tf.newaxis, :]
-    first_sep = 1 + len_a
-    last_sep = first_sep + tf.where(len_b > 0, len_b + 1, 0)
-    in_a = (position >= 1) & (position < first_sep)
-    in_b = (position > first_sep) & (position < last_sep)
-    source = tf.where(in_a, begin_a + position - 1, begin_b + position - first_sep - 1)
-    ids = tf.gather(pieces.flat_values, tf.where(in_a | in_b, source, 0))
-    is_sep = (position == first_sep) | (position == last_sep)
-    ids = tf.where(in_a | in_b, ids, tf.where(is_sep, sep_id, 0))
-    ids = tf.where(position == 0, cls_id, ids)
+    len_b = tf.where(pairs.b.length > 0, pairs.b.length, -1)
+    ids, mask, type_ids = packing.lay_out(
+        pieces.flat_values,
+        (begin_a, pairs.a.length),
+        (begin_b, len_b),
+        max_seq_length,
+        (cls_id, sep_id),
+    )
     return {
         "input_word_ids": ids,
-        "input_mask": tf.cast(position <= last_sep, tf.int32),
-        "input_type_ids": tf.cast((position > first_sep) & (position <= last_sep), tf.int32),
+        "input_mask": mask,
+        "input_type_ids": type_ids,
         "sentence_order_labels": tf.cast(pairs.changed, tf.int32),
         "sentence_order_weights": tf.cast(pairs.has_label, tf.float32),
     }

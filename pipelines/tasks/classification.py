@@ -15,6 +15,7 @@ from albert_tf import losses
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import UserError
 from albert_tf.models import AlbertForSequenceClassification
+from albert_tf.packing import NUM_SPECIAL_PIECES
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines.tasks.metrics import METRICS
 from pipelines.tasks.tables import (
@@ -265,7 +266,7 @@ def _truncated_pieces(
             if example.text_pair is None:
                 yield first[: max_seq_length - 2], None
             else:
-                yield truncate_pair(first, second, max_seq_length - 3)
+                yield truncate_pair(first, second, max_seq_length - NUM_SPECIAL_PIECES)
 
 
 def truncate_pair(

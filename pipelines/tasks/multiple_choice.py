@@ -16,6 +16,7 @@ from albert_tf import losses
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import UserError
 from albert_tf.models import AlbertForMultipleChoice
+from albert_tf.packing import NUM_SPECIAL_PIECES
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines.tasks.metrics import METRICS
 from pipelines.tasks.tables import as_text, has_column, read_table, write_table
@@ -102,7 +103,7 @@ class MultipleChoiceTask(Task):
 
         Source: the reference's race_utils.convert_single_example.
         """
-        room = max_seq_length - 3  # beside [CLS] and two [SEP]
+        room = max_seq_length - NUM_SPECIAL_PIECES
         for begin in range(0, len(examples), _BLOCK_EXAMPLES):
             block = examples[begin : begin + _BLOCK_EXAMPLES]
             # Several questions are about one text.

@@ -15,14 +15,13 @@ from albert_tf import files, losses
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import UserError
 from albert_tf.models import AlbertForAnswerableQuestionAnswering, AlbertForQuestionAnswering
+from albert_tf.packing import NUM_SPECIAL_PIECES
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines.tasks.squad_answers import Answer, answer_by_beams, answer_by_spans
 from pipelines.tasks.squad_files import Question, check_answers, read_questions
 from pipelines.tasks.squad_metrics import score_v1, score_v2
 from pipelines.tasks.squad_windows import Aligner, Window, cut
 from pipelines.tasks.task import Outputs, Sequences, Task, file_lists, join
-
-_SPECIAL_PIECES = 3  # [CLS] question [SEP] text [SEP]
 
 
 class SquadTask(Task):
@@ -109,11 +108,11 @@ class SquadTask(Task):
         pairs, windows, labels = [], [], []
         for number, (question, query) in enumerate(zip(examples, queries)):
             query = query[: self.max_query_length]
-            room = max_seq_length - len(query) - _SPECIAL_PIECES
+            room = max_seq_length - len(query) - NUM_SPECIAL_PIECES
             if room < 1:
                 raise UserError(
                     f"question {question.id!r} leaves no room for its text: with its {len(query)} "
-                    f"pieces --max_seq_length has to be {len(query) + _SPECIAL_PIECES + 1} at "
+                    f"pieces --max_seq_length has to be {len(query) + NUM_SPECIAL_PIECES + 1} at "
                     f"least (it is {max_seq_length}), or --max_query_length smaller"
                 )
             paragraph = paragraphs[question.context]
