@@ -16,6 +16,7 @@ from albert_tf.tokenization import AlbertTokenizer
 from export import serving
 from export.signatures import KINDS, NO_ANSWER_SCORE, of_model
 from export.verify import _LONG_TEXTS, _TEXTS, _as_inputs, _example
+from pipelines.tasks.batches import example_lengths, make_batch
 from pipelines.tasks.classification import Example
 from pipelines.tasks.multiple_choice import MultipleChoiceExample
 from pipelines.tasks.squad import SquadTask
@@ -37,30 +38,18 @@ def make_texts(number, seed, longest=60):
     return texts + ODD
 
 
-def as_inputs(sequences, padding=0):
-    """The model's inputs: all sequences, padded to the longest and further."""
-    lengths = np.diff(sequences.row_splits)
-    positions = np.arange(lengths.max() + padding)
-    input_mask = (positions < lengths[:, np.newaxis]).astype(np.int32)
-    word_ids = np.zeros_like(input_mask)
-    word_ids[input_mask == 1] = sequences.pieces
-    in_second = positions >= sequences.first_lengths[:, np.newaxis]
-    return {
-        "input_word_ids": word_ids,
-        "input_mask": input_mask,
-        "input_type_ids": input_mask * in_second,
-    }
+def model_inputs(sequences, examples, length):
+    batch = make_batch(sequences, examples, length)
+    return {name: values for name, values in batch.items() if name.startswith("input_")}
 
 
 def evaluate(task, module, tokenizer, examples, directory):
     """What fine-tuning writes: the files of task.write_predictions."""
     sequences, features = task.encode(examples, tokenizer, module.max_seq_length, training=False)
-    per_example = sequences.sequences_per_example
-    inputs = as_inputs(sequences)
+    longest = example_lengths(sequences).max()
     outputs = []
-    for begin in range(0, len(sequences), 8):
-        rows = slice(begin * per_example, (begin + 8) * per_example)
-        batch = module.model({name: tf.constant(value[rows]) for name, value in inputs.items()})
+    for rows in np.array_split(np.arange(len(sequences)), -(-len(sequences) // 8)):
+        batch = module.model(model_inputs(sequences, rows, longest))
         batch = {name: value.numpy() for name, value in batch.items()}
         outputs += [dict(zip(batch, values)) for values in zip(*batch.values())]
     return task.write_predictions(str(directory), "dev", examples, features, outputs)
@@ -204,10 +193,9 @@ def test_records_are_answered_like_texts(modules, tokenizer, name):
         expected = ask(module, text=texts, text_pair=pairs)
     sequences, _ = task.encode(examples, tokenizer, MAX_SEQ_LENGTH, training=False)
     records = []
+    longest = example_lengths(sequences).max()
     for i in range(len(examples)):  # padded, each in its own way
-        rows = [
-            values[i * choices : (i + 1) * choices] for values in as_inputs(sequences, i).values()
-        ]
+        rows = model_inputs(sequences, np.array([i]), longest + i).values()
         records.append(_example(dict(zip(("input_ids", "input_mask", "segment_ids"), rows))))
     answers = functions_of(module)["examples"](examples=tf.constant(records))
     answers = {name: t.numpy() for name, t in answers.items()}

@@ -1,13 +1,27 @@
-"""Fine-tuning's flags: what does not fit is one line, and leaves nothing behind."""
+"""What fine-tuning starts from, and what does not fit: one line, and nothing left behind."""
+
+# ruff: noqa: F811 (fixtures of another file are arguments here)
 
 from __future__ import annotations
 
+import json
+import shutil
+
+import numpy as np
 import pytest
+import tensorflow as tf
 
-from tests.jobs import run
-from tests.pipelines.test_finetune import pretrained, table  # noqa: F401
-
-OWN = ("--task=classification", "--train_file={train}", "--init_checkpoint={model}")
+from albert_tf.checkpoints import model_directory
+from pipelines import finetune as finetune_lib
+from tests.jobs import run, weights
+from tests.pipelines.test_finetune import (
+    classification,
+    finetune,
+    pretrained,  # noqa: F401
+    run_task,
+    table,  # noqa: F401
+)
+from tests.replicas import mirrored
 
 
 @pytest.mark.parametrize(
@@ -49,9 +63,86 @@ OWN = ("--task=classification", "--train_file={train}", "--init_checkpoint={mode
         ),
     ],
 )
-def test_one_line_for_wrong_flags(flags, message, table, pretrained, tmp_path):  # noqa: F811
+def test_one_line_for_wrong_flags(flags, message, table, pretrained, tmp_path):
     flags = [flag.format(train=table / "train.tsv", model=pretrained) for flag in flags]
     _, err = run("pipelines.finetune", *flags, f"--output_dir={tmp_path}/out", exit_code=2)
     lines = [line for line in err.strip().splitlines() if "absl::InitializeLog" not in line]
     assert len(lines) == 1 and message in lines[0], err
+    assert not (tmp_path / "out").exists()
+
+
+def test_it_begins_with_the_pretrained_encoder(table, pretrained, tmp_path):
+    finetune(table, pretrained, tmp_path, learning_rate=0.0, num_train_steps=10, num_warmup_steps=0)
+    _, checkpoint = model_directory.find_checkpoint(str(pretrained))
+    theirs, ours = tf.train.load_checkpoint(checkpoint), weights(tmp_path / "seed_1")
+    name = "model/encoder/pooler/kernel/.ATTRIBUTES/VARIABLE_VALUE"
+    np.testing.assert_array_equal(ours[name], theirs.get_tensor(name))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["pretraining", "encoder"])
+def test_it_begins_with_an_exported_model(table, pretrained, tmp_path, kind):
+    run(
+        "export.export_saved_model",
+        f"--checkpoint={pretrained}",
+        f"--output={tmp_path}/exported",
+        f"--kind={kind}",
+        "--max_seq_length=48",
+    )
+    changes = {"num_train_steps": 10}
+    ours = finetune(table, tmp_path / "exported/1", tmp_path / "a", **changes)
+    theirs = finetune(table, pretrained, tmp_path / "b", **changes)
+    assert ours == theirs
+    expected = weights(tmp_path / "b/seed_1")
+    for name, value in weights(tmp_path / "a/seed_1").items():
+        np.testing.assert_array_equal(value, expected[name], err_msg=name)
+    shutil.rmtree(tmp_path / "exported/1/assets")
+    with pytest.raises(ValueError, match=r"without assets/albert_config\.json"):
+        finetune(table, tmp_path / "exported/1", tmp_path / "c", **changes)
+
+
+def test_from_random_weights(table, pretrained, tiny_vocabulary, tmp_path):
+    task = classification(table)
+    with pytest.raises(ValueError, match="both --albert_config and --spm_model_file"):
+        run_task(task, None, tmp_path)
+    results = run_task(
+        task,
+        None,
+        tmp_path,
+        albert_config=str(pretrained / "albert_config.json"),
+        spm_model_file=str(tiny_vocabulary),
+        num_train_steps=20,
+    )
+    assert 0.0 < results["dev"]["median"]["accuracy"] < 1.0
+
+
+@pytest.mark.parametrize("given, expected, warns", [(None, 24, False), (32, 32, True)])
+def test_the_default_length_is_that_of_the_checkpoint(
+    table, pretrained, tmp_path, monkeypatch, capsys, given, expected, warns
+):
+    shorter = tmp_path / "shorter"
+    shutil.copytree(pretrained, shorter)
+    (shorter / "run.json").write_text('{"max_seq_length": 24}')
+    monkeypatch.setattr(finetune_lib, "run_seed", lambda *_: {"metrics": {}})
+    finetune(table, shorter, tmp_path / "out", max_seq_length=given)
+    assert json.loads((tmp_path / "out/run.json").read_text())["max_seq_length"] == expected
+    assert ("was trained with at most 24 pieces" in capsys.readouterr().out) == warns
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"global_batch_size": 10, "gradient_accumulation_steps": 3}, "does not divide"),
+        ({"max_seq_length": 65}, r"--max_seq_length=65 is beyond .* \(64 rows\): use at most 64"),
+        ({"num_warmup_steps": 61}, "beyond --num_train_steps=60"),
+        ({"splits": ("train",)}, "no dev set"),
+        ({"jit_compile": True, "strategy": "mirrored"}, "--jit_compile"),
+        ({"splits": ("dev",)}, "labels of classification are not known|no training examples"),
+    ],
+)
+def test_what_does_not_fit(table, pretrained, tmp_path, changes, message):
+    if "strategy" in changes:
+        changes = {**changes, "strategy": mirrored()}
+    with pytest.raises(ValueError, match=message):
+        finetune(table, pretrained, tmp_path / "out", **changes)
     assert not (tmp_path / "out").exists()

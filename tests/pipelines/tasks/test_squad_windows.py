@@ -21,6 +21,7 @@ from pipelines.tasks.batches import make_batch
 from pipelines.tasks.squad import SquadTask
 from pipelines.tasks.squad_files import read_questions
 from pipelines.tasks.squad_windows import Aligner, cut
+from tests.albert_tf.test_tokenization import train
 from tests.conftest import make_text
 
 
@@ -32,21 +33,9 @@ def tokenizer(tiny_vocabulary):
 @pytest.fixture(scope="module")
 def byte_tokenizer(tmp_path_factory):
     """A vocabulary that spells unknown characters in bytes."""
-    prefix = tmp_path_factory.mktemp("bytes") / "bytes"
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(make_text(60).splitlines()),
-        model_prefix=str(prefix),
-        vocab_size=467,
-        pad_id=0,
-        unk_id=1,
-        bos_id=-1,
-        eos_id=-1,
-        control_symbols=["[CLS]", "[SEP]", "[MASK]"],
-        byte_fallback=True,
-        hard_vocab_limit=False,
-        minloglevel=2,
-    )
-    return AlbertTokenizer(str(prefix.with_suffix(".model")))
+    lines = make_text(60).splitlines()
+    model = train(tmp_path_factory.mktemp("bytes"), lines, 467, byte_fallback=True)
+    return AlbertTokenizer(str(model))
 
 
 def texts_of_pieces(tokenizer, text):
