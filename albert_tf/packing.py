@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-# [CLS] and two [SEP].
-NUM_SPECIAL_PIECES = 3
+NUM_SPECIAL_PIECES = 3  # [CLS] and two [SEP]
 
 
 def lay_out(
     pieces: tf.Tensor,
-    first: tuple[tf.Tensor, tf.Tensor],
-    second: tuple[tf.Tensor, tf.Tensor],
+    parts: tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor],
     seq_len: int | tf.Tensor,
     special_ids: tuple[int, int],
     pad_id: int = 0,
@@ -23,8 +21,8 @@ def lay_out(
 
     Args:
       pieces: int32 [n], n > 0, the pieces of all texts.
-      first: A of each row: index of its first piece and length, int32 [rows] each.
-      second: B, likewise; length -1: the row has no B and no second [SEP].
+      parts: int32 [rows] each: index of A's first piece, length of A, index of B's first piece,
+        length of B. Length -1: the row has no B and no second [SEP].
       seq_len: length of the rows; no layout is longer.
       special_ids: [CLS] and [SEP].
 
@@ -32,9 +30,7 @@ def lay_out(
       int32 [rows, seq_len] piece ids, mask (1 = real) and type ids (0 up to and with the first
       [SEP]; 0 in padding).
     """
-    (begin_a, len_a), (begin_b, len_b) = (
-        tuple(column[:, tf.newaxis] for column in part) for part in (first, second)
-    )
+    begin_a, len_a, begin_b, len_b = (column[:, tf.newaxis] for column in parts)
     cls_id, sep_id = special_ids
     position = tf.range(seq_len)[tf.newaxis, :]
     first_sep = 1 + len_a

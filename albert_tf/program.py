@@ -52,13 +52,7 @@ def run(main: Callable[[list[str]], None]) -> None:
 def define_max_seq_length(
     name: str = "max_seq_length", default: int | None = None, help: str = ""
 ) -> None:
-    """Defines --max_seq_length.
-
-    Args:
-      name: the flag's name, for callers that define any flag by its name.
-      default: None: `help` says what the program chooses.
-      help: what is special to the program.
-    """
+    """Defines --max_seq_length; `help` says what is special to the program, as its default."""
     of_all = "Maximum length of a sequence in pieces, [CLS] and [SEP] included."
     flags.DEFINE_integer(name, default, f"{of_all} {help}".strip(), lower_bound=8)
 
@@ -66,14 +60,7 @@ def define_max_seq_length(
 def check_max_seq_length(
     max_seq_length: int, config: AlbertConfig, trained_length: int | None = None
 ) -> None:
-    """Checks --max_seq_length against a model, and warns beyond the length of its training.
-
-    Args:
-      trained_length: of model_directory.trained_length; None: no warning.
-
-    Raises:
-      UserError: if it is beyond the position table.
-    """
+    """Raises a UserError beyond the position table, and warns beyond `trained_length` if given."""
     rows = config.max_position_embeddings
     if max_seq_length > rows:
         raise UserError(

@@ -86,7 +86,7 @@ class MultipleChoiceModule(ServingModule):
         contexts = self.tokenizer(context)[:, :room]
         contexts = tf.gather(contexts, tf.repeat(tf.range(tf.size(context)), self.num_choices))
         lengths = tf.minimum(contexts.row_lengths(), room - answers.row_lengths())
-        return self._choose(self.packer.pack(self.packer.cut(contexts, lengths), answers))
+        return self._choose(self.packer.pack(contexts, answers, lengths))
 
     def examples(self, examples) -> dict:
         """Answers the signature `examples`."""

@@ -57,7 +57,7 @@ def define_flags() -> None:
         "Default: what fine-tuning made of the model; pretraining if it was not fine-tuned.",
     )
     flags.DEFINE_integer("version", None, "Default: the next free number.", lower_bound=1)
-    program.define_max_seq_length(help="Default: the length that the checkpoint was trained with.")
+    program.define_max_seq_length(help="Default: that of --checkpoint.")
 
 
 def main(_) -> None:

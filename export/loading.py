@@ -31,13 +31,12 @@ def open_checkpoint(
     """Opens a model directory or one of its checkpoints for export.
 
     For the directory of a fine-tuned model this is the best checkpoint, whose metrics fine-tuning
-    reported; otherwise see model_directory.find_checkpoint. Prints one warning if `max_seq_length`
-    is longer than the length that the checkpoint was trained with.
+    reported; otherwise see model_directory.find_checkpoint.
 
     Args:
       path: a model directory, MODEL_DIR/best or the prefix of a checkpoint.
       kind: one of signatures.KINDS; default: that of task.json, or pretraining without task.json.
-      max_seq_length: default: model_directory.trained_length.
+      max_seq_length: default: model_directory.trained_length; check_max_seq_length may warn.
 
     Raises:
       ValueError: if there is no checkpoint or it holds a model of another kind, if max_seq_length

@@ -34,7 +34,7 @@ class Packer:
         self,
         first: tf.RaggedTensor,
         second: tf.RaggedTensor | None = None,
-        has_second: tf.Tensor | None = None,
+        has_second: tf.Tensor | bool = True,
     ) -> dict[str, tf.Tensor]:
         """Packs texts of any length; see `pack`.
 
@@ -43,25 +43,21 @@ class Packer:
 
         Source: the reference's _truncate_seq_pair, in closed form.
         """
+        first_length = first.row_lengths()
         if second is None:
-            return self.pack(first[:, : self.max_seq_length - 2])
-        if has_second is None:
-            has_second = tf.ones([first.nrows()], tf.bool)
-        first_length, second_length = first.row_lengths(), second.row_lengths()
+            return self.pack(first, first_length=tf.minimum(first_length, self.max_seq_length - 2))
+        second_length = second.row_lengths()
         room = self.max_seq_length - 2 - tf.cast(has_second, tf.int64)
         first_length = tf.minimum(first_length, tf.maximum(room - second_length, (room + 1) // 2))
         second_length = tf.minimum(second_length, room - first_length)
-        return self.pack(self.cut(first, first_length), self.cut(second, second_length), has_second)
-
-    def cut(self, pieces: tf.RaggedTensor, lengths: tf.Tensor) -> tf.RaggedTensor:
-        """Returns the first lengths[i] of the pieces of each row; lengths int64 [rows]."""
-        return tf.RaggedTensor.from_tensor(pieces[:, : self.max_seq_length].to_tensor(), lengths)
+        return self.pack(first, second, first_length, tf.where(has_second, second_length, -1))
 
     def pack(
         self,
         first: tf.RaggedTensor,
         second: tf.RaggedTensor | None = None,
-        has_second: tf.Tensor | None = None,
+        first_length: tf.Tensor | None = None,
+        second_length: tf.Tensor | None = None,
     ) -> dict[str, tf.Tensor]:
         """Packs `[CLS] first [SEP]`, or `[CLS] first [SEP] second [SEP]`.
 
@@ -69,35 +65,32 @@ class Packer:
         beyond max_seq_length.
 
         Args:
-          first: int32 [rows, (pieces)], short enough.
-          second: int32 [rows, (pieces)], short enough.
-          has_second: bool [rows], which have a second part, be it empty; default: all, if any.
+          first, second: int32 [rows, (pieces)].
+          first_length, second_length: int64 [rows], how many pieces of each row to take, short
+            enough; default: all. second_length -1: the row has no second part.
 
         Returns:
           dict of int32 [rows, seq_len] `input_ids`, `input_mask`, `segment_ids`.
         """
-        # One more piece, as there may be none to gather.
-        parts = [first.flat_values, [self._pad_id]]
-        (begin, length), no_second = _columns(first), tf.fill([first.nrows()], -1)
-        second_begin, second_length = tf.zeros_like(length), no_second
-        if second is not None:
-            second_begin, second_length = _columns(second)
-            second_begin += tf.size(first.flat_values)
-            parts.insert(1, second.flat_values)
-            if has_second is not None:
-                second_length = tf.where(has_second, second_length, no_second)
+        first_length = first.row_lengths() if first_length is None else first_length
+        if second is None:
+            second, second_length = first, tf.fill([first.nrows()], tf.constant(-1, tf.int64))
+        second_length = second.row_lengths() if second_length is None else second_length
+        second_begin = second.row_starts() + tf.size(first.flat_values, tf.int64)
+        parts = (first.row_starts(), first_length, second_begin, second_length)
         # A batch of no texts has a length too: operations on [0, 0] fail.
-        longest = tf.reduce_max(length + second_length) + packing.NUM_SPECIAL_PIECES
-        seq_len = tf.minimum(rounded_up(tf.maximum(longest, 2)), self.max_seq_length)
-        ids, mask, type_ids = packing.lay_out(
-            tf.concat(parts, axis=0),
-            (begin, length),
-            (second_begin, second_length),
+        longest = tf.reduce_max(first_length + second_length) + packing.NUM_SPECIAL_PIECES
+        longest = tf.cast(tf.maximum(longest, 2), tf.int32)
+        seq_len = tf.minimum(rounded_up(longest), self.max_seq_length)
+        ids, mask, types = packing.lay_out(
+            # One more piece, as there may be none to gather.
+            tf.concat([first.flat_values, second.flat_values, [self._pad_id]], axis=0),
+            tuple(tf.cast(column, tf.int32) for column in parts),
             seq_len,
             (self._cls_id, self._sep_id),
             self._pad_id,
         )
-        return {"input_ids": ids, "input_mask": mask, "segment_ids": type_ids}
+        return {"input_ids": ids, "input_mask": mask, "segment_ids": types}
 
     def parse(self, examples: tf.Tensor, sequences_per_example: int = 1) -> dict[str, tf.Tensor]:
         """Reads serialized tf.Examples.
@@ -133,11 +126,6 @@ class Packer:
             ).to_tensor(self._pad_id if name == "input_ids" else 0, shape=tf.stack([-1, seq_len]))
             for name in names
         }
-
-
-def _columns(pieces: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns where in the flat values each row begins, and its length: int32 [rows]."""
-    return tf.cast(pieces.row_starts(), tf.int32), tf.cast(pieces.row_lengths(), tf.int32)
 
 
 def rounded_up(lengths: tf.Tensor) -> tf.Tensor:

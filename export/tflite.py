@@ -47,9 +47,7 @@ def define_flags() -> None:
     )
     flags.DEFINE_string("output", None, "The .tflite file.", required=True)
     flags.DEFINE_enum("kind", None, _KINDS, "Default: what fine-tuning made of it, or encoder.")
-    program.define_max_seq_length(
-        help="Inputs are padded to it. Default: the length that the checkpoint was trained with."
-    )
+    program.define_max_seq_length(help="Inputs are padded to it. Default: that of --checkpoint.")
     flags.DEFINE_bool("quantize", False, "Store weights as int8.")
 
 

@@ -44,7 +44,7 @@ def define_flags() -> None:
     )
     flags.DEFINE_string("record_dir", None, "Records of create_pretraining_data.", required=True)
     flags.DEFINE_enum("split", "heldout", ["heldout", "train"], "Which of the records.")
-    program.define_max_seq_length(help="Default: the records' max_seq_length.")
+    program.define_max_seq_length(help="Default: that of the records.")
     flags.DEFINE_enum(
         "sentence_objective", "sop", SENTENCE_OBJECTIVES, "What to ask of two segments."
     )

@@ -102,9 +102,7 @@ def define_flags() -> None:
         f"A size ({', '.join(config_lib.NAMES)}), which takes the vocabulary's size, or the path "
         "of an albert_config.json.",
     )
-    program.define_max_seq_length(
-        help="Examples are padded to it. Default: the records' max_seq_length."
-    )
+    program.define_max_seq_length(help="Examples are padded to it. Default: that of the records.")
     flags.DEFINE_string(
         "init_checkpoint",
         None,

@@ -95,7 +95,7 @@ def define_flags() -> None:
     )
     flags.DEFINE_string("checkpoint", None, "For layers: a model directory or checkpoint of one.")
     flags.DEFINE_string("output", None, "For layers: writes OUTPUT.csv and OUTPUT.png.")
-    program.define_max_seq_length(help="For layers. Default: the records' max_seq_length.")
+    program.define_max_seq_length(help="For layers. Default: that of the records.")
     flags.DEFINE_integer("batch_size", 16, "For layers: examples at a time.", 1)
     flags.DEFINE_integer("num_batches", 8, "For layers: held-out batches to average over.", 1)
 

@@ -121,17 +121,12 @@ def lay_out(
     row_starts = tf.cast(pieces.row_starts(), tf.int32)
     begin_a, begin_b = (tf.gather(row_starts, p.row) + p.begin for p in (pairs.a, pairs.b))
     len_b = tf.where(pairs.b.length > 0, pairs.b.length, -1)
-    ids, mask, type_ids = packing.lay_out(
-        pieces.flat_values,
-        (begin_a, pairs.a.length),
-        (begin_b, len_b),
-        max_seq_length,
-        (cls_id, sep_id),
-    )
+    parts, special_ids = (begin_a, pairs.a.length, begin_b, len_b), (cls_id, sep_id)
+    ids, mask, types = packing.lay_out(pieces.flat_values, parts, max_seq_length, special_ids)
     return {
         "input_word_ids": ids,
         "input_mask": mask,
-        "input_type_ids": type_ids,
+        "input_type_ids": types,
         "sentence_order_labels": tf.cast(pairs.changed, tf.int32),
         "sentence_order_weights": tf.cast(pairs.has_label, tf.float32),
     }

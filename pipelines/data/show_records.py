@@ -51,7 +51,7 @@ def define_flags() -> None:
     flags.DEFINE_string("record_dir", None, "Records of create_pretraining_data.", required=True)
     flags.DEFINE_string("spm_model_file", None, "The records' SentencePiece model.", required=True)
     flags.DEFINE_enum("split", "train", SPLITS, "Which of the records.")
-    program.define_max_seq_length(help="Default: the records' max_seq_length.")
+    program.define_max_seq_length(help="Default: that of the records.")
     define_example_flags()
     flags.DEFINE_integer("random_seed", 12345, "Seed of order and masks.", 0, 2**31 - 1)
     flags.DEFINE_integer("num_examples", 3, "Examples to print.", lower_bound=0)

@@ -99,9 +99,7 @@ def training_dataset(
     """
     lengths = example_lengths(sequences)
     order = training_order(lengths, batch_size, seed, start_step, not has_fixed_length)
-    dataset = _dataset(
-        sequences, order, lengths, batch_size, max_seq_length, has_fixed_length, context
-    )
+    dataset = _dataset(sequences, order, batch_size, max_seq_length, has_fixed_length, context)
     # Several replicas take batches of a dataset that may end without their number of rows.
     return dataset.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
 
@@ -127,8 +125,7 @@ def make_prediction(
       batch_size: of all replicas together, which divide it.
       max_seq_length, has_fixed_length: as of training_dataset.
     """
-    lengths = example_lengths(sequences)
-    order = np.argsort(lengths, kind="stable")
+    order = np.argsort(example_lengths(sequences), kind="stable")
     order = np.concatenate([order, np.full(-len(order) % batch_size, -1, order.dtype)])
     order = order.reshape(-1, batch_size)
 
@@ -138,9 +135,7 @@ def make_prediction(
             context = tf.distribute.InputContext(
                 num_replicas_in_sync=len(strategy.extended.worker_devices)
             )
-        return _dataset(
-            sequences, order, lengths, batch_size, max_seq_length, has_fixed_length, context
-        )
+        return _dataset(sequences, order, batch_size, max_seq_length, has_fixed_length, context)
 
     batches = strategy.distribute_datasets_from_function(dataset_fn)
 
@@ -171,13 +166,13 @@ def make_prediction(
 def _dataset(
     sequences: Sequences,
     order: Iterable[np.ndarray],
-    lengths: np.ndarray,
     batch_size: int,
     max_seq_length: int,
     has_fixed_length: bool,
     context: tf.distribute.InputContext,
 ) -> tf.data.Dataset:
     """Returns the batches of this host's replicas; `order`: examples of each global batch."""
+    lengths = example_lengths(sequences)
     fixed_length = max_seq_length if has_fixed_length else None
     replicas = context.num_replicas_in_sync
     ours = replicas // context.num_input_pipelines

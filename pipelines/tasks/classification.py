@@ -137,10 +137,6 @@ class ClassificationTask(Task):
             examples += self._read_file(path, has_labels, first=len(examples))
         return examples
 
-    def other_splits(self) -> list[str]:
-        """See Task.other_splits."""
-        return ["test"] if "test" in self.files else []
-
     def _read_file(
         self, path: str, has_labels: bool, part: str = "", first: int = 0, **table_arguments
     ) -> list[Example]:

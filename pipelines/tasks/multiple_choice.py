@@ -240,10 +240,6 @@ class TableMultipleChoiceTask(MultipleChoiceTask):
         context = as_text(row[columns.context], columns.context, where)
         return MultipleChoiceExample(name, context, question, options, label)
 
-    def other_splits(self) -> list[str]:
-        """See Task.other_splits."""
-        return ["test"] if "test" in self.files else []
-
 
 def question_with_options(
     example: MultipleChoiceExample, tokenizer: AlbertTokenizer

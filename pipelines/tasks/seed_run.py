@@ -32,8 +32,7 @@ class FinetuneSettings(TrainingSettings):
 
     max_seq_length: int | None = setting(
         program.define_max_seq_length,
-        "Longer texts are truncated or cut into windows. Default: the length that the checkpoint "
-        "was trained with, or its position table.",
+        "Longer texts are truncated or cut into windows. Default: that of --init_checkpoint.",
         None,
     )
 

@@ -82,10 +82,6 @@ class SquadTask(Task):
                     raise UserError(f"{path}: question {question.id!r} is in another file too")
         return list(questions.values())
 
-    def other_splits(self) -> list[str]:
-        """See Task.other_splits."""
-        return ["test"] if "test" in self.files else []
-
     def encode(
         self,
         examples: list[Question],

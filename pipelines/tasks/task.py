@@ -80,11 +80,13 @@ class Task(abc.ABC):
 
     Attributes:
       name: as of --task.
+      files: split -> its files. A task without them overrides `other_splits`.
       best_metric: which of the metrics of `score` says which checkpoint is best; more is better.
     """
 
     name: str
     best_metric: str
+    files: dict[str, list[str]]
 
     @abc.abstractmethod
     def read(self, split: str) -> list | None:
@@ -97,9 +99,9 @@ class Task(abc.ABC):
           ValueError: what is wrong in which file and line.
         """
 
-    @abc.abstractmethod
     def other_splits(self) -> list[str]:
-        """Returns the splits to predict beside dev, with answers or without: ["test"]."""
+        """Returns the splits to predict beside dev, with answers or without."""
+        return ["test"] if "test" in self.files else []
 
     @abc.abstractmethod
     def encode(

@@ -11,11 +11,8 @@ A, B, C, D, E = range(11, 16)
 
 
 def test_layouts():
-    begins_and_lengths = ([0, 3, 0], [3, 0, 5]), ([3, 0, 0], [2, 0, -1])
-    first, second = (
-        tuple(tf.constant(column) for column in columns) for columns in begins_and_lengths
-    )
-    ids, mask, types = lay_out(tf.constant([A, B, C, D, E]), first, second, 9, (CLS, SEP), PAD)
+    parts = tuple(map(tf.constant, ([0, 3, 0], [3, 0, 5], [3, 0, 0], [2, 0, -1])))
+    ids, mask, types = lay_out(tf.constant([A, B, C, D, E]), parts, 9, (CLS, SEP), PAD)
     assert ids.numpy().tolist() == [
         [CLS, A, B, C, SEP, D, E, SEP, PAD],
         [CLS, SEP, SEP, PAD, PAD, PAD, PAD, PAD, PAD],  # both are there, and empty
