@@ -6,8 +6,7 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-# Pieces of an example that are not text: [CLS] and two [SEP].
-NUM_SPECIAL_PIECES = 3
+from albert_tf.packing import NUM_SPECIAL_PIECES
 
 # How many pieces short of the longest a segment may end so as to cut a sentence between two words.
 _MAX_UNUSED = 8
