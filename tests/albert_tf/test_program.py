@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 import tensorflow as tf
 
 from albert_tf import files, program
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import UserError
+from tests.jobs import run_code
 
 
-def outcome(body, *arguments):
-    """Runs a program whose main does `body`; returns exit code and stderr."""
+def stderr_of(body, *arguments, exit_code):
+    """Runs a program whose main does `body`; returns its stderr."""
     code = f"from albert_tf import files, program\ndef main(_):\n    {body}\nprogram.run(main)\n"
-    done = subprocess.run(
-        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False
-    )
-    return done.returncode, done.stderr
+    return run_code(code, *arguments, exit_code=exit_code)[1]
 
 
 @pytest.mark.parametrize(
@@ -30,13 +25,14 @@ def outcome(body, *arguments):
     ],
 )
 def test_a_users_error_is_one_line(body, message):
-    code, err = outcome(body)
-    assert code == 2 and message in err and len(err.strip().splitlines()) == 1
+    err = stderr_of(body, exit_code=2)
+    assert message in err and len(err.strip().splitlines()) == 1
 
 
 def test_verbosity_shows_where_a_users_error_was_found():
-    code, err = outcome("files.match_files('no/such/*.txt', 'input_file')", "--verbosity=1")
-    assert code == 2 and "Traceback" in err
+    body = "files.match_files('no/such/*.txt', 'input_file')"
+    err = stderr_of(body, "--verbosity=1", exit_code=2)
+    assert "Traceback" in err
     assert err.strip().splitlines()[-1].startswith("error: --input_file: no file matches")
 
 
@@ -44,23 +40,20 @@ def test_verbosity_shows_where_a_users_error_was_found():
     "body", ["int('seven')", "1 / 0", "import json; json.loads('{')", "raise ValueError('seven')"]
 )
 def test_a_fault_of_ours_keeps_its_traceback(body):
-    code, err = outcome(body)
-    assert code == 1 and "Traceback" in err
+    assert "Traceback" in stderr_of(body, exit_code=1)
 
 
 def test_interrupted_and_stray_arguments():
-    assert outcome("raise KeyboardInterrupt")[0] == 130
-    code, err = outcome("pass", "stray")
-    assert (
-        code == 2 and err == "error: unknown argument 'stray': every option is a flag, see --help\n"
-    )
+    stderr_of("raise KeyboardInterrupt", exit_code=130)
+    err = stderr_of("pass", "stray", exit_code=2)
+    assert err == "error: unknown argument 'stray': every option is a flag, see --help\n"
 
 
 @pytest.mark.parametrize("value", ["nan", "inf"])
 def test_numbers_that_are_none(value):
     body = "pass\nfrom absl import flags\nflags.DEFINE_float('rate', 0.1, 'A rate.', 0.0)"
-    code, err = outcome(body, f"--rate={value}")
-    assert (code, err) == (2, f"error: flag --rate={value}: expected a finite number; see --help\n")
+    err = stderr_of(body, f"--rate={value}", exit_code=2)
+    assert err == f"error: flag --rate={value}: expected a finite number; see --help\n"
 
 
 def test_the_length_of_a_sequence_has_a_lower_bound():

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -18,6 +16,7 @@ from albert_tf.models import AlbertForPreTraining
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines.convert_checkpoint import convert
 from tests import sentences
+from tests.jobs import run
 
 
 @pytest.fixture(scope="module")
@@ -162,12 +161,9 @@ def test_no_model(path, tmp_path):
 
 
 def test_program_ends_with_one_line(tmp_path):
-    command = [sys.executable, "-m", "pipelines.convert_checkpoint", f"--input={tmp_path}"]
-    result = subprocess.run(
-        [*command, f"--output_dir={tmp_path}/out"], capture_output=True, text=True
-    )
-    assert result.returncode == 2
-    assert result.stderr.splitlines()[-1].startswith(f"error: '{tmp_path}' is no model")
+    paths = [f"--input={tmp_path}", f"--output_dir={tmp_path}/out"]
+    _, err = run("pipelines.convert_checkpoint", *paths, exit_code=2)
+    assert err.splitlines()[-1].startswith(f"error: '{tmp_path}' is no model")
 
 
 def test_missing_heads_by_flag(model_dir, tmp_path, capsys):

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
 
 from albert_tf.config import AlbertConfig
 from pipelines.training.depth_schedule import parse_depths
-from tests.jobs import PROJECT
+from tests.jobs import PROJECT, run_code
 
 RECIPES = PROJECT / "pipelines/recipes/finetune"
 # Learning rate, batch, dropout, classifier dropout, steps, warm-up, length.
@@ -58,15 +56,7 @@ def flags_of(program, folder):
     paths = ["--output_dir=out"]
     if program == "pretrain":
         paths = ["--record_dir=records", "--spm_model_file=own.model", "--model_dir=run"]
-    done = subprocess.run(
-        [sys.executable, "-c", code, *paths],
-        cwd=PROJECT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    return json.loads(run_code(code, *paths)[0].splitlines()[-1])
 
 
 @pytest.fixture(scope="module")

@@ -5,10 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -23,9 +20,8 @@ from pipelines import create_pretraining_data, reproduce
 from pipelines.data.pretraining_dataset import evaluation_dataset, evaluation_options
 from pipelines.data.records import Manifest
 from pipelines.data.shard_writer import Settings
+from tests.jobs import PROJECT, run, run_code, start
 
-PROJECT = Path(__file__).resolve().parents[2]
-ENVIRONMENT = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": str(PROJECT)}
 TABLES = ("overall", "embedding", "sharing", "sentence_objective", "same_time")
 ROWS = {
     "overall": "bert_base bert_large bert_xlarge albert_base albert_large albert_xlarge "
@@ -50,19 +46,6 @@ TINY = AlbertConfig(
 def in_the_project(monkeypatch):
     """Recipes name each other by paths from here."""
     monkeypatch.chdir(PROJECT)
-
-
-def run_python(*arguments, exit_code=0):
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        cwd=PROJECT,
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == exit_code, f"{done.stdout}\n{done.stderr}"
-    return done
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +136,7 @@ from tests.benchmarks.memory import peak_megabytes
 print(reproduce.count_parameters(reproduce.symbolic_model(AlbertConfig.named("bert_xlarge"))))
 print(peak_megabytes())
 """
-    counts, megabytes = run_python("-c", code).stdout.splitlines()
+    counts, megabytes = run_code(code)[0].splitlines()
     assert "'encoder + pooler': 1275291648" in counts
     assert int(megabytes) < 1500
 
@@ -172,7 +155,7 @@ model.create_variables()
 after = peak_megabytes()
 print(sum(variable.shape.num_elements() for variable in model.variables), before, after)
 """
-    parameters, before, after = map(int, run_python("-c", code).stdout.split()[-3:])
+    parameters, before, after = map(int, run_code(code)[0].split()[-3:])
     print(f"peak {after} MB, {after - before} MB for the model")
     assert parameters == 223_158_450
     assert after < 4000
@@ -205,7 +188,7 @@ for table in reproduce._TABLES:
         ]
 print(json.dumps(found))
 """
-    found = json.loads(run_python("-c", code).stdout.splitlines()[-1])
+    found = json.loads(run_code(code)[0].splitlines()[-1])
     assert list(found) == [f"{table} {row}" for table in TABLES for row in ROWS[table].split()]
     for name, (config, objective, steps) in found.items():
         table, row = name.split()
@@ -259,25 +242,21 @@ def test_a_table_lists_recipe_cost_and_figures():
 def test_a_row_runs_is_killed_and_goes_on(records, tiny_vocabulary, tmp_path):
     model_dir = tmp_path / "runs" / "row"
     command = [
-        *(sys.executable, "-m", "pipelines.reproduce", "--table=embedding", "--row=all_64"),
+        *("pipelines.reproduce", "--table=embedding", "--row=all_64"),
         *(f"--record_dir={records}", f"--spm_model_file={tiny_vocabulary}"),
         f"--model_dir={model_dir}",
         "--pretrain_flags=--max_seq_length=41 --global_batch_size=2 --num_train_steps=8 "
         "--num_warmup_steps=2 --steps_per_loop=1 --save_checkpoint_steps=1",
     ]
-    log = tmp_path / "log.txt"
-    with log.open("w") as file:
-        process = subprocess.Popen(
-            command, cwd=PROJECT, env=ENVIRONMENT, stdout=file, stderr=subprocess.STDOUT
-        )
-        checkpoint = model_dir / "checkpoints" / "ckpt-2.index"
-        deadline = time.monotonic() + 300
-        while not checkpoint.exists() and process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.02)
-        # To stop the program is to stop the training.
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    assert checkpoint.exists(), log.read_text()
+    process = start(*command)
+    checkpoint = model_dir / "checkpoints" / "ckpt-2.index"
+    deadline = time.monotonic() + 300
+    while not checkpoint.exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.02)
+    # To stop the program is to stop the training.
+    process.send_signal(signal.SIGKILL)
+    printed = process.communicate()
+    assert checkpoint.exists(), printed
     logged = (model_dir / "metrics.jsonl").read_bytes()
     time.sleep(3)
     assert (model_dir / "metrics.jsonl").read_bytes() == logged
@@ -288,7 +267,7 @@ def test_a_row_runs_is_killed_and_goes_on(records, tiny_vocabulary, tmp_path):
         embedding_size=64,
         vocab_size=AlbertTokenizer(str(tiny_vocabulary)).vocab_size,
     )
-    out = run_python(*command[1:]).stdout
+    out, _ = run(*command)
     assert "-m pipelines.pretrain --flagfile=pipelines/recipes/paper/all_64.flags" in out
     assert (model_dir / "checkpoints" / "ckpt-8.index").exists()
     steps = [json.loads(line)["step"] for line in (model_dir / "metrics.jsonl").open()]
@@ -296,8 +275,8 @@ def test_a_row_runs_is_killed_and_goes_on(records, tiny_vocabulary, tmp_path):
 
 
 def test_wrong_requests_are_one_line():
-    done = run_python("-m", "pipelines.reproduce", "--table=same_time", "--row=nsp", exit_code=2)
-    assert done.stderr.splitlines()[-1] == (
+    _, err = run("pipelines.reproduce", "--table=same_time", "--row=nsp", exit_code=2)
+    assert err.splitlines()[-1] == (
         "error: --row needs --record_dir, --spm_model_file, --model_dir"
     )
     with pytest.raises(ValueError, match="no row 'nsp'; its rows: bert_large, albert_xxlarge"):
