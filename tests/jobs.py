@@ -7,18 +7,28 @@ import costs two seconds. `start` starts a new interpreter.
 from __future__ import annotations
 
 import atexit
+import json
 import multiprocessing
 import os
 import runpy
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
+import numpy as np
 import tensorflow as tf
 
 PROJECT = Path(__file__).resolve().parents[1]
 NUM_STEPS = 30
+TIMINGS = (
+    "examples_per_second",
+    "tokens_per_second",
+    "padded_tokens_per_second",
+    "flops_per_second",
+    "waiting_for_data",
+)
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(["pipelines.pretrain", "pipelines.finetune", "tensorflow_text"])
 
@@ -103,6 +113,36 @@ def pretrain_flags(work, model_dir):
         "--steps_per_loop=2",
         "--save_checkpoint_steps=4",
     ]
+
+
+def wait_for(condition, processes, timeout=300):
+    """Waits until the condition holds or a process has ended."""
+    deadline = time.monotonic() + timeout
+    while not condition() and all(process.poll() is None for process in processes):
+        assert time.monotonic() < deadline, "the run does not go on"
+        time.sleep(0.002)
+
+
+def num_entries(model_dir):
+    metrics = model_dir / "metrics.jsonl"
+    return metrics.read_bytes().count(b"\n") if metrics.exists() else 0
+
+
+def log(model_dir):
+    """Returns the entries of a run's log."""
+    return [json.loads(line) for line in (model_dir / "metrics.jsonl").read_text().splitlines()]
+
+
+def curves(model_dir):
+    """Returns what two runs of one command log alike: all but the timings."""
+    return [{k: v for k, v in entry.items() if k not in TIMINGS} for entry in log(model_dir)]
+
+
+def assert_same_bits(model_dir, other_dir):
+    ours, theirs = weights(model_dir), weights(other_dir)
+    assert ours.keys() == theirs.keys() and len(ours) > 60
+    for name, value in ours.items():
+        np.testing.assert_array_equal(value, theirs[name], err_msg=name)
 
 
 def weights(model_dir):

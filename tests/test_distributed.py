@@ -7,12 +7,11 @@ import random
 import shutil
 import signal
 import socket
-import time
 
 import numpy as np
 import pytest
 
-from tests.jobs import NUM_STEPS, pretrain_flags, run, start, weights
+from tests.jobs import NUM_STEPS, log, num_entries, pretrain_flags, run, start, wait_for, weights
 
 # What a sum over two workers may differ by, in another order of its terms.
 TOLERANCE = 1e-5
@@ -69,8 +68,7 @@ def finish(processes, timeout=300):
 
 
 def losses(model_dir):
-    entries = map(json.loads, (model_dir / "metrics.jsonl").read_text().splitlines())
-    entries = [entry for entry in entries if "loss" in entry]
+    entries = [entry for entry in log(model_dir) if "loss" in entry]
     names = ("masked_lm_loss", "sentence_order_loss", "masked_lm_accuracy", "gradient_norm")
     return {entry["step"]: [entry[name] for name in names] for entry in entries}
 
@@ -109,7 +107,7 @@ def test_two_workers_equal_one_device(work, config, one_device):
     evaluated = [
         [
             entry["heldout_masked_lm_loss"]
-            for entry in map(json.loads, (directory / "metrics.jsonl").open())
+            for entry in log(directory)
             if "heldout_masked_lm_loss" in entry
         ]
         for directory in (work / "two_workers", one_device)
@@ -122,22 +120,13 @@ def test_two_workers_equal_one_device(work, config, one_device):
 def test_sigterm_to_one_worker_stops_both_at_one_step(work, config, one_device):
     job = flags(work, config, work / "stopped", "--num_train_steps=30000")
     processes = start_workers(*job)
-    wait_for_entries(work / "stopped", 4, processes)
+    wait_for(lambda: num_entries(work / "stopped") >= 4, processes)
     processes[1].send_signal(signal.SIGTERM)
     for process in processes:
         out, err = process.communicate(timeout=120)
         assert process.returncode == 128 + signal.SIGTERM, f"{out}\n{err}"
     last = max(losses(work / "stopped"))
     assert (work / "stopped" / "checkpoints" / f"ckpt-{last}.index").exists()
-
-
-def wait_for_entries(model_dir, count, processes, timeout=180):
-    metrics = model_dir / "metrics.jsonl"
-    deadline = time.monotonic() + timeout
-    while time.monotonic() < deadline and all(process.poll() is None for process in processes):
-        if metrics.exists() and metrics.read_text().count("\n") >= count:
-            return
-        time.sleep(0.01)
 
 
 @pytest.mark.slow
@@ -174,7 +163,8 @@ def test_lost_workers_and_the_same_command_again(work, config, one_device, lost)
     job = flags(work, config, work / name)
     rng = random.Random(name)
     processes = start_workers(*job)
-    wait_for_entries(work / name, rng.randint(3, 12), processes)
+    kill_at = rng.randint(3, 12)
+    wait_for(lambda: num_entries(work / name) >= kill_at, processes)
     for index in lost:
         processes[index].send_signal(signal.SIGKILL)
     for index, process in enumerate(processes):

@@ -7,7 +7,6 @@ import json
 import re
 import shutil
 import signal
-import time
 
 import numpy as np
 import pytest
@@ -25,7 +24,18 @@ from pipelines.pretrain import pretrain
 from pipelines.training.run import InitialModel
 from pipelines.training.settings import LoopSettings, PretrainingSettings
 from pipelines.training.strategy import create_strategy
-from tests.jobs import NUM_STEPS, pretrain_flags, run, start, weights
+from tests.jobs import (
+    NUM_STEPS,
+    assert_same_bits,
+    curves,
+    log,
+    num_entries,
+    pretrain_flags,
+    run,
+    start,
+    wait_for,
+    weights,
+)
 
 
 @pytest.fixture(scope="module")
@@ -39,45 +49,25 @@ def test_killed_and_started_again_ends_in_the_same_bits(work, model_dir):
     killed = work / "killed"
     for kill_at in (3, 9):  # log entries: in the middle of a checkpoint's interval
         process = start("pipelines.pretrain", *pretrain_flags(work, killed))
-        metrics = killed / "metrics.jsonl"
-        deadline = time.monotonic() + 120
-        while process.poll() is None and time.monotonic() < deadline:
-            if metrics.exists() and metrics.read_text().count("\n") >= kill_at:
-                break
-            time.sleep(0.002)
+        wait_for(lambda kill_at=kill_at: num_entries(killed) >= kill_at, [process])
         process.send_signal(signal.SIGKILL)
         process.communicate()
         assert process.returncode == -signal.SIGKILL, "the run ended before it was killed"
     run("pipelines.pretrain", *pretrain_flags(work, killed))
-    ours, theirs = weights(model_dir), weights(killed)
-    assert ours.keys() == theirs.keys() and len(ours) > 60
-    for name, value in ours.items():
-        np.testing.assert_array_equal(value, theirs[name], err_msg=name)
-
-    def curves(directory):
-        entries = map(json.loads, (directory / "metrics.jsonl").read_text().splitlines())
-        timings = (
-            "examples_per_second",
-            "tokens_per_second",
-            "padded_tokens_per_second",
-            "flops_per_second",
-            "waiting_for_data",
-        )
-        return [{k: v for k, v in entry.items() if k not in timings} for entry in entries]
-
+    assert_same_bits(killed, model_dir)
     assert curves(killed) == curves(model_dir)
     assert [entry["step"] for entry in curves(killed)] == list(range(2, NUM_STEPS + 1, 2))
 
 
 def test_training_learns_and_leaves_curves(model_dir):
-    entries = [json.loads(line) for line in (model_dir / "metrics.jsonl").read_text().splitlines()]
+    entries = log(model_dir)
     assert entries[-1]["masked_lm_loss"] < entries[0]["masked_lm_loss"] - 0.1
     assert (model_dir / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert list((model_dir / "tensorboard").glob("events*"))
 
 
 def test_padding_counts_as_no_tokens(work, model_dir):
-    [entry, *_] = map(json.loads, (model_dir / "metrics.jsonl").read_text().splitlines())
+    entry = log(model_dir)[0]
     train = Manifest.read(str(work / "records")).splits["train"]
     mean = entry["tokens_per_second"] / entry["examples_per_second"]
     assert mean == pytest.approx(train.pieces / train.examples + 3)
@@ -151,8 +141,7 @@ def test_evaluation_says_what_the_run_said(work):
         "--masked_lm_prob=0.3",
         "--eval_steps=2",
     )
-    entries = [json.loads(line) for line in (growing / "metrics.jsonl").open()]
-    said = {entry["step"]: entry for entry in entries if "heldout_loss" in entry}
+    said = {entry["step"]: entry for entry in log(growing) if "heldout_loss" in entry}
     for step in (28, 30):
         checkpoint = growing / f"checkpoints/ckpt-{step}"
         flags = [f"--checkpoint={checkpoint}", f"--record_dir={work}/records"]
@@ -168,35 +157,21 @@ def test_evaluation_says_what_the_run_said(work):
 def test_a_run_knows_the_weights_that_it_began_with(work, model_dir):
     """Wherever they lie, and after a kill that left half of the first checkpoint."""
     whole, killed, moved = work / "whole", work / "first_kill", work / "moved"
-    begin = ["--num_train_steps=4"]
-    run(
-        "pipelines.pretrain",
-        *pretrain_flags(work, whole),
-        *begin,
-        f"--init_checkpoint={model_dir}",
-    )
+
+    def train(directory, initial, **options):
+        flags = ["--num_train_steps=4", f"--init_checkpoint={initial}"]
+        return run("pipelines.pretrain", *pretrain_flags(work, directory), *flags, **options)
+
+    train(whole, model_dir)
     shutil.copytree(whole, killed)
     for path in [*(killed / "checkpoints").iterdir(), killed / "metrics.jsonl"]:
         path.unlink()
     (killed / "checkpoints/ckpt-4.data-00000-of-00001").write_bytes(b"half")
-    _, err = run(
-        "pipelines.pretrain",
-        *pretrain_flags(work, killed),
-        *begin,
-        f"--init_checkpoint={whole}",
-        exit_code=2,
-    )
+    _, err = train(killed, whole, exit_code=2)
     assert "holds another run (init_weights" in err
     shutil.copytree(model_dir, moved)
-    run(
-        "pipelines.pretrain",
-        *pretrain_flags(work, killed),
-        *begin,
-        f"--init_checkpoint={moved}",
-    )
-    ours, theirs = weights(whole), weights(killed)
-    for name, value in ours.items():
-        np.testing.assert_array_equal(value, theirs[name], err_msg=name)
+    train(killed, moved)
+    assert_same_bits(killed, whole)
 
 
 @pytest.mark.slow
@@ -211,8 +186,7 @@ def test_a_deeper_model_begins_with_a_shallower_one(work, model_dir):
         "--num_train_steps=4",
     ]
     run("pipelines.pretrain", *flags)
-    begins = json.loads((work / "deeper" / "metrics.jsonl").read_text().split("\n")[0])
-    ended = json.loads((model_dir / "metrics.jsonl").read_text().split("\n")[-2])
+    begins, ended = log(work / "deeper")[0], log(model_dir)[-1]
     assert begins["masked_lm_loss"] < ended["masked_lm_loss"] + 0.1
     out, _ = run(
         "pipelines.evaluate",
@@ -242,7 +216,7 @@ def test_everything_at_once(work):
     assert "1 -> 3 layers of 32" in out
     assert "18 examples per step = 1 replica x 3 micro-batches of 6, on CPU 0" in out
     assert f"warm-up to {0.3 * (18 / 4096) ** 0.5:.4g}" in out
-    entries = [json.loads(line) for line in (directory / "metrics.jsonl").open()]
+    entries = log(directory)
     evaluated = [entry for entry in entries if "heldout_masked_lm_loss" in entry]
     assert [entry["step"] for entry in evaluated] == [10, 20, 30]
     assert {"layers/degrees_03", "layers/l2_distance_01"} <= evaluated[-1].keys()
@@ -325,6 +299,7 @@ def no_order(work):
         ({"record_dir": "{work}/no_order"}, "has two parts whose order can be asked"),
         ({"spm_model_file": "{work}/nowhere.model"}, "no SentencePiece model at"),
         ({"spm_model_file": "{work}/corpus.txt"}, "is not a SentencePiece model"),
+        ({"spm_model_file": "{work}/renamed_piece.model"}, "made with another vocabulary"),
         ({"max_seq_length": 49}, "beyond the position table"),
         ({"max_seq_length": 32}, "do not fit into 32"),
         ({"albert_config": "albert_tiny"}, "neither a file nor one of albert_base"),
@@ -361,34 +336,26 @@ def test_bad_input_to_pretrain(work, first_weights, no_order, changes, message):
         "albert_config": f"{work}/config.json",
         "model_dir": f"{work}/bad",
         "max_seq_length": 40,
+        "num_train_steps": NUM_STEPS,
         "num_warmup_steps": 4,
+        "learning_rate": 0.02,
+        "steps_per_loop": 2,
         "save_checkpoint_steps": 4,
         "global_batch_size": 18,
-        "depth_schedule": "",
-        "gradient_accumulation_steps": 1,
-        "eval_steps": 0,
-        "early_stopping_evaluations": 0,
         **{k: v.format(work=work) if isinstance(v, str) else v for k, v in changes.items()},
     }
-    options = ExampleOptions(max_seq_length=values.pop("max_seq_length"))
-    settings = PretrainingSettings(
-        global_batch_size=values.pop("global_batch_size"),
-        num_train_steps=NUM_STEPS,
-        num_warmup_steps=values.pop("num_warmup_steps"),
-        learning_rate=0.02,
-        depth_schedule=tuple(filter(None, values.pop("depth_schedule").split(","))),
-        gradient_accumulation_steps=values.pop("gradient_accumulation_steps"),
-    )
-    loop = LoopSettings(
-        steps_per_loop=2,
-        save_checkpoint_steps=values.pop("save_checkpoint_steps"),
-        eval_steps=values.pop("eval_steps"),
-        early_stopping_evaluations=values.pop("early_stopping_evaluations"),
-    )
+    if "depth_schedule" in values:
+        values["depth_schedule"] = tuple(values["depth_schedule"].split(","))
+
+    def of(settings):
+        names = {field.name for field in dataclasses.fields(settings)}
+        return settings(**{name: values[name] for name in names & values.keys()})
+
     before = sorted(work.rglob("*"))
     with pytest.raises(ValueError, match=re.escape(message)) as error:
-        sources = read_sources(values["record_dir"], values.get("record_weights"))
+        sources = read_sources(values["record_dir"], None)
         tokenizer = AlbertTokenizer(values["spm_model_file"])
+        options = ExampleOptions(max_seq_length=values["max_seq_length"])
         check_sources(sources, tokenizer, options)
         config = AlbertConfig.for_vocabulary(
             values["albert_config"], tokenizer.vocab_size, values["spm_model_file"]
@@ -398,8 +365,8 @@ def test_bad_input_to_pretrain(work, first_weights, no_order, changes, message):
             initial=InitialModel(config, tokenizer, values.get("init_checkpoint")),
             model_dir=values["model_dir"],
             options=options,
-            settings=settings,
-            loop=loop,
+            settings=of(PretrainingSettings),
+            loop=of(LoopSettings),
             strategy=tf.distribute.OneDeviceStrategy("/cpu:0"),
         )
     assert program.is_user_error(error.value)
@@ -421,15 +388,3 @@ def test_a_shard_cut_short_is_named(work):
 def test_no_tpu():
     with pytest.raises(ValueError, match="no TPU answers at --tpu='nowhere'"):
         create_strategy("tpu", "nowhere")
-
-
-def test_records_of_another_vocabulary(work):
-    run(
-        "pipelines.train_vocab",
-        f"--input_file={work}/corpus.txt",
-        f"--output_prefix={work}/other",
-        "--vocab_size=79",
-    )
-    flags = [*pretrain_flags(work, work / "bad"), f"--spm_model_file={work}/other.model"]
-    _, err = run("pipelines.pretrain", *flags, exit_code=2)
-    assert "made with another vocabulary" in err and not (work / "bad").exists()
