@@ -11,6 +11,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import pytest
 
+from tests import vocabularies
+
 WORDS = (
     "the quick brown fox jumps over a lazy dog while seven small birds sing in old green trees "
     "and every river runs down to some distant sea under bright summer skies where children play "
@@ -75,26 +77,15 @@ def tiny_corpus(tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def tiny_vocabulary(tmp_path_factory, tiny_corpus) -> Path:
     """A SentencePiece model of 211 pieces with ALBERT's control pieces, trained on tiny_corpus."""
-    import sentencepiece
-
-    prefix = tmp_path_factory.mktemp("vocabulary") / "tiny"
-    sentencepiece.SentencePieceTrainer.train(
-        input=str(tiny_corpus),
-        model_prefix=str(prefix),
+    return vocabularies.train(
+        tmp_path_factory.mktemp("vocabulary") / "tiny",
+        tiny_corpus.read_text(encoding="utf-8").splitlines(),
         vocab_size=211,
         model_type="unigram",
-        hard_vocab_limit=False,
-        pad_id=0,
-        unk_id=1,
-        bos_id=-1,
-        eos_id=-1,
         pad_piece="<pad>",
         unk_piece="<unk>",
-        control_symbols=["[CLS]", "[SEP]", "[MASK]"],
         user_defined_symbols=["(", ")", '"', "-", ".", "–", "£", "€"],
-        minloglevel=2,
     )
-    return prefix.with_suffix(".model")
 
 
 @pytest.fixture(scope="session")

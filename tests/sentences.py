@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tests import vocabularies
+
 SENTENCES = {
     "en": (
         "The ferry left at 7:45, but nobody was on board.\n"
@@ -72,27 +74,16 @@ def train_vocabulary(directory: Path, vocab_size: int = 620) -> Path:
 
     A few of its pieces end in a digit and a comma, as some of the published vocabulary do.
     """
-    import sentencepiece
-
     from tests.conftest import make_text
 
     text = [line.lower() for line in lines() * 3] + make_text(20).splitlines()
     text += ["in 2010, 19, 1,9 10, and 11, or 3, " * 9]
-    prefix = directory / "sentences"
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(text),
-        model_prefix=str(prefix),
-        vocab_size=vocab_size,
-        hard_vocab_limit=False,
+    return vocabularies.train(
+        directory / "sentences",
+        text,
+        vocab_size,
         character_coverage=1.0,
         split_by_number=False,
-        pad_id=0,
-        unk_id=1,
-        bos_id=-1,
-        eos_id=-1,
         pad_piece="<pad>",
         unk_piece="<unk>",
-        control_symbols=["[CLS]", "[SEP]", "[MASK]"],
-        minloglevel=2,
     )
-    return prefix.with_suffix(".model")

@@ -57,8 +57,8 @@ def test_numbers_that_are_none(value):
 
 
 def test_the_length_of_a_sequence_has_a_lower_bound():
-    code, err = outcome("pass\nprogram.define_max_seq_length(default=8)", "--max_seq_length=7")
-    assert code == 2 and "flag --max_seq_length=7" in err
+    body = "pass\nprogram.define_max_seq_length(default=8)"
+    assert "flag --max_seq_length=7" in stderr_of(body, "--max_seq_length=7", exit_code=2)
 
 
 def test_the_length_of_a_sequence_is_checked_against_the_model(capsys):

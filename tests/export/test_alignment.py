@@ -13,21 +13,25 @@ from hypothesis import strategies as st
 from albert_tf.tokenization import AlbertTokenizer
 from export.alignment import WHITE_SPACE, AligningTokenizer
 from pipelines.tasks.squad_windows import Aligner
-from tests.albert_tf.test_tokenization import train
+from tests import vocabularies
 from tests.conftest import make_text
 
 ODD = " \t\n\0\1\x1c\x85\xa0\u2028\u200b\ufeff\xad½ﬁ\ufdfa¨İΣẞ\ufffd▁"
 ODD += "한\u1100\u1161e\u0301\u0345\u0b4d😀漢[]<.,19"
 
 
+def train(path, **options):
+    lines = [*make_text(60).splitlines(), "3, 19, 1,9 10, 2010, 11, " * 9]
+    model = vocabularies.train(path, lines, **options)
+    return AlbertTokenizer(str(model), do_lower_case="byte_fallback" not in options)
+
+
 @pytest.fixture(scope="module", params=["digit comma", "bytes"])
 def tokenizer(request, tmp_path_factory):
-    lines = [*make_text(60).splitlines(), "3, 19, 1,9 10, 2010, 11, " * 9]
-    has_bytes = request.param == "bytes"
-    options = {"byte_fallback": True} if has_bytes else {"split_by_number": False}
-    directory = tmp_path_factory.mktemp("vocabulary")
-    model = train(directory, lines, 467 if has_bytes else 223, **options)
-    return AlbertTokenizer(str(model), do_lower_case=not has_bytes)
+    path = tmp_path_factory.mktemp("vocabulary") / "tiny"
+    if request.param == "bytes":
+        return train(path, vocab_size=467, byte_fallback=True)
+    return train(path, vocab_size=223, split_by_number=False)
 
 
 def check(tokenizer, aligning, texts):

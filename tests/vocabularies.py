@@ -1,0 +1,31 @@
+"""SentencePiece models for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import sentencepiece
+
+CONTROL_PIECES = ("[CLS]", "[SEP]", "[MASK]")
+
+
+def train(
+    prefix: Path, lines: Iterable[str], vocab_size: int, control_pieces=CONTROL_PIECES, **options
+) -> Path:
+    """Trains a SentencePiece model with ALBERT's control pieces; returns its path."""
+    prefix.parent.mkdir(exist_ok=True)
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines),
+        model_prefix=str(prefix),
+        vocab_size=vocab_size,
+        hard_vocab_limit=False,
+        pad_id=0,
+        unk_id=1,
+        bos_id=-1,
+        eos_id=-1,
+        control_symbols=list(control_pieces),
+        minloglevel=2,
+        **options,
+    )
+    return prefix.with_suffix(".model")
