@@ -20,9 +20,38 @@ WORDS = (
 ).split()
 
 
+# At the end of a run a long file would keep one worker busy and the other idle.
+LONGEST = ("tests/test_end_to_end.py", "tests/export/", "tests/pipelines/training/")
+FILE_ORDER_SEED = os.environ.get("FILE_ORDER_SEED")
+
+
+def pytest_report_header():
+    return f"file order: {f'FILE_ORDER_SEED={FILE_ORDER_SEED}' if FILE_ORDER_SEED else 'default'}"
+
+
 def pytest_collection_modifyitems(items):
-    """The longest file first; all else stays in its order (see the Makefile)."""
-    items.sort(key=lambda item: item.path.name != "test_end_to_end.py")
+    """Puts the longest files first, or files in the order that FILE_ORDER_SEED draws."""
+    if FILE_ORDER_SEED:
+        files = sorted({item.path for item in items})
+        random.Random(FILE_ORDER_SEED).shuffle(files)
+        places = {path: place for place, path in enumerate(files)}
+        items.sort(key=lambda item: places[item.path])
+    else:
+        items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Gives a worker whole files, and one worker all files of export/: they share an export."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class FileScheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            path = super()._split_scope(nodeid)
+            return "tests/export" if path.startswith("tests/export/") else path
+
+    config.option.loadscopereorder = False
+    return FileScheduling(config, log)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -32,6 +61,24 @@ def two_logical_cpus():
 
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def seeds_keep_tokenizers():
+    """Lets a test set a seed without harm to the in-graph tokenizers of the others.
+
+    tf.random.set_seed clears TensorFlow's kernel cache. Each in-graph SentencePiece model lives in
+    that cache. Without the clearing, stateful random operations continue their streams. Only
+    stateless ones are used here.
+    """
+    from tensorflow.python.eager import context
+
+    def set_global_seed(self, seed):
+        self._seed, self._rng = seed, random.Random(seed)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(context.Context, "_set_global_seed", set_global_seed)
+        yield
 
 
 @pytest.fixture(scope="session")

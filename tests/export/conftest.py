@@ -36,7 +36,6 @@ def model_dir(tmp_path_factory, tiny_vocabulary) -> Path:
     tokenizer = AlbertTokenizer(str(tiny_vocabulary))
     model = AlbertForPreTraining(dataclasses.replace(CONFIG, vocab_size=tokenizer.vocab_size))
     model.create_variables()
-    # tf.random.set_seed would empty the cache that holds every in-graph SentencePiece model.
     rng = np.random.RandomState(1)
     for variable in model.variables:
         variable.assign_add(rng.normal(0, 0.3, variable.shape))
