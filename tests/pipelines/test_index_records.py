@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -27,6 +26,7 @@ from pipelines.data.pretraining_dataset import (
 from pipelines.data.records import Manifest, ReferenceManifest, Shard, Split, serialize_segment
 from pipelines.data.segments import Segment
 from pipelines.evaluate import evaluate
+from tests.jobs import run
 
 run_on_beam = job.beam_job.run
 PROJECT = Path(__file__).resolve().parents[2]
@@ -384,18 +384,10 @@ def test_the_authors_records_train_here(shared, tmp_path):
         *("--global_batch_size=6", "--num_train_steps=4", "--num_warmup_steps=1"),
         *("--steps_per_loop=2", "--save_checkpoint_steps=2"),
     ]
-    result = subprocess.run(
-        [sys.executable, "-m", "pipelines.pretrain", *flags],
-        cwd=PROJECT,
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
-        capture_output=True,
-        text=True,
-    )
-    assert result.returncode == 0, result.stderr
+    out, _ = run("pipelines.pretrain", *flags)
     assert re.search(
-        r"static examples of up to 128 pieces, \d+ % padding at length 128, 100 % of the run",
-        result.stdout,
-    ), result.stdout
+        r"static examples of up to 128 pieces, \d+ % padding at length 128, 100 % of the run", out
+    ), out
     result = evaluate(checkpoint=str(tmp_path / "model"), record_dir=record_dir)
     assert result["examples"] == result["sentence_order_predictions"] == examples["heldout"]
     assert abs(result["masked_lm_loss"] - np.log(30000)) < 0.5

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,8 +14,8 @@ from pipelines.data.record_statistics import ExampleStatistics, draw, report
 from pipelines.data.records import Manifest
 from pipelines.data.shard_writer import Settings
 from pipelines.data.show_records import example_text, show_records
+from tests.jobs import run
 
-PROJECT = Path(__file__).resolve().parents[3]
 PNG = b"\x89PNG\r\n"
 
 
@@ -207,14 +204,6 @@ def test_as_many_as_asked_for(record_dir, tiny_vocabulary, capsys):
 
 
 def test_the_program(record_dir, tiny_vocabulary):
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "pipelines.data.show_records", "--num_examples=1"),
-            *(f"--record_dir={record_dir}", f"--spm_model_file={tiny_vocabulary}"),
-        ],
-        cwd=PROJECT,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "example 1: label:" in done.stdout and "% of the pieces: " in done.stdout
+    flags = [f"--record_dir={record_dir}", f"--spm_model_file={tiny_vocabulary}"]
+    out, _ = run("pipelines.data.show_records", "--num_examples=1", *flags)
+    assert "example 1: label:" in out and "% of the pieces: " in out
