@@ -346,7 +346,7 @@ def test_compiled_equals_not_compiled(sharing, precision):
     tf.keras.mixed_precision.set_global_policy(precision)
     try:
         model = AlbertForPreTraining(
-            dataclasses.replace(TINY, parameter_sharing=sharing, num_hidden_layers=3)
+            dataclasses.replace(TINY, parameter_sharing=sharing, num_hidden_layers=2)
         )
         model.create_variables()
     finally:

@@ -17,6 +17,21 @@ from export.export_saved_model import export
 from tests.export.conftest import CONFIG, MAX_SEQ_LENGTH
 
 
+class Stub(tf.Module):
+    """Stands for the model in tests of what happens around it: it is traced and saved at once."""
+
+    signatures, sizes, max_seq_length = {}, {}, MAX_SEQ_LENGTH
+
+    def functions(self):
+        answer = tf.function(lambda text: {"text": text})
+        return {"serving_default": answer.get_concrete_function(tf.TensorSpec([None], tf.string))}
+
+
+@pytest.fixture
+def stub(monkeypatch):
+    monkeypatch.setattr(export_saved_model, "load_module", lambda _: Stub())
+
+
 @pytest.fixture
 def unverified(monkeypatch):
     monkeypatch.setattr(export_saved_model, "verify", lambda *_: (0.0, {}))
@@ -77,7 +92,7 @@ def test_the_same_export_is_not_made_again(exported, model_dir, capsys, monkeypa
         assert "exported before" in capsys.readouterr().out
 
 
-def test_another_export_gets_the_next_version(exported, model_dir, tmp_path, unverified):
+def test_another_export_gets_the_next_version(exported, model_dir, tmp_path, stub, unverified):
     output = tmp_path / "exports"
     shutil.copytree(exported, output / "4")
     (output / "notes").mkdir()
@@ -95,7 +110,7 @@ def test_a_version_is_never_overwritten(exported, model_dir):
     assert (exported / "saved_model.pb").read_bytes() == before
 
 
-def test_a_version_that_appears_meanwhile_is_left_alone(model_dir, tmp_path, monkeypatch):
+def test_a_version_that_appears_meanwhile_is_left_alone(model_dir, tmp_path, stub, monkeypatch):
     def other_export(*_):
         (tmp_path / "1").mkdir()
         (tmp_path / "1" / "theirs").touch()
@@ -108,7 +123,9 @@ def test_a_version_that_appears_meanwhile_is_left_alone(model_dir, tmp_path, mon
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
-def test_what_fails_its_verification_is_not_published(model_dir, tmp_path, monkeypatch, error):
+def test_what_fails_its_verification_is_not_published(
+    model_dir, tmp_path, stub, monkeypatch, error
+):
     def fail(saved_model, *_):
         assert tf.io.gfile.exists(f"{saved_model}/saved_model.pb")
         raise error

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -15,6 +12,7 @@ from tensorflow.python.util import _pywrap_util_port  # says whether there is on
 from export.packing import Packer
 from export.signatures import NUM_CANDIDATES, PRETRAINING
 from tests.export.conftest import MAX_SEQ_LENGTH
+from tests.jobs import run_code
 
 SHORT = "The quick fox jumps over a lazy dog."
 LONG = "the quick brown fox jumps over a lazy dog while seven small birds sing " * 9
@@ -259,13 +257,7 @@ def test_token_signatures_are_the_models_answers(loaded, model, tokenizer):
 def test_gelu_is_a_part_of_the_product_before_it(exported, signature):
     """In a session, as TensorFlow Serving runs it: else a tenth of a request's time goes there."""
     # In a process of its own: a session takes the tokenizers of this one along when it ends.
-    done = subprocess.run(
-        [sys.executable, "-c", _OPERATIONS, str(exported), signature],
-        stdout=subprocess.PIPE,
-        check=True,
-        text=True,
-    )
-    ran = done.stdout.split()
+    ran = run_code(_OPERATIONS, str(exported), signature)[0].split()
     assert any("MatMul" in operation for operation in ran)
     assert "Tanh" not in ran and "Sigmoid" not in ran
 
