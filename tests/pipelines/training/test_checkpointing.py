@@ -54,10 +54,12 @@ def save(run, *steps):
 
 
 def assert_restores(model_dir, step):
-    checkpointer, model, optimizer = make_run(model_dir)
+    """Returns the run that was restored."""
+    checkpointer, model, optimizer = run = make_run(model_dir)
     assert checkpointer.restore() == step
     for variable in (*model.variables, *optimizer.variables()):
         np.testing.assert_array_equal(variable.numpy(), np.full(variable.shape, step))
+    return run
 
 
 def names(model_dir):
@@ -125,12 +127,10 @@ def damage_files(model_dir, damage, part, *steps):
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_checkpoint_falls_back_with_a_warning(run_dir, warnings, damage, part):
     damage_files(run_dir, damage, part, 12)
-    assert_restores(run_dir, 8)
+    run = assert_restores(run_dir, 8)
     [warning] = warnings()
     assert "ckpt-12 is damaged, trying the one before" in warning
     # What the run writes next takes the place of what could not be read.
-    run = make_run(run_dir)
-    run[0].restore()
     save(run, 10)
     assert_restores(run_dir, 10)
     assert steps_of(run_dir) == [4, 8, 10]
