@@ -4,6 +4,8 @@
 
     model, tokenizer = albert_tf.from_pretrained("demo/model")
     classifier = albert_tf.AlbertForSequenceClassification(model.config, num_labels=2)
+    classifier.create_variables()
+    classifier.encoder.set_weights(model.encoder.get_weights())
 
 The names of `__all__` are the declared API. Each is imported when it is first used, so that
 `import albert_tf` does not import TensorFlow.

@@ -95,7 +95,7 @@ def new_directory(path: str) -> Iterator[str]:
       ValueError: if `path` exists.
     """
     path = path.rstrip("/")
-    if tf.io.gfile.exists(path):
+    if not path or tf.io.gfile.exists(path):
         raise UserError(f"{path!r} exists already: name a new directory")
     partial = partial_name(path)
     try:

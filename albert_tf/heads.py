@@ -63,8 +63,9 @@ class MaskedLMHead(FromConfig, tf.keras.layers.Layer):
         x = tf.reshape(masked_output, [-1, self.config.hidden_size])
         x = self.layer_norm(self.transform(x))
         # In float32 under mixed precision too: bfloat16 would round the logits to ties.
-        logits = tf.matmul(tf.cast(x, tf.float32), word_embeddings, transpose_b=True)
-        logits += self.output_bias
+        table = tf.cast(word_embeddings, tf.float32)
+        logits = tf.matmul(tf.cast(x, tf.float32), table, transpose_b=True)
+        logits += tf.cast(self.output_bias, tf.float32)
         return tf.reshape(logits, [-1, num_positions, self.config.vocab_size])
 
 

@@ -74,6 +74,9 @@ def lamb(
       weight_decay: of the variables that EXCLUSIONS leave.
       bias_correction: False is the authors' code, step by step; True is tensorflow-addons'.
 
+    A model's .keras file holds no state of this optimizer, as tensorflow-addons builds on Keras'
+    older optimizers: to resume, store model and optimizer with tf.train.Checkpoint.
+
     Deviation: tensorflow-addons corrects the moments' bias, the authors' code does not. Adapted
     variables move alike, as their norm is divided out. Excluded ones move sqrt(1 - 0.999^t) /
     (1 - 0.9^t) times as far as theirs in update t: 0.32 in the first, 0.15 in the twelfth, 0.80

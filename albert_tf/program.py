@@ -9,7 +9,6 @@ from typing import Callable
 
 from absl import app, flags
 
-from albert_tf.config import AlbertConfig
 from albert_tf.errors import UserError
 
 # TensorFlow's errors of the file system are not OSErrors.
@@ -57,11 +56,14 @@ def define_max_seq_length(
     flags.DEFINE_integer(name, default, f"{of_all} {help}".strip(), lower_bound=8)
 
 
-def check_max_seq_length(
-    max_seq_length: int, config: AlbertConfig, trained_length: int | None = None
-) -> None:
-    """Raises a UserError beyond the position table, and warns beyond `trained_length` if given."""
-    rows = config.max_position_embeddings
+def check_max_seq_length(max_seq_length: int, rows: int, trained_length: int | None = None) -> None:
+    """Raises a UserError beyond the position table, and warns beyond `trained_length` if given.
+
+    Args:
+      max_seq_length: what the flag of this name says.
+      rows: of the position table, max_position_embeddings.
+      trained_length: what the checkpoint was trained with at most.
+    """
     if max_seq_length > rows:
         raise UserError(
             f"--max_seq_length={max_seq_length} is beyond the position table of the model "

@@ -52,7 +52,7 @@ def open_checkpoint(
     tokenizer = AlbertTokenizer.load(model_dir)
     trained_length = model_directory.trained_length(model_dir, config)
     max_seq_length = max_seq_length or trained_length
-    program.check_max_seq_length(max_seq_length, config, trained_length)
+    program.check_max_seq_length(max_seq_length, config.max_position_embeddings, trained_length)
     if tokenizer.vocab_size != config.vocab_size:
         raise UserError(
             f"{model_dir!r}: the vocabulary has {tokenizer.vocab_size} pieces, the config says "

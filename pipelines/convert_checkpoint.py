@@ -26,8 +26,6 @@ from absl import flags
 
 from albert_tf import files, program
 from albert_tf.checkpoints import google, model_directory, name_map, pretrained
-from albert_tf.errors import UserError
-from albert_tf.models import AlbertForPreTraining
 
 FORMATS = ("albert_tf", "huggingface", "google")
 
@@ -82,10 +80,17 @@ def convert(
         model, directory, notes = pretrained.read(
             input_path.rstrip("/"), allow_missing, allow_unused
         )
+        tokenizer = pretrained.read_tokenizer(directory, spm_model_file, do_lower_case)
+        if tokenizer is None:
+            notes.append(
+                f"{pretrained.wordpiece_file(directory)} is a WordPiece vocabulary, but the "
+                "tokenizer here is SentencePiece: config and weights are converted and the file is "
+                "copied; records for this model must come from a WordPiece job of your own"
+            )
+        else:
+            notes.extend(pretrained.check_vocabulary(tokenizer, model))
         for note in notes:
             print(f"note         {note}")
-        tokenizer = pretrained.read_tokenizer(directory, spm_model_file, do_lower_case)
-        _check_vocabulary(tokenizer, model, directory)
         if output_format == "huggingface":
             pretrained.write_huggingface(partial, model, tokenizer)
         elif output_format == "google":
@@ -98,23 +103,6 @@ def convert(
         elif output_format != "huggingface":
             tokenizer.save(partial)
     print(f"wrote        {output_dir} ({output_format})")
-
-
-def _check_vocabulary(tokenizer, model: AlbertForPreTraining, directory: str) -> None:
-    rows = model.config.vocab_size
-    if tokenizer is None:
-        print(
-            f"note         {pretrained.wordpiece_file(directory)} is a WordPiece vocabulary, but "
-            "the tokenizer here is SentencePiece: config and weights are converted and the file is "
-            "copied; records for this model must come from a WordPiece job of your own"
-        )
-    elif tokenizer.vocab_size > rows:
-        raise UserError(
-            f"the vocabulary has {tokenizer.vocab_size} pieces, but the model embeds {rows}: it "
-            "belongs to another model"
-        )
-    elif tokenizer.vocab_size < rows:
-        print(f"note         {rows} embedded pieces, {tokenizer.vocab_size} in the vocabulary")
 
 
 if __name__ == "__main__":

@@ -90,7 +90,7 @@ def evaluate(
             "--heldout_fraction"
         )
     config = model_directory.read_config(model_dir, prefix)
-    program.check_max_seq_length(max_seq_length, config)
+    program.check_max_seq_length(max_seq_length, config.max_position_embeddings)
     if split == "heldout":
         check_heldout_split(model_dir, manifest.heldout_split)
     question = {

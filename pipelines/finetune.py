@@ -148,7 +148,7 @@ def finetune(
     config, tokenizer, checkpoint, trained_length = initial
     trained_length = trained_length or config.max_position_embeddings
     max_seq_length = settings.max_seq_length or trained_length
-    program.check_max_seq_length(max_seq_length, config, trained_length)
+    program.check_max_seq_length(max_seq_length, config.max_position_embeddings, trained_length)
     settings = dataclasses.replace(settings, max_seq_length=max_seq_length)
 
     # All of it before the first model: Keras' seeding would end the tokenizer's graph.

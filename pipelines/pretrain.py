@@ -165,7 +165,7 @@ def pretrain(
       ValueError: if config and settings do not fit together, or `model_dir` holds another run.
     """
     config, tokenizer = initial.config, initial.tokenizer
-    program.check_max_seq_length(options.max_seq_length, config)
+    program.check_max_seq_length(options.max_seq_length, config.max_position_embeddings)
     loop.check()
     settings.check(strategy)
     depths = parse_depths(settings.depth_schedule, config, settings.num_train_steps)

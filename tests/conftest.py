@@ -68,8 +68,9 @@ def seeds_keep_tokenizers():
     """Lets a test set a seed without harm to the in-graph tokenizers of the others.
 
     tf.random.set_seed clears TensorFlow's kernel cache. Each in-graph SentencePiece model lives in
-    that cache. Without the clearing, stateful random operations continue their streams. Only
-    stateless ones are used here.
+    that cache. Without the clearing, stateful random operations continue their streams: a test that
+    sets a seed and expects the same stateful draws again runs in a process of its own
+    (jobs.run_code does not have this fixture).
     """
     from tensorflow.python.eager import context
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -14,6 +15,9 @@ from albert_tf.models import AlbertForPreTraining
 from albert_tf.tokenization import TOKENIZER_CONFIG_FILE, VOCABULARY_FILE, AlbertTokenizer
 
 WORDPIECE_FILE = "vocab.txt"
+
+# The heads' variables, by the names of Google's and of Hugging Face's code.
+_HEADS = r"predictions|seq_relationship|sop_classifier"
 
 
 class Found(NamedTuple):
@@ -30,8 +34,11 @@ class Found(NamedTuple):
     notes: list[str]
 
 
-def from_pretrained(path: str) -> tuple[AlbertForPreTraining, AlbertTokenizer]:
-    """Reads a model and its tokenizer.
+def from_pretrained(path: str | os.PathLike) -> tuple[AlbertForPreTraining, AlbertTokenizer]:
+    """Reads a model and its tokenizer from a directory; nothing is downloaded.
+
+    Heads that the directory lacks are initialised afresh. A warning says so, and names what of
+    another's model is computed differently here.
 
     Args:
       path: a model directory of this project or one of its checkpoints; a checkpoint of Google's
@@ -44,24 +51,28 @@ def from_pretrained(path: str) -> tuple[AlbertForPreTraining, AlbertTokenizer]:
     Raises:
       ValueError: if the path is none of these, or its vocabulary is no SentencePiece model.
     """
+    path = os.fspath(path).rstrip("/")
     if saved_model.is_export(path):
         config, tokenizer = saved_model.read_config_and_tokenizer(path)
         model = AlbertForPreTraining(config)
         model.create_variables()
         saved_model.restore_encoder(model.encoder, path)
+        warnings.warn(f"{path}: an export, so the heads are freshly initialised", stacklevel=2)
         return model, tokenizer
-    model, directory, _ = read(path)
+    model, directory, notes = read(path, allow_missing=_HEADS)
     tokenizer = read_tokenizer(directory)
     if tokenizer is None:
         raise UserError(
             f"{wordpiece_file(directory)!r} is a WordPiece vocabulary: expected a SentencePiece "
             "model (*.model) beside the weights"
         )
+    for note in [*notes, *check_vocabulary(tokenizer, model)]:
+        warnings.warn(f"{path}: {note}", stacklevel=2)
     return model, tokenizer
 
 
 def save_pretrained(
-    model: AlbertForPreTraining, tokenizer: AlbertTokenizer, directory: str
+    model: AlbertForPreTraining, tokenizer: AlbertTokenizer, directory: str | os.PathLike
 ) -> None:
     """Writes a model directory of Hugging Face's transformers.
 
@@ -70,7 +81,7 @@ def save_pretrained(
       tokenizer: its vocabulary goes along.
       directory: it must not exist; it appears whole or not at all.
     """
-    with files.new_directory(directory) as partial:
+    with files.new_directory(os.fspath(directory)) as partial:
         write_huggingface(partial, model, tokenizer)
 
 
@@ -91,6 +102,11 @@ def read(path: str, allow_missing: str | None = None, allow_unused: str | None =
     Raises:
       ValueError: if the path holds no model, or weights and config do not match.
     """
+    if tf.io.gfile.exists(os.path.join(path, model_directory.TASK_FILE)):
+        raise UserError(
+            f"{path!r} is a fine-tuned model: expected a pre-trained one (a fine-tuned one can be "
+            "exported, see export.export_saved_model)"
+        )
     if is_model_directory(path):
         return Found(*model_directory.load_for_pretraining(path), [])
     if huggingface.find_weights(path):
@@ -107,6 +123,21 @@ def read(path: str, allow_missing: str | None = None, allow_unused: str | None =
     if fresh:
         notes.append(f"missing, freshly initialised: {', '.join(fresh)}")
     return Found(model, imported.directory, notes)
+
+
+def check_vocabulary(tokenizer: AlbertTokenizer, model: AlbertForPreTraining) -> list[str]:
+    """Returns notes on a vocabulary that is smaller than the model's table.
+
+    Raises:
+      ValueError: if it is larger.
+    """
+    rows, pieces = model.config.vocab_size, tokenizer.vocab_size
+    if pieces > rows:
+        raise UserError(
+            f"the vocabulary has {pieces} pieces, but the model embeds {rows}: it belongs to "
+            "another model"
+        )
+    return [f"{rows} embedded pieces, {pieces} in the vocabulary"] if pieces < rows else []
 
 
 def is_model_directory(path: str) -> bool:

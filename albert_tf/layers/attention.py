@@ -65,6 +65,10 @@ class SelfAttention(FromConfig, tf.keras.layers.Layer):
           [b * L, H] or [b, L, H] as x; with positions [b * P, H] or [b, P, H].
         """
         dropout_seed = resolve_dropout_seed(training, dropout_seed)
+        if bias is None and x.shape.rank != 3:
+            raise ValueError("x of shape [b * L, H] needs `bias`, which says how long L is")
+        if mask is not None and positions is not None:
+            raise ValueError("with `positions` give attention_bias(mask) as `bias`, not `mask`")
         if bias is None:
             bias = attention_bias(tf.ones(tf.shape(x)[:2], tf.int32) if mask is None else mask)
         config = self.config

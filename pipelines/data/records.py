@@ -32,6 +32,7 @@ import tensorflow as tf
 import albert_tf
 from albert_tf import files
 from albert_tf.errors import UserError
+from albert_tf.packing import NUM_SPECIAL_PIECES
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines.data.examples import ExampleOptions
 from pipelines.data.segments import Segment
@@ -279,7 +280,7 @@ class SegmentManifest(Manifest):
     """The content of a directory of segments and its settings. Counts are over both splits."""
 
     format: ClassVar[str] = "segments"
-    special_pieces: ClassVar[int] = 3  # [CLS] and two [SEP]
+    special_pieces: ClassVar[int] = NUM_SPECIAL_PIECES
     max_predictions_per_seq: ClassVar[None] = None
 
     max_seq_length: int

@@ -73,7 +73,7 @@ def run_seed(
     is_trained = tf.io.gfile.exists(path)
     if is_trained:
         results = files.read_json(path)
-        if results["predicted"] == predicted:
+        if results["predicted"] == predicted and "metrics" in results:
             return results
         if run.is_chief:  # killed amidst the files, it must not take the old ones for new
             files.write_atomically(path, json.dumps({**results, "predicted": None}) + "\n")

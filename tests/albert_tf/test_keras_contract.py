@@ -19,6 +19,7 @@ from albert_tf.layers.embeddings import FactorizedEmbedding
 from albert_tf.layers.feed_forward import FeedForward
 from albert_tf.layers.primitives import LayerNorm
 from albert_tf.layers.transformer_block import TransformerBlock
+from tests.jobs import run_code
 
 BATCH, LENGTH, HIDDEN, MASKED = 2, 6, 12, 3
 CONFIG = AlbertConfig(
@@ -237,6 +238,47 @@ def test_positions_and_matrices_of_tokens_agree():
     np.testing.assert_allclose(chosen, tf.gather(whole, positions, batch_dims=1), atol=1e-6)
     tokens = layer(tf.reshape(HIDDEN_STATES, [-1, HIDDEN]), tf.zeros([BATCH, 1, 1, LENGTH]))
     np.testing.assert_allclose(tokens, tf.reshape(whole, [-1, HIDDEN]), atol=1e-6)
+
+
+def test_ambiguous_calls_are_refused():
+    layer = SelfAttention(CONFIG)
+    mask = tf.constant(INPUTS["input_mask"] == 1)
+    with pytest.raises(ValueError, match="needs `bias`"):
+        layer(tf.reshape(HIDDEN_STATES, [-1, HIDDEN]))
+    with pytest.raises(ValueError, match="with `positions`"):
+        layer(HIDDEN_STATES, mask=mask, positions=tf.constant([[0], [0]]))
+
+
+def test_recomputed_gradients_are_the_same():
+    inputs, seed = tf.nest.map_structure(tf.constant, INPUTS), tf.constant([3, 4])
+    plain, recomputing = AlbertEncoder(CONFIG), AlbertEncoder(CONFIG, recompute=True)
+    gradients = []
+    for encoder in (plain, recomputing):
+        encoder(inputs)
+        encoder.set_weights(plain.get_weights())
+        with tf.GradientTape() as tape:
+            outputs = encoder(inputs, training=True, dropout_seed=seed)
+            loss = tf.reduce_sum(tf.square(outputs["sequence_output"]))
+            loss += tf.reduce_sum(outputs["pooled_output"])
+        gradients.append(tape.gradient(loss, encoder.trainable_variables))
+    for expected, found in zip(*(map(tf.convert_to_tensor, part) for part in gradients)):
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_global_seed_repeats_dropout():
+    """In a process of its own: tests/conftest.py keeps seeds from restarting random streams."""
+    code = """
+import numpy as np, tensorflow as tf
+from tests.albert_tf.test_keras_contract import CONFIG, INPUTS, AlbertEncoder
+encoder = AlbertEncoder(CONFIG)
+encoder(INPUTS)
+def draw():
+    tf.keras.utils.set_random_seed(5)
+    return [encoder(INPUTS, training=True)["pooled_output"].numpy() for _ in range(2)]
+first, second = draw(), draw()
+assert np.array_equal(first, second) and not np.array_equal(first[0], first[1])
+"""
+    run_code(code)
 
 
 def test_the_encoder_needs_piece_ids_alone():

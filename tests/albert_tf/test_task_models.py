@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -161,10 +163,11 @@ def test_span_beams(config, inputs):
 
 def test_span_beams_in_training(config, inputs):
     """The right start is what ends are scored from, and only in training."""
-    model = AlbertForAnswerableQuestionAnswering(config)
+    model = AlbertForAnswerableQuestionAnswering(
+        dataclasses.replace(config, classifier_dropout_prob=0.0)
+    )
     starts = np.array([6, 0, 4])
     batch = {**inputs, "start_positions": tf.constant(starts, tf.int32)}
-    model.span_beam.dropout_prob = 0.0
     outputs = model(batch, dropout_seed=tf.constant([3, 4]))
     start, ends, no_answer = reference_head(model, inputs)
     np.testing.assert_allclose(outputs["start_logits"], start, rtol=1e-4, atol=1e-4)
