@@ -1,9 +1,9 @@
 # make demo   raw text to an answer of the served model, on a corpus that every installation has
 # make test   the tests; `make test-slow` the longer ones
 
-# The first Python that TensorFlow 2.15 exists for.
-PYTHON ?= $(shell for python in python3.11 python3.10 python3.9 python3 python; do \
-	$$python -c 'import sys; sys.exit(not (3, 9) <= sys.version_info[:2] <= (3, 11))' 2>/dev/null \
+# The first Python that both stacks allow: TensorFlow 2.15 (3.9 to 3.11), else 2.21 (3.12, 3.13).
+PYTHON ?= $(shell for python in python3.11 python3.10 python3.9 python3.13 python3.12 python3 python; do \
+	$$python -c 'import sys; sys.exit(not (3, 9) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null \
 	&& echo $$python && break; done)
 BIN := .venv/bin
 RUN := $(BIN)/python -m
@@ -45,17 +45,25 @@ wheel: $(BIN)/installed
 	$(BIN)/python -c "from setuptools import build_meta; \
 		build_meta.build_sdist('dist'); build_meta.build_wheel('dist')"
 
+# tensorflow-addons (LAMB) has no wheel for Python 3.12 and later. Only the Python code of the one for
+# 3.11 is used, so it is right for all.
+ADDONS = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade \
+	--only-binary=:all: --python-version 3.11 --target \
+	"$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" \
+	tensorflow-addons==0.23.0
+
 # The environment; made again when the locked set changes.
 $(BIN)/installed: requirements.txt
 	@version=$$($(or $(PYTHON),false) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null); \
-	case "$$version" in 3.9|3.10|3.11) ;; *) \
-	echo "error: albert_tf needs Python 3.9, 3.10 or 3.11 (TensorFlow 2.15 exists for no other), found $(or $(PYTHON),$$(python3 --version 2>/dev/null || echo none)): install python3.11 with its venv module and call make PYTHON=python3.11" >&2; exit 2;; esac
+	case "$$version" in 3.9|3.1[0-3]) ;; *) \
+	echo "error: albert_tf needs Python 3.9 to 3.13 (tensorflow-text exists for no other), found $(or $(PYTHON),$$(python3 --version 2>/dev/null || echo none)): install python3.11 with its venv module and call make PYTHON=python3.11" >&2; exit 2;; esac
 	@echo "== environment: the packages of requirements.txt -> .venv (some 600 MB, once)"
 	@$(PYTHON) -m venv .venv || { echo "error: $(PYTHON) has no venv module: install it (Debian: apt install python3-venv)" >&2; exit 2; }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 12))' || exit 0; $(ADDONS)
 	@touch $@
 
-# Resolved for Python 3.9 to 3.11 on every platform; needs uv.
+# Resolved for Python 3.9 to 3.13 on every platform; needs uv.
 lock:
 	uv pip compile --quiet --universal --python-version 3.9 --no-emit-index-url \
 		--custom-compile-command "make lock" pyproject.toml --extra dev \
