@@ -8,10 +8,13 @@
     classifier.encoder.set_weights(model.encoder.get_weights())
 
 The names of `__all__` are the declared API. Each is imported when it is first used, so that
-`import albert_tf` does not import TensorFlow.
+`import albert_tf` does not import TensorFlow. It sets TF_USE_LEGACY_KERAS for a TensorFlow that is
+imported later, and raises an ImportError if TensorFlow has been imported without it.
 """
 
 import importlib
+import os
+import sys
 
 __version__ = "0.2.0"
 
@@ -29,6 +32,23 @@ _MODULES = {
     "save_pretrained": "checkpoints.pretrained",
 }
 __all__ = sorted(_MODULES)
+
+
+def _select_keras_2() -> None:
+    """Makes tf.keras Keras 2, which TensorFlow 2.16 and later have in the package tf-keras."""
+    if sys.version_info < (3, 12):  # TensorFlow 2.15, which holds Keras 2 itself
+        return
+    wanted = os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
+    # What TensorFlow read when it was imported.
+    found = getattr(sys.modules.get("tensorflow"), "_tf_uses_legacy_keras", True)
+    if not found or wanted not in ("1", "true", "True"):
+        raise ImportError(
+            "albert_tf needs Keras 2, but tf.keras is Keras 3: set the environment variable "
+            "TF_USE_LEGACY_KERAS=1 before TensorFlow is imported, or import albert_tf first"
+        )
+
+
+_select_keras_2()
 
 
 def __getattr__(name: str):

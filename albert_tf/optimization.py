@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import shlex
+import sys
+import sysconfig
 import warnings
 
 import tensorflow as tf
 
-# Variables that neither decay nor are adapted layer by layer: regular expressions of their names.
 from albert_tf.errors import UserError
 
+# Variables that neither decay nor are adapted layer by layer: regular expressions of their names.
 EXCLUSIONS = ["LayerNorm", "layer_norm", "bias"]
 
 # Decay of the moments.
@@ -125,13 +130,57 @@ def adamw(
 
 
 def _addons():
-    """Returns the optimizers of tensorflow-addons, imported when first asked for."""
-    with warnings.catch_warnings():
-        # Its import announces the package's end of life once; the version is pinned knowingly.
-        warnings.filterwarnings("ignore", message="(?s).*TensorFlow Addons", category=UserWarning)
-        import tensorflow_addons as tfa
+    """Returns the optimizers of tensorflow-addons, imported when first asked for.
 
+    The package is past its end of life. Should it stop working with a later TensorFlow, replace it
+    here: `lamb` and `adamw` need two subclasses of tf.keras.optimizers.legacy.Optimizer with the
+    slots `m` and `v` and the hyperparameters given below, which tests/golden/optimizer_steps.npz
+    checks to the last update.
+    """
+    with warnings.catch_warnings(), _keras_2_as_keras():
+        # Its import announces the end of life and the TensorFlow it knows; both are pinned.
+        warnings.filterwarnings("ignore", message="(?si).*TensorFlow Addons", category=UserWarning)
+        try:
+            import tensorflow_addons as tfa
+        except ModuleNotFoundError as error:
+            if error.name != "tensorflow_addons":
+                raise
+            raise UserError(f"LAMB and AdamW need a package: {_install_addons()}") from error
     return tfa.optimizers
+
+
+@contextlib.contextmanager
+def _keras_2_as_keras():
+    """Lets tensorflow-addons find Keras 2 where it is the package tf-keras.
+
+    tensorflow-addons imports three modules of `keras.src`, which is Keras 3 then.
+    """
+    if not tf.keras.Model.__module__.startswith("tf_keras."):
+        yield
+        return
+    names = {
+        name: importlib.import_module(f"tf_{name}")
+        for name in ("keras.src", "keras.src.engine", "keras.src.utils")
+    }
+    before = {name: sys.modules[name] for name in names if name in sys.modules}
+    sys.modules.update(names)
+    try:
+        yield
+    finally:
+        for name in names:
+            del sys.modules[name]
+        sys.modules.update(before)
+
+
+def _install_addons() -> str:
+    """Returns the command that installs tensorflow-addons for this Python."""
+    options = ""
+    if sys.version_info >= (3, 12):  # no wheel, but only the Python code is used
+        options = (
+            "--no-deps --only-binary=:all: --python-version 3.11 "
+            f"--target {shlex.quote(sysconfig.get_path('purelib'))} "
+        )
+    return f"{shlex.quote(sys.executable)} -m pip install {options}tensorflow-addons==0.23.0"
 
 
 def _without_bias_correction(optimizer_class: type) -> type:

@@ -1,6 +1,5 @@
 """SavedModel export for TF Serving: `python -m export.export_saved_model --help`."""
 
-import os
+from albert_tf import tensorflow_messages
 
-# TensorFlow's start-up chatter would be the first thing a user meets; real failures raise.
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+tensorflow_messages.hide()

@@ -11,6 +11,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import pytest
 
+import albert_tf  # noqa: F401  before TensorFlow: it selects Keras 2
 from tests import vocabularies
 
 WORDS = (

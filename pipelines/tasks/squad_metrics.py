@@ -137,5 +137,6 @@ def _best_threshold(
 
 
 def _percentage(scores: Sequence[float]) -> float:
-    # One after the other, as the official scripts add: numpy's sum rounds differently.
-    return 100.0 * float(sum(map(float, scores))) / len(scores)
+    # One after the other, as the official scripts added: np.sum and, from Python 3.12 on, sum()
+    # round differently.
+    return 100.0 * float(np.cumsum(scores, dtype=np.float64)[-1]) / len(scores)

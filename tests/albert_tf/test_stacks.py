@@ -1,0 +1,109 @@
+"""TensorFlow 2.15, and 2.21 with Keras 2 from tf-keras: what differs where they are imported."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+import tensorflow as tf
+
+from albert_tf import optimization
+from albert_tf.errors import UserError
+from tests.jobs import PROJECT
+
+HAS_KERAS_3 = sys.version_info >= (3, 12)
+keras_3 = pytest.mark.skipif(not HAS_KERAS_3, reason="TensorFlow 2.15 has no Keras 3")
+MESSAGE = (
+    "ImportError: albert_tf needs Keras 2, but tf.keras is Keras 3: set the environment variable "
+    "TF_USE_LEGACY_KERAS=1 before TensorFlow is imported, or import albert_tf first"
+)
+
+
+def python(*lines, **variables):
+    """Runs lines without the variables that this process has set."""
+    environment = {k: v for k, v in os.environ.items() if k != "TF_USE_LEGACY_KERAS"}
+    environment.pop("TF_CPP_MIN_LOG_LEVEL", None)
+    return subprocess.run(
+        [sys.executable, "-c", "\n".join(lines)],
+        cwd=PROJECT,
+        env={**environment, **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_keras_2():
+    assert tf.keras.Model.__module__ in (
+        "keras.src.engine.training",
+        "tf_keras.src.engine.training",
+    )
+
+
+@keras_3
+def test_tensorflow_imported_before_without_the_variable():
+    done = python("import tensorflow, albert_tf.models")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == MESSAGE
+    # TensorFlow reads the variable once.
+    done = python(
+        "import os, sys, types",
+        "sys.modules['tensorflow'] = types.SimpleNamespace(_tf_uses_legacy_keras=False)",
+        "os.environ['TF_USE_LEGACY_KERAS'] = '1'",
+        "import pipelines.training",
+    )
+    assert done.stderr.splitlines()[-1] == MESSAGE
+
+
+@keras_3
+def test_keras_3_wanted():
+    done = python("import albert_tf", TF_USE_LEGACY_KERAS="0")
+    assert done.stderr.splitlines()[-1] == MESSAGE
+
+
+@keras_3
+def test_tensorflow_imported_before_with_the_variable():
+    done = python("import tensorflow, albert_tf", "albert_tf.lamb(0.1)", TF_USE_LEGACY_KERAS="1")
+    assert done.returncode == 0, done.stderr
+
+
+def test_addons_leave_keras_as_it_was():
+    names = ("keras.src", "keras.src.engine", "keras.src.utils")
+    before = [sys.modules.get(name) for name in names]
+    optimization.lamb(0.1)
+    assert [sys.modules.get(name) for name in names] == before
+
+
+def test_without_addons_the_command_that_installs_them(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorflow_addons", None)
+    with pytest.raises(UserError, match=r"-m pip install .*tensorflow-addons==0\.23\.0$") as error:
+        optimization.lamb(0.1)
+    assert ("--python-version 3.11" in str(error.value)) == HAS_KERAS_3
+
+
+START = "import pipelines, tensorflow as tf; tf.constant(1.0) + 1.0"
+
+
+def test_programs_start_without_a_word():
+    done = python(START)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@keras_3
+def test_messages_of_an_import_that_fails(tmp_path):
+    package = tmp_path / "tensorflow"
+    package.mkdir()
+
+    def fail(line):
+        (package / "__init__.py").write_text(f"import os\nos.write(2, b'why\\n')\n{line}\n")
+        return python(START, PYTHONPATH=str(tmp_path)).stderr
+
+    assert fail("raise ImportError('no library')").startswith("why\nTraceback")
+    assert "why\n" in fail("os.abort()")
+
+
+@keras_3
+def test_messages_that_are_wanted():
+    assert "oneDNN" in python(START, TF_CPP_MIN_LOG_LEVEL="0").stderr
