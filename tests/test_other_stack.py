@@ -1,0 +1,126 @@
+"""Records and runs of this stack and of the other one: TensorFlow 2.15 and TensorFlow 2.21.
+
+ALBERT_TF_OTHER_PYTHON names the Python of an environment with the other stack.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from tests import sentences
+from tests.jobs import PROJECT, pretrain_flags, weights
+
+OTHER = os.environ.get("ALBERT_TF_OTHER_PYTHON", "")
+NUM_STEPS = 60
+HALF = 20
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not OTHER, reason="ALBERT_TF_OTHER_PYTHON is not set"),
+]
+
+
+def start(python, module, *flags):
+    # TensorFlow 2.15, too, would read this variable.
+    environment = {k: v for k, v in os.environ.items() if k != "TF_USE_LEGACY_KERAS"}
+    return subprocess.Popen(
+        [python, "-m", module, *flags],
+        cwd=PROJECT,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def run(python, module, *flags):
+    process = start(python, module, *flags)
+    _, errors = process.communicate(timeout=600)
+    assert process.returncode == 0, errors
+
+
+def log(model_dir):
+    path = model_dir / "metrics.jsonl"
+    return list(map(json.loads, path.read_text().splitlines())) if path.exists() else []
+
+
+def test_the_other_python_has_the_other_stack():
+    code = "import tensorflow as tf; print(tf.__version__)"
+    versions = {
+        subprocess.run([python, "-c", code], capture_output=True, text=True).stdout[:4]
+        for python in (sys.executable, OTHER)
+    }
+    assert versions == {"2.15", "2.21"}
+
+
+def test_records_are_byte_identical(work):
+    corpus = work / "languages.txt"
+    corpus.write_text(
+        (work / "corpus.txt").read_text() + "\n" + "\n\n".join(sentences.SENTENCES.values()) + "\n",
+        encoding="utf-8",
+    )
+    found = []
+    for name, python in (("here", sys.executable), ("there", OTHER)):
+        directory = work / f"records_{name}"
+        run(
+            python,
+            "pipelines.create_pretraining_data",
+            f"--input_file={corpus}",
+            f"--spm_model_file={work}/vocabulary.model",
+            f"--output_dir={directory}",
+            "--max_seq_length=40",
+            "--heldout_fraction=0.2",
+            "--shard_bytes=20000",
+            "--num_workers=2",
+        )
+        found.append({path.name: path.read_bytes() for path in directory.rglob("*.tfrecord*")})
+    assert len(found[0]) > 2
+    assert found[0] == found[1]
+
+
+@pytest.fixture(scope="module")
+def whole(work):
+    """A run on this stack."""
+    model_dir = work / "whole_here"
+    run(sys.executable, "pipelines.pretrain", *flags(work, model_dir))
+    return model_dir
+
+
+def flags(work, model_dir):
+    return [
+        *pretrain_flags(work, model_dir),
+        f"--num_train_steps={NUM_STEPS}",
+        "--steps_per_loop=1",
+    ]
+
+
+@pytest.mark.parametrize("begun", ["here", "there"])
+def test_a_run_resumes_on_the_other_stack(work, whole, begun):
+    model_dir = work / f"begun_{begun}"
+    first, second = (sys.executable, OTHER) if begun == "here" else (OTHER, sys.executable)
+    process = start(first, "pipelines.pretrain", *flags(work, model_dir))
+    deadline = time.monotonic() + 300
+    while len(log(model_dir)) < HALF and process.poll() is None:
+        assert time.monotonic() < deadline, "the run does not go on"
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert HALF <= len(log(model_dir)) < NUM_STEPS
+    run(second, "pipelines.pretrain", *flags(work, model_dir))
+
+    ours, theirs = weights(model_dir), weights(whole)
+    assert ours.keys() == theirs.keys()
+    difference = max(float(np.abs(ours[name] - theirs[name]).max()) for name in ours)
+    assert difference < 1e-6
+    losses, expected = ([e["loss"] for e in log(d) if "loss" in e] for d in (model_dir, whole))
+    assert len(losses) == NUM_STEPS
+    np.testing.assert_allclose(losses, expected, atol=1e-6)
+    print(f"weights differ by {difference:.1e}")
