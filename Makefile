@@ -56,7 +56,7 @@ ADDONS = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-d
 $(BIN)/installed: requirements.txt
 	@version=$$($(or $(PYTHON),false) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null); \
 	case "$$version" in 3.9|3.1[0-3]) ;; *) \
-	echo "error: albert_tf needs Python 3.9 to 3.13 (tensorflow-text exists for no other), found $(or $(PYTHON),$$(python3 --version 2>/dev/null || echo none)): install python3.11 with its venv module and call make PYTHON=python3.11" >&2; exit 2;; esac
+	echo "error: albert_tf needs Python 3.9 to 3.13 (tensorflow-text 2.15 and 2.21 exist for no other), found $(or $(PYTHON),$$(python3 --version 2>/dev/null || echo none)): install python3.11 with its venv module and call make PYTHON=python3.11" >&2; exit 2;; esac
 	@echo "== environment: the packages of requirements.txt -> .venv (some 600 MB, once)"
 	@$(PYTHON) -m venv .venv || { echo "error: $(PYTHON) has no venv module: install it (Debian: apt install python3-venv)" >&2; exit 2; }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt

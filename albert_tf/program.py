@@ -7,7 +7,7 @@ import sys
 import traceback
 from typing import Callable
 
-from absl import app, flags
+from absl import app, flags, logging
 
 from albert_tf.errors import UserError
 
@@ -89,6 +89,9 @@ def _parse_flags(argv: list[str]) -> list[str]:
     for name, value in flags.FLAGS.flag_values_dict().items():
         if isinstance(value, float) and not math.isfinite(value):  # absl's bounds let nan pass
             _fail(f"flag --{name}={value}: expected a finite number; see --help")
+    # absl would set the default to INFO, at which TensorFlow 2.21 reports each checkpoint.
+    if flags.FLAGS["verbosity"].using_default_value:
+        flags.FLAGS.verbosity = logging.WARNING
     return rest
 
 
