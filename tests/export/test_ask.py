@@ -63,12 +63,12 @@ def test_asking_loads_no_model_code(exported):
     script = (
         "import sys; from export.ask import ask; "
         "print(ask(saved_model=sys.argv[1], masked_texts=['a [MASK]'], pairs=[])[0]); "
-        "print(sorted(n for n in sys.modules if n.startswith(('albert_tf.', 'export.'))))"
+        "print(*(n for n in sys.modules if n.startswith(('albert_tf.', 'export.'))))"
     )
     output = subprocess.run(
         [sys.executable, "-c", script, str(exported)], capture_output=True, text=True, check=True
     ).stdout.splitlines()
-    assert output == [
-        f"{exported} answers",
-        "['albert_tf.errors', 'albert_tf.program', 'export.ask', 'export.versions']",
-    ]
+    assert output[0] == f"{exported} answers"
+    model_code = ("encoder", "heads", "layers", "models", "tokenization")
+    assert "export.ask" in output[1]
+    assert not any(name.split(".")[1] in model_code for name in output[1].split())
