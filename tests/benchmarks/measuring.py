@@ -31,20 +31,20 @@ def product_rates(product: Callable[[], object]) -> list[float]:
     return rates
 
 
-def tensorflow_product() -> Callable[[], object]:
-    """Returns TensorFlow's product for `ceiling`, in float32."""
+def tensorflow_product(dtype: str = "float32") -> Callable[[], object]:
+    """Returns TensorFlow's product for `ceiling`."""
     import tensorflow as tf
 
     product = tf.function(tf.matmul)
-    a, b = tf.random.normal([2, CEILING_SIZE, CEILING_SIZE])
+    a, b = tf.cast(tf.random.normal([2, CEILING_SIZE, CEILING_SIZE]), dtype)
     return lambda: product(a, b)
 
 
-def torch_product() -> Callable[[], object]:
-    """Returns torch's product for `ceiling`, in float32."""
+def torch_product(dtype: str = "float32") -> Callable[[], object]:
+    """Returns torch's product for `ceiling`."""
     import torch
 
-    a, b = torch.randn(2, CEILING_SIZE, CEILING_SIZE)
+    a, b = torch.randn(2, CEILING_SIZE, CEILING_SIZE).to(getattr(torch, dtype))
     return lambda: torch.mm(a, b)
 
 

@@ -1,14 +1,15 @@
 """Measures the whole training step of albert_base beside others': forward, backward, clip, update.
 
-Float32, dropout 0, on the CPU. The sides run in turn, each in a fresh process, which measures the
-ceiling too: the best rate of products of two 2048 x 2048 matrices by the side's own library, right
-before and after the steps. Prints one JSON line per process, then the medians over the rounds.
+Dropout 0, on the CPU. The sides run in turn, each in a fresh process, which measures the
+ceiling too: the best rate of products of two 2048 x 2048 matrices by the side's own library and in
+the side's dtype, right before and after the steps. Prints one JSON line per process, then the medians over the rounds.
 A side whose packages are missing is left out.
 
 ours, ours_recompute: the step of pipelines.pretrain in its loop, batch from tf.data, LAMB.
 plain_keras, huggingface_tf, keras_nlp, model_garden: the same loop, losses and LAMB around their
   models.
-huggingface_torch, huggingface_torch_gathered_compiled: see train_step_peers; AdamW.
+huggingface_torch, huggingface_torch_gathered and ..._compiled: see train_step_peers; AdamW.
+..._bfloat16: under --mixed_precision=bfloat16; of torch under its autocast. The others: float32.
 
 Floating point operations are those of albert_tf.flops for all sides: what one computes beyond
 them (every position's logits, the last block where nothing is asked, recomputed blocks) does not
@@ -17,7 +18,7 @@ a best rate, a step's a median: "sgemm's" says what sgemm itself keeps of its be
 
 Examples:
   python -m tests.benchmarks.train_step --rounds=3 --steps=5
-  python -m tests.benchmarks.train_step --profile --shapes=128x16x20
+  python -m tests.benchmarks.train_step --profile --shapes=128x16x20 --sides=ours,ours_bfloat16
 """
 
 from __future__ import annotations
@@ -56,11 +57,15 @@ FLAGS = flags.FLAGS
 _MODULE = "tests.benchmarks.train_step"
 _SIDES = (
     "ours",
+    "ours_bfloat16",
     "ours_recompute",
     "plain_keras",
     "huggingface_torch",
     "huggingface_torch_gathered_compiled",
+    "huggingface_torch_gathered_bfloat16",
+    "huggingface_torch_gathered_compiled_bfloat16",
     "huggingface_tf",
+    "huggingface_tf_bfloat16",
     "keras_nlp",
     "model_garden",
 )
@@ -96,7 +101,7 @@ def define_flags() -> None:
     flags.DEFINE_integer("steps", 5, "Steps that count in a process.", lower_bound=1)
     flags.DEFINE_bool("in_this_process", False, "Measure here, once: what the processes do.")
     flags.DEFINE_bool(
-        "profile", False, "Instead, say what our step spends its time on, by kind of op."
+        "profile", False, "Instead, say what steps of ours spend their time on, by kind of op."
     )
     flags.register_validator(
         "shapes",
@@ -112,7 +117,9 @@ def main(_) -> None:
     """Reads the flags."""
     if FLAGS.profile:
         for shape in FLAGS.shapes:
-            profile(shape, FLAGS.steps)
+            for side in FLAGS.sides:
+                if side.startswith("ours"):
+                    profile(side, shape, FLAGS.steps)
     elif FLAGS.in_this_process:
         for shape in FLAGS.shapes:
             for side in FLAGS.sides:
@@ -209,24 +216,29 @@ def make_side(
     side: str, batch: dict[str, np.ndarray]
 ) -> tuple[Callable[[], float], Callable[[], object]]:
     """Returns (step, product): a training step that returns its loss, and the ceiling's product."""
+    dtype = "bfloat16" if side.endswith("_bfloat16") else "float32"
     if side.startswith("huggingface_torch"):
-        return peers.huggingface_torch(batch, side.endswith("gathered_compiled"))
+        return peers.huggingface_torch(batch, "_gathered" in side, "_compiled" in side, dtype)
     # Here, as TensorFlow would count in the memory of a torch side.
     import tensorflow as tf
 
     from albert_tf.config import AlbertConfig
     from albert_tf.models import AlbertForPreTraining
-    from pipelines.training.settings import PretrainingSettings
+    from pipelines.training.settings import PretrainingSettings, precision
 
     config = AlbertConfig.named("albert_base")
     settings = PretrainingSettings(
-        len(batch["input_mask"]), 1000, num_warmup_steps=0, learning_rate=1e-4
+        len(batch["input_mask"]),
+        1000,
+        num_warmup_steps=0,
+        learning_rate=1e-4,
+        mixed_precision="none" if dtype == "float32" else dtype,
     )
     strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
-    with strategy.scope():
+    with strategy.scope(), precision(settings.mixed_precision):
         if side == "plain_keras":
             model = peers.plain_keras(config)
-        elif side == "huggingface_tf":
+        elif side.startswith("huggingface_tf"):
             model = peers.huggingface_tf()
         elif side == "keras_nlp":
             model = peers.keras_nlp(config)
@@ -241,7 +253,7 @@ def make_side(
         sums = run(1)["sums"].values()
         return sum(objective["loss"] / objective["weight"] for objective in sums)
 
-    return step, tensorflow_product()
+    return step, tensorflow_product(dtype)
 
 
 def step_of_pretraining(
@@ -317,8 +329,8 @@ def flops_per_example(seq_length: int, predictions: int, whole_last_block: bool)
         )
 
 
-def profile(shape: str, steps: int) -> None:
-    """Prints the time of our step by kind of op, as TensorFlow's profiler saw it.
+def profile(side: str, shape: str, steps: int) -> None:
+    """Prints the time of a step of ours by kind of op, as TensorFlow's profiler saw it.
 
     Ops run beside one another: their own times add up to more than the step's. "of the step" shares
     each moment among the ops that run in it, so that it adds up to the step.
@@ -326,7 +338,7 @@ def profile(shape: str, steps: int) -> None:
     import tensorflow as tf
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
-    step, _ = make_side("ours", make_batch(*map(int, shape.split("x"))))
+    step, _ = make_side(side, make_batch(*map(int, shape.split("x"))))
     for _ in range(_WARM_UP_STEPS):
         step()
     with tempfile.TemporaryDirectory() as directory:
@@ -341,7 +353,7 @@ def profile(shape: str, steps: int) -> None:
         by_type[kind][op_type] += 1e-12 * (end - begin)
     shared = _shared_time(ops)
     shared[_NOTHING_RUNS] = total - sum(shared.values())
-    print(f"\n{shape}: {total / steps:.3f} s a step under the profiler, {steps} steps")
+    print(f"\n{side}, {shape}: {total / steps:.3f} s a step under the profiler, {steps} steps")
     print(f"{'kind':<22} {'of the step':>11} {'ms':>8} {'ops add up to':>14}   most of it")
     for kind, share in shared.most_common():
         largest = [f"{name} {1e3 * t / steps:.0f}" for name, t in by_type[kind].most_common(4)]

@@ -225,7 +225,7 @@ def model_garden(config, predictions: int) -> Peer:
 
 
 def huggingface_torch(
-    batch: dict[str, np.ndarray], gathered_compiled: bool
+    batch: dict[str, np.ndarray], gathered: bool, compiled: bool, dtype: str
 ) -> tuple[Callable[[], float], Callable[[], None]]:
     """Returns (step, product): a training step of AlbertForPreTraining, the ceiling's product.
 
@@ -233,8 +233,10 @@ def huggingface_torch(
 
     Args:
       batch: arrays as our model takes them.
-      gathered_compiled: False: eager, with the model's own loss, which scores every position. True:
-        only the predicted positions meet the vocabulary, and forward and loss are compiled.
+      gathered: False: the model's own loss, which scores every position. True: only the predicted
+        positions meet the vocabulary.
+      compiled: whether torch.compile makes kernels of forward and loss.
+      dtype: bfloat16: products under torch.autocast.
 
     Raises:
       ImportError: if torch, transformers or the compiler is missing.
@@ -243,7 +245,7 @@ def huggingface_torch(
     import torch
     from transformers import AlbertForPreTraining
 
-    if gathered_compiled and not (os.environ.get("CXX") or shutil.which("g++")):
+    if compiled and not (os.environ.get("CXX") or shutil.which("g++")):
         raise ImportError("no g++, and torch.compile needs a C++ compiler")
     model = AlbertForPreTraining(huggingface_config()).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01, fused=True)
@@ -270,17 +272,20 @@ def huggingface_torch(
         order_logits = model.sop_classifier(encoded.pooler_output)
         return masked_lm + torch.nn.functional.cross_entropy(order_logits, order)
 
-    loss_of = torch.compile(gathered_loss, dynamic=False) if gathered_compiled else own_loss
+    loss_of = gathered_loss if gathered else own_loss
+    if compiled:
+        loss_of = torch.compile(loss_of, dynamic=False)
 
     def step() -> float:
         optimizer.zero_grad()
-        loss = loss_of()
+        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == "bfloat16"):
+            loss = loss_of()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         return loss.item()
 
-    return step, torch_product()
+    return step, torch_product(dtype)
 
 
 def huggingface_config(vocab_size: int = 30_000):
