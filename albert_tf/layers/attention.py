@@ -7,6 +7,7 @@ import math
 import tensorflow as tf
 
 from albert_tf.config import AlbertConfig
+from albert_tf.layers import one_pass
 from albert_tf.layers.primitives import (
     PACKAGE,
     FromConfig,
@@ -65,6 +66,7 @@ class SelfAttention(FromConfig, tf.keras.layers.Layer):
           [b * L, H] or [b, L, H] as x; with positions [b * P, H] or [b, P, H].
         """
         dropout_seed = resolve_dropout_seed(training, dropout_seed)
+        training = dropout_seed is not None
         if bias is None and x.shape.rank != 3:
             raise ValueError("x of shape [b * L, H] needs `bias`, which says how long L is")
         if mask is not None and positions is not None:
@@ -85,13 +87,19 @@ class SelfAttention(FromConfig, tf.keras.layers.Layer):
             num_asking = positions.shape[1] or tf.shape(positions)[1]
             asking = tf.gather(tf.reshape(x, [-1, seq_len, hidden_size]), positions, batch_dims=1)
             asking = asking if x.shape.rank == 3 else tf.reshape(asking, [-1, hidden_size])
-        # Scaling the query costs L/D times less than scaling the scores.
-        query = split_heads(self.query(asking) * (1.0 / math.sqrt(head_size)), num_asking)
+        query, scale = self.query(asking), 1.0 / math.sqrt(head_size)
+        if not training:
+            # It costs L/D times less than scaling the scores, which training does in passing.
+            query *= scale
+        query = split_heads(query, num_asking)
         scores = tf.matmul(query, split_heads(self.key(x), seq_len), transpose_b=True)
-        probs = tf.nn.softmax(tf.cast(scores, tf.float32) + bias)  # float32 [b, N, P, L]
+        if training:
+            probs = one_pass.softmax(scores, scale, bias)  # [b, N, P, L]
+        else:
+            probs = tf.cast(tf.nn.softmax(tf.cast(scores, tf.float32) + bias), scores.dtype)
         probs = dropout(probs, config.attention_probs_dropout_prob, probs_seed)
-        context = tf.matmul(tf.cast(probs, scores.dtype), split_heads(self.value(x), seq_len))
+        context = tf.matmul(probs, split_heads(self.value(x), seq_len))
         shape = [-1, num_asking, hidden_size] if x.shape.rank == 3 else [-1, hidden_size]
         context = tf.reshape(tf.transpose(context, [0, 2, 1, 3]), shape)
         output = dropout(self.output_dense(context), config.hidden_dropout_prob, output_seed)
-        return self.layer_norm(asking + output)
+        return self.layer_norm(output, asking, training=training)

@@ -36,7 +36,8 @@ class FeedForward(FromConfig, tf.keras.layers.Layer):
     def call(self, x, dropout_seed=None, training=None):
         """Maps [b * L, H] or [b, L, H] to the same shape; see SelfAttention.call."""
         dropout_seed = resolve_dropout_seed(training, dropout_seed)
-        inner = self.activation(self.intermediate(x), training=dropout_seed is not None)
+        training = dropout_seed is not None
+        inner = self.activation(self.intermediate(x), training)
         output = self.output_dense(inner)
         output = dropout(output, self.config.hidden_dropout_prob, dropout_seed)
-        return self.layer_norm(x + output)
+        return self.layer_norm(output, x, training=training)

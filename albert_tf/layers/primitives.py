@@ -8,6 +8,7 @@ import math
 import tensorflow as tf
 
 from albert_tf.config import AlbertConfig
+from albert_tf.layers import one_pass
 
 # Keras finds classes of this package under this name when it loads a model.
 PACKAGE = "albert_tf"
@@ -25,8 +26,9 @@ def gelu(x: tf.Tensor, training: bool = False) -> tf.Tensor:
     Source: the reference's modeling.gelu (v1 and v2 models alike).
     """
     if training:
-        return _one_pass_gelu(x)
-    return _known_gelu(x) if x.dtype == tf.float32 else _gelu(x)
+        return one_pass.gelu(x)
+    # In float32, as 1 + tanh leaves nothing of bfloat16 below -3.
+    return tf.cast(_known_gelu(tf.cast(x, tf.float32)), x.dtype)
 
 
 def relu(x: tf.Tensor, training: bool = False) -> tf.Tensor:
@@ -34,35 +36,11 @@ def relu(x: tf.Tensor, training: bool = False) -> tf.Tensor:
     return tf.nn.relu(x)
 
 
-_LINEAR = 2.0 * math.sqrt(2.0 / math.pi)
-_CUBIC = 0.044715 * _LINEAR
-
-
 def _known_gelu(x):
     # Bracketed as TensorFlow's optimizer knows it after its own changes: tf.nn.gelu's form it does
     # not know in an exported model. From 0.5 * x TFLite would make a second product of matrices.
     inner = x + (0.044715 * tf.square(x)) * x
     return ((1.0 + tf.tanh(math.sqrt(2.0 / math.pi) * inner)) * x) * 0.5
-
-
-def _gelu(x):
-    # In fewer passes, and without 1 + tanh, of which bfloat16 leaves nothing below -3.
-    return x * tf.sigmoid(x * (_LINEAR + _CUBIC * tf.square(x)))
-
-
-def _gelu_gradient(x, dy):
-    gate = tf.sigmoid(x * (_LINEAR + _CUBIC * tf.square(x)))
-    slope = _LINEAR + (3.0 * _CUBIC) * tf.square(x)
-    return dy * gate * (1.0 + x * (1.0 - gate) * slope)
-
-
-_compiled_gelu = tf.function(_gelu, jit_compile=True)
-_compiled_gelu_gradient = tf.function(_gelu_gradient, jit_compile=True)
-
-
-@tf.custom_gradient
-def _one_pass_gelu(x):
-    return _compiled_gelu(x), lambda dy: _compiled_gelu_gradient(x, dy)
 
 
 def activation(name: str):
@@ -167,8 +145,19 @@ class LayerNorm(tf.keras.layers.Layer):
         self.beta = self.add_weight("beta", [width], initializer="zeros")
         super().build(input_shape)
 
-    def call(self, x):
-        """Normalizes x, [..., width]."""
+    def call(self, x, residual=None, training=False):
+        """Normalizes x, or x + residual: [..., width].
+
+        Args:
+          x: what a sublayer computed.
+          residual: what entered it; None: nothing is added.
+          training: whether XLA compiles it (see one_pass), with a residual.
+        """
+        if residual is not None and training:
+            gamma, beta = tf.convert_to_tensor(self.gamma), tf.convert_to_tensor(self.beta)
+            return one_pass.layer_norm(x, residual, gamma, beta, LAYER_NORM_EPSILON)
+        if residual is not None:
+            x = residual + x
         y = tf.cast(x, tf.float32)
         mean = tf.reduce_mean(y, axis=-1, keepdims=True)
         centered = y - mean
@@ -177,11 +166,19 @@ class LayerNorm(tf.keras.layers.Layer):
         return tf.cast(y, x.dtype)
 
 
-def dense(
-    units: int, stddev: float, name: str, activation=None, dtype=None
-) -> tf.keras.layers.Dense:
+@tf.keras.saving.register_keras_serializable(PACKAGE)
+class Dense(tf.keras.layers.Dense):
+    """Keras' Dense layer with a fast gradient of the bias."""
+
+    def call(self, x):
+        """Maps [..., width] to [..., units]."""
+        y = tf.matmul(x, self.kernel) if x.shape.rank == 2 else tf.tensordot(x, self.kernel, 1)
+        return self.activation(one_pass.add_bias(y, tf.convert_to_tensor(self.bias)))
+
+
+def dense(units: int, stddev: float, name: str, activation=None, dtype=None) -> Dense:
     """Returns a Dense layer with ALBERT's initialization (bias 0); `dtype` may be a policy."""
-    return tf.keras.layers.Dense(
+    return Dense(
         units,
         activation=activation,
         kernel_initializer=initializer(stddev),

@@ -1,9 +1,9 @@
 """Measures the whole training step of albert_base beside others': forward, backward, clip, update.
 
-Dropout 0, on the CPU. The sides run in turn, each in a fresh process, which measures the
-ceiling too: the best rate of products of two 2048 x 2048 matrices by the side's own library and in
-the side's dtype, right before and after the steps. Prints one JSON line per process, then the medians over the rounds.
-A side whose packages are missing is left out.
+Dropout 0, on the CPU. The sides run in turn, each in a fresh process, which measures the ceiling
+too: the best rate of products of two 2048 x 2048 matrices by the side's own library, in the side's
+dtype, right before and after the steps. Prints one JSON line per process, then the medians over the
+rounds. A side whose packages are missing is left out.
 
 ours, ours_recompute: the step of pipelines.pretrain in its loop, batch from tf.data, LAMB.
 plain_keras, huggingface_tf, keras_nlp, model_garden: the same loop, losses and LAMB around their
