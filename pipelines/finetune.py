@@ -288,6 +288,7 @@ def _print_plan(task, splits, config, settings, random_seeds, strategy) -> None:
   data     {counts}; {len(train):,} training examples of {np.mean(lengths):.0f} pieces on \
 average, {lengths.max()} at most
   batch    {settings.describe_batch(strategy)}
+  products {settings.describe_precision(strategy)}
   steps    {settings.num_train_steps:,} = {examples / len(train):.1f} epochs; \
 {settings.num_warmup_steps:,} of warm-up to {settings.learning_rate:.4g}
   seeds    {", ".join(map(str, random_seeds))}""",

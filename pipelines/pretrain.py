@@ -357,6 +357,7 @@ def _print_plan(
 {config.vocab_size:,} pieces: {parameters:,} parameters
   data     {data}
   batch    {settings.describe_batch(run.strategy)}
+  products {settings.describe_precision(run.strategy)}
   steps    {settings.num_train_steps:,} = {examples:,} examples; \
 {settings.num_warmup_steps:,} of warm-up to {settings.peak_learning_rate:.4g}""",
         flush=True,

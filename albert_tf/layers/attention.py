@@ -87,19 +87,22 @@ class SelfAttention(FromConfig, tf.keras.layers.Layer):
             num_asking = positions.shape[1] or tf.shape(positions)[1]
             asking = tf.gather(tf.reshape(x, [-1, seq_len, hidden_size]), positions, batch_dims=1)
             asking = asking if x.shape.rank == 3 else tf.reshape(asking, [-1, hidden_size])
-        query, scale = self.query(asking), 1.0 / math.sqrt(head_size)
+        query, scale = self.query(asking, training=training), 1.0 / math.sqrt(head_size)
         if not training:
             # It costs L/D times less than scaling the scores, which training does in passing.
             query *= scale
         query = split_heads(query, num_asking)
-        scores = tf.matmul(query, split_heads(self.key(x), seq_len), transpose_b=True)
+        scores = tf.matmul(
+            query, split_heads(self.key(x, training=training), seq_len), transpose_b=True
+        )
         if training:
             probs = one_pass.softmax(scores, scale, bias)  # [b, N, P, L]
         else:
             probs = tf.cast(tf.nn.softmax(tf.cast(scores, tf.float32) + bias), scores.dtype)
         probs = dropout(probs, config.attention_probs_dropout_prob, probs_seed)
-        context = tf.matmul(probs, split_heads(self.value(x), seq_len))
+        context = tf.matmul(probs, split_heads(self.value(x, training=training), seq_len))
         shape = [-1, num_asking, hidden_size] if x.shape.rank == 3 else [-1, hidden_size]
         context = tf.reshape(tf.transpose(context, [0, 2, 1, 3]), shape)
-        output = dropout(self.output_dense(context), config.hidden_dropout_prob, output_seed)
+        output = self.output_dense(context, training=training)
+        output = dropout(output, config.hidden_dropout_prob, output_seed)
         return self.layer_norm(output, asking, training=training)

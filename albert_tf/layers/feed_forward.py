@@ -37,7 +37,7 @@ class FeedForward(FromConfig, tf.keras.layers.Layer):
         """Maps [b * L, H] or [b, L, H] to the same shape; see SelfAttention.call."""
         dropout_seed = resolve_dropout_seed(training, dropout_seed)
         training = dropout_seed is not None
-        inner = self.activation(self.intermediate(x), training)
-        output = self.output_dense(inner)
+        inner = self.activation(self.intermediate(x, training=training), training)
+        output = self.output_dense(inner, training=training)
         output = dropout(output, self.config.hidden_dropout_prob, dropout_seed)
         return self.layer_norm(output, x, training=training)

@@ -168,10 +168,12 @@ class LayerNorm(tf.keras.layers.Layer):
 
 @tf.keras.saving.register_keras_serializable(PACKAGE)
 class Dense(tf.keras.layers.Dense):
-    """Keras' Dense layer with a fast gradient of the bias."""
+    """Keras' Dense layer, which in training has a fast gradient of the bias."""
 
-    def call(self, x):
+    def call(self, x, training=False):
         """Maps [..., width] to [..., units]."""
+        if not training:
+            return super().call(x)
         y = tf.matmul(x, self.kernel) if x.shape.rank == 2 else tf.tensordot(x, self.kernel, 1)
         return self.activation(one_pass.add_bias(y, tf.convert_to_tensor(self.bias)))
 

@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 from absl import flags
 
+from albert_tf import product_speed
 from albert_tf.errors import UserError
 from pipelines.training.strategy import is_tpu
 
@@ -81,9 +82,9 @@ class TrainingSettings:
     )
     mixed_precision: str = setting(
         flags.DEFINE_enum,
-        "bfloat16 computes products and activations in bfloat16, for TPUs, newer GPUs and CPUs "
-        "with bfloat16 instructions (AVX512_BF16); it is slower on other CPUs. Weights stay "
-        "float32.",
+        "bfloat16 computes products and keeps activations in bfloat16. It is for TPUs, newer GPUs "
+        "and CPUs with bfloat16 instructions (AVX512_BF16, AMX); on other CPUs it is slower. The "
+        "plan says what it gains on this processor. Weights stay float32.",
         "none",
         enum_values=["none", "bfloat16"],
     )
@@ -122,6 +123,14 @@ class TrainingSettings:
                 "--jit_compile: tensorflow-addons' optimizers do not compile under several "
                 "replicas; remove the flag or choose --strategy=one_device (TPUs always compile)"
             )
+
+    def describe_precision(self, strategy: tf.distribute.Strategy) -> str:
+        """Returns the line of a plan that says the precision; on CPUs it measures the choices."""
+        precision = "float32" if self.mixed_precision == "none" else self.mixed_precision
+        specs = [tf.DeviceSpec.from_string(name) for name in strategy.extended.worker_devices]
+        if any(spec.device_type != "CPU" for spec in specs):
+            return precision
+        return product_speed.describe(precision, "--mixed_precision=bfloat16")
 
     def describe_batch(self, strategy: tf.distribute.Strategy) -> str:
         """Returns the line of a plan that says how a batch is divided, and among which devices."""

@@ -70,6 +70,13 @@ def make_train_step(
             parallel_iterations=1,
         )[1]
 
+    def update(gradients):
+        pairs = list(zip(gradients, model.trainable_variables))
+        optimizer.apply_gradients(pairs, experimental_aggregate_gradients=False)
+
+    # XLA makes one pass over a variable, where the optimizer's own operations make twenty.
+    compiled_update = tf.function(update, jit_compile=True)
+
     @tf.function(jit_compile=settings.jit_compile)
     def train_step(batch, stop):
         replica = tf.distribute.get_replica_context()
@@ -89,13 +96,9 @@ def make_train_step(
         gradients, norm = optimization.clip_by_global_norm(gradients, _MAX_GRADIENT_NORM)
         finite = tf.math.is_finite(norm) & tf.math.is_finite(objective.loss(sums, denominators))
         keep = tf.cast(finite, tf.float32)
-        optimizer.apply_gradients(
-            [
-                (tf.math.multiply_no_nan(gradient, keep), variable)
-                for gradient, variable in zip(gradients, model.trainable_variables)
-            ],
-            experimental_aggregate_gradients=False,
-        )
+        # tensorflow-addons' optimizers do not compile under several replicas.
+        apply = compiled_update if replica.num_replicas_in_sync == 1 else update
+        apply([tf.math.multiply_no_nan(gradient, keep) for gradient in gradients])
         return {
             "sums": tf.nest.map_structure(lambda x: tf.math.multiply_no_nan(x, keep), sums),
             "gradient_norm": tf.math.multiply_no_nan(norm, keep),

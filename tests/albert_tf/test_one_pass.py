@@ -85,11 +85,13 @@ def test_sum_of_bfloat16_rows_does_not_stop_growing():
     np.testing.assert_array_equal(one_pass.sum_rows(ones, tf.float32), [4096.0, 4096.0])
 
 
+@pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("shape", [[4, 6], [2, 3, 6]])
-def test_dense_is_that_of_keras(shape):
+def test_dense_is_that_of_keras(shape, training):
     ours, keras = Dense(5, activation=tf.tanh), tf.keras.layers.Dense(5, activation=tf.tanh)
     x = draw(shape, "float32", 8)
     ours(x), keras(x)
     keras.set_weights([draw([6, 5], "float32", 1), draw([5], "float32", 2)])
     ours.set_weights(keras.get_weights())
-    np.testing.assert_allclose(ours(x), keras(x), rtol=1e-6, atol=1e-6)
+    actual = ours(x, training=training)
+    np.testing.assert_allclose(actual, keras(x), rtol=1e-6, atol=1e-6)

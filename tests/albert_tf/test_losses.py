@@ -1,0 +1,50 @@
+"""The cross-entropy of pre-training beside TensorFlow's."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from albert_tf.losses import weighted_cross_entropy
+
+
+def both(logits, labels, weights):
+    """Returns loss and gradient of the logits: ours, and TensorFlow's in float64."""
+    results = []
+    for ours in (True, False):
+        x = tf.cast(tf.constant(logits), tf.float32 if ours else tf.float64)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            if ours:
+                loss = weighted_cross_entropy(x, labels, weights)["loss"]
+            else:
+                each = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, x)
+                loss = tf.reduce_sum(each * tf.cast(weights, tf.float64))
+        results.append((loss, tape.gradient(loss, x)))
+    return results
+
+
+@pytest.mark.parametrize("shape", [(7,), (3, 4)])
+@pytest.mark.parametrize("size", [1e-3, 1.0, 60.0])
+def test_loss_and_gradient_are_those_of_tensorflow(shape, size):
+    rng = np.random.default_rng(0)
+    logits = (size * rng.normal(size=[*shape, 50])).astype(np.float32)
+    labels = tf.constant(rng.integers(0, 50, shape), tf.int32)
+    weights = tf.constant(rng.integers(0, 2, shape), tf.float32)
+    (loss, gradient), (expected_loss, expected_gradient) = both(logits, labels, weights)
+    np.testing.assert_allclose(loss, expected_loss, rtol=1e-6)
+    np.testing.assert_allclose(gradient, expected_gradient, rtol=1e-5, atol=1e-7)
+
+
+def test_a_label_without_any_probability_has_a_finite_loss():
+    (loss, gradient), _ = both([[0.0, 500.0]], tf.constant([0]), tf.constant([1.0]))
+    assert loss == 500.0
+    np.testing.assert_array_equal(gradient, [[-1.0, 1.0]])
+
+
+def test_ties_and_infinities():
+    sums = weighted_cross_entropy(tf.zeros([1, 4]), tf.constant([2]), tf.ones([1]))
+    np.testing.assert_allclose(sums["loss"], np.log(4), rtol=1e-6)
+    sums = weighted_cross_entropy(tf.constant([[np.inf, 0.0]]), tf.constant([0]), tf.ones([1]))
+    assert not np.isfinite(sums["loss"])  # train_step leaves such a batch out
