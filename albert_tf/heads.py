@@ -16,6 +16,8 @@ from albert_tf.layers.primitives import (
     resolve_dropout_seed,
 )
 
+# Logits are float32 under every policy: bfloat16 would round those of alike answers to ties.
+_LOGITS = "float32"
 _NEVER = -1e30  # the logit of a piece that cannot be chosen
 
 
@@ -44,6 +46,7 @@ class MaskedLMHead(FromConfig, tf.keras.layers.Layer):
         self.output_bias = self.add_weight(
             "output_bias",
             [self.config.vocab_size],
+            tf.float32,
             initializer="zeros",
             experimental_autocast=False,
         )
@@ -80,11 +83,11 @@ class SentenceOrderHead(FromConfig, tf.keras.layers.Layer):
         super().__init__(name=name, **kwargs)
         self.config = config
         stddev = config.initializer_range
-        self.classifier = dense(2, stddev, "classifier", dtype=self.dtype_policy)
+        self.classifier = dense(2, stddev, "classifier", dtype=_LOGITS)
 
     def call(self, pooled_output):
         """Maps [b, H] to float32 [b, 2] logits."""
-        return tf.cast(self.classifier(pooled_output), tf.float32)
+        return self.classifier(pooled_output)
 
 
 @tf.keras.saving.register_keras_serializable(PACKAGE)
@@ -101,13 +104,13 @@ class ClassificationHead(FromConfig, tf.keras.layers.Layer):
         self.config = config
         self.num_labels = num_labels
         stddev = config.initializer_range
-        self.output_dense = dense(num_labels, stddev, "output", dtype=self.dtype_policy)
+        self.output_dense = dense(num_labels, stddev, "output", dtype=_LOGITS)
 
     def call(self, pooled_output, dropout_seed=None, training=None):
         """Maps [b, H] to float32 [b, num_labels]; see AlbertEncoder.call for the arguments."""
         dropout_seed = resolve_dropout_seed(training, dropout_seed)
         x = dropout(pooled_output, self.config.classifier_dropout_prob, dropout_seed)
-        return tf.cast(self.output_dense(x), tf.float32)
+        return self.output_dense(x)
 
 
 @tf.keras.saving.register_keras_serializable(PACKAGE)
@@ -121,7 +124,7 @@ class SpanHead(FromConfig, tf.keras.layers.Layer):
     def __init__(self, config: AlbertConfig, name: str = "span", **kwargs):
         super().__init__(name=name, **kwargs)
         self.config = config
-        self.output_dense = dense(2, config.initializer_range, "output", dtype=self.dtype_policy)
+        self.output_dense = dense(2, config.initializer_range, "output", dtype=_LOGITS)
 
     def call(self, sequence_output, input_mask):
         """Maps [b, L, H] and int32 [b, L], 1 = real, to float32 [b, L]: start and end logits."""
@@ -144,17 +147,17 @@ class SpanBeamHead(FromConfig, tf.keras.layers.Layer):
         self.config = config
         stddev, hidden_size = config.initializer_range, config.hidden_size
         policy = self.dtype_policy
-        self.start = dense(1, stddev, "start", dtype=policy)
+        self.start = dense(1, stddev, "start", dtype=_LOGITS)
         self.end_hidden = dense(hidden_size, stddev, "end_hidden", tf.tanh, policy)
         self.end_layer_norm = LayerNorm()
-        self.end = dense(1, stddev, "end", dtype=policy)
+        self.end = dense(1, stddev, "end", dtype=_LOGITS)
         self.answer_hidden = dense(hidden_size, stddev, "answer_hidden", tf.tanh, policy)
         self.answer = tf.keras.layers.Dense(
             1,
             use_bias=False,
             kernel_initializer=initializer(stddev),
             name="answer",
-            dtype=policy,
+            dtype=_LOGITS,
         )
 
     def call(
@@ -217,9 +220,9 @@ class SpanBeamHead(FromConfig, tf.keras.layers.Layer):
         at_starts = tf.einsum("bl,blh->bh", probs, sequence_output)
         x = self.answer_hidden(tf.concat([at_starts, sequence_output[:, 0]], axis=-1))
         x = dropout(x, self.config.classifier_dropout_prob, dropout_seed)
-        return tf.cast(self.answer(x)[:, 0], tf.float32)
+        return self.answer(x)[:, 0]
 
 
 def _masked(logits, keep):
-    """Sets the logits of positions that cannot hold an answer to -1e30, in float32."""
-    return tf.where(keep, tf.cast(logits, tf.float32), _NEVER)
+    """Sets the logits of positions that cannot hold an answer to -1e30."""
+    return tf.where(keep, logits, _NEVER)

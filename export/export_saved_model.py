@@ -30,12 +30,12 @@ import tensorflow as tf
 from absl import flags, logging
 
 import albert_tf
-from albert_tf import files, program
+from albert_tf import files, product_speed, program
 from albert_tf.errors import UserError
 from export import signatures, versions
 from export.loading import load_module, open_checkpoint
 from export.serving_module import ServingModule
-from export.verify import verify
+from export.verify import BFLOAT16_TOLERANCE, verify
 from export.warmup import write_warmup_requests
 
 FLAGS = flags.FLAGS
@@ -58,6 +58,13 @@ def define_flags() -> None:
     )
     flags.DEFINE_integer("version", None, "Default: the next free number.", lower_bound=1)
     program.define_max_seq_length(help="Default: that of --checkpoint.")
+    flags.DEFINE_enum(
+        "precision",
+        "float32",
+        ["float32", "bfloat16"],
+        "Of products and their weights. bfloat16 is for CPUs with such instructions (AVX512_BF16, "
+        "AMX); the export says what it gains on this processor. It cannot be fine-tuned.",
+    )
 
 
 def main(_) -> None:
@@ -75,6 +82,7 @@ def main(_) -> None:
                 kind=FLAGS.kind,
                 version=FLAGS.version,
                 max_seq_length=FLAGS.max_seq_length,
+                precision=FLAGS.precision,
             )
         )
     )
@@ -87,6 +95,7 @@ def export(
     kind: str | None = None,
     version: int | None = None,
     max_seq_length: int | None = None,
+    precision: str = "float32",
 ) -> str:
     """Exports a checkpoint, unless it was before; returns the directory of the version.
 
@@ -97,6 +106,7 @@ def export(
     if tf.io.gfile.exists(output) and not tf.io.gfile.isdir(output):
         raise UserError(f"--output={output}: a file; expected a directory for the versions")
     served = open_checkpoint(checkpoint, kind, max_seq_length)
+    served = dataclasses.replace(served, precision=precision)
     tokenizer = served.tokenizer
     provenance = {
         "kind": served.kind,
@@ -107,6 +117,7 @@ def export(
         "vocabulary_sha256": tokenizer.sha256,
         "do_lower_case": tokenizer.do_lower_case,
         "max_seq_length": served.max_seq_length,
+        "precision": precision,
         "code_version": albert_tf.__version__,
     }
     existing = versions.existing(output)
@@ -124,14 +135,20 @@ def export(
         f"exporting {served.checkpoint}, {served.kind.replace('_', ' ')}\n"
         f"  to {final}: {tokenizer.vocab_size:,} pieces, "
         f"{'lower case' if tokenizer.do_lower_case else 'case kept'}, "
-        f"texts up to {served.max_seq_length} pieces",
+        f"texts up to {served.max_seq_length} pieces\n"
+        f"  products in {product_speed.describe(precision, '--precision=bfloat16')}",
         flush=True,
     )
-    _publish(load_module(served), provenance, final)
+    module, exact = load_module(served), None
+    if precision == "bfloat16":
+        exact = load_module(dataclasses.replace(served, precision="float32"))
+    _publish(module, exact, provenance, final)
     return final
 
 
-def _publish(module: ServingModule, provenance: dict, final: str) -> None:
+def _publish(
+    module: ServingModule, exact: ServingModule | None, provenance: dict, final: str
+) -> None:
     """Saves and verifies under another name, then renames: `final` is whole or not there."""
     partial = files.partial_name(final)
     begin = time.monotonic()
@@ -148,9 +165,14 @@ def _publish(module: ServingModule, provenance: dict, final: str) -> None:
             flush=True,
         )
         begin = time.monotonic()
-        difference, latencies = verify(partial, module, functions)
+        equals = (
+            f"is nearly the float32 model's, within {BFLOAT16_TOLERANCE}"
+            if exact
+            else ("equals the model's")
+        )
+        difference, latencies = verify(partial, module, functions, exact)
         print(
-            f"verified in {time.monotonic() - begin:.0f} s: every answer equals the model's "
+            f"verified in {time.monotonic() - begin:.0f} s: every answer {equals} "
             f"(largest difference {difference:.1e})\n"
             f"a request to serving_default takes here\n{_table(latencies)}",
             flush=True,

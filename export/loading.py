@@ -84,6 +84,10 @@ def _read_task(model_dir: str, kind: str | None) -> tuple[str, dict | None]:
 def load_module(served: ServedCheckpoint) -> ServingModule:
     """Builds the model of a checkpoint's kind with its weights, ready to be saved.
 
+    Weights are restored in float32. Under served.precision "bfloat16" the model's products, their
+    weights and what goes from one to the next are bfloat16 then; the tables of the embeddings,
+    layer norms, softmax and the products that give logits stay float32.
+
     Raises:
       ValueError: if the checkpoint lacks a variable of the model, or has it in another shape.
     """
@@ -91,8 +95,12 @@ def load_module(served: ServedCheckpoint) -> ServingModule:
     if kind == "encoder":
         encoder = AlbertEncoder(config)
         ids = tf.zeros([1, 2], tf.int32)
-        encoder({name: ids for name in ("input_word_ids", "input_mask", "input_type_ids")})
+        encoder(ids)
         model_directory.restore_encoder(encoder, served.checkpoint)
+        if served.precision == "bfloat16":
+            full, encoder = encoder, _in_bfloat16(encoder)
+            encoder(ids)
+            encoder.set_weights(full.get_weights())
         return EncoderModule(encoder, served)
     if kind == "pretraining":
         model, module = AlbertForPreTraining(config), PreTrainingModule
@@ -111,4 +119,13 @@ def load_module(served: ServedCheckpoint) -> ServingModule:
         model, module = AlbertForSequenceClassification(config, 1), RegressorModule
     model.create_variables()
     model_directory.restore_weights(model, served.checkpoint)
+    if served.precision == "bfloat16":
+        full, model = model, _in_bfloat16(model)
+        model.create_variables()
+        model.set_weights(full.get_weights())
     return module(model, served)
+
+
+def _in_bfloat16(model: tf.keras.layers.Layer) -> tf.keras.layers.Layer:
+    """Returns a model or encoder like this one, under Keras' policy bfloat16, without weights."""
+    return type(model).from_config({**model.get_config(), "dtype": "bfloat16"})

@@ -30,6 +30,7 @@ class ServedCheckpoint:
       config: the model's config, with the layers that the checkpoint has.
       tokenizer: the model's tokenizer.
       max_seq_length: longest sequence made from text, special pieces included.
+      precision: of the products and of their weights, "float32" or "bfloat16".
     """
 
     kind: str
@@ -39,6 +40,7 @@ class ServedCheckpoint:
     config: AlbertConfig
     tokenizer: AlbertTokenizer
     max_seq_length: int
+    precision: str = "float32"
 
 
 class ServingModule(tf.train.Checkpoint, abc.ABC):
@@ -67,7 +69,9 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
         config_file = os.path.join(directory.name, CONFIG_FILE)
         self.encoder.config.write(config_file)
         self.variables = list(self.encoder.variables)
-        self.trainable_variables = list(self.encoder.trainable_variables)
+        # bfloat16 is too coarse to add updates to.
+        trainable = served.precision == "float32"
+        self.trainable_variables = list(self.encoder.trainable_variables) if trainable else []
         self.regularization_losses = []
         self.head_variables = [
             v for v in model.variables if not any(v is known for known in self.variables)
@@ -130,8 +134,7 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
           dict: float32 `sequence_output` [batch, seq_len, H] and `pooled_output` [batch, H].
         """
         seed = tf.random.uniform([2], maxval=tf.int32.max, dtype=tf.int32) if training else None
-        encoded = self.encoder(inputs, seed)
-        return {name: encoded[name] for name in ("sequence_output", "pooled_output")}
+        return _float32(self.encoder(inputs, seed), "sequence_output", "pooled_output")
 
     def functions(self) -> dict:
         """Returns a concrete function for each signature, and has `__call__` traced."""
@@ -195,11 +198,11 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
     def _encode_to_pooled(self, input_ids, input_mask, segment_ids) -> dict:
         positions = cls_only_positions(input_ids)
         encoded = self._run_encoder(input_ids, input_mask, segment_ids, positions)
-        return {"pooled_output": encoded["pooled_output"]}
+        return _float32(encoded, "pooled_output")
 
     def _encode(self, input_ids, input_mask, segment_ids) -> dict:
         encoded = self._run_encoder(input_ids, input_mask, segment_ids)
-        return {name: encoded[name] for name in ("sequence_output", "pooled_output")}
+        return _float32(encoded, "sequence_output", "pooled_output")
 
     def _run_encoder(self, input_ids, input_mask, segment_ids, positions=None) -> dict:
         seq_len, longest = tf.shape(input_ids)[1], self.encoder.config.max_position_embeddings
@@ -216,6 +219,11 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
             "input_type_ids": segment_ids,
         }
         return self.encoder(inputs, positions=positions)
+
+
+def _float32(encoded: dict, *names: str) -> dict:
+    """Returns some outputs of an encoder in float32, which all signatures answer."""
+    return {name: tf.cast(encoded[name], tf.float32) for name in names}
 
 
 def equally_many(**texts: tf.Tensor) -> list[tf.Tensor]:

@@ -52,9 +52,9 @@ class FactorizedEmbedding(FromConfig, tf.keras.layers.Layer):
             table = self.add_weight(
                 name,
                 [rows, config.embedding_size],
+                tf.float32,  # under every policy: their sum is taken and normalized in float32
                 initializer=initializer(config.initializer_range),
-                # The masked-LM head's product takes the words as they are, not rounded to bfloat16.
-                experimental_autocast=name != "word_embeddings",
+                experimental_autocast=False,
             )
             setattr(self, name, table)
         super().build(input_shape)
@@ -73,10 +73,10 @@ class FactorizedEmbedding(FromConfig, tf.keras.layers.Layer):
         word_ids, type_ids = inputs["input_word_ids"], inputs["input_type_ids"]
         seq_len = word_ids.shape[1] or tf.shape(word_ids)[1]
         width = self.config.embedding_size
-        x = tf.cast(tf.gather(self.word_embeddings, word_ids), self.compute_dtype)
-        x += self.position_embeddings[:seq_len]
+        x = tf.gather(self.word_embeddings, word_ids) + self.position_embeddings[:seq_len]
         # Two rows by matrix product: its gradient is a product too, not a scatter of b * L rows.
         one_hot = tf.one_hot(tf.reshape(type_ids, [-1]), self.config.type_vocab_size, dtype=x.dtype)
         x = tf.reshape(x, [-1, width]) + tf.matmul(one_hot, self.token_type_embeddings)
-        x = dropout(self.layer_norm(x), self.config.hidden_dropout_prob, dropout_seed)
+        x = tf.cast(self.layer_norm(x), self.compute_dtype)
+        x = dropout(x, self.config.hidden_dropout_prob, dropout_seed)
         return x, self.projection(x) if self.projection else x

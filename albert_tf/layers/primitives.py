@@ -27,20 +27,16 @@ def gelu(x: tf.Tensor, training: bool = False) -> tf.Tensor:
     """
     if training:
         return one_pass.gelu(x)
-    # In float32, as 1 + tanh leaves nothing of bfloat16 below -3.
-    return tf.cast(_known_gelu(tf.cast(x, tf.float32)), x.dtype)
+    # Bracketed as TensorFlow's optimizer knows it after its own changes: tf.nn.gelu's form it does
+    # not know in an exported model. From 0.5 * x TFLite would make a second product of matrices.
+    # As a part of a bfloat16 product it is computed in float32; by itself it is 0 below -3.
+    inner = x + (0.044715 * tf.square(x)) * x
+    return ((1.0 + tf.tanh(math.sqrt(2.0 / math.pi) * inner)) * x) * 0.5
 
 
 def relu(x: tf.Tensor, training: bool = False) -> tf.Tensor:
     """Rectified linear unit."""
     return tf.nn.relu(x)
-
-
-def _known_gelu(x):
-    # Bracketed as TensorFlow's optimizer knows it after its own changes: tf.nn.gelu's form it does
-    # not know in an exported model. From 0.5 * x TFLite would make a second product of matrices.
-    inner = x + (0.044715 * tf.square(x)) * x
-    return ((1.0 + tf.tanh(math.sqrt(2.0 / math.pi) * inner)) * x) * 0.5
 
 
 def activation(name: str):

@@ -9,6 +9,8 @@ A side whose packages are missing is left out.
 
 ours: the signature `pooled`; the others compute the last block everywhere. ours_texts,
 ours_padded (`tokens`, which computes as much as texts do): see above. Others: see export_peers.
+..._bfloat16: an export with --precision=bfloat16; torch's weights in bfloat16. The ceiling is that
+of the side's dtype, of onnxruntime_int8 that of float32.
 
 Processor time (all cores together) says more than the clock where something else runs too.
 Memory: what the process holds after loading and one answer, and at its peak.
@@ -56,10 +58,14 @@ FLAGS = flags.FLAGS
 _TEXT_SIDES = ("ours_texts", "ours_padded")
 _SIDES = (
     "ours",
+    "ours_bfloat16",
     "huggingface_torch",
     "huggingface_torch_compiled",
+    "huggingface_torch_bfloat16",
+    "huggingface_torch_compiled_bfloat16",
     "huggingface_tf",
     "onnxruntime",
+    "onnxruntime_int8",
 )
 _TEXTS_A_BATCH = 32
 
@@ -92,10 +98,14 @@ def main(_) -> None:
         print(json.dumps(measure(side)), flush=True)
         return
     with tempfile.TemporaryDirectory() as directory:
-        saved_model = make_export(FLAGS.spm_model_file, FLAGS.albert_config, directory)
+        precisions = sorted({_dtype(side) for side in sides})
+        saved_models = make_exports(
+            FLAGS.spm_model_file, FLAGS.albert_config, directory, precisions
+        )
         lines = collections.defaultdict(list)
         for _ in range(FLAGS.rounds):
             for side in sides:
+                saved_model = saved_models[_dtype(side)]
                 line = in_fresh_process(
                     "tests.benchmarks.export", side, f"--saved_model={saved_model}"
                 )
@@ -105,24 +115,32 @@ def main(_) -> None:
     _print_table(lines)
 
 
-def make_export(spm_model_file: str, albert_config: str, directory: str) -> str:
-    """Exports an encoder with random weights; returns the SavedModel's directory."""
+def _dtype(side: str) -> str:
+    return "bfloat16" if side.endswith("_bfloat16") else "float32"
+
+
+def make_exports(
+    spm_model_file: str, albert_config: str, directory: str, precisions: list[str]
+) -> dict[str, str]:
+    """Exports an encoder with random weights; returns the SavedModel of each precision."""
     script = (
         "import sys; from tests.benchmarks import export; "
-        "print(export.export_random_encoder(*sys.argv[1:]))"
+        "export.export_random_encoder(*sys.argv[1:4], sys.argv[4:])"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script, spm_model_file, albert_config, directory],
+        [sys.executable, "-c", script, spm_model_file, albert_config, directory, *precisions],
         capture_output=True,
         text=True,
     )
     if done.returncode:
         raise RuntimeError(f"the export fails:\n{done.stderr}")
-    return done.stdout.splitlines()[-1]
+    return {precision: os.path.join(directory, precision, "1") for precision in precisions}
 
 
-def export_random_encoder(spm_model_file: str, albert_config: str, directory: str) -> str:
-    """Does the work of make_export, whose process stays free of TensorFlow's memory."""
+def export_random_encoder(
+    spm_model_file: str, albert_config: str, directory: str, precisions: list[str]
+) -> None:
+    """Does the work of make_exports, whose process stays free of TensorFlow's memory."""
     from albert_tf.checkpoints import model_directory
     from albert_tf.config import AlbertConfig
     from albert_tf.models import AlbertForPreTraining
@@ -136,7 +154,9 @@ def export_random_encoder(spm_model_file: str, albert_config: str, directory: st
     model_dir = os.path.join(directory, "model")
     tokenizer.save(model_dir)
     model_directory.save_for_pretraining(model, model_dir)
-    return export(checkpoint=model_dir, output=os.path.join(directory, "export"), kind="encoder")
+    for precision in precisions:
+        output = os.path.join(directory, precision)
+        export(checkpoint=model_dir, output=output, kind="encoder", precision=precision)
 
 
 def measure(side: str) -> dict:
@@ -179,11 +199,11 @@ def measure(side: str) -> dict:
 def _make_side(side: str, vocab_size: int) -> tuple[Callable, Callable[[], object]]:
     """Returns (answer, product): a batch to numbers, and the ceiling's product."""
     if side.startswith("huggingface_torch"):
-        return peers.huggingface_torch(vocab_size, side.endswith("compiled"))
+        return peers.huggingface_torch(vocab_size, "_compiled" in side, _dtype(side))
     if side == "huggingface_tf":
         return peers.huggingface_tf(vocab_size)
-    if side == "onnxruntime":
-        return peers.onnxruntime(vocab_size)
+    if side.startswith("onnxruntime"):
+        return peers.onnxruntime(vocab_size, int8=side.endswith("int8"))
     import tensorflow as tf
     import tensorflow_text  # noqa: F401
 
@@ -203,7 +223,7 @@ def _make_side(side: str, vocab_size: int) -> tuple[Callable, Callable[[], objec
             feeds = {"input_ids": ids, "input_mask": mask, "segment_ids": tf.zeros_like(ids)}
             return signature(**feeds)["pooled_output"].numpy()
 
-    return answer, tensorflow_product()
+    return answer, tensorflow_product(_dtype(side))
 
 
 def _text_batches(side: str) -> list:

@@ -21,23 +21,24 @@ from tests.benchmarks.measuring import CEILING_SIZE, tensorflow_product, torch_p
 from tests.benchmarks.train_step_peers import huggingface_config
 
 
-def huggingface_torch(vocab_size: int, compiled: bool):
-    """AlbertModel, eager or by torch.compile."""
+def huggingface_torch(vocab_size: int, compiled: bool, dtype: str):
+    """AlbertModel, eager or by torch.compile, its weights in a dtype."""
     os.environ["USE_TORCH"] = "1"  # read by transformers at its import: it leaves TensorFlow alone
     import torch
     from transformers import AlbertModel
 
     if compiled and not (os.environ.get("CXX") or shutil.which("g++")):
         raise ImportError("no g++, and torch.compile needs a C++ compiler")
-    model = AlbertModel(huggingface_config(vocab_size)).eval()
+    model = AlbertModel(huggingface_config(vocab_size)).eval().to(getattr(torch, dtype))
     forward = torch.compile(model, dynamic=False) if compiled else model
 
     def answer(input_ids):
         ids = torch.from_numpy(input_ids).long()
         with torch.inference_mode():
-            return forward(input_ids=ids, attention_mask=torch.ones_like(ids)).pooler_output.numpy()
+            pooled = forward(input_ids=ids, attention_mask=torch.ones_like(ids)).pooler_output
+            return pooled.float().numpy()
 
-    return answer, torch_product()
+    return answer, torch_product(dtype)
 
 
 def huggingface_tf(vocab_size: int):
@@ -65,15 +66,20 @@ def huggingface_tf(vocab_size: int):
     return answer, tensorflow_product()
 
 
-def onnxruntime(vocab_size: int):
+def onnxruntime(vocab_size: int, int8: bool):
     """AlbertModel in onnxruntime, its graph fused by onnxruntime.transformers.
 
     Its weights are constants of the file; the products of matrices are its own too.
+
+    Args:
+      vocab_size: of the model.
+      int8: whether weights are int8 and activations are quantized as they come ("dynamic").
     """
     os.environ["USE_TORCH"] = "1"
     import onnx
     import onnxruntime as ort
     import torch
+    from onnxruntime.quantization import QuantType, quantize_dynamic
     from onnxruntime.transformers import optimizer
     from transformers import AlbertModel
 
@@ -103,7 +109,12 @@ def onnxruntime(vocab_size: int):
         fused = optimizer.optimize_model(path, model_type="bert", num_heads=12, hidden_size=768)
         options = ort.SessionOptions()
         options.intra_op_num_threads = len(os.sched_getaffinity(0))
-        session = ort.InferenceSession(fused.model.SerializeToString(), options)
+        fused.save_model_to_file(path)
+        if int8:
+            quantized = os.path.join(directory, "int8.onnx")
+            quantize_dynamic(path, quantized, weight_type=QuantType.QInt8)
+            path = quantized
+        session = ort.InferenceSession(path, options)
 
     def answer(input_ids):
         ids = input_ids.astype(np.int64)

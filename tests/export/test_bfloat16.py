@@ -1,0 +1,93 @@
+"""An export in bfloat16: smaller weights, float32 answers, near those of the float32 export."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from export import verify
+from export.export_saved_model import export
+from export.loading import load_module, open_checkpoint
+from tests.export.conftest import MAX_SEQ_LENGTH
+from tests.export.task_models import TASKS
+
+
+@pytest.fixture(scope="module")
+def half(model_dir, tmp_path_factory):
+    output = tmp_path_factory.mktemp("bfloat16") / "tiny"
+    return export(
+        checkpoint=str(model_dir),
+        output=str(output),
+        max_seq_length=MAX_SEQ_LENGTH,
+        precision="bfloat16",
+    )
+
+
+def test_answers(half, loaded):
+    texts = {"text": tf.constant(["He knocked.", "A"]), "text_pair": tf.constant(["None.", ""])}
+    expected = loaded.signatures["serving_default"](**texts)
+    answers = tf.saved_model.load(half).signatures["serving_default"](**texts)
+    for name, exact in expected.items():
+        assert answers[name].dtype == tf.float32
+        np.testing.assert_allclose(answers[name], exact, atol=0.05)
+    differs = [np.any(answers[name] != exact) for name, exact in expected.items()]
+    assert any(differs)
+
+
+def test_what_is_stored_in_which_dtype(half):
+    module = tf.saved_model.load(half)
+    dtypes = {variable.name: variable.dtype for variable in module.variables}
+    for name, dtype in dtypes.items():
+        is_float32 = "embeddings:0" in name or "layer_norm" in name
+        assert dtype == (tf.float32 if is_float32 else tf.bfloat16), name
+    assert tf.bfloat16 in dtypes.values()
+    assert not module.trainable_variables
+    with open(f"{half}/assets.extra/export.json") as file:
+        assert json.load(file)["precision"] == "bfloat16"
+
+
+def test_it_is_another_export_than_that_in_float32(half, model_dir, capsys):
+    output = half.rpartition("/")[0]
+    again = export(
+        checkpoint=str(model_dir),
+        output=output,
+        max_seq_length=MAX_SEQ_LENGTH,
+        precision="bfloat16",
+    )
+    assert again == half and "exported before" in capsys.readouterr().out
+    other = export(checkpoint=str(model_dir), output=output, max_seq_length=MAX_SEQ_LENGTH)
+    assert other != half
+
+
+def test_a_model_that_bfloat16_distorts_is_refused(model_dir, tmp_path):
+    served = open_checkpoint(str(model_dir), None, MAX_SEQ_LENGTH)
+    exact = load_module(served)
+    module = load_module(dataclasses.replace(served, precision="bfloat16"))
+    functions = module.functions()
+    tf.saved_model.save(module, str(tmp_path), signatures=functions)
+    difference, _ = verify.verify(str(tmp_path), module, functions, exact)
+    assert 0.0 < difference < verify.BFLOAT16_TOLERANCE
+    bias = exact.model.encoder.pooler.bias
+    bias.assign_add(tf.fill(bias.shape, 0.5))
+    with pytest.raises(RuntimeError, match=r"in bfloat16 is 0\.\d+ from the float32 model's"):
+        verify.verify(str(tmp_path), module, functions, exact)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_every_kind_answers_in_float32(make_module, name):
+    exact = make_module(TASKS[name])
+    module = load_module(dataclasses.replace(exact.served, precision="bfloat16"))
+    functions = {"serving_default": module.function("serving_default")}
+    questions = verify._questions(functions, module.sizes)
+    answers = verify._answers(functions, questions)
+    expected = verify._answers({"serving_default": exact.function("serving_default")}, questions)
+    for theirs, answer in zip(expected, answers):
+        assert {n: (a.dtype, a.shape) for n, a in answer.items()} == {
+            n: (a.dtype, a.shape) for n, a in theirs.items()
+        }
+        if "question" not in name:  # a span may change
+            assert verify._rounding(theirs, answer) < verify.BFLOAT16_TOLERANCE
