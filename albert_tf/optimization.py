@@ -216,6 +216,49 @@ def _with_scaled_weight_decay(optimizer_class: type) -> type:
     return WithScaledWeightDecay
 
 
+class LossScale:
+    """What a loss is multiplied by, so that its gradients do not vanish in float16.
+
+    Their dtype ends at 6e-8 and 65,504. The factor begins at 2^15. A step whose gradients overflow
+    is left out and halves it; 2,000 steps without an overflow double it.
+
+    Args:
+      optimizer: its checkpoints hold the factor and the count.
+
+    Source: Micikevicius et al. 2018, section 3.2; Keras' LossScaleOptimizer, which does not count a
+    step that it leaves out, though data and learning rate go on by steps here.
+    """
+
+    INITIAL = 2.0**15
+    STEPS_TO_DOUBLE = 2000
+
+    def __init__(self, optimizer: tf.keras.optimizers.Optimizer):
+        def variable(name, value):
+            return optimizer.add_weight(
+                name,
+                [],
+                tf.float32,
+                tf.keras.initializers.Constant(value),
+                trainable=False,
+                aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+            )
+
+        self.value = variable("loss_scale", self.INITIAL)
+        self.steps = variable("loss_scale_steps", 0.0)
+
+    def update(self, is_finite: tf.Tensor) -> None:
+        """Counts a step: is_finite, a bool, says whether its gradients were."""
+        is_over = self.steps >= self.STEPS_TO_DOUBLE - 1
+        kept = tf.where(is_over, 2.0 * self.value, self.value)
+        self.value.assign(tf.where(is_finite, kept, tf.maximum(0.5 * self.value, 1.0)))
+        self.steps.assign(tf.where(is_finite & ~is_over, self.steps + 1.0, 0.0))
+
+
+def add_loss_scale(optimizer: tf.keras.optimizers.Optimizer) -> None:
+    """Gives an optimizer a LossScale, as its attribute `loss_scale`."""
+    optimizer.loss_scale = LossScale(optimizer)
+
+
 def clip_by_global_norm(
     gradients: list[tf.Tensor], max_norm: float
 ) -> tuple[list[tf.Tensor], tf.Tensor]:

@@ -263,13 +263,16 @@ def pretrain(
 
 def make_optimizer(settings: PretrainingSettings) -> tf.keras.optimizers.Optimizer:
     """Returns LAMB with its schedule."""
-    return optimization.lamb(
+    optimizer = optimization.lamb(
         optimization.WarmUpPolynomialDecay(
             settings.peak_learning_rate, settings.num_train_steps, settings.num_warmup_steps
         ),
         settings.weight_decay,
         settings.lamb_bias_correction,
     )
+    if settings.mixed_precision == "float16":
+        optimization.add_loss_scale(optimizer)
+    return optimizer
 
 
 def _restore_initial_weights(

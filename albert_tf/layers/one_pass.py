@@ -101,8 +101,10 @@ def softmax(scores, scale, bias):
       scale: a float.
       bias: float32, broadcast to scores. It has no gradient.
     """
+    # TensorFlow's optimizer knows no shape of what XLA compiles, and warns without one.
+    scaled = tf.ensure_shape(_scaled(scores, scale, bias), scores.shape)
     # XLA's own softmax takes longer than TensorFlow's on CPUs.
-    probs = tf.cast(tf.nn.softmax(_scaled(scores, scale, bias)), scores.dtype)
+    probs = tf.cast(tf.nn.softmax(scaled), scores.dtype)
     return probs, lambda dprobs: (_softmax_gradient(probs, dprobs, scale), None, None)
 
 

@@ -89,6 +89,8 @@ def run_seed(
             ),
             settings.weight_decay,
         )
+        if settings.mixed_precision == "float16":
+            optimization.add_loss_scale(optimizer)
     if checkpoint and not run.has_checkpoint():
         source = saved_model if saved_model.is_saved_model(checkpoint) else model_directory
         source.restore_encoder(model.encoder, checkpoint)

@@ -13,7 +13,6 @@ from absl import flags
 
 from albert_tf import product_speed
 from albert_tf.errors import UserError
-from pipelines.training.strategy import is_tpu
 
 # The published run of ALBERT: Lan et al. 2020, section 4.1; warm-up as in the reference.
 PUBLISHED = {
@@ -84,13 +83,15 @@ class TrainingSettings:
         flags.DEFINE_enum,
         "bfloat16 computes products and keeps activations in bfloat16. It is for TPUs, newer GPUs "
         "and CPUs with bfloat16 instructions (AVX512_BF16, AMX); on other CPUs it is slower. The "
-        "plan says what it gains on this processor. Weights stay float32.",
+        "plan says what it gains on this processor. float16, with a dynamic loss scale, is for "
+        "older GPUs (V100, T4). Weights stay float32.",
         "none",
-        enum_values=["none", "bfloat16"],
+        enum_values=["none", "bfloat16", "float16"],
     )
     jit_compile: bool = setting(
         flags.DEFINE_bool,
-        "Compile the step with XLA, which pads every batch to the full length; slower on CPUs.",
+        "Compile forward and backward pass with XLA, which pads every batch to the full length; "
+        "slower on CPUs.",
         False,
     )
     recompute: bool = setting(
@@ -104,8 +105,8 @@ class TrainingSettings:
         """Checks the settings against each other and the devices.
 
         Raises:
-          ValueError: if the batch does not divide among devices and micro-batches, the warm-up is
-            longer than the run, or XLA is wanted where it does not work.
+          ValueError: if the batch does not divide among devices and micro-batches, or if the
+            warm-up is longer than the run.
         """
         replicas = strategy.num_replicas_in_sync
         if self.global_batch_size % (replicas * self.gradient_accumulation_steps):
@@ -117,11 +118,6 @@ class TrainingSettings:
             raise UserError(
                 f"--num_warmup_steps={self.num_warmup_steps} is beyond "
                 f"--num_train_steps={self.num_train_steps}: shorten the warm-up"
-            )
-        if self.jit_compile and replicas > 1 and not is_tpu(strategy):
-            raise UserError(
-                "--jit_compile: tensorflow-addons' optimizers do not compile under several "
-                "replicas; remove the flag or choose --strategy=one_device (TPUs always compile)"
             )
 
     def describe_precision(self, strategy: tf.distribute.Strategy) -> str:

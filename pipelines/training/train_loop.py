@@ -137,6 +137,8 @@ def train(
                 if steps > bad_batches:  # else there is neither loss nor gradient to draw
                     scalars["gradient_norm"] = totals["gradient_norm"] / (steps - bad_batches)
                 scalars["learning_rate"] = float(optimizer.learning_rate(step - 1))
+                if hasattr(optimizer, "loss_scale"):
+                    scalars["loss_scale"] = float(optimizer.loss_scale.value.read_value())
                 for rate, amount in stage.per_example.items():
                     scalars[rate] = steps * global_batch_size * amount / seconds
                 scalars["waiting_for_data"] = totals["seconds_waiting"] / seconds

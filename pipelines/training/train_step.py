@@ -34,18 +34,21 @@ def make_train_step(
       seed: of dropout.
     """
     micro_batches = settings.gradient_accumulation_steps
+    loss_scale = getattr(optimizer, "loss_scale", None)
 
-    def gradients_of(batch, dropout_seed, denominators):
+    def gradients_of(batch, dropout_seed, denominators, scale):
         with tf.GradientTape() as tape:
             sums = objective.sums(forward(batch, dropout_seed), batch)
             loss = objective.loss(sums, denominators)
+            if loss_scale:
+                loss *= scale
         # A task may leave out what others use, such as the pooler.
         gradients = tape.gradient(
             loss, model.trainable_variables, unconnected_gradients=tf.UnconnectedGradients.ZERO
         )
         return sums, [tf.convert_to_tensor(gradient) for gradient in gradients]
 
-    def accumulate(batch, dropout_seed, denominators):
+    def accumulate(batch, dropout_seed, denominators, scale):
         cut = {
             name: tf.reshape(
                 rows,
@@ -60,7 +63,7 @@ def make_train_step(
             # XLA takes rows[i] for a slice of dynamic size.
             micro_batch = {name: tf.gather(rows, i) for name, rows in cut.items()}
             micro_seed = tf.random.experimental.stateless_fold_in(dropout_seed, i)
-            return gradients_of(micro_batch, micro_seed, denominators)
+            return gradients_of(micro_batch, micro_seed, denominators, scale)
 
         # A loop in the graph, of which one turn is in memory at a time.
         return tf.while_loop(
@@ -76,8 +79,11 @@ def make_train_step(
 
     # XLA makes one pass over a variable, where the optimizer's own operations make twenty.
     compiled_update = tf.function(update, jit_compile=True)
+    compute = gradients_of if micro_batches == 1 else accumulate
+    if settings.jit_compile:
+        compute = tf.function(compute, jit_compile=True)
 
-    @tf.function(jit_compile=settings.jit_compile)
+    @tf.function
     def train_step(batch, stop):
         replica = tf.distribute.get_replica_context()
         # A pure function of (seed, step, replica): a resumed run draws the same dropout.
@@ -90,19 +96,26 @@ def make_train_step(
         denominators, stop = replica.all_reduce(
             tf.distribute.ReduceOp.SUM, (objective.weights(batch), tf.cast(stop, tf.float32))
         )
-        compute = gradients_of if micro_batches == 1 else accumulate
-        sums, gradients = compute(batch, dropout_seed, denominators)
+        scale = loss_scale.value.read_value() if loss_scale else tf.ones([])
+        sums, gradients = compute(batch, dropout_seed, denominators, scale)
         sums, gradients = replica.all_reduce(tf.distribute.ReduceOp.SUM, (sums, gradients))
+        if loss_scale:
+            gradients = [gradient / scale for gradient in gradients]
         gradients, norm = optimization.clip_by_global_norm(gradients, _MAX_GRADIENT_NORM)
-        finite = tf.math.is_finite(norm) & tf.math.is_finite(objective.loss(sums, denominators))
+        has_loss = tf.math.is_finite(objective.loss(sums, denominators))
+        finite = tf.math.is_finite(norm) & has_loss
         keep = tf.cast(finite, tf.float32)
         # tensorflow-addons' optimizers do not compile under several replicas.
         apply = compiled_update if replica.num_replicas_in_sync == 1 else update
         apply([tf.math.multiply_no_nan(gradient, keep) for gradient in gradients])
+        is_bad = ~finite
+        if loss_scale:
+            loss_scale.update(finite)
+            is_bad &= ~has_loss | (scale <= 1.0)  # else a smaller scale mends it
         return {
             "sums": tf.nest.map_structure(lambda x: tf.math.multiply_no_nan(x, keep), sums),
             "gradient_norm": tf.math.multiply_no_nan(norm, keep),
-            "bad_batches": 1.0 - keep,
+            "bad_batches": tf.cast(is_bad, tf.float32),
             "stop": stop,
         }
 

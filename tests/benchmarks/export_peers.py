@@ -112,7 +112,13 @@ def onnxruntime(vocab_size: int, int8: bool):
         fused.save_model_to_file(path)
         if int8:
             quantized = os.path.join(directory, "int8.onnx")
-            quantize_dynamic(path, quantized, weight_type=QuantType.QInt8)
+            quantize_dynamic(
+                path,
+                quantized,
+                weight_type=QuantType.QInt8,
+                # The fused operations are not in ONNX: it does not know what they give.
+                extra_options={"DefaultTensorType": onnx.TensorProto.FLOAT},
+            )
             path = quantized
         session = ort.InferenceSession(path, options)
 

@@ -21,7 +21,6 @@ from tests.pipelines.test_finetune import (
     run_task,
     table,  # noqa: F401
 )
-from tests.replicas import mirrored
 
 
 @pytest.mark.parametrize(
@@ -136,13 +135,10 @@ def test_the_default_length_is_that_of_the_checkpoint(
         ({"max_seq_length": 65}, r"--max_seq_length=65 is beyond .* \(64 rows\): use at most 64"),
         ({"num_warmup_steps": 61}, "beyond --num_train_steps=60"),
         ({"splits": ("train",)}, "no dev set"),
-        ({"jit_compile": True, "strategy": "mirrored"}, "--jit_compile"),
         ({"splits": ("dev",)}, "labels of classification are not known|no training examples"),
     ],
 )
 def test_what_does_not_fit(table, pretrained, tmp_path, changes, message):
-    if "strategy" in changes:
-        changes = {**changes, "strategy": mirrored()}
     with pytest.raises(ValueError, match=message):
         finetune(table, pretrained, tmp_path / "out", **changes)
     assert not (tmp_path / "out").exists()

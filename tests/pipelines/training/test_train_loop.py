@@ -20,7 +20,7 @@ from albert_tf.models import AlbertForPreTraining
 from pipelines.training import metrics_log, train_loop
 from pipelines.training.objective import PRETRAINING
 from pipelines.training.run import Run
-from pipelines.training.settings import LoopSettings, TrainingSettings
+from pipelines.training.settings import LoopSettings, TrainingSettings, precision
 from pipelines.training.train_step import make_train_step
 from tests.replicas import mirrored
 
@@ -96,14 +96,16 @@ def run(
     replica_batch = GLOBAL_BATCH // strategy.num_replicas_in_sync
     tf.keras.utils.set_random_seed(3)
     config = tiny_config(hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
-    with strategy.scope():
+    settings = TrainingSettings(GLOBAL_BATCH, stop_at or num_steps, 2, learning_rate, **options)
+    with strategy.scope(), precision(settings.mixed_precision):
         model = AlbertForPreTraining(config, recompute=recompute)
         model.create_variables()
         optimizer = optimization.lamb(
             optimization.WarmUpPolynomialDecay(learning_rate, num_steps, 2)
         )
+        if settings.mixed_precision == "float16":
+            optimization.add_loss_scale(optimizer)
     figures = iter(evaluations or ())
-    settings = TrainingSettings(GLOBAL_BATCH, stop_at or num_steps, 2, learning_rate, **options)
     objective = PRETRAINING._replace(best_metric="heldout_accuracy")
 
     def stage(first_step, depth):

@@ -51,7 +51,9 @@ def make_step(strategy, policy="float32", recompute=False, **options):
 )
 def test_compiles_with_static_shapes_and_without_the_host(options, expected):
     """Forward, backward, clipping and LAMB in one XLA program."""
-    step = make_step(tf.distribute.get_strategy(), jit_compile=True, **options)
+    step = tf.function(
+        make_step(tf.distribute.get_strategy(), **options).python_function, jit_compile=True
+    )
     batch = next(iter(batches(0, GLOBAL_BATCH)))
     program = step.experimental_get_compiler_ir(batch, tf.constant(False))(stage="hlo")
     ops = set(re.findall(r" ([a-z][a-z0-9-]*)\(", program))

@@ -1,0 +1,99 @@
+"""Runs in bfloat16 and float16: resume to the bit, replicas, and the scale of a float16 loss."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from albert_tf import optimization
+from albert_tf.errors import UserError
+from tests.pipelines.training.test_bad_batches import with_bad_batches
+from tests.pipelines.training.test_train_loop import logged, run
+from tests.replicas import mirrored
+
+PRECISIONS = ["bfloat16", "float16"]
+
+
+@pytest.fixture
+def overflows(monkeypatch):
+    """The first steps of a float16 run have gradients beyond its range."""
+    monkeypatch.setattr(optimization.LossScale, "INITIAL", 2.0**22)
+
+
+@pytest.fixture(scope="module")
+def float32_run(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("float32")
+    return directory, run(directory, 9)
+
+
+def assert_near(a, b, tolerance):
+    for ours, theirs in zip(logged(a), logged(b)):
+        ours.pop("loss_scale", None), theirs.pop("loss_scale", None)
+        assert ours == pytest.approx(theirs, rel=tolerance)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_is_near_float32(float32_run, tmp_path, precision):
+    directory, full = float32_run
+    half = run(tmp_path, 9, mixed_precision=precision)
+    assert_near(tmp_path, directory, 0.03)
+    assert {variable.dtype for variable in half.variables} == {tf.float32}
+    differences = [a - b for a, b in zip(half.variables, full.variables)]
+    assert 0.0 < tf.linalg.global_norm(differences) < 0.2
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_resumes_in_the_same_bits(tmp_path, overflows, precision):
+    whole = run(tmp_path / "whole", 14, dropout=0.3, mixed_precision=precision)
+    run(tmp_path / "parts", 14, stop_at=8, dropout=0.3, mixed_precision=precision)
+    resumed = run(tmp_path / "parts", 14, dropout=0.3, mixed_precision=precision)
+    for a, b in zip(whole.variables, resumed.variables):
+        np.testing.assert_array_equal(a.numpy(), b.numpy(), err_msg=a.name)
+    assert logged(tmp_path / "whole") == logged(tmp_path / "parts")
+
+
+@pytest.mark.parametrize("options", [{"gradient_accumulation_steps": 3}, {"strategy": "two"}])
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_parts_of_a_batch_add_up(tmp_path, precision, options):
+    strategy = mirrored() if "strategy" in options else None
+    run(tmp_path / "whole", 9, mixed_precision=precision)
+    run(tmp_path / "parts", 9, mixed_precision=precision, **{**options, "strategy": strategy})
+    # Each part's gradient is rounded by itself.
+    assert_near(tmp_path / "parts", tmp_path / "whole", 0.02)
+
+
+def test_forward_and_backward_compile_under_two_replicas(tmp_path):
+    run(tmp_path / "plain", 9, strategy=mirrored())
+    run(tmp_path / "compiled", 9, strategy=mirrored(), jit_compile=True)
+    assert_near(tmp_path / "compiled", tmp_path / "plain", 1e-5)
+
+
+def test_an_overflow_halves_the_scale_and_is_no_bad_batch(tmp_path, overflows):
+    run(tmp_path, 14, mixed_precision="float16")
+    scales = [entry["loss_scale"] for entry in logged(tmp_path)]
+    assert scales[-1] < 2.0**22
+    assert scales[-1] == scales[-2], scales
+    assert np.isfinite(logged(tmp_path)[-1]["loss"])
+
+
+def test_a_loss_that_is_none_is_a_bad_batch(tmp_path):
+    with pytest.raises(UserError, match="not finite in the batch of step 5"):
+        run(tmp_path, 9, dataset_fn=with_bad_batches(5), mixed_precision="float16")
+
+
+def test_scale():
+    optimizer = optimization.lamb(0.1)
+    scale = optimization.LossScale(optimizer)
+    assert scale.value == 2.0**15
+    scale.update(tf.constant(False))
+    assert scale.value == 2.0**14
+    for _ in range(optimization.LossScale.STEPS_TO_DOUBLE - 1):
+        scale.update(tf.constant(True))
+    assert scale.value == 2.0**14
+    scale.update(tf.constant(True))
+    assert scale.value == 2.0**15 and scale.steps == 0.0
+    scale.update(tf.constant(True))
+    for _ in range(20):
+        scale.update(tf.constant(False))
+    assert scale.value == 1.0 and scale.steps == 0.0
