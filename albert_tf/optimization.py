@@ -219,17 +219,18 @@ def _with_scaled_weight_decay(optimizer_class: type) -> type:
 class LossScale:
     """What a loss is multiplied by, so that its gradients do not vanish in float16.
 
-    Their dtype ends at 6e-8 and 65,504. The factor begins at 2^15. A step whose gradients overflow
-    is left out and halves it; 2,000 steps without an overflow double it.
+    Their dtype ends at 6e-8 and 65,504. The factor begins at 2^15. An overflow halves it; 2,000
+    steps without one double it. The gradient of a step that overflows counts as zero, like that of
+    any batch without a finite one: momentum and decay go on.
 
     Args:
       optimizer: its checkpoints hold the factor and the count.
 
-    Source: Micikevicius et al. 2018, section 3.2; Keras' LossScaleOptimizer, which does not count a
-    step that it leaves out, though data and learning rate go on by steps here.
+    Source: Micikevicius et al. 2018, section 3.2; Keras' LossScaleOptimizer. That one leaves such a
+    step out and does not count it, though data and learning rate go by steps here.
     """
 
-    INITIAL = 2.0**15
+    INITIAL, LARGEST = 2.0**15, 2.0**24
     STEPS_TO_DOUBLE = 2000
 
     def __init__(self, optimizer: tf.keras.optimizers.Optimizer):
@@ -249,7 +250,7 @@ class LossScale:
     def update(self, is_finite: tf.Tensor) -> None:
         """Counts a step: is_finite, a bool, says whether its gradients were."""
         is_over = self.steps >= self.STEPS_TO_DOUBLE - 1
-        kept = tf.where(is_over, 2.0 * self.value, self.value)
+        kept = tf.where(is_over, tf.minimum(2.0 * self.value, self.LARGEST), self.value)
         self.value.assign(tf.where(is_finite, kept, tf.maximum(0.5 * self.value, 1.0)))
         self.steps.assign(tf.where(is_finite & ~is_over, self.steps + 1.0, 0.0))
 

@@ -6,7 +6,7 @@ import time
 
 import tensorflow as tf
 
-# Rows of a batch, hidden size: those of albert_base. On two cores it takes 1 to 30 ms.
+# Rows of a batch, hidden size: those of albert_base.
 _ROWS, _WIDTH = 1024, 768
 _ROUNDS = 4
 
@@ -14,7 +14,7 @@ _ROUNDS = 4
 def bfloat16_speed() -> float:
     """Returns the speed of a bfloat16 product in multiples of that of a float32 product.
 
-    Takes some 0.1 seconds. Measured in turn, best of a few, as other work may disturb.
+    Takes 0.05 to 0.3 seconds. Measured in turn, best of a few, as other work may disturb.
     """
     best = {}
     for _ in range(_ROUNDS):
@@ -32,7 +32,7 @@ def describe(precision: str, flag: str) -> str:
     """Says which precision was chosen, and which products are faster on this processor.
 
     Args:
-      precision: "float32" or "bfloat16".
+      precision: such as "float32".
       flag: what selects bfloat16.
     """
     speed = bfloat16_speed()
@@ -40,5 +40,5 @@ def describe(precision: str, flag: str) -> str:
         other = f"bfloat16 products are {speed:.1f} times as fast as float32 ones"
     else:
         other = f"float32 products are {1 / speed:.1f} times as fast as bfloat16 ones"
-    advice = f": {flag}" if speed >= 1.1 and precision == "float32" else ""
+    advice = f" (all else gains less): {flag}" if speed >= 1.1 and precision == "float32" else ""
     return f"{precision}; on this processor {other}{advice}"

@@ -165,11 +165,9 @@ def _publish(
             flush=True,
         )
         begin = time.monotonic()
-        equals = (
-            f"is nearly the float32 model's, within {BFLOAT16_TOLERANCE}"
-            if exact
-            else ("equals the model's")
-        )
+        equals = "equals the model's"
+        if exact:
+            equals = f"is within {BFLOAT16_TOLERANCE} of the float32 model's"
         difference, latencies = verify(partial, module, functions, exact)
         print(
             f"verified in {time.monotonic() - begin:.0f} s: every answer {equals} "
@@ -190,7 +188,8 @@ def _provenance(saved_model: str) -> dict | None:
     path = os.path.join(saved_model, _PROVENANCE_FILE)
     if not tf.io.gfile.exists(path):
         return None
-    return files.read_json(path)
+    # Version 0.2.0 wrote no precision: it was float32.
+    return {"precision": "float32", **files.read_json(path)}
 
 
 def _size(directory: str) -> int:

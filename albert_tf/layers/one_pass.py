@@ -102,7 +102,7 @@ def softmax(scores, scale, bias):
       bias: float32, broadcast to scores. It has no gradient.
     """
     # TensorFlow's optimizer knows no shape of what XLA compiles, and warns without one.
-    scaled = tf.ensure_shape(_scaled(scores, scale, bias), scores.shape)
+    scaled = tf.reshape(_scaled(scores, scale, bias), tf.shape(scores))
     # XLA's own softmax takes longer than TensorFlow's on CPUs.
     probs = tf.cast(tf.nn.softmax(scaled), scores.dtype)
     return probs, lambda dprobs: (_softmax_gradient(probs, dprobs, scale), None, None)
@@ -121,4 +121,6 @@ def sum_rows(x: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
     float32.
     """
     x = tf.reshape(x, [-1, x.shape[-1]])
+    if x.dtype == tf.float16:  # a sum soon exceeds 65,504
+        x = tf.cast(x, tf.float32)
     return tf.cast(tf.matmul(tf.ones([1, tf.shape(x)[0]], x.dtype), x)[0], dtype)

@@ -29,7 +29,8 @@ def gelu(x: tf.Tensor, training: bool = False) -> tf.Tensor:
         return one_pass.gelu(x)
     # Bracketed as TensorFlow's optimizer knows it after its own changes: tf.nn.gelu's form it does
     # not know in an exported model. From 0.5 * x TFLite would make a second product of matrices.
-    # As a part of a bfloat16 product it is computed in float32; by itself it is 0 below -3.
+    # As a part of a bfloat16 product it is computed in float32. In bfloat16 by itself it is 0 below
+    # -3, as 1 + tanh is.
     inner = x + (0.044715 * tf.square(x)) * x
     return ((1.0 + tf.tanh(math.sqrt(2.0 / math.pi) * inner)) * x) * 0.5
 
@@ -168,7 +169,7 @@ class Dense(tf.keras.layers.Dense):
 
     def call(self, x, training=False):
         """Maps [..., width] to [..., units]."""
-        if not training:
+        if not training or self.bias is None:
             return super().call(x)
         y = tf.matmul(x, self.kernel) if x.shape.rank == 2 else tf.tensordot(x, self.kernel, 1)
         return self.activation(one_pass.add_bias(y, tf.convert_to_tensor(self.bias)))

@@ -134,8 +134,8 @@ def train(
                 step += steps
 
                 scalars = objective.metrics(totals["sums"])
-                if steps > bad_batches:  # else there is neither loss nor gradient to draw
-                    scalars["gradient_norm"] = totals["gradient_norm"] / (steps - bad_batches)
+                if with_gradient := steps - int(totals["without_gradient"]):
+                    scalars["gradient_norm"] = totals["gradient_norm"] / with_gradient
                 scalars["learning_rate"] = float(optimizer.learning_rate(step - 1))
                 if hasattr(optimizer, "loss_scale"):
                     scalars["loss_scale"] = float(optimizer.loss_scale.value.read_value())

@@ -105,17 +105,21 @@ def make_train_step(
         has_loss = tf.math.is_finite(objective.loss(sums, denominators))
         finite = tf.math.is_finite(norm) & has_loss
         keep = tf.cast(finite, tf.float32)
-        # tensorflow-addons' optimizers do not compile under several replicas.
-        apply = compiled_update if replica.num_replicas_in_sync == 1 else update
+        # Of tensorflow-addons' optimizers only those compile that have no replicas to merge.
+        is_alone = isinstance(replica.strategy, tf.distribute.OneDeviceStrategy)
+        is_alone |= not tf.distribute.has_strategy()
+        apply = compiled_update if is_alone else update
         apply([tf.math.multiply_no_nan(gradient, keep) for gradient in gradients])
-        is_bad = ~finite
+        is_bad, counted = ~finite, keep
         if loss_scale:
             loss_scale.update(finite)
             is_bad &= ~has_loss | (scale <= 1.0)  # else a smaller scale mends it
+            counted = tf.cast(has_loss, tf.float32)
         return {
-            "sums": tf.nest.map_structure(lambda x: tf.math.multiply_no_nan(x, keep), sums),
+            "sums": tf.nest.map_structure(lambda x: tf.math.multiply_no_nan(x, counted), sums),
             "gradient_norm": tf.math.multiply_no_nan(norm, keep),
             "bad_batches": tf.cast(is_bad, tf.float32),
+            "without_gradient": 1.0 - keep,
             "stop": stop,
         }
 
@@ -126,9 +130,10 @@ def make_step_loop(strategy: tf.distribute.Strategy, train_step: Callable, zero_
     """Returns run_steps(iterator, num_steps, stop, allowed) -> totals of the steps that were taken.
 
     It ends early after a step at whose begin a host's `stop` (a bool variable) was true, and after
-    more than `allowed` batches without a finite gradient. `totals`: `sums`, `gradient_norm` and
-    `bad_batches` added up, `seconds_waiting` for data, `steps` taken, and `bad_step`, the last one
-    in which the gradient was not finite, counted from 0 (-1: none).
+    more than `allowed` bad batches. `totals`: `sums`, `gradient_norm`, `bad_batches` and
+    `without_gradient` added up, `seconds_waiting` for data, `steps` taken, and `bad_step`, the last
+    bad one, counted from 0 (-1: none). A bad batch has no finite gradient, and not because
+    float16's loss scale was too large.
     """
 
     def one_step(iterator, stop, after):
@@ -155,6 +160,7 @@ def make_step_loop(strategy: tf.distribute.Strategy, train_step: Callable, zero_
             "sums": zero_sums,
             "gradient_norm": tf.zeros([]),
             "bad_batches": tf.zeros([]),
+            "without_gradient": tf.zeros([]),
             "stop": tf.zeros([]),
             "seconds_waiting": tf.zeros([]),
         }

@@ -39,7 +39,9 @@ def test_gelu_keeps_bfloat16(training):
     y = gelu(x, training)
     assert y.dtype == tf.bfloat16
     expected = reference(tf.cast(x, tf.float32))
-    np.testing.assert_allclose(tf.cast(y, tf.float32), expected, rtol=0.06, atol=1e-4)
+    # In inference 1 + tanh is 0 below -3, unless it is a part of the product before it.
+    atol = 1e-4 if training else 0.007
+    np.testing.assert_allclose(tf.cast(y, tf.float32), expected, rtol=0.06, atol=atol)
 
 
 def test_only_training_asks_for_xla():

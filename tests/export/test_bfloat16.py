@@ -91,3 +91,26 @@ def test_every_kind_answers_in_float32(make_module, name):
         }
         if "question" not in name:  # a span may change
             assert verify._rounding(theirs, answer) < verify.BFLOAT16_TOLERANCE
+
+
+def test_what_rounding_is():
+    exact = {"score": np.float32([3.0, 4.0, -1e30]), "answer": np.array([b"a"], object)}
+    near = {"score": np.float32([3.3, 4.4, -1e30]), "answer": np.array([b"b"], object)}
+    assert verify._rounding(exact, near) == pytest.approx(0.1, rel=1e-5)
+    far = {**near, "score": np.float32([np.nan, 4.0, -1e30])}
+    assert not verify._rounding(exact, far) <= verify.BFLOAT16_TOLERANCE
+    assert verify._rounding(exact, exact) == 0.0
+
+
+def test_an_export_of_an_older_version_counts_as_float32(half, model_dir, capsys):
+    output = half.rpartition("/")[0]
+    arguments = {"checkpoint": str(model_dir), "max_seq_length": MAX_SEQ_LENGTH}
+    made = export(output=output, **arguments)
+    path = f"{made}/assets.extra/export.json"
+    with open(path) as file:
+        provenance = json.load(file)
+    assert provenance.pop("precision") == "float32"
+    with open(path, "w") as file:
+        json.dump(provenance, file)
+    assert export(output=output, **arguments) == made
+    assert "exported before" in capsys.readouterr().out

@@ -77,6 +77,14 @@ def test_an_overflow_halves_the_scale_and_is_no_bad_batch(tmp_path, overflows):
     assert np.isfinite(logged(tmp_path)[-1]["loss"])
 
 
+def test_only_overflows_leave_the_loss_in_the_log(tmp_path, monkeypatch):
+    monkeypatch.setattr(optimization.LossScale, "INITIAL", 2.0**60)
+    run(tmp_path, 4, mixed_precision="float16")
+    [entry] = logged(tmp_path)
+    assert np.isfinite(entry["loss"]) and "gradient_norm" not in entry
+    assert entry["loss_scale"] == 2.0**56
+
+
 def test_a_loss_that_is_none_is_a_bad_batch(tmp_path):
     with pytest.raises(UserError, match="not finite in the batch of step 5"):
         run(tmp_path, 9, dataset_fn=with_bad_batches(5), mixed_precision="float16")
