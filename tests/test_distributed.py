@@ -100,6 +100,12 @@ def test_collectives_of_a_step_and_whether_hosts_agree():
         assert "the hosts of this run do not agree" in report["differ"]
 
 
+def test_a_mirrored_strategy_of_one_device(work, config, one_device):
+    """Its optimizer has replicas to merge, though there is one: it cannot be compiled."""
+    run("pipelines.pretrain", *flags(work, config, work / "mirrored", "--strategy=mirrored"))
+    assert_same_run(work / "mirrored", one_device)
+
+
 @pytest.mark.slow
 def test_two_workers_equal_one_device(work, config, one_device):
     finish(start_workers(*flags(work, config, work / "two_workers", "--eval_steps=10")))
