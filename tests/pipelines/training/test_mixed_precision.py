@@ -43,7 +43,7 @@ def test_is_near_float32(float32_run, tmp_path, precision):
     assert 0.0 < tf.linalg.global_norm(differences) < 0.2
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", ["float16", pytest.param("bfloat16", marks=pytest.mark.slow)])
 def test_resumes_in_the_same_bits(tmp_path, overflows, precision):
     whole = run(tmp_path / "whole", 14, dropout=0.3, mixed_precision=precision)
     run(tmp_path / "parts", 14, stop_at=8, dropout=0.3, mixed_precision=precision)
@@ -53,6 +53,7 @@ def test_resumes_in_the_same_bits(tmp_path, overflows, precision):
     assert logged(tmp_path / "whole") == logged(tmp_path / "parts")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"gradient_accumulation_steps": 3}, {"strategy": "two"}])
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_parts_of_a_batch_add_up(tmp_path, precision, options):
@@ -69,6 +70,7 @@ def test_forward_and_backward_compile_under_two_replicas(tmp_path):
     assert_near(tmp_path / "compiled", tmp_path / "plain", 1e-5)
 
 
+@pytest.mark.slow
 def test_an_overflow_halves_the_scale_and_is_no_bad_batch(tmp_path, overflows):
     run(tmp_path, 14, mixed_precision="float16")
     scales = [entry["loss_scale"] for entry in logged(tmp_path)]
