@@ -87,8 +87,8 @@ def verify(
 
     Returns:
       The largest difference between two numbers, with `exact` that of BFLOAT16_TOLERANCE; and the
-      seconds that serving_default took in that
-      process, by "short" or "long" and the number of texts in the request.
+      seconds that serving_default took in that process, by "short" or "long" and the number of
+      texts in the request.
 
     Raises:
       RuntimeError: if the process fails, loads our code, or any answer differs.
