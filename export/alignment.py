@@ -74,7 +74,7 @@ class AligningTokenizer(InGraphTokenizer):
         # A piece that begins at a space that swallowed invisible characters begins at the last.
         first = tf.searchsorted(places, begins, out_type=tf.int64)
         following = tf.searchsorted(places, limits, out_type=tf.int64)
-        is_visible = ~_matches(chars.flat_values, self._swallowed)
+        is_visible = ~matches(chars.flat_values, self._swallowed)
         visible = tf.concat([tf.where(is_visible)[:, 0], [tf.size(places, tf.int64)]], axis=0)
         next_visible = tf.gather(visible, tf.searchsorted(visible, first))
         begins_word = tf.gather(self._begins_word, pieces.flat_values)
@@ -147,7 +147,7 @@ class _WrittenCharacters:
         self.offsets = tf.cast(offsets.flat_values, tf.int32)
         self.limits = self.offsets + tf.strings.length(chars)
 
-        is_space = _matches(chars, WHITE_SPACE)
+        is_space = matches(chars, WHITE_SPACE)
         is_visible = tf.cast(~is_space, tf.int64)
         self.visible_through = tf.cumsum(is_visible)
         self.visible_before = self.visible_through - is_visible
@@ -175,7 +175,7 @@ class _WrittenCharacters:
         return tf.searchsorted(self._places, places, side="right", out_type=tf.int64) - 1
 
 
-def _matches(chars: tf.Tensor, regex: str) -> tf.Tensor:
+def matches(chars: tf.Tensor, regex: str) -> tf.Tensor:
     """Tells which strings a regular expression matches in whole: bool, as many."""
     different, which = tf.unique(chars)
     return tf.gather(tf.strings.regex_full_match(different, regex), which)

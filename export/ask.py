@@ -169,10 +169,9 @@ def _judge_order(serving_default, pairs: list[list[str]]) -> list[str]:
         return answer["in_order_probability"].numpy()
 
     first, second = map(list, zip(*pairs))
+    as_given, swapped = in_order(first, second), in_order(second, first)
     lines = []
-    for a, b, forward, backward in zip(
-        first, second, in_order(first, second), in_order(second, first)
-    ):
+    for a, b, forward, backward in zip(first, second, as_given, swapped):
         lines += [
             "",
             f"A: {a}",
@@ -180,6 +179,9 @@ def _judge_order(serving_default, pairs: list[list[str]]) -> list[str]:
             f"  read as A B: in order with {100 * forward:.1f} %",
             f"  read as B A: in order with {100 * backward:.1f} %",
         ]
+    if len(pairs) > 1:
+        share = f"{(as_given > swapped).sum()} of {len(pairs)}"
+        lines += ["", f"rather in order as given than swapped: {share} pairs (by chance half)"]
     return lines
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 import tensorflow as tf
 
 from albert_tf.models import AlbertForMultipleChoice, AlbertForSequenceClassification
 from albert_tf.packing import NUM_SPECIAL_PIECES
+from export.checks import mark_bad_rows
+from export.limits import CHARS_PER_PIECE, fill_blanks, last_chars
 from export.packing import map_rows
-from export.serving_module import ServedCheckpoint, ServingModule, equally_many
+from export.serving_module import ServedCheckpoint, ServingModule
 
 
 class _TextModule(ServingModule):
@@ -17,11 +21,10 @@ class _TextModule(ServingModule):
 
     def serving_default(self, text, text_pair=None) -> dict:
         """Answers the signature `serving_default`."""
-        second = None
-        if text_pair is not None:
-            text, text_pair = equally_many(text=text, text_pair=text_pair)
-            second = self.tokenizer(text_pair)
-        tokens = self.packer.truncate_and_pack(self.tokenizer(text), second)
+        if text_pair is None:
+            tokens = self.packer.truncate_and_pack(self.pieces(text))
+        else:
+            tokens = self.tokenize(text, text_pair)
         return map_rows(self.answer, tokens)
 
     def logits(self, tokens: dict) -> tf.Tensor:
@@ -66,31 +69,28 @@ class MultipleChoiceModule(ServingModule):
         super().__init__(model, served)
         self.num_choices = served.task["num_choices"]
         self.max_qa_length = served.task["max_qa_length"]
+        # Version 0.2.0 wrote none, and filled `_` of every task.
+        self.blank = served.task.get("blank", "_")
 
     def serving_default(self, context, question, options) -> dict:
         """Answers the signature `serving_default`.
 
         Source: the reference's race_utils.convert_single_example.
         """
-        context, question, options = equally_many(
-            context=context, question=question, options=options
-        )
-        message = f"options must be [batch, {self.num_choices}], as the model was trained"
-        check = tf.debugging.assert_equal(tf.shape(options)[1], self.num_choices, message)
-        with tf.control_dependencies([check]):
-            options = tf.reshape(options, [-1])
+        options = tf.reshape(options, [-1])
         answers = self.tokenizer(self._questions_with_options(question, options))
         room = self.max_seq_length - NUM_SPECIAL_PIECES
         answers = answers[:, -min(self.max_qa_length, room) :]
         # Every context once, then a copy for each option.
-        contexts = self.tokenizer(context)[:, :room]
+        contexts = self.pieces(context)[:, :room]
         contexts = tf.gather(contexts, tf.repeat(tf.range(tf.size(context)), self.num_choices))
         lengths = tf.minimum(contexts.row_lengths(), room - answers.row_lengths())
         return self._choose(self.packer.pack(contexts, answers, lengths))
 
     def examples(self, examples) -> dict:
         """Answers the signature `examples`."""
-        return self._choose(self.packer.parse(examples, self.num_choices))
+        tokens, error = self.parse(examples, self.num_choices)
+        return mark_bad_rows(self._choose(tokens), error)
 
     def _choose(self, tokens: dict) -> dict:
         """Answers sequences, [batch * num_choices, seq_len]."""
@@ -108,21 +108,20 @@ class MultipleChoiceModule(ServingModule):
     def _questions_with_options(self, questions: tf.Tensor, options: tf.Tensor) -> tf.Tensor:
         """Returns for each option its question with it in the blanks, or behind if there is none.
 
+        What stands before the pieces that the model reads may be missing.
+
         Args:
           questions: string [batch].
           options: string [batch * num_choices].
         """
-        # Looked for after the text is prepared: that makes the blank `_` of a full-width one.
-        questions = tf.repeat(self.tokenizer.preprocess(questions), self.num_choices)
-        options = self.tokenizer.preprocess(options)
-        parts = tf.strings.split(questions, "_")
-        has_blank = parts.row_lengths() > 1
-        number = tf.ragged.range(parts.row_lengths()).flat_values
-        is_last = tf.equal(number + 1, tf.gather(parts.row_lengths(), parts.value_rowids()))
-        blanks = tf.where(is_last, "", tf.gather(options, parts.value_rowids()))
-        filled = parts.with_flat_values(tf.strings.join([parts.flat_values, blanks]))
-        return tf.where(
-            has_blank,
-            tf.strings.reduce_join(filled, axis=1),
-            tf.strings.join([questions, options], " "),
-        )
+        number = self.max_qa_length * CHARS_PER_PIECE
+        # Blanks are looked for after the text is prepared: that makes the blank `_` of a full-width
+        # one.
+        questions = self.tokenizer.preprocess(last_chars(questions, number))
+        questions = tf.repeat(questions, self.num_choices)
+        options = self.tokenizer.preprocess(last_chars(options, number))
+        behind = tf.strings.join([questions, options], " ")
+        if self.blank is None:
+            return behind
+        has_blank = tf.strings.regex_full_match(questions, f"(?s).*{re.escape(self.blank)}.*")
+        return tf.where(has_blank, fill_blanks(questions, options, self.blank, number), behind)

@@ -21,27 +21,30 @@ Examples:
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
+import tempfile
 import time
+from collections.abc import Iterator
+from importlib import metadata
 
 import tensorflow as tf
 from absl import flags, logging
 
 import albert_tf
-from albert_tf import files, product_speed, program
+from albert_tf import files, job_directory, product_speed, program
+from albert_tf.checkpoints.saved_model import PROVENANCE_FILE
 from albert_tf.errors import UserError
 from export import signatures, versions
 from export.loading import load_module, open_checkpoint
+from export.preprocessor import PREPROCESSOR_DIR
 from export.serving_module import ServingModule
 from export.verify import BFLOAT16_TOLERANCE, verify
 from export.warmup import write_warmup_requests
 
 FLAGS = flags.FLAGS
-
-# TF Serving and the loaders leave this directory alone.
-_PROVENANCE_FILE = os.path.join("assets.extra", "export.json")
 
 
 def define_flags() -> None:
@@ -105,6 +108,20 @@ def export(
     """
     if tf.io.gfile.exists(output) and not tf.io.gfile.isdir(output):
         raise UserError(f"--output={output}: a file; expected a directory for the versions")
+    if files.is_remote(output):
+        with job_directory.lock(output):
+            return _export(checkpoint, output, kind, version, max_seq_length, precision)
+    return _export(checkpoint, output, kind, version, max_seq_length, precision)
+
+
+def _export(
+    checkpoint: str,
+    output: str,
+    kind: str | None,
+    version: int | None,
+    max_seq_length: int | None,
+    precision: str,
+) -> str:
     served = open_checkpoint(checkpoint, kind, max_seq_length)
     served = dataclasses.replace(served, precision=precision)
     tokenizer = served.tokenizer
@@ -149,15 +166,18 @@ def export(
 def _publish(
     module: ServingModule, exact: ServingModule | None, provenance: dict, final: str
 ) -> None:
-    """Saves and verifies under another name, then renames: `final` is whole or not there."""
-    partial = files.partial_name(final)
+    """Saves and verifies under another name, then renames: `final` is whole or not there.
+
+    A remote version is uploaded after it was verified; its mark comes last.
+    """
     begin = time.monotonic()
-    try:
+    with _new_version(final) as partial:
         functions = module.functions()
         tf.saved_model.save(module, partial, signatures=functions)
         files.write_atomically(
-            os.path.join(partial, _PROVENANCE_FILE), json.dumps(provenance, indent=2) + "\n"
+            os.path.join(partial, PROVENANCE_FILE), json.dumps(provenance, indent=2) + "\n"
         )
+        module.save_preprocessor(os.path.join(partial, PREPROCESSOR_DIR))
         write_warmup_requests(partial, module.signatures, module.sizes, module.max_seq_length)
         print(
             f"saved {len(functions)} signatures, {_size(partial) / 1e6:.1f} MB, in "
@@ -175,17 +195,32 @@ def _publish(
             f"a request to serving_default takes here\n{_table(latencies)}",
             flush=True,
         )
+
+
+@contextlib.contextmanager
+def _new_version(final: str) -> Iterator[str]:
+    """Yields a local directory to fill; at the end of the block it becomes the version `final`."""
+    if files.is_remote(final):
+        with tempfile.TemporaryDirectory() as space:
+            partial = os.path.join(space, "saved_model")
+            yield partial
+            files.remove_directory(final)  # what a killed export uploaded
+            last = ["saved_model.pb", PROVENANCE_FILE]
+            files.upload_directory(partial, final, last)
+        return
+    partial = files.partial_name(final)
+    try:
+        yield partial
         try:
             tf.io.gfile.rename(partial, final)
         except tf.errors.AlreadyExistsError as error:
             raise UserError(f"{final!r} appeared meanwhile: run the same command again") from error
     finally:
-        if tf.io.gfile.exists(partial):
-            tf.io.gfile.rmtree(partial)
+        files.remove_directory(partial)
 
 
 def _provenance(saved_model: str) -> dict | None:
-    path = os.path.join(saved_model, _PROVENANCE_FILE)
+    path = os.path.join(saved_model, PROVENANCE_FILE)
     if not tf.io.gfile.exists(path):
         return None
     # Version 0.2.0 wrote no precision: it was float32.
@@ -214,6 +249,7 @@ _QUESTIONS = {
         {"text": ["He knocked."], "text_pair": ["Nobody answered."]},
     ),
     "encoder": ('--text="A text."', {"text": ["A text."]}),
+    "token_classifier": ('--text="Ada met Bob."', {"text": ["Ada met Bob."]}),
     "question_answering": (
         '--question="Who sings?" --context="Seven small birds sing."',
         {"question": ["Who sings?"], "context": ["Seven small birds sing."]},
@@ -250,17 +286,25 @@ def how_to_use(saved_model: str) -> str:
         has_pairs = "text_pair" in table["serving_default"].inputs
         about_text = _QUESTION_ABOUT_PAIR if has_pairs else _QUESTION_ABOUT_TEXT
         ask_flags, request = _QUESTIONS.get(kind, about_text)
-    newest = versions.existing(output)[-1]
-    is_newest = os.path.basename(saved_model) == str(newest)
-    not_newest = "" if is_newest else f" (servers take the newest version, which is {newest})"
+    version = os.path.basename(saved_model)
+    not_named = "" if version == "1" else f" (let models.config there name version {version})"
+    # TF Serving's releases have the numbers of TensorFlow's; the client is tested with this one.
+    tag = metadata.version("tensorflow-serving-api")
+    config = os.path.join(os.path.dirname(os.path.abspath(__file__)), "serving")
+    body = json.dumps({"inputs": request})
+    place = f'"{os.path.abspath(output)}:/models/albert:ro"'
+    if files.is_remote(output):
+        not_named = f' (let models.config there say base_path: "{output}" and version {version})'
+        place = "$PWD/key.json:/key.json:ro -e GOOGLE_APPLICATION_CREDENTIALS=/key.json"
     return f"""{saved_model} answers
 {lines}
 ask it:
   python -m export.ask --saved_model={saved_model} {ask_flags}
-serve it{not_newest}:
-  docker run -p 8501:8501 -e MODEL_NAME=albert \\
-    -v "{os.path.abspath(output)}:/models/albert" tensorflow/serving
-  curl localhost:8501/v1/models/albert:predict -d '{json.dumps({"inputs": request})}'"""
+serve it{not_named}:
+  docker run -p 8500:8500 -p 8501:8501 -v {place} \\
+    -v "{config}:/config:ro" tensorflow/serving:{tag} \\
+    --model_config_file=/config/models.config --allow_version_labels_for_unavailable_models=true
+  curl localhost:8501/v1/models/albert/labels/stable:predict -d '{body}'"""
 
 
 if __name__ == "__main__":

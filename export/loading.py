@@ -7,22 +7,25 @@ import os
 import tensorflow as tf
 
 from albert_tf import files, program
-from albert_tf.checkpoints import model_directory
+from albert_tf.checkpoints import fine_tuned, model_directory
 from albert_tf.encoder import AlbertEncoder
 from albert_tf.errors import UserError
-from albert_tf.models import (
-    AlbertForAnswerableQuestionAnswering,
-    AlbertForMultipleChoice,
-    AlbertForPreTraining,
-    AlbertForQuestionAnswering,
-    AlbertForSequenceClassification,
-)
+from albert_tf.models import AlbertForPreTraining
 from albert_tf.tokenization import AlbertTokenizer
 from export import signatures
 from export.classification_module import ClassifierModule, MultipleChoiceModule, RegressorModule
 from export.pretraining_module import EncoderModule, PreTrainingModule
 from export.question_answering_module import QuestionAnsweringModule
 from export.serving_module import ServedCheckpoint, ServingModule
+from export.token_classification_module import TokenClassifierModule
+
+_MODULES = {
+    "multiple_choice": MultipleChoiceModule,
+    "question_answering": QuestionAnsweringModule,
+    "token_classifier": TokenClassifierModule,
+    "classifier": ClassifierModule,
+    "regressor": RegressorModule,
+}
 
 
 def open_checkpoint(
@@ -104,19 +107,8 @@ def load_module(served: ServedCheckpoint) -> ServingModule:
         return EncoderModule(encoder, served)
     if kind == "pretraining":
         model, module = AlbertForPreTraining(config), PreTrainingModule
-    elif kind == "multiple_choice":
-        model, module = AlbertForMultipleChoice(config, task["num_choices"]), MultipleChoiceModule
-    elif kind == "question_answering":
-        module = QuestionAnsweringModule
-        if task["has_answerability_head"]:
-            model = AlbertForAnswerableQuestionAnswering(config)
-        else:
-            model = AlbertForQuestionAnswering(config)
-    elif kind == "classifier":
-        model = AlbertForSequenceClassification(config, len(task["labels"]))
-        module = ClassifierModule
     else:
-        model, module = AlbertForSequenceClassification(config, 1), RegressorModule
+        model, module = fine_tuned.create_model(config, task), _MODULES[kind]
     model.create_variables()
     model_directory.restore_weights(model, served.checkpoint)
     if served.precision == "bfloat16":

@@ -22,10 +22,10 @@ class Packer:
 
     Args:
       tokenizer: knows the special pieces.
-      max_seq_length: the longest sequence, special pieces included.
+      max_seq_length: the longest sequence, special pieces included; a tensor is int64.
     """
 
-    def __init__(self, tokenizer: AlbertTokenizer, max_seq_length: int):
+    def __init__(self, tokenizer: AlbertTokenizer, max_seq_length: int | tf.Tensor):
         self.max_seq_length = max_seq_length
         self._cls_id, self._sep_id = tokenizer.cls_id, tokenizer.sep_id
         self._pad_id = tokenizer.pad_id
@@ -81,7 +81,7 @@ class Packer:
         # A batch of no texts has a length too: operations on [0, 0] fail.
         longest = tf.reduce_max(first_length + second_length) + packing.NUM_SPECIAL_PIECES
         longest = tf.cast(tf.maximum(longest, 2), tf.int32)
-        seq_len = tf.minimum(rounded_up(longest), self.max_seq_length)
+        seq_len = tf.minimum(rounded_up(longest), tf.cast(self.max_seq_length, tf.int32))
         ids, mask, types = packing.lay_out(
             # One more piece, as there may be none to gather.
             tf.concat([first.flat_values, second.flat_values, [self._pad_id]], axis=0),
@@ -91,41 +91,6 @@ class Packer:
             self._pad_id,
         )
         return {"input_ids": ids, "input_mask": mask, "segment_ids": types}
-
-    def parse(self, examples: tf.Tensor, sequences_per_example: int = 1) -> dict[str, tf.Tensor]:
-        """Reads serialized tf.Examples.
-
-        Args:
-          examples: string [batch], each with `input_ids`, `input_mask` and `segment_ids`, int64
-            [sequences_per_example * seq_len]; seq_len may differ from one to the other.
-
-        Returns:
-          What `pack` does, rows [batch * sequences_per_example].
-        """
-        names = ("input_ids", "input_mask", "segment_ids")
-        feature = tf.io.RaggedFeature(tf.int64, row_splits_dtype=tf.int64)
-        parsed = tf.io.parse_example(examples, {name: feature for name in names})
-        lengths = parsed["input_ids"].row_lengths()
-        message = (
-            "an example must have input_ids, input_mask and segment_ids, int64, equally many, one "
-            f"at least, divisible by {sequences_per_example}"
-        )
-        checks = [
-            tf.debugging.assert_equal(parsed[name].row_lengths(), lengths, message)
-            for name in names[1:]
-        ]
-        zeros = tf.zeros_like(lengths)
-        checks.append(tf.debugging.assert_positive(lengths, message))
-        checks.append(tf.debugging.assert_equal(lengths % sequences_per_example, zeros, message))
-        with tf.control_dependencies(checks):
-            lengths = tf.repeat(lengths // sequences_per_example, sequences_per_example)
-        seq_len = tf.maximum(tf.reduce_max(lengths), 1)
-        return {
-            name: tf.RaggedTensor.from_row_lengths(
-                tf.cast(parsed[name].flat_values, tf.int32), lengths
-            ).to_tensor(self._pad_id if name == "input_ids" else 0, shape=tf.stack([-1, seq_len]))
-            for name in names
-        }
 
 
 def rounded_up(lengths: tf.Tensor) -> tf.Tensor:

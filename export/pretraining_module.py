@@ -9,7 +9,7 @@ from albert_tf.models import AlbertForPreTraining
 from albert_tf.tokenization import MASK, WORD_BOUNDARY
 from export import signatures
 from export.packing import map_rows, map_sorted_rows
-from export.serving_module import ServedCheckpoint, ServingModule, equally_many
+from export.serving_module import ServedCheckpoint, ServingModule
 
 
 class EncoderModule(ServingModule):
@@ -24,7 +24,7 @@ class EncoderModule(ServingModule):
 
     def serving_default(self, text) -> dict:
         """Answers the signature `serving_default`."""
-        tokens = self.packer.truncate_and_pack(self.tokenizer(text))
+        tokens = self.packer.truncate_and_pack(self.pieces(text))
         return map_rows(self.answer, tokens)
 
     def answer(self, tokens: dict) -> dict:
@@ -45,12 +45,7 @@ class PreTrainingModule(ServingModule):
 
     def serving_default(self, text, text_pair) -> dict:
         """Answers the signature `serving_default`."""
-        text, text_pair = equally_many(text=text, text_pair=text_pair)
-        second = self.tokenizer(text_pair)
-        tokens = self.packer.truncate_and_pack(
-            self.tokenizer(text), second, second.row_lengths() > 0
-        )
-        return map_rows(self.answer, tokens)
+        return map_rows(self.answer, self.tokenize(text, text_pair))
 
     def answer(self, tokens: dict) -> dict:
         """See ServingModule.answer."""
@@ -97,7 +92,7 @@ class PreTrainingModule(ServingModule):
         Text that touches a mask goes on without a word boundary: after `the [MASK].` comes `.` as
         in training, not the `▁ .` or `▁.` of a text that begins so.
         """
-        parts = tf.strings.split(texts, MASK)
+        parts = tf.strings.split(self.read(texts), MASK)
         after_mask = tf.ragged.range(parts.row_lengths()).flat_values > 0
         flat = parts.flat_values
         touches = tf.equal(tf.strings.regex_replace(flat, r"^[\s\p{Z}]", ""), flat)
@@ -128,7 +123,11 @@ class PreTrainingModule(ServingModule):
 
     def mlm(self, input_ids, input_mask, segment_ids, mlm_positions) -> dict:
         """Answers the signature `mlm`."""
-        encoded = self.encode(input_ids, input_mask, segment_ids)
+        tokens = {"input_ids": input_ids, "input_mask": input_mask, "segment_ids": segment_ids}
+        return self.on_good_rows(self._mlm, {**tokens, "mlm_positions": mlm_positions})
+
+    def _mlm(self, mlm_positions, **tokens) -> dict:
+        encoded = self.encode(**tokens)
         table = self.encoder.embeddings.word_embeddings
         masked = tf.gather(encoded["sequence_output"], mlm_positions, batch_dims=1)
         logits = self.model.masked_lm(masked, table)
@@ -136,6 +135,10 @@ class PreTrainingModule(ServingModule):
 
     def sop(self, input_ids, input_mask, segment_ids) -> dict:
         """Answers the signature `sop`."""
-        encoded = self.encode(input_ids, input_mask, segment_ids)
+        tokens = {"input_ids": input_ids, "input_mask": input_mask, "segment_ids": segment_ids}
+        return self.on_good_rows(self._sop, tokens)
+
+    def _sop(self, **tokens) -> dict:
+        encoded = self.encode(**tokens)
         logits = self.model.sentence_order(encoded["pooled_output"])
         return {**encoded, "sop_log_probs": tf.nn.log_softmax(logits)}

@@ -2,37 +2,18 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import tensorflow as tf
 
 from albert_tf.packing import NUM_SPECIAL_PIECES
+from albert_tf.wordpiece import WordPieceTokenizer
 from export import signatures
 from export.alignment import WHITE_SPACE, AlignedPieces, AligningTokenizer
+from export.limits import MAX_CONTEXT_CHARS, first_chars
 from export.packing import map_rows
-from export.serving_module import ServedCheckpoint, ServingModule, equally_many
-
-
-class _Windows(NamedTuple):
-    """What the sequences show of the contexts, one window each, those of a question side by side.
-
-    Attributes:
-      counts: int64 [batch], windows of each question.
-      question: int64 [windows].
-      first: int64 [windows], the first piece, counted through all contexts.
-      offset: int64 [windows], where in the sequence it is.
-      pieces: int64 [windows, (pieces)], counted through all contexts.
-      may_start: bool [pieces of all windows], in exactly one window for each piece: the one that
-        shows the most of what is on both sides of it.
-    """
-
-    counts: tf.Tensor
-    question: tf.Tensor
-    first: tf.Tensor
-    offset: tf.Tensor
-    pieces: tf.RaggedTensor
-    may_start: tf.Tensor
+from export.serving_module import ServedCheckpoint, ServingModule
+from export.windows import Windows, cut
+from export.wordpiece_alignment import AligningWordPiece
 
 
 class QuestionAnsweringModule(ServingModule):
@@ -46,7 +27,9 @@ class QuestionAnsweringModule(ServingModule):
 
     def __init__(self, model: tf.keras.Model, served: ServedCheckpoint):
         super().__init__(model, served)
-        self.tokenizer = AligningTokenizer(served.tokenizer)
+        is_wordpiece = isinstance(served.tokenizer, WordPieceTokenizer)
+        aligning = AligningWordPiece if is_wordpiece else AligningTokenizer
+        self.tokenizer = aligning(served.tokenizer)
         longest = served.max_seq_length - NUM_SPECIAL_PIECES - 1
         self.max_query_length = min(served.task["max_query_length"], longest)
         self.doc_stride = served.task["doc_stride"]
@@ -54,11 +37,11 @@ class QuestionAnsweringModule(ServingModule):
 
     def serving_default(self, question, context) -> dict:
         """Answers the signature `serving_default`."""
-        question, context = equally_many(question=question, context=context)
-        context = tf.strings.unicode_transcode(context, "UTF-8", "UTF-8", errors="replace")
-        queries = self.tokenizer(question)[:, : self.max_query_length]
+        context = first_chars(context, MAX_CONTEXT_CHARS)
+        queries = self.pieces(question)[:, : self.max_query_length]
         aligned = self.tokenizer.align(context)
-        windows = self._cut(queries, aligned.pieces)
+        room = self.max_seq_length - NUM_SPECIAL_PIECES - queries.row_lengths()
+        windows = cut(aligned.pieces, room, self.doc_stride)
         spans = map_rows(self.answer, self._sequences(queries, aligned, windows))
 
         # The best window of each question; one column more, as no questions have a column too.
@@ -69,7 +52,7 @@ class QuestionAnsweringModule(ServingModule):
         has_answer = score > -np.inf
         score = tf.where(has_answer, score, signatures.NO_ANSWER_SCORE)
         no_answer_score = tf.math.unsorted_segment_min(
-            spans["no_answer_score"], windows.question, tf.size(question)
+            spans["no_answer_score"], windows.text, tf.size(question)
         )
         if not self.served.task["has_answerability_head"]:
             no_answer_score -= score
@@ -77,7 +60,7 @@ class QuestionAnsweringModule(ServingModule):
             has_answer &= no_answer_score <= self.served.task["null_threshold"]
 
         # Where there is no answer, not even a piece, the places mean nothing: from 0 to 0.
-        in_paragraph = tf.gather(windows.first - windows.offset, best)
+        in_paragraph = tf.gather(windows.first - _offsets(queries, windows), best)
         start, limit = (
             tf.gather(
                 tf.concat([[0], places], axis=0),
@@ -92,48 +75,18 @@ class QuestionAnsweringModule(ServingModule):
             "no_answer_score": tf.cast(no_answer_score, tf.float32),
         }
 
-    def _cut(self, queries: tf.RaggedTensor, contexts: tf.RaggedTensor) -> _Windows:
-        """Cuts each context into windows, one of no pieces where it has none."""
-        num_pieces = contexts.row_lengths()
-        room = self.max_seq_length - NUM_SPECIAL_PIECES - queries.row_lengths()
-        stride = tf.minimum(room, self.doc_stride)
-        counts = 1 + -(-tf.maximum(num_pieces - room, 0) // stride)
-        question = tf.repeat(tf.range(contexts.nrows()), counts)
-        first = tf.ragged.range(counts).flat_values * tf.gather(stride, question)
-        last = tf.minimum(first + tf.gather(room, question), tf.gather(num_pieces, question))
-        first, last = (x + tf.gather(contexts.row_starts(), question) for x in (first, last))
-
-        pieces = tf.ragged.range(first, last)
-        piece, window = pieces.flat_values, pieces.value_rowids()
-        first_seen, last_seen = tf.gather(first, window), tf.gather(last, window)
-        context = tf.cast(tf.minimum(piece - first_seen, last_seen - 1 - piece), tf.float64)
-        # The longer window wins where the sides are about equal; the earlier where all is.
-        context += 0.01 * tf.cast(last_seen - first_seen, tf.float64)
-        num_pieces = tf.size(contexts.flat_values)
-        most = tf.math.unsorted_segment_max(context, piece, num_pieces)
-        candidates = tf.where(tf.equal(context, tf.gather(most, piece)), window, tf.int64.max)
-        chosen = tf.math.unsorted_segment_min(candidates, piece, num_pieces)
-        return _Windows(
-            counts,
-            question,
-            first,
-            offset=tf.gather(queries.row_lengths() + 2, question),
-            pieces=pieces,
-            may_start=tf.equal(tf.gather(chosen, piece), window),
-        )
-
     def _sequences(
-        self, queries: tf.RaggedTensor, aligned: AlignedPieces, windows: _Windows
+        self, queries: tf.RaggedTensor, aligned: AlignedPieces, windows: Windows
     ) -> dict[str, tf.Tensor]:
         """Returns tokens of the windows, and what `answer` needs to know of each position."""
         piece = windows.pieces.flat_values
         tokens = self.packer.pack(
-            tf.gather(queries, windows.question),
+            tf.gather(queries, windows.text),
             windows.pieces.with_flat_values(tf.gather(aligned.pieces.flat_values, piece)),
         )
         # Positions of the sequences as columns of the windows, the last of which is empty.
         column = tf.range(tf.shape(tokens["input_ids"])[1], dtype=tf.int64)
-        column = column - windows.offset[:, tf.newaxis]
+        column = column - _offsets(queries, windows)[:, tf.newaxis]
         num_columns = windows.pieces.bounding_shape(axis=1)
         column = tf.where((column >= 0) & (column < num_columns), column, num_columns)
 
@@ -144,8 +97,8 @@ class QuestionAnsweringModule(ServingModule):
 
         return {
             **tokens,
-            "may_start": at_positions(windows.may_start),
-            "may_end": at_positions(tf.ones_like(windows.may_start)),
+            "may_start": at_positions(windows.is_max_context),
+            "may_end": at_positions(tf.ones_like(windows.is_max_context)),
             "visible_before": at_positions(tf.gather(aligned.visible_before, piece)),
             "visible_through": at_positions(tf.gather(aligned.visible_through, piece)),
         }
@@ -202,6 +155,11 @@ class QuestionAnsweringModule(ServingModule):
         scores = tf.gather(starts, first, axis=1) + tf.gather(ends, last, axis=1)
         first, last = (tf.tile(x[tf.newaxis], [num_windows, 1]) for x in (first, last))
         return first, last, scores, starts[:, 0] + ends[:, 0]
+
+
+def _offsets(queries: tf.RaggedTensor, windows: Windows) -> tf.Tensor:
+    """Returns where in its sequence each window begins: int64 [windows]."""
+    return tf.gather(queries.row_lengths() + 2, windows.text)
 
 
 def _decode_beams(outputs: dict):

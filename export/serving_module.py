@@ -13,9 +13,13 @@ import tensorflow as tf
 from albert_tf.checkpoints.model_directory import CONFIG_FILE, TASK_FILE
 from albert_tf.config import AlbertConfig
 from albert_tf.encoder import AlbertEncoder, cls_only_positions
-from albert_tf.tokenization import VOCABULARY_FILE, AlbertTokenizer
+from albert_tf.tokenization import AlbertTokenizer
 from export import signatures
+from export.checks import check_shapes, find_errors, mark_bad_rows, without_bad_rows
+from export.limits import CHARS_PER_PIECE, first_chars
 from export.packing import Packer, map_rows
+from export.preprocessor import Preprocessor
+from export.records import parse_records
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +80,8 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
         self.head_variables = [
             v for v in model.variables if not any(v is known for known in self.variables)
         ]
-        self.vocab_file = tf.saved_model.Asset(os.path.join(served.model_dir, VOCABULARY_FILE))
+        vocabulary = os.path.join(served.model_dir, served.tokenizer.vocabulary_name)
+        self.vocab_file = tf.saved_model.Asset(vocabulary)
         self.config_file = tf.saved_model.Asset(config_file)
         if served.task is not None:
             self.task_file = tf.saved_model.Asset(os.path.join(served.model_dir, TASK_FILE))
@@ -121,6 +126,16 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
             sizes["choices"] = task["num_choices"]
         return sizes
 
+    @property
+    def limits(self) -> dict[str, int]:
+        """The numbers that the values of a sequence must be less than."""
+        config = self.encoder.config
+        return {
+            "input_ids": config.vocab_size,
+            "input_mask": 2,
+            "segment_ids": config.type_vocab_size,
+        }
+
     @tf.function
     def __call__(self, inputs: dict, training: bool = False) -> dict:
         """Encodes, to be fine-tuned by who loads the SavedModel.
@@ -131,10 +146,12 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
           training: whether there is dropout, of the config's rates, drawn anew at each call.
 
         Returns:
-          dict: float32 `sequence_output` [batch, seq_len, H] and `pooled_output` [batch, H].
+          dict: float32 `sequence_output` [batch, seq_len, H], `pooled_output` [batch, H] and, as
+          TF-Hub's API for text asks for it, the same as `default`.
         """
         seed = tf.random.uniform([2], maxval=tf.int32.max, dtype=tf.int32) if training else None
-        return _float32(self.encoder(inputs, seed), "sequence_output", "pooled_output")
+        encoded = _float32(self.encoder(inputs, seed), "sequence_output", "pooled_output")
+        return {**encoded, "default": encoded["pooled_output"]}
 
     def functions(self) -> dict:
         """Returns a concrete function for each signature, and has `__call__` traced."""
@@ -148,16 +165,58 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
         """Returns the concrete function of one signature."""
         method = getattr(self, signature)
         # Not the method itself: one without text_pair would have it as an input that is None.
-        function = tf.function(lambda **inputs: method(**inputs))
+        fields = self.signatures[signature].inputs
+        function = tf.function(lambda **inputs: method(**check_shapes(inputs, fields, self.sizes)))
         return function.get_concrete_function(**self.signatures[signature].input_specs())
+
+    def read(self, texts: tf.Tensor) -> tf.Tensor:
+        """Returns as much of texts, string [batch], as can matter to a sequence."""
+        return first_chars(texts, self.max_seq_length * CHARS_PER_PIECE)
+
+    def pieces(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        """Returns the first pieces of texts, int32 [batch, (pieces)], more than a sequence has."""
+        return self.tokenizer(self.read(texts))
+
+    def save_preprocessor(self, directory: str) -> None:
+        """Writes the SavedModel that turns strings into what `__call__` takes."""
+        longest = self.encoder.config.max_position_embeddings
+        Preprocessor(self.served.tokenizer, self.max_seq_length, longest).save(directory)
 
     def tokens(self, input_ids, input_mask, segment_ids) -> dict:
         """Answers the signature `tokens`."""
-        return self.encode(input_ids, input_mask, segment_ids)
+        return self.on_good_rows(
+            self.encode,
+            {"input_ids": input_ids, "input_mask": input_mask, "segment_ids": segment_ids},
+        )
 
     def pooled(self, input_ids, input_mask, segment_ids) -> dict:
         """Answers the signature `pooled`."""
-        return self.encode_to_pooled(input_ids, input_mask, segment_ids)
+        return self.on_good_rows(
+            self.encode_to_pooled,
+            {"input_ids": input_ids, "input_mask": input_mask, "segment_ids": segment_ids},
+        )
+
+    def on_good_rows(self, function, tokens: dict) -> dict:
+        """Returns what a function answers to piece ids, and `error` of each row.
+
+        Args:
+          function: takes the tensors by their names, and returns a dict of tensors [batch, ...].
+          tokens: dict of int32 [batch, columns] that only may have the values of `limits`.
+        """
+        limits = {name: self.limits[name] for name in tokens if name in self.limits}
+        if "mlm_positions" in tokens:
+            limits["mlm_positions"] = tf.shape(tokens["input_ids"])[1]
+        error = find_errors(tokens, limits)
+        return mark_bad_rows(function(**without_bad_rows(tokens, error)), error)
+
+    def tokenize(self, text, text_pair) -> dict:
+        """Answers the signature `tokenize`."""
+        second = self.pieces(text_pair)
+        # Fine-tuning on pairs makes a pair of one that is empty.
+        has_pairs = (self.served.task or {}).get("has_pairs", False)
+        return self.packer.truncate_and_pack(
+            self.pieces(text), second, has_pairs or second.row_lengths() > 0
+        )
 
     def tokenization_info(self) -> dict:
         """Answers the signature `tokenization_info`."""
@@ -168,7 +227,14 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
 
     def examples(self, examples) -> dict:
         """Answers the signature `examples`."""
-        return map_rows(self.answer, self.packer.parse(examples))
+        tokens, error = self.parse(examples)
+        return mark_bad_rows(map_rows(self.answer, tokens), error)
+
+    def parse(self, examples, sequences_per_record: int = 1) -> tuple[dict, tf.Tensor]:
+        """Reads records as parse_records does, those of this model."""
+        longest = self.encoder.config.max_position_embeddings
+        pad_id = self.served.tokenizer.pad_id
+        return parse_records(examples, self.limits, longest, sequences_per_record, pad_id)
 
     @abc.abstractmethod
     def answer(self, tokens: dict) -> dict:
@@ -224,16 +290,3 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
 def _float32(encoded: dict, *names: str) -> dict:
     """Returns some outputs of an encoder in float32, which all signatures answer."""
     return {name: tf.cast(encoded[name], tf.float32) for name in names}
-
-
-def equally_many(**texts: tf.Tensor) -> list[tf.Tensor]:
-    """Returns the texts; a request that does not have as many of each fails with a clear error."""
-    (first, *others) = texts.values()
-    message = f"{' and '.join(texts)} must be equally many"
-    checks = [
-        tf.debugging.assert_equal(tf.shape(first)[0], tf.shape(other)[0], message)
-        for other in others
-    ]
-    # Shapes that are known to differ while tracing need no check at run time.
-    with tf.control_dependencies([check for check in checks if check is not None]):
-        return [tf.identity(text) for text in texts.values()]

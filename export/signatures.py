@@ -17,6 +17,8 @@ import dataclasses
 
 import tensorflow as tf
 
+from export.limits import CHARS_PER_PIECE, MAX_CONTEXT_CHARS
+
 NUM_CANDIDATES = 5
 # The score of an answer where there is none, as in the reference.
 NO_ANSWER_SCORE = -2e6
@@ -48,7 +50,16 @@ class Signature:
 
 
 _TEXT = Field(
-    tf.string, ("batch",), "UTF-8; bytes that are none become U+FFFD; any length, may be empty"
+    tf.string,
+    ("batch",),
+    "UTF-8; bytes that are none become U+FFFD; any length, may be empty; what is longer than "
+    f"{CHARS_PER_PIECE} characters for each piece of the longest sequence is cut off",
+)
+_LONG_TEXT = Field(
+    tf.string,
+    ("batch",),
+    "UTF-8; bytes that are none become U+FFFD; may be empty; read up to "
+    f"{MAX_CONTEXT_CHARS:,} characters",
 )
 _TOO_LONG = (
     "Too long a pair loses pieces at the end of the longer text, too long a text at its end."
@@ -73,19 +84,41 @@ _EMBEDDED = {
     ),
 }
 
+# Of the signatures that take piece ids.
+_ERROR = {
+    "error": Field(
+        tf.string,
+        ("batch",),
+        '"" for a row that is answered; else what is wrong with it: a value out of range, no '
+        'tf.Example. The other outputs of such a row are NaN, -1 or ""',
+    )
+}
+
 # What every kind of model answers.
 COMMON = {
-    "tokens": Signature("Encodes piece ids.", _TOKENS, _ENCODED),
+    "tokens": Signature("Encodes piece ids.", _TOKENS, {**_ENCODED, **_ERROR}),
     "pooled": Signature(
         "Encodes piece ids into one vector a row: `tokens` with less work in the last block.",
         _TOKENS,
-        {"pooled_output": _ENCODED["pooled_output"]},
+        {"pooled_output": _ENCODED["pooled_output"], **_ERROR},
+    ),
+    "tokenize": Signature(
+        f"Tokenizes a text, or two, into the inputs of `tokens`. {_TOO_LONG}",
+        {
+            "text": _TEXT,
+            "text_pair": dataclasses.replace(
+                _TEXT,
+                meaning=_TEXT.meaning + ": empty (or blank) for a text alone; of a model "
+                "fine-tuned on pairs, the empty second text of a pair",
+            ),
+        },
+        _TOKENS,
     ),
     "tokenization_info": Signature(
         "Says how to tokenize for `tokens`.",
         {},
         {
-            "vocab_file": Field(tf.string, (), "path of the SentencePiece model"),
+            "vocab_file": Field(tf.string, (), "path of the vocabulary"),
             "do_lower_case": Field(tf.bool, (), "whether text is lower-cased first"),
         },
     ),
@@ -105,7 +138,9 @@ def _from_texts_and_examples(
     return {
         "serving_default": Signature(meaning, inputs, outputs),
         "examples": Signature(
-            "Answers like `serving_default`, from records.", {"examples": examples}, outputs
+            "Answers like `serving_default`, from records.",
+            {"examples": examples},
+            {**outputs, **_ERROR},
         ),
     }
 
@@ -161,6 +196,7 @@ PRETRAINING = {
             "mlm_logits": Field(
                 tf.float32, ("batch", "predictions", "vocab_size"), "scores before the softmax"
             ),
+            **_ERROR,
         },
     ),
     "sop": Signature(
@@ -171,6 +207,7 @@ PRETRAINING = {
             "sop_log_probs": Field(
                 tf.float32, ("batch", 2), "log-probabilities: 0 in order, 1 swapped"
             ),
+            **_ERROR,
         },
     ),
 }
@@ -210,11 +247,48 @@ REGRESSOR = {
     **COMMON,
 }
 
+TOKEN_CLASSIFIER = {
+    "serving_default": Signature(
+        "Finds the entities in a text, read in overlapping windows. If the model's labels mark no "
+        "entities (parts of speech), every word is a span.",
+        {"text": _LONG_TEXT},
+        {
+            "labels": Field(
+                tf.string, ("batch", "spans"), 'type of each span in order; "" past the last'
+            ),
+            "texts": Field(tf.string, ("batch", "spans"), "its part of the text"),
+            "starts": Field(
+                tf.int32, ("batch", "spans"), "its first character, counted in Unicode characters"
+            ),
+            "limits": Field(tf.int32, ("batch", "spans"), "the character after its last"),
+            "probabilities": Field(
+                tf.float32, ("batch", "spans"), "mean probability of its words' labels"
+            ),
+            "num_spans": Field(tf.int32, ("batch",), "spans of the text"),
+        },
+    ),
+    "words": Signature(
+        "Labels the words of texts of any length, which are given.",
+        {"words": dataclasses.replace(_TEXT, shape=("batch", "words"), meaning='"" is no word')},
+        {
+            "labels": Field(
+                tf.string, ("batch", "words"), 'the likeliest label of each; "" where no word is'
+            ),
+            "probabilities": Field(tf.float32, ("batch", "words"), "of that label"),
+        },
+    ),
+    "labels": CLASSIFIER["labels"],
+    **COMMON,
+}
+
 QUESTION_ANSWERING = {
     "serving_default": Signature(
-        "Finds the answer to a question in a text of any length, read in overlapping windows. Too "
-        "long a question loses pieces at its end.",
-        {"question": _TEXT, "context": _TEXT},
+        "Finds the answer to a question in a text, read in overlapping windows. Too long a "
+        "question loses pieces at its end.",
+        {
+            "question": _TEXT,
+            "context": _LONG_TEXT,
+        },
         {
             "answer": Field(
                 tf.string,
@@ -243,7 +317,9 @@ MULTIPLE_CHOICE = {
         {
             "context": _TEXT,
             "question": dataclasses.replace(
-                _TEXT, meaning=_TEXT.meaning + "; an option stands for each `_` in it, or follows"
+                _TEXT,
+                meaning=_TEXT.meaning
+                + "; an option follows it (RACE: it stands for each `_` in it, if any)",
             ),
             "options": dataclasses.replace(_TEXT, shape=("batch", "choices")),
         },
@@ -261,6 +337,7 @@ KINDS = {
     "encoder": ENCODER,
     "classifier": CLASSIFIER,
     "regressor": REGRESSOR,
+    "token_classifier": TOKEN_CLASSIFIER,
     "question_answering": QUESTION_ANSWERING,
     "multiple_choice": MULTIPLE_CHOICE,
 }

@@ -2,10 +2,11 @@ r"""Makes a TFLite model of a checkpoint: piece ids in, answers out, at one fixe
 
 Of a fine-tuned classifier or regressor the input is what its task.json says, and the output
 `probabilities` or `value`; of any other model, or with --kind=encoder, `pooled_output` and
-`sequence_output`. Tokenizing is left to the application: the vocabulary is in the checkpoint's
-model directory, spiece.model. Shared weights are stored once. With --quantize they are stored as
-int8 (dynamic-range: activations stay float), a quarter of the size. Inputs have --max_seq_length
-pieces, padding included; the default is the length that the checkpoint was trained with.
+`sequence_output`. Tokenizing is left to the application: beside OUTPUT lie the vocabulary and a
+.json that says how text is prepared. Shared weights are stored once. With --quantize they are
+stored as int8 (dynamic-range: activations stay float), a quarter of the size. Inputs have
+--max_seq_length pieces, padding included; the default is the length that the checkpoint was trained
+with. A short text costs what that length costs: make a file of each length that you need.
 
 Prints the size and how far the answers are from those of the model itself.
 
@@ -30,6 +31,7 @@ from absl import flags, logging
 
 from albert_tf import files, program
 from albert_tf.encoder import cls_only_positions
+from export import sidecar
 from export.loading import load_module, open_checkpoint
 from export.serving_module import ServingModule
 
@@ -89,6 +91,7 @@ def convert(
     function = _function(module)
     model = _convert(function, quantize)
     differences = _differences(model, function, served.config.vocab_size, served.max_seq_length)
+    sidecar.write(served, output)
     files.write_atomically(output, model)
     parameters = sum(v.shape.num_elements() for v in module.model.variables)
     print(

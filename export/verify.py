@@ -158,7 +158,7 @@ def _answering_in_python(module):
     module.tokenizer = _PythonTokenizer(module.served.tokenizer)
     tf.config.run_functions_eagerly(True)
     try:
-        names = {"serving_default", "fill_mask"} & module.signatures.keys()
+        names = {"serving_default", "fill_mask", "tokenize", "words"} & module.signatures.keys()
         yield {name: getattr(module, name) for name in names}
     finally:
         tf.config.run_functions_eagerly(False)
@@ -229,8 +229,17 @@ def _as_inputs(texts: list, pairs: list, choices: int) -> dict[str, list]:
         "text_pair": pairs,
         "question": pairs,
         "context": texts,
+        "words": _padded([text.split() or [""] for text in texts]),
         "options": [list(row) for row in zip(*options)] or np.empty([0, choices], object),
     }
+
+
+def _padded(rows: list[list]) -> np.ndarray:
+    """Returns rows of words as a table, object [rows, words], with "" behind the shorter ones."""
+    table = np.full([len(rows), max(map(len, rows), default=1)], "", object)
+    for places, row in zip(table, rows):
+        places[: len(row)] = row
+    return table
 
 
 def _example(features: dict[str, np.ndarray]) -> bytes:

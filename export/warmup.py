@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
 
+from export.records import FEATURES, serialize
 from export.signatures import Field, Signature
 
 WARMUP_FILE = os.path.join("assets.extra", "tf_serving_warmup_requests")
@@ -56,7 +57,13 @@ def _requests(
             continue
         for batch, seq_len in _SHAPES:
             seq_len = min(seq_len, max_seq_length)
-            dimensions = {**sizes, "batch": batch, "seq_len": seq_len, "predictions": _PREDICTIONS}
+            dimensions = {
+                **sizes,
+                "batch": batch,
+                "seq_len": seq_len,
+                "predictions": _PREDICTIONS,
+                "words": seq_len // 2,
+            }
             request = predict_pb2.PredictRequest()
             # TF Serving looks at the signature's name only: the model is the one it loads.
             request.model_spec.name = "albert"
@@ -75,13 +82,10 @@ def _input(name: str, field: Field, dimensions: dict[str, int]) -> np.ndarray:
         return np.ones(shape, field.dtype.as_numpy_dtype)
     seq_len = dimensions["seq_len"]
     if name == "examples":
-        ones = tf.train.Int64List(value=[1] * (dimensions.get("choices", 1) * seq_len))
-        feature = tf.train.Feature(int64_list=ones)
-        names = ("input_ids", "input_mask", "segment_ids")
-        example = tf.train.Example()
-        for key in names:
-            example.features.feature[key].CopyFrom(feature)
-        text = example.SerializeToString()
+        ones = np.ones(dimensions.get("choices", 1) * seq_len, np.int64)
+        text = serialize(dict.fromkeys(FEATURES, ones))
+    elif name == "words":
+        text = b"a"
     else:
         # In nearly every vocabulary a piece a word; half the length, as a second text may follow.
         text = b"[MASK]" + b" a" * (seq_len // 2)

@@ -6,7 +6,10 @@
   a Hugging Face model            local directory: config.json and model.safetensors,
                                   pytorch_model.bin (needs torch) or tf_model.h5
   a model directory of this project, or one checkpoint of it
-The vocabulary is the SentencePiece model that lies there (or --spm_model_file). Every variable must
+  a fine-tuned model of either: OUTPUT_DIR/seed_N of pipelines.finetune, or a classifier, tagger,
+                                  answerer of questions or chooser in transformers' format
+The vocabulary is the SentencePiece model or the WordPiece vocabulary (vocab*.txt, as of Google's
+Chinese models) that lies there, or --spm_model_file. Every variable must
 find its place: one that is missing or left over is an error that names it, unless a flag allows it.
 
 Examples:
@@ -19,13 +22,13 @@ Examples:
 
 from __future__ import annotations
 
-import os
-
-import tensorflow as tf
 from absl import flags
 
 from albert_tf import files, program
-from albert_tf.checkpoints import google, model_directory, name_map, pretrained
+from albert_tf.checkpoints import fine_tuned, google, model_directory, name_map, pretrained
+from albert_tf.checkpoints.target_vocab import change_vocabulary
+from albert_tf.errors import UserError
+from albert_tf.tokenization import AlbertTokenizer
 
 FORMATS = ("albert_tf", "huggingface", "google")
 
@@ -37,7 +40,7 @@ def define_flags() -> None:
     flags.DEFINE_string("input", None, "The model to convert.", required=True)
     flags.DEFINE_string("output_dir", None, "Where it goes; must not exist.", required=True)
     flags.DEFINE_enum("output_format", "albert_tf", FORMATS, "What to write.")
-    flags.DEFINE_string("spm_model_file", None, "SentencePiece model, if none lies with the input.")
+    flags.DEFINE_string("spm_model_file", None, "Vocabulary (.model or .txt), if none lies there.")
     flags.DEFINE_bool(
         "do_lower_case", None, "Is text lower-cased; default: what the input says, else yes."
     )
@@ -45,19 +48,36 @@ def define_flags() -> None:
         "allow_missing", None, "Regular expression of variables that may be missing: start afresh."
     )
     flags.DEFINE_string("allow_unused", None, "Regular expression of variables to leave out.")
+    flags.DEFINE_string(
+        "target_vocab",
+        None,
+        "Another vocabulary for a pre-trained model; pieces of both keep their embeddings.",
+    )
+    flags.DEFINE_bool(
+        "has_pairs", False, "A classifier of Hugging Face that was trained on pairs of texts."
+    )
 
 
 def main(_) -> None:
     """Reads the flags."""
-    convert(
-        input_path=FLAGS.input,
-        output_dir=FLAGS.output_dir,
-        output_format=FLAGS.output_format,
-        spm_model_file=FLAGS.spm_model_file,
-        do_lower_case=FLAGS.do_lower_case,
-        allow_missing=FLAGS.allow_missing,
-        allow_unused=FLAGS.allow_unused,
-    )
+    both = {
+        "input_path": FLAGS.input.rstrip("/"),
+        "output_dir": FLAGS.output_dir,
+        "output_format": FLAGS.output_format,
+        "spm_model_file": FLAGS.spm_model_file,
+        "do_lower_case": FLAGS.do_lower_case,
+    }
+    if fine_tuned.find(both["input_path"]):
+        if FLAGS.target_vocab:
+            raise UserError("--target_vocab is for pre-trained models")
+        convert_fine_tuned(**both, has_pairs=FLAGS.has_pairs)
+    else:
+        convert(
+            **both,
+            allow_missing=FLAGS.allow_missing,
+            allow_unused=FLAGS.allow_unused,
+            target_vocab=FLAGS.target_vocab,
+        )
 
 
 def convert(
@@ -69,26 +89,23 @@ def convert(
     do_lower_case: bool | None = None,
     allow_missing: str | None = None,
     allow_unused: str | None = None,
+    target_vocab: str | None = None,
 ) -> None:
-    """Converts one model; `output_dir` appears whole or not at all.
+    """Converts one pre-trained model; `output_dir` appears whole or not at all.
 
     Raises:
       ValueError: if the input is none of the known kinds, damaged or not of its config, has no
         vocabulary, or `output_dir` exists.
     """
     with files.new_directory(output_dir) as partial:
-        model, directory, notes = pretrained.read(
-            input_path.rstrip("/"), allow_missing, allow_unused
-        )
+        model, directory, notes = pretrained.read(input_path, allow_missing, allow_unused)
         tokenizer = pretrained.read_tokenizer(directory, spm_model_file, do_lower_case)
-        if tokenizer is None:
-            notes.append(
-                f"{pretrained.wordpiece_file(directory)} is a WordPiece vocabulary, but the "
-                "tokenizer here is SentencePiece: config and weights are converted and the file is "
-                "copied; records for this model must come from a WordPiece job of your own"
-            )
-        else:
-            notes.extend(pretrained.check_vocabulary(tokenizer, model))
+        notes.extend(pretrained.check_vocabulary(tokenizer, model))
+        if target_vocab:
+            new = AlbertTokenizer(target_vocab, tokenizer.do_lower_case)
+            model, note = change_vocabulary(model, tokenizer, new)
+            tokenizer = new
+            notes.append(note)
         for note in notes:
             print(f"note         {note}")
         if output_format == "huggingface":
@@ -97,10 +114,34 @@ def convert(
             google.write(partial, model.config, name_map.arrays(model))
         else:
             model_directory.save_for_pretraining(model, partial)
-        if tokenizer is None:
-            vocabulary = pretrained.wordpiece_file(directory)
-            tf.io.gfile.copy(vocabulary, os.path.join(partial, pretrained.WORDPIECE_FILE))
-        elif output_format != "huggingface":
+        if output_format != "huggingface":
+            tokenizer.save(partial)
+    print(f"wrote        {output_dir} ({output_format})")
+
+
+def convert_fine_tuned(
+    *,
+    input_path: str,
+    output_dir: str,
+    output_format: str = "albert_tf",
+    spm_model_file: str | None = None,
+    do_lower_case: bool | None = None,
+    has_pairs: bool = False,
+) -> None:
+    """Converts one fine-tuned model; `output_dir` appears whole or not at all.
+
+    Raises:
+      ValueError: as `convert`, and for Google's format, which has no fine-tuned models.
+    """
+    if output_format == "google":
+        raise UserError("--output_format=google: Google's code has no format of fine-tuned models")
+    tokenizer = pretrained.read_tokenizer(input_path, spm_model_file, do_lower_case)
+    with files.new_directory(output_dir) as partial:
+        if output_format == "huggingface":
+            fine_tuned.to_huggingface(input_path, partial, tokenizer)
+        else:
+            for note in fine_tuned.from_huggingface(input_path, partial, has_pairs):
+                print(f"note         {note}")
             tokenizer.save(partial)
     print(f"wrote        {output_dir} ({output_format})")
 

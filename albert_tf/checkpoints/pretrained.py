@@ -12,9 +12,7 @@ from albert_tf import files
 from albert_tf.checkpoints import google, huggingface, model_directory, name_map, saved_model
 from albert_tf.errors import UserError
 from albert_tf.models import AlbertForPreTraining
-from albert_tf.tokenization import TOKENIZER_CONFIG_FILE, VOCABULARY_FILE, AlbertTokenizer
-
-WORDPIECE_FILE = "vocab.txt"
+from albert_tf.tokenization import TOKENIZER_CONFIG_FILE, AlbertTokenizer, read_do_lower_case
 
 # The heads' variables, by the names of Google's and of Hugging Face's code.
 _HEADS = r"predictions|seq_relationship|sop_classifier"
@@ -49,7 +47,7 @@ def from_pretrained(path: str | os.PathLike) -> tuple[AlbertForPreTraining, Albe
       The model, and its tokenizer.
 
     Raises:
-      ValueError: if the path is none of these, or its vocabulary is no SentencePiece model.
+      ValueError: if the path is none of these, or it lacks a vocabulary.
     """
     path = os.fspath(path).rstrip("/")
     if saved_model.is_export(path):
@@ -61,11 +59,6 @@ def from_pretrained(path: str | os.PathLike) -> tuple[AlbertForPreTraining, Albe
         return model, tokenizer
     model, directory, notes = read(path, allow_missing=_HEADS)
     tokenizer = read_tokenizer(directory)
-    if tokenizer is None:
-        raise UserError(
-            f"{wordpiece_file(directory)!r} is a WordPiece vocabulary: expected a SentencePiece "
-            "model (*.model) beside the weights"
-        )
     for note in [*notes, *check_vocabulary(tokenizer, model)]:
         warnings.warn(f"{path}: {note}", stacklevel=2)
     return model, tokenizer
@@ -86,12 +79,11 @@ def save_pretrained(
 
 
 def write_huggingface(
-    directory: str, model: AlbertForPreTraining, tokenizer: AlbertTokenizer | None
+    directory: str, model: AlbertForPreTraining, tokenizer: AlbertTokenizer
 ) -> None:
-    """Writes weights, config and tokenizer settings; with None those of a WordPiece tokenizer."""
+    """Writes weights, config, vocabulary and tokenizer settings."""
     huggingface.write(directory, model.config, name_map.arrays(model))
-    if tokenizer is not None:
-        tokenizer.save(directory)
+    tokenizer.save(directory)
     settings = huggingface.tokenizer_settings(tokenizer)
     files.write_atomically(os.path.join(directory, TOKENIZER_CONFIG_FILE), settings)
 
@@ -153,30 +145,27 @@ def is_model_directory(path: str) -> bool:
 
 def read_tokenizer(
     directory: str, spm_model_file: str | None = None, do_lower_case: bool | None = None
-) -> AlbertTokenizer | None:
-    """Returns the SentencePiece tokenizer; None for a model with a WordPiece vocabulary.
+) -> AlbertTokenizer:
+    """Returns the tokenizer of a model.
 
     Args:
-      directory: of the model.
+      directory: of the model, which holds a SentencePiece model (*.model) or, without one, a
+        WordPiece vocabulary (vocab*.txt).
       spm_model_file: the vocabulary, if another than the one that lies there.
       do_lower_case: whether text is lower-cased. Default: what the directory says, else yes.
+
+    Raises:
+      ValueError: if it holds no vocabulary, or several.
     """
     if spm_model_file is None:
         found = tf.io.gfile.glob(os.path.join(directory, "*.model"))
-        if not found and wordpiece_file(directory):
-            return None
+        found = found or tf.io.gfile.glob(os.path.join(directory, "vocab*.txt"))
         if len(found) != 1:
             raise UserError(
-                f"{directory!r} holds {len(found)} SentencePiece models (*.model): name the "
-                "vocabulary with --spm_model_file"
+                f"{directory!r} holds {len(found)} vocabularies (*.model, else vocab*.txt): name "
+                "the right one with --spm_model_file"
             )
         spm_model_file = found[0]
-        if os.path.basename(spm_model_file) == VOCABULARY_FILE and do_lower_case is None:
-            return AlbertTokenizer.load(directory)
+        if do_lower_case is None:
+            do_lower_case = read_do_lower_case(directory)
     return AlbertTokenizer(spm_model_file, True if do_lower_case is None else do_lower_case)
-
-
-def wordpiece_file(directory: str) -> str | None:
-    """Returns the WordPiece vocabulary of a directory, if there is one."""
-    found = tf.io.gfile.glob(os.path.join(directory, "vocab*.txt"))
-    return found[0] if found else None

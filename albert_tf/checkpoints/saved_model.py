@@ -1,16 +1,29 @@
-"""An exported SavedModel as something to begin with: its encoder, config and vocabulary."""
+"""An exported SavedModel as something to begin with: its encoder, config and vocabulary.
+
+A SavedModel is a program. Here it is only read: the config, the vocabulary and the variables are
+files of it, and none of its functions is loaded or run.
+"""
 
 from __future__ import annotations
 
 import os
-import warnings
 
+import numpy as np
 import tensorflow as tf
+from google.protobuf.message import DecodeError
+from tensorflow.core.protobuf import trackable_object_graph_pb2
 
-from albert_tf.checkpoints.model_directory import CONFIG_FILE
+from albert_tf import files
+from albert_tf.checkpoints import name_map
+from albert_tf.checkpoints.model_directory import CONFIG_FILE, UNREADABLE, length_of_data
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import UserError
-from albert_tf.tokenization import VOCABULARY_FILE, AlbertTokenizer
+from albert_tf.tokenization import AlbertTokenizer, find_vocabulary
+
+# What export.export_saved_model writes of an export; TF Serving and the loaders leave it alone.
+PROVENANCE_FILE = os.path.join("assets.extra", "export.json")
+
+_FLOATS = (tf.float32, tf.bfloat16)
 
 
 def is_saved_model(path: str) -> bool:
@@ -20,8 +33,9 @@ def is_saved_model(path: str) -> bool:
 
 def is_export(path: str) -> bool:
     """Tells whether `path` is a version of what export.export_saved_model writes."""
-    assets = (os.path.join(path, "assets", name) for name in (CONFIG_FILE, VOCABULARY_FILE))
-    return is_saved_model(path) and all(map(tf.io.gfile.exists, assets))
+    assets = os.path.join(path, "assets")
+    needed = (os.path.join(assets, CONFIG_FILE), find_vocabulary(assets))
+    return is_saved_model(path) and all(map(tf.io.gfile.exists, needed))
 
 
 def variables_prefix(path: str) -> str:
@@ -30,48 +44,74 @@ def variables_prefix(path: str) -> str:
 
 
 def read_config_and_tokenizer(path: str) -> tuple[AlbertConfig, AlbertTokenizer]:
-    """Reads what export.export_saved_model puts among the assets.
+    """Reads what export.export_saved_model puts beside the variables.
 
     Raises:
-      ValueError: if the SavedModel is not one of ours.
+      ValueError: if the SavedModel is not one of ours, or its variables are too few for its config.
     """
-    assets = os.path.join(path, "assets")
-    for name in (CONFIG_FILE, VOCABULARY_FILE):
-        if not tf.io.gfile.exists(os.path.join(assets, name)):
+    vocabulary = os.path.basename(find_vocabulary(os.path.join(path, "assets")))
+    needed = [os.path.join("assets", CONFIG_FILE), os.path.join("assets", vocabulary)]
+    for name in [*needed, PROVENANCE_FILE]:
+        if not tf.io.gfile.exists(os.path.join(path, name)):
             raise UserError(
-                f"{path!r} is a SavedModel without assets/{name}: expected one of "
+                f"{path!r} is a SavedModel without {name}: expected one of "
                 "export.export_saved_model"
             )
-    config = AlbertConfig.read(os.path.join(assets, CONFIG_FILE))
-    info = _load(path).resolved_object.signatures["tokenization_info"]()
-    vocabulary = os.path.join(assets, VOCABULARY_FILE)
-    return config, AlbertTokenizer(vocabulary, bool(info["do_lower_case"]))
+    config = AlbertConfig.read(os.path.join(path, needed[0]))
+    try:
+        name_map.check_size(
+            config, length_of_data(variables_prefix(path)), "ours", name_map.OUR_HEADS
+        )
+    except UserError as error:
+        raise UserError(f"{path!r} does not hold its config's weights: {error}") from error
+    do_lower_case = files.read_json(os.path.join(path, PROVENANCE_FILE)).get("do_lower_case")
+    if not isinstance(do_lower_case, bool):
+        raise UserError(
+            f"{os.path.join(path, PROVENANCE_FILE)}: do_lower_case is {do_lower_case!r}, expected "
+            "true or false"
+        )
+    return config, AlbertTokenizer(os.path.join(path, needed[1]), do_lower_case)
 
 
 def restore_encoder(encoder: tf.keras.layers.Layer, path: str) -> None:
     """Gives an AlbertEncoder the weights of the SavedModel's, by their names in the encoder.
 
     Raises:
-      ValueError: if they are not this encoder's.
+      ValueError: if they are not this encoder's, or damaged.
     """
-    theirs = {_name_in_encoder(variable): variable for variable in _load(path).weights}
+    prefix = variables_prefix(path)
+    try:
+        reader = tf.train.load_checkpoint(prefix)
+        keys = _keys(reader)
+        shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
+    except (*UNREADABLE, DecodeError) as error:
+        raise _unreadable(path, error) from error
     for variable in encoder.weights:
-        name = _name_in_encoder(variable)
-        if name not in theirs or theirs[name].shape != variable.shape:
+        name = _name_in_encoder(variable.name.removesuffix(":0"))
+        key = keys.get(name)
+        # Compared before reading: the index is a stranger's, too.
+        if shapes.get(key) != variable.shape.as_list() or dtypes[key] not in _FLOATS:
             raise UserError(f"{path!r} has no {name} of shape {variable.shape}")
-        variable.assign(theirs[name])
+        try:
+            variable.assign(reader.get_tensor(key).astype(np.float32))
+        except UNREADABLE as error:
+            raise _unreadable(path, error) from error
 
 
-def _name_in_encoder(variable: tf.Variable) -> str:
+def _keys(reader) -> dict[str, str]:
+    """Returns, for each name in the encoder, the key of its values in the variables' files."""
+    graph = trackable_object_graph_pb2.TrackableObjectGraph.FromString(
+        reader.get_tensor("_CHECKPOINTABLE_OBJECT_GRAPH")
+    )
+    attributes = [attribute for node in graph.nodes for attribute in node.attributes]
+    return {_name_in_encoder(a.full_name): a.checkpoint_key for a in attributes}
+
+
+def _name_in_encoder(name: str) -> str:
     # An encoder that was exported alone has no name of a model before its own.
-    return "".join(variable.name.partition("encoder/")[1:])
+    return "".join(name.partition("encoder/")[1:])
 
 
-def _load(path: str):
-    # Its import announces the end of pkg_resources; tensorflow-text brings operations that it has.
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*pkg_resources", category=UserWarning)
-        import tensorflow_hub
-        import tensorflow_text  # noqa: F401
-
-    return tensorflow_hub.KerasLayer(path, trainable=True)
+def _unreadable(path: str, error: Exception) -> UserError:
+    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return UserError(f"{path!r} is no readable SavedModel: {reason}")

@@ -1,22 +1,27 @@
 r"""Asks a TF Serving server: over gRPC, or over REST with --server=http://...
 
 Inputs are flags of their own names; one given several times makes a batch. Which a signature has,
-export_saved_model says at its end. Over REST nothing but Python's standard library is needed.
+export_saved_model says at its end. Over REST nothing but Python's standard library is needed. A
+request names the version that --label says, stable by default; without a label it would get the
+newest version, one on trial included.
 
 Examples:
   python -m export.serving.client --server=localhost:8500 --text="He knocked." --text_pair="Who?"
   python -m export.serving.client --server=http://localhost:8501 --signature=fill_mask \
     --text="The [MASK] function returns an array." --label=canary
-  python -m export.serving.client --server=localhost:8500 \
+  python -m export.serving.client --server=grpcs://albert.example.org:8500 --ca_file=ca.pem \
     --question="Who sings?" --context="Seven small birds sing."
   python -m export.serving.client --server=localhost:8500 --signature=labels
 """
 
 from __future__ import annotations
 
+import base64
+import functools
 import http.client
 import json
 import os
+import ssl
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -35,16 +40,29 @@ _INPUTS = {
     "context": "The text that a question is about.",
     "options": "The answers to choose from, with ||| between them.",
 }
-_WITHOUT_INPUTS = ("labels", "tokenization_info")  # signatures
+_WITHOUT_INPUTS = ("labels", "tokenization_info")  # signatures; over gRPC only
+_DEFAULT_LABEL = "stable"  # of models.config
+_TLS = "grpcs://"
 _SEPARATOR = "|||"
 _EXPECTED = "expected TF Serving's REST API there"
 
 
 def define_flags() -> None:
     """Defines the flags; not at import, as programs share the names of flags."""
-    flags.DEFINE_string("server", None, "HOST:PORT of gRPC, or http://HOST:PORT.", required=True)
+    flags.DEFINE_string(
+        "server",
+        None,
+        "HOST:PORT or grpcs://HOST:PORT of gRPC; http:// or https://HOST:PORT of REST.",
+        required=True,
+    )
+    flags.DEFINE_string("ca_file", None, "PEM file of the authority to trust; default: the known.")
     flags.DEFINE_string("model", "albert", "The model's name in the server's config.")
-    flags.DEFINE_string("label", None, "Version label, such as stable or canary; default: newest.")
+    flags.DEFINE_string(
+        "label",
+        _DEFAULT_LABEL,
+        "Version label of models.config. An empty one asks the newest version, also of a server "
+        "without labels.",
+    )
     flags.DEFINE_string("signature", "serving_default", "Which signature to ask.")
     flags.DEFINE_float("timeout", 60.0, "Seconds to wait for the answer.", lower_bound=0.0)
     for name, meaning in _INPUTS.items():
@@ -72,6 +90,7 @@ def main(_) -> None:
         label=FLAGS.label,
         signature=FLAGS.signature,
         timeout=FLAGS.timeout,
+        ca_file=FLAGS.ca_file,
     )
     print(json.dumps(answers, ensure_ascii=False, indent=2))
 
@@ -81,19 +100,24 @@ def ask_grpc(
     inputs: dict[str, list],
     *,
     model: str = "albert",
-    label: str | None = None,
+    label: str | None = _DEFAULT_LABEL,
     signature: str = "serving_default",
     timeout: float = 60.0,
+    ca_file: str | None = None,
 ) -> dict[str, list]:
     """Returns a server's answers over gRPC, as nested lists; strings are UTF-8.
 
+    The calls of a process share one connection to each server.
+
     Args:
-      server: HOST:PORT.
-      inputs: by their names in the signature; lists of texts or numbers.
+      server: HOST:PORT, or grpcs://HOST:PORT of one that encrypts (its --ssl_config_file).
+      inputs: by their names in the signature; lists of texts, bytes or numbers.
       model: the model's name in the server's config.
       label: a version label; None: the newest version.
       signature: the signature's name.
       timeout: seconds.
+      ca_file: PEM file of the authority that signed the server's certificate. Default: those that
+        gRPC knows.
 
     Raises:
       ValueError: with what the server says, or that there is none, or if inputs are no tensors.
@@ -114,18 +138,42 @@ def ask_grpc(
             raise UserError(
                 f"{name}={value!r} is no tensor: expected equally many values in each row"
             ) from error
-    # Answers have no limit of gRPC's (4 MB): sequence_output of a batch is larger.
-    options = [("grpc.max_receive_message_length", -1)]
-    with grpc.insecure_channel(server, options) as channel:
-        stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
-        try:
-            response = stub.Predict(request, timeout=timeout)
-        except grpc.RpcError as error:
-            code, details = error.code().name, error.details()
-            raise UserError(f"{server}, model {model!r}: {code}: {details}") from error
+    stub = prediction_service_pb2_grpc.PredictionServiceStub(_channel(server, ca_file))
+    try:
+        response = stub.Predict(request, timeout=timeout)
+    except grpc.RpcError as error:
+        code, details = error.code().name, error.details()
+        raise UserError(f"{server}, model {model!r}: {code}: {details}") from error
     return {
         name: _texts(tf.make_ndarray(proto).tolist()) for name, proto in response.outputs.items()
     }
+
+
+@functools.lru_cache(maxsize=16)
+def _channel(server: str, ca_file: str | None):
+    """Returns the connection to a server, which the calls of all threads share."""
+    import grpc
+
+    options = [
+        # Answers have no limit of gRPC's (4 MB): sequence_output of a batch is larger.
+        ("grpc.max_receive_message_length", -1),
+        # A server that was started again is found in seconds, not in up to two minutes.
+        ("grpc.max_reconnect_backoff_ms", 2000),
+    ]
+    if not server.startswith(_TLS):
+        if ca_file:
+            raise UserError(f"--ca_file={ca_file} is for {_TLS}{server}")
+        return grpc.insecure_channel(server, options)
+    credentials = grpc.ssl_channel_credentials(_read(ca_file) if ca_file else None)
+    return grpc.secure_channel(server[len(_TLS) :], credentials, options)
+
+
+def _read(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise UserError(f"--ca_file={path}: {error.strerror}") from error
 
 
 def _texts(values):
@@ -139,23 +187,35 @@ def ask_rest(
     inputs: dict[str, list],
     *,
     model: str = "albert",
-    label: str | None = None,
+    label: str | None = _DEFAULT_LABEL,
     signature: str = "serving_default",
     timeout: float = 60.0,
+    ca_file: str | None = None,
 ) -> dict[str, list]:
-    """Does over REST what ask_grpc does; `server` is http://HOST:PORT.
+    """Does over REST what ask_grpc does; `server` is http://HOST:PORT or https://HOST:PORT.
 
-    A single output comes without its name over REST: it is called `outputs`.
+    A single output comes without its name over REST: it is called `outputs`. A signature without
+    inputs cannot be asked: the server answers 400.
     """
+    if signature in _WITHOUT_INPUTS:
+        raise UserError(
+            f"TF Serving's REST API has no request for {signature!r}, which has no inputs: ask its "
+            "gRPC port (--server=HOST:8500)"
+        )
     path = f"/v1/models/{urllib.parse.quote(model)}"
     if label:
         path += f"/labels/{urllib.parse.quote(label)}"
-    body = json.dumps({"signature_name": signature, "inputs": inputs}).encode()
+    values = {name: _as_json(value) for name, value in inputs.items()}
+    body = json.dumps({"signature_name": signature, "inputs": values}).encode()
     request = urllib.request.Request(
         f"{server.rstrip('/')}{path}:predict", body, {"Content-Type": "application/json"}
     )
     try:
-        with urllib.request.urlopen(request, timeout=timeout) as response:
+        context = ssl.create_default_context(cafile=ca_file) if ca_file else None
+    except (OSError, ssl.SSLError) as error:
+        raise UserError(f"--ca_file={ca_file}: {error}") from error
+    try:
+        with urllib.request.urlopen(request, timeout=timeout, context=context) as response:
             outputs = json.load(response)["outputs"]
     except urllib.error.HTTPError as error:
         raise UserError(f"{request.full_url}: {_reason(error)}") from error
@@ -166,6 +226,15 @@ def ask_rest(
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{request.full_url}: an answer of another form: {_EXPECTED}") from error
     return outputs if isinstance(outputs, dict) else {"outputs": outputs}
+
+
+def _as_json(value):
+    """Returns a value as the REST API reads it: bytes in base64, arrays as lists."""
+    if isinstance(value, bytes):
+        return {"b64": base64.b64encode(value).decode()}
+    if isinstance(value, (list, tuple)):
+        return [_as_json(each) for each in value]
+    return _as_json(value.tolist()) if hasattr(value, "tolist") else value
 
 
 def _reason(error: urllib.error.HTTPError) -> str:

@@ -16,6 +16,8 @@ from export.loading import load_module, open_checkpoint
 from pipelines.tasks.classification import ClassificationTask, Columns
 from pipelines.tasks.multiple_choice import MultipleChoiceColumns, TableMultipleChoiceTask
 from pipelines.tasks.squad import SquadTask
+from pipelines.tasks.token_classification import TokenClassificationTask
+from pipelines.tasks.token_files import TokenColumns
 
 MAX_SEQ_LENGTH = 43
 CONFIG = AlbertConfig(
@@ -40,12 +42,17 @@ class MultipleChoice(TableMultipleChoiceTask):
     num_choices = 3
 
 
+def token_classification(labels):
+    return TokenClassificationTask("token_classification", {}, TokenColumns(), labels, 9)
+
+
 SQUAD_ARGUMENTS = {"doc_stride": 9, "max_query_length": 6, "max_answer_length": 7}
 TASKS = {
     "classifier": classification("second"),
     "classifier of texts": classification(None),
     "regressor": classification("second", is_regression=True),
     "multiple_choice": MultipleChoice("multiple_choice", {}, MultipleChoiceColumns("", "", ""), 19),
+    "token_classifier": token_classification(("O", "B-á", "I-á", "S-b", "E-á", "I-b")),
     "question_answering": SquadTask({}, **SQUAD_ARGUMENTS),
     "question_answering, 2.0": SquadTask({}, may_be_impossible=True, **SQUAD_ARGUMENTS),
     "question_answering, beams": SquadTask(

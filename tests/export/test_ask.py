@@ -31,6 +31,14 @@ def test_the_answers_printed_are_the_saved_models(exported, loaded):
     assert f"B A: in order with {100 * order[1]:.1f} %" in printed
 
 
+def test_several_pairs_get_the_share_that_is_told_right(exported):
+    # Of a pair and the same swapped one is told right.
+    pairs = ["Dogs run. ||| Birds sing.", "Birds sing. ||| Dogs run.", "A fox. ||| A fox."]
+    lines = ask(saved_model=str(exported), pairs=pairs)
+    assert lines[-1] == "rather in order as given than swapped: 1 of 3 pairs (by chance half)"
+    assert "rather" not in "\n".join(ask(saved_model=str(exported), pairs=pairs[:1]))
+
+
 @pytest.mark.parametrize(
     ("masked_texts", "pairs", "message"),
     [

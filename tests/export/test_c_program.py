@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_text
+
+from export import signatures
 
 # What the graph needs of tensorflow-text: SentencePiece, and Unicode normalization.
 LIBRARIES = [
@@ -91,10 +94,8 @@ def test_saved_model_cli_prints_the_same_numbers(exported, expected, tmp_path):
     command = ["run", "--dir", str(exported), "--tag_set", "serve"]
     command += ["--signature_def", "serving_default", "--input_exprs", inputs]
     command += ["--outdir", str(tmp_path)]
-    script = (
-        "import tensorflow_text; from tensorflow.python.tools import saved_model_cli as cli; "
-        "cli.main()"
-    )
+    readme = Path(signatures.__file__).with_name("README.md").read_text(encoding="utf-8")
+    (script,) = re.findall(r'`python -c "(.*)" show --dir', readme)
     done = subprocess.run(
         [sys.executable, "-c", script, *command], capture_output=True, text=True, timeout=300
     )

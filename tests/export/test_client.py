@@ -6,11 +6,13 @@ SavedModel, and speak of errors as it does. Where tensorflow_model_server is ins
 
 from __future__ import annotations
 
+import base64
 import http.server
 import json
 import re
 import shutil
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -49,21 +51,42 @@ def answer(loaded):
     return answer
 
 
+def decoded(value):
+    """JSON as TF Serving reads it: {"b64": ...} is bytes."""
+    if isinstance(value, list):
+        return list(map(decoded, value))
+    if isinstance(value, dict) and value.keys() == {"b64"}:
+        return base64.b64decode(value["b64"])
+    return {k: decoded(v) for k, v in value.items()} if isinstance(value, dict) else value
+
+
+# What the stand-ins saw: the label of each request, the connection of each over gRPC.
+labels: list[str] = []
+peers: list[str] = []
+
+
 @pytest.fixture(scope="module")
-def grpc_server(answer):
+def grpc_service(answer):
     class Service(prediction_service_pb2_grpc.PredictionServiceServicer):
         def Predict(self, request, context):  # noqa: N802
             spec = request.model_spec
+            labels.append(spec.version_label)
             if spec.name != "albert" or spec.version_label not in ("", "stable"):
                 context.abort(grpc.StatusCode.NOT_FOUND, f"no such model: {spec.version_label}")
+            peers.append(context.peer())
             inputs = {name: tf.make_ndarray(proto) for name, proto in request.inputs.items()}
             response = predict_pb2.PredictResponse()
             for name, array in answer(spec.signature_name, inputs).items():
                 response.outputs[name].CopyFrom(tf.make_tensor_proto(array))
             return response
 
+    return Service
+
+
+@pytest.fixture(scope="module")
+def grpc_server(grpc_service):
     server = grpc.server(futures.ThreadPoolExecutor(max_workers=2))
-    prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(Service(), server)
+    prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(grpc_service(), server)
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     yield f"127.0.0.1:{port}"
@@ -71,12 +94,18 @@ def grpc_server(answer):
 
 
 @pytest.fixture(scope="module")
-def rest_server(answer):
+def rest_handler(answer):
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_POST(self):
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             if re.fullmatch(r"/v1/models/albert(/labels/stable)?:predict", self.path):
-                outputs = answer(body["signature_name"], body["inputs"])
+                labels.append("stable" if "stable" in self.path else "")
+                signature = body["signature_name"]
+                if signature in ("labels", "tokenization_info"):
+                    # Source: json_tensor.cc of TF Serving, of every signature without inputs.
+                    message = f"Failed to get input map for signature: {signature}"
+                    return self.reply(400, {"error": message})
+                outputs = answer(signature, decoded(body["inputs"]))
                 values = {
                     n: np.char.decode(a.astype("S"), "utf-8").tolist()
                     if a.dtype == object
@@ -97,6 +126,11 @@ def rest_server(answer):
             else:
                 self.reply(404, "not JSON of an error")
 
+        def do_GET(self):
+            states = {"/v1/models/albert/labels/stable": "AVAILABLE"}
+            state = states.get(self.path, "END")
+            self.reply(200, {"model_version_status": [{"version": "1", "state": state}]})
+
         def reply(self, code, message, as_json=True):
             self.send_response(code)
             self.end_headers()
@@ -105,7 +139,12 @@ def rest_server(answer):
         def log_message(self, *_):
             pass
 
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    return Handler
+
+
+@pytest.fixture(scope="module")
+def rest_server(rest_handler):
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), rest_handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_address[1]}"
     server.shutdown()
@@ -121,9 +160,11 @@ def ask(request, grpc_server, rest_server):
     return ask
 
 
-@pytest.mark.parametrize("label", [None, "stable"])
+@pytest.mark.parametrize("label", [None, "stable", "by default"])
 def test_texts_get_the_answers_of_the_signature(ask, answer, label):
-    answers = ask(TEXTS, label=label)
+    answers = ask(TEXTS) if label == "by default" else ask(TEXTS, label=label)
+    # Without a label a request gets the newest version, a canary too.
+    assert labels[-1] == ("stable" if label else "")
     expected = answer("serving_default", TEXTS)
     assert answers.keys() == expected.keys()
     for name, values in expected.items():
@@ -146,7 +187,7 @@ def test_what_the_server_refuses_is_one_clear_error(ask):
 def test_no_server_is_one_clear_error(rest_server):
     with pytest.raises(ValueError, match="UNAVAILABLE"):
         client.ask_grpc("127.0.0.1:1", TEXTS, timeout=5)
-    with pytest.raises(ValueError, match=r"127.0.0.1:1/v1/models/albert:predict.*refused"):
+    with pytest.raises(ValueError, match=r":1/v1/models/albert/labels/stable:predict.*refused"):
         client.ask_rest("http://127.0.0.1:1", TEXTS)
     with pytest.raises(ValueError, match="404 Not Found: expected TF Serving"):
         client.ask_rest(rest_server + "/elsewhere", TEXTS)
@@ -166,14 +207,84 @@ def test_rows_of_unlike_lengths_are_one_clear_error(grpc_server):
         client.ask_grpc(grpc_server, inputs)
 
 
-def test_a_signature_without_inputs_is_asked(grpc_server, rest_server, tokenizer):
-    for server in (grpc_server, rest_server):
-        printed, _ = run(
-            "export.serving.client", f"--server={server}", "--signature=tokenization_info"
-        )
-        answers = json.loads(printed)
-        assert answers["vocab_file"].endswith("spiece.model")
-        assert answers["do_lower_case"] is tokenizer.do_lower_case
+def test_a_signature_without_inputs_is_asked_over_grpc_alone(grpc_server, rest_server, tokenizer):
+    flags = ["--signature=tokenization_info", f"--server={grpc_server}"]
+    printed, _ = run("export.serving.client", *flags)
+    answers = json.loads(printed)
+    assert answers["vocab_file"].endswith("spiece.model")
+    assert answers["do_lower_case"] is tokenizer.do_lower_case
+    with pytest.raises(ValueError, match=r"REST API has no request for 'labels'.*gRPC port"):
+        client.ask_rest(rest_server, {}, signature="labels")
+    # As the real server would.
+    body = json.dumps({"signature_name": "labels", "inputs": {}}).encode()
+    with pytest.raises(urllib.error.HTTPError, match="400"):
+        urllib.request.urlopen(f"{rest_server}/v1/models/albert:predict", body)
+
+
+def test_bytes_and_arrays_are_asked(ask, answer, module):
+    ids = {"input_ids": [2, 17, 3], "input_mask": [1, 1, 1], "segment_ids": [0, 0, 0]}
+    feature = {
+        name: tf.train.Feature(int64_list=tf.train.Int64List(value=values))
+        for name, values in ids.items()
+    }
+    example = tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString()
+    expected = answer("tokens", {name: [values] for name, values in ids.items()})
+    answers = ask({"examples": [example]}, signature="examples")
+    np.testing.assert_allclose(answers["pooled_output"], expected["pooled_output"], rtol=1e-5)
+    arrays = {name: np.array([values], np.int32) for name, values in ids.items()}
+    answers = ask(arrays, signature="pooled")
+    pooled = answers["outputs"] if "outputs" in answers else answers["pooled_output"]
+    np.testing.assert_allclose(pooled, expected["pooled_output"], rtol=1e-5)
+
+
+def test_calls_share_one_connection(grpc_server):
+    del peers[:]
+    with futures.ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: client.ask_grpc(grpc_server, TEXTS), range(8)))
+    assert len(peers) == 8 and len(set(peers)) == 1
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory):
+    """A key and a certificate of localhost that signs itself."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("no openssl on the path")
+    directory = tmp_path_factory.mktemp("tls")
+    command = [openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
+    command += ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
+    command += ["-keyout", str(directory / "key.pem"), "-out", str(directory / "ca.pem")]
+    subprocess.run(command, check=True, capture_output=True)
+    return directory
+
+
+def test_encrypted_connections(answer, certificate, grpc_service, rest_handler):
+    ca_file = str(certificate / "ca.pem")
+    pair = tuple((certificate / name).read_bytes() for name in ("key.pem", "ca.pem"))
+    server = grpc.server(futures.ThreadPoolExecutor(max_workers=2))
+    prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(grpc_service(), server)
+    port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([pair]))
+    server.start()
+    rest = http.server.ThreadingHTTPServer(("127.0.0.1", 0), rest_handler)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate / "ca.pem", certificate / "key.pem")
+    rest.socket = context.wrap_socket(rest.socket, server_side=True)
+    threading.Thread(target=rest.serve_forever, daemon=True).start()
+    expected = answer("serving_default", TEXTS)["pooled_output"]
+    grpcs, https = f"grpcs://localhost:{port}", f"https://localhost:{rest.server_address[1]}"
+    try:
+        for ask, url in ((client.ask_grpc, grpcs), (client.ask_rest, https)):
+            answers = ask(url, TEXTS, ca_file=ca_file)
+            np.testing.assert_allclose(answers["pooled_output"], expected, rtol=1e-6)
+            with pytest.raises(ValueError, match=r"UNAVAILABLE|CERTIFICATE_VERIFY_FAILED"):
+                ask(url, TEXTS, timeout=5)
+            with pytest.raises(ValueError, match="--ca_file=/absent: "):
+                ask(url, TEXTS, ca_file="/absent")
+        with pytest.raises(ValueError, match=f"--ca_file={ca_file} is for grpcs://localhost"):
+            client.ask_grpc(f"localhost:{port}", TEXTS, ca_file=ca_file)
+    finally:
+        server.stop(None)
+        rest.shutdown()
 
 
 def test_the_program_prints_json_and_needs_no_tensorflow_over_rest(rest_server):
@@ -205,6 +316,20 @@ def test_the_model_config_is_one():
     # As shipped it answers every signature.
     given = [line for line in compose.splitlines() if not line.strip().startswith("#")]
     assert not any("batching" in line for line in given)
+    # Inter-op threads are shared by all requests in flight: one of them serves one client.
+    assert "--tensorflow_inter_op_parallelism=2" in compose and "mem_limit" in compose
+
+
+def test_the_health_check_sees_the_stable_version(rest_server):
+    compose = (SERVING / "compose.yaml").read_text()
+    script = re.search(r"- >-\n(.*?)      interval", compose, re.DOTALL)[1]
+    script = " ".join(line.strip() for line in script.splitlines())
+    assert "/8501 " in script
+    script = script.replace("8501", rest_server.rpartition(":")[2])
+    for path, code in (("labels/stable", 0), ("labels/canary", 1)):
+        command = ["bash", "-c", script.replace("labels/stable", path)]
+        done = subprocess.run(command, capture_output=True, timeout=10)
+        assert done.returncode == code, done.stderr
 
 
 @pytest.mark.slow
@@ -241,7 +366,7 @@ def test_tf_serving_itself(exported, answer, tmp_path):
         expected = answer("serving_default", TEXTS)
         for answers in (
             client.ask_grpc(f"127.0.0.1:{ports[0]}", TEXTS, label="stable"),
-            client.ask_rest(f"http://127.0.0.1:{ports[1]}", TEXTS),
+            client.ask_rest(f"http://127.0.0.1:{ports[1]}", TEXTS, label=None),
         ):
             for name, values in expected.items():
                 np.testing.assert_allclose(answers[name], values, rtol=1e-5, atol=1e-5)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from importlib import metadata
 
 import numpy as np
 import pytest
@@ -25,6 +26,9 @@ class Stub(tf.Module):
     def functions(self):
         answer = tf.function(lambda text: {"text": text})
         return {"serving_default": answer.get_concrete_function(tf.TensorSpec([None], tf.string))}
+
+    def save_preprocessor(self, directory):
+        pass
 
 
 @pytest.fixture
@@ -176,8 +180,11 @@ def test_what_it_says_to_ask_and_serve_is_this_version(tmp_path):
         (tmp_path / version / "assets.extra/export.json").write_text(provenance)
     older, newer = (export_saved_model.how_to_use(str(tmp_path / v)) for v in ("2", "10"))
     assert f"--saved_model={tmp_path}/2 " in older and f"--saved_model={tmp_path}/10 " in newer
-    assert "servers take the newest version, which is 10" in older
-    assert "newest" not in newer
+    assert "(let models.config there name version 2)" in older
+    for line in (older, newer):  # the version's files and the client are of one release
+        assert f"tensorflow/serving:{metadata.version('tensorflow-serving-api')} " in line
+        assert "--model_config_file=/config/models.config" in line
+        assert "/v1/models/albert/labels/stable:predict" in line
 
 
 def test_no_version_to_be_found_is_said(tmp_path):

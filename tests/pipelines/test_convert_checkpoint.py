@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import albert_tf
 from albert_tf.checkpoints import model_directory, name_map
 from albert_tf.config import AlbertConfig
 from albert_tf.models import AlbertForPreTraining
@@ -96,7 +97,7 @@ def test_vocabulary_from_elsewhere(model_dir, tmp_path, tiny_vocabulary):
     convert(input_path=model_dir, output_dir=str(tmp_path / "google"), output_format="google")
     (tmp_path / "google/spiece.model").unlink()
     google, back = str(tmp_path / "google"), str(tmp_path / "back")
-    with pytest.raises(ValueError, match=r"holds 0 SentencePiece models .* --spm_model_file"):
+    with pytest.raises(ValueError, match=r"holds 0 vocabularies .* --spm_model_file"):
         convert(input_path=google, output_dir=back)
     assert not (tmp_path / "back").exists()
     convert(
@@ -112,10 +113,13 @@ def test_wordpiece_model(model_dir, tmp_path, capsys):
     convert(input_path=model_dir, output_dir=str(tmp_path / "google"), output_format="google")
     (tmp_path / "google/spiece.model").unlink()
     (tmp_path / "google/tokenizer_config.json").unlink()
-    (tmp_path / "google/vocab_chinese.txt").write_text("[PAD]\n[UNK]\n", encoding="utf-8")
+    pieces = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n北\n京\n"
+    (tmp_path / "google/vocab_chinese.txt").write_text(pieces, encoding="utf-8")
     convert(input_path=str(tmp_path / "google"), output_dir=str(tmp_path / "ours"))
-    assert "vocab_chinese.txt is a WordPiece vocabulary" in capsys.readouterr().out
-    assert (tmp_path / "ours/vocab.txt").read_text(encoding="utf-8") == "[PAD]\n[UNK]\n"
+    assert "embedded pieces, 7 in the vocabulary" in capsys.readouterr().out
+    assert (tmp_path / "ours/vocab.txt").read_text(encoding="utf-8") == pieces
+    _, tokenizer = albert_tf.from_pretrained(str(tmp_path / "ours"))
+    assert tokenizer.encode("北京") == [5, 6]
     ours, hf = str(tmp_path / "ours"), str(tmp_path / "hf")
     convert(input_path=ours, output_dir=hf, output_format="huggingface")
     settings = json.loads((tmp_path / "hf/tokenizer_config.json").read_text())

@@ -1,0 +1,88 @@
+"""Checks of requests in the graph: what fails a request, and what makes a row of it a bad one.
+
+A server may put the rows of several clients together. So whatever the graph can tell of one row is
+said of that row, and its neighbours are answered. What concerns the shapes of inputs fails the
+request: a server does not merge unlike shapes.
+"""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from export.signatures import Field
+
+# What a bad row has in each output, by its dtype: no answer looks like it.
+_BAD = {tf.float32: float("nan"), tf.int32: -1, tf.string: ""}
+
+
+def check_shapes(
+    inputs: dict[str, tf.Tensor], fields: dict[str, Field], sizes: dict[str, int]
+) -> dict[str, tf.Tensor]:
+    """Returns inputs that have the ranks and sizes of a signature; others fail the request.
+
+    Args:
+      inputs: by their names in the signature.
+      fields: the signature's inputs; a dimension of one name has one size.
+      sizes: of the dimensions that the model fixes, such as "choices".
+    """
+    known = {name: (size, f"{size} as in the model") for name, size in sizes.items()}
+    checked = {}
+    for name, field in fields.items():
+        dimensions = f"{name} must be [{', '.join(map(str, field.shape))}]"
+        # A server feeds tensors of any rank, but TensorFlow takes the rank that is declared for
+        # granted and would leave the check out: from here on it is not declared.
+        tensor = tf.raw_ops.PlaceholderWithDefault(input=inputs[name], shape=tf.TensorShape(None))
+        checks = [tf.debugging.assert_rank(tensor, len(field.shape), dimensions)]
+        with tf.control_dependencies(checks):
+            shape = tf.unstack(tf.reshape(tf.shape(tensor), [len(field.shape)]))
+        for dimension, size in zip(field.shape, shape):
+            if dimension not in known:
+                known[dimension] = (size, f"the same as in {name}")
+                continue
+            expected, where = known[dimension]
+            message = f"{dimensions}, {dimension} {where}"
+            checks.append(tf.debugging.assert_equal(size, expected, message))
+        with tf.control_dependencies(checks):
+            checked[name] = tf.identity(tensor)
+        checked[name].set_shape(inputs[name].shape)
+    return checked
+
+
+def find_errors(values: dict[str, tf.Tensor], limits: dict[str, int | tf.Tensor]) -> tf.Tensor:
+    """Says of each row which of its values is out of range: string [rows], "" if none is.
+
+    Args:
+      values: integers [rows, columns], or of one row [columns].
+      limits: by name the number that values must be less than; none may be negative.
+    """
+    errors = []
+    for name, limit in limits.items():
+        is_bad = tf.reduce_any(
+            (values[name] < 0) | (values[name] >= tf.cast(limit, values[name].dtype)), axis=-1
+        )
+        last = f"{limit - 1}" if isinstance(limit, int) else "seq_len - 1"
+        errors.append(tf.where(is_bad, f"{name} must be 0 to {last}", ""))
+    return first_error(*errors)
+
+
+def first_error(*errors: tf.Tensor) -> tf.Tensor:
+    """Returns, for each row, the first string that is not empty."""
+    *others, result = errors
+    for error in reversed(others):
+        result = tf.where(tf.equal(error, ""), result, error)
+    return result
+
+
+def without_bad_rows(values: dict[str, tf.Tensor], error: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Returns int32 [rows, columns] values, zeros in the rows that have an error."""
+    is_good = tf.equal(error, "")[:, tf.newaxis]
+    return {name: tf.where(is_good, value, 0) for name, value in values.items()}
+
+
+def mark_bad_rows(outputs: dict[str, tf.Tensor], error: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Returns outputs [rows, ...] with what stands for no answer in the bad rows, and `error`."""
+    marked = {}
+    for name, output in outputs.items():
+        is_good = tf.reshape(tf.equal(error, ""), [-1] + [1] * (output.shape.rank - 1))
+        marked[name] = tf.where(is_good, output, tf.constant(_BAD[output.dtype], output.dtype))
+    return {**marked, "error": error}

@@ -1,0 +1,74 @@
+"""How much of a text is read: characters that cannot matter are cut off before tokenizing.
+
+Tokenizing costs time and memory for each character, and more than that for a long run of characters
+that the vocabulary does not know. The sequence that the model reads has a fixed length.
+"""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+# Characters that are read for each piece that the model can take. Pieces of published vocabularies
+# have at most 16 characters, and words of real text some 4. So a text has too few pieces in them
+# only if it is nearly all white space, combining marks or characters that the vocabulary lacks.
+CHARS_PER_PIECE = 64
+
+# A context of question answering is read in windows, each of which costs a computation.
+MAX_CONTEXT_CHARS = 100_000
+
+_LONGEST_CHAR = 4  # bytes of UTF-8
+
+
+def first_chars(texts: tf.Tensor, number: int) -> tf.Tensor:
+    """Returns the first characters of texts, string [batch]; bytes that are no UTF-8 are U+FFFD."""
+    # Bytes first, at no cost. A character cut in two stands behind those that are kept.
+    texts = tf.strings.substr(texts, 0, _LONGEST_CHAR * number)
+    texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
+    return tf.strings.substr(texts, 0, number, unit="UTF8_CHAR")
+
+
+def last_chars(texts: tf.Tensor, number: int) -> tf.Tensor:
+    """Returns the last characters of texts, string [batch]; bytes that are no UTF-8 are U+FFFD."""
+    texts = _end(texts, _LONGEST_CHAR * number, "BYTE")
+    texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
+    return _end(texts, number, "UTF8_CHAR")
+
+
+def _end(texts: tf.Tensor, number: int, unit: str) -> tf.Tensor:
+    begin = tf.maximum(tf.strings.length(texts, unit) - number, 0)
+    return tf.strings.substr(texts, begin, tf.fill(tf.shape(begin), number), unit)
+
+
+def fill_blanks(questions: tf.Tensor, options: tf.Tensor, blank: str, number: int) -> tf.Tensor:
+    """Puts each option into the blanks of its question, as far as it is within the last characters.
+
+    A question of n blanks with an option of n characters would have n * n of them.
+
+    Args:
+      questions, options: string [rows], valid UTF-8.
+      blank: what an option replaces.
+      number: characters at the end that must be right; the result may have more.
+
+    Returns:
+      string [rows]; a question without a blank as it is.
+    """
+    parts = tf.strings.split(questions, blank)
+    row = parts.value_rowids()
+    is_last = tf.equal(tf.range(tf.size(row, tf.int64)) + 1, tf.gather(parts.row_limits(), row))
+    in_blank = tf.where(is_last, tf.size(options, tf.int64), row)
+    options = tf.concat([options, [""]], axis=0)  # none is behind the last part
+    # Characters of a row behind each part with its option.
+    lengths = tf.strings.length(parts.flat_values, "UTF8_CHAR")
+    lengths += tf.gather(tf.strings.length(options, "UTF8_CHAR"), in_blank)
+    before = tf.concat([[0], tf.cumsum(tf.cast(lengths, tf.int64))], axis=0)
+    behind = tf.gather(tf.gather(before, parts.row_limits()), row) - before[1:]
+    # Before any option is copied: those are what takes the memory.
+    is_read = behind < number
+    row_lengths = tf.math.unsorted_segment_sum(tf.cast(is_read, tf.int64), row, parts.nrows())
+    filled = tf.strings.join(
+        [
+            tf.boolean_mask(parts.flat_values, is_read),
+            tf.gather(options, tf.boolean_mask(in_blank, is_read)),
+        ]
+    )
+    return tf.strings.reduce_join(tf.RaggedTensor.from_row_lengths(filled, row_lengths), axis=1)

@@ -1,0 +1,295 @@
+r"""Makes an ONNX model of a checkpoint: piece ids in, answers out, at any length and batch.
+
+Of a fine-tuned classifier or regressor the input is what its task.json says, and the output
+`probabilities` or `value`; of any other model, or with --kind=encoder, `pooled_output` and
+`sequence_output`. Inputs are int64 [batch, seq_len] `input_ids`, `input_mask` (1 = real) and
+`segment_ids`. Tokenizing is left to the application: beside OUTPUT lie the vocabulary and a .json
+that says how text is prepared. Shared weights are stored once.
+
+Needs the extra `onnx`. Runs the model with onnxruntime before it is written: a model that is
+further than 1e-4 from this project's is refused.
+
+Examples:
+  python -m export.onnx --checkpoint=runs/base --output=exports/base.onnx
+  python -m export.onnx --checkpoint=runs/rte/seed_1 --output=exports/rte.onnx
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import math
+import re
+
+import numpy as np
+import tensorflow as tf
+from absl import flags, logging
+
+from albert_tf import files, program
+from albert_tf.encoder import cls_only_positions
+from albert_tf.errors import UserError
+from albert_tf.layers.primitives import LAYER_NORM_EPSILON
+from export import sidecar
+from export.loading import load_module, open_checkpoint
+from export.serving_module import ServingModule
+
+FLAGS = flags.FLAGS
+
+INPUTS = ("input_ids", "input_mask", "segment_ids")
+TOLERANCE = 1e-4
+_COMPARED_BATCHES = ((1, 2), (3, 17), (2, 64))  # rows, at most as many pieces
+# The other kinds answer from texts of any length, in parts: no single graph says what they do.
+_KINDS = ("encoder", "classifier", "regressor")
+_OPSET, _IR_VERSION = 20, 9  # of 2023: the first with Gelu's tanh form
+_LARGEST = 2**31 - 1  # bytes of a protocol buffer
+
+
+def define_flags() -> None:
+    """Defines the flags; not at import, as programs share the names of flags."""
+    flags.DEFINE_string(
+        "checkpoint", None, "A model directory or one of its checkpoints.", required=True
+    )
+    flags.DEFINE_string("output", None, "The .onnx file.", required=True)
+    flags.DEFINE_enum("kind", None, _KINDS, "Default: what fine-tuning made of it, or encoder.")
+
+
+def main(_) -> None:
+    """Reads the flags."""
+    tf.config.set_visible_devices([], "GPU")
+    logging.set_verbosity(logging.ERROR)
+    convert(checkpoint=FLAGS.checkpoint, output=FLAGS.output, kind=FLAGS.kind)
+
+
+def convert(*, checkpoint: str, output: str, kind: str | None = None) -> dict[str, float]:
+    """Writes an ONNX model; returns for each output how far it is from the model's own.
+
+    Raises:
+      ValueError: if the checkpoint cannot be opened (see open_checkpoint), if onnx or onnxruntime
+        is missing, if the model is larger than a file of ONNX can be, or answers otherwise.
+    """
+    onnx, onnxruntime = _import("onnx"), _import("onnxruntime")
+    served = open_checkpoint(checkpoint, kind)
+    if served.kind not in _KINDS:
+        served = dataclasses.replace(served, kind="encoder", task=None)
+    module = load_module(served)
+    if sum(4 * v.shape.num_elements() for v in module.model.variables) > _LARGEST:
+        raise UserError(f"{checkpoint!r} has more than 2 GB of weights: no file of ONNX holds them")
+    model = _Graph(onnx, module).model()
+    model.metadata_props.extend(
+        onnx.StringStringEntryProto(key=key, value=json.dumps(value))
+        for key, value in sidecar.description(served, output).items()
+    )
+    onnx.checker.check_model(model)
+    data = model.SerializeToString()
+    differences = _differences(onnxruntime.InferenceSession(data), module)
+    if (largest := max(differences.values())) > TOLERANCE:
+        raise UserError(
+            f"onnxruntime's answers are {largest:.1e} from the model's, expected {TOLERANCE} at "
+            "most: use another version of onnxruntime, or export.export_saved_model"
+        )
+    sidecar.write(served, output)
+    files.write_atomically(output, data)
+    parameters = sum(v.shape.num_elements() for v in module.model.variables)
+    print(f"{output}: {served.kind}, {parameters / 1e6:.1f}M parameters, {len(data) / 1e6:.1f} MB")
+    for name, difference in differences.items():
+        print(f"  {name}: at most {difference:.1e} from the model's own")
+    return differences
+
+
+def _import(name: str):
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise UserError(f"{name} is missing: pip install 'albert_tf[onnx]'") from error
+
+
+class _Graph:
+    """The encoder as a graph of ONNX, in whose nodes each weight is named, not copied.
+
+    Args:
+      onnx: the package.
+      module: of one of _KINDS.
+    """
+
+    def __init__(self, onnx, module: ServingModule):
+        self.onnx, self.module = onnx, module
+        self.config = module.encoder.config
+        self.nodes, self.initializers = [], {}
+        # `encoder/attention_0/query/kernel`, without the model's name and the block's.
+        self.weights = {
+            re.sub(r"^.*?(encoder|classifier)/(block_\d+_\d+/)?", r"\1/", v.name[:-2]): v.numpy()
+            for v in module.model.variables
+        }
+
+    def model(self):
+        """Returns the ModelProto."""
+        helper, types = self.onnx.helper, self.onnx.TensorProto
+        kind, hidden = self.module.kind, self.config.hidden_size
+        sequence_output, pooled_output = self._encode(pooled_alone=kind != "encoder")
+        if kind == "encoder":
+            outputs = {"sequence_output": sequence_output, "pooled_output": pooled_output}
+            shapes = {"sequence_output": ["batch", "seq_len", hidden]}
+            shapes["pooled_output"] = ["batch", hidden]
+        else:
+            logits = self._dense(pooled_output, "classifier/output")
+            if kind == "regressor":
+                outputs = {"value": self._op("Squeeze", logits, self._constant([1], np.int64))}
+                shapes = {"value": ["batch"]}
+            else:
+                outputs = {"probabilities": self._op("Softmax", logits, axis=-1)}
+                shapes = {"probabilities": ["batch", len(self.module.served.task["labels"])]}
+        for name, tensor in outputs.items():
+            self.nodes.append(helper.make_node("Identity", [tensor], [name]))
+        ids = [
+            helper.make_tensor_value_info(name, types.INT64, ["batch", "seq_len"])
+            for name in INPUTS
+        ]
+        answers = [
+            helper.make_tensor_value_info(name, types.FLOAT, shapes[name]) for name in outputs
+        ]
+        tensors = [
+            self.onnx.numpy_helper.from_array(array, name)
+            for name, array in self.initializers.items()
+        ]
+        graph = helper.make_graph(self.nodes, "albert", ids, answers, tensors)
+        opsets = [helper.make_opsetid("", _OPSET)]
+        return helper.make_model(
+            graph, opset_imports=opsets, ir_version=_IR_VERSION, producer_name="albert_tf"
+        )
+
+    def _op(self, op_type: str, *inputs: str, **attributes) -> str:
+        """Adds a node; returns its output's name."""
+        name = f"{op_type}_{len(self.nodes)}"
+        self.nodes.append(
+            self.onnx.helper.make_node(op_type, list(inputs), [name], name=name, **attributes)
+        )
+        return name
+
+    def _constant(self, values, dtype) -> str:
+        array = np.asarray(values, dtype)
+        name = f"constant_{array.dtype}_{array.tolist()}"
+        self.initializers[name] = array
+        return name
+
+    def _weight(self, name: str) -> str:
+        self.initializers[name] = self.weights[name]
+        return name
+
+    def _dense(self, x: str, name: str) -> str:
+        product = self._op("MatMul", x, self._weight(f"{name}/kernel"))
+        return self._op("Add", product, self._weight(f"{name}/bias"))
+
+    def _layer_norm(self, x: str, name: str) -> str:
+        parts = [self._weight(f"{name}/layer_norm/{part}") for part in ("gamma", "beta")]
+        return self._op("LayerNormalization", x, *parts, axis=-1, epsilon=LAYER_NORM_EPSILON)
+
+    def _first(self, x: str, end: str) -> str:
+        """Returns x[:, :end] of [b, L, ...]."""
+        start, axis = self._constant([0], np.int64), self._constant([1], np.int64)
+        return self._op("Slice", x, start, end, axis)
+
+    def _encode(self, pooled_alone: bool) -> tuple[str, str]:
+        """Adds the encoder; returns the names of [b, L, H] (or [b, 1, H]) and pooled [b, H]."""
+        one = self._constant(1.0, np.float32)
+        mask = self._op("Cast", "input_mask", to=self.onnx.TensorProto.FLOAT)
+        masked_score = self._constant(-10000.0, np.float32)
+        bias = self._op("Mul", self._op("Sub", one, mask), masked_score)
+        bias = self._op("Unsqueeze", bias, self._constant([1, 2], np.int64))  # [b, 1, 1, L]
+        x = self._embed()
+        plan = self.module.encoder.plan
+        for layer, (attention, feed_forward) in enumerate(plan):
+            # Of the last block nothing but [CLS] is wanted, if the pooled output is.
+            asking = x
+            if pooled_alone and layer == len(plan) - 1:
+                asking = self._first(x, self._constant([1], np.int64))
+            x = self._attend(asking, x, bias, f"encoder/attention_{attention}")
+            x = self._feed_forward(x, f"encoder/feed_forward_{feed_forward}")
+        first = self._op("Gather", x, self._constant(0, np.int64), axis=1)
+        return x, self._op("Tanh", self._dense(first, "encoder/pooler"))
+
+    def _embed(self) -> str:
+        scope = "encoder/embeddings"
+        words, positions, types = (
+            self._weight(f"{scope}/{table}_embeddings")
+            for table in ("word", "position", "token_type")
+        )
+        x = self._op("Gather", words, "input_ids")
+        shape = self._op("Shape", "input_ids")
+        seq_len = self._op("Gather", shape, self._constant([1], np.int64))
+        start, axis = self._constant([0], np.int64), self._constant([0], np.int64)
+        x = self._op("Add", x, self._op("Slice", positions, start, seq_len, axis))
+        x = self._op("Add", x, self._op("Gather", types, "segment_ids"))
+        x = self._layer_norm(x, scope)
+        if self.module.encoder.embeddings.projection is None:
+            return x
+        return self._dense(x, f"{scope}/projection")
+
+    def _attend(self, asking: str, x: str, bias: str, scope: str) -> str:
+        """Adds LayerNorm(asking + Attention(asking, x))."""
+        num_heads = self.config.num_attention_heads
+        head_size = self.config.hidden_size // num_heads
+        heads = self._constant([0, 0, num_heads, head_size], np.int64)
+
+        def split(y, order):
+            return self._op("Transpose", self._op("Reshape", y, heads), perm=order)
+
+        scale = self._constant(1.0 / math.sqrt(head_size), np.float32)
+        query = split(self._op("Mul", self._dense(asking, f"{scope}/query"), scale), [0, 2, 1, 3])
+        key = split(self._dense(x, f"{scope}/key"), [0, 2, 3, 1])
+        value = split(self._dense(x, f"{scope}/value"), [0, 2, 1, 3])
+        scores = self._op("Add", self._op("MatMul", query, key), bias)
+        context = self._op("MatMul", self._op("Softmax", scores, axis=-1), value)
+        context = self._op("Transpose", context, perm=[0, 2, 1, 3])
+        joined = self._constant([0, 0, self.config.hidden_size], np.int64)
+        output = self._dense(self._op("Reshape", context, joined), f"{scope}/output")
+        return self._layer_norm(self._op("Add", asking, output), scope)
+
+    def _feed_forward(self, x: str, scope: str) -> str:
+        """Adds LayerNorm(x + FeedForward(x))."""
+        inner = self._dense(x, f"{scope}/intermediate")
+        if self.config.hidden_act == "gelu":
+            inner = self._op("Gelu", inner, approximate="tanh")
+        else:
+            inner = self._op("Relu", inner)
+        return self._layer_norm(self._op("Add", x, self._dense(inner, f"{scope}/output")), scope)
+
+
+def answer(module: ServingModule, ids: dict[str, np.ndarray]) -> dict[str, tf.Tensor]:
+    """Returns the model's own answers, under the names of the ONNX model's outputs."""
+    ids = {name: tf.constant(value, tf.int32) for name, value in ids.items()}
+    if module.kind == "encoder":
+        return {name: t for name, t in module.encode(**ids).items() if name != "hidden_states"}
+    names = ("input_word_ids", "input_mask", "input_type_ids")
+    inputs = dict(zip(names, (ids[name] for name in INPUTS)))
+    positions = cls_only_positions(ids["input_ids"])
+    logits = module.model.classifier(module.encoder(inputs, positions=positions)["pooled_output"])
+    if module.kind == "regressor":
+        return {"value": logits[:, 0]}
+    return {"probabilities": tf.nn.softmax(logits)}
+
+
+def _differences(session, module: ServingModule) -> dict[str, float]:
+    """Returns for each output the largest difference of onnxruntime's from the model's."""
+    rng = np.random.RandomState(20200426)
+    vocab_size = module.encoder.config.vocab_size
+    differences: dict[str, float] = {}
+    for rows, length in _COMPARED_BATCHES:
+        length = min(length, module.max_seq_length)
+        # Each row has some padding but the first.
+        lengths = np.append(length, rng.randint(1, length + 1, rows - 1))
+        mask = (np.arange(length) < lengths[:, np.newaxis]).astype(np.int64)
+        ids = mask * rng.randint(0, vocab_size, mask.shape)
+        segments = mask * (np.arange(length) >= length // 2)
+        inputs = dict(zip(INPUTS, (ids, mask, segments)))
+        expected = answer(module, inputs)
+        names = list(expected)
+        for name, found in zip(names, session.run(names, inputs)):
+            difference = float(np.abs(found - expected[name].numpy()).max())
+            differences[name] = max(differences.get(name, 0.0), difference)
+    return differences
+
+
+if __name__ == "__main__":
+    define_flags()
+    program.run(main)

@@ -1,0 +1,90 @@
+"""Serialized tf.Examples, read in the graph: a broken one does not break its neighbours."""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+
+from export.checks import find_errors
+
+FEATURES = ("input_ids", "input_mask", "segment_ids")
+
+
+def parse_records(
+    records: tf.Tensor,
+    limits: dict[str, int],
+    longest: int,
+    sequences_per_record: int = 1,
+    pad_id: int = 0,
+) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+    """Reads serialized tf.Examples.
+
+    Args:
+      records: string [batch], each with `input_ids`, `input_mask` and `segment_ids`, int64
+        [sequences_per_record * seq_len]; seq_len may differ from one to the other.
+      limits: of each feature, the number that its values must be less than.
+      longest: the largest seq_len.
+      sequences_per_record: how many sequences a record has, one after the other.
+      pad_id: fills input_ids up to the longest record.
+
+    Returns:
+      dict of int32 [batch * sequences_per_record, seq_len] `input_ids`, `input_mask` and
+      `segment_ids`, those of a bad record one position of zeros; and string [batch], what is wrong
+      with the record, "" if nothing.
+    """
+    error = _find_errors(records, limits, longest, sequences_per_record)
+    harmless = serialize(dict.fromkeys(FEATURES, np.zeros(sequences_per_record, np.int64)))
+    records = tf.where(tf.equal(error, ""), records, harmless)
+    feature = tf.io.RaggedFeature(tf.int64, row_splits_dtype=tf.int64)
+    parsed = tf.io.parse_example(records, {name: feature for name in FEATURES})
+    lengths = parsed["input_ids"].row_lengths() // sequences_per_record
+    seq_len = tf.maximum(tf.reduce_max(lengths), 1)
+    lengths = tf.repeat(lengths, sequences_per_record)
+    return {
+        name: tf.RaggedTensor.from_row_lengths(
+            tf.cast(parsed[name].flat_values, tf.int32), lengths
+        ).to_tensor(pad_id if name == "input_ids" else 0, shape=tf.stack([-1, seq_len]))
+        for name in FEATURES
+    }, error
+
+
+def _find_errors(
+    records: tf.Tensor, limits: dict[str, int], longest: int, sequences_per_record: int
+) -> tf.Tensor:
+    """Says what is wrong with each record: string [batch]."""
+    features = {name: tf.io.VarLenFeature(tf.int64) for name in FEATURES}
+
+    def check(index):
+        parsed = tf.io.parse_single_example(records[index], features)
+        values = {name: parsed[name].values for name in FEATURES}
+        lengths = tf.stack([tf.size(values[name]) for name in FEATURES])
+        length = lengths[0] // sequences_per_record
+        bad_lengths = (
+            tf.reduce_any(lengths != lengths[0])
+            | (length * sequences_per_record != lengths[0])
+            | (length < 1)
+            | (length > longest)
+        )
+        message = (
+            f"{', '.join(FEATURES)} must be equally many: {sequences_per_record} * seq_len, seq_len"
+            f" 1 to {longest}"
+        )
+        return index, tf.where(bad_lengths, message, find_errors(values, limits))
+
+    # A batch of records fails as a whole where one is no tf.Example. A data set of them can pass
+    # over those. One element of its own at the end, as there may be no other.
+    number = tf.size(records, tf.int64)
+    checked = tf.data.Dataset.range(number).map(check).ignore_errors()
+    end = tf.data.Dataset.from_tensors((number, tf.constant("")))
+    indices, errors = checked.concatenate(end).batch(number + 1).get_single_element()
+    unreadable = tf.fill([number + 1], f"no tf.Example with {', '.join(FEATURES)} of int64")
+    return tf.tensor_scatter_nd_update(unreadable, indices[:, tf.newaxis], errors)[:-1]
+
+
+def serialize(features: dict[str, np.ndarray]) -> bytes:
+    """Returns a tf.Example with int64 features."""
+    lists = {
+        name: tf.train.Feature(int64_list=tf.train.Int64List(value=values.reshape(-1)))
+        for name, values in features.items()
+    }
+    return tf.train.Example(features=tf.train.Features(feature=lists)).SerializeToString()

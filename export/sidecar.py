@@ -1,0 +1,43 @@
+"""What lies beside a model that takes piece ids: its vocabulary and what an application must know.
+
+OUTPUT without its ending names them: base.onnx has base.spiece.model and base.json.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+import tensorflow as tf
+
+from albert_tf import files
+from albert_tf.tokenization import CLS, MASK, PAD, SEP, UNK, VOCABULARY_FILE
+from export.serving_module import ServedCheckpoint
+
+
+def description(served: ServedCheckpoint, output: str) -> dict:
+    """Returns what an application must know of the model `output`, as its .json says it."""
+    tokenizer, task = served.tokenizer, served.task or {}
+    ids = (tokenizer.pad_id, tokenizer.unk_id, tokenizer.cls_id, tokenizer.sep_id)
+    return {
+        "kind": served.kind,
+        "max_seq_length": served.max_seq_length,
+        "vocab_file": os.path.basename(_vocab_file(output)),
+        "vocab_sha256": tokenizer.sha256,
+        "do_lower_case": tokenizer.do_lower_case,
+        "special_pieces": dict(zip((PAD, UNK, CLS, SEP, MASK), (*ids, tokenizer.mask_id))),
+        "has_pairs": task.get("has_pairs"),
+        "labels": task.get("labels"),
+    }
+
+
+def write(served: ServedCheckpoint, output: str) -> None:
+    """Writes the vocabulary and the description beside `output`, which is written after them."""
+    with tf.io.gfile.GFile(os.path.join(served.model_dir, VOCABULARY_FILE), "rb") as file:
+        files.write_atomically(_vocab_file(output), file.read())
+    text = json.dumps(description(served, output), indent=2) + "\n"
+    files.write_atomically(f"{os.path.splitext(output)[0]}.json", text)
+
+
+def _vocab_file(output: str) -> str:
+    return f"{os.path.splitext(output)[0]}.{VOCABULARY_FILE}"

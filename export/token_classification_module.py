@@ -1,0 +1,166 @@
+"""Fine-tuned models that tag the words of texts of any length."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from albert_tf.entities import are_entity_tags, parse_tag
+from albert_tf.models import AlbertForTokenClassification
+from albert_tf.words import split_words_in_graph
+from export.limits import MAX_CONTEXT_CHARS, first_chars
+from export.packing import map_sorted_rows
+from export.serving_module import ServedCheckpoint, ServingModule
+from export.windows import cut
+
+_NUM_SPECIAL_PIECES = 2  # [CLS] and [SEP]
+
+
+class TokenClassifierModule(ServingModule):
+    """Tags words, and finds the entities that the tags mark.
+
+    As in fine-tuning, each word is tokenized by itself, its tag is that of its first piece, and
+    each word of a long text is tagged in the window that shows most on both sides of it.
+    """
+
+    kind = "token_classifier"
+    model: AlbertForTokenClassification
+
+    def __init__(self, model: AlbertForTokenClassification, served: ServedCheckpoint):
+        super().__init__(model, served)
+        self.doc_stride = served.task["doc_stride"]
+        self._labels = served.task["labels"]
+        self._unk_id = served.tokenizer.unk_id
+
+    def serving_default(self, text) -> dict:
+        """Answers the signature `serving_default`."""
+        text = first_chars(text, MAX_CONTEXT_CHARS)
+        found = split_words_in_graph(text)
+        tags = self._tag(found.words)
+        first, last, label = self._spans(found.words, tags["place"])
+        # Probabilities of the words of each span.
+        sums = tf.concat([[0.0], tf.cumsum(tf.cast(tags["probability"], tf.float64))], axis=0)
+        mean = tf.gather(sums, last.flat_values + 1) - tf.gather(sums, first.flat_values)
+        mean /= tf.cast(last.flat_values + 1 - first.flat_values, tf.float64)
+        starts = tf.gather(found.starts.flat_values, first.flat_values)
+        limits = tf.gather(found.limits.flat_values, last.flat_values)
+        texts = tf.strings.substr(
+            tf.gather(text, first.value_rowids()), starts, limits - starts, unit="UTF8_CHAR"
+        )
+        columns = {
+            "labels": label.flat_values,
+            "texts": texts,
+            "starts": starts,
+            "limits": limits,
+            "probabilities": tf.cast(mean, tf.float32),
+        }
+        answers = {name: first.with_flat_values(c).to_tensor() for name, c in columns.items()}
+        return {**answers, "num_spans": tf.cast(first.row_lengths(), tf.int32)}
+
+    def words(self, words) -> dict:
+        """Answers the signature `words`."""
+        # One word of any length: its first piece is among its first characters.
+        shape = tf.shape(words, tf.int64)
+        words = tf.reshape(self.read(tf.reshape(words, [-1])), shape)
+        is_word = tf.not_equal(words, "")
+        ragged = tf.ragged.boolean_mask(words, is_word)
+        tags = self._tag(ragged)
+        indices = tf.where(is_word)
+        labels = tf.gather(tf.constant(self._labels), tags["place"])
+        return {
+            "labels": tf.tensor_scatter_nd_update(tf.fill(shape, ""), indices, labels),
+            "probabilities": tf.scatter_nd(indices, tags["probability"], shape),
+        }
+
+    def labels(self) -> dict:
+        """Answers the signature `labels`."""
+        return {"labels": tf.constant(self._labels)}
+
+    def _tag(self, words: tf.RaggedTensor) -> dict[str, tf.Tensor]:
+        """Tags the words of texts, string [batch, (words)].
+
+        Returns:
+          `place` among the labels, int32, and `probability`, float32, both [all words].
+        """
+        different, which = tf.unique(words.flat_values)
+        pieces = self.tokenizer(different)
+        # Of a word without pieces (a lone mark) the unknown piece stands for it.
+        lengths = tf.cast(tf.equal(pieces.row_lengths(), 0), tf.int64)
+        unknown = tf.fill([tf.reduce_sum(lengths)], self._unk_id)
+        pieces = tf.concat([pieces, tf.RaggedTensor.from_row_lengths(unknown, lengths)], axis=1)
+        pieces = tf.gather(pieces, which)
+        texts = tf.RaggedTensor.from_row_splits(
+            pieces.flat_values, tf.gather(pieces.row_splits, words.row_splits)
+        )
+        is_first = tf.equal(tf.ragged.range(pieces.row_lengths()).flat_values, 0)
+        # The number of the word, from 1, at its first piece; 0 at others.
+        number = tf.where(is_first, tf.cumsum(tf.cast(is_first, tf.int32)), 0)
+
+        room = tf.fill([texts.nrows()], tf.constant(self.max_seq_length, tf.int64))
+        windows = cut(texts, room - _NUM_SPECIAL_PIECES, self.doc_stride)
+        piece = windows.pieces.flat_values
+        tokens = self.packer.pack(
+            windows.pieces.with_flat_values(tf.gather(texts.flat_values, piece))
+        )
+        number = tf.where(windows.is_max_context, tf.gather(number, piece), 0)
+        number = windows.pieces.with_flat_values(number)
+        seq_len = tf.shape(tokens["input_ids"], tf.int64)[1]
+        number = number.to_tensor(shape=tf.stack([-1, seq_len - 1]))
+        tokens["word"] = tf.pad(number, [[0, 0], [1, 0]])  # at [CLS]
+        answers, _ = map_sorted_rows(self.answer, tokens)
+        order = tf.argsort(answers.pop("word"))
+        return {name: tf.gather(values, order) for name, values in answers.items()}
+
+    def answer(self, tokens: dict) -> dict:
+        """Tags the words of packed sequences.
+
+        Args:
+          tokens: `input_ids`, `input_mask`, `segment_ids`, and `word`, int32 [batch, seq_len], a
+            number above 0 where the word of this number is tagged.
+
+        Returns:
+          dict of `word`, `place` of the likeliest label, int32, and its `probability`, float32, all
+          [words].
+        """
+        word = tokens["word"]
+        encoded = self.encode(tokens["input_ids"], tokens["input_mask"], tokens["segment_ids"])
+        logits = self.model.classifier(encoded["sequence_output"])
+        logits = tf.boolean_mask(logits, word > 0)
+        return {
+            "word": tf.boolean_mask(word, word > 0),
+            "place": tf.argmax(logits, axis=-1, output_type=tf.int32),
+            "probability": tf.reduce_max(tf.nn.softmax(logits), axis=-1),
+        }
+
+    def _spans(
+        self, words: tf.RaggedTensor, place: tf.Tensor
+    ) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
+        """Returns first word, last word, counted through all texts, and label of the entities.
+
+        Where tags mark none, each word with its tag. All are ragged, [batch, (spans)]. As
+        entities.find_entities finds them.
+        """
+        num_words = tf.size(place, tf.int64)
+        if not are_entity_tags(self._labels):
+            number = words.with_flat_values(tf.range(num_words))
+            return number, number, words.with_flat_values(tf.gather(self._labels, place))
+        prefixes, types = zip(*map(parse_tag, self._labels))
+        numbers = {name: number for number, name in enumerate(dict.fromkeys(types))}
+        type_of = tf.gather([numbers[name] for name in types], place)
+        is_inside = tf.gather([prefix != "O" for prefix in prefixes], place)
+        opens = tf.gather([prefix in "BS" for prefix in prefixes], place)
+        closes = tf.gather([prefix in "ES" for prefix in prefixes], place)
+        is_first = tf.equal(tf.ragged.range(words.row_lengths()).flat_values, 0)
+        goes_on = ~is_first & ~opens & is_inside & ~_shifted(closes) & _shifted(is_inside)
+        goes_on &= tf.equal(type_of, _shifted(type_of))
+        first = tf.where(is_inside & ~goes_on)[:, 0]
+        last = tf.where(is_inside & ~tf.concat([goes_on[1:], [False]], axis=0))[:, 0]
+        counts = tf.math.unsorted_segment_sum(
+            tf.ones_like(first), tf.gather(words.value_rowids(), first), words.nrows()
+        )
+        label = tf.gather(types, tf.gather(place, first))
+        return tuple(tf.RaggedTensor.from_row_lengths(x, counts) for x in (first, last, label))
+
+
+def _shifted(values: tf.Tensor) -> tf.Tensor:
+    """Returns for each word the value of the one before; of the first its own."""
+    return tf.concat([values[:1], values[:-1]], axis=0)

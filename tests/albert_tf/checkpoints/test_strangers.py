@@ -1,0 +1,274 @@
+"""Weights of strangers: hostile files are refused before they cost or run anything."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+import types
+
+import h5py
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import albert_tf
+from albert_tf.checkpoints import google, huggingface, model_directory, name_map, saved_model
+from albert_tf.config import AlbertConfig
+from albert_tf.tokenization import AlbertTokenizer
+from tests.albert_tf.checkpoints.test_name_map import TINY, make_model, weights_of, write
+
+WORDS = "a/b/albert/embeddings/word_embeddings/weight:0"
+
+
+@pytest.fixture(scope="module")
+def trained():
+    return make_model()
+
+
+@pytest.fixture
+def keras_dir(tmp_path, trained):
+    """A directory of tf_model.h5 and config.json, as Keras wrote them for transformers."""
+    write("huggingface", tmp_path / "out", trained)
+    (tmp_path / "out/model.safetensors").unlink()
+    with h5py.File(tmp_path / "out/tf_model.h5", "w") as file:
+        tensors = name_map.from_ours(weights_of(trained), trained.config, "keras")
+        for name, array in tensors.items():
+            file.create_dataset(f"a/b/{name}:0", data=array)
+    return tmp_path / "out"
+
+
+def test_a_plain_h5_is_read(keras_dir, trained):
+    imported = huggingface.read(str(keras_dir))
+    for name, array in weights_of(trained).items():
+        np.testing.assert_array_equal(imported.weights[name], array, err_msg=name)
+
+
+def external_storage(file, directory):
+    secret = directory / "secret"
+    secret.write_bytes(b"password" * 999)
+    external = [(str(secret), 0, 37 * 5 * 4)]
+    file.create_dataset(WORDS, (37, 5), np.float32, external=external)
+
+
+def virtual_dataset(file, directory):
+    with h5py.File(directory / "other.h5", "w") as other:
+        other["x"] = np.ones((37, 5), np.float32)
+    layout = h5py.VirtualLayout((37, 5), np.float32)
+    layout[:] = h5py.VirtualSource(str(directory / "other.h5"), "x", (37, 5))
+    file.create_virtual_dataset(WORDS, layout)
+
+
+def external_link(file, directory):
+    with h5py.File(directory / "other.h5", "w") as other:
+        other["x"] = np.ones((37, 5), np.float32)
+    file[WORDS] = h5py.ExternalLink(str(directory / "other.h5"), "x")
+
+
+def soft_link(file, directory):
+    file[WORDS] = h5py.SoftLink("/a/b/predictions/bias:0")
+
+
+def loop(file, directory):
+    file[WORDS] = file["a"]
+
+
+def never_written(file, directory):
+    file.create_dataset(WORDS, (4_000_000_000,), np.float32)
+
+
+def compressed(file, directory):
+    file.create_dataset(WORDS, data=np.zeros((37, 5), np.float32), compression="gzip")
+
+
+def text(file, directory):
+    file.create_dataset(WORDS, data=["x"] * 37)
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        external_storage,
+        virtual_dataset,
+        external_link,
+        soft_link,
+        loop,
+        never_written,
+        compressed,
+        text,
+    ],
+)
+def test_an_h5_that_points_elsewhere_or_declares_more_than_it_holds(hostile, keras_dir):
+    with h5py.File(keras_dir / "tf_model.h5", "a") as file:
+        del file[WORDS]
+        hostile(file, keras_dir)
+    with pytest.raises(ValueError, match=r"tf_model.h5: a/b/albert/embeddings/word_embeddings/wei"):
+        huggingface.read(str(keras_dir))
+
+
+class Tensor:
+    def __init__(self, array, repeated=1):
+        self.array, self.repeated = array, repeated
+
+    def numel(self):
+        return self.array.size * self.repeated
+
+    def float(self):
+        assert self.repeated == 1, "taken into memory"
+        return self
+
+    def numpy(self):
+        return self.array
+
+
+def fake_torch(monkeypatch, version, tensors=None):
+    def load(path, map_location, weights_only):
+        assert tensors is not None, "read by a version that may run its code"
+        assert weights_only
+        return tensors
+
+    module = types.SimpleNamespace(__version__=version, load=load)
+    monkeypatch.setitem(sys.modules, "torch", module)
+
+
+@pytest.fixture
+def torch_dir(tmp_path, trained):
+    write("huggingface", tmp_path / "out", trained)
+    (tmp_path / "out/model.safetensors").rename(tmp_path / "out/pytorch_model.bin")
+    return tmp_path / "out"
+
+
+@pytest.mark.parametrize("version", ["2.2.0", "2.5.1+cu121", "2.9.1", "1.13.1"])
+def test_an_old_torch_reads_nothing(version, torch_dir, monkeypatch):
+    fake_torch(monkeypatch, version)
+    with pytest.raises(ValueError, match=r"can run code: pip install 'torch>=2.10', or save"):
+        huggingface.read(str(torch_dir))
+
+
+@pytest.mark.parametrize("version", ["2.10.0", "2.15.0+cpu", "3.0.0a0+git12"])
+def test_a_later_torch_reads(version, torch_dir, trained, monkeypatch):
+    tensors = name_map.from_ours(weights_of(trained), trained.config, "torch")
+    tensors = {name: Tensor(array) for name, array in tensors.items()}
+    fake_torch(monkeypatch, version, tensors)
+    assert huggingface.read(str(torch_dir)).config == trained.config
+    tensors["predictions.bias"] = Tensor(np.zeros(37, np.float32), repeated=10**9)
+    with pytest.raises(ValueError, match=r"pytorch_model.bin' is damaged.*declares more values"):
+        huggingface.read(str(torch_dir))
+
+
+@pytest.mark.parametrize("most", [{"num_hidden_layers": 10**7}, {"hidden_size": 12 * 10**7}])
+def test_sizes_without_end_are_refused(most):
+    with pytest.raises(ValueError, match=r"is \d+, expected at most [\d,]+$"):
+        dataclasses.replace(TINY, **most)
+
+
+def grow(config_file):
+    """A config of 16 GB for weights of some KB."""
+    values = json.loads(config_file.read_text())
+    config_file.write_text(json.dumps({**values, "vocab_size": 800_000, "embedding_size": 5_000}))
+
+
+@pytest.mark.parametrize("form", ["google", "huggingface", "keras", "ours"])
+def test_a_config_larger_than_its_files(form, trained, tmp_path, request, monkeypatch):
+    directory = tmp_path / "out"
+    if form == "keras":
+        request.getfixturevalue("keras_dir")
+    elif form == "ours":
+        model_directory.save_for_pretraining(trained, str(directory))
+    else:
+        write(form, directory, trained)
+    theirs = form in ("huggingface", "keras")
+    grow(directory / ("config.json" if theirs else "albert_config.json"))
+    monkeypatch.setattr(albert_tf.AlbertForPreTraining, "create_variables", None)
+    with pytest.raises(ValueError, match=r"bytes, but its config describes 4,00\d,\d{3},\d{3} wei"):
+        albert_tf.from_pretrained(directory)
+
+
+def test_an_index_that_declares_more_than_its_data(tmp_path, trained):
+    write("google", tmp_path, trained)
+    prefix = str(tmp_path / google.CHECKPOINT)
+    reader = tf.train.load_checkpoint(prefix)
+    tensors = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+    # TensorFlow can write a part of a tensor that is declared whole: the index says 40 GB.
+    names = [*tensors, "more"]
+    tf.raw_ops.SaveV2(
+        prefix=prefix,
+        tensor_names=names,
+        shape_and_slices=[""] * len(tensors) + ["10000000000 0,2"],
+        tensors=[*tensors.values(), np.zeros(2, np.float32)],
+    )
+    with pytest.raises(ValueError, match="its index declares more than its data hold"):
+        google.read(str(tmp_path))
+
+
+@pytest.fixture(scope="module")
+def hostile_export(tmp_path_factory, trained, tiny_vocabulary):
+    """The files of an export around a graph that writes a file of its choice when it is run."""
+    directory = tmp_path_factory.mktemp("hostile")
+    tokenizer = AlbertTokenizer(str(tiny_vocabulary), do_lower_case=False)
+    config = dataclasses.replace(trained.config, vocab_size=tokenizer.vocab_size)
+    model = albert_tf.AlbertForPreTraining(config)
+    model.create_variables()
+    tokenizer.save(str(directory / "assets"))
+    config.write(str(directory / "assets" / "albert_config.json"))
+
+    class Hostile(tf.train.Checkpoint):
+        @tf.function(input_signature=[])
+        def tokenization_info(self):
+            written = tf.io.write_file(str(directory / "of_its_choice"), "x")
+            with tf.control_dependencies([written]):
+                return {"do_lower_case": tf.constant(False)}
+
+    module = Hostile()
+    module.variables = list(model.encoder.variables)
+    path = directory / "1"
+    tf.saved_model.save(module, str(path), {"tokenization_info": module.tokenization_info})
+    (directory / "assets").rename(path / "moved")
+    for file in (path / "moved").iterdir():
+        (path / "assets").mkdir(exist_ok=True)
+        file.rename(path / "assets" / file.name)
+    (path / "assets.extra").mkdir()
+    (path / "assets.extra/export.json").write_text('{"do_lower_case": false}')
+    return path, model
+
+
+def test_no_function_of_a_saved_model_is_run(hostile_export):
+    path, model = hostile_export
+    config, tokenizer = saved_model.read_config_and_tokenizer(str(path))
+    assert config == model.config and tokenizer.do_lower_case is False
+    again = albert_tf.AlbertForPreTraining(config)
+    again.create_variables()
+    saved_model.restore_encoder(again.encoder, str(path))
+    for ours, theirs in zip(again.encoder.weights, model.encoder.weights):
+        np.testing.assert_array_equal(ours, theirs, err_msg=theirs.name)
+    assert not (path.parent / "of_its_choice").exists()
+
+
+@pytest.mark.parametrize("content", ["{}", '{"do_lower_case": 1}'])
+def test_an_export_that_does_not_say_its_case(content, hostile_export):
+    path, _ = hostile_export
+    provenance = path / "assets.extra/export.json"
+    before = provenance.read_text()
+    provenance.write_text(content)
+    with pytest.raises(ValueError, match=r"export.json: do_lower_case is .*expected true or false"):
+        saved_model.read_config_and_tokenizer(str(path))
+    provenance.unlink()
+    with pytest.raises(ValueError, match=r"SavedModel without assets.extra/export.json"):
+        saved_model.read_config_and_tokenizer(str(path))
+    provenance.write_text(before)
+
+
+def test_damaged_exports(hostile_export, tmp_path):
+    path, model = hostile_export
+    tf.io.gfile.makedirs(str(tmp_path / "variables"))
+    for file in (path / "variables").iterdir():
+        (tmp_path / "variables" / file.name).write_bytes(file.read_bytes()[:99])
+    with pytest.raises(ValueError, match="is no readable SavedModel"):
+        saved_model.restore_encoder(model.encoder, str(tmp_path))
+    config = path / "assets/albert_config.json"
+    before = config.read_text()
+    grow(config)
+    with pytest.raises(ValueError, match=r"its config's weights: .* describes 4,00\d,\d{3},"):
+        saved_model.read_config_and_tokenizer(str(path))
+    config.write_text(before)
+    assert AlbertConfig.read(str(config)) == model.config

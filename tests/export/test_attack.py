@@ -1,0 +1,400 @@
+"""An attack on the exports: requests that are empty, huge, malformed, mismatched, out of range."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from export.records import serialize
+from tests.conftest import WORDS
+from tests.export.task_models import TASKS
+from tests.export.test_limits import CLOZE
+from tests.jobs import run_code
+
+
+@pytest.fixture(scope="module")
+def modules(make_module, module):
+    names = ("multiple_choice", "classifier", "question_answering")
+    made = {name: make_module(TASKS[name]) for name in names}
+    return {**made, "cloze": make_module(CLOZE), "pretraining": module}
+
+
+@functools.cache
+def traced(module, signature):
+    return module.function(signature)
+
+
+def serve(module, signature, **inputs):
+    return call(traced(module, signature), inputs)
+
+
+def call(function, inputs):
+    """Answers as a server does, which looks at no rank. Python would, before the function."""
+    specs = tf.nest.flatten(function.structured_input_signature)
+    assert inputs.keys() == {spec.name for spec in specs}
+    given = [tf.constant(inputs[spec.name], spec.dtype) for spec in specs]
+    outputs = tf.raw_ops.StatefulPartitionedCall(
+        args=[*given, *function.captured_inputs],
+        Tout=[output.dtype for output in function.outputs],
+        f=function,
+    )
+    outputs = tf.nest.pack_sequence_as(function.structured_outputs, outputs)
+    return {name: output.numpy() for name, output in outputs.items()}
+
+
+def megabytes(name):
+    """VmRSS or, since it was set back, VmHWM of this process."""
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) / 1024 for line in file if line.startswith(name))
+
+
+def peak_megabytes(function):
+    """How much more memory this process has while a function runs."""
+    try:
+        with open("/proc/self/clear_refs", "w") as file:
+            file.write("5")
+    except OSError:
+        pytest.skip("no /proc/self/clear_refs to measure the peak of memory with")
+    before = megabytes("VmRSS")
+    function()
+    return megabytes("VmHWM") - before
+
+
+_SLOW = [
+    pytest.param(name, marks=pytest.mark.slow)
+    for name in ("pretraining", "question_answering", "cloze")
+]
+
+
+@pytest.mark.parametrize("name", ["classifier", *_SLOW])
+def test_huge_texts_take_little_memory_and_time(modules, name):
+    module = modules[name]
+    fields = module.signatures["serving_default"].inputs
+    shapes = {name: [1, 3][: len(field.shape)] for name, field in fields.items()}
+    huge = {
+        "words": "the quick brown fox " * 500_000,
+        "unknown to the vocabulary": "漢字" * 150_000,
+        "white space": " \u3000" * 2_000_000,
+        "marks": "\u0301" * 2_000_000,
+        "no UTF-8": b"\xff" * 5_000_000,
+        "one word": "x" * 5_000_000,
+    }
+    if name == "question_answering":  # which reads more of it, here in windows of 9 pieces
+        huge = {key: text for key, text in huge.items() if key not in ("words", "one word")}
+    serve(module, "serving_default", **{key: np.full(shapes[key], b"a") for key in fields})
+    for text in huge.values():
+        data = text.encode() if isinstance(text, str) else text
+        request = {key: np.full(shapes[key], data, object) for key in fields}
+        began = time.monotonic()
+        grown = peak_megabytes(lambda request=request: serve(module, "serving_default", **request))
+        # The request itself is there twice: as bytes and as a tensor.
+        copies = len(data) * sum(np.prod(shape) for shape in shapes.values()) / 1e6
+        assert grown < 60 + 2 * copies and time.monotonic() - began < 8
+
+
+def test_a_request_of_twenty_kilobytes_takes_little_memory(modules):
+    """10,000 blanks, each with an option of 10,000 characters, would be 100 MB an option."""
+    request = {
+        "context": ["The fox runs."],
+        "question": ["_" * 10_000],
+        "options": [["x" * 10_000, "dog " * 2_500, "fox"]],
+    }
+    serve(modules["cloze"], "serving_default", **request)  # the first one makes kernels
+    assert peak_megabytes(lambda: serve(modules["cloze"], "serving_default", **request)) < 60
+
+
+def tokens(**changes):
+    """Three rows of five positions, all good but for the changes."""
+    ones = np.ones([3, 5], int)
+    rows = {"input_ids": 4 * ones, "input_mask": ones, "segment_ids": 0 * ones}
+    for name, (row, value) in changes.items():
+        rows.setdefault(name, np.zeros([3, 2], int))
+        rows[name] = rows[name].copy()
+        rows[name][row, -1] = value
+    return rows
+
+
+def answers_alike(answers, others, rows):
+    for name, values in others.items():
+        if values.dtype == object:
+            assert answers[name][rows].tolist() == values[rows].tolist(), name
+        else:
+            np.testing.assert_allclose(answers[name][rows], values[rows], atol=1e-5, err_msg=name)
+
+
+def is_no_answer(values):
+    values = np.asarray(values)
+    if values.dtype.kind in "OS":
+        return all(value == b"" for value in values.flat)
+    return np.all(np.isnan(values) if values.dtype.kind == "f" else values == -1)
+
+
+BAD_VALUES = {
+    "input_ids": [-1, 10**6, 2**31 - 1],
+    "input_mask": [-1, 2],
+    "segment_ids": [-1, 2, 7],
+}
+
+
+@pytest.mark.parametrize("signature", ["tokens", "pooled", "mlm", "sop"])
+def test_a_value_out_of_range_is_said_of_its_row(modules, signature):
+    module = modules["pretraining"]
+    extra = {"mlm_positions": (1, 4)} if signature == "mlm" else {}
+    good = serve(module, signature, **tokens(**extra))
+    assert good["error"].tolist() == [b""] * 3
+    cases = [(name, value) for name, values in BAD_VALUES.items() for value in values]
+    if signature == "mlm":
+        cases += [("mlm_positions", -1), ("mlm_positions", 5)]
+    for name, value in cases:
+        answers = serve(module, signature, **tokens(**{**extra, name: (1, value)}))
+        assert answers["error"][1].startswith(f"{name} must be 0 to ".encode())
+        answers_alike(answers, good, [0, 2])
+        assert all(is_no_answer(v[1]) for key, v in answers.items() if key != "error")
+
+
+def records(number, per_record=1, **changes):
+    """Tf.Examples of 5 positions a sequence, all good."""
+    rows = {name: values[0].tolist() * per_record for name, values in tokens().items()}
+    return [serialize({n: np.array(v) for n, v in {**rows, **changes}.items()})] * number
+
+
+@pytest.mark.parametrize("name", ["pretraining", "classifier", "multiple_choice"])
+def test_a_broken_record_is_said_of_its_row(modules, name):
+    module = modules[name]
+    choices = module.sizes.get("choices", 1)
+    length = 5 * choices
+    good = serve(module, "examples", examples=records(3, choices))
+    assert good["error"].tolist() == [b""] * 3
+    floats = tf.train.Example()
+    floats.features.feature["input_ids"].float_list.value[:] = [1.0] * length
+    longest = module.encoder.config.max_position_embeddings
+    many = np.ones(choices * (longest + 1), int)
+    unreadable, lengths = b"no tf.Example with", b"must be equally many"
+    bad = {
+        b"no record": unreadable,
+        b"\xff" * 50: unreadable,
+        floats.SerializeToString(): unreadable,
+        b"": lengths,
+        records(1, choices, input_mask=[1] * (length - 1))[0]: lengths,
+        records(1, choices, segment_ids=[0])[0]: lengths,
+        records(1, choices, input_ids=many, input_mask=many, segment_ids=0 * many)[0]: lengths,
+        records(1, choices, input_ids=[2**32 + 10] * length)[0]: b"input_ids must be 0 to",
+        records(1, choices, input_ids=[-1] * length)[0]: b"input_ids must be 0 to",
+        records(1, choices, segment_ids=[7] * length)[0]: b"segment_ids must be 0 to 1",
+        records(1, choices, input_mask=[2] * length)[0]: b"input_mask must be 0 to 1",
+    }
+    if choices > 1:  # one sequence, which is not three
+        bad[records(1, 1)[0]] = lengths
+    for record, message in bad.items():
+        examples = records(3, choices)
+        examples[1] = record
+        answers = serve(module, "examples", examples=examples)
+        assert message in answers["error"][1]
+        answers_alike(answers, good, [0, 2])
+        assert all(is_no_answer(v[1]) for key, v in answers.items() if key != "error")
+    answers = serve(module, "examples", examples=list(bad))
+    assert all(answers["error"])
+    assert serve(module, "examples", examples=[])["error"].shape == (0,)
+
+
+def test_inputs_of_unlike_shapes_are_refused(modules):
+    good = tokens(mlm_positions=(1, 4))
+    shorter = {name: values[:, :1] for name, values in good.items()}
+    fewer = {name: values[:1] for name, values in good.items()}
+    flat = {name: values[0] for name, values in good.items()}
+    for changed in ("input_mask", "segment_ids", "mlm_positions"):
+        for other in (shorter, fewer, flat):
+            if other is shorter and changed == "mlm_positions":
+                continue
+            with pytest.raises(tf.errors.InvalidArgumentError, match=f"{changed} must be"):
+                serve(modules["pretraining"], "mlm", **{**good, changed: other[changed]})
+
+
+def test_texts_of_other_ranks_and_numbers_are_refused(modules):
+    texts = ["The fox runs.", "Birds sing."]
+    cases = [
+        ("pretraining", "fill_mask", {"text": [texts]}, r"text must be \[batch\]"),
+        ("pretraining", "fill_mask", {"text": texts[0]}, r"text must be \[batch\]"),
+        (
+            "classifier",
+            "serving_default",
+            {"text": texts, "text_pair": texts[:1]},
+            "text_pair must",
+        ),
+        ("classifier", "serving_default", {"text": [texts], "text_pair": [texts]}, "must be"),
+        ("classifier", "examples", {"examples": [records(2)]}, r"examples must be \[batch\]"),
+        (
+            "question_answering",
+            "serving_default",
+            {"question": texts, "context": texts[:1]},
+            "question must be|context must be",
+        ),
+        (
+            "multiple_choice",
+            "serving_default",
+            {"context": texts, "question": texts, "options": [texts] * 2},
+            r"options must be \[batch, choices\], choices 3 as in the model",
+        ),
+        (
+            "multiple_choice",
+            "serving_default",
+            {"context": texts, "question": texts, "options": texts},
+            r"options must be \[batch, choices\]",
+        ),
+    ]
+    for name, signature, inputs, message in cases:
+        with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+            serve(modules[name], signature, **inputs)
+
+
+def test_empty_requests_have_empty_answers(modules):
+    none = np.zeros([0, 5], int)
+    ids = {"input_ids": none, "input_mask": none, "segment_ids": none}
+    requests = [
+        ("pretraining", "serving_default", {"text": [], "text_pair": []}),
+        ("pretraining", "tokenize", {"text": [], "text_pair": []}),
+        ("pretraining", "fill_mask", {"text": []}),
+        ("pretraining", "pooled", ids),
+        ("pretraining", "mlm", {**ids, "mlm_positions": none}),
+        ("pretraining", "examples", {"examples": []}),
+        ("question_answering", "serving_default", {"question": [], "context": []}),
+        (
+            "multiple_choice",
+            "serving_default",
+            {"context": [], "question": [], "options": np.zeros([0, 3], object)},
+        ),
+    ]
+    for name, signature, inputs in requests:
+        assert all(
+            len(values) == 0 for values in serve(modules[name], signature, **inputs).values()
+        )
+
+
+def mixed_requests(number):
+    """Good and bad requests, of several signatures and sizes."""
+    rng = np.random.RandomState(11)
+
+    def texts(size):
+        odd = [b"", b"\xff", b"_ _", "漢字".encode() * 200, b"[MASK]" * 40, b"fox " * 300]
+        words = " ".join(rng.choice(WORDS, rng.randint(41))).encode()
+        return [odd[rng.randint(6)] if rng.rand() < 0.2 else words for _ in range(size)]
+
+    def request():
+        size, kind = rng.randint(1, 5), rng.randint(8)
+        if kind < 3:
+            fewer = size - (rng.rand() < 0.1)  # refused
+            names = [("serving_default", "tokenize")[kind % 2], texts(size), texts(fewer)]
+            return names[0], {"text": names[1], "text_pair": names[2]}
+        if kind < 5:
+            return "fill_mask", {"text": [text + b" [MASK]" for text in texts(size)]}
+        if kind == 5:
+            garbage = [
+                b"garbage",
+                records(1, input_mask=[1])[0],
+                records(1, segment_ids=[9] * 5)[0],
+            ]
+            return "examples", {"examples": rng.permutation(garbage + records(size)).tolist()}
+        changes = {"mlm_positions": (0, rng.randint(6)), "input_mask": (1, rng.randint(3))}
+        ids = tokens(**changes, segment_ids=(2, rng.randint(4)))
+        if rng.rand() < 0.1:  # refused
+            ids["segment_ids"] = ids["segment_ids"][:, :2]
+        return "mlm", ids
+
+    return [request() for _ in range(number)]
+
+
+def attack(functions, requests, threads=32):
+    """Sends requests, each as often as it is in the list; returns those answered otherwise."""
+
+    def answer(request):
+        signature, inputs = request
+        try:
+            return call(functions[signature], inputs)
+        except tf.errors.InvalidArgumentError as error:
+            return {"refused": np.array([" must be " in str(error)])}
+
+    expected = {id(request): answer(request) for request in requests}
+    assert all(answers.get("refused", [True])[0] for answers in expected.values())
+    refused = sum("refused" in answers for answers in expected.values())
+    assert 0 < refused < len(expected) / 5
+
+    def is_wrong(request):
+        answers, others = answer(request), expected[id(request)]
+        try:
+            assert answers.keys() == others.keys()
+            answers_alike(answers, others, slice(None))
+        except AssertionError:
+            return True
+        return False
+
+    with ThreadPoolExecutor(threads) as pool:
+        return sum(pool.map(is_wrong, requests))
+
+
+def test_good_and_bad_requests_from_many_threads(modules):
+    module = modules["pretraining"]
+    requests = mixed_requests(60)
+    functions = {signature: traced(module, signature) for signature, _ in requests}
+    assert attack(functions, requests * 5) == 0
+
+
+@pytest.mark.slow
+def test_ten_thousand_requests_do_not_grow_the_process(loaded):
+    if not os.path.exists("/proc/self/status"):
+        pytest.skip("no /proc/self/status to read the memory from")
+    requests = mixed_requests(100)
+    assert attack(loaded.signatures, requests * 10) == 0
+    gc.collect()
+    before = megabytes("VmRSS")
+    assert attack(loaded.signatures, requests * 100) == 0
+    gc.collect()
+    after = megabytes("VmRSS")
+    assert after < 1.05 * before, f"{before:.0f} MB, then {after:.0f} MB"
+
+
+@pytest.mark.slow
+def test_a_session_tells_bad_rows_and_ranks_too(exported):
+    """As TensorFlow Serving runs an export; in a process of its own (see test_serving_module)."""
+    output, _ = run_code(_IN_A_SESSION, str(exported), records(1)[0].hex())
+    good, bad, wrong_rank = output.splitlines()
+    assert (
+        good == "True" and bad == "no tf.Example with input_ids, input_mask, segment_ids of int64"
+    )
+    assert "text must be [batch]" in wrong_rank
+
+
+_IN_A_SESSION = """
+import sys
+import tensorflow as tf
+import tensorflow_text
+
+path, record = sys.argv[1:]
+v1 = tf.compat.v1
+with tf.Graph().as_default(), v1.Session() as session:
+    signatures = v1.saved_model.loader.load(session, ["serve"], path).signature_def
+
+    def ask(signature, output, value):
+        inputs = signatures[signature].inputs.values()
+        tensors = {session.graph.get_tensor_by_name(field.name): value for field in inputs}
+        # Python knows the placeholder's rank, TensorFlow Serving feeds past it.
+        for tensor in tensors:
+            tensor._shape_val = tf.TensorShape(None)
+            tensor.get_shape = lambda: tf.TensorShape(None)
+        return session.run(signatures[signature].outputs[output].name, tensors)
+
+    examples = [bytes.fromhex(record), b"garbage"]
+    pooled = ask("examples", "pooled_output", examples)
+    print((pooled[0] == pooled[0]).all())
+    print(ask("examples", "error", examples)[1].decode())
+    try:
+        print(ask("fill_mask", "pieces", [["a [MASK]"]]))
+    except tf.errors.InvalidArgumentError as error:
+        print(repr(str(error)))
+"""

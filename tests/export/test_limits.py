@@ -1,0 +1,64 @@
+"""What is cut off before tokenizing: the model reads the pieces of the whole text."""
+
+from __future__ import annotations
+
+import pytest
+import tensorflow as tf
+
+from export.verify import _TEXTS
+from pipelines.tasks.multiple_choice import MultipleChoiceColumns
+from tests.export.task_models import TASKS, MultipleChoice
+
+
+class Cloze(MultipleChoice):
+    blank = "_"
+
+
+CLOZE = Cloze("multiple_choice", {}, MultipleChoiceColumns("", "", ""), 19)
+
+
+@pytest.fixture(scope="module")
+def modules(make_module):
+    return {
+        "cloze": make_module(CLOZE),
+        "multiple_choice": make_module(TASKS["multiple_choice"]),
+    }
+
+
+def test_a_text_that_is_cut_has_the_pieces_of_the_whole(module):
+    number = module.max_seq_length
+    texts = [text if isinstance(text, bytes) else text.encode() for text in _TEXTS["text"]]
+    texts = [*(text * 300 for text in texts), b" ".join(texts * 50), "é漢🙂x".encode() * 2_000]
+    texts += [b"x" * shift + "漢é🙂 fox ".encode() * 2_000 for shift in range(1, 5)]
+    texts = tf.constant(texts)
+    assert (tf.strings.length(module.read(texts), "UTF8_CHAR") <= 64 * number).numpy().all()
+    cut, whole = module.pieces(texts)[:, :number], module.tokenizer(texts)[:, :number]
+    assert cut.to_list() == whole.to_list()
+
+
+def test_blanks_times_options_stay_small(modules):
+    """The question with the option in each blank would have 4 MB; of 110 KB it has 3 GB."""
+    question, option = "_ " * 2_000, "dog " * 500
+    texts = modules["cloze"]._questions_with_options(
+        tf.constant([question]), tf.constant([option, "fox", ""])
+    )
+    assert int(tf.reduce_sum(tf.strings.length(texts))) < 20_000
+
+
+def test_the_end_of_a_question_with_many_blanks_is_read(modules):
+    """The last pieces, which are what the model reads, are those of the question in full."""
+    module = modules["cloze"]
+    questions = ["_ sings " * 9 + "and _ flies _ _", "a _ " * 400 + "_", "old " * 900 + "_ fox _"]
+    options = [["the green tree " * 3, "a", ""], ["sea " * 200, "x y z " * 90, "漢 sky"], ["b"] * 3]
+    texts = module._questions_with_options(tf.constant(questions), tf.constant(sum(options, [])))
+    full = [q.replace("_", " ".join(o.split())) for q, row in zip(questions, options) for o in row]
+    ends, expected = (module.tokenizer(t)[:, -19:].to_list() for t in (texts, tf.constant(full)))
+    assert ends == expected
+
+
+def test_a_mark_in_a_name_is_no_blank(modules):
+    question, options = ["What does max_seq_length mean?"], ["pieces", "words", "lines"]
+    texts = modules["multiple_choice"]._questions_with_options(
+        tf.constant(question), tf.constant(options)
+    )
+    assert texts[0].numpy() == b"what does max_seq_length mean? pieces"

@@ -1,0 +1,134 @@
+"""An ONNX model answers like the model it was made of, and holds each shared weight once."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from albert_tf.checkpoints.model_directory import TASK_FILE
+from albert_tf.config import AlbertConfig
+from albert_tf.models import AlbertForSequenceClassification
+from albert_tf.tokenization import AlbertTokenizer
+from export.loading import load_module, open_checkpoint
+from export.onnx import INPUTS, convert
+from export.onnx import answer as answer_of_model
+
+HAS_PACKAGES = all(importlib.util.find_spec(name) for name in ("onnx", "onnxruntime"))
+needs_packages = pytest.mark.skipif(
+    not HAS_PACKAGES, reason="needs the extra: pip install onnx onnxruntime"
+)
+LABELS = ["no", "yes", "perhaps"]
+
+
+def write_model(directory, model_dir, kind, **changes):
+    shutil.copytree(model_dir, directory, ignore=shutil.ignore_patterns("checkpoints"))
+    values = json.loads((model_dir / "albert_config.json").read_text())
+    config = AlbertConfig(**{**values, **changes})
+    config.write(str(directory / "albert_config.json"))
+    labels = LABELS if kind == "classifier" else None
+    description = {"task": "toy", "kind": kind, "labels": labels, "has_pairs": True}
+    (directory / TASK_FILE).write_text(json.dumps({**description, "max_seq_length": 37}))
+    model = AlbertForSequenceClassification(config, 3 if kind == "classifier" else 1)
+    model.create_variables()
+    rng = np.random.RandomState(3)
+    for variable in model.variables:
+        variable.assign_add(rng.normal(0, 0.3, variable.shape))
+    tf.train.Checkpoint(model=model).save(str(directory / "checkpoints" / "ckpt"))
+    return directory
+
+
+@needs_packages
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        ("encoder", {}),
+        ("encoder", {"parameter_sharing": "attention", "hidden_act": "relu"}),
+        ("encoder", {"embedding_size": 20, "inner_group_num": 2}),
+        ("classifier", {}),
+        ("regressor", {"num_hidden_groups": 2}),
+    ],
+)
+def test_answers_are_equal(kind, changes, model_dir, tmp_path):
+    import onnxruntime
+
+    written = "regressor" if kind == "encoder" else kind
+    directory = write_model(tmp_path / "model", model_dir, written, **changes)
+    path = tmp_path / "out.onnx"
+    differences = convert(checkpoint=str(directory), output=str(path), kind=kind)
+    assert max(differences.values()) < 1e-4
+    session = onnxruntime.InferenceSession(str(path))
+    rng = np.random.RandomState(0)
+    mask = np.array([[1] * 11, [1] * 4 + [0] * 7])
+    inputs = dict(zip(INPUTS, (mask * rng.randint(5, 50, mask.shape), mask, mask * 0)))
+    module = load_module(open_checkpoint(str(directory), kind))
+    expected = answer_of_model(module, inputs)
+    assert [output.name for output in session.get_outputs()] == list(expected)
+    for name, found in zip(expected, session.run(list(expected), inputs)):
+        np.testing.assert_allclose(found, expected[name], atol=1e-4, err_msg=name)
+        if name != "sequence_output":  # padding makes no difference
+            alone = {key: ids[1:, :4] for key, ids in inputs.items()}
+            (alone,) = session.run([name], alone)
+            np.testing.assert_allclose(found[1:], alone, atol=1e-4, err_msg=name)
+
+
+@needs_packages
+def test_shared_weights_are_stored_once(model_dir, tmp_path):
+    import onnx
+
+    directory = write_model(
+        tmp_path / "model", model_dir, "classifier", hidden_size=128, num_hidden_layers=9
+    )
+    path = tmp_path / "out.onnx"
+    convert(checkpoint=str(directory), output=str(path))
+    module = load_module(open_checkpoint(str(directory)))
+    weights = sum(4 * v.shape.num_elements() for v in module.model.variables)
+    assert path.stat().st_size < weights + 50_000
+    model = onnx.load(str(path))
+    (query,) = (t for t in model.graph.initializer if t.name == "encoder/attention_0/query/kernel")
+    assert sum(query.name in node.input for node in model.graph.node) == 9
+
+
+@needs_packages
+def test_what_an_application_needs_lies_beside(model_dir, tmp_path):
+    import onnx
+
+    directory = write_model(tmp_path / "model", model_dir, "classifier")
+    convert(checkpoint=str(directory), output=str(tmp_path / "out" / "rte.onnx"))
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "rte.onnx",
+        "rte.json",
+        "rte.spiece.model",
+    }
+    described = json.loads((tmp_path / "out/rte.json").read_text())
+    tokenizer = AlbertTokenizer(
+        str(tmp_path / "out" / described["vocab_file"]), described["do_lower_case"]
+    )
+    assert tokenizer.sha256 == described["vocab_sha256"]
+    assert described["labels"] == LABELS and described["max_seq_length"] == 37
+    assert described["special_pieces"]["[MASK]"] == tokenizer.mask_id
+    assert described["kind"] == "classifier" and described["has_pairs"] is True
+    model = onnx.load(str(tmp_path / "out/rte.onnx"))
+    inside = {entry.key: json.loads(entry.value) for entry in model.metadata_props}
+    assert inside == described
+
+
+@needs_packages
+def test_another_answer_is_refused(model_dir, tmp_path, monkeypatch):
+    monkeypatch.setattr("export.onnx.LAYER_NORM_EPSILON", 0.5)
+    with pytest.raises(ValueError, match=r"answers are \S+ from the model's, expected 0.0001 at"):
+        convert(checkpoint=str(model_dir), output=str(tmp_path / "out.onnx"))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_missing_package_is_one_clear_error(model_dir, tmp_path, monkeypatch):
+    def without(name, *arguments, **options):
+        raise ImportError(name)
+
+    monkeypatch.setattr(importlib, "import_module", without)
+    with pytest.raises(ValueError, match=r"^onnx is missing: pip install 'albert_tf\[onnx\]'$"):
+        convert(checkpoint=str(model_dir), output=str(tmp_path / "out.onnx"))

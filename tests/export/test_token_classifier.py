@@ -1,0 +1,119 @@
+"""Tags of words from an export: those of fine-tuning's own predictions, whatever the text."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from albert_tf.entities import find_entities
+from albert_tf.tokenization import AlbertTokenizer
+from export.verify import _TEXTS, _padded
+from pipelines.tasks.token_files import TokenExample, of_text
+from tests.export.task_models import TASKS, ask, functions_of, token_classification
+from tests.export.test_kinds import evaluate, make_texts
+
+NAME = "token_classifier"
+
+
+@pytest.fixture(scope="module")
+def module(make_module):
+    return make_module(TASKS[NAME])
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_vocabulary):
+    return AlbertTokenizer(str(tiny_vocabulary))
+
+
+def spans_of(answers, row):
+    """The spans of a text as fine-tuning writes them."""
+    assert not answers["labels"][row, answers["num_spans"][row] :].any()
+    return [
+        {
+            "start": int(answers["starts"][row, i]),
+            "end": int(answers["limits"][row, i]),
+            "label": answers["labels"][row, i].decode(),
+            "text": answers["texts"][row, i].decode(),
+            "probability": pytest.approx(float(answers["probabilities"][row, i]), abs=2e-6),
+        }
+        for i in range(answers["num_spans"][row])
+    ]
+
+
+def check_spans(task, module, tokenizer, directory, answer):
+    """Returns the spans that both sides found."""
+    texts = make_texts(20, 1) + [t for t in _TEXTS["text"] if isinstance(t, str)]
+    examples = [of_text(str(i), text) for i, text in enumerate(texts)]
+    [path] = evaluate(task, module, tokenizer, examples, directory)
+    with open(path, encoding="utf-8") as file:
+        expected = [json.loads(line)["spans"] for line in file]
+    answers = answer(texts)
+    for row, spans in enumerate(expected):
+        assert spans == spans_of(answers, row), texts[row]
+    assert max(len(text.split()) for text in texts) > module.max_seq_length  # windows
+    return [span for spans in expected for span in spans]
+
+
+def test_spans_of_raw_text(module, tokenizer, tmp_path):
+    spans = check_spans(
+        TASKS[NAME], module, tokenizer, tmp_path, lambda texts: ask(module, text=texts)
+    )
+    assert len(spans) > 50 and {span["label"] for span in spans} == {"á", "b"}
+
+
+def test_parts_of_speech(make_module, tokenizer, tmp_path):
+    task = token_classification(("VB", "NN", "O"))
+    module = make_module(task)
+
+    def answer(texts):
+        answers = module.serving_default(tf.constant(texts))
+        return {name: t.numpy() for name, t in answers.items()}
+
+    spans = check_spans(task, module, tokenizer, tmp_path, answer)
+    assert len(spans) > 500
+
+
+def test_words_that_are_given(module, tokenizer, tmp_path):
+    rows = [text.split() for text in make_texts(12, 3)] + [["New York", "\u0301", "北京", "x" * 99]]
+    rows = [row for row in rows if row]
+    examples = [TokenExample(str(i), tuple(row), None) for i, row in enumerate(rows)]
+    [path] = evaluate(TASKS[NAME], module, tokenizer, examples, tmp_path)
+    with open(path, encoding="utf-8") as file:
+        lines = [line.split("\t") for line in file.read().splitlines() if line]
+    table = _padded(rows)
+    words = functions_of(module)["words"]
+    answers = {key: t.numpy() for key, t in words(words=tf.constant(table)).items()}
+    is_word = table != ""
+    assert [label.decode() for label in answers["labels"][is_word]] == [row[1] for row in lines]
+    expected = [float(row[2]) for row in lines]
+    np.testing.assert_allclose(answers["probabilities"][is_word], expected, atol=2e-6)
+    assert not answers["labels"][~is_word].any() and not answers["probabilities"][~is_word].any()
+
+
+def test_entities_in_the_graph_are_those_of_python(module):
+    """Any sequence of tags, those that no scheme allows among them."""
+    rng = np.random.RandomState(0)
+    lengths = [0, 1, 9, 0, 0, 30, 1, 200, 0]
+    places = rng.randint(0, len(module._labels), sum(lengths)).astype(np.int32)
+    words = tf.RaggedTensor.from_row_lengths(tf.fill([sum(lengths)], "w"), lengths)
+    found = [part.to_list() for part in module._spans(words, tf.constant(places))]
+    begins = np.cumsum([0, *lengths])
+    for row, (begin, length) in enumerate(zip(begins, lengths)):
+        tags = [module._labels[place] for place in places[begin : begin + length]]
+        spans = [
+            (int(first - begin), int(last - begin) + 1, label.decode())
+            for first, last, label in zip(*(part[row] for part in found))
+        ]
+        assert spans == find_entities(tags)
+
+
+def test_bytes_that_are_no_text(module):
+    texts = [b"caf\xe9 \xff\xc3 " * 9, b""]
+    replaced = [text.decode("utf-8", "replace") for text in texts]
+    answers, expected = ask(module, text=texts), ask(module, text=replaced)
+    assert answers["num_spans"][0] and not answers["num_spans"][1]
+    for name, values in expected.items():
+        np.testing.assert_array_equal(answers[name], values)

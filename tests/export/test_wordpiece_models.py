@@ -1,0 +1,62 @@
+"""Models with a WordPiece vocabulary: exports answer as fine-tuning's own evaluation."""
+
+from __future__ import annotations
+
+import pytest
+import tensorflow as tf
+
+from albert_tf.tokenization import AlbertTokenizer
+from export import verify
+from pipelines.tasks.classification import Example
+from pipelines.tasks.squad_files import Question
+from tests.conftest import WORDS
+from tests.export.task_models import TASKS
+from tests.export.test_kinds import check_answers, evaluate, make_texts, read_tsv
+
+CHINESE = "北京是中国的首都。上海？天地玄黄宇宙洪荒"
+
+
+@pytest.fixture(scope="module")
+def vocabulary(tmp_path_factory):
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *CHINESE, *"abcdefghijklmnop,.!_"]
+    pieces += [f"##{letter}" for letter in "abcdefghijklmnopqrstuvwxyz"]
+    pieces += [word[:4] for word in WORDS]
+    path = tmp_path_factory.mktemp("wordpiece") / "vocab.txt"
+    path.write_text("\n".join(dict.fromkeys(pieces)) + "\n", encoding="utf-8")
+    return path
+
+
+def chinese_texts(number):
+    return [
+        f"{text[:30]} {CHINESE[i % 9 :] * (i % 4)}é\u0301 {text[30:]}"
+        for i, text in enumerate(make_texts(number, 8))
+    ]
+
+
+def test_answers_to_questions(make_module, vocabulary, tmp_path):
+    task = TASKS["question_answering"]
+    module, tokenizer = make_module(task, vocabulary), AlbertTokenizer(str(vocabulary))
+    contexts, asked = chinese_texts(20), make_texts(20, 6, longest=12)
+    questions = [
+        Question(f"q{i}", text, context, (), False)
+        for i, (text, context) in enumerate(zip(asked, contexts))
+    ]
+    texts = check_answers(task, module, tokenizer, questions, tmp_path)
+    assert len(set(texts)) > 8 and all(text in c for text, c in zip(texts, contexts))
+
+
+def test_labels(make_module, vocabulary, tmp_path):
+    task = TASKS["classifier of texts"]
+    module, tokenizer = make_module(task, vocabulary), AlbertTokenizer(str(vocabulary))
+    texts = chinese_texts(20)
+    examples = [Example(str(i), text, None, None) for i, text in enumerate(texts)]
+    [path] = evaluate(task, module, tokenizer, examples, tmp_path)
+    answers = module.serving_default(tf.constant(texts))["label"].numpy()
+    assert [label.decode() for label in answers] == [row["prediction"] for row in read_tsv(path)]
+    functions = {"serving_default": module.function("serving_default")}
+    asked = verify._questions(functions, module.sizes)
+    found = verify._answers(functions, asked)
+    with verify._answering_in_python(module) as methods:
+        expected = verify._answers(methods, asked)
+    for triple in zip(asked, expected, found):
+        assert verify._difference(*triple) < 1e-5
