@@ -15,24 +15,26 @@ import numpy as np
 import tensorflow as tf
 
 import albert_tf
-from albert_tf import files
+from albert_tf import files, remote_lock
 from albert_tf.checkpoints.model_directory import RUN_FILE
 from albert_tf.errors import UserError
 
 
 @contextlib.contextmanager
 def lock(directory: str) -> Iterator[None]:
-    """Keeps other jobs of this machine out of a directory, which is created if it is missing.
+    """Keeps other jobs out of a directory, which is created if it is missing.
 
-    The lock ends with the process, however it ends. Remote file systems have no lock.
+    The lock of a local directory ends with the process, however it ends, and keeps out the jobs of
+    this machine. For a remote one see remote_lock.
 
     Raises:
       ValueError: if another job holds the directory.
     """
-    tf.io.gfile.makedirs(directory)
-    if "://" in directory:
-        yield
+    if files.is_remote(directory):
+        with remote_lock.hold(directory):
+            yield
         return
+    tf.io.gfile.makedirs(directory)
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         try:
@@ -82,9 +84,7 @@ def claim(model_dir: str, settings: dict) -> None:
             )
         _tell_of_other_versions(versions)
         return
-    if tf.io.gfile.isdir(model_dir) and any(
-        not name.startswith(".") for name in tf.io.gfile.listdir(model_dir)
-    ):
+    if any(not name.startswith(".") for name in files.names_in(model_dir)):
         raise UserError(
             f"{model_dir!r} holds files but no run of this job ({RUN_FILE}): choose an empty "
             "or new directory"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import re
 import sys
 import traceback
 from typing import Callable
@@ -18,6 +20,22 @@ _FILE_ERRORS = (
     "FailedPreconditionError",
     "NotFoundError",
     "PermissionDeniedError",
+)
+# What TensorFlow raises for a store that refuses, fails or cannot be reached, or has no plugin. In
+# other places they are faults of the code, so the message must name a remote path.
+_STORE_ERRORS = (
+    "AbortedError",
+    "DeadlineExceededError",
+    "InternalError",
+    "InvalidArgumentError",
+    "UnauthenticatedError",
+    "UnavailableError",
+    "UnimplementedError",
+    "UnknownError",
+)
+_STORE_MESSAGE = re.compile(
+    r"(?:All \d+ retry attempts failed|Error executing an HTTP request|File system scheme '|"
+    r"GCS path doesn't contain)[^\[]*?\b(?!grpc|https?:)\w+://[^\s\[]*"
 )
 
 
@@ -45,7 +63,24 @@ def run(main: Callable[[list[str]], None]) -> None:
                 traceback.print_exc()
             _fail(_message(error))
 
+    never_proxy_loopback()
     app.run(guarded, flags_parser=_parse_flags)
+
+
+def never_proxy_loopback() -> None:
+    """Adds this machine's own addresses to the environment's exceptions from the proxy.
+
+    gRPC, by which Beam and TensorFlow's workers talk to each other, would send such calls to the
+    proxy of https_proxy, too. The processes that this one starts inherit the environment.
+    """
+    for name in ("no_proxy", "no_grpc_proxy"):  # gRPC reads the second instead where it is set
+        if name == "no_grpc_proxy" and name not in os.environ:
+            continue
+        given = os.environ.get(name) or os.environ.get("NO_PROXY", "")
+        hosts = [host.strip() for host in given.split(",") if host.strip()]
+        if "*" not in hosts:
+            own = [host for host in ("localhost", "127.0.0.1", "::1") if host not in hosts]
+            os.environ[name] = ",".join([*hosts, *own])
 
 
 def define_max_seq_length(
@@ -99,11 +134,27 @@ def is_user_error(error: Exception) -> bool:
     """Tells whether the message of `error` is meant for the user and says all there is to say."""
     if isinstance(error, (OSError, UserError)):
         return True
-    return type(error).__name__ in (*_FILE_ERRORS, "ResourceExhaustedError")
+    name = type(error).__name__
+    if name in _STORE_ERRORS:
+        return store_error(str(error)) is not None
+    return name in (*_FILE_ERRORS, "ResourceExhaustedError")
+
+
+def store_error(message: str) -> str | None:
+    """Returns what an object store's error says, without the operations around it, or None."""
+    found = _STORE_MESSAGE.search(message)
+    if not found:
+        return None
+    text = " ".join(found[0].split())
+    if text.startswith("File system scheme"):
+        return f"{text.rstrip(')')}): gs:// is part of TensorFlow, s3:// is not supported"
+    return f"{text} (the store was tried again as often as it allows; run the same command again)"
 
 
 def _message(error: Exception) -> str:
     text = str(error)
+    if message := store_error(text):
+        return message
     if type(error).__name__ == "ResourceExhaustedError" and "No space left" not in text:
         return (
             "out of memory: lower the batch size or --max_seq_length, or take a smaller model "

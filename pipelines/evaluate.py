@@ -114,10 +114,15 @@ def evaluate(
             return result
 
     model, _ = model_directory.load_for_pretraining(prefix)
-    dataset = evaluation_dataset(record_dir, split, options, tokenizer, batch_size)
+
+    def dataset_fn(context):
+        return evaluation_dataset(
+            record_dir, split, options, tokenizer, batch_size, context=context
+        )
+
     examples = manifest.splits[split].examples
     forward = functools.partial(model, hidden_states=True)
-    score = make_scoring(tf.distribute.get_strategy(), forward, dataset, config.vocab_size)
+    score = make_scoring(tf.distribute.get_strategy(), forward, dataset_fn, config.vocab_size)
     with Progress("evaluating", examples, unit="example") as progress:
         totals = score(lambda done: progress.update(done * batch_size))
         progress.update(examples)

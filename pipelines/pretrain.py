@@ -38,7 +38,7 @@ from albert_tf.config import AlbertConfig
 from albert_tf.errors import UserError
 from albert_tf.flops import training_flops_per_example
 from albert_tf.models import AlbertForPreTraining
-from albert_tf.tokenization import VOCABULARY_FILE, AlbertTokenizer
+from albert_tf.tokenization import AlbertTokenizer, find_vocabulary
 from pipelines.data.examples import ExampleOptions, define_example_flags, options_from
 from pipelines.data.heldout_examples import heldout_examples
 from pipelines.data.pretraining_dataset import (
@@ -305,7 +305,7 @@ def _restore_initial_weights(
     if (ours.parameter_sharing, ours.num_hidden_groups) != ("all", 1):
         names.append("num_hidden_layers")
     settings = {name: (getattr(theirs, name), getattr(ours, name)) for name in names}
-    if tf.io.gfile.exists(os.path.join(directory, VOCABULARY_FILE)):
+    if tf.io.gfile.exists(find_vocabulary(directory)):
         known = AlbertTokenizer.load(directory)
         settings["vocabulary"] = (known.sha256[:16], initial.tokenizer.sha256[:16])
         settings["do_lower_case"] = (known.do_lower_case, initial.tokenizer.do_lower_case)

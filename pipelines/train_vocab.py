@@ -121,7 +121,7 @@ def train_vocab(
       ValueError: if another vocabulary is there, the text is empty or cannot be read, or the
         vocabulary size does not fit the text.
     """
-    sizes = {path: tf.io.gfile.stat(path).length for path in input_files}
+    sizes = files.sizes(input_files)
     provenance = {
         "settings": {**settings, **dataclasses.asdict(text_format)},
         "input_bytes": sizes,

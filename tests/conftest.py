@@ -172,3 +172,14 @@ def work(tmp_path_factory):
     }
     (directory / "config.json").write_text(json.dumps(config))
     return directory
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch):
+    """An object store in memory, which gs:// means in the programs that a test starts."""
+    from tests.object_store import ObjectStore
+
+    with ObjectStore(tmp_path) as store:
+        for name, value in store.settings().items():
+            monkeypatch.setenv(name, value)
+        yield store

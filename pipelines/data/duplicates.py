@@ -72,7 +72,7 @@ class HashRange(Unit):
 
 def hash_ranges(hash_files: Sequence[str]) -> list[HashRange]:
     """Cuts the hashes of all units into ranges that fit into memory."""
-    total = sum(tf.io.gfile.stat(path).length for path in hash_files)
+    total = sum(files.sizes(hash_files).values())
     count = min(total // _RANGE_BYTES + 1, _NUM_BUCKETS)
     bounds = [_NUM_BUCKETS * i // count for i in range(count + 1)]
     return [

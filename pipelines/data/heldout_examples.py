@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
@@ -21,8 +21,8 @@ def heldout_examples(
     tokenizer: AlbertTokenizer,
     batch_size: int,
     num_examples: int,
-) -> tuple[tf.data.Dataset, dict[str, float]]:
-    """Returns batches of held-out examples, and how many of their labels lengths alone tell.
+) -> tuple[Callable[[tf.distribute.InputContext], tf.data.Dataset], dict[str, float]]:
+    """Returns what makes batches of held-out examples, and how many labels lengths alone tell.
 
     They are a sample from all sources, in proportion to what these hold.
 
@@ -30,8 +30,8 @@ def heldout_examples(
       options: those of the training; see evaluation_options for what an evaluation takes of them.
 
     Returns:
-      The batches, and their metrics that no weights change: `lengths_alone_accuracy`, if there are
-      labels.
+      (input context) -> batches, see evaluation_dataset; and metrics of these examples that no
+      weights change: `lengths_alone_accuracy`, if there are labels.
 
     Raises:
       ValueError: if they hold nothing.
@@ -45,15 +45,19 @@ def heldout_examples(
             "--eval_steps: there are no held-out records; make some with --heldout_fraction of "
             "pipelines.create_pretraining_data"
         )
-    datasets, accuracies = [], []
+    parts, accuracies = [], []
     for source in sources:
         if examples := source.manifest.splits["heldout"].examples:
             count = math.ceil(num_examples * examples / total)
             where = source.record_dir, "heldout", options, tokenizer
-            datasets.append(evaluation_dataset(*where, batch_size, count))
+            parts.append(functools.partial(evaluation_dataset, *where, batch_size, count))
             if options.sentence_objective != "none":
                 accuracies.append(lengths_alone(*where, count))
-    heldout = functools.reduce(lambda one, other: one.concatenate(other), datasets)
+
+    def heldout(context):
+        datasets = [part(context=context) for part in parts]
+        return functools.reduce(lambda one, other: one.concatenate(other), datasets)
+
     known = [accuracy for accuracy in accuracies if accuracy]
     if not known:
         return heldout, {}

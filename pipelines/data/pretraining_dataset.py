@@ -7,7 +7,7 @@ of how many hosts there are, how fast they are, or where a run was interrupted.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +25,7 @@ from pipelines.data.records import (
 from pipelines.data.reference_examples import parse_examples
 from pipelines.data.training_order import (
     BLOCK_ROWS,
+    Group,
     block_quotas,
     row_sources,
     rows_before,
@@ -164,20 +165,24 @@ def pretraining_dataset(
     first_row = context.input_pipeline_id * host_rows
     make_examples = _example_maker(sources[0].manifest, options, tokenizer)
 
+    def is_ours(rows):
+        return rows % global_batch_size // host_rows == context.input_pipeline_id
+
     def make_batch(step, records):
         seed = tf.stack([tf.cast(options.seed, tf.int64), step])
         draws = example_draws(options, host_rows, seed, first_row)
-        return make_examples(records[first_row : first_row + host_rows], draws)
+        return make_examples(records, draws)
 
-    # 1. Global batches of raw records, across the ends of groups and epochs.
+    # 1. This host's rows of each global batch as raw records, across the ends of groups and epochs.
     start = start_step * global_batch_size
     if len(sources) == 1:
-        dataset = _shuffled_records(sources[0], options.seed, start)
-        dataset = dataset.rebatch(global_batch_size, drop_remainder=True)
+        dataset = _shuffled_records(sources[0], options.seed, start, is_ours if hosts > 1 else None)
+        dataset = dataset.rebatch(host_rows, drop_remainder=True)
     else:
         dataset = _mixed_records(sources, options.seed, start)
         dataset = dataset.batch(global_batch_size, drop_remainder=True)
-    # 2. This host's rows become examples.
+        dataset = dataset.map(lambda records: records[first_row : first_row + host_rows])
+    # 2. They become examples.
     dataset = tf.data.Dataset.zip((tf.data.Dataset.counter(start_step), dataset))
     dataset = dataset.map(make_batch, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
     # 3. One batch for each replica.
@@ -212,17 +217,23 @@ def evaluation_dataset(
     batch_size: int,
     num_examples: int | None = None,
     with_lengths: bool = False,
+    context: tf.distribute.InputContext | None = None,
 ) -> tf.data.Dataset:
     """Returns one pass over a split in the order of its files, with the same masks at every call.
 
-    The last batch is filled up with rows whose weights are all 0: each example counts once. For
-    "nsp", whose second segments come from the neighbouring row, the first half of the split takes
-    turns with the second: neighbours in a file may be of one document.
+    Several hosts share the examples. A batch holds rows for one replica, and all replicas have as
+    many batches. Batches are filled up with rows whose weights are all 0: each example counts once.
+    For "nsp", whose second segments come from the neighbouring row, the first half of the split
+    takes turns with the second: neighbours in a file may be of one document.
 
     Args:
+      batch_size: examples of a batch of all replicas.
       num_examples: size of a sample from all of the split, the same at every call; default: all.
       with_lengths: whether batches hold `length_features` too; see examples.example_maker.
+      context: as of pretraining_dataset.
     """
+    context = context or tf.distribute.InputContext()
+    rows = context.get_per_replica_batch_size(batch_size)
     manifest = Manifest.read(record_dir)
     make_examples = _example_maker(manifest, options, tokenizer, with_lengths)
 
@@ -231,7 +242,7 @@ def evaluation_dataset(
         return make_examples(records, example_draws(options, tf.shape(records)[0], seed))
 
     def fill(batch):
-        missing = batch_size - tf.shape(batch["input_mask"])[0]
+        missing = rows - tf.shape(batch["input_mask"])[0]
         return {
             name: tf.pad(values, [[0, missing], *[[0, 0]] * (values.shape.rank - 1)])
             for name, values in batch.items()
@@ -243,10 +254,25 @@ def evaluation_dataset(
         turns = tf.data.Dataset.zip((records.take(half), records.skip(half).take(half)))
         turns = turns.flat_map(lambda *pair: tf.data.Dataset.from_tensor_slices(tf.stack(pair)))
         records = turns.concatenate(records.skip(2 * half))
+    # The masks are drawn for so many rows at a time: these are what the hosts share.
+    hosts = context.num_input_pipelines
     dataset = tf.data.Dataset.zip((tf.data.Dataset.counter(), records.batch(_EVALUATION_ROWS)))
+    dataset = dataset.shard(hosts, context.input_pipeline_id)
     dataset = dataset.map(make_rows, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-    dataset = dataset.rebatch(batch_size).map(fill)
-    return dataset.map(lambda batch: _with_static_rows(batch, batch_size)).prefetch(2)
+    dataset = dataset.rebatch(rows).map(fill).map(lambda batch: _with_static_rows(batch, rows))
+    if hosts > 1 or rows < batch_size:
+        most = _most_rows(int(sample_counts(manifest.split(split), num_examples).sum()), hosts)
+        steps = -(-most // (batch_size // hosts))
+        nothing = {n: tf.zeros(spec.shape, spec.dtype) for n, spec in dataset.element_spec.items()}
+        dataset = dataset.concatenate(tf.data.Dataset.from_tensors(nothing).repeat())
+        dataset = dataset.take(steps * (batch_size // hosts // rows))
+    return dataset.prefetch(2)
+
+
+def _most_rows(total: int, hosts: int) -> int:
+    """Returns the rows of the first host, which has the most, if the hosts take turns."""
+    rounds, rest = divmod(total, _EVALUATION_ROWS * hosts)
+    return rounds * _EVALUATION_ROWS + min(rest, _EVALUATION_ROWS)
 
 
 def sampled_records(
@@ -278,38 +304,57 @@ def sample_counts(shards: Sequence[Shard], num_examples: int | None) -> np.ndarr
     return np.diff(ends, prepend=0)
 
 
-def _shuffled_records(source: Source, seed: int, start: int) -> tf.data.Dataset:
-    """Returns the raw records of a source without end, from number `start` on, in groups."""
-    shards = source.manifest.splits["train"].shards
-    paths = source.manifest.paths(source.record_dir, "train")
+def _shuffled_records(
+    source: Source, seed: int, start: int, is_ours: Callable[[tf.Tensor], tf.Tensor] | None = None
+) -> tf.data.Dataset:
+    """Returns the raw records of a source without end, from number `start` on, in groups.
 
-    def groups() -> Iterator[tuple[list[str], np.ndarray, np.ndarray, np.ndarray]]:
-        for group, order in shuffled_groups(shards, seed, start):
-            yield [paths[shard] for shard in group.shards], group.offsets, group.counts, order
+    Args:
+      is_ours: (numbers of records in the run, int64 [n]) -> bool [n], which of them to return;
+        default: all. The others are read, but not kept.
+    """
+    paths = tf.constant(source.manifest.paths(source.record_dir, "train"))
 
-    def read_in_order(files, offsets, counts, order):
-        slices = tf.data.Dataset.from_tensor_slices((files, offsets, counts))
-        records = slices.interleave(
-            _read_slice, cycle_length=_SLICES_AT_A_TIME, num_parallel_calls=_SLICES_AT_A_TIME
+    def read_in_order(group: Group):
+        slices, order = group.slices, group.order
+        begins = tf.cumsum(slices.counts, exclusive=True)
+        if is_ours:
+            numbers = group.first + tf.range(tf.size(order, tf.int64))
+            order = tf.boolean_mask(order, is_ours(numbers))
+            total = tf.reduce_sum(slices.counts)
+            kept = tf.scatter_nd(order[:, tf.newaxis], tf.ones_like(order), [total])
+            # Numbers among those that are kept.
+            order = tf.gather(tf.cumsum(kept) - 1, order)
+
+        def read(file, offset, count, begin):
+            records = _read_slice(file, offset, count)
+            if not is_ours:
+                return records
+            return records.map(lambda r: tf.boolean_mask(r, kept[begin : begin + count] > 0))
+
+        slices = (tf.gather(paths, slices.shards), slices.offsets, slices.counts, begins)
+        # Slice by slice: to hand over single records takes ten times as long as to read them.
+        records = tf.data.Dataset.from_tensor_slices(slices).interleave(
+            read, cycle_length=_SLICES_AT_A_TIME, num_parallel_calls=_SLICES_AT_A_TIME
         )
         # One element: all records of the group, as they lie on disk.
-        return records.batch(tf.int64.max).map(lambda r: tf.gather(r, order))
+        return records.rebatch(tf.int64.max).map(lambda r: tf.gather(r, order))
 
-    int64s = tf.TensorSpec([None], tf.int64)
-    dataset = tf.data.Dataset.from_generator(
-        groups, output_signature=(tf.TensorSpec([None], tf.string), int64s, int64s, int64s)
-    )
     # Whole groups, shuffled; the next is read while this one is used.
-    return dataset.flat_map(read_in_order).prefetch(1)
+    groups = shuffled_groups(source.manifest.splits["train"].shards, seed, start)
+    return groups.flat_map(read_in_order).prefetch(1)
 
 
 def _read_slice(file: tf.Tensor, offset: tf.Tensor, count: tf.Tensor) -> tf.data.Dataset:
-    """Returns `count` records of a file, from a byte on; tf.data.TFRecordDataset cannot seek."""
+    """Returns `count` records of a file, from a byte on, as one element.
+
+    tf.data.TFRecordDataset cannot seek.
+    """
     variant = tf.raw_ops.TFRecordDatasetV2(
         filenames=[file], compression_type="", buffer_size=_READ_BYTES, byte_offsets=[offset]
     )
     records = tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string))
-    return records.take(count)
+    return records.take(count).batch(count)
 
 
 def _mixed_records(sources: Sequence[Source], seed: int, start: int) -> tf.data.Dataset:
@@ -322,10 +367,7 @@ def _mixed_records(sources: Sequence[Source], seed: int, start: int) -> tf.data.
         _shuffled_records(source, seed, first).unbatch()
         for source, first in zip(sources, rows_before(quotas, seed, start))
     ]
-    chosen = tf.data.Dataset.from_generator(
-        lambda: row_sources(quotas, seed, start), output_signature=tf.TensorSpec([None], tf.int64)
-    )
-    return tf.data.Dataset.choose_from_datasets(streams, chosen.unbatch())
+    return tf.data.Dataset.choose_from_datasets(streams, row_sources(quotas, seed, start))
 
 
 def _example_maker(

@@ -21,6 +21,7 @@ import numpy as np
 import tensorflow as tf
 
 import albert_tf
+from albert_tf import files
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines.data.examples import ExampleOptions, example_draws, example_maker
 from pipelines.data.records import (
@@ -33,7 +34,7 @@ from pipelines.data.records import (
     write_records,
 )
 from pipelines.data.reference_examples import serialize_examples
-from pipelines.data.unit_job import Unit, complete_files, read_markers, run_units, write_marker
+from pipelines.data.unit_job import Unit, read_markers, run_units, write_marker
 
 # The subdirectory of the segments from which the static examples are drawn.
 SEGMENTS_DIR = "segments"
@@ -170,7 +171,7 @@ def write_pass(
             yield from serialize_examples(batch, word_starts, tokenizer)
 
     file = f"{unit.name}.tfrecord"
-    with complete_files(output_dir) as partial_path:
+    with files.whole_files(output_dir) as partial_path:
         written = write_records(partial_path(file), examples())
     source = f"pass {unit.pass_number} over {source}"
     shard = {"file": file, "source": source, "pieces": counts["pieces"], **written}

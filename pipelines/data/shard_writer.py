@@ -14,13 +14,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from albert_tf import files
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines.data import duplicates
 from pipelines.data.corpus import TextFormat, read_documents
 from pipelines.data.records import SPLITS, Shard, serialize_segment, write_records
 from pipelines.data.segments import Segment, has_order, split_document
 from pipelines.data.text_files import is_compressed
-from pipelines.data.unit_job import Unit, complete_files, write_marker
+from pipelines.data.unit_job import Unit, write_marker
 
 # The counts in the marker of a unit.
 COUNTS = (
@@ -125,7 +126,7 @@ def write_unit(
     sentences = (
         sentence for sentence in _read(unit, settings, counts) if sentence[0].number not in skipped
     )
-    with complete_files(output_dir) as partial_path:
+    with files.whole_files(output_dir) as partial_path:
         writers = {
             split: _ShardWriter(unit, split, settings.random_seed, partial_path) for split in SPLITS
         }

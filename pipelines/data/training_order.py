@@ -4,15 +4,18 @@ Inside a directory an epoch goes through groups of records, each of which is a s
 and is shuffled as a whole: how well it is mixed does not depend on where the corpus lies in which
 file. Over several directories, blocks of BLOCK_ROWS rows hold an exact number of rows of each, so
 that where each of them stands at any row is arithmetic.
+
+All is computed by TensorFlow's operations. A host of a pod has no Python that a dataset could call.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+import tensorflow as tf
 
 from pipelines.data.records import MAX_PARTS, Shard
 
@@ -20,6 +23,10 @@ from pipelines.data.records import MAX_PARTS, Shard
 _GROUP_BYTES = 32_000_000
 # Rows over which the shares of several directories are exact.
 BLOCK_ROWS = 65_536
+# TensorFlow's number of the algorithm. What it selects by itself depends on the device.
+_PHILOX = 1
+# Streams of random numbers of an epoch or block; example_draws takes number 0 of a step.
+_DEALING, _SHIFTS, _MIXING, _FIRST_GROUP = range(1, 5)
 
 
 class Slices(NamedTuple):
@@ -31,14 +38,37 @@ class Slices(NamedTuple):
       counts: how many records.
     """
 
-    shards: np.ndarray
-    offsets: np.ndarray
-    counts: np.ndarray
+    shards: tf.Tensor
+    offsets: tf.Tensor
+    counts: tf.Tensor
 
 
-def shuffled_groups(
-    shards: Sequence[Shard], seed: int, start: int
-) -> Iterator[tuple[Slices, np.ndarray]]:
+class Group(NamedTuple):
+    """Records that are shuffled as a whole.
+
+    Attributes:
+      slices: where they lie.
+      order: int64 [m], which of them are used one after the other: numbers in the order of slices.
+      first: int64 [], records of the run that come before.
+    """
+
+    slices: Slices
+    order: tf.Tensor
+    first: tf.Tensor
+
+
+class _Table(NamedTuple):
+    """The shards that hold records; int64 [n] each but the last."""
+
+    numbers: tf.Tensor
+    examples: tf.Tensor
+    bytes: tf.Tensor
+    parts: tf.Tensor
+    first_parts: tf.Tensor
+    part_offsets: tf.Tensor  # int64 [all parts]
+
+
+def shuffled_groups(shards: Sequence[Shard], seed: int, start: int) -> tf.data.Dataset:
     """Computes the order of training, from record number `start` of the run on, without end.
 
     An epoch deals the shards to as few sets as can be read in groups: each set gets one of every
@@ -50,56 +80,94 @@ def shuffled_groups(
       seed: of the order; with the epoch it decides all.
       start: records of the run, over all epochs, that come before.
 
-    Yields:
-      A group, and the int64 order in which its records, in the order of reading, are to be used.
+    Returns:
+      Groups; of the first one, what comes before `start` is not in `order`.
     """
-    shards = [(number, shard) for number, shard in enumerate(shards) if shard.examples]
-    epoch, skip = divmod(start, sum(shard.examples for _, shard in shards))
-    while True:
-        # One stream of random numbers for the shards and one for each group: no group is
-        # shuffled only to be skipped.
-        def stream(number, epoch=epoch):
-            bits = np.random.Philox(key=[seed, epoch], counter=[0, 0, 0, number])
-            return np.random.Generator(bits)
-
-        for number, group in enumerate(_groups(shards, stream(0)), start=1):
-            count = int(group.counts.sum())
-            if skip < count:
-                yield group, stream(number).permutation(count)[skip:]
-            skip = max(0, skip - count)
-        epoch += 1
-
-
-def _groups(shards: list[tuple[int, Shard]], rng: np.random.Generator) -> Iterator[Slices]:
-    """Yields the groups of an epoch; none is empty."""
-    num_bytes = sum(shard.bytes for _, shard in shards)
+    table = _table(shards)
+    epoch, skipped = divmod(start, sum(shard.examples for shard in shards))
     # A group takes one part of each shard at least.
-    num_sets = -(-num_bytes // (MAX_PARTS * _GROUP_BYTES))
-    neighbours = [shards[i : i + num_sets] for i in range(0, len(shards), num_sets)]
-    dealt = [rng.permutation(num_sets) for _ in neighbours]
-    for number in range(num_sets):
-        chosen = [
-            some[place]
-            for some, order in zip(neighbours, dealt)
-            if (place := order[number]) < len(some)
-        ]
-        set_bytes = sum(shard.bytes for _, shard in chosen)
-        # A power of two, as MAX_PARTS is: so each group has the same number of parts of a shard.
-        num_groups = min(1 << (-(-set_bytes // _GROUP_BYTES) - 1).bit_length(), MAX_PARTS)
-        # Each shard begins with another of its parts: so a small one, which has few, does not
-        # always come in the last group.
-        shifts = rng.integers(num_groups, size=len(chosen)).tolist()
-        for group in range(num_groups):
-            slices = []
-            for (index, shard), shift in zip(chosen, shifts):
-                num_parts = len(shard.part_offsets)
-                turn = (group + shift) % num_groups
-                first, end = (num_parts * (turn + i) // num_groups for i in (0, 1))
-                count = shard.first_record(end) - shard.first_record(first)
-                if count:
-                    slices.append((index, shard.part_offsets[first], count))
-            if slices:
-                yield Slices(*np.array(slices, np.int64).T)
+    num_sets = -(-sum(shard.bytes for shard in shards) // (MAX_PARTS * _GROUP_BYTES))
+
+    def locate(first, group):
+        slices, epoch, number = group
+        count = tf.reduce_sum(slices.counts)
+        return first + count, (slices, epoch, number, first, count)
+
+    def shuffle(slices, epoch, number, first, count):
+        stream = _stream(seed, epoch, number + _FIRST_GROUP)
+        order = _permutation(count, stream)[tf.maximum(start - first, 0) :]
+        return Group(slices, order, tf.maximum(first, start))
+
+    groups = tf.data.Dataset.counter(epoch).flat_map(lambda e: _groups(table, num_sets, seed, e))
+    groups = groups.scan(tf.constant(start - skipped, tf.int64), locate)
+    # No group is shuffled only to be skipped.
+    groups = groups.filter(lambda slices, epoch, number, first, count: first + count > start)
+    return groups.map(shuffle)
+
+
+def _table(shards: Sequence[Shard]) -> _Table:
+    shards = [(number, shard) for number, shard in enumerate(shards) if shard.examples]
+    parts = [len(shard.part_offsets) for _, shard in shards]
+    columns = (
+        [number for number, _ in shards],
+        [shard.examples for _, shard in shards],
+        [shard.bytes for _, shard in shards],
+        parts,
+        np.cumsum([0, *parts[:-1]]),
+        np.concatenate([shard.part_offsets for _, shard in shards]),
+    )
+    return _Table(*(tf.constant(column, tf.int64) for column in columns))
+
+
+def _groups(table: _Table, num_sets: int, seed: int, epoch: tf.Tensor) -> tf.data.Dataset:
+    """Returns (slices, epoch, number of the group) of each group of an epoch; none is empty."""
+    num_shards = tf.size(table.numbers, tf.int64)
+    # Neighbours are dealt to different sets.
+    shape = [-(-num_shards // num_sets), num_sets]
+    dealt = tf.argsort(_random_int64(shape, _stream(seed, epoch, _DEALING)), axis=1, stable=True)
+    set_of = tf.reshape(dealt, [-1])[:num_shards]
+    set_bytes = tf.math.unsorted_segment_sum(table.bytes, set_of, num_sets)
+    # A power of two, as MAX_PARTS is: so each group has the same number of parts of a shard.
+    powers = tf.constant([1 << i for i in range(MAX_PARTS.bit_length())], tf.int64)
+    needed = tf.minimum(-(-set_bytes // _GROUP_BYTES), MAX_PARTS)
+    num_groups = tf.gather(powers, tf.searchsorted(powers, needed))
+    ends = tf.cumsum(num_groups)
+    # Each shard begins with another of its parts: so a small one, which has few, does not always
+    # come in the last group.
+    shifts = _random_int64([num_shards], _stream(seed, epoch, _SHIFTS))
+
+    def slices_of(number):
+        chosen = tf.searchsorted(ends, number[tf.newaxis], side="right")[0]
+        count = num_groups[chosen]
+        ours = tf.where(set_of == chosen)[:, 0]
+        numbers, examples, _, parts, first_parts = (tf.gather(c, ours) for c in table[:-1])
+        turn = (number - ends[chosen] + count + tf.gather(shifts, ours)) % count
+        first, end = (parts * (turn + i) // count for i in (0, 1))
+        # Shard.first_record of both.
+        counts = examples * end // parts - examples * first // parts
+        held = counts > 0
+        where = tf.gather(table.part_offsets, tf.boolean_mask(first_parts + first, held))
+        return Slices(tf.boolean_mask(numbers, held), where, tf.boolean_mask(counts, held))
+
+    groups = tf.data.Dataset.range(ends[-1]).map(lambda number: (slices_of(number), epoch, number))
+    return groups.filter(lambda slices, epoch, number: tf.size(slices.shards) > 0)
+
+
+def _stream(seed: int, place: tf.Tensor, number: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Returns where a stream of an epoch or block begins; each has 2**64 steps of the counter."""
+    seeds = tf.stack([tf.constant(seed, tf.int64), place])
+    key, counter = tf.raw_ops.StatelessRandomGetKeyCounter(seed=seeds)
+    counter += tf.stack([tf.zeros([], tf.uint64), tf.cast(number, tf.uint64)])
+    return {"key": key, "counter": counter, "alg": _PHILOX}
+
+
+def _random_int64(shape: tf.Tensor, stream: dict[str, tf.Tensor]) -> tf.Tensor:
+    """Returns numbers of the whole range."""
+    return tf.raw_ops.StatelessRandomUniformFullIntV2(shape=shape, dtype=tf.int64, **stream)
+
+
+def _permutation(count: tf.Tensor, stream: dict[str, tf.Tensor]) -> tf.Tensor:
+    return tf.raw_ops.StatelessShuffle(value=tf.range(count), **stream)
 
 
 def block_quotas(weights: Sequence[float]) -> list[int]:
@@ -116,22 +184,23 @@ def block_quotas(weights: Sequence[float]) -> list[int]:
     return quotas
 
 
-def row_sources(quotas: Sequence[int], seed: int, start: int) -> Iterator[np.ndarray]:
-    """Yields, block by block and without end, the source of each row from row `start` on, int64."""
-    block, skip = divmod(start, BLOCK_ROWS)
-    while True:
-        yield _block(quotas, seed, block)[skip:]
-        block, skip = block + 1, 0
+def row_sources(quotas: Sequence[int], seed: int, start: int) -> tf.data.Dataset:
+    """Returns the source of each row from row `start` on, int64 [], without end."""
+    block, skipped = divmod(start, BLOCK_ROWS)
+    blocks = tf.data.Dataset.counter(block).map(lambda number: _block(quotas, seed, number))
+    return blocks.unbatch().skip(skipped)
 
 
 def rows_before(quotas: Sequence[int], seed: int, start: int) -> list[int]:
     """Returns how many of the first `start` rows of the run each source has."""
     block, rows = divmod(start, BLOCK_ROWS)
-    counts = np.bincount(_block(quotas, seed, block)[:rows], minlength=len(quotas))
+    sources = _block(quotas, seed, tf.constant(block, tf.int64)).numpy()
+    counts = np.bincount(sources[:rows], minlength=len(quotas))
     return [block * quota + int(count) for quota, count in zip(quotas, counts)]
 
 
-def _block(quotas: Sequence[int], seed: int, block: int) -> np.ndarray:
-    # The third number keeps this stream apart from those of shuffled_groups.
-    bits = np.random.Philox(key=[seed, block], counter=[0, 0, 1, 0])
-    return np.random.Generator(bits).permutation(np.repeat(np.arange(len(quotas)), quotas))
+def _block(quotas: Sequence[int], seed: int, block: tf.Tensor) -> tf.Tensor:
+    """Returns the source of each row of a block, int64 [BLOCK_ROWS]."""
+    sources = tf.repeat(tf.range(len(quotas), dtype=tf.int64), tf.constant(quotas, tf.int64))
+    order = _permutation(tf.size(sources, tf.int64), _stream(seed, block, _MIXING))
+    return tf.gather(sources, order)

@@ -16,7 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from albert_tf import files, job_directory, program
+from albert_tf import files, job_directory, program, remote_lock
 from albert_tf.errors import UserError
 from albert_tf.progress import Progress
 from pipelines.data import beam_job
@@ -46,16 +46,15 @@ def claim(output_dir: str, identity: dict) -> None:
     A job that finished no unit is forgotten first, so that its input can be corrected after an
     error.
     """
-    if tf.io.gfile.isdir(output_dir):
-        names = {name.rstrip("/") for name in tf.io.gfile.listdir(output_dir)}
-        names = {name for name in names if ".partial-" not in name}
-        # With any other file in the directory nothing is removed: it may not be ours.
-        if names == {job_directory.RUN_FILE, UNITS_DIR}:
-            units_dir = os.path.join(output_dir, UNITS_DIR)
-            finished = ("*.json", "*.hashes", "*.duplicates")
-            if not tf.io.gfile.glob([os.path.join(units_dir, pattern) for pattern in finished]):
-                tf.io.gfile.rmtree(units_dir)
-                tf.io.gfile.remove(os.path.join(output_dir, job_directory.RUN_FILE))
+    names = {name for name in files.names_in(output_dir) if ".partial-" not in name}
+    names.discard(remote_lock.LOCK_FILE)
+    # With any other file in the directory nothing is removed: it may not be ours.
+    if job_directory.RUN_FILE in names <= {job_directory.RUN_FILE, UNITS_DIR}:
+        units_dir = os.path.join(output_dir, UNITS_DIR)
+        finished = (".json", ".hashes", ".duplicates")
+        if not any(name.endswith(finished) for name in files.names_in(units_dir)):
+            files.remove_directory(units_dir)
+            files.remove(os.path.join(output_dir, job_directory.RUN_FILE))
     job_directory.claim(output_dir, identity)
 
 
@@ -82,23 +81,28 @@ def run_units(
     remove_leftovers(output_dir)
     work = functools.partial(work_or_error, work, output_dir)
     with _progress(title, units, output_dir, kind) as unfinished:
-        beam_job.run(work, unfinished, runner, num_workers, beam_options)
+        try:
+            beam_job.run(work, unfinished, runner, num_workers, beam_options)
+        except Exception as error:
+            # Where even ERROR_FILE could not be written, Beam brings the error in a traceback.
+            if store_error := program.store_error(str(error)):
+                raise UserError(store_error) from error
+            raise
         _raise_noted_error(output_dir)
     remove_leftovers(output_dir)  # of workers that outlived a killed job until now
 
 
 def remove_leftovers(output_dir: str) -> None:
     """Removes unfinished files and the error of earlier runs."""
-    tf.io.gfile.makedirs(os.path.join(output_dir, UNITS_DIR))
-    for directory in (output_dir, os.path.join(output_dir, UNITS_DIR)):
-        for name in tf.io.gfile.listdir(directory):
-            if ".partial-" in name:
-                # A worker that outlives its job for an instant may finish it meanwhile.
-                with contextlib.suppress(tf.errors.NotFoundError):
-                    tf.io.gfile.remove(os.path.join(directory, name))
-    error_file = os.path.join(output_dir, ERROR_FILE)
-    if tf.io.gfile.exists(error_file):
-        tf.io.gfile.remove(error_file)
+    files.make_directory(os.path.join(output_dir, UNITS_DIR))
+    # Nothing unfinished has a name in an object store.
+    if not files.is_remote(output_dir):
+        for directory in (output_dir, os.path.join(output_dir, UNITS_DIR)):
+            for name in files.names_in(directory):
+                if ".partial-" in name:
+                    # A worker that outlives its job for an instant may finish it meanwhile.
+                    files.remove(os.path.join(directory, name))
+    files.remove(os.path.join(output_dir, ERROR_FILE))
 
 
 def work_or_error(work: Callable[[Any], None], output_dir: str, unit: Any) -> None:
@@ -124,28 +128,6 @@ def work_or_error(work: Callable[[Any], None], output_dir: str, unit: Any) -> No
                 file.write("")  # without it there is no file
 
 
-@contextlib.contextmanager
-def complete_files(directory: str) -> Iterator[Callable[[str], str]]:
-    """Yields a function from the name of a file to the path at which to write it.
-
-    At the end of the block all files get their names. After an exception none is kept.
-    """
-    partial_paths: dict[str, str] = {}
-
-    def partial_path(name: str) -> str:
-        path = os.path.join(directory, name)
-        return partial_paths.setdefault(path, files.partial_name(path))
-
-    try:
-        yield partial_path
-        for path, partial in partial_paths.items():
-            tf.io.gfile.rename(partial, path, overwrite=True)
-    finally:
-        for partial in partial_paths.values():
-            if tf.io.gfile.exists(partial):
-                tf.io.gfile.remove(partial)
-
-
 def write_marker(unit: Unit, output_dir: str, content: dict[str, Any]) -> None:
     """Marks a unit as finished; `content` is what the job reads of it at its end."""
     text = json.dumps(content, ensure_ascii=False) + "\n"
@@ -154,7 +136,10 @@ def write_marker(unit: Unit, output_dir: str, content: dict[str, Any]) -> None:
 
 def read_markers(units: Sequence[Unit], output_dir: str) -> list[dict[str, Any]]:
     """Returns what `write_marker` wrote for each of the units."""
-    return [files.read_json(os.path.join(output_dir, unit.file())) for unit in units]
+    paths = [os.path.join(output_dir, unit.file()) for unit in units]
+    if not files.is_remote(output_dir):
+        return list(map(files.read_json, paths))
+    return files.map_requests(files.read_json, paths, "reading the counts")
 
 
 def _raise_noted_error(output_dir: str) -> None:
@@ -174,7 +159,7 @@ def _progress(
     """Yields the unfinished units. Reports, from a thread, the bytes of the finished ones."""
 
     def unfinished() -> list[Unit]:
-        names = set(tf.io.gfile.listdir(os.path.join(output_dir, UNITS_DIR)))
+        names = set(files.names_in(os.path.join(output_dir, UNITS_DIR)))
         return [unit for unit in units if os.path.basename(unit.file(kind)) not in names]
 
     def state() -> tuple[int, str]:
@@ -183,7 +168,8 @@ def _progress(
         return done, f"{len(units) - len(left)} of {len(units)} units"
 
     def watch() -> None:
-        while not stop.wait(1.0):
+        # Each look at a remote directory lists all of it.
+        while not stop.wait(10.0 if files.is_remote(output_dir) else 1.0):
             done, detail = state()
             if done < total:
                 progress.update(done, detail)

@@ -1,8 +1,13 @@
-"""The checkpoints of a run: saved, restored, removed."""
+"""The checkpoints of a run: saved, restored, removed.
+
+A remote checkpoint is written to local temporary space and uploaded, its index last; that of a pod
+is written by the pod's hosts.
+"""
 
 from __future__ import annotations
 
 import os
+import tempfile
 
 import tensorflow as tf
 from absl import logging
@@ -89,7 +94,13 @@ def _write(checkpoint: tf.train.Checkpoint, directory: str, step: int, max_to_ke
     tf.train.CheckpointManager does not see checkpoints that its list does not name.
     """
     # Data come first and then, by renaming, the index: without it there is no checkpoint.
-    path = checkpoint.write(os.path.join(directory, f"ckpt-{step}"))
+    path = os.path.join(directory, f"ckpt-{step}")
+    if _is_uploaded(directory):
+        with tempfile.TemporaryDirectory() as space:
+            checkpoint.write(os.path.join(space, f"ckpt-{step}"))
+            files.upload_directory(space, directory, last=[f"ckpt-{step}.index"])
+    else:
+        checkpoint.write(path)
     found = model_directory.list_checkpoints(directory, unfinished=True)
     # Checkpoints of later steps were unreadable, so the run resumed from an earlier one.
     kept = found[: found.index(path) + 1][-max_to_keep:]
@@ -99,11 +110,23 @@ def _write(checkpoint: tf.train.Checkpoint, directory: str, step: int, max_to_ke
     for other in set(found) - set(kept):
         # The index first: half a checkpoint must not look like one.
         for file in sorted(tf.io.gfile.glob(other + ".*"), reverse=True):
-            tf.io.gfile.remove(file)
+            files.remove(file)
+
+
+def _is_uploaded(directory: str) -> bool:
+    """Tells whether checkpoints are written here and uploaded.
+
+    The workers of a pod write the variables that they hold themselves, at the final place.
+    """
+    devices = tf.config.list_logical_devices()
+    machines = {device.name.partition("/device:")[0] for device in devices}
+    return files.is_remote(directory) and len(machines) == 1
 
 
 def _remove_unfinished(directory: str) -> None:
-    """Removes what writing leaves behind when it is killed."""
+    """Removes what writing leaves behind when it is killed; an upload leaves no such thing."""
+    if _is_uploaded(directory):
+        return
     for pattern in ("ckpt-*_temp", "ckpt-*.index.tempstate*"):
         for path in tf.io.gfile.glob(os.path.join(directory, pattern)):
             (tf.io.gfile.rmtree if tf.io.gfile.isdir(path) else tf.io.gfile.remove)(path)

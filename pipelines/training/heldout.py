@@ -44,7 +44,7 @@ def check_heldout_split(model_dir: str, heldout_split: dict[str, Any] | None) ->
 def make_scoring(
     strategy: tf.distribute.Strategy,
     forward: Callable[[dict, tf.Tensor], dict],
-    dataset: tf.data.Dataset,
+    dataset_fn: Callable[[tf.distribute.InputContext], tf.data.Dataset],
     vocab_size: int,
 ) -> Callable[[Callable[[int], bool]], dict[str, Any] | None]:
     """Returns score(on_batch) -> float64 sums over one pass of a dataset.
@@ -55,15 +55,12 @@ def make_scoring(
     Args:
       strategy: the model was created in its scope.
       forward: (batch, dropout seed) -> outputs of AlbertForPreTraining with its hidden states.
-      dataset: global batches, whose number of rows the replicas divide.
+      dataset_fn: (input context) -> batches of this host's replicas, as many on each host.
 
     `on_batch` is called with the number of batches done before each batch. If it returns true, the
     pass ends and its result is None.
     """
-    options = tf.data.Options()
-    # Each host reads all and takes its rows.
-    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
-    batches = strategy.experimental_distribute_dataset(dataset.with_options(options))
+    batches = strategy.distribute_datasets_from_function(dataset_fn)
 
     def score_replica(batch):
         outputs = forward(batch, None)

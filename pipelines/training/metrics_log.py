@@ -1,10 +1,15 @@
-"""The curves of a run: metrics.jsonl, TensorBoard, and a picture."""
+"""The curves of a run: metrics.jsonl, TensorBoard, and a picture.
+
+An object store has no appending: there each entry would fetch and store the whole log again. So a
+remote log is kept in memory and in local temporary space, and uploaded with each checkpoint.
+"""
 
 from __future__ import annotations
 
 import io
 import json
 import os
+import tempfile
 
 import tensorflow as tf
 from absl import logging
@@ -26,10 +31,18 @@ class MetricsLog:
         self._path = os.path.join(model_dir, "metrics.jsonl")
         self._entries = [entry for entry in read_metrics(model_dir) if entry["step"] <= step]
         self._writes = writes
-        if writes:
-            lines = [json.dumps(entry) + "\n" for entry in self._entries]
-            files.write_atomically(self._path, "".join(lines))
-            self._writer = tf.summary.create_file_writer(os.path.join(model_dir, "tensorboard"))
+        self._curves = os.path.join(model_dir, "tensorboard")
+        self._space = None
+        self._stored = -1  # entries that are in the store
+        if not writes:
+            return
+        directory = self._curves
+        if files.is_remote(model_dir):
+            self._space = tempfile.TemporaryDirectory()  # removes itself
+            directory = self._space.name
+        else:
+            files.write_atomically(self._path, self._lines())
+        self._writer = tf.summary.create_file_writer(directory)
 
     def values(self, name: str, since: int = 0) -> list[float]:
         """Returns what was logged of one metric after step `since`, in order."""
@@ -44,12 +57,32 @@ class MetricsLog:
         self._entries.append({"step": step, **scalars})
         if not self._writes:
             return
-        with tf.io.gfile.GFile(self._path, "a") as file:
-            file.write(json.dumps({"step": step, **scalars}) + "\n")
+        if not self._space:
+            with tf.io.gfile.GFile(self._path, "a") as file:
+                file.write(json.dumps({"step": step, **scalars}) + "\n")
         with self._writer.as_default(step):
             for name, value in scalars.items():
                 tf.summary.scalar(name, value)
         self._writer.flush()
+
+    def upload(self) -> None:
+        """Stores a remote log, before each checkpoint and at the end; a failure is a warning.
+
+        A checkpoint without the log up to its step would leave a gap in the curves after a kill.
+        """
+        if not self._space or self._stored == len(self._entries):
+            return
+        try:
+            files.write_atomically(self._path, self._lines())
+            for name in os.listdir(self._space.name):
+                local = os.path.join(self._space.name, name)
+                tf.io.gfile.copy(local, os.path.join(self._curves, name), overwrite=True)
+            self._stored = len(self._entries)
+        except (OSError, tf.errors.OpError) as error:
+            logging.warning("the log is not stored, training continues: %s", error)
+
+    def _lines(self) -> str:
+        return "".join(json.dumps(entry) + "\n" for entry in self._entries)
 
 
 def read_metrics(model_dir: str) -> list[dict[str, float]]:

@@ -79,6 +79,11 @@ def train(
         print(f"resuming from step {step:,}", flush=True)
     # 3. Logged curves are cut back to that step; they say what was best.
     log = MetricsLog(run.model_dir, step, writes=run.is_chief)
+
+    def save(step: int) -> None:
+        log.upload()
+        checkpointer.save(step)
+
     # 4. Data begin at that step; nothing is read and thrown away but a part of one group.
     # Without this the hosts would exchange before every batch whether each of them still has one.
     endless = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
@@ -106,7 +111,7 @@ def train(
                 if stage.evaluate and is_due and not log.has(best_metric, step):
                     metrics = stage.evaluate(is_stopped)
                     if not metrics:
-                        checkpointer.save(step)
+                        save(step)
                         _leave(stop.signal, step)
                     best = max(log.values(best_metric, since), default=-math.inf)
                     if step > since and metrics.get(best_metric, -math.inf) > best:
@@ -145,15 +150,16 @@ def train(
                 log.write(step, scalars)
                 progress.update(step, _line(scalars))
                 if totals["stop"] or _is_due(step, loop.save_checkpoint_steps, num_train_steps):
-                    checkpointer.save(step)
+                    save(step)
                 if totals["stop"]:
                     _leave(stop.signal or signal.SIGTERM, step)
         if step < num_train_steps:
-            checkpointer.save(step)
+            save(step)
             print(
                 f"stopped early at step {step:,}: {loop.early_stopping_evaluations} "
                 f"evaluations without a better {best_metric}"
             )
+        log.upload()
         if stop.signal is not None:  # heard since the last step: what follows may take long
             _leave(stop.signal, step)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import tensorflow as tf
 
@@ -46,6 +48,32 @@ def test_interrupted_and_stray_arguments():
     stderr_of("raise KeyboardInterrupt", exit_code=130)
     err = stderr_of("pass", "stray", exit_code=2)
     assert err == "error: unknown argument 'stray': every option is a flag, see --help\n"
+
+
+@pytest.mark.parametrize(
+    "before, after",
+    [
+        ({}, {"no_proxy": "localhost,127.0.0.1,::1"}),
+        (
+            {"NO_PROXY": "corp.example, localhost"},
+            {"no_proxy": "corp.example,localhost,127.0.0.1,::1"},
+        ),
+        ({"no_proxy": "*"}, {"no_proxy": "*"}),
+        (
+            {"no_proxy": "*", "no_grpc_proxy": "a.example"},
+            {"no_proxy": "*", "no_grpc_proxy": "a.example,localhost,127.0.0.1,::1"},
+        ),
+    ],
+)
+def test_loopback_is_never_proxied(monkeypatch, before, after):
+    for name in ("no_proxy", "NO_PROXY", "no_grpc_proxy"):
+        monkeypatch.setenv(name, "")  # notes what to take back at the end
+        monkeypatch.delenv(name)
+    for name, value in before.items():
+        monkeypatch.setenv(name, value)
+    for _ in range(2):  # a second call adds nothing
+        program.never_proxy_loopback()
+        assert {name: os.environ[name] for name in after} == after
 
 
 @pytest.mark.parametrize("value", ["nan", "inf"])

@@ -71,7 +71,7 @@ def test_counts_beyond_float32_are_exact():
         }
     ).batch(1, drop_remainder=True)
     strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
-    score = make_scoring(strategy, forward, dataset, vocab_size=2)
+    score = make_scoring(strategy, forward, lambda _: dataset, vocab_size=2)
     assert score()["targets"].tolist() == [many, 4.0]
     figures = make_evaluation(score, {"lengths_alone_accuracy": 0.51})()
     assert figures["heldout_masked_lm_accuracy"] == many / (many + 4)

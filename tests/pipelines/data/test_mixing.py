@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
 
@@ -23,8 +21,8 @@ def shard(number: int, examples=SHARD_EXAMPLES, size=SHARD_BYTES) -> Shard:
 def batches(shards, count: int, seed: int = 7):
     """Yields the shard of each record of a batch, from the first one on."""
     left = np.zeros(0, np.int64)
-    for group, order in shuffled_groups(shards, seed, 0):
-        left = np.concatenate([left, np.repeat(group.shards, group.counts)[order]])
+    for slices, order, _ in shuffled_groups(shards, seed, 0).as_numpy_iterator():
+        left = np.concatenate([left, np.repeat(slices.shards, slices.counts)[order]])
         while len(left) >= BATCH:
             yield left[:BATCH]
             left, count = left[BATCH:], count - 1
@@ -55,8 +53,7 @@ def test_a_batch_holds_as_many_books_as_in_a_full_shuffle():
 def test_a_corpus_beyond_one_set_is_dealt_evenly():
     # 1 TB of text: 32 sets of shards, each of which has one of every 32 neighbours.
     shards = [shard(n) for n in range(15_600)]
-    groups = shuffled_groups(shards, 7, 0)
-    group, _ = next(groups)
+    group = next(shuffled_groups(shards, 7, 0).as_numpy_iterator()).slices
     assert group.counts.sum() * SHARD_BYTES / SHARD_EXAMPLES < 70e6
     assert len(group.shards) > 250
     neighbours = group.shards // (len(shards) // len(group.shards) + 1)
@@ -64,5 +61,6 @@ def test_a_corpus_beyond_one_set_is_dealt_evenly():
 
 
 def test_groups_fit_into_memory():
-    for group, _ in itertools.islice(shuffled_groups([shard(n) for n in range(SHARDS)], 3, 0), 130):
-        assert group.counts.sum() * SHARD_BYTES / SHARD_EXAMPLES < 64e6
+    groups = shuffled_groups([shard(n) for n in range(SHARDS)], 3, 0).take(130)
+    for group in groups.as_numpy_iterator():
+        assert group.slices.counts.sum() * SHARD_BYTES / SHARD_EXAMPLES < 64e6

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from albert_tf.tokenization import AlbertTokenizer
+from pipelines.data import pretraining_dataset as pretraining_dataset_module
 from pipelines.data import records, training_order
 from pipelines.data.examples import ExampleOptions, example_draws
 from pipelines.data.pretraining_dataset import (
@@ -188,6 +189,32 @@ def test_evaluation_scores_each_example_once(record_dir, tokenizer, batch_size):
         rows = np.concatenate([batch[name] for batch in batches])
         np.testing.assert_array_equal(rows[:11], value, err_msg=name)
         assert not rows[11:].any()
+
+
+@pytest.mark.parametrize("hosts, replicas", [(2, 2), (3, 6), (1, 2)])
+def test_hosts_share_an_evaluation(record_dir, tokenizer, monkeypatch, hosts, replicas):
+    monkeypatch.setattr(pretraining_dataset_module, "_EVALUATION_ROWS", 2)
+
+    def batches(*context):
+        context = tf.distribute.InputContext(*context)
+        where = record_dir, "heldout", OPTIONS, tokenizer, 6
+        return take(evaluation_dataset(*where, context=context), 99)
+
+    def rows(batches):
+        """Returns the rows that count, as bytes."""
+        return [
+            b"".join(values[row].tobytes() for values in batch.values())
+            for batch in batches
+            for row in range(len(batch["input_mask"]))
+            if batch["input_mask"][row].any()
+        ]
+
+    parts = [batches(hosts, host, replicas) for host in range(hosts)]
+    assert len({len(part) for part in parts}) == 1  # no host waits for another
+    assert all(len(batch["input_mask"]) == 6 // replicas for part in parts for batch in part)
+    assert sorted(sum(map(rows, parts), [])) == sorted(rows(batches(1, 0, 1)))
+    # 11 rows, two at a time.
+    assert max(len(rows(part)) for part in parts) <= {1: 11, 2: 6, 3: 4}[hosts]
 
 
 def test_an_empty_split_has_no_batches(other_dir, tokenizer):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from albert_tf import tokenization
+from albert_tf import words
 from pipelines.data import sentences
 from pipelines.data.sentences import split_sentences
 
@@ -87,7 +87,7 @@ def test_loses_nothing_at_any_window(words, window):
 
 
 def test_scripts_without_spaces_are_those_of_masking():
-    assert sentences.SCRIPTS_WITHOUT_SPACES == tokenization._SCRIPTS_WITHOUT_SPACES
+    assert sentences.SCRIPTS_WITHOUT_SPACES == words.SCRIPTS_WITHOUT_SPACES
 
 
 def test_unbroken_line_as_long_as_the_window():

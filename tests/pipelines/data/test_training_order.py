@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import itertools
 
 import numpy as np
 import pytest
@@ -15,10 +14,15 @@ from pipelines.data.training_order import shuffled_groups
 from tests.pipelines.data.small_records import shard
 
 
+def groups_of(shards, seed, start=0):
+    """Yields the groups as arrays."""
+    return shuffled_groups(shards, seed, start).as_numpy_iterator()
+
+
 def records_of(group, shards):
     """Returns which records the slices of a group hold: (shard, number of the record)."""
     found = []
-    for index, offset, count in zip(*(values.tolist() for values in group)):
+    for index, offset, count in zip(*(values.tolist() for values in group.slices)):
         begin = shards[index].first_record(list(shards[index].part_offsets).index(offset))
         found.extend((index, begin + i) for i in range(count))
     return found
@@ -29,37 +33,38 @@ def records_of(group, shards):
     st.integers(0, 60),
     st.sampled_from([1, 40, 100, 1000, 10**5]),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_order_from_any_record_is_the_tail_of_the_order(counts, start, group_bytes):
     shards = [shard([34] * count, part_bytes=100) for count in counts]
 
     def order(first, length):
         found = []
-        for group, indices in shuffled_groups(shards, 3, first):
+        for group in groups_of(shards, 3, first):
+            assert group.first == first + len(found)
             local = records_of(group, shards)
-            found.extend(local[index] for index in indices)
+            found.extend(local[index] for index in group.order)
             if len(found) >= length:
                 return found[:length]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(training_order, "_GROUP_BYTES", group_bytes)
         patch.setattr(training_order, "MAX_PARTS", 4)
-        assert order(start, 50) == order(0, start + 50)[start:]
-        # Every record once an epoch, in two epochs.
         everything = [(i, n) for i, count in enumerate(counts) for n in range(count)]
-        both = order(0, 2 * len(everything))
-        assert sorted(both[: len(everything)]) == everything
-        assert sorted(both[len(everything) :]) == everything
+        whole = order(0, max(start + 50, 2 * len(everything)))
+        assert order(start, 50) == whole[start : start + 50]
+        # Every record once an epoch, in two epochs.
+        for first in (0, len(everything)):
+            assert sorted(whole[first : first + len(everything)]) == everything
 
 
-def epoch(shards, seed=3):
-    """Returns the groups of an epoch."""
-    left, groups = sum(shard.examples for shard in shards), []
-    for group, _ in shuffled_groups(shards, seed, 0):
-        groups.append(group)
-        left -= group.counts.sum()
-        if not left:
-            return groups
+def epochs(shards, count=1, seed=3):
+    """Returns the groups of each of the first epochs."""
+    size = sum(shard.examples for shard in shards)
+    found = [[] for _ in range(count)]
+    for group in groups_of(shards, seed):
+        if group.first == count * size:
+            return found
+        found[group.first // size].append(group.slices)
 
 
 def test_a_group_is_of_all_the_corpus():
@@ -68,7 +73,7 @@ def test_a_group_is_of_all_the_corpus():
 
     # 13 GB in 240 shards: two sets of them, of each of which a group takes a part.
     shards = [big_shard(64)] * 160 + [big_shard(32)] * 80
-    groups = epoch(shards)
+    [groups, others] = epochs(shards, 2)
     assert len(groups) == 2 * records.MAX_PARTS
     for group in groups:
         assert len(set(group.shards)) == len(group.shards) == 120
@@ -76,10 +81,11 @@ def test_a_group_is_of_all_the_corpus():
         # One of every two neighbours, throughout.
         assert np.diff(group.shards).max() <= 3 and group.shards[0] <= 1 and group.shards[-1] > 237
     # Which of them go together changes from epoch to epoch.
-    sets = [{frozenset(group.shards.tolist()) for group in epoch(shards, seed)} for seed in (3, 4)]
+    sets = [{frozenset(group.shards.tolist()) for group in epoch} for epoch in (groups, others)]
     assert len(sets[0]) == len(sets[1]) == 2 and not sets[0] & sets[1]
     # One file of any size is read in parts too.
-    counts = [group.counts.sum() for group in epoch([big_shard(2000)])]
+    [groups] = epochs([big_shard(2000)])
+    counts = [group.counts.sum() for group in groups]
     assert sorted(counts) == [312] * 32 + [313] * 32
 
 
@@ -88,8 +94,7 @@ def test_small_shards_come_at_any_time():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(training_order, "_GROUP_BYTES", 1_100_000)
         places = collections.Counter()
-        for seed in range(40):
-            groups = epoch([big, *[small] * 20], seed)
+        for groups in epochs([big, *[small] * 20], 40):
             assert len(groups) == 8
             for place, group in enumerate(groups):
                 assert 0 in group.shards
@@ -117,16 +122,22 @@ def test_quotas_by_largest_remainder(monkeypatch):
 
 def test_a_block_is_a_shuffle_of_the_quotas():
     quotas = [40_000, 25_000, 536]
-    blocks = list(itertools.islice(training_order.row_sources(quotas, 5, 0), 3))
+    size = training_order.BLOCK_ROWS
+
+    def sources(seed, start, count):
+        rows = training_order.row_sources(quotas, seed, start).batch(count)
+        return next(rows.as_numpy_iterator())
+
+    blocks = np.split(sources(5, 0, 3 * size), 3)
     assert all(np.bincount(block).tolist() == quotas for block in blocks)
     assert (blocks[0] != blocks[1]).any() and (blocks[1] != blocks[2]).any()
-    assert (next(training_order.row_sources(quotas, 6, 0)) != blocks[0]).any()
+    assert (sources(6, 0, size) != blocks[0]).any()
     # Spread over the block: each tenth has its share, within 5 standard deviations.
     for part in np.split(blocks[0][:65_530], 10):
         share = np.mean(part == 0)
         assert abs(share - 40_000 / 65_536) < 5 * (0.25 / len(part)) ** 0.5
     rows = np.concatenate(blocks)
     for start in (0, 1, 999, 65_536, 65_537, 150_000):
-        assert next(training_order.row_sources(quotas, 5, start))[0] == rows[start]
+        assert (sources(5, start, 100) == rows[start : start + 100]).all()
         before = np.bincount(rows[:start], minlength=3).tolist()
         assert training_order.rows_before(quotas, 5, start) == before

@@ -1,0 +1,370 @@
+"""An object store in memory that TensorFlow's own gs:// file system talks to, with faults to order.
+
+TensorFlow is not patched. Its HTTP client (libcurl) sends everything to the proxy of `https_proxy`.
+That proxy is a server of this module on loopback: it answers CONNECT with TLS of a certificate
+authority of its own, which CURL_CA_BUNDLE names, and then plays the JSON API of Google's storage.
+Nothing leaves the machine; no right beyond that of the user is needed.
+
+    with ObjectStore(tmp_path) as store:
+        store.rules.append(Rule("write", after=3, code=503, times=2))
+        subprocess.run([..., "--output_dir=gs://bucket/records"], env=store.environment())
+        store.objects["bucket/records/manifest.json"]
+
+Source: https://cloud.google.com/storage/docs/json_api/v1
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import http.server
+import json
+import os
+import re
+import ssl
+import threading
+import time
+import urllib.parse
+from pathlib import Path
+from typing import Callable, NamedTuple
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+HOSTS = ("www.googleapis.com", "storage.googleapis.com")
+KINDS = ("list", "stat", "read", "start", "write", "copy", "delete", "bucket")
+
+
+class Request(NamedTuple):
+    """One request: `kind` of KINDS, `name` of the object with its bucket, or the listed prefix."""
+
+    kind: str
+    name: str
+
+
+@dataclasses.dataclass
+class Rule:
+    """What happens to some requests. The first rule that fits a request applies.
+
+    Attributes:
+      kind: of KINDS; "": any.
+      name: a regular expression that is searched in the request's name.
+      after: so many of these requests pass first.
+      times: so many requests fail then; None: all.
+      code: the HTTP status they get; None: they are answered as ever.
+      seconds: that they wait before anything is done.
+      call: called before anything is done (of a kill: before the request has an effect).
+      call_after: called when the request had its effect, but its answer is not sent yet.
+    """
+
+    kind: str = ""
+    name: str = ""
+    after: int = 0
+    times: int | None = 1
+    code: int | None = None
+    seconds: float = 0
+    call: Callable[[], None] | None = None
+    call_after: Callable[[], None] | None = None
+    seen: int = 0
+
+    def applies(self, request: Request) -> bool:
+        """Counts a request if it is one of the rule's; tells whether it is to fail."""
+        if self.kind not in ("", request.kind) or not re.search(self.name, request.name):
+            return False
+        self.seen += 1
+        past = self.seen - self.after
+        return past > 0 and (self.times is None or past <= self.times)
+
+
+class ObjectStore:
+    """Buckets in memory, all of which exist.
+
+    Attributes:
+      objects: "bucket/name" -> bytes.
+      requests: all that were made, in order.
+      rules: faults; may be changed at any time.
+    """
+
+    def __init__(self, directory: Path):
+        self.objects: dict[str, bytes] = {}
+        self.requests: list[Request] = []
+        self.rules: list[Rule] = []
+        self.lock = threading.RLock()
+        self._generations: dict[str, int] = {}
+        self.sessions: dict[str, tuple[str, bytearray]] = {}
+        self._authority = str(directory / "authority.pem")
+        self.tls = _tls_context(directory)
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
+        self._server.daemon_threads = True
+        self._server.block_on_close = False
+        self._server.store = self
+
+    def __enter__(self) -> ObjectStore:
+        threading.Thread(target=self._server.serve_forever, args=[0.05], daemon=True).start()
+        return self
+
+    def __exit__(self, *_) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def settings(self) -> dict[str, str]:
+        """Returns the environment variables that lead TensorFlow's gs:// here."""
+        return {
+            "https_proxy": f"http://127.0.0.1:{self._server.server_port}",
+            "CURL_CA_BUNDLE": self._authority,
+            "NO_GCE_CHECK": "true",
+            "GCS_STAT_CACHE_MAX_AGE": "0",  # what a test puts into the store is seen at once
+        }
+
+    def environment(self) -> dict[str, str]:
+        """Returns this process's environment with the `settings`."""
+        return {**os.environ, **self.settings()}
+
+    def put(self, name: str, data: bytes) -> int:
+        """Stores an object; returns its generation."""
+        with self.lock:
+            self.objects[name] = data
+            self._generations[name] = self._generations.get(name, 0) + 1
+            return self._generations[name]
+
+    def upload(self, directory: Path, prefix: str) -> None:
+        """Stores the files of a directory, or one file, under a name."""
+        paths = [directory] if directory.is_file() else directory.rglob("*")
+        for path in paths:
+            if path.is_file():
+                within = f"/{path.relative_to(directory)}" if path != directory else ""
+                self.put(f"{prefix}{within}", path.read_bytes())
+
+    def under(self, prefix: str) -> dict[str, bytes]:
+        """Returns the objects whose names begin with `prefix`, by the rest of the name."""
+        with self.lock:
+            return {
+                name[len(prefix) :]: data
+                for name, data in sorted(self.objects.items())
+                if name.startswith(prefix) and not name.endswith("/")
+            }
+
+    def counts(self, kind: str = "", name: str = "") -> int:
+        """Returns how many requests of a kind were made; `name` as in Rule."""
+        with self.lock:
+            return sum(
+                kind in ("", request.kind) and re.search(name, request.name) is not None
+                for request in self.requests
+            )
+
+    def description(self, name: str) -> dict:
+        """Returns what the API says of an object."""
+        bucket, _, key = name.partition("/")
+        return {
+            "kind": "storage#object",
+            "bucket": bucket,
+            "name": key,
+            "size": str(len(self.objects[name])),
+            "generation": str(self._generations[name]),
+            "updated": "2026-01-01T00:00:00.000Z",
+        }
+
+    def list(self, bucket: str, prefix: str, delimiter: str, limit: int, start: str) -> dict:
+        """Returns a page of the objects below a prefix, as the API does."""
+        items, prefixes = [], []
+        names = sorted(name.partition("/") for name in self.objects)
+        for key in [key for of, _, key in names if of == bucket and key.startswith(prefix)]:
+            head, found, _ = key[len(prefix) :].partition(delimiter) if delimiter else ("", "", "")
+            entry = prefix + head + delimiter if found else key
+            if entry <= start or (found and entry in prefixes):
+                continue
+            if len(items) + len(prefixes) == limit:
+                last = max([*(item["name"] for item in items), *prefixes])
+                return {"items": items, "prefixes": prefixes, "nextPageToken": last}
+            if found:
+                prefixes.append(entry)
+            else:
+                items.append(self.description(f"{bucket}/{key}"))
+        return {"items": items, "prefixes": prefixes}
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_) -> None:
+        pass
+
+    def do_CONNECT(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        try:
+            self.connection = self.server.store.tls.wrap_socket(self.connection, server_side=True)
+        except OSError:
+            self.close_connection = True
+            return
+        self.rfile = self.connection.makefile("rb")
+        self.wfile = self.connection.makefile("wb", 0)
+        self.close_connection = False
+
+    def handle(self) -> None:
+        with contextlib.suppress(OSError):  # of a client that was killed
+            super().handle()
+
+    def do_GET(self) -> None:
+        url = urllib.parse.urlsplit(self.path)
+        query = dict(urllib.parse.parse_qsl(url.query, keep_blank_values=True))
+        chunked = self.headers.get("Transfer-Encoding") == "chunked"
+        size = int(self.headers.get("Content-Length") or 0)
+        body = self._chunks() if chunked else self.rfile.read(size)
+        kind, name, argument = self._route(url.path, query)
+        store = self.server.store
+        request = Request(kind, name)
+        with store.lock:
+            store.requests.append(request)
+            rules = [rule for rule in list(store.rules) if rule.applies(request)]
+        rule = rules[0] if rules else Rule()
+        time.sleep(rule.seconds)
+        if rule.call:
+            rule.call()
+        if rule.code is not None:
+            self._answer(rule.code, {"error": {"code": rule.code, "message": "a fault to order"}})
+            return
+        with store.lock:
+            answer = getattr(self, f"_{kind}")(name, argument, query, body)
+        if rule.call_after:
+            rule.call_after()
+        self._answer(*answer)
+
+    do_POST = do_PUT = do_DELETE = do_GET  # noqa: N815
+
+    def _chunks(self) -> bytes:
+        data = b""
+        while size := int(self.rfile.readline(), 16):
+            data += self.rfile.read(size)
+            self.rfile.readline()
+        self.rfile.readline()
+        return data
+
+    def _route(self, path: str, query: dict) -> tuple[str, str, str]:
+        """Returns the kind of a request, the name it is about, and an argument of some kinds."""
+        quoted = path.split("/")
+        parts = [urllib.parse.unquote(part) for part in quoted]
+        if path.startswith("/upload/session/"):
+            session = parts[-1]
+            return "write", self.server.store.sessions.get(session, ("?", b""))[0], session
+        if path.startswith("/upload/storage/v1/b/"):
+            kind = "start" if query.get("uploadType") == "resumable" else "write"
+            return kind, f"{parts[5]}/{query['name']}", ""
+        if not path.startswith("/storage/v1/b/"):
+            return "read", urllib.parse.unquote(path[1:]), ""
+        if len(parts) == 5:
+            return "bucket", parts[4], ""
+        if len(parts) == 6:
+            return "list", f"{parts[4]}/{query.get('prefix', '')}", parts[4]
+        name = f"{parts[4]}/{parts[6]}"
+        if len(parts) > 8:  # .../rewriteTo/b/BUCKET/o/NAME
+            return "copy", name, f"{parts[9]}/{parts[11]}"
+        return ("delete" if self.command == "DELETE" else "stat"), name, ""
+
+    def _list(self, name, bucket, query, body):
+        store = self.server.store
+        token = query.get("pageToken", "")
+        limit = int(query.get("maxResults", 1000))
+        return 200, store.list(
+            bucket, query.get("prefix", ""), query.get("delimiter", ""), limit, token
+        )
+
+    def _stat(self, name, argument, query, body):
+        store = self.server.store
+        return (200, store.description(name)) if name in store.objects else (404, {})
+
+    def _read(self, name, argument, query, body):
+        data = self.server.store.objects.get(name)
+        if data is None:
+            return 404, {}
+        found = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", "bytes=0-"))
+        first, last = int(found[1]), int(found[2] or len(data))
+        if first >= len(data):
+            return 416, b""
+        return 206, data[first : last + 1]
+
+    def _start(self, name, argument, query, body):
+        store = self.server.store
+        session = f"{len(store.sessions):08d}"
+        store.sessions[session] = (name, bytearray())
+        return 200, {}, {"Location": f"https://www.googleapis.com/upload/session/{session}"}
+
+    def _write(self, name, session, query, body):
+        store = self.server.store
+        if session:
+            if session not in store.sessions:
+                return 404, {}
+            name, data = store.sessions[session]
+            data += body
+            # An empty object comes without a range.
+            total = int(self.headers.get("Content-Range", "0").rpartition("/")[2])
+            if len(data) < total:
+                return 308, b"", {"Range": f"bytes=0-{len(data) - 1}"} if data else {}
+            body = bytes(data)
+        elif query.get("ifGenerationMatch") == "0" and name in store.objects:
+            return 412, {}
+        store.put(name, body)
+        return 200, store.description(name)
+
+    def _copy(self, name, target, query, body):
+        store = self.server.store
+        if name not in store.objects:
+            return 404, {}
+        store.put(target, store.objects[name])
+        return 200, {"done": True, "resource": store.description(target)}
+
+    def _delete(self, name, argument, query, body):
+        store = self.server.store
+        return (404, {}) if store.objects.pop(name, None) is None else (204, b"")
+
+    def _bucket(self, name, argument, query, body):
+        return 200, {"kind": "storage#bucket", "name": name, "location": "EUROPE-WEST1"}
+
+    def _answer(self, code: int, body: dict | bytes, headers: dict[str, str] = {}) -> None:  # noqa: B006
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        self.send_response(code)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        if code != 204:
+            self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        if code != 204:
+            self.wfile.write(data)
+
+
+def _tls_context(directory: Path) -> ssl.SSLContext:
+    """Makes an authority and its certificate for HOSTS; writes both into `directory`."""
+    now = datetime.datetime.now(datetime.timezone.utc)
+
+    def certificate(subject, issuer, key, issuer_key, extension):
+        name, issuer = (
+            x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, value)])
+            for value in (subject, issuer)
+        )
+        builder = x509.CertificateBuilder().subject_name(name).issuer_name(issuer)
+        builder = builder.public_key(key.public_key()).serial_number(x509.random_serial_number())
+        builder = builder.not_valid_before(now - datetime.timedelta(days=1))
+        builder = builder.not_valid_after(now + datetime.timedelta(days=30))
+        return builder.add_extension(extension, critical=False).sign(issuer_key, hashes.SHA256())
+
+    authority_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+    authority = certificate(
+        "authority",
+        "authority",
+        authority_key,
+        authority_key,
+        x509.BasicConstraints(ca=True, path_length=None),
+    )
+    names = x509.SubjectAlternativeName([x509.DNSName(host) for host in HOSTS])
+    server = certificate("store", "authority", key, authority_key, names)
+    pem = serialization.Encoding.PEM
+    (directory / "authority.pem").write_bytes(authority.public_bytes(pem))
+    (directory / "server.pem").write_bytes(
+        key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        + server.public_bytes(pem)
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(directory / "server.pem")
+    return context

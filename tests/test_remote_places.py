@@ -1,0 +1,123 @@
+"""The jobs with gs:// in and out, on TensorFlow's own file system and a store in memory."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import re
+import signal
+
+import pytest
+import tensorflow as tf
+
+from tests.jobs import pretrain_flags, run
+from tests.object_store import Rule
+
+STEPS = ["--num_train_steps=4", "--save_checkpoint_steps=2"]
+
+
+def kill():
+    """Kills the programs that jobs.run started; the request that does so has no effect."""
+    kill_after()
+    raise ConnectionResetError
+
+
+def kill_after():
+    """The same, but the request had its effect."""
+    for process in multiprocessing.active_children():
+        # Not joined: two threads that wait for one process take its exit code from each other.
+        os.kill(process.pid, signal.SIGKILL)
+
+
+def record_flags(work, output, *more):
+    return [
+        f"--input_file={work}/corpus.txt",
+        f"--spm_model_file={work}/vocabulary.model",
+        f"--output_dir={output}",
+        "--max_seq_length=40",
+        "--heldout_fraction=0.2",
+        "--shard_bytes=20000",
+        "--num_workers=1",
+        *more,
+    ]
+
+
+def assert_same_records(store, work):
+    records = {path.name: path.read_bytes() for path in (work / "records").glob("*.tfrecord")}
+    found = store.under("bucket/records/")
+    assert {name: data for name, data in found.items() if "tfrecord" in name} == records
+
+
+def unfinished(store):
+    """Returns what a job may leave while it runs, but not at its end."""
+    return [name for name in store.objects if re.search(r"partial|_temp|\.lock|error\.txt", name)]
+
+
+def weights(directory):
+    """Returns the bytes of all variables of the newest checkpoint in a directory."""
+    reader = tf.train.load_checkpoint(tf.train.latest_checkpoint(str(directory)))
+    return {
+        name: reader.get_tensor(name).tobytes()
+        for name in reader.get_variable_to_shape_map()
+        if "_CHECKPOINTABLE" not in name
+    }
+
+
+def download(store, prefix, directory):
+    for name, data in store.under(prefix).items():
+        path = directory / name.lstrip("/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    return directory
+
+
+def test_vocabulary_and_records_in_remote_places(work, store):
+    """They are those of local places, byte for byte, also after a kill in an upload.
+
+    Nothing unfinished is left.
+    """
+    store.upload(work / "corpus.txt", "bucket/corpus/corpus.txt")
+    run(
+        "pipelines.train_vocab",
+        "--input_file=gs://bucket/corpus/*.txt",
+        "--output_prefix=gs://bucket/vocabulary",
+        "--vocab_size=83",
+    )
+    vocabulary = store.objects["bucket/vocabulary.model"]
+    assert vocabulary == (work / "vocabulary.model").read_bytes()
+    flags = record_flags(
+        "gs://bucket", "gs://bucket/records", "--input_file=gs://bucket/corpus/*.txt"
+    )
+    store.rules.append(Rule("write", name="tfrecord", after=1, call_after=kill_after))
+    run("pipelines.create_pretraining_data", *flags, exit_code=-9)
+    assert "bucket/records/manifest.json" not in store.objects
+    run("pipelines.create_pretraining_data", *flags)
+    assert_same_records(store, work)
+    assert "finished before" in run("pipelines.create_pretraining_data", *flags)[0]
+    assert unfinished(store) == []
+
+
+@pytest.mark.slow
+def test_pretraining_in_remote_places(work, store, tmp_path):
+    """The weights are those of a local run, bit for bit."""
+    for name in ("records", "config.json", "vocabulary.model"):
+        store.upload(work / name, f"bucket/{name}")
+    run("pipelines.pretrain", *pretrain_flags("gs://bucket", "gs://bucket/run"), *STEPS)
+    run("pipelines.pretrain", *pretrain_flags(work, tmp_path / "run"), *STEPS)
+    checkpoints = download(store, "bucket/run/", tmp_path / "remote") / "checkpoints"
+    assert weights(checkpoints) == weights(tmp_path / "run" / "checkpoints")
+    flags = ("--checkpoint=gs://bucket/run", "--record_dir=gs://bucket/records")
+    run("pipelines.evaluate", *flags)
+    assert unfinished(store) == []
+
+
+@pytest.mark.slow
+def test_an_export_to_a_remote_place(work, store):
+    run("pipelines.pretrain", *pretrain_flags(work, "gs://bucket/run"), *STEPS)
+    flags = ("--checkpoint=gs://bucket/run", "--output=gs://bucket/export")
+    out, _ = run("export.export_saved_model", *flags)
+    assert "verified" in out
+    assert "exported before" in run("export.export_saved_model", *flags)[0]
+    answer, _ = run("export.ask", "--saved_model=gs://bucket/export", "--fill_mask=the [MASK] fox")
+    assert answer
+    assert {name.split("/")[2] for name in store.objects if "bucket/export/" in name} == {"1"}
