@@ -26,6 +26,7 @@ _MODULES = {
     "AlbertForPreTraining": "models",
     "AlbertForQuestionAnswering": "models",
     "AlbertForSequenceClassification": "models",
+    "AlbertForTokenClassification": "models",
     "AlbertTokenizer": "tokenization",
     "from_pretrained": "checkpoints.pretrained",
     "lamb": "optimization",

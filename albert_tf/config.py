@@ -14,6 +14,10 @@ from albert_tf.errors import UserError
 SHARING_MODES = ("all", "attention", "ffn", "none")
 ACTIVATIONS = ("gelu", "relu")
 
+# Beyond any model that exists: a larger number is a mistake, or is there to exhaust the memory.
+_LARGEST = {"num_hidden_layers": 1000, "inner_group_num": 100}
+_LARGEST_SIZE = 10_000_000
+
 
 @dataclasses.dataclass(frozen=True)
 class AlbertConfig:
@@ -64,6 +68,8 @@ class AlbertConfig:
             value = getattr(self, field.name)
             if field.type == "int" and not (isinstance(value, int) and value >= 1):
                 raise UserError(f"config: {field.name} is {value!r}, expected a whole number >= 1")
+            if field.type == "int" and value > (most := _LARGEST.get(field.name, _LARGEST_SIZE)):
+                raise UserError(f"config: {field.name} is {value!r}, expected at most {most:,}")
             if field.name.endswith("_prob") and not 0 <= value < 1:
                 raise UserError(f"config: {field.name} is {value!r}, expected 0 <= p < 1")
         if self.hidden_size % self.num_attention_heads:

@@ -92,7 +92,7 @@ class SentenceOrderHead(FromConfig, tf.keras.layers.Layer):
 
 @tf.keras.saving.register_keras_serializable(PACKAGE)
 class ClassificationHead(FromConfig, tf.keras.layers.Layer):
-    """Scores labels, or gives a number, for a text or a pair: dropout and one dense layer.
+    """Scores labels, or gives a number, for a text, a pair or a piece: dropout, a dense layer.
 
     Source: the reference's classifier_utils.create_model, race_utils.create_model.
     """
@@ -107,7 +107,7 @@ class ClassificationHead(FromConfig, tf.keras.layers.Layer):
         self.output_dense = dense(num_labels, stddev, "output", dtype=_LOGITS)
 
     def call(self, pooled_output, dropout_seed=None, training=None):
-        """Maps [b, H] to float32 [b, num_labels]; see AlbertEncoder.call for the arguments."""
+        """Maps [..., H] to float32 [..., num_labels]; see AlbertEncoder.call for the arguments."""
         dropout_seed = resolve_dropout_seed(training, dropout_seed)
         x = dropout(pooled_output, self.config.classifier_dropout_prob, dropout_seed)
         return self.output_dense(x)

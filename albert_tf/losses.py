@@ -128,6 +128,22 @@ def classification_loss(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
 
 
+def token_classification_loss(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    """Returns the mean negative log-likelihood (nats) of each row's labels, float32 [b].
+
+    A row without labels has 0.
+
+    Args:
+      logits: float32 [b, L, labels].
+      labels: int [b, at least L]; -1 where there is none.
+    """
+    labels = tf.cast(labels, tf.int32)[:, : tf.shape(logits)[1]]
+    is_labelled = tf.cast(labels >= 0, logits.dtype)
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(tf.maximum(labels, 0), logits)
+    sums = tf.reduce_sum(losses * is_labelled, axis=1)
+    return tf.math.divide_no_nan(sums, tf.reduce_sum(is_labelled, axis=1))
+
+
 def regression_loss(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     """Returns squared errors, float32 [b], of logits [b, 1] and labels, float32 [b]."""
     return tf.square(logits[:, 0] - labels)

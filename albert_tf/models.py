@@ -130,6 +130,34 @@ class AlbertForSequenceClassification(_AlbertModel):
 
 
 @tf.keras.saving.register_keras_serializable(PACKAGE)
+class AlbertForTokenClassification(_AlbertModel):
+    """Gives one of several labels to each piece of a text.
+
+    Args:
+      config: its shape.
+      num_labels: how many labels there are.
+      recompute: see AlbertEncoder.
+
+    Source: Devlin et al. 2019, section 5.3.
+    """
+
+    further_arguments = ("recompute", "num_labels")
+
+    def __init__(self, config: AlbertConfig, num_labels: int, recompute: bool = False, **kwargs):
+        super().__init__(config, recompute, **kwargs)
+        self.num_labels = num_labels
+        self.classifier = ClassificationHead(config, num_labels, dtype=self.dtype_policy)
+
+    def call(self, inputs, dropout_seed=None, training=None):
+        """Returns {"logits": float32 [b, L, num_labels]}; see its siblings' arguments."""
+        inputs = complete_inputs(inputs)
+        dropout_seed = resolve_dropout_seed(training, dropout_seed)
+        encoder_seed, head_seed = seeds(dropout_seed, 2)
+        encoded = self.encoder(inputs, encoder_seed)
+        return {"logits": self.classifier(encoded["sequence_output"], head_seed)}
+
+
+@tf.keras.saving.register_keras_serializable(PACKAGE)
 class AlbertForMultipleChoice(_AlbertModel):
     """Chooses one of several texts.
 

@@ -21,6 +21,7 @@ import tensorflow as tf
 
 from albert_tf import files
 from albert_tf.errors import UserError
+from albert_tf.words import SCRIPTS_WITHOUT_SPACES
 
 # The first pieces of every ALBERT vocabulary; the last three are control pieces, which never come
 # out of text.
@@ -28,15 +29,13 @@ PAD, UNK, CLS, SEP, MASK = "<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"
 WORD_BOUNDARY = "\u2581"  # SentencePiece's mark of a space
 
 VOCABULARY_FILE = "spiece.model"
+WORDPIECE_FILE = "vocab.txt"
 TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
 
 # Beyond these a text is taken for one that may have ties: characters without a space; pieces (a
 # long sum of float32 scores rounds small differences away: 1 text of 1,000 words in 600 has one).
 _LONGEST_WORD = 64
 _LONGEST_TEXT = 512
-
-# Scripts written without spaces: there every piece is a word of its own. As in character names.
-_SCRIPTS_WITHOUT_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR")
 
 
 def preprocess(text: str, do_lower_case: bool) -> str:
@@ -62,12 +61,23 @@ class AlbertTokenizer:
     mark (`▁3 . ▁0 ,`) because it compares a string with bytes.
 
     Args:
-      spm_model_file: a SentencePiece model with ALBERT's control pieces.
+      spm_model_file: a SentencePiece model with ALBERT's control pieces; or a WordPiece vocabulary,
+        a .txt file: then this is a WordPieceTokenizer.
       do_lower_case: lower-case the text, as the published English models do.
 
     Raises:
       ValueError: if the file is no such model.
     """
+
+    vocabulary_name = VOCABULARY_FILE  # in the directory of a model
+
+    def __new__(cls, spm_model_file: str, do_lower_case: bool = True):
+        """Chooses by the name of the file: vocab.txt is a WordPiece vocabulary."""
+        if cls is AlbertTokenizer and os.fspath(spm_model_file).endswith(".txt"):
+            from albert_tf.wordpiece import WordPieceTokenizer  # a subclass
+
+            cls = WordPieceTokenizer
+        return super().__new__(cls)
 
     def __init__(self, spm_model_file: str, do_lower_case: bool = True):
         if not tf.io.gfile.exists(spm_model_file) or tf.io.gfile.isdir(spm_model_file):
@@ -108,22 +118,12 @@ class AlbertTokenizer:
         Raises:
           ValueError: if the files are not what `save` writes.
         """
-        path = os.path.join(directory, TOKENIZER_CONFIG_FILE)
-        do_lower_case = True
-        if tf.io.gfile.exists(path):
-            with tf.io.gfile.GFile(path) as file:
-                try:
-                    do_lower_case = json.loads(file.read()).get("do_lower_case", True)
-                except (AttributeError, ValueError):
-                    raise UserError(
-                        f'{path!r} is not a JSON object: expected {{"do_lower_case": true}}'
-                    ) from None
-        return cls(os.path.join(directory, VOCABULARY_FILE), do_lower_case)
+        return cls(find_vocabulary(directory), read_do_lower_case(directory))
 
     def save(self, directory: str) -> None:
-        """Writes spiece.model and tokenizer_config.json into the directory of a model."""
+        """Writes the vocabulary and tokenizer_config.json into the directory of a model."""
         settings = json.dumps({"do_lower_case": self.do_lower_case}) + "\n"
-        files.write_atomically(os.path.join(directory, VOCABULARY_FILE), self.model_bytes)
+        files.write_atomically(os.path.join(directory, self.vocabulary_name), self.model_bytes)
         files.write_atomically(os.path.join(directory, TOKENIZER_CONFIG_FILE), settings)
 
     def preprocess(self, text: str) -> str:
@@ -181,7 +181,7 @@ class AlbertTokenizer:
 
     @functools.cached_property
     def _sentencepiece_in_graph(self):
-        return _import_tensorflow_text().SentencepieceTokenizer(
+        return import_tensorflow_text().SentencepieceTokenizer(
             model=self.model_bytes, out_type=tf.int32
         )
 
@@ -228,9 +228,7 @@ class AlbertTokenizer:
                 return True
             # Letters, marks and numbers of any script.
             wordlike = any(unicodedata.category(c)[0] in "LMN" for c in piece)
-            return not wordlike or unicodedata.name(piece[0], "").startswith(
-                _SCRIPTS_WITHOUT_SPACES
-            )
+            return not wordlike or unicodedata.name(piece[0], "").startswith(SCRIPTS_WITHOUT_SPACES)
 
         return np.array([begins(i, piece) for i, piece in enumerate(self._pieces)])
 
@@ -254,14 +252,39 @@ def _replace(ids: list[int], splits: dict[int, list[int]]) -> list[int]:
     return [part for i in ids for part in splits.get(i, (i,))]
 
 
-def _import_tensorflow_text():
-    # Not at the top of the file: its operation library is large and most jobs do without it.
+def import_tensorflow_text():
+    """Returns the package, whose library of operations is large: most jobs do without it."""
     with warnings.catch_warnings():
         # It imports TensorFlow Hub, which imports pkg_resources, which announces its end.
         warnings.filterwarnings("ignore", message=".*pkg_resources", category=UserWarning)
         import tensorflow_text
 
     return tensorflow_text
+
+
+def find_vocabulary(directory: str) -> str:
+    """Returns the vocabulary in the directory of a model: spiece.model, or vocab.txt instead."""
+    path = os.path.join(directory, VOCABULARY_FILE)
+    wordpiece = os.path.join(directory, WORDPIECE_FILE)
+    return wordpiece if tf.io.gfile.exists(wordpiece) and not tf.io.gfile.exists(path) else path
+
+
+def read_do_lower_case(directory: str) -> bool:
+    """Returns what tokenizer_config.json says, true without it.
+
+    Raises:
+      ValueError: if it is not what AlbertTokenizer.save or Hugging Face's tokenizers write.
+    """
+    path = os.path.join(directory, TOKENIZER_CONFIG_FILE)
+    if not tf.io.gfile.exists(path):
+        return True
+    with tf.io.gfile.GFile(path) as file:
+        try:
+            return json.loads(file.read()).get("do_lower_case", True)
+        except (AttributeError, ValueError):
+            raise UserError(
+                f'{path!r} is not a JSON object: expected {{"do_lower_case": true}}'
+            ) from None
 
 
 class InGraphTokenizer(tf.Module):
@@ -274,7 +297,7 @@ class InGraphTokenizer(tf.Module):
 
     def __init__(self, tokenizer: AlbertTokenizer):
         super().__init__(name="tokenizer")
-        self._normalize_utf8 = _import_tensorflow_text().normalize_utf8
+        self._normalize_utf8 = import_tensorflow_text().normalize_utf8
         self._sentencepiece = tokenizer._sentencepiece_in_graph
         self._do_lower_case = tokenizer.do_lower_case
         self._splits = None

@@ -4,8 +4,13 @@ Reads the task's standard files from --data_dir, or --train_file, --dev_file and
 their columns. Each seed of --random_seeds is a run of its own in OUTPUT_DIR/seed_N: the weights
 that were best on dev, metrics.jsonl and TensorBoard curves, and predictions in the task's format,
 those for the sites of GLUE and SQuAD among them. OUTPUT_DIR/results.json has the metrics of all
-seeds and their median. Run the same command again to resume a killed run. For a
-finished run it only predicts, if there is something new to predict.
+seeds and their median. Run the same command again to resume a killed run. A finished run only
+predicts what is new, such as another --test_file; for that it needs only --output_dir.
+
+Tables are .csv or .tsv with the csv module's quoting (a cell with a comma, a line end or a
+quotation mark stands in quotation marks, those within it doubled), .jsonl, or .json with an array
+of objects. --quoting=none is for files without quoting. Training lasts --num_train_steps, or
+--num_epochs.
 
 Examples:
   python -m pipelines.finetune --flagfile=pipelines/recipes/finetune/rte.flags \\
@@ -13,21 +18,19 @@ Examples:
   python -m pipelines.finetune --task=squad_v2 --data_dir=squad --init_checkpoint=runs/base \\
       --max_seq_length=384 --global_batch_size=48 --learning_rate=3e-5 --num_train_steps=8144 \\
       --num_warmup_steps=814 --eval_steps=1000 --output_dir=runs/squad
-  # A set of one's own: tab-separated columns, or .jsonl.
-  python -m pipelines.finetune --task=classification --train_file=tickets.tsv \\
-      --dev_file=tickets_dev.tsv --text_column=subject --text_pair_column=body \\
-      --label_column=queue --init_checkpoint=runs/base --output_dir=runs/tickets
+  # A set of one's own: .csv, .tsv, .jsonl or .json.
+  python -m pipelines.finetune --task=classification --train_file=tickets.csv \\
+      --dev_file=tickets_dev.csv --text_column=subject --text_pair_column=body \\
+      --label_column=queue --init_checkpoint=runs/base --num_epochs=3 --warmup_fraction=0.1 \\
+      --output_dir=runs/tickets
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
-import statistics
 from collections.abc import Sequence
 
-import numpy as np
 import tensorflow as tf
 from absl import flags
 
@@ -36,14 +39,16 @@ from albert_tf import files, program
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import UserError
 from albert_tf.tokenization import AlbertTokenizer
-from pipelines.tasks.batches import example_lengths
+from pipelines.tasks.dev_split import split_off_dev
+from pipelines.tasks.finished_run import predict_test_files
+from pipelines.tasks.results import name_test_sets, summarise, write_summary
 from pipelines.tasks.seed_run import (
-    RESULTS_FILE,
     FinetuneSettings,
     TaskSplit,
     fingerprint,
     run_seed,
 )
+from pipelines.tasks.split_report import describe_split
 from pipelines.tasks.task import Task
 from pipelines.tasks.task_flags import create_task, define_task_flags
 from pipelines.training.run import InitialModel, Run, hash_of_weights, read_initial_model
@@ -59,6 +64,8 @@ from pipelines.training.strategy import (
 )
 
 FLAGS = flags.FLAGS
+
+_OPTIONAL = ("num_epochs", "warmup_fraction", "freeze_encoder")
 
 
 def define_flags() -> None:
@@ -109,6 +116,18 @@ def define_flags() -> None:
 
 def main(_) -> None:
     """Reads the flags."""
+    if FLAGS.task is None:
+        if not FLAGS.test_file:
+            raise UserError(
+                "--task: name it; or, to predict with a finished run of --output_dir, give "
+                "--test_file alone"
+            )
+        paths = files.match_files(FLAGS.test_file, "test_file")
+        predict_test_files(FLAGS.output_dir, paths, FLAGS.global_batch_size)
+        return
+    for name, other in (("num_train_steps", "num_epochs"), ("num_warmup_steps", "warmup_fraction")):
+        if FLAGS[name].present and FLAGS[other].present:
+            raise UserError(f"--{name} and --{other} say the same: leave one away")
     finetune(
         task=create_task(FLAGS),
         random_seeds=_seeds(FLAGS.random_seeds),
@@ -123,6 +142,7 @@ def main(_) -> None:
         settings=settings_from_flags(FinetuneSettings),
         loop=settings_from_flags(LoopSettings),
         strategy=strategy_from_flags(),
+        dev_fraction=FLAGS.dev_fraction,
     )
 
 
@@ -136,8 +156,12 @@ def finetune(
     settings: FinetuneSettings,
     loop: LoopSettings,
     strategy: tf.distribute.Strategy,
+    dev_fraction: float = 0.0,
 ) -> dict:
     """Fine-tunes once for each seed; returns the content of OUTPUT_DIR/results.json.
+
+    Args:
+      dev_fraction: share of the training examples that become dev, where there is none; 0: none.
 
     Raises:
       ValueError: if files, checkpoint and settings do not fit together, or `output_dir` holds
@@ -153,15 +177,13 @@ def finetune(
 
     # All of it before the first model: Keras' seeding would end the tokenizer's graph.
     splits = {}
-    for name in ("train", "dev", *task.other_splits()):
-        examples = task.read(name)
-        if examples is not None:
-            sequences, features = task.encode(
-                examples, tokenizer, settings.max_seq_length, name == "train"
-            )
-            splits[name] = TaskSplit(examples, sequences, features)
-    if "train" not in splits:
-        raise UserError(f"--task={task.name}: there are no training examples")
+    for name, examples in _read_splits(task, dev_fraction).items():
+        sequences, features = task.encode(
+            examples, tokenizer, settings.max_seq_length, name == "train"
+        )
+        splits[name] = TaskSplit(examples, sequences, features)
+    settings = settings.with_steps(len(splits["train"].sequences))
+    settings.check(strategy)
     if loop.eval_steps and "dev" not in splits:
         raise UserError(
             f"--task={task.name}: there is no dev set to choose the best weights by; give one, or "
@@ -176,7 +198,7 @@ def finetune(
         "init_weights": checkpoint and hash_of_weights(checkpoint),
         "vocabulary": tokenizer.sha256,
         **{f"config.{name}": value for name, value in dataclasses.asdict(config).items()},
-        **dataclasses.asdict(settings),
+        **_given(settings),
         **dataclasses.asdict(loop),
     }
     # Hosts must agree on all of it. A run may resume with two other settings: how often it saves,
@@ -185,8 +207,9 @@ def finetune(
     del identity["save_checkpoint_steps"], identity["max_bad_batches"]
 
     with run.hold(identity):
+        splits = _name_test_sets(task, splits, output_dir, run.is_chief)
         if run.is_chief:
-            _print_plan(task, splits, config, settings, random_seeds, strategy)
+            _print_plan(task, splits, initial, settings, random_seeds, strategy)
         results = {}
         for seed in random_seeds:
             of_seed = dataclasses.replace(
@@ -198,11 +221,9 @@ def finetune(
             results[seed] = run_seed(
                 of_seed, task, splits, config, checkpoint, seed, settings, loop
             )["metrics"]
-        summary = _summary(task, results)
+        summary = summarise(task.name, task.best_metric, results)
         if run.is_chief:
-            path = os.path.join(output_dir, RESULTS_FILE)
-            files.write_atomically(path, json.dumps(summary, indent=2) + "\n")
-            _print_summary(summary, path)
+            write_summary(output_dir, summary)
     return summary
 
 
@@ -240,6 +261,42 @@ def initial_model(
     return initial._replace(config=dataclasses.replace(initial.config, **dropouts))
 
 
+def _given(settings: FinetuneSettings) -> dict:
+    """Returns the settings as part of a run's identity: without those that are not set.
+
+    Runs that were started before there was such a setting are resumed.
+    """
+    values = dataclasses.asdict(settings)
+    return {name: value for name, value in values.items() if value or name not in _OPTIONAL}
+
+
+def _read_splits(task: Task, dev_fraction: float) -> dict[str, list]:
+    """Returns the examples of each split that there is.
+
+    Raises:
+      ValueError: if there are no training examples, or dev is given twice.
+    """
+    names = ("train", "dev", *task.other_splits())
+    splits = {name: examples for name in names if (examples := task.read(name)) is not None}
+    if "train" not in splits:
+        raise UserError(f"--task={task.name}: there are no training examples")
+    if dev_fraction:
+        if "dev" in splits:
+            raise UserError(f"--dev_fraction={dev_fraction}: there is a dev set: give one of both")
+        splits["train"], splits["dev"] = split_off_dev(task, splits["train"], dev_fraction)
+    return splits
+
+
+def _name_test_sets(
+    task: Task, splits: dict[str, TaskSplit], output_dir: str, writes: bool
+) -> dict[str, TaskSplit]:
+    """Returns the splits, a test set under another name where the run has predicted another one."""
+    others = {name: fingerprint(splits[name]) for name in task.other_splits() if name in splits}
+    paths = getattr(task, "files", {})
+    names = name_test_sets(output_dir, others, paths, writes)
+    return {names.get(name, name): split for name, split in splits.items()}
+
+
 def _seeds(texts: Sequence[str]) -> list[int]:
     numbers = [int(text) for text in texts if text.isdecimal() and int(text) < 2**31]
     if not texts or len(set(numbers)) < len(texts):
@@ -250,48 +307,27 @@ def _seeds(texts: Sequence[str]) -> list[int]:
     return numbers
 
 
-def _summary(task: Task, results: dict[int, dict[str, dict[str, float]]]) -> dict:
-    """Returns, of each split with answers, all seeds' metrics with median, lowest and highest."""
-    summary = {"task": task.name, "best_metric": task.best_metric}
-    for split, of_first in next(iter(results.values())).items():
-        seeds = {str(seed): metrics[split] for seed, metrics in results.items()}
-        values = {name: [metrics[name] for metrics in seeds.values()] for name in of_first}
-        summary[split] = {
-            "seeds": seeds,
-            "median": {name: statistics.median(found) for name, found in values.items()},
-            "lowest": {name: min(found) for name, found in values.items()},
-            "highest": {name: max(found) for name, found in values.items()},
-        }
-    return summary
-
-
-def _print_summary(summary: dict, path: str) -> None:
-    for split, metrics in summary.items():
-        if not isinstance(metrics, dict):
-            continue
-        number = len(metrics["seeds"])
-        print(f"\n{summary['task']} on {split}, {number} {'seed' if number == 1 else 'seeds'}")
-        for name, median in metrics["median"].items():
-            low, high = metrics["lowest"][name], metrics["highest"][name]
-            print(f"  {name:<24} median {median:8.4f}   {low:.4f} to {high:.4f}")
-    print(f"results      {path}")
-
-
-def _print_plan(task, splits, config, settings, random_seeds, strategy) -> None:
-    train = splits["train"].sequences
-    lengths = example_lengths(train)
-    counts = ", ".join(f"{name} {len(split.examples):,}" for name, split in splits.items())
+def _print_plan(task, splits, initial, settings, random_seeds, strategy) -> None:
+    train, config = splits["train"].sequences, initial.config
+    lines = []
+    for name, (examples, sequences, _) in splits.items():
+        notes = task.summarise(examples)
+        lines += describe_split(
+            name, len(examples), sequences, initial.tokenizer, settings.max_seq_length, notes
+        )
+    data = "\n           ".join(line for line in lines if not line.startswith("warning"))
+    warnings = "".join(line + "\n" for line in lines if line.startswith("warning"))
     examples = settings.num_train_steps * settings.global_batch_size
     print(
         f"""fine-tuning on {task.name}
   model    {config.num_hidden_layers} layers of {config.hidden_size}
-  data     {counts}; {len(train):,} training examples of {np.mean(lengths):.0f} pieces on \
-average, {lengths.max()} at most
+  data     {data}
   batch    {settings.describe_batch(strategy)}
   products {settings.describe_precision(strategy)}
   steps    {settings.num_train_steps:,} = {examples / len(train):.1f} epochs; \
 {settings.num_warmup_steps:,} of warm-up to {settings.learning_rate:.4g}
-  seeds    {", ".join(map(str, random_seeds))}""",
+  seeds    {", ".join(map(str, random_seeds))}
+{warnings}""".rstrip(),
         flush=True,
     )
 

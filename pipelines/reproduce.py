@@ -141,7 +141,9 @@ def read_table(name: str) -> Table:
     """
     path = f"{_RECIPES}/tables.json"
     if not os.path.exists(path):
-        raise UserError(f"no {path} here: call this program in the project's directory")
+        raise UserError(
+            f"no {path} here: call this program in the repository, or `albert recipes` first"
+        )
     with open(path, encoding="utf-8") as file:
         values = json.load(file)[name]
     return Table(**{**values, "rows": tuple(Row(**row) for row in values["rows"])})
@@ -324,13 +326,14 @@ def layers(
     if not manifest.splits["heldout"].examples:
         raise UserError(f"{record_dir!r} holds no heldout records: its corpus is too small")
     num_examples = num_batches * batch_size
-    dataset = evaluation_dataset(
-        record_dir, "heldout", options, tokenizer, batch_size, num_examples
-    )
+
+    def dataset_fn(context):
+        where = record_dir, "heldout", options, tokenizer
+        return evaluation_dataset(*where, batch_size, num_examples, context=context)
 
     forward = functools.partial(model, hidden_states=True)
     strategy = tf.distribute.get_strategy()
-    total = make_scoring(strategy, forward, dataset, model.config.vocab_size)()["layers"]
+    total = make_scoring(strategy, forward, dataset_fn, model.config.vocab_size)()["layers"]
     distances = total["l2_distance"] / total["weight"]
     degrees = total["degrees"] / total["weight"]
     lines = [("layer", "l2_distance", "cosine_similarity_degrees")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 
@@ -10,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from albert_tf import files
-from albert_tf.checkpoints import name_map
+from albert_tf.checkpoints import model_directory, name_map
 from albert_tf.checkpoints.model_directory import CONFIG_FILE, UNREADABLE
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import UserError
@@ -63,8 +64,13 @@ def read(
     prefix, directory = found
     config = name_map.read_reference_config(os.path.join(directory, CONFIG_FILE))
     try:
+        num_bytes = model_directory.length_of_data(prefix)
+        name_map.check_size(config, num_bytes, "google", allow_missing)
         reader = tf.train.load_checkpoint(prefix)
-        names = sorted(reader.get_variable_to_shape_map())
+        shapes = reader.get_variable_to_shape_map()
+        if any(math.prod(shape) > num_bytes for shape in shapes.values()):
+            raise UserError("its index declares more than its data hold")
+        names = sorted(shapes)
         slots = [name for name in names if _SLOT.search(name)]
         names = [name for name in names if not _SLOT.search(name)]
         tensors = dict(zip(_canonical(names), map(reader.get_tensor, names)))

@@ -6,6 +6,9 @@ import importlib
 import json
 import os
 import pickle
+import re
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
 import h5py
 import numpy as np
@@ -16,10 +19,11 @@ from albert_tf import files
 from albert_tf.checkpoints import name_map
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import UserError
-from albert_tf.tokenization import AlbertTokenizer
+from albert_tf.tokenization import WORDPIECE_FILE, AlbertTokenizer
 
 CONFIG_FILE = "config.json"
 SAFETENSORS_FILE, TORCH_FILE, KERAS_FILE = "model.safetensors", "pytorch_model.bin", "tf_model.h5"
+_SAFE_TORCH = "2.10"  # pyproject.toml says so, too
 
 # What their files hold twice: the second name, the first.
 _ALIASES = {
@@ -47,9 +51,12 @@ def find_weights(directory: str) -> str | None:
 
 
 def read(
-    directory: str, allow_missing: str | None = None, allow_unused: str | None = None
+    directory: str,
+    allow_missing: str | None = None,
+    allow_unused: str | None = None,
+    table: name_map.Table = None,
 ) -> name_map.Imported:
-    """Reads config and weights of a local directory; strictness as in `name_map.to_ours`.
+    """Reads config and weights of a local directory; arguments as of `name_map.to_ours`.
 
     Raises:
       ValueError: if a file is damaged, or not of its config, or holds what we cannot express.
@@ -67,6 +74,10 @@ def read(
     if (epsilon := values.get("layer_norm_eps", 1e-12)) != 1e-12:
         notes.append(f"config.json says layer_norm_eps {epsilon}; here it is always 1e-12")
     dialect = "keras" if path.endswith(KERAS_FILE) else "torch"
+    try:
+        name_map.check_size(config, os.path.getsize(path), dialect, allow_missing, table)
+    except UserError as error:
+        raise _damaged(path, error) from error
     tensors = _READERS[os.path.basename(path)](path)
     if dialect == "torch" and not any(name.startswith("albert.") for name in tensors):
         # An AlbertModel alone, without heads.
@@ -75,31 +86,43 @@ def read(
     _drop_aliases(tensors, dialect, path)
     if config.embedding_size == config.hidden_size:
         _drop_identity_projection(tensors, config, dialect, path)
-    weights = name_map.to_ours(tensors, config, dialect, path, allow_missing, allow_unused)
+    weights = name_map.to_ours(tensors, config, dialect, path, allow_missing, allow_unused, table)
     return name_map.Imported(config, weights, directory, notes)
 
 
-def write(directory: str, config: AlbertConfig, weights: dict[str, np.ndarray]) -> None:
-    """Writes config.json and model.safetensors, which AlbertForPreTraining.from_pretrained reads.
+def write(
+    directory: str,
+    config: AlbertConfig,
+    weights: dict[str, np.ndarray],
+    architecture: str = "AlbertForPreTraining",
+    further_values: Mapping[str, object] = MappingProxyType({}),
+    table: name_map.Table = None,
+) -> None:
+    """Writes config.json and model.safetensors, which ARCHITECTURE.from_pretrained reads.
 
     Their projection exists even at E == H: the identity is written then.
+
+    Args:
+      further_values: of config.json.
+      table: as of `name_map.variables`.
     """
-    tensors = name_map.from_ours(weights, config, "torch")
+    tensors = name_map.from_ours(weights, config, "torch", table)
     if config.embedding_size == config.hidden_size:
         kernel, bias = _PROJECTION["torch"]
         tensors[kernel] = np.eye(config.hidden_size, dtype=np.float32)
         tensors[bias] = np.zeros(config.hidden_size, np.float32)
     values = {
-        "architectures": ["AlbertForPreTraining"],
+        "architectures": [architecture],
         "model_type": "albert",
         **config_values(config),
         "pad_token_id": 0,
         "bos_token_id": 2,
         "eos_token_id": 3,
+        **further_values,
     }
     data = safetensors.numpy.save(tensors, metadata={"format": "pt"})
     files.write_atomically(os.path.join(directory, SAFETENSORS_FILE), data)
-    text = json.dumps(values, indent=2) + "\n"
+    text = json.dumps(values, indent=2, ensure_ascii=False) + "\n"
     files.write_atomically(os.path.join(directory, CONFIG_FILE), text)
 
 
@@ -112,10 +135,10 @@ def config_values(config: AlbertConfig) -> dict:
     }
 
 
-def tokenizer_settings(tokenizer: AlbertTokenizer | None) -> str:
-    """Returns the text of their tokenizer_config.json; None stands for Chinese WordPiece."""
-    if tokenizer is None:
-        values = {"tokenizer_class": "BertTokenizer", "do_lower_case": True}
+def tokenizer_settings(tokenizer: AlbertTokenizer) -> str:
+    """Returns the text of their tokenizer_config.json."""
+    if tokenizer.vocabulary_name == WORDPIECE_FILE:
+        values = {"tokenizer_class": "BertTokenizer", "do_lower_case": tokenizer.do_lower_case}
     else:
         values = {
             "tokenizer_class": "AlbertTokenizer",
@@ -134,35 +157,88 @@ def _read_safetensors(path: str) -> dict[str, np.ndarray]:
 
 
 def _read_torch(path: str) -> dict[str, np.ndarray]:
+    advice = f"or save the model as {SAFETENSORS_FILE} where it was made"
     try:
         torch = importlib.import_module("torch")
     except ImportError as error:
         raise UserError(
-            f"{path}: reading it needs PyTorch: pip install torch, or save the model as "
-            f"{SAFETENSORS_FILE} where it is installed"
+            f"{path}: reading it needs PyTorch: pip install 'torch>={_SAFE_TORCH}', {advice}"
         ) from error
+    # Before, a file could run code (CVE-2025-32434) or corrupt memory (CVE-2026-24747) in spite of
+    # weights_only.
+    if _version(torch.__version__) < _version(_SAFE_TORCH):
+        raise UserError(
+            f"{path}: PyTorch {torch.__version__} is installed, in which such a file can run code: "
+            f"pip install 'torch>={_SAFE_TORCH}', {advice}"
+        )
     try:
         tensors = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
-        raise _damaged(path, error) from error
-    return {name: tensor.float().numpy() for name, tensor in tensors.items()}
+        # A tensor of strides 0 is larger than its file.
+        if any(tensor.numel() > os.path.getsize(path) for tensor in tensors.values()):
+            raise UserError("it declares more values than it holds")
+        return {name: tensor.float().numpy() for name, tensor in tensors.items()}
+    except (AttributeError, OSError, RuntimeError, EOFError, ValueError, pickle.PickleError) as e:
+        raise _damaged(path, e) from e
+
+
+def _version(text: str) -> tuple[int, ...]:
+    """Returns the first two numbers of a version."""
+    return tuple(int(number) for number in re.findall(r"\d+", text)[:2])
 
 
 def _read_keras(path: str) -> dict[str, np.ndarray]:
     tensors = {}
-
-    def visit(name, node):
-        # LAYER/MODEL/LAYER/.../kernel:0; tied weights lie under every layer that uses them.
-        if isinstance(node, h5py.Dataset):
-            parts = name.removesuffix(":0").split("/")
-            tensors["/".join(parts[2:])] = np.asarray(node)
-
     try:
         with h5py.File(path, "r") as file:
-            file.visititems(visit)
-    except OSError as error:
+            for name, dataset in _datasets(file, path, set()):
+                # LAYER/MODEL/LAYER/.../kernel:0; tied weights lie under every layer that uses them.
+                parts = name.removesuffix(":0").split("/")
+                tensors["/".join(parts[2:])] = np.asarray(dataset)
+    except UserError:
+        raise
+    except (OSError, RuntimeError, ValueError, LookupError, TypeError) as error:
         raise _damaged(path, error) from error
     return tensors
+
+
+def _datasets(group: h5py.Group, path: str, seen: set[int]) -> Iterator[tuple[str, h5py.Dataset]]:
+    """Yields names and data sets, all of which are numbers in this very file.
+
+    A file of HDF5 can name others, from which the library would read whatever its user may read
+    (external and virtual data sets, links), and can declare more than it holds.
+
+    Args:
+      group: of the file.
+      path: the file, for error messages.
+      seen: addresses of groups that were read; this one is added.
+
+    Raises:
+      ValueError: naming what is neither a group nor such a data set.
+    """
+    seen.add(h5py.h5o.get_info(group.id).addr)
+    for key in group:
+        name = f"{group.name}/{key}".lstrip("/")
+        if not isinstance(group.get(key, getlink=True), h5py.HardLink):
+            raise UserError(f"{path}: {name} is a link to elsewhere: expected a data set")
+        node = group[key]
+        if isinstance(node, h5py.Group):
+            if h5py.h5o.get_info(node.id).addr in seen:
+                raise UserError(f"{path}: {name} is a link to another group: expected its own")
+            yield from _datasets(node, path, seen)
+            continue
+        layout = node.id.get_create_plist().get_layout() if isinstance(node, h5py.Dataset) else None
+        # Neither external, nor virtual, nor in (compressed) chunks, nor without values.
+        is_plain = (
+            layout in (h5py.h5d.CONTIGUOUS, h5py.h5d.COMPACT)
+            and not node.external
+            and node.dtype.kind == "f"
+            and node.id.get_storage_size() == node.nbytes
+        )
+        if not is_plain:
+            raise UserError(
+                f"{path}: {name} is no plain data set of floats whose values are in this file"
+            )
+        yield name, node
 
 
 _READERS = {
@@ -172,9 +248,9 @@ _READERS = {
 }
 
 
-def _damaged(path: str, error: Exception) -> ValueError:
+def _damaged(path: str, error: Exception) -> UserError:
     reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return ValueError(f"{path!r} is damaged or no file of its kind: {reason}")
+    return UserError(f"{path!r} is damaged or no file of its kind: {reason}")
 
 
 def _drop_aliases(tensors: dict[str, np.ndarray], dialect: str, path: str) -> None:

@@ -18,6 +18,7 @@ import re
 import tensorflow as tf
 
 from albert_tf import files
+from albert_tf.checkpoints import name_map
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import UserError
 from albert_tf.models import AlbertForPreTraining
@@ -46,12 +47,8 @@ def list_checkpoints(directory: str, unfinished: bool = False) -> list[str]:
       directory: need not exist.
       unfinished: whether also those of which there are data, but no .index, which comes last.
     """
-    if not tf.io.gfile.isdir(directory):
-        return []
     ends = r"index|data-\d+-of-\d+" if unfinished else "index"
-    matches = [
-        re.fullmatch(rf"ckpt-(\d+)\.(?:{ends})", name) for name in tf.io.gfile.listdir(directory)
-    ]
+    matches = [re.fullmatch(rf"ckpt-(\d+)\.(?:{ends})", name) for name in files.names_in(directory)]
     numbers = {int(match[1]) for match in matches if match}
     return [os.path.join(directory, f"ckpt-{number}") for number in sorted(numbers)]
 
@@ -91,6 +88,9 @@ def read_config(model_dir: str, checkpoint: str) -> AlbertConfig:
     """Reads the shape of a checkpoint's model, with the layers that it was trained with.
 
     Those are fewer than albert_config.json says where the run (--depth_schedule) grew later.
+
+    Raises:
+      ValueError: if the config describes a larger encoder than the checkpoint can hold.
     """
     config = AlbertConfig.read(os.path.join(model_dir, CONFIG_FILE))
     for part in _read_if_exists(model_dir, RUN_FILE).get(
@@ -99,6 +99,10 @@ def read_config(model_dir: str, checkpoint: str) -> AlbertConfig:
         layers, _, first_step = part.partition(":")
         if int(first_step or 0) < max(int(checkpoint.rpartition("-")[2]), 1):
             config = dataclasses.replace(config, num_hidden_layers=int(layers))
+    try:
+        name_map.check_size(config, length_of_data(checkpoint), "ours", name_map.OUR_HEADS)
+    except UserError as error:
+        raise UserError(f"{checkpoint!r} does not hold this model's weights: {error}") from error
     return config
 
 
@@ -117,6 +121,11 @@ def trained_length(model_dir: str, config: AlbertConfig) -> int:
 def _read_if_exists(model_dir: str, name: str) -> dict:
     path = os.path.join(model_dir, name)
     return files.read_json(path) if tf.io.gfile.exists(path) else {}
+
+
+def length_of_data(checkpoint: str) -> int:
+    """Returns how many bytes of values a checkpoint has; its index may declare more."""
+    return sum(tf.io.gfile.stat(path).length for path in tf.io.gfile.glob(checkpoint + ".data-*"))
 
 
 def hash_of_weights(checkpoint: str) -> str:

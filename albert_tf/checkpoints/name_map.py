@@ -18,8 +18,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
+from typing import Optional
 
 import numpy as np
 import tensorflow as tf
@@ -49,21 +51,36 @@ _LEAVES = {
     "vector": (("", "", "", "", ()),),
 }
 
-# Scopes, and in each: ours, Google's, Hugging Face's, what it holds. {a} attention and
-# {f} feed-forward of ours, {g} group and {j} inner group of theirs.
+# Scopes, and in each: ours, Google's, Hugging Face's, what it holds, the shape of its largest part
+# (letters of _SIZES). {a} attention and {f} feed-forward of ours, {g} group and {j} inner group of
+# theirs.
 _TABLE = (
     (
         ("encoder/embeddings/", "bert/embeddings/", "albert.embeddings."),
         (
-            ("word_embeddings", "word_embeddings", "word_embeddings", "words"),
-            ("token_type_embeddings", "token_type_embeddings", "token_type_embeddings", "table"),
-            ("position_embeddings", "position_embeddings", "position_embeddings", "table"),
-            ("layer_norm", "LayerNorm", "LayerNorm", "norm"),
+            ("word_embeddings", "word_embeddings", "word_embeddings", "words", "VE"),
+            (
+                "token_type_embeddings",
+                "token_type_embeddings",
+                "token_type_embeddings",
+                "table",
+                "TE",
+            ),
+            ("position_embeddings", "position_embeddings", "position_embeddings", "table", "PE"),
+            ("layer_norm", "LayerNorm", "LayerNorm", "norm", "E"),
         ),
     ),
     (
         ("encoder/embeddings/", "bert/encoder/", "albert.encoder."),
-        (("projection", "embedding_hidden_mapping_in", "embedding_hidden_mapping_in", "dense"),),
+        (
+            (
+                "projection",
+                "embedding_hidden_mapping_in",
+                "embedding_hidden_mapping_in",
+                "dense",
+                "EH",
+            ),
+        ),
     ),
     (
         (
@@ -72,33 +89,55 @@ _TABLE = (
             "albert.encoder.albert_layer_groups.{g}.albert_layers.{j}.",
         ),
         (
-            ("attention_{a}/query", "attention_1/self/query", "attention.query", "dense"),
-            ("attention_{a}/key", "attention_1/self/key", "attention.key", "dense"),
-            ("attention_{a}/value", "attention_1/self/value", "attention.value", "dense"),
-            ("attention_{a}/output", "attention_1/output/dense", "attention.dense", "dense"),
-            ("attention_{a}/layer_norm", "LayerNorm", "attention.LayerNorm", "norm"),
-            ("feed_forward_{f}/intermediate", "ffn_1/intermediate/dense", "ffn", "dense"),
-            ("feed_forward_{f}/output", "ffn_1/intermediate/output/dense", "ffn_output", "dense"),
-            ("feed_forward_{f}/layer_norm", "LayerNorm_1", "full_layer_layer_norm", "norm"),
+            ("attention_{a}/query", "attention_1/self/query", "attention.query", "dense", "HH"),
+            ("attention_{a}/key", "attention_1/self/key", "attention.key", "dense", "HH"),
+            ("attention_{a}/value", "attention_1/self/value", "attention.value", "dense", "HH"),
+            ("attention_{a}/output", "attention_1/output/dense", "attention.dense", "dense", "HH"),
+            ("attention_{a}/layer_norm", "LayerNorm", "attention.LayerNorm", "norm", "H"),
+            ("feed_forward_{f}/intermediate", "ffn_1/intermediate/dense", "ffn", "dense", "HI"),
+            (
+                "feed_forward_{f}/output",
+                "ffn_1/intermediate/output/dense",
+                "ffn_output",
+                "dense",
+                "IH",
+            ),
+            ("feed_forward_{f}/layer_norm", "LayerNorm_1", "full_layer_layer_norm", "norm", "H"),
         ),
     ),
     (
         ("encoder/", "bert/", "albert."),
-        (("pooler", "pooler/dense", "pooler", "dense"),),
+        (("pooler", "pooler/dense", "pooler", "dense", "HH"),),
     ),
     (
         ("masked_lm/", "cls/predictions/", "predictions."),
         (
-            ("transform", "transform/dense", "dense", "dense"),
-            ("layer_norm", "transform/LayerNorm", "LayerNorm", "norm"),
-            ("output_bias", "output_bias", "bias", "vector"),
+            ("transform", "transform/dense", "dense", "dense", "HE"),
+            ("layer_norm", "transform/LayerNorm", "LayerNorm", "norm", "E"),
+            ("output_bias", "output_bias", "bias", "vector", "V"),
         ),
     ),
     (
         ("sentence_order/", "cls/", "sop_classifier."),
-        (("classifier", "seq_relationship", "classifier", "classes"),),
+        (("classifier", "seq_relationship", "classifier", "classes", "H2"),),
     ),
 )
+
+# The variables of AlbertForPreTraining that are not the encoder's.
+OUR_HEADS = "^(masked_lm|sentence_order)/"
+
+_SIZES = {
+    "V": "vocab_size",
+    "E": "embedding_size",
+    "H": "hidden_size",
+    "I": "intermediate_size",
+    "P": "max_position_embeddings",
+    "T": "type_vocab_size",
+}
+
+# Scopes with their rows, as of _TABLE; None stands for _TABLE itself.
+Table = Optional[tuple]
+_POOLER = 3  # the place of its scope
 
 # Without these a config means whatever its reader takes as defaults.
 _REQUIRED_KEYS = (
@@ -121,6 +160,7 @@ class Variable:
       torch: name in Hugging Face's PyTorch files.
       keras: name in Hugging Face's tf_model.h5, from the layer (`albert/...`) on.
       transposed: which of "google", "torch", "keras" store the transposed matrix.
+      shape: of ours.
     """
 
     ours: str
@@ -128,6 +168,7 @@ class Variable:
     torch: str
     keras: str
     transposed: tuple[str, ...]
+    shape: tuple[int, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,10 +223,29 @@ def read_reference_config(path: str) -> AlbertConfig:
     return config
 
 
-def variables(config: AlbertConfig) -> Iterator[Variable]:
-    """Yields the variables of a model; one of which they hold copies comes once for each copy."""
-    for scopes, rows in _TABLE:
-        for *row, kind in rows:
+def fine_tuned_table(torch_head: str, our_head: str, num_outputs: int, has_pooler: bool) -> Table:
+    """Returns the table of a model with one dense layer on the encoder, for `variables`.
+
+    Args:
+      torch_head, our_head: the layer's names.
+      has_pooler: whether it reads the pooler's output; theirs have no pooler otherwise.
+    """
+    encoder = _TABLE[: _POOLER + has_pooler]
+    return (*encoder, (("", "", ""), ((our_head, "", torch_head, "dense", ("H", num_outputs)),)))
+
+
+def variables(config: AlbertConfig, table: Table = None) -> Iterator[Variable]:
+    """Yields the variables of a model; one of which they hold copies comes once for each copy.
+
+    Args:
+      table: of fine_tuned_table; None: that of AlbertForPreTraining.
+    """
+    for scopes, rows in table or _TABLE:
+        for *row, kind, letters in rows:
+            shape = tuple(
+                getattr(config, _SIZES[letter]) if letter in _SIZES else int(letter)
+                for letter in letters
+            )
             ours, google, torch = (scope + name for scope, name in zip(scopes, row))
             if row[0] == "projection" and config.embedding_size == config.hidden_size:
                 continue
@@ -195,8 +255,37 @@ def variables(config: AlbertConfig) -> Iterator[Variable]:
                 keras = re.sub(r"/(\d+)/", r"_._\1/", names[2].replace(".", "/"))
                 for *leaves, transposed in _LEAVES[kind]:
                     yield Variable(
-                        *(n + leaf for n, leaf in zip([*names, keras], leaves)), transposed
+                        *(n + leaf for n, leaf in zip([*names, keras], leaves)),
+                        transposed,
+                        shape[-1:] if leaves[0] == "/bias" else shape,
                     )
+
+
+def check_size(
+    config: AlbertConfig,
+    num_bytes: int,
+    dialect: str,
+    allow_missing: str | None = None,
+    table: Table = None,
+) -> None:
+    """Compares the length of weights' files with a config, before memory is taken for either.
+
+    Args:
+      config: the model's shape.
+      num_bytes: of all files.
+      dialect: "ours", "google", "torch" or "keras".
+      allow_missing: regular expression of names (of the dialect) that need not be there.
+
+    Raises:
+      ValueError: if the files are too short for the config's weights in 16 bits.
+    """
+    shapes = {getattr(variable, dialect): variable.shape for variable in variables(config, table)}
+    expected = sum(math.prod(shapes[name]) for name in _not_matching(list(shapes), allow_missing))
+    if num_bytes < 2 * expected:
+        raise UserError(
+            f"{num_bytes:,} bytes, but its config describes {expected:,} weights: expected 2 or 4 "
+            "bytes for each"
+        )
 
 
 def _blocks(config: AlbertConfig) -> Iterator[dict[str, int]]:
@@ -217,6 +306,7 @@ def to_ours(
     source: str,
     allow_missing: str | None = None,
     allow_unused: str | None = None,
+    table: Table = None,
 ) -> dict[str, np.ndarray]:
     """Translates a whole checkpoint.
 
@@ -227,6 +317,7 @@ def to_ours(
       source: the file, for error messages.
       allow_missing: regular expression of (their) names that the checkpoint may lack.
       allow_unused: regular expression of names that may have no place in the model.
+      table: as of `variables`.
 
     Returns:
       Our name -> float32 array.
@@ -234,7 +325,7 @@ def to_ours(
     Raises:
       ValueError: naming what is missing or unused and not allowed to be.
     """
-    rows = {getattr(variable, dialect): variable for variable in variables(config)}
+    rows = {getattr(variable, dialect): variable for variable in variables(config, table)}
     _refuse(
         _not_matching([name for name in rows if name not in tensors], allow_missing),
         f"{source} lacks",
@@ -254,11 +345,11 @@ def to_ours(
 
 
 def from_ours(
-    weights: Mapping[str, np.ndarray], config: AlbertConfig, dialect: str
+    weights: Mapping[str, np.ndarray], config: AlbertConfig, dialect: str, table: Table = None
 ) -> dict[str, np.ndarray]:
     """Translates the weights of a whole model into their names; the inverse of `to_ours`."""
     tensors = {}
-    for variable in variables(config):
+    for variable in variables(config, table):
         array = weights[variable.ours]
         if dialect in variable.transposed:
             array = array.T
@@ -286,15 +377,20 @@ def arrays(model: AlbertForPreTraining) -> dict[str, np.ndarray]:
 
 
 def build(imported: Imported, source: str) -> tuple[AlbertForPreTraining, list[str]]:
-    """Builds the model of an import.
+    """Builds the model of an import; see assign."""
+    model = AlbertForPreTraining(imported.config)
+    return model, assign(model, imported, source)
+
+
+def assign(model: tf.keras.Model, imported: Imported, source: str) -> list[str]:
+    """Gives a model without variables the weights of an import.
 
     Returns:
-      The model, and our names of the variables that the import lacks: freshly initialised.
+      Our names of the variables that the import lacks: freshly initialised.
 
     Raises:
       ValueError: if a weight has another shape than the config says.
     """
-    model = AlbertForPreTraining(imported.config)
     model.create_variables()
     fresh = []
     for name, variable in model_variables(model).items():
@@ -308,7 +404,7 @@ def build(imported: Imported, source: str) -> tuple[AlbertForPreTraining, list[s
                 f"{list(variable.shape)}: weights and config are of different models"
             )
         variable.assign(array)
-    return model, fresh
+    return fresh
 
 
 def _not_matching(names: list[str], allowed: str | None) -> list[str]:

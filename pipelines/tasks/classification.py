@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import array
+import collections
 import dataclasses
 import functools
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -15,21 +17,26 @@ from albert_tf import losses
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import UserError
 from albert_tf.models import AlbertForSequenceClassification
-from albert_tf.packing import NUM_SPECIAL_PIECES
 from albert_tf.tokenization import AlbertTokenizer
+from pipelines.tasks.class_weights import as_array
+from pipelines.tasks.figures import MOST_LABELS, draw_confusion_matrix
 from pipelines.tasks.metrics import METRICS
+from pipelines.tasks.split_report import describe_labels
 from pipelines.tasks.tables import (
     as_label,
     as_number,
     as_text,
-    has_column,
+    check_labels,
+    has_answers,
+    label_key,
     read_table,
     write_table,
 )
 from pipelines.tasks.task import Outputs, Sequences, Task, file_lists, join
+from pipelines.tasks.truncation import truncated_pieces
 
-# Examples tokenized at a time: as lists of Python numbers pieces take ten times the room.
-_BLOCK_EXAMPLES = 10_000
+# Of more labels not all probabilities are written, but those of the likeliest.
+_MOST_PROBABILITIES = 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +83,15 @@ class ClassificationTask(Task):
         file, sorted.
       is_regression: numbers in place of labels.
       metrics: names of metrics.METRICS; the first says which checkpoint is best.
+      class_weights: label -> weight of its examples' losses; "balanced": each label counts alike,
+        by the training examples; None: each example does.
+      quoting: of the files, as of tables.read_table.
+
+    Attributes:
+      top_k: see answers.
     """
+
+    top_k = 5
 
     def __init__(
         self,
@@ -86,10 +101,15 @@ class ClassificationTask(Task):
         labels: Sequence[str] | None = None,
         is_regression: bool = False,
         metrics: Sequence[str] | None = None,
+        quoting: str = "csv",
+        class_weights: Mapping[str, float] | str | None = None,
     ):
         self.name = name
         self.files = file_lists(files)
         self.columns = columns
+        self.quoting = quoting
+        self.class_weights = class_weights
+        self._weights: np.ndarray | None = None  # float32 [labels], known after `encode`
         self.is_regression = is_regression
         self.metrics = metrics or (
             ("pearson", "spearman") if is_regression else ("accuracy", "macro_f1")
@@ -104,7 +124,8 @@ class ClassificationTask(Task):
         """The labels in the order of the model's outputs; none for numbers.
 
         Raises:
-          ValueError: if they are to be found in the training file and it has less than two.
+          ValueError: if they are to be found in the training file and it has less than two, or two
+            that are hardly meant to differ.
         """
         if self.is_regression:
             return ()
@@ -116,14 +137,16 @@ class ClassificationTask(Task):
                 f"the labels of {self.name} are not known: give the training file, or name them"
             )
         labels = {
-            as_label(row[column], column, f"{path}:{number}")
+            label
             for path in paths
-            for number, row in read_table(path, [column])
+            for number, row in read_table(path, [column], quoting=self.quoting)
+            for label in self.label_names(row[column], f"{path}:{number}")
         }
+        check_labels(labels, f"{', '.join(paths)}: {column!r}")
         if len(labels) < 2:
             raise UserError(
-                f"{', '.join(paths)}: every {column!r} is {labels.pop()!r}; expected two labels "
-                "or more to tell apart"
+                f"{', '.join(paths)}: every {column!r} is {', '.join(labels)!r}; expected two "
+                "labels or more to tell apart"
             )
         return tuple(sorted(labels))
 
@@ -133,14 +156,23 @@ class ClassificationTask(Task):
             return None
         examples = []
         for path in self.files[split]:
-            has_labels = split != "test" or has_column(path, self.columns.label)
-            examples += self._read_file(path, has_labels, first=len(examples))
+            if split == "test":
+                examples += self.read_file(path, len(examples))
+            else:
+                examples += self._read_rows(path, True, first=len(examples))
         return examples
 
-    def _read_file(
+    def read_file(self, path: str, first: int = 0) -> Iterator[Example]:
+        """See Task.read_file."""
+        label = self.columns.label
+        return self._read_rows(
+            path, bool(label) and has_answers(path, label, self.quoting), first=first
+        )
+
+    def _read_rows(
         self, path: str, has_labels: bool, part: str = "", first: int = 0, **table_arguments
-    ) -> list[Example]:
-        """Returns the examples of a file.
+    ) -> Iterator[Example]:
+        """Yields the examples of a file.
 
         Args:
           first: the number of its first row.
@@ -149,29 +181,44 @@ class ClassificationTask(Task):
         """
         names = dataclasses.replace(self.columns, label=self.columns.label if has_labels else None)
         columns = [column for column in dataclasses.astuple(names) if column]
-        examples = []
-        for number, row in read_table(path, columns, **table_arguments):
+        rows = read_table(path, columns, quoting=self.quoting, **table_arguments)
+        for place, (number, row) in enumerate(rows, start=first):
             where = f"{path}:{number}"
             texts = [
                 None if column is None else as_text(row[column], column, where)
                 for column in (names.text, names.text_pair)
             ]
-            label = self._label(row[names.label], where) if has_labels else None
-            name = str(first + len(examples))
+            label = self.as_answer(row[names.label], where) if has_labels else None
+            name = str(place)
             if names.id:
                 name = as_text(str(row[names.id]), names.id, where)
-            examples.append(Example(f"{part}-{name}" if part else name, *texts, label, part))
-        return examples
+            yield Example(f"{part}-{name}" if part else name, *texts, label, part)
 
-    def _label(self, value: object, where: str) -> str | float:
-        column = self.columns.label
+    def label_names(self, value: object, where: str) -> list[str]:
+        """Returns the labels that a cell names."""
+        return [as_label(value, self.columns.label, where)]
+
+    def as_answer(self, value: object, where: str) -> str | float:
+        """Returns what a cell says of an example: Example.label."""
         if self.is_regression:
-            return as_number(value, column, where)
-        label = as_label(value, column, where)
+            return as_number(value, self.columns.label, where)
+        return self.known_label(*self.label_names(value, where), where)
+
+    def known_label(self, label: str, where: str) -> str:
+        """Returns a label that the model knows.
+
+        Raises:
+          ValueError: if it does not.
+        """
         if label not in self.labels:
             known = ", ".join(map(repr, self.labels[:20])) + ", ..." * (len(self.labels) > 20)
             source = "the labels are" if self._labels else "the training file has"
-            raise UserError(f"{where}: unknown label {label!r} in {column!r}; {source} {known}")
+            near = [name for name in self.labels if label_key(name) == label_key(label)]
+            hint = f"; it is almost {near[0]!r}" if near else ""
+            column = self.columns.label
+            raise UserError(
+                f"{where}: unknown label {label!r} in {column!r}; {source} {known}{hint}"
+            )
         return label
 
     def encode(
@@ -184,11 +231,42 @@ class ClassificationTask(Task):
         """See Task.encode; what `score` needs to know of an example is itself."""
         labels = {}
         if all(example.label is not None for example in examples):
-            labels["labels"] = self._label_array(examples)
-        pieces = _truncated_pieces(examples, tokenizer, max_seq_length)
-        return join(tokenizer, pieces, labels), examples
+            labels["labels"] = self.label_array(examples)
+        if training and self.class_weights:
+            self._weights = as_array(self.class_weights, self.labels, labels["labels"])
+        full_lengths = array.array("i")
+        pieces = truncated_pieces(examples, tokenizer, max_seq_length, full_lengths)
+        sequences = join(tokenizer, pieces, labels)
+        return dataclasses.replace(
+            sequences, full_lengths=np.array(full_lengths, np.int32)
+        ), examples
 
-    def _label_array(self, examples: Sequence[Example]) -> np.ndarray:
+    def summarise(self, examples: list[Example]) -> list[str]:
+        """See Task.summarise."""
+        lines = []
+        if any(example.label is None for example in examples):
+            lines.append("without answers")
+        elif self.is_regression:
+            numbers = np.array([example.label for example in examples])
+            low, mean, high = numbers.min(), numbers.mean(), numbers.max()
+            lines.append(f"numbers from {low:.4g} to {high:.4g}, mean {mean:.4g}")
+        else:
+            counts = collections.Counter(example.label for example in examples)
+            lines.append(describe_labels(self.labels, counts))
+        if empty := sum(not example.text.strip() for example in examples):
+            lines.append(f"warning: {empty:,} rows without text")
+        names = collections.Counter(example.id for example in examples)
+        name, count = names.most_common(1)[0]
+        if count > 1:
+            rows = len(examples) - len(names)
+            lines.append(f"warning: {rows:,} rows repeat an id, such as {name!r}, {count} times")
+        return lines
+
+    def group(self, example: Example) -> str:
+        """Returns the texts: copies of an example stay together."""
+        return repr((example.text, example.text_pair))
+
+    def label_array(self, examples: Sequence[Example]) -> np.ndarray:
         """Returns float32 [n] numbers or int32 [n] places among the labels."""
         if self.is_regression:
             return np.array([example.label for example in examples], np.float32)
@@ -205,12 +283,26 @@ class ClassificationTask(Task):
         has_pairs = self.columns.text_pair is not None
         if self.is_regression:
             return {"kind": "regressor", "has_pairs": has_pairs}
-        return {"kind": "classifier", "has_pairs": has_pairs, "labels": list(self.labels)}
+        weights = {"class_weights": self.class_weights} if self.class_weights else {}
+        return {
+            "kind": "classifier",
+            "has_pairs": has_pairs,
+            "labels": list(self.labels),
+            **weights,
+        }
+
+    def source(self) -> dict:
+        """See Task.source."""
+        return {"columns": dataclasses.asdict(self.columns), "quoting": self.quoting}
 
     def losses(self, outputs: dict[str, tf.Tensor], batch: dict[str, tf.Tensor]) -> tf.Tensor:
         """See Task.losses."""
-        loss = losses.regression_loss if self.is_regression else losses.classification_loss
-        return loss(outputs["logits"], batch["labels"])
+        if self.is_regression:
+            return losses.regression_loss(outputs["logits"], batch["labels"])
+        loss = losses.classification_loss(outputs["logits"], batch["labels"])
+        if self._weights is None:
+            return loss
+        return loss * tf.gather(tf.constant(self._weights), batch["labels"])
 
     def predict(self, outputs: Outputs) -> np.ndarray:
         """Returns float [n] numbers or int [n] places among the labels."""
@@ -223,8 +315,68 @@ class ClassificationTask(Task):
         """See Task.score."""
         if any(example.label is None for example in examples):
             return {}
-        labels, predictions = self._label_array(examples), self.predict(outputs)
+        labels, predictions = self.label_array(examples), self.predict(outputs)
         return {name: float(METRICS[name](labels, predictions)) for name in self.metrics}
+
+    def draw(
+        self, directory: str, split: str, examples: list[Example], outputs: Outputs
+    ) -> list[str]:
+        """Writes SPLIT_confusion.png of labels, if they are known and not too many to read."""
+        is_known = all(example.label is not None for example in examples)
+        if self.is_regression or not is_known or len(self.labels) > MOST_LABELS:
+            return []
+        path = os.path.join(directory, f"{split}_confusion.png")
+        answers, predictions = self.label_array(examples), self.predict(outputs)
+        return [draw_confusion_matrix(path, self.labels, answers, predictions)]
+
+    def answers(
+        self, examples: list[Example], features: list[Example], outputs: Outputs
+    ) -> dict[str, list]:
+        """See Task.answers: id, label if it is known, prediction, probabilities.
+
+        Of more than 20 labels the probabilities are those of the likeliest `top_k`: `label_1`,
+        `probability_1` and so on.
+        """
+        columns = {"id": [example.id for example in examples]}
+        if all(example.label is not None for example in examples):
+            columns["label"] = [example.label for example in examples]
+        predictions = self.predict(outputs)
+        if self.is_regression:
+            # The shortest spelling of each float32.
+            return {**columns, "prediction": [float(str(number)) for number in predictions]}
+        columns["prediction"] = [self.labels[place] for place in predictions]
+        logits = np.stack([output["logits"] for output in outputs])
+        probabilities = special.softmax(logits.astype(np.float64), axis=-1)
+        return {**columns, **self.probability_columns(probabilities)}
+
+    def probability_columns(self, probabilities: np.ndarray) -> dict[str, list]:
+        """Returns columns of probabilities, float64 [n, labels], as `answers` says."""
+        columns = {}
+        if len(self.labels) <= _MOST_PROBABILITIES:
+            for label, of_label in zip(self.labels, probabilities.T):
+                columns[f"probability_{label}"] = [round(number, 6) for number in of_label.tolist()]
+            return columns
+        best = np.argsort(-probabilities, axis=-1, kind="stable")[:, : self.top_k]
+        for rank, places in enumerate(best.T, start=1):
+            columns[f"label_{rank}"] = [self.labels[place] for place in places]
+            of_rank = np.take_along_axis(probabilities, places[:, np.newaxis], axis=1)[:, 0]
+            columns[f"probability_{rank}"] = [round(number, 6) for number in of_rank.tolist()]
+        return columns
+
+    def score_rows(self, rows: Iterable[dict]) -> dict[str, float]:
+        """See Task.score_rows."""
+        kind = "d" if self.is_regression else "i"
+        labels, predictions = array.array(kind), array.array(kind)
+        places = {label: place for place, label in enumerate(self.labels)}
+        for row in rows:
+            if "label" not in row:
+                continue
+            for name, values in (("label", labels), ("prediction", predictions)):
+                values.append(row[name] if self.is_regression else places[row[name]])
+        if not labels:
+            return {}
+        found = np.array(labels), np.array(predictions)
+        return {name: float(METRICS[name](*found)) for name in self.metrics}
 
     def write_predictions(
         self,
@@ -234,43 +386,8 @@ class ClassificationTask(Task):
         features: list[Example],
         outputs: Outputs,
     ) -> list[str]:
-        """Writes SPLIT_predictions.tsv: id, label if it is known, prediction, probabilities."""
-        columns = {"id": [example.id for example in examples]}
-        if all(example.label is not None for example in examples):
-            columns["label"] = [example.label for example in examples]
-        columns["prediction"] = self.predict(outputs)
-        if not self.is_regression:
-            columns["prediction"] = [self.labels[place] for place in columns["prediction"]]
-            logits = np.stack([output["logits"] for output in outputs])
-            probabilities = special.softmax(logits, axis=-1)
-            for label, of_label in zip(self.labels, probabilities.T):
-                columns[f"probability_{label}"] = [f"{number:.6f}" for number in of_label]
+        """Writes SPLIT_predictions.tsv: the columns of `answers`."""
+        columns = self.answers(examples, features, outputs)
         path = os.path.join(directory, f"{split}_predictions.tsv")
         write_table(path, columns)
         return [path]
-
-
-def _truncated_pieces(
-    examples: Sequence[Example], tokenizer: AlbertTokenizer, max_seq_length: int
-) -> Iterator[tuple[list[int], list[int] | None]]:
-    """Yields the pieces of each example's texts that have room between [CLS] and [SEP]."""
-    for begin in range(0, len(examples), _BLOCK_EXAMPLES):
-        block = examples[begin : begin + _BLOCK_EXAMPLES]
-        firsts = tokenizer.encode_batch([example.text for example in block])
-        seconds = tokenizer.encode_batch([example.text_pair or "" for example in block])
-        for example, first, second in zip(block, firsts, seconds):
-            if example.text_pair is None:
-                yield first[: max_seq_length - 2], None
-            else:
-                yield truncate_pair(first, second, max_seq_length - NUM_SPECIAL_PIECES)
-
-
-def truncate_pair(
-    first: Sequence[int], second: Sequence[int], room: int
-) -> tuple[Sequence[int], Sequence[int]]:
-    """Takes pieces off the end of the longer one until both fit, of the second where none is.
-
-    Source: the reference's classifier_utils._truncate_seq_pair.
-    """
-    first = first[: max(room - len(second), (room + 1) // 2)]
-    return first, second[: room - len(first)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 
 import tensorflow as tf
 
@@ -106,6 +107,7 @@ class GlueTask(ClassificationTask):
             labels=table.labels,
             is_regression=table.labels is None,
             metrics=table.metrics,
+            quoting="none",
         )
 
     def read(self, split: str) -> list[Example] | None:
@@ -129,7 +131,7 @@ class GlueTask(ClassificationTask):
             if not tf.io.gfile.exists(path):
                 continue
             has_labels = name not in self.submissions
-            examples += self._read_file(
+            examples += self._read_rows(
                 path,
                 has_labels,
                 # matched genres are what the figure without a further name is of
@@ -179,13 +181,15 @@ class GlueTask(ClassificationTask):
     ) -> list[str]:
         """Writes, beside the readable file, the one that gluebenchmark.com takes."""
         paths = super().write_predictions(directory, split, examples, features, outputs)
-        if split in self.submissions:
+        # Of test_2 and so on: another file by the name of an earlier one.
+        of, number = re.fullmatch(r"(.*?)(_\d+)?", split).groups(default="")
+        if of in self.submissions:
             answers = self.predict(outputs)
             if self.is_regression:
                 answers = [f"{number:.3f}" for number in answers.clip(0, 5)]
             else:
                 answers = [self.labels[place] for place in answers]
-            path = os.path.join(directory, f"{self.submissions[split]}.tsv")
+            path = os.path.join(directory, f"{self.submissions[of]}{number}.tsv")
             write_table(path, {"index": range(len(answers)), "prediction": answers})
             paths.append(path)
         return paths

@@ -22,10 +22,12 @@ def correlation(measure: Callable, labels: np.ndarray, predictions: np.ndarray) 
     return measure(labels, predictions)
 
 
-# Name -> (labels, predictions) -> metric; both are [n] numbers, of classes whole ones.
+# Name -> (labels, predictions) -> metric; both are [n] numbers, of classes whole ones. F1 also of
+# several labels at once: [n, labels], 1 where an example has a label.
 METRICS = {
     "accuracy": metrics.accuracy_score,
     "f1": functools.partial(metrics.f1_score, zero_division=0),  # of class 1, of two
+    "micro_f1": functools.partial(metrics.f1_score, average="micro", zero_division=0),
     "macro_f1": functools.partial(metrics.f1_score, average="macro", zero_division=0),
     "matthews_correlation": functools.partial(correlation, metrics.matthews_corrcoef),
     "pearson": functools.partial(correlation, lambda *x: stats.pearsonr(*x).statistic),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import array
+import collections
 import dataclasses
 import functools
 import os
 import string
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -19,7 +21,8 @@ from albert_tf.models import AlbertForMultipleChoice
 from albert_tf.packing import NUM_SPECIAL_PIECES
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines.tasks.metrics import METRICS
-from pipelines.tasks.tables import as_text, has_column, read_table, write_table
+from pipelines.tasks.split_report import describe_labels
+from pipelines.tasks.tables import as_text, has_answers, read_table, write_table
 from pipelines.tasks.task import Outputs, Sequences, Task, file_lists, join
 
 # Examples tokenized at a time: as lists of Python numbers pieces take ten times the room.
@@ -33,7 +36,7 @@ class MultipleChoiceExample:
     Attributes:
       id: its name in the file, or the number of its row, from 0.
       context: the text it is about.
-      question: `_` in it is the blank that an option fills; without one the option follows it.
+      question: an option follows it, or fills the blanks in it; see MultipleChoiceTask.blank.
       options: the same number for every question of a task.
       label: which of the options is right, from 0; None: not known.
       part: of the split, where it has several that are also scored apart.
@@ -66,6 +69,8 @@ class MultipleChoiceTask(Task):
 
     Attributes:
       num_choices: options of every question.
+      blank: the character in a question that an option replaces; None: every option follows its
+        question. Only RACE has cloze questions: elsewhere `_` is part of a name.
 
     Args:
       name: as of --task.
@@ -74,6 +79,7 @@ class MultipleChoiceTask(Task):
 
     best_metric = "accuracy"
     num_choices: int
+    blank: str | None = None
 
     def __init__(self, name: str, max_qa_length: int):
         self.name = name
@@ -90,16 +96,35 @@ class MultipleChoiceTask(Task):
         labels = {}
         if all(example.label is not None for example in examples):
             labels["labels"] = np.array([example.label for example in examples], np.int32)
-        pieces = self._truncated_pieces(examples, tokenizer, max_seq_length)
-        return join(tokenizer, pieces, labels, self.num_choices), examples
+        full_lengths = array.array("i")
+        pieces = self._truncated_pieces(examples, tokenizer, max_seq_length, full_lengths)
+        sequences = join(tokenizer, pieces, labels, self.num_choices)
+        return dataclasses.replace(
+            sequences, full_lengths=np.array(full_lengths, np.int32)
+        ), examples
+
+    def summarise(self, examples: list[MultipleChoiceExample]) -> list[str]:
+        """See Task.summarise."""
+        if any(example.label is None for example in examples):
+            return ["without answers"]
+        counts = collections.Counter(string.ascii_uppercase[e.label] for e in examples)
+        return [describe_labels(string.ascii_uppercase[: self.num_choices], counts)]
+
+    def group(self, example: MultipleChoiceExample) -> str:
+        """Returns the context, whose questions stay together."""
+        return example.context
 
     def _truncated_pieces(
         self,
         examples: Sequence[MultipleChoiceExample],
         tokenizer: AlbertTokenizer,
         max_seq_length: int,
+        full_lengths: array.array,
     ) -> Iterator[tuple[list[int], list[int]]]:
         """Yields the pieces of the context and of question and option, for every option.
+
+        Args:
+          full_lengths: gets what the lengths would be without truncation.
 
         Source: the reference's race_utils.convert_single_example.
         """
@@ -114,14 +139,16 @@ class MultipleChoiceTask(Task):
                     [
                         answer
                         for example in block
-                        for answer in question_with_options(example, tokenizer)
+                        for answer in question_with_options(example, tokenizer, self.blank)
                     ]
                 )
             )
             for example in block:
                 for _ in example.options:
-                    answer = next(answers)[-min(self.max_qa_length, room) :]
-                    yield contexts[example.context][: room - len(answer)], answer
+                    answer, context = next(answers), contexts[example.context]
+                    full_lengths.append(len(context) + len(answer) + NUM_SPECIAL_PIECES)
+                    answer = answer[-min(self.max_qa_length, room) :]
+                    yield context[: room - len(answer)], answer
 
     def create_model(self, config: AlbertConfig, recompute: bool) -> tf.keras.Model:
         """See Task.create_model."""
@@ -133,6 +160,7 @@ class MultipleChoiceTask(Task):
             "kind": "multiple_choice",
             "num_choices": self.num_choices,
             "max_qa_length": self.max_qa_length,
+            "blank": self.blank,
         }
 
     def losses(self, outputs: dict[str, tf.Tensor], batch: dict[str, tf.Tensor]) -> tf.Tensor:
@@ -166,20 +194,34 @@ class MultipleChoiceTask(Task):
         features: list[MultipleChoiceExample],
         outputs: Outputs,
     ) -> list[str]:
-        """Writes SPLIT_predictions.tsv: letters, probabilities, the text of the chosen option."""
+        """Writes SPLIT_predictions.tsv: the columns of `answers`."""
+        path = os.path.join(directory, f"{split}_predictions.tsv")
+        write_table(path, self.answers(examples, features, outputs))
+        return [path]
+
+    def answers(
+        self,
+        examples: list[MultipleChoiceExample],
+        features: list[MultipleChoiceExample],
+        outputs: Outputs,
+    ) -> dict[str, list]:
+        """See Task.answers: letters, probabilities, the text of the chosen option."""
         letters = string.ascii_uppercase[: self.num_choices]
-        logits = np.stack([output["logits"] for output in outputs])
+        logits = np.stack([output["logits"] for output in outputs]).astype(np.float64)
         places = logits.argmax(axis=1)
         columns = {"id": [example.id for example in examples]}
         if all(example.label is not None for example in examples):
             columns["label"] = [letters[example.label] for example in examples]
         columns["prediction"] = [letters[place] for place in places]
         for letter, of_letter in zip(letters, special.softmax(logits, axis=-1).T):
-            columns[f"probability_{letter}"] = [f"{number:.6f}" for number in of_letter]
+            columns[f"probability_{letter}"] = [round(number, 6) for number in of_letter.tolist()]
         columns["option"] = [example.options[i] for example, i in zip(examples, places)]
-        path = os.path.join(directory, f"{split}_predictions.tsv")
-        write_table(path, columns)
-        return [path]
+        return columns
+
+    def score_rows(self, rows: Iterable[dict]) -> dict[str, float]:
+        """See Task.score_rows."""
+        pairs = [(row["label"], row["prediction"]) for row in rows if "label" in row]
+        return {"accuracy": float(METRICS["accuracy"](*zip(*pairs)))} if pairs else {}
 
 
 class TableMultipleChoiceTask(MultipleChoiceTask):
@@ -217,15 +259,32 @@ class TableMultipleChoiceTask(MultipleChoiceTask):
             return None
         examples = []
         for path in self.files[split]:
-            columns = self.columns
-            if split == "test" and not has_column(path, columns.label):
-                columns = dataclasses.replace(columns, label=None)
-            for number, row in read_table(path, [c for c in dataclasses.astuple(columns) if c]):
-                where, name = f"{path}:{number}", str(len(examples))
-                if columns.id:
-                    name = as_text(str(row[columns.id]), columns.id, where)
-                examples.append(self._example(row, columns, name, where))
+            if split == "test":
+                examples += self.read_file(path, len(examples))
+            else:
+                examples += self._read_rows(path, self.columns, len(examples))
         return examples
+
+    def read_file(self, path: str, first: int = 0) -> Iterator[MultipleChoiceExample]:
+        """See Task.read_file."""
+        columns = self.columns
+        if not (columns.label and has_answers(path, columns.label)):
+            columns = dataclasses.replace(columns, label=None)
+        return self._read_rows(path, columns, first)
+
+    def _read_rows(
+        self, path: str, columns: MultipleChoiceColumns, first: int
+    ) -> Iterator[MultipleChoiceExample]:
+        rows = read_table(path, [column for column in dataclasses.astuple(columns) if column])
+        for place, (number, row) in enumerate(rows, start=first):
+            where, name = f"{path}:{number}", str(place)
+            if columns.id:
+                name = as_text(str(row[columns.id]), columns.id, where)
+            yield self._example(row, columns, name, where)
+
+    def source(self) -> dict:
+        """See Task.source."""
+        return {"columns": dataclasses.asdict(self.columns)}
 
     def _example(
         self, row: dict, columns: MultipleChoiceColumns, name: str, where: str
@@ -242,13 +301,14 @@ class TableMultipleChoiceTask(MultipleChoiceTask):
 
 
 def question_with_options(
-    example: MultipleChoiceExample, tokenizer: AlbertTokenizer
+    example: MultipleChoiceExample, tokenizer: AlbertTokenizer, blank: str | None = None
 ) -> Iterator[str]:
     """Yields the question with each option in its blanks, or after it where it has none."""
     # Looked for after the text is prepared: that makes the blank `_` of a full-width one.
     question = tokenizer.preprocess(example.question)
+    has_blank = blank is not None and blank in question
     for option in map(tokenizer.preprocess, example.options):
-        yield question.replace("_", option) if "_" in question else f"{question} {option}"
+        yield question.replace(blank, option) if has_blank else f"{question} {option}"
 
 
 def as_options(

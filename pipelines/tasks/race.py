@@ -13,7 +13,8 @@ from pipelines.tasks.multiple_choice import (
     MultipleChoiceTask,
     as_options,
 )
-from pipelines.tasks.tables import as_text, read_json_lines, require_fields
+from pipelines.tasks.rows import read_json_lines
+from pipelines.tasks.tables import as_text, require_fields
 
 _LEVELS = ("middle", "high")
 _LETTERS = ["A", "B", "C", "D"]
@@ -33,6 +34,7 @@ class RaceTask(MultipleChoiceTask):
     """
 
     num_choices = len(_LETTERS)
+    blank = "_"
 
     def __init__(self, data_dir: str, max_qa_length: int = 128):
         super().__init__("race", max_qa_length)

@@ -5,16 +5,20 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import os
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
+from absl import flags
 
 from albert_tf import files, optimization, program
 from albert_tf.checkpoints import model_directory, saved_model
 from albert_tf.config import AlbertConfig
 from pipelines.tasks.batches import make_prediction, training_dataset
+from pipelines.tasks.figures import draw_learning_curves
+from pipelines.tasks.results import RESULTS_FILE
 from pipelines.tasks.task import Sequences, Task
 from pipelines.training import train_loop
 from pipelines.training.objective import Objective
@@ -23,18 +27,57 @@ from pipelines.training.settings import LoopSettings, TrainingSettings, precisio
 from pipelines.training.strategy import is_tpu
 from pipelines.training.train_step import make_train_step
 
-RESULTS_FILE = "results.json"
-
 
 @dataclasses.dataclass(frozen=True)
 class FinetuneSettings(TrainingSettings):
-    """The settings of fine-tuning, without the seed."""
+    """The settings of fine-tuning, without the seed.
+
+    `num_epochs` and `warmup_fraction` are other ways to give the steps: `with_steps` resolves them.
+    """
 
     max_seq_length: int | None = setting(
         program.define_max_seq_length,
         "Longer texts are truncated or cut into windows. Default: that of --init_checkpoint.",
         None,
     )
+    num_epochs: float | None = setting(
+        flags.DEFINE_float,
+        "In place of --num_train_steps: how often every training example is read.",
+        None,
+        lower_bound=0.0,
+    )
+    warmup_fraction: float | None = setting(
+        flags.DEFINE_float,
+        "In place of --num_warmup_steps: share of the steps that is warm-up.",
+        None,
+        lower_bound=0.0,
+        upper_bound=1.0,
+    )
+    freeze_encoder: bool | None = setting(
+        flags.DEFINE_bool,
+        "Train the task's output layer only: fast, and rarely as good; it needs a much higher "
+        "--learning_rate, such as 1e-3.",
+        None,
+    )
+
+    def with_steps(self, num_examples: int) -> FinetuneSettings:
+        """Returns the settings with epochs and fraction resolved into steps.
+
+        Args:
+          num_examples: of training, windows of SQuAD each counted.
+        """
+        steps, warmup = self.num_train_steps, self.num_warmup_steps
+        if self.num_epochs is not None:
+            steps = max(1, math.ceil(self.num_epochs * num_examples / self.global_batch_size))
+        if self.warmup_fraction is not None:
+            warmup = round(self.warmup_fraction * steps)
+        return dataclasses.replace(
+            self,
+            num_train_steps=steps,
+            num_warmup_steps=warmup,
+            num_epochs=None,
+            warmup_fraction=None,
+        )
 
 
 class TaskSplit(NamedTuple):
@@ -57,8 +100,8 @@ def run_seed(
 ) -> dict:
     """Trains with one seed, then scores and predicts all splits but "train".
 
-    Work done by an earlier call is not repeated: a finished seed only predicts, if its predictions
-    are not those of these splits and this decoding.
+    Work done by an earlier call is not repeated: a finished seed only predicts the splits that it
+    has not predicted with this decoding. Figures of other splits stay.
 
     Args:
       run: with the model directory of this seed.
@@ -71,18 +114,20 @@ def run_seed(
     path = os.path.join(model_dir, RESULTS_FILE)
     predicted = what_is_predicted(task, splits)
     is_trained = tf.io.gfile.exists(path)
+    kept = {"metrics": {}, "predicted": {}}
     if is_trained:
-        results = files.read_json(path)
-        if results["predicted"] == predicted and "metrics" in results:
-            return results
+        kept = _kept_results(files.read_json(path), predicted)
+        if predicted.items() <= kept["predicted"].items():
+            return kept
         if run.is_chief:  # killed amidst the files, it must not take the old ones for new
-            files.write_atomically(path, json.dumps({**results, "predicted": None}) + "\n")
+            files.write_atomically(path, json.dumps(kept) + "\n")
 
     # The initializers draw from Keras' global seed, in the order in which variables are made.
     tf.keras.utils.set_random_seed(seed)
     with strategy.scope(), precision(settings.mixed_precision):
         model = task.create_model(config, settings.recompute)
         model.create_variables()
+        model.encoder.trainable = not settings.freeze_encoder
         optimizer = optimization.adamw(
             optimization.WarmUpPolynomialDecay(
                 settings.learning_rate, settings.num_train_steps, settings.num_warmup_steps
@@ -103,7 +148,7 @@ def run_seed(
             strategy, model, split.sequences, rows, settings.max_seq_length, has_fixed_length
         )
         for name, split in splits.items()
-        if name != "train"
+        if name != "train" and name not in kept["predicted"]
     }
 
     def score_dev(is_stopped) -> dict[str, float]:
@@ -158,14 +203,32 @@ def run_seed(
                 outputs,
             ):
                 print(f"predictions  {written}")
-    results = {"metrics": metrics, "predicted": predicted}
+            task.draw(os.path.join(model_dir, "predictions"), name, split.examples, outputs)
+    results = {
+        "metrics": {**kept["metrics"], **metrics},
+        "predicted": {**kept["predicted"], **predicted},
+    }
     if run.is_chief:
+        print(f"curves       {draw_learning_curves(model_dir)}")
         description = {"task": task.name, "max_seq_length": settings.max_seq_length}
-        description.update({**task.description(), **task.decoding()})
+        description.update({**task.description(), **task.decoding(), **task.source()})
         for file, content in ((model_directory.TASK_FILE, description), (RESULTS_FILE, results)):
             text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
             files.write_atomically(os.path.join(model_dir, file), text)
     return results
+
+
+def _kept_results(results: dict, predicted: dict) -> dict:
+    """Returns what holds of earlier results: not what another decoding or other examples gave."""
+    earlier = results.get("predicted") or {}
+    if earlier.get("decoding") != predicted["decoding"]:
+        return {"metrics": {}, "predicted": {}}
+    earlier = {
+        name: value for name, value in earlier.items() if predicted.get(name, value) == value
+    }
+    metrics = results.get("metrics", {})
+    kept = {name: values for name, values in metrics.items() if name in earlier}
+    return {"metrics": kept, "predicted": earlier}
 
 
 def task_objective(task: Task) -> Objective:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -17,10 +18,11 @@ from albert_tf.errors import UserError
 from albert_tf.models import AlbertForAnswerableQuestionAnswering, AlbertForQuestionAnswering
 from albert_tf.packing import NUM_SPECIAL_PIECES
 from albert_tf.tokenization import AlbertTokenizer
-from pipelines.tasks.squad_answers import Answer, answer_by_beams, answer_by_spans
-from pipelines.tasks.squad_files import Question, check_answers, read_questions
+from pipelines.tasks.squad_answers import NO_SPAN_SCORE, Answer, answer_by_beams, answer_by_spans
+from pipelines.tasks.squad_files import Question, check_answers, is_squad_file, read_questions
 from pipelines.tasks.squad_metrics import score_v1, score_v2
 from pipelines.tasks.squad_windows import Aligner, Window, cut
+from pipelines.tasks.tables import as_text, column_names, read_table
 from pipelines.tasks.task import Outputs, Sequences, Task, file_lists, join
 
 
@@ -93,24 +95,17 @@ class SquadTask(Task):
 
         Labels: `start_positions`, `end_positions`, `is_impossible`, int32 [windows]. In a window
         that does not hold the whole answer the positions are 0, [CLS], and is_impossible is 1.
-        Without `training` there are none.
-
-        Raises:
-          ValueError: if a question leaves no room for its text.
+        Without `training` there are none. A question is truncated to max_query_length, and further
+        where it would leave no room for its text.
         """
         contexts = list(dict.fromkeys(question.context for question in examples))
         paragraphs = dict(zip(contexts, Aligner(tokenizer).read(contexts)))
         queries = tokenizer.encode_batch([question.text for question in examples])
-        pairs, windows, labels = [], [], []
+        pairs, windows, labels, full_lengths = [], [], [], []
+        longest_query = min(self.max_query_length, max_seq_length - NUM_SPECIAL_PIECES - 1)
         for number, (question, query) in enumerate(zip(examples, queries)):
-            query = query[: self.max_query_length]
+            full_query, query = len(query), query[:longest_query]
             room = max_seq_length - len(query) - NUM_SPECIAL_PIECES
-            if room < 1:
-                raise UserError(
-                    f"question {question.id!r} leaves no room for its text: with its {len(query)} "
-                    f"pieces --max_seq_length has to be {len(query) + NUM_SPECIAL_PIECES + 1} at "
-                    f"least (it is {max_seq_length}), or --max_query_length smaller"
-                )
             paragraph = paragraphs[question.context]
             answer = None  # its first and last piece
             if training and paragraph.pieces and not question.is_impossible:
@@ -119,6 +114,7 @@ class SquadTask(Task):
             offset = len(query) + 2
             for first, last, is_max_context in cut(len(paragraph.pieces), room, self.doc_stride):
                 pairs.append((query, paragraph.pieces[first:last]))
+                full_lengths.append(full_query + last - first + NUM_SPECIAL_PIECES)
                 windows.append(Window(number, paragraph, first, last, offset, is_max_context))
                 if answer and first <= answer[0] and answer[1] < last:
                     labels.append((answer[0] - first + offset, answer[1] - first + offset, 0))
@@ -126,7 +122,21 @@ class SquadTask(Task):
                     labels.append((0, 0, 1))
         names = ("start_positions", "end_positions", "is_impossible")
         columns = dict(zip(names, np.array(labels, np.int32).T)) if training else {}
-        return join(tokenizer, pairs, columns), windows
+        sequences = join(tokenizer, pairs, columns)
+        return dataclasses.replace(
+            sequences, full_lengths=np.array(full_lengths, np.int32)
+        ), windows
+
+    def summarise(self, examples: list[Question]) -> list[str]:
+        """See Task.summarise."""
+        answered = sum(bool(question.answers) for question in examples)
+        impossible = sum(question.is_impossible for question in examples)
+        contexts = len({question.context for question in examples})
+        return [f"{answered:,} with answers, {impossible:,} impossible; {contexts:,} contexts"]
+
+    def group(self, example: Question) -> str:
+        """Returns the context, whose questions stay together."""
+        return example.context
 
     def create_model(self, config: AlbertConfig, recompute: bool) -> tf.keras.Model:
         """See Task.create_model."""
@@ -163,7 +173,7 @@ class SquadTask(Task):
         self, examples: list[Question], features: list[Window], outputs: Outputs
     ) -> dict[str, float]:
         """Returns squad_metrics.score_v1, or score_v2 at null_threshold, in per cent."""
-        if not all(q.answers or (q.is_impossible and self.may_be_impossible) for q in examples):
+        if not all(map(self._is_answered, examples)):
             return {}
         answers = dict(self._answers(examples, features, outputs))
         texts = {name: answer.text for name, answer in answers.items()}
@@ -172,6 +182,72 @@ class SquadTask(Task):
         null_odds = {name: answer.null_odds for name, answer in answers.items()}
         metrics = score_v2(examples, texts, null_odds, self.null_threshold)
         return {**metrics, "null_threshold": self.null_threshold}
+
+    def read_file(self, path: str, first: int = 0) -> Iterator[Question]:
+        """See Task.read_file.
+
+        A .json file that does not hold an array is SQuAD's, and is in memory as a whole. Of other
+        tables the columns `question` and `context` are read, and `id` if there is one; they have no
+        answers.
+        """
+        if is_squad_file(path):
+            questions = read_questions(path)
+            if not all(self._is_answered(question) for question in questions):
+                questions = [
+                    dataclasses.replace(question, answers=(), is_impossible=False)
+                    for question in questions
+                ]
+            yield from questions
+            return
+        has_id = "id" in column_names(path)
+        columns = ["question", "context", *(["id"] if has_id else [])]
+        for place, (number, row) in enumerate(read_table(path, columns), start=first):
+            where = f"{path}:{number}"
+            question, context = (as_text(row[name], name, where) for name in columns[:2])
+            name = as_text(str(row["id"]), "id", where) if has_id else str(place)
+            yield Question(name, question, context, (), False)
+
+    def _is_answered(self, question: Question) -> bool:
+        return bool(question.answers or (question.is_impossible and self.may_be_impossible))
+
+    def answers(
+        self, examples: list[Question], features: list[Window], outputs: Outputs
+    ) -> dict[str, list]:
+        """See Task.answers: the text ("" for no answer), its score, of SQuAD 2.0 the null odds."""
+        found = [answer for _, answer in self._answers(examples, features, outputs)]
+        texts = [
+            "" if self.may_be_impossible and a.null_odds > self.null_threshold else a.text
+            for a in found
+        ]
+        scores = [a.candidates[0][1] if a.candidates else NO_SPAN_SCORE for a in found]
+        return self.answer_columns(examples, texts, scores, [a.null_odds for a in found])
+
+    def answer_columns(
+        self,
+        examples: list[Question],
+        texts: list[str],
+        scores: list[float],
+        null_odds: list[float],
+    ) -> dict[str, list]:
+        """Returns the columns of `answers` from what was found for each question."""
+        columns = {"id": [question.id for question in examples]}
+        if all(map(self._is_answered, examples)):
+            columns["label"] = [[text for text, _ in question.answers] for question in examples]
+        columns.update(prediction=texts, score=scores)
+        return {**columns, "null_odds": null_odds} if self.may_be_impossible else columns
+
+    def score_rows(self, rows: Iterable[dict]) -> dict[str, float]:
+        """See Task.score_rows; in per cent, without the best thresholds."""
+        questions, texts = [], {}
+        for row in rows:
+            if "label" in row:
+                name = str(len(questions))
+                answers = tuple((text, 0) for text in row["label"])
+                questions.append(Question(name, "", "", answers, not answers))
+                texts[name] = row["prediction"]
+        if not questions:
+            return {}
+        return (score_v2 if self.may_be_impossible else score_v1)(questions, texts)
 
     def write_predictions(
         self,

@@ -12,7 +12,7 @@ from pipelines.tasks.squad_windows import Window
 # Spans that differ in a space are one answer: so many of a window make n_best_size answers.
 _SPANS_PER_ANSWER = 4
 # Of a span where there is none, as in the reference.
-_NO_SPAN_SCORE = -2e6
+NO_SPAN_SCORE = -2e6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +65,7 @@ def answer_by_spans(
         spans += [(score, window, first, last) for score, first, last in best]
         null_scores.append(float(output["start_logits"][0]) + float(output["end_logits"][0]))
     candidates = _as_texts(context, spans, n_best_size)
-    best_score = candidates[0][1] if candidates else _NO_SPAN_SCORE
+    best_score = candidates[0][1] if candidates else NO_SPAN_SCORE
     return Answer(candidates, min(null_scores) - best_score)
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Sequence
 
-import tensorflow as tf
-
 from albert_tf.errors import UserError
+from pipelines.data.text_files import read_lines
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,14 +30,21 @@ class Question:
     is_impossible: bool
 
 
+def is_squad_file(path: str) -> bool:
+    """Tells by its name, and the first bracket, whether a file is SQuAD's JSON and no table."""
+    if not re.search(r"\.json(\.(gz|bz2|xz|zst))?$", path):
+        return False
+    parts = (part.lstrip(b"\xef\xbb\xbf \t\r\n") for _, part in read_lines(path))
+    return next(filter(None, parts), b"").startswith(b"{")
+
+
 def read_questions(path: str) -> list[Question]:
-    """Returns the questions of a file in its order.
+    """Returns the questions of a file, which may be compressed, in its order.
 
     Raises:
       ValueError: if the file is not JSON, not SQuAD's, or holds an id twice.
     """
-    with tf.io.gfile.GFile(path, "rb") as file:
-        data = file.read()
+    data = b"".join(line for _, line in read_lines(path))
     try:
         content = json.loads(data.decode("utf-8-sig"))
     except UnicodeDecodeError as error:

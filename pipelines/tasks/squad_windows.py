@@ -10,6 +10,7 @@ import numpy as np
 import sentencepiece
 
 from albert_tf.tokenization import WORD_BOUNDARY, AlbertTokenizer
+from albert_tf.wordpiece import WordPieceTokenizer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,10 +100,14 @@ class Aligner:
 
     def __init__(self, tokenizer: AlbertTokenizer):
         self._tokenizer = tokenizer
+        if isinstance(tokenizer, WordPieceTokenizer):
+            return
         self._processor = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model_bytes)
 
     def read(self, texts: Sequence[str]) -> list[Paragraph]:
         """Returns texts in pieces."""
+        if isinstance(self._tokenizer, WordPieceTokenizer):
+            return [Paragraph(*self._tokenizer.align(text)) for text in texts]
         return [
             self._align(text, ids) for text, ids in zip(texts, self._tokenizer.encode_batch(texts))
         ]

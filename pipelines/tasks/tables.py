@@ -1,22 +1,36 @@
-"""Tables of examples: TSV with a header line, or JSON lines; every error names file and line."""
+"""Tables of examples: CSV, TSV, JSON lines and arrays; every error names file and line."""
 
 from __future__ import annotations
 
+import csv
+import difflib
+import io
 import itertools
 import json
 import math
-import operator
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from albert_tf import files
 from albert_tf.errors import UserError
-from pipelines.data.text_files import read_lines
+from pipelines.tasks.rows import (
+    read_json_lines,
+    read_json_objects,
+    read_quoted_rows,
+    read_unquoted_rows,
+)
 
-TSV_EXTENSIONS = (".tsv", ".txt")
-JSON_EXTENSIONS = (".jsonl", ".json")
+# Ending of a name -> what stands between the columns.
+_SEPARATORS = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
+_JSON_LINES, _JSON = ".jsonl", ".json"
+QUOTING = ("csv", "none")
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
+# Beyond it the square, which a loss takes, is no float32.
+_MAX_NUMBER = 1e18
+# What programs write where there is no value. "None" and "NA" are labels of real sets.
+_MISSING = ("nan", "-nan", "<na>", "#n/a", "nat")
 
 
 def read_table(
@@ -24,30 +38,26 @@ def read_table(
     columns: Sequence[str],
     header: Sequence[str] | None = None,
     leave_out_broken_rows: bool = False,
+    quoting: str = "csv",
 ) -> Iterator[tuple[int, dict]]:
     """Yields (line number from 1, the values of `columns` by name) for each row.
 
-    TSV has no quoting: a quotation mark is a character like any other. Blank lines are no rows,
-    except in a TSV table of one column.
+    Blank lines are no rows, except in a table of one column, where they are empty texts.
 
     Args:
-      path: .tsv or .txt, whose values are strings; .jsonl or .json, whose lines are objects.
+      path: .csv, .tsv or .txt, whose values are strings; .jsonl, whose lines are objects; .json,
+        an array of objects or an object a line. All of them also compressed.
       columns: their names.
-      header: the names of all columns of a TSV file that does not begin with them.
+      header: the names of all columns of a file that does not begin with them.
       leave_out_broken_rows: pass over rows with a wrong number of columns, and say how many.
+      quoting: "csv": as rows.read_quoted_rows; "none": a quotation mark is a character like any
+        other. JSON has its own.
 
     Raises:
       ValueError: for a file that is no such table, lacks a column or has no rows.
     """
-    is_tsv = _name(path).endswith(TSV_EXTENSIONS)
-    if not is_tsv and not _name(path).endswith(JSON_EXTENSIONS):
-        raise UserError(
-            f"{path}: expected a name that ends in {', '.join(TSV_EXTENSIONS)} (columns between "
-            f"tabs, their names in the first line) or {', '.join(JSON_EXTENSIONS)} (one object a "
-            "line), compressed or not"
-        )
-    if is_tsv:
-        rows = _read_tsv(path, columns, header, leave_out_broken_rows)
+    if _separator(path):
+        rows = _read_cells(path, columns, header, leave_out_broken_rows, quoting)
     else:
         rows = _read_json(path, columns)
     empty = True
@@ -58,42 +68,86 @@ def read_table(
         raise UserError(f"{path}: no rows; expected {', '.join(columns)} of at least one example")
 
 
-def has_column(path: str, column: str) -> bool:
-    """Tells whether a table has a column: in its header, or in its first object."""
-    if _name(path).endswith(TSV_EXTENSIONS):
-        _, first = next(_read_text_lines(path), (1, ""))
-        return column in first.split("\t")
-    _, record = next(read_json_lines(path), (1, {}))
-    return column in record
+def column_names(path: str, quoting: str = "csv") -> list[str]:
+    """Returns the names of a table's columns: its header, or the fields of its first object.
+
+    Raises:
+      ValueError: for a file that is no table.
+    """
+    if _separator(path):
+        return next(_rows_of_cells(path, quoting), (1, []))[1]
+    return list(next(_json_objects(path), (1, {}))[1])
 
 
-def _name(path: str) -> str:
-    """Returns the path without what says how the file is compressed."""
-    return re.sub(r"\.(gz|bz2|xz|zst)$", "", path)
+def has_answers(path: str, column: str, quoting: str = "csv") -> bool:
+    """Tells whether a table, which may be without answers, has the column of the answers.
+
+    Raises:
+      ValueError: if it has a column whose name is almost the same.
+    """
+    names = column_names(path, quoting)
+    if column in names:
+        return True
+    if close := _close_name(column, names):
+        raise UserError(
+            f"{path}:1: no column {column!r}, but {close!r}: rename it if it holds the answers; if "
+            f"there are none, give {close!r} a name that is less like {column!r}"
+        )
+    return False
 
 
-def _read_tsv(
-    path: str, columns: Sequence[str], header: Sequence[str] | None, leave_out_broken_rows: bool
+def _close_name(name: str, names: Sequence[str]) -> str | None:
+    plain = {label_key(other): other for other in names}
+    found = difflib.get_close_matches(label_key(name), plain, n=1, cutoff=0.75)
+    return plain[found[0]] if found else None
+
+
+def _separator(path: str) -> str | None:
+    """Returns what stands between the columns of a file; None: it is JSON.
+
+    Raises:
+      ValueError: if its name says nothing of its kind.
+    """
+    ending = re.search(r"(\.[a-z]+)?(\.(gz|bz2|xz|zst))?$", path)[1]
+    if ending in (_JSON_LINES, _JSON):
+        return None
+    if ending not in _SEPARATORS:
+        raise UserError(
+            f"{path}: expected a name that ends in .csv (columns between commas), .tsv, .txt "
+            "(between tabs; all three with the columns' names in the first line), .jsonl (one "
+            "object a line) or .json (also an array of objects), compressed or not"
+        )
+    return _SEPARATORS[ending]
+
+
+def _json_objects(path: str) -> Iterator[tuple[int, dict]]:
+    name = re.sub(r"\.(gz|bz2|xz|zst)$", "", path)
+    return read_json_objects(path) if name.endswith(_JSON) else read_json_lines(path)
+
+
+def _rows_of_cells(path: str, quoting: str) -> Iterator[tuple[int, list[str]]]:
+    read = read_quoted_rows if quoting == "csv" else read_unquoted_rows
+    return read(path, _separator(path))
+
+
+def _read_cells(
+    path: str,
+    columns: Sequence[str],
+    header: Sequence[str] | None,
+    leave_out_broken_rows: bool,
+    quoting: str,
 ) -> Iterator[tuple[int, dict]]:
-    lines = _read_text_lines(path)
+    rows = _rows_of_cells(path, quoting)
     if header is None:
-        _, first = next(lines, (1, ""))
-        if not first:
-            raise UserError(f"{path}:1: empty; expected a line with the names of the columns")
-        header = first.split("\t")
-        for column in columns:
-            if header.count(column) != 1:
-                found = "several columns" if column in header else "no column"
-                raise UserError(
-                    f"{path}:1: {found} {column!r}; expected a line with the names of the columns, "
-                    f"found {_listed(header)}"
-                )
+        _, header = next(rows, (1, []))
+        _check_header(path, header, columns)
     places = [(column, header.index(column)) for column in columns]
     broken_rows = 0
-    for number, line in lines:
-        if not line and len(header) > 1:
-            continue
-        cells = line.split("\t")
+    for number, cells in rows:
+        if not cells:
+            if len(header) > 1:
+                continue
+            cells = [""]
         if len(cells) == len(header):
             yield number, {column: cells[place] for column, place in places}
         elif leave_out_broken_rows:
@@ -106,8 +160,29 @@ def _read_tsv(
         print(f"{path}: {broken_rows} rows without all of their columns left out")
 
 
+def _check_header(path: str, header: Sequence[str], columns: Sequence[str]) -> None:
+    """Raises a UserError unless the header has each of the columns once."""
+    if not header:
+        raise UserError(f"{path}:1: empty; expected a line with the names of the columns")
+    for column in columns:
+        if header.count(column) == 1:
+            continue
+        found = "several columns" if column in header else "no column"
+        hint = ""
+        if len(header) == 1:
+            others = {";": "';'", ",": "commas", "\t": "tabs"}
+            hint = next((name for mark, name in others.items() if mark in header[0]), "")
+        hint = f"; its columns seem to stand between {hint}: name or save it accordingly" * bool(
+            hint
+        )
+        raise UserError(
+            f"{path}:1: {found} {column!r}; expected a line with the names of the columns, "
+            f"found {_listed(header)}{hint}"
+        )
+
+
 def _read_json(path: str, columns: Sequence[str]) -> Iterator[tuple[int, dict]]:
-    for number, record in read_json_lines(path):
+    for number, record in _json_objects(path):
         require_fields(record, columns, f"{path}:{number}")
         yield number, {column: record[column] for column in columns}
 
@@ -124,43 +199,6 @@ def require_fields(record: dict, columns: Sequence[str], where: str) -> None:
     for column in columns:
         if column not in record:
             raise UserError(f"{where}: no field {column!r}; the object has {_listed(record)}")
-
-
-def read_json_lines(path: str) -> Iterator[tuple[int, dict]]:
-    """Yields (line number from 1, object) for each line that is not blank.
-
-    Raises:
-      ValueError: for a line that is not UTF-8 or no JSON object.
-    """
-    for number, line in _read_text_lines(path):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            what = getattr(error, "msg", str(error))  # without its "line 1", which is not ours
-            raise UserError(
-                f"{path}:{number}: not JSON ({what}); expected one object a line"
-            ) from error
-        if not isinstance(record, dict):
-            raise UserError(f"{path}:{number}: not a JSON object; expected one object a line")
-        yield number, record
-
-
-def _read_text_lines(path: str) -> Iterator[tuple[int, str]]:
-    """Yields (line number from 1, line without its end)."""
-    # What begins at one offset is one line, however long.
-    lines = itertools.groupby(read_lines(path), key=operator.itemgetter(0))
-    for number, (_, parts) in enumerate(lines, start=1):
-        line = b"".join(part for _, part in parts).rstrip(b"\r\n")
-        try:
-            text = line.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise UserError(
-                f"{path}:{number}: byte 0x{line[error.start]:02X} is not UTF-8 ({error.reason}); "
-                "convert the file, for example with iconv"
-            ) from error
-        yield number, text.removeprefix("\ufeff") if number == 1 else text  # byte order mark
 
 
 def as_text(value: object, column: str, where: str) -> str:
@@ -190,26 +228,64 @@ def as_label(value: object, column: str, where: str) -> str:
     return label
 
 
+def label_key(label: str) -> str:
+    """Returns what labels share that differ only in case, spaces or the form of a number."""
+    key = "".join(unicodedata.normalize("NFKC", label).casefold().split())
+    try:
+        return repr(float(key) + 0.0)  # -0.0 is 0.0
+    except ValueError:
+        return key
+
+
+def check_labels(labels: Iterable[str], where: str) -> None:
+    """Refuses labels that were found in data and are hardly meant.
+
+    Raises:
+      ValueError: for a pair that differs only in case, spaces or the form of a number, and for what
+        programs write where there is no value.
+    """
+    seen: dict[str, str] = {}
+    for label in sorted(labels):
+        remedy = "correct the file, or list all labels in --labels if it is meant"
+        if label.casefold() in _MISSING:
+            raise UserError(f"{where}: {label!r} spells that there is no label; {remedy}")
+        other = seen.setdefault(label_key(label), label)
+        if other != label:
+            raise UserError(
+                f"{where}: labels {other!r} and {label!r} differ only in case, spaces or the form "
+                f"of a number; {remedy}"
+            )
+
+
 def as_number(value: object, column: str, where: str) -> float:
     """Returns a value that is a finite number, or text that spells one.
 
     Raises:
-      ValueError: if it is something else.
+      ValueError: if it is something else, or too great for a loss in float32.
     """
     try:
-        number = math.nan if isinstance(value, bool) else float(value)
+        # Python reads 1_000 as a number.
+        is_none = isinstance(value, bool) or "_" in str(value)
+        number = math.nan if is_none else float(value)
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
         raise UserError(f"{where}: {column!r} is {_shown(value)}, expected a number")
+    if abs(number) > _MAX_NUMBER:
+        raise UserError(
+            f"{where}: {column!r} is {_shown(value)}, expected a number up to {_MAX_NUMBER:.0e}: "
+            "the loss squares it in float32; give the numbers in another unit"
+        )
     return number
 
 
 def write_table(path: str, columns: Mapping[str, Iterable]) -> None:
-    """Writes columns of one length as TSV; white space inside of a cell becomes a space."""
-    rows = itertools.chain([columns], zip(*columns.values()))
-    lines = ("\t".join(" ".join(str(cell).split()) for cell in row) for row in rows)
-    files.write_atomically(path, "".join(line + "\n" for line in lines))
+    """Writes columns of one length as TSV that read_table reads; white space becomes one space."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, delimiter="\t", lineterminator="\n")
+    for row in itertools.chain([columns], zip(*columns.values())):
+        writer.writerow([" ".join(str(cell).split()) for cell in row])
+    files.write_atomically(path, buffer.getvalue())
 
 
 def _shown(value: object) -> str:

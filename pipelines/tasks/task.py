@@ -5,12 +5,13 @@ from __future__ import annotations
 import abc
 import array
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from albert_tf.config import AlbertConfig
+from albert_tf.errors import UserError
 from albert_tf.tokenization import AlbertTokenizer
 
 Outputs = list[dict[str, np.ndarray]]
@@ -26,6 +27,8 @@ class Sequences:
       first_lengths: int32 [sequences]: its pieces of type 0, [CLS] and the first [SEP] among them.
       labels: name -> array [sequences / sequences_per_example]; empty where answers are not known.
       sequences_per_example: sequences that are scored together, such as the choices of a question.
+      full_lengths: int32 [sequences]: what they were before truncation, [CLS] and [SEP] included;
+        None: nothing was truncated.
     """
 
     pieces: np.ndarray
@@ -33,6 +36,7 @@ class Sequences:
     first_lengths: np.ndarray
     labels: dict[str, np.ndarray]
     sequences_per_example: int = 1
+    full_lengths: np.ndarray | None = None
 
     def __len__(self) -> int:
         return (len(self.row_splits) - 1) // self.sequences_per_example
@@ -103,6 +107,14 @@ class Task(abc.ABC):
         """Returns the splits to predict beside dev, with answers or without."""
         return ["test"] if "test" in self.files else []
 
+    def summarise(self, examples: list) -> list[str]:
+        """Returns lines that say what answers the examples have, and what is odd about them."""
+        return []
+
+    def group(self, example) -> str:
+        """Returns a text that examples share which must not be divided between train and dev."""
+        return repr(example)
+
     @abc.abstractmethod
     def encode(
         self, examples: list, tokenizer: AlbertTokenizer, max_seq_length: int, training: bool
@@ -141,6 +153,37 @@ class Task(abc.ABC):
           features: as of `encode`.
           outputs: the model's, one dict for each unit, in order; arrays of [L, ...] may be padded.
         """
+
+    def draw(self, directory: str, split: str, examples: list, outputs: Outputs) -> list[str]:
+        """Writes pictures of the predictions into a directory; returns their paths, if any."""
+        return []
+
+    def source(self) -> dict:
+        """Returns how the task's files are read, for files to predict later."""
+        return {}
+
+    def read_file(self, path: str, first: int = 0) -> Iterator:
+        """Yields the examples of a file to predict one by one, with answers or all without.
+
+        Args:
+          first: the number of its first row.
+
+        Raises:
+          ValueError: what is wrong in which line.
+        """
+        raise UserError(f"models of --task={self.name} predict no files")
+
+    def answers(self, examples: list, features: list, outputs: Outputs) -> dict[str, list]:
+        """Returns what is written of each example: columns of JSON values, one for each example.
+
+        `id`, `label` if those of all examples are known, `prediction`, and more. Arguments as of
+        `score`.
+        """
+        raise UserError(f"models of --task={self.name} predict no files")
+
+    def score_rows(self, rows: Iterable[dict]) -> dict[str, float]:
+        """Returns the task's metrics of rows of `answers`; none if they have no `label`."""
+        raise UserError(f"models of --task={self.name} predict no files")
 
     @abc.abstractmethod
     def write_predictions(

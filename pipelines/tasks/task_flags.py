@@ -9,22 +9,34 @@ from absl import flags
 
 from albert_tf import files
 from albert_tf.errors import UserError
-from pipelines.tasks import glue
+from pipelines.tasks import class_weights, glue, tables
 from pipelines.tasks.classification import ClassificationTask, Columns
+from pipelines.tasks.multilabel import MultiLabelTask
 from pipelines.tasks.multiple_choice import MultipleChoiceColumns, TableMultipleChoiceTask
 from pipelines.tasks.race import RaceTask
 from pipelines.tasks.squad import SquadTask
 from pipelines.tasks.task import Task
+from pipelines.tasks.token_classification import TokenClassificationTask
+from pipelines.tasks.token_files import TokenColumns
 
 _SQUAD_FILES = {
     "squad_v1": {"train": "train-v1.1.json", "dev": "dev-v1.1.json"},
     "squad_v2": {"train": "train-v2.0.json", "dev": "dev-v2.0.json"},
 }
-_OWN = ("classification", "regression", "multiple_choice")
+_OF_TEXTS = ("classification", "regression", "multilabel")
+_OWN = (*_OF_TEXTS, "multiple_choice", "token_classification")
+# A flag that another task would ignore is refused.
 _ONLY_FOR = {
-    "text_pair_column": ("classification", "regression"),
-    "question_column": ("multiple_choice",),
-    "labels": ("classification",),
+    **dict.fromkeys(("text_column", "label_column", "id_column"), _OWN),
+    **dict.fromkeys(("text_pair_column", "quoting"), _OF_TEXTS),
+    "labels": ("classification", "multilabel", "token_classification"),
+    "label_separator": ("multilabel",),
+    "class_weights": ("classification",),
+    **dict.fromkeys(("question_column", "options_column"), ("multiple_choice",)),
+    "max_qa_length": ("race", "multiple_choice"),
+    "doc_stride": (*_SQUAD_FILES, "token_classification"),
+    **dict.fromkeys(("max_query_length", "max_answer_length", "n_best_size"), tuple(_SQUAD_FILES)),
+    **dict.fromkeys(("squad_head", "null_threshold"), ("squad_v2",)),
 }
 NAMES = (*glue.TASKS, *_SQUAD_FILES, "race", *_OWN)
 
@@ -35,17 +47,33 @@ def define_task_flags() -> None:
         "task",
         None,
         NAMES,
-        f"GLUE, SQuAD and RACE come from --data_dir; {', '.join(_OWN)} are for sets of your own.",
-        required=True,
+        f"GLUE, SQuAD and RACE come from --data_dir; {', '.join(_OWN)} are for sets of your own. A "
+        "finished run that only predicts a new --test_file needs no --task.",
     )
     flags.DEFINE_string("data_dir", None, "Directory of the task's files as they are downloaded.")
     for split in ("train", "dev", "test"):
         flags.DEFINE_string(
             f"{split}_file",
             None,
-            "Paths or globs. A set of your own: .tsv with a header, or .jsonl. SQuAD: JSON in "
-            f"place of --data_dir's.{' May be without answers.' if split == 'test' else ''}",
+            "Paths or globs. A set of your own: .csv or .tsv with a header, .jsonl, or .json with "
+            "an array of objects; SQuAD: JSON in place of --data_dir's. Also .gz, .bz2, .xz, .zst."
+            f"{' May be without answers.' if split == 'test' else ''}",
         )
+    flags.DEFINE_float(
+        "dev_fraction",
+        0.0,
+        "Without a dev file: share of the training rows that become dev, chosen by a hash of their "
+        "texts; rows of the same text stay together.",
+        lower_bound=0.0,
+        upper_bound=0.9,
+    )
+    flags.DEFINE_enum(
+        "quoting",
+        "csv",
+        tables.QUOTING,
+        "Of .csv and .tsv. csv: cells are quoted as spreadsheets and pandas write them. none: a "
+        "quotation mark is a character like any other, as in GLUE's own files.",
+    )
     flags.DEFINE_string(
         "text_column", "text", "Column of the text; of multiple_choice, the text asked about."
     )
@@ -55,8 +83,17 @@ def define_task_flags() -> None:
     flags.DEFINE_string("question_column", None, "multiple_choice: column of the question.")
     flags.DEFINE_string("options_column", "options", "multiple_choice: column of the options.")
     flags.DEFINE_list("labels", None, "classification: all labels; default the training file's.")
+    flags.DEFINE_string("label_separator", ",", "multilabel: stands between the labels of a cell.")
+    flags.DEFINE_string(
+        "class_weights",
+        None,
+        "classification: weights of the losses, label=weight with commas between; others are 1. "
+        "balanced: every label counts alike, however rare.",
+    )
     flags.DEFINE_integer("max_qa_length", 128, "Multiple choice: pieces of question and option.", 1)
-    flags.DEFINE_integer("doc_stride", 128, "SQuAD: pieces from window to window.", 1)
+    flags.DEFINE_integer(
+        "doc_stride", 128, "SQuAD, token_classification: pieces from window to window.", 1
+    )
     flags.DEFINE_integer("max_query_length", 64, "SQuAD: most pieces of a question.", 1)
     flags.DEFINE_integer("max_answer_length", 30, "SQuAD: most pieces of an answer.", 1)
     flags.DEFINE_integer("n_best_size", 20, "SQuAD: answers in the n-best file.", 1)
@@ -88,8 +125,10 @@ def create_task(values: flags.FlagValues) -> Task:
         if values[f"{split}_file"].value
     }
     for flag, tasks in _ONLY_FOR.items():
-        if values[flag].value is not None and name not in tasks:
-            raise UserError(f"--{flag} says nothing to --task={name}: leave it away")
+        if values[flag].present and name not in tasks:
+            raise UserError(
+                f"--{flag} says nothing to --task={name}, only to {', '.join(tasks)}: leave it away"
+            )
     if name in glue.TASKS or name == "race":
         _require_data_dir(values)
         if given:
@@ -129,17 +168,27 @@ def create_task(values: flags.FlagValues) -> Task:
             ),
             values.max_qa_length,
         )
+    if name == "token_classification":
+        columns = TokenColumns(values.text_column, values.label_column, values.id_column)
+        return TokenClassificationTask(name, given, columns, values.labels, values.doc_stride)
+    columns = Columns(
+        text=values.text_column,
+        label=values.label_column,
+        text_pair=values.text_pair_column,
+        id=values.id_column,
+    )
+    if name == "multilabel":
+        return MultiLabelTask(
+            name, given, columns, values.labels, values.quoting, values.label_separator
+        )
     return ClassificationTask(
         name,
         given,
-        Columns(
-            text=values.text_column,
-            label=values.label_column,
-            text_pair=values.text_pair_column,
-            id=values.id_column,
-        ),
+        columns,
         labels=values.labels,
         is_regression=name == "regression",
+        quoting=values.quoting,
+        class_weights=class_weights.parse(values.class_weights),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import re
 import subprocess
 import sys
@@ -82,6 +83,9 @@ def stored(form, model, tokenizer, directory, tmp_path):
         return path
     module = load_module(open_checkpoint(directory, "encoder", 16))
     tf.saved_model.save(module, path, signatures=module.functions())
+    Path(path, "assets.extra").mkdir()
+    provenance = {"do_lower_case": tokenizer.do_lower_case}
+    Path(path, "assets.extra", "export.json").write_text(json.dumps(provenance))
     return path
 
 
@@ -176,3 +180,22 @@ def test_command_lists_and_runs_programs():
     assert wrong.returncode == 2 and wrong.stderr.startswith("error: no program 'pretrian'")
     helped = albert("ask", "--help")
     assert helped.returncode == 1 and "--saved_model" in helped.stdout  # absl's code for --help
+
+
+def test_recipes_are_copied_to_any_directory(tmp_path):
+    def recipes():
+        command = [sys.executable, "-m", "albert_tf.command", "recipes"]
+        environment = {**os.environ, "PYTHONPATH": str(PROJECT)}
+        return subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True
+        )
+
+    assert recipes().returncode == 0
+    copied, ours = tmp_path / "pipelines/recipes", PROJECT / "pipelines/recipes"
+    names = sorted(path.relative_to(ours) for path in ours.rglob("*") if path.is_file())
+    assert names == sorted(path.relative_to(copied) for path in copied.rglob("*") if path.is_file())
+    assert all((copied / name).read_bytes() == (ours / name).read_bytes() for name in names)
+    (copied / "demo.flags").write_text("mine")
+    again = recipes()
+    assert again.returncode == 2 and again.stderr.startswith("error: pipelines/recipes is there")
+    assert (copied / "demo.flags").read_text() == "mine"

@@ -19,6 +19,7 @@ from albert_tf.models import AlbertForPreTraining
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines import finetune as finetune_lib
 from pipelines.tasks.classification import ClassificationTask, Columns
+from pipelines.tasks.finished_run import predict_test_files
 from pipelines.tasks.seed_run import FinetuneSettings
 from pipelines.training.settings import LoopSettings
 from tests.conftest import WORDS
@@ -156,6 +157,8 @@ def test_an_export_knows_the_task(two_seeds):
         "has_pairs": True,
         "labels": ["other", "river"],
         "max_seq_length": 48,
+        "columns": {"text": "first", "text_pair": "second", "label": "label", "id": "name"},
+        "quoting": "csv",
     }
 
 
@@ -227,6 +230,38 @@ def test_a_finished_run_only_predicts(two_seeds, table, pretrained):
     )
     thin = finetune(table, pretrained, output_dir.parent / "thin", (1,))
     assert thin["dev"]["seeds"]["1"] == results["dev"]["seeds"]["1"]
+
+
+def test_new_test_files_keep_earlier_figures(two_seeds, table, pretrained, tmp_path):
+    """With all flags or with the finished run alone, without its training file."""
+    shutil.copytree(two_seeds[0], tmp_path / "run")
+    (tmp_path / "run/test_sets.json").unlink(missing_ok=True)
+    for seed in (1, 2):
+        path = tmp_path / f"run/seed_{seed}/results.json"
+        results = json.loads(path.read_text())
+        results["metrics"].pop("test", None), results["predicted"].pop("test", None)
+        path.write_text(json.dumps(results))
+    dev = two_seeds[1]["dev"]
+    first = finetune(table, pretrained, tmp_path / "run", (1, 2), ("train", "dev", "test"))
+    assert first["dev"] == dev and first["test"]["seeds"].keys() == {"1", "2"}
+    summary = predict_test_files(str(tmp_path / "run"), [str(table / "dev.tsv")], 7)
+    assert summary["dev"] == dev and summary["test"] == first["test"]
+    assert summary["test_2"] == dev, "it is the same file"
+    assert json.loads((tmp_path / "run/results.json").read_text()) == summary
+    predictions = tmp_path / "run/seed_2/predictions"
+    ours, theirs = (read_tsv(predictions / f"{s}_predictions.tsv") for s in ("test_2", "dev"))
+    assert [row["prediction"] for row in ours] == [row["prediction"] for row in theirs]
+    # All that was told stays, whichever way another call comes.
+    assert predict_test_files(str(tmp_path / "run"), [str(table / "test.tsv")], 7) == summary
+    again = finetune(table, pretrained, tmp_path / "run", (1, 2), ("train", "dev", "test"))
+    assert again == summary
+    sets = json.loads((tmp_path / "run/test_sets.json").read_text())
+    assert [entry["files"] for entry in sets.values()] == [
+        [str(table / "test.tsv")],
+        [str(table / "dev.tsv")],
+    ]
+    for name in ("curves.png", "predictions/dev_confusion.png"):
+        assert (two_seeds[0] / "seed_1" / name).read_bytes().startswith(b"\x89PNG")
 
 
 def test_predictions_of_another_decoding_killed_amidst(

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from albert_tf.checkpoints import model_directory
 from pipelines import finetune as finetune_lib
+from pipelines.tasks.seed_run import FinetuneSettings
 from tests.jobs import run, weights
 from tests.pipelines.test_finetune import (
     classification,
@@ -27,6 +28,17 @@ from tests.pipelines.test_finetune import (
     "flags, message",
     [
         (["--task=rte"], "give --data_dir"),
+        ([], "--task: name it; or, to predict with a finished run"),
+        (["--test_file={train}"], "no finished run in"),
+        (["--task=rte", "--num_epochs=2", "--num_train_steps=9"], "--num_epochs say the same"),
+        (
+            ["--task=classification", "--train_file={train}", "--class_weights=a=0"],
+            "'a=0' is no label=weight; expected balanced",
+        ),
+        (
+            ["--task=classification", "--train_file={train}", "--class_weights=a=x"],
+            "'a=x' is no label=weight; expected balanced",
+        ),
         (["--task=rte", "--data_dir=/nowhere"], "--data_dir: there is no directory '/nowhere'"),
         (["--task=classification"], "give --train_file"),
         (
@@ -48,6 +60,12 @@ from tests.pipelines.test_finetune import (
         (["--task=race", "--data_dir=.", "--random_seeds=1,1"], "expected different whole numbers"),
         (["--task=race", "--data_dir=.", "--random_seeds=-1"], "expected different whole numbers"),
         (["--task=race", "--data_dir=.", "--labels=a,b"], "--labels says nothing to --task=race"),
+        (
+            ["--task=classification", "--train_file={train}", "--doc_stride=64"],
+            "--doc_stride says nothing to --task=classification, only to squad_v1, squad_v2",
+        ),
+        (["--task=squad_v1", "--data_dir=.", "--null_threshold=0"], "only to squad_v2: leave"),
+        (["--task=rte", "--data_dir=.", "--text_column=x"], "--text_column says nothing to"),
         (["--task=classification", "--train_file={train}", "--labels=a,a"], "two different labels"),
         (["--task=classification", "--train_file={train}", "--data_dir=."], "not --data_dir"),
         (["--task=race", "--data_dir=.", "--random_seeds=1,x"], "expected different whole numbers"),
@@ -76,6 +94,39 @@ def test_it_begins_with_the_pretrained_encoder(table, pretrained, tmp_path):
     theirs, ours = tf.train.load_checkpoint(checkpoint), weights(tmp_path / "seed_1")
     name = "model/encoder/pooler/kernel/.ATTRIBUTES/VARIABLE_VALUE"
     np.testing.assert_array_equal(ours[name], theirs.get_tensor(name))
+
+
+def test_a_frozen_encoder_stays_and_the_output_layer_learns(table, pretrained, tmp_path):
+    changes = {"num_train_steps": 10, "num_warmup_steps": 0, "freeze_encoder": True}
+    finetune(table, pretrained, tmp_path, **changes)
+    _, checkpoint = model_directory.find_checkpoint(str(pretrained))
+    theirs, ours = tf.train.load_checkpoint(checkpoint), weights(tmp_path / "seed_1")
+    encoder = [name for name in ours if name.startswith("model/encoder/")]
+    assert len(encoder) > 10
+    for name in encoder:
+        np.testing.assert_array_equal(ours[name], theirs.get_tensor(name))
+    [head] = [
+        name
+        for name in ours
+        if name.endswith("bias/.ATTRIBUTES/VARIABLE_VALUE") and name not in encoder
+    ]
+    assert np.abs(ours[head]).max() > 1e-3, "biases begin at 0"
+
+
+@pytest.mark.parametrize(
+    ("given", "examples", "expected"),
+    [
+        ({}, 100, (1000, 100)),
+        ({"num_epochs": 3.0}, 100, (38, 100)),
+        ({"num_epochs": 3.0, "warmup_fraction": 0.1}, 100, (38, 4)),
+        ({"num_epochs": 0.01}, 100, (1, 100)),
+        ({"warmup_fraction": 0.25}, 7, (1000, 250)),
+    ],
+)
+def test_epochs_and_fractions_are_steps(given, examples, expected):
+    settings = FinetuneSettings(8, 1000, 100, 1e-3, **given).with_steps(examples)
+    assert (settings.num_train_steps, settings.num_warmup_steps) == expected
+    assert settings.num_epochs is None and settings.warmup_fraction is None
 
 
 @pytest.mark.slow

@@ -10,6 +10,8 @@ import pytest
 from pipelines.tasks.classification import ClassificationTask, Columns
 from pipelines.tasks.multiple_choice import MultipleChoiceColumns, TableMultipleChoiceTask
 from pipelines.tasks.squad import SquadTask
+from pipelines.tasks.token_classification import TokenClassificationTask
+from pipelines.tasks.token_files import TokenColumns
 from pipelines.training.settings import LoopSettings
 from tests.conftest import WORDS
 from tests.pipelines.test_finetune import pretrained, read_tsv, run_task  # noqa: F401
@@ -62,6 +64,20 @@ def regression_files(directory):
     return {split: str(path) for split, path in files.items()}
 
 
+def token_files(directory):
+    """Words with tags; rivers are entities."""
+    rng = random.Random(4)
+    files = {}
+    for split, number in (("train", 27), ("dev", 13)):
+        texts = [
+            rng.choices([*WORDS, "river", "river"], k=rng.randint(1, 60)) for _ in range(number)
+        ]
+        files[split] = directory / f"{split}.conll"
+        lines = [[f"{word}\t{'B-water' if word == 'river' else 'O'}" for word in t] for t in texts]
+        files[split].write_text("\n\n".join("\n".join(rows) for rows in lines) + "\n")
+    return {split: str(path) for split, path in files.items()}
+
+
 KINDS = {
     "spans": lambda d: SquadTask(squad_files(d), may_be_impossible=True, doc_stride=16),
     "beams": lambda d: SquadTask(
@@ -72,6 +88,9 @@ KINDS = {
     ),
     "numbers": lambda d: ClassificationTask(
         "regression", regression_files(d), Columns("text", "label"), is_regression=True
+    ),
+    "tokens": lambda d: TokenClassificationTask(
+        "token_classification", token_files(d), TokenColumns(), doc_stride=20
     ),
 }
 
@@ -94,6 +113,11 @@ def test_every_kind_of_task_runs_and_predicts(kind, pretrained, tmp_path):  # no
     description = json.loads((tmp_path / "out/seed_1/task.json").read_text())
     assert description["max_seq_length"] == 48 and description["kind"] == task.description()["kind"]
     predictions = tmp_path / "out/seed_1/predictions"
+    if kind == "tokens":
+        rows = (predictions / "dev_predictions.conll").read_text().splitlines()
+        known = (tmp_path / "dev.conll").read_text().splitlines()
+        assert [row.rsplit("\t", 2)[0] for row in rows[:-1]] == known
+        return
     if kind not in ("spans", "beams"):
         numbers = {"choices": 10, "numbers": 13}
         assert len(read_tsv(predictions / "dev_predictions.tsv")) == numbers[kind]

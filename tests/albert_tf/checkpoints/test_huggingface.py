@@ -90,10 +90,11 @@ def test_notes_about_config_of_huggingface(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "tf_model.h5"])
-def test_damaged_file_of_huggingface(name, tmp_path):
+@pytest.mark.parametrize("length", [90, 90_000])
+def test_damaged_file_of_huggingface(name, length, tmp_path):
     write("huggingface", tmp_path / "out", make_model())
     (tmp_path / "out/model.safetensors").unlink()
-    (tmp_path / "out" / name).write_bytes(b"0123456789" * 9)
+    (tmp_path / "out" / name).write_bytes(b"0123456789" * (length // 10))
     with pytest.raises(ValueError, match=f"{name}' is damaged or no file of its kind"):
         huggingface.read(str(tmp_path / "out"))
 
@@ -104,7 +105,7 @@ def test_pytorch_file(tmp_path):
     tensors = safetensors.numpy.load_file(safe)
     safe.unlink()
     path = tmp_path / "out/pytorch_model.bin"
-    path.write_bytes(b"no zip")
+    path.write_bytes(b"no zip" * 9999)
     try:
         import torch
     except ImportError:

@@ -64,7 +64,10 @@ def write(writer, directory, model):
 def test_the_table_has_every_variable(sharing, changes):
     model = make_model(parameter_sharing=sharing, num_hidden_groups=2, **changes)
     rows = list(name_map.variables(model.config))
-    assert {row.ours for row in rows} == set(name_map.model_variables(model))
+    variables = name_map.model_variables(model)
+    assert {row.ours: row.shape for row in rows} == {
+        n: tuple(v.shape) for n, v in variables.items()
+    }
     for dialect in ("google", "torch", "keras"):
         assert len({getattr(row, dialect) for row in rows}) == len(rows)
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from pipelines.tasks import batches
 from pipelines.tasks.batches import (
     example_lengths,
     make_batch,
@@ -56,22 +55,22 @@ def test_a_batch_is_its_examples_padded(per_example):
 def test_an_epoch_takes_each_example_once(by_length):
     lengths = np.random.default_rng(1).integers(3, 500, 80)
     order = training_order(lengths, 5, seed=3, start_step=0, by_length=by_length)
-    batches = list(itertools.islice(order, 48))  # three epochs
+    found = list(order.take(48).as_numpy_iterator())  # three epochs
     for epoch in range(3):
-        taken = np.concatenate(batches[16 * epoch : 16 * epoch + 16])
+        taken = np.concatenate(found[16 * epoch : 16 * epoch + 16])
         assert sorted(taken) == list(range(80))
-    assert [b.tolist() for b in batches[:16]] != [b.tolist() for b in batches[16:32]]
-    padded = sum(5 * lengths[batch].max() for batch in batches) / (3 * lengths.sum())
+    assert [b.tolist() for b in found[:16]] != [b.tolist() for b in found[16:32]]
+    padded = sum(5 * lengths[batch].max() for batch in found) / (3 * lengths.sum())
     assert (padded < 1.15) == by_length
     # Short ones do not all come first.
-    longest = [lengths[batch].max() for batch in batches[:16]]
+    longest = [lengths[batch].max() for batch in found[:16]]
     assert longest != sorted(longest)
 
 
 def test_few_examples_make_batches_of_different_ones():
     lengths = np.random.default_rng(1).integers(3, 500, 40)
     order = training_order(lengths, 16, seed=3, start_step=0, by_length=True)
-    distinct = [len(set(next(order))) for _ in range(50)]
+    distinct = [len(set(batch)) for batch in order.take(50).as_numpy_iterator()]
     assert np.mean(distinct) > 14
 
 
@@ -80,20 +79,20 @@ def test_few_examples_make_batches_of_different_ones():
 def test_order_goes_on_at_any_step(by_length, start_step):
     lengths = np.random.default_rng(1).integers(3, 500, 83)
     whole = training_order(lengths, 6, 3, 0, by_length)
-    expected = [b.tolist() for b in itertools.islice(whole, start_step, start_step + 20)]
+    expected = [b.tolist() for b in whole.skip(start_step).take(20).as_numpy_iterator()]
     rest = training_order(lengths, 6, 3, start_step, by_length)
-    assert [b.tolist() for b in itertools.islice(rest, 20)] == expected
+    assert [b.tolist() for b in rest.take(20).as_numpy_iterator()] == expected
 
 
 def test_hosts_and_replicas_divide_a_batch():
     sequences = make_sequences(50)
 
-    def batches(replicas, hosts, host):
+    def batches_of(replicas, hosts, host):
         context = tf.distribute.InputContext(hosts, host, replicas)
         return iter(training_dataset(sequences, 12, 5, 2, 90, False, context))
 
-    whole = batches(1, 1, 0)
-    parts = [batches(4, 2, 0), batches(4, 2, 1)]
+    whole = batches_of(1, 1, 0)
+    parts = [batches_of(4, 2, 0), batches_of(4, 2, 1)]
     for _ in range(7):
         expected = next(whole)
         found = [next(part) for part in parts for _ in range(2)]
@@ -105,11 +104,14 @@ class Echo(tf.keras.Model):
     """Answers with what it was asked: its sum of pieces, and them."""
 
     traces = 0
+    rows = None
 
     def call(self, inputs, dropout_seed=None):
         self.traces += 1
-        rows = tf.reshape(inputs["input_word_ids"], [tf.size(inputs["example"]), -1])
-        return {"sum": tf.reduce_sum(rows, axis=1), "pieces": inputs["input_word_ids"]}
+        self.rows = inputs["example"].shape[0]
+        pieces = tf.cast(inputs["input_word_ids"], tf.float32)
+        by_example = tf.reshape(pieces, [self.rows, -1, tf.shape(pieces)[1]])
+        return {"sum": tf.reduce_sum(by_example, axis=[1, 2]), "pieces": by_example}
 
 
 @pytest.mark.parametrize("batch_size", [1, 4, 6, 64])
@@ -130,20 +132,26 @@ def test_every_example_is_asked_once(batch_size, has_fixed_length):
         for i, output in enumerate(outputs):
             pieces = sequences.pieces[slice(*sequences.row_splits[i : i + 2])]
             assert output["sum"] == pieces.sum()
-            assert output["pieces"][: len(pieces)].tolist() == pieces.tolist()
+            assert output["pieces"][0][: len(pieces)].tolist() == pieces.tolist()
     assert predict(lambda: True) is None
     assert echo.traces == 1
 
 
-def test_every_example_is_asked_once_by_replicas():
+@pytest.mark.parametrize("several_hosts", [False, True])
+def test_every_example_is_asked_once_by_replicas(monkeypatch, several_hosts):
+    """Several hosts add up what each has; here the replicas of one host do."""
+    monkeypatch.setattr(batches, "has_several_hosts", lambda _: several_hosts)
     sequences = make_sequences(23, per_example=2)
     strategy = mirrored()
     with strategy.scope():
         model = Echo()
     predict = make_prediction(strategy, model, sequences, 6, 89, False)
-    sums = [output["sum"] for output in predict()]
+    outputs = predict()
     rows = np.add.reduceat(sequences.pieces, sequences.row_splits[:-1])
-    assert sums == rows.reshape(23, 2).sum(axis=1).tolist()
+    assert [output["sum"] for output in outputs] == rows.reshape(23, 2).sum(axis=1).tolist()
+    assert model.rows == 3  # of six: each replica its own
+    # As long as the batch, in both cases.
+    assert len({output["pieces"].shape for output in outputs}) > 2
 
 
 def test_no_batch_is_longer_than_the_model_can_take():

@@ -13,8 +13,9 @@ import tensorflow as tf
 from albert_tf import program
 from albert_tf.config import AlbertConfig
 from albert_tf.tokenization import AlbertTokenizer
-from pipelines.tasks import classification
-from pipelines.tasks.classification import ClassificationTask, Columns, Example, truncate_pair
+from pipelines.tasks import truncation
+from pipelines.tasks.classification import ClassificationTask, Columns, Example
+from pipelines.tasks.truncation import truncate_pair
 
 COLUMNS = Columns(text="text", label="label")
 
@@ -103,7 +104,7 @@ def test_json_lines(tmp_path):
 
 def test_a_label_that_only_dev_has(train, tmp_path):
     dev = table(tmp_path / "dev.tsv", ("label", "text"), ("bad", "a"), ("Good", "b"))
-    problem = r"dev\.tsv:3: unknown label 'Good' .*training file has 'bad', 'good', 'odd'$"
+    problem = r"dev\.tsv:3: unknown label 'Good' .* 'bad', 'good', 'odd'; it is almost 'good'$"
     with pytest.raises(ValueError, match=problem) as error:
         task_of(train, dev).read("dev")
     assert program.is_user_error(error.value)
@@ -142,7 +143,7 @@ def test_pairs_are_truncated_one_piece_at_a_time(room):
 
 
 def test_sequences(tokenizer, monkeypatch):
-    monkeypatch.setattr(classification, "_BLOCK_EXAMPLES", 2)
+    monkeypatch.setattr(truncation, "_BLOCK_EXAMPLES", 2)
     texts = ["the quick fox", "", "birds sing " * 9]
     task = task_of(labels=["x", "y"])
     examples = [Example(str(i), text, None, "xyx"[i]) for i, text in enumerate(texts)]
@@ -190,6 +191,57 @@ def test_figures_and_predictions_of_labels(train, tmp_path):
     task.write_predictions(str(tmp_path / "out"), "test", unknown, unknown, logits([1, 2, 3]))
     lines = (tmp_path / "out" / "test_predictions.tsv").read_text().splitlines()
     assert [line.split("\t")[:2] for line in lines] == [["id", "prediction"], ["q", "odd"]]
+
+
+@pytest.mark.parametrize(
+    ("class_weights", "expected"),
+    [
+        (None, [1, 1, 1, 1]),
+        ("balanced", [2 / 3, 4 / 3, 2 / 3, 4 / 3]),
+        ({"odd": 5.0, "bad": 0.5}, [1, 0.5, 1, 5]),
+    ],
+)
+def test_class_weights(train, class_weights, expected):
+    task = task_of(train, class_weights=class_weights)
+    sequences, _ = task.encode(task.read("train"), FakeTokenizer(), 9, training=True)
+    labels = sequences.labels["labels"]  # good, bad, good, odd
+    losses = task.losses({"logits": tf.zeros([4, 3])}, {"labels": tf.constant(labels)})
+    np.testing.assert_allclose(losses, np.log(3) * np.array(expected), rtol=1e-6)
+    assert task.description().get("class_weights") == class_weights
+
+
+def test_unknown_class_weights(train):
+    task = task_of(train, class_weights={"goood": 2.0})
+    with pytest.raises(ValueError, match="--class_weights: unknown label 'goood'; the labels are"):
+        task.encode(task.read("train"), FakeTokenizer(), 9, training=True)
+
+
+def test_a_confusion_matrix_is_drawn(train, tmp_path):
+    task = task_of(train)
+    outputs = logits([0, 2, 0], [3, 0, 0], [1, 0, 0], [0, 1, 5])
+    [path] = task.draw(str(tmp_path), "dev", task.read("train"), outputs)
+    assert path.endswith("dev_confusion.png")
+    assert (tmp_path / "dev_confusion.png").read_bytes().startswith(b"\x89PNG")
+    assert task.draw(str(tmp_path), "dev", [Example("q", "x", None, None)], outputs[:1]) == []
+
+
+def test_of_many_labels_the_likeliest_are_written(tmp_path):
+    names = [f"class {i:04}" for i in range(5000)]
+    task = task_of(labels=names)
+    examples = [Example("0", "x", None, None)]
+    rows = np.zeros(5000, np.float32)
+    rows[[7, 4999]] = [9, 8]
+    task.write_predictions(str(tmp_path), "test", examples, examples, logits(rows))
+    header, row = (tmp_path / "test_predictions.tsv").read_text().splitlines()
+    assert len(row) < 200, "it was 47 kB"
+    found = dict(zip(header.split("\t"), row.split("\t")))
+    assert [found["prediction"], found["label_1"], found["label_2"]] == [names[7]] * 2 + [names[-1]]
+    expected = np.exp([9, 8]) / (np.exp([9, 8]).sum() + 4998)
+    np.testing.assert_allclose(
+        [float(found["probability_1"]), float(found["probability_2"])], expected, atol=1e-6
+    )
+    assert "label_5" in found and "label_6" not in found
+    assert set(found) & set(names) == set()
 
 
 def test_numbers(tmp_path, tokenizer):

@@ -18,6 +18,7 @@ from pipelines.tasks.multiple_choice import (
     TableMultipleChoiceTask,
     question_with_options,
 )
+from pipelines.tasks.race import RaceTask
 
 COLUMNS = MultipleChoiceColumns(
     context="passage", question="query", options="endings", label="gold", id="name"
@@ -96,19 +97,24 @@ def test_number_of_options(tmp_path, count):
 
 
 def test_options_fill_blanks_or_follow(tokenizer):
-    def answers(question, *options):
+    def answers(question, *options, blank="_"):
         example = MultipleChoiceExample("x", "", question, options, 0)
-        return list(question_with_options(example, tokenizer))
+        return list(question_with_options(example, tokenizer, blank))
 
     assert answers("The  _  sings .", " Fox ", "") == ["the fox sings .", "the  sings ."]
     assert answers("Who sings?", "The fox") == ["who sings? the fox"]
     assert answers("\uff3f and _", "X") == ["x and x"]  # a full-width blank is one
+    # Of a set of one's own `_` is a character like others.
+    own = TableMultipleChoiceTask("own", {}, COLUMNS)
+    assert answers("What is a_b?", "X", blank=own.blank) == ["what is a_b? x"]
+    assert RaceTask("").blank == "_"
 
 
 def test_sequences(tokenizer, monkeypatch):
     monkeypatch.setattr(multiple_choice, "_BLOCK_EXAMPLES", 2)
     task = TableMultipleChoiceTask("own", {}, COLUMNS, max_qa_length=7)
     task.num_choices = 2
+    task.blank = "_"
     long, short = "seven small birds sing in old green trees " * 2, "a river"
     examples = [
         MultipleChoiceExample("0", long, "who sings?", (long, "fox"), 1),
@@ -123,7 +129,7 @@ def test_sequences(tokenizer, monkeypatch):
     rows = [row.tolist() for row in np.split(sequences.pieces, sequences.row_splits[1:-1])]
     expected, first_lengths = [], []
     for example in examples:
-        for answer in question_with_options(example, tokenizer):
+        for answer in question_with_options(example, tokenizer, task.blank):
             answer = tokenizer.encode(answer)[-7:]
             context = tokenizer.encode(example.context)[: 18 - len(answer)]
             expected.append(

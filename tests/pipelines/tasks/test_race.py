@@ -155,4 +155,4 @@ def test_features_equal_the_references(shared):
 
 
 def questions_of(example, tokenizer):
-    return map(tokenizer.preprocess, question_with_options(example, tokenizer))
+    return map(tokenizer.preprocess, question_with_options(example, tokenizer, RaceTask.blank))

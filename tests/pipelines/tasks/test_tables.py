@@ -8,11 +8,11 @@ import re
 import pytest
 
 from albert_tf import program
+from pipelines.tasks.rows import read_json_lines
 from pipelines.tasks.tables import (
     as_label,
     as_number,
     as_text,
-    read_json_lines,
     read_table,
     write_table,
 )
@@ -37,7 +37,7 @@ def test_tsv_is_read_by_name_without_quoting(tmp_path):
         'x\t"\t"\tlast'
     )
     path = write(tmp_path, "t.tsv", content)
-    assert rows(path, ["a", "label", "b"]) == [
+    assert rows(path, ["a", "label", "b"], quoting="none") == [
         (2, (' two "" \u2028 more', "x", '"one')),
         (4, ("back\\slash", "y", "")),
         (5, ("last", "x", '"')),
@@ -75,7 +75,7 @@ def test_json_lines(tmp_path):
 
 
 FAULTS = [
-    ("t.csv", "a,b\n1,2\n", r"t\.csv: expected a name that ends in \.tsv, \.txt .*\.jsonl, \.json"),
+    ("t.xls", "a,b\n1,2\n", r"t\.xls: expected a name that ends in \.csv .*\.tsv, \.txt .*\.jsonl"),
     ("t.tsv", "a\tb\n", r"t\.tsv: no rows"),
     ("t.tsv", "", r"t\.tsv:1: empty; expected a line with the names of the columns"),
     ("t.jsonl", "\n\n", r"t\.jsonl: no rows"),
@@ -142,7 +142,7 @@ def test_what_is_written_is_read_again(tmp_path):
     assert rows(path, ["number", "id"]) == [(2, ("1.5", "x y")), (3, ("2", "z"))]
 
 
-# What is wrong with each as a table of sentence1, sentence2 and label; a number: its rows.
+# What is wrong with each as a table without quoting; a number: its rows.
 NASTY = {
     "csv_quotes.tsv": r":5: 2 columns, expected 4: 'index', 'sentence1', 'sentence2', 'label'",
     "crlf_bom.tsv": 2,
@@ -155,13 +155,13 @@ NASTY = {
 def test_nasty_files(nasty, name):
     path, columns = str(nasty / name), ["sentence1", "sentence2", "label"]
     if isinstance(NASTY[name], int):
-        assert rows(path, columns) == [
+        assert rows(path, columns, quoting="none") == [
             (2, ("a b", "c d", "entailment")),
             (3, ("e", "f", "not_entailment")),
         ]
         return
     with pytest.raises(ValueError, match=NASTY[name]):
-        rows(path, columns)
+        rows(path, columns, quoting="none")
 
 
 def test_nasty_text_is_no_table(nasty):

@@ -1,0 +1,68 @@
+"""The model card: what Hugging Face's hub shows of a model, README.md in its directory."""
+
+from __future__ import annotations
+
+import os
+
+import tensorflow as tf
+
+from albert_tf import files
+from albert_tf.checkpoints import model_directory
+from albert_tf.config import AlbertConfig
+
+# Of a run's settings those that a reader looks for.
+_SETTINGS = (
+    "learning_rate",
+    "global_batch_size",
+    "num_train_steps",
+    "num_warmup_steps",
+    "max_seq_length",
+    "seed",
+)
+
+
+def model_card(
+    model_dir: str, task: dict | None, config: AlbertConfig, pipeline: str = "fill-mask"
+) -> str:
+    """Returns the text of README.md: data, figures and settings as far as they are known.
+
+    Args:
+      model_dir: of fine-tuning or pre-training; its results.json and run.json are read.
+      task: the content of task.json; None: a pre-trained model.
+      pipeline: the name of its task in the hub.
+    """
+    results, run = (_read(model_dir, name) for name in ("results.json", model_directory.RUN_FILE))
+    figures = results.get("metrics", {})
+    lines = ["---", "library_name: transformers", "tags:", "- albert", f"pipeline_tag: {pipeline}"]
+    lines += ["---", "", f"# ALBERT: {task['task'] if task else 'pre-trained'}", ""]
+    lines += [
+        f"{config.num_hidden_layers} layers of {config.hidden_size}, {config.vocab_size:,} pieces. "
+        "Made with albert_tf."
+    ]
+    if task and "labels" in task:
+        lines += ["", "## Labels", "", ", ".join(f"`{label}`" for label in task["labels"])]
+    if figures:
+        lines += ["", "## Figures", "", "| data | figure | value |", "| --- | --- | --- |"]
+        for split, metrics in figures.items():
+            lines += [f"| {split} | {name} | {value:.4f} |" for name, value in metrics.items()]
+    settings = {name: run[name] for name in _SETTINGS if name in run}
+    if settings:
+        lines += ["", "## Settings", "", "| setting | value |", "| --- | --- |"]
+        lines += [f"| {name} | {value} |" for name, value in settings.items()]
+    lines += ["", "## Data", "", _data(run), ""]
+    return "\n".join(lines)
+
+
+def _data(run: dict) -> str:
+    hashes = [f"{name} `{run[name]}`" for name in ("train", "dev") if run.get(name)]
+    known = f"Hashes of the examples: {', '.join(hashes)}. " if hashes else ""
+    return f"{known}Describe here what the data are, where they come from and their licence."
+
+
+def _read(model_dir: str, name: str) -> dict:
+    """Returns a JSON object of the model's directory, or of the run's above it; {} if none."""
+    for directory in (model_dir, os.path.dirname(model_dir.rstrip("/"))):
+        path = os.path.join(directory, name)
+        if tf.io.gfile.exists(path):
+            return files.read_json(path)
+    return {}

@@ -1,0 +1,111 @@
+"""Words of raw text and where they stand: one rule, in Python and in the TensorFlow graph."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import unicodedata
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+# Scripts written without spaces: there every piece, or character, is a word of its own. As in
+# character names.
+SCRIPTS_WITHOUT_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR")
+
+_SPACE, _LETTER, _MARK, _ALONE, _OTHER = range(5)
+
+
+class InGraphWords(NamedTuple):
+    """Words of texts, all ragged [batch, (words)].
+
+    Attributes:
+      words: string.
+      starts: int32, the first character of each in its text, counted in Unicode characters.
+      limits: int32, the character after its last.
+    """
+
+    words: tf.RaggedTensor
+    starts: tf.RaggedTensor
+    limits: tf.RaggedTensor
+
+
+def split_words(text: str) -> np.ndarray:
+    """Returns the words of a text: int32 [words, 2], first character and the one after the last.
+
+    A word is a run of letters, digits and marks; every other character that is no white space is a
+    word by itself, and so is a character of a script without spaces, with its marks.
+
+    Example: "It's 3.5 北京" has the words `It ' s 3 . 5 北 京`.
+    """
+    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+    begins, kinds = _kind_ranges()
+    kind = np.concatenate([kinds[np.searchsorted(begins, codes, "right") - 1], [_SPACE]])
+    before = np.concatenate([[_SPACE], kind[:-1]])
+    goes_on = (kind == _LETTER) & ((before == _LETTER) | (before == _MARK))
+    goes_on |= (kind == _MARK) & (before != _SPACE)
+    starts = np.flatnonzero((kind != _SPACE) & ~goes_on)
+    limits = np.flatnonzero((before != _SPACE) & ~goes_on)
+    return np.stack([starts, limits], axis=1).astype(np.int32)
+
+
+def split_words_in_graph(texts: tf.Tensor) -> InGraphWords:
+    """Does split_words for texts in the graph; there the 66 noncharacters are U+FFFD.
+
+    Args:
+      texts: string [batch], valid UTF-8.
+    """
+    chars = tf.strings.unicode_split(texts, "UTF-8")
+    codes = tf.strings.unicode_decode(texts, "UTF-8")
+    begins, kinds = (tf.constant(column, tf.int32) for column in _kind_ranges())
+    found = tf.searchsorted(begins, codes.flat_values, side="right") - 1
+    # A space behind each text: no word goes on into the next.
+    kind = codes.with_flat_values(tf.gather(kinds, found))
+    kind = tf.concat([kind, tf.fill([chars.nrows(), 1], _SPACE)], axis=1)
+    places = tf.ragged.range(kind.row_lengths()).flat_values
+    text_of_char, kind = kind.value_rowids(), kind.flat_values
+    before = tf.concat([[_SPACE], kind[:-1]], axis=0)
+    goes_on = (kind == _LETTER) & ((before == _LETTER) | (before == _MARK))
+    goes_on |= (kind == _MARK) & (before != _SPACE)
+    is_start = (kind != _SPACE) & ~goes_on
+    counts = tf.math.unsorted_segment_sum(tf.cast(is_start, tf.int64), text_of_char, chars.nrows())
+
+    def of_words(values):  # [all words] -> [batch, (words)]
+        return tf.RaggedTensor.from_row_lengths(values, counts)
+
+    is_visible = kind != _SPACE
+    word_of_char = tf.cumsum(tf.cast(is_start, tf.int64)) - 1
+    spaced = tf.concat([chars, tf.fill([chars.nrows(), 1], " ")], axis=1).flat_values
+    letters = tf.RaggedTensor.from_value_rowids(
+        tf.boolean_mask(spaced, is_visible),
+        tf.boolean_mask(word_of_char, is_visible),
+        nrows=tf.reduce_sum(counts),
+    )
+    limits = tf.boolean_mask(places, (before != _SPACE) & ~goes_on)
+    return InGraphWords(
+        of_words(tf.strings.reduce_join(letters, axis=1)),
+        of_words(tf.cast(tf.boolean_mask(places, is_start), tf.int32)),
+        of_words(tf.cast(limits, tf.int32)),
+    )
+
+
+@functools.cache
+def _kind_ranges() -> tuple[np.ndarray, np.ndarray]:
+    """Returns where ranges of characters of one kind begin, and their kinds: [ranges] each."""
+    kinds = np.fromiter(map(_kind, map(chr, range(sys.maxunicode + 1))), np.int32)
+    begins = np.flatnonzero(np.concatenate([[True], kinds[1:] != kinds[:-1]]))
+    return begins, kinds[begins]
+
+
+def _kind(character: str) -> int:
+    if character.isspace():
+        return _SPACE
+    category = unicodedata.category(character)
+    if category[0] == "M":
+        return _MARK
+    # Format characters stand inside of words: Persian has one between parts of a word.
+    if category[0] not in "LN" and category != "Cf":
+        return _OTHER
+    name = unicodedata.name(character, "")
+    return _ALONE if name.startswith(SCRIPTS_WITHOUT_SPACES) else _LETTER

@@ -1,0 +1,132 @@
+"""Labels, numbers or answers for each row of a file, by a fine-tuned model or its export.
+
+--model is what pipelines.finetune wrote (OUTPUT_DIR: the seed that is best on dev; or
+OUTPUT_DIR/seed_N), or an export of it. --input_file is a table as fine-tuning reads it: .csv, .tsv,
+.jsonl or .json, compressed or not; for models that answer questions also SQuAD's JSON. Columns are
+those that the model was fine-tuned with, unless flags name others.
+
+OUTPUT_FILE has a row for each row of the input, in its order: id, label if the input has answers,
+prediction, probabilities (beyond 20 classes of the likeliest --top_k). OUTPUT_FILE.run.json has the
+figures if the input has answers. Rows are read and written in parts, so that memory does not grow
+with the file. A killed command resumes when it is run again.
+
+Examples:
+  python -m pipelines.predict --model=runs/tickets --input_file=new.csv --output_file=labelled.csv
+  python -m pipelines.predict --model=exports/tickets --input_file='new/*.jsonl.gz' \\
+      --text_column=body --output_file=labelled.jsonl
+"""
+
+from __future__ import annotations
+
+import json
+
+from absl import flags
+
+from albert_tf import files, program
+from albert_tf.errors import UserError
+from albert_tf.progress import Progress
+from pipelines.tasks import fine_tuned, tables
+from pipelines.tasks.prediction_file import check_output_name, predict_file, read_examples
+
+FLAGS = flags.FLAGS
+
+_COLUMNS = ("text", "text_pair", "label", "id", "question", "options")
+
+
+def define_flags() -> None:
+    """Defines the flags; not at import, as programs share the names of flags."""
+    flags.DEFINE_string(
+        "model", None, "A run of pipelines.finetune, one of its seeds, or an export.", required=True
+    )
+    flags.DEFINE_string("input_file", None, "Paths or globs of the files to read.", required=True)
+    flags.DEFINE_string("output_file", None, "File to write: .csv, .tsv or .jsonl.", required=True)
+    for name in _COLUMNS:
+        ignored = "; empty: do not read the answers" if name == "label" else ""
+        flags.DEFINE_string(
+            f"{name}_column",
+            None,
+            f"Column as of pipelines.finetune{ignored}. Default: that of fine-tuning.",
+        )
+    flags.DEFINE_enum(
+        "quoting",
+        None,
+        tables.QUOTING,
+        "Of .csv and .tsv, as of pipelines.finetune. Default: that of fine-tuning.",
+    )
+    flags.DEFINE_integer("batch_size", 32, "Examples that the model reads at a time.", 1)
+    flags.DEFINE_integer("top_k", 5, "Beyond 20 classes: how many probabilities are written.", 1)
+
+
+def main(_) -> None:
+    """Reads the flags."""
+    columns = {
+        name: FLAGS[f"{name}_column"].value
+        for name in _COLUMNS
+        if FLAGS[f"{name}_column"].value is not None
+    }
+    summary = predict(
+        model=FLAGS.model,
+        input_files=files.match_files(FLAGS.input_file, "input_file"),
+        output_file=FLAGS.output_file,
+        columns=columns,
+        quoting=FLAGS.quoting,
+        batch_size=FLAGS.batch_size,
+        top_k=FLAGS.top_k,
+    )
+    for name, value in summary["metrics"].items():
+        print(f"{name:24} {value:.4f}")
+    print(f"{summary['rows']:,} rows  {FLAGS.output_file}")
+
+
+def predict(
+    *,
+    model: str,
+    input_files: list[str],
+    output_file: str,
+    columns: dict[str, str] | None = None,
+    quoting: str | None = None,
+    batch_size: int = 32,
+    top_k: int = 5,
+) -> dict:
+    """Writes predictions; returns what prediction_file.predict_file returns.
+
+    Args:
+      model, input_files, output_file, batch_size, top_k: as the flags.
+      columns: "text" and so on -> column, for those that differ from those of fine-tuning.
+      quoting: as of tables.read_table; None: as it was fine-tuned.
+
+    Raises:
+      ValueError: if there is no such model, or the files are at fault.
+    """
+    check_output_name(output_file)
+    path = fine_tuned.find_model(model)
+    description = fine_tuned.read_description(path)
+    columns = dict(columns or {})
+    if description["kind"] == "multiple_choice" and "text" in columns:
+        columns["context"] = columns.pop("text")
+    task = fine_tuned.task_of(description, columns, quoting)
+    task.top_k = top_k
+    # A fault in the last row is told before hours of work, not after them.
+    total = sum(1 for _ in read_examples(task, input_files))
+    if not total:
+        raise UserError(f"--input_file: no rows in {', '.join(input_files)}")
+    loaded = fine_tuned.load_model(path, task, batch_size)
+    identity = {
+        **loaded.identity,
+        "task": json.dumps(description, sort_keys=True),
+        "source": json.dumps(task.source(), sort_keys=True),
+        "input_files": [files.sha256(file)[:16] for file in input_files],
+        "top_k": top_k,
+        # Batches of another size round otherwise.
+        "batch_size": batch_size,
+    }
+    print(f"model    {path}\nrows     {total:,}", flush=True)
+    with Progress("predicting", total, unit="row") as progress:
+        return predict_file(
+            task, loaded, input_files, output_file, identity, report=progress.update
+        )
+
+
+if __name__ == "__main__":
+    define_flags()
+    program.run(main)

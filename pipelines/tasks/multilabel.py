@@ -1,0 +1,135 @@
+"""Any number of labels, or none, for a text or a pair of texts."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+import tensorflow as tf
+from scipy import special
+
+from pipelines.tasks.classification import ClassificationTask, Columns, Example
+from pipelines.tasks.metrics import METRICS
+from pipelines.tasks.split_report import describe_labels
+from pipelines.tasks.tables import as_label, as_text
+from pipelines.tasks.task import Outputs
+
+_THRESHOLD = 0.5
+
+
+class MultiLabelTask(ClassificationTask):
+    """A yes or no for each label: one sigmoid each; yes from a probability of 0.5 on.
+
+    A cell holds labels with `separator` between; an empty one says that there is none. In JSON it
+    may be a list. Example.label is the tuple of an example's labels.
+
+    Args:
+      separator: between the labels of a cell.
+
+    Other arguments as of ClassificationTask.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        files: Mapping[str, str | Sequence[str]],
+        columns: Columns,
+        labels: Sequence[str] | None = None,
+        quoting: str = "csv",
+        separator: str = ",",
+    ):
+        self.separator = separator
+        metrics = ("micro_f1", "macro_f1")
+        super().__init__(name, files, columns, labels, metrics=metrics, quoting=quoting)
+
+    def label_names(self, value: object, where: str) -> list[str]:
+        """Returns the labels of a cell, each once."""
+        column = self.columns.label
+        cells = value
+        if not isinstance(value, list):
+            cells = as_text(value, column, where).split(self.separator)
+            if not "".join(cells).strip():
+                return []
+        return list(dict.fromkeys(as_label(cell, column, where) for cell in cells))
+
+    def as_answer(self, value: object, where: str) -> tuple[str, ...]:
+        """Returns the known labels of a cell, in the order of the model's outputs."""
+        names = [self.known_label(name, where) for name in self.label_names(value, where)]
+        return tuple(sorted(names, key=self.labels.index))
+
+    def label_array(self, examples: Sequence[Example]) -> np.ndarray:
+        """Returns float32 [n, labels], 1 where an example has a label."""
+        places = {label: place for place, label in enumerate(self.labels)}
+        found = np.zeros([len(examples), len(places)], np.float32)
+        for row, example in zip(found, examples):
+            row[[places[label] for label in example.label]] = 1
+        return found
+
+    def summarise(self, examples: list[Example]) -> list[str]:
+        """See Task.summarise."""
+        known = [example.label for example in examples if example.label is not None]
+        if len(known) < len(examples):
+            return ["without answers"]
+        counts = collections.Counter(label for labels in known for label in labels)
+        without = sum(not labels for labels in known)
+        return [
+            f"{describe_labels(self.labels, counts)}; {sum(map(len, known)) / len(known):.2f} a "
+            f"row, {without:,} rows without"
+        ]
+
+    def description(self) -> dict:
+        """See Task.description."""
+        return {**super().description(), "kind": "multilabel"}
+
+    def source(self) -> dict:
+        """See Task.source."""
+        return {**super().source(), "label_separator": self.separator}
+
+    def losses(self, outputs: dict[str, tf.Tensor], batch: dict[str, tf.Tensor]) -> tf.Tensor:
+        """Returns the mean over the labels of their binary cross-entropies (nats)."""
+        losses = tf.nn.sigmoid_cross_entropy_with_logits(batch["labels"], outputs["logits"])
+        return tf.reduce_mean(losses, axis=-1)
+
+    def predict(self, outputs: Outputs) -> np.ndarray:
+        """Returns bool [n, labels]."""
+        return self._probabilities(outputs) >= _THRESHOLD
+
+    def _probabilities(self, outputs: Outputs) -> np.ndarray:
+        logits = np.stack([output["logits"] for output in outputs])
+        return special.expit(logits.astype(np.float64))
+
+    def draw(
+        self, directory: str, split: str, examples: list[Example], outputs: Outputs
+    ) -> list[str]:
+        """Draws nothing: labels that stand together are not confused."""
+        return []
+
+    def answers(
+        self, examples: list[Example], features: list[Example], outputs: Outputs
+    ) -> dict[str, list]:
+        """See Task.answers: labels joined by the separator, and probabilities as of one label."""
+        columns = {"id": [example.id for example in examples]}
+        if all(example.label is not None for example in examples):
+            columns["label"] = [self.separator.join(example.label) for example in examples]
+        columns["prediction"] = [
+            self.separator.join(self.labels[place] for place in np.flatnonzero(row))
+            for row in self.predict(outputs)
+        ]
+        return {**columns, **self.probability_columns(self._probabilities(outputs))}
+
+    def score_rows(self, rows: Iterable[dict]) -> dict[str, float]:
+        """See Task.score_rows."""
+        places = {label: place for place, label in enumerate(self.labels)}
+        found: dict[str, list[np.ndarray]] = {"label": [], "prediction": []}
+        for row in rows:
+            if "label" not in row:
+                continue
+            for name, arrays in found.items():
+                arrays.append(np.zeros(len(places), bool))
+                names = row[name].split(self.separator) if row[name] else []
+                arrays[-1][[places[label] for label in names]] = True
+        if not found["label"]:
+            return {}
+        pair = np.array(found["label"]), np.array(found["prediction"])
+        return {name: float(METRICS[name](*pair)) for name in self.metrics}

@@ -1,0 +1,213 @@
+"""The rows of a file as they stand: cells or JSON objects, with line numbers."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+import operator
+from collections.abc import Iterator
+
+from albert_tf.errors import UserError
+from pipelines.data.text_files import read_lines
+
+# Characters of one cell. An unclosed quotation mark is found before the whole file is in memory.
+_MAX_CELL = 1 << 26
+# Characters of a JSON array that are parsed at a time.
+_BLOCK = 1 << 20
+# A parser that stops so near to the end of a block may have stopped because of that end.
+_NEAR_THE_END = 16
+_WHITE_SPACE = " \t\r\n"
+
+
+def read_quoted_rows(path: str, separator: str) -> Iterator[tuple[int, list[str]]]:
+    """Yields (line number from 1 where the row begins, cells) of a table with CSV's quoting.
+
+    A cell in quotation marks may hold separators, line ends (which become \\n) and, doubled,
+    quotation marks. That is how spreadsheets and pandas write tables. A blank line is a row
+    without cells.
+
+    Raises:
+      ValueError: for a file that is not UTF-8, and for quotation marks that are no such quoting. Of
+        columns between tabs also for a row over several lines each of which is a row by itself: its
+        quotation marks are hardly meant as such.
+    """
+    csv.field_size_limit(_MAX_CELL)
+    lines_of_row: list[str] = []
+
+    def lines() -> Iterator[str]:
+        for _, line in read_text_lines(path):
+            lines_of_row.append(line)
+            yield line + "\n"
+
+    reader = csv.reader(lines(), delimiter=separator, strict=True)
+    columns = None
+    while True:
+        number = reader.line_num + 1
+        try:
+            cells = next(reader, None)
+        except csv.Error as error:
+            raise _wrong_quoting(path, number, str(error)) from error
+        if cells is None:
+            return
+        columns = columns or len(cells)
+        tabs = [line.count("\t") for line in lines_of_row]
+        if separator == "\t" and len(tabs) > 1 and {*tabs} == {columns - 1} != {0}:
+            what = f"a quotation mark here is closed in line {number + len(tabs) - 1} only, and "
+            raise _wrong_quoting(path, number, what + "each line between is a row by itself")
+        yield number, cells
+        lines_of_row.clear()
+
+
+def _wrong_quoting(path: str, number: int, what: str) -> UserError:
+    if what == "unexpected end of data":
+        what = "a quotation mark opens a cell here and is never closed"
+    return UserError(
+        f"{path}:{number}: {what}; expected cells quoted as spreadsheets and pandas write them "
+        '("he said ""no"""). If a quotation mark is a character like any other in this file, pass '
+        "--quoting=none"
+    )
+
+
+def read_unquoted_rows(path: str, separator: str) -> Iterator[tuple[int, list[str]]]:
+    """Yields (line number from 1, cells); a quotation mark is a character like any other.
+
+    A blank line is a row without cells.
+
+    Raises:
+      ValueError: for a file that is not UTF-8.
+    """
+    for number, line in read_text_lines(path):
+        yield number, line.split(separator) if line else []
+
+
+def read_json_lines(path: str) -> Iterator[tuple[int, dict]]:
+    """Yields (line number from 1, object) for each line that is not blank.
+
+    Raises:
+      ValueError: for a line that is not UTF-8 or no JSON object.
+    """
+    for number, line in read_text_lines(path):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            what = getattr(error, "msg", str(error))  # without its "line 1", which is not ours
+            raise UserError(
+                f"{path}:{number}: not JSON ({what}); expected one object a line"
+            ) from error
+        if not isinstance(record, dict):
+            raise UserError(f"{path}:{number}: not a JSON object; expected one object a line")
+        yield number, record
+
+
+def read_json_objects(path: str) -> Iterator[tuple[int, dict]]:
+    """Yields (line number from 1, object) of an array of objects, or of one object a line.
+
+    An array is read in parts: memory does not grow with the file.
+
+    Raises:
+      ValueError: for a file that is neither.
+    """
+    head = next((part.lstrip() for _, part in read_text_parts(path) if part.strip()), "")
+    if head.startswith("["):
+        yield from _read_json_array(path)
+    else:
+        yield from read_json_lines(path)
+
+
+def _read_json_array(path: str) -> Iterator[tuple[int, dict]]:
+    decoder = json.JSONDecoder()
+    parts = read_text_parts(path)
+    text, place, line, is_first = "", 0, 1, True
+
+    def fail(what: str) -> UserError:
+        return UserError(f"{path}:{line}: {what}; expected an array of objects: [{{...}}, {{...}}]")
+
+    def read_on() -> bool:
+        """Drops what was parsed and adds about as much as there is; tells if anything came."""
+        nonlocal text, place
+        new, size = [], 0
+        for _, part in parts:
+            new.append(part)
+            size += len(part)
+            if size >= max(_BLOCK, len(text) - place):
+                break
+        text, place = text[place:] + "".join(new), 0
+        return size > 0
+
+    def next_character() -> str:
+        """Returns the next one that is no white space, "" at the end; leaves `place` there."""
+        nonlocal place, line
+        while True:
+            while place < len(text) and text[place] in _WHITE_SPACE:
+                line += text[place] == "\n"
+                place += 1
+            if place < len(text):
+                return text[place]
+            if not read_on():
+                return ""
+
+    next_character()
+    place += 1  # the bracket that the caller saw
+    while (found := next_character()) != "]":
+        if not is_first:
+            if found != ",":
+                raise fail("the array is not closed" if not found else "no comma between objects")
+            place += 1
+            found = next_character()
+        if found != "{":
+            raise fail("the array is not closed" if not found else "an element is no object")
+        while True:
+            try:
+                record, end = decoder.raw_decode(text, place)
+                break
+            except json.JSONDecodeError as error:
+                cut = "Unterminated string" in error.msg or len(text) - error.pos < _NEAR_THE_END
+                line_of_error = line + text.count("\n", place, error.pos)
+                if not (cut and read_on()):
+                    line = line_of_error
+                    raise fail(f"not JSON ({error.msg})") from error
+            except (ValueError, RecursionError) as error:
+                raise fail(f"not JSON ({error})") from error
+        yield line, record
+        line += text.count("\n", place, end)
+        place, is_first = end, False
+    place += 1
+    if next_character():
+        raise fail("text after the end of the array")
+
+
+def read_text_lines(path: str) -> Iterator[tuple[int, str]]:
+    """Yields (line number from 1, line without its end)."""
+    # What begins at one offset is one line, however long.
+    lines = itertools.groupby(read_text_parts(path), key=operator.itemgetter(0))
+    for number, parts in lines:
+        line = "".join(part for _, part in parts).rstrip("\r\n")
+        if "\0" in line:
+            raise UserError(
+                f"{path}:{number}: the line holds a NUL character, which no text has; is the file "
+                "whole, and is it a table?"
+            )
+        yield number, line
+
+
+def read_text_parts(path: str) -> Iterator[tuple[int, str]]:
+    """Yields (line number from 1, line with its end); a long line comes in parts.
+
+    Raises:
+      ValueError: for a line that is not UTF-8.
+    """
+    number, last = 0, -1
+    for offset, line in read_lines(path):
+        number += offset != last
+        try:
+            text = line.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise UserError(
+                f"{path}:{number}: byte 0x{line[error.start]:02X} is not UTF-8 ({error.reason}); "
+                "convert the file, for example with iconv"
+            ) from error
+        yield number, text if last >= 0 else text.removeprefix("\ufeff")  # the byte order mark
+        last = offset

@@ -1,0 +1,78 @@
+"""What the plan of a run says of its data, with warnings of what is silently lost of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from albert_tf.tokenization import AlbertTokenizer
+from pipelines.tasks.task import Sequences
+
+_MOST_TRUNCATED = 0.10
+_MOST_UNKNOWN = 0.05
+_LABELS_SHOWN = 12
+
+
+def describe_labels(labels: Sequence[str], counts: Mapping[str, int]) -> str:
+    """Returns labels with their counts, the most frequent first where there are many.
+
+    Args:
+      labels: all that the model knows.
+      counts: label -> examples.
+    """
+    total = sum(counts.values())
+    shown = list(labels)
+    if len(shown) > _LABELS_SHOWN:
+        shown = sorted(shown, key=lambda label: -counts.get(label, 0))[:_LABELS_SHOWN]
+    parts = [f"{label!r} {counts.get(label, 0):,}" for label in shown]
+    text = f"{len(labels):,} labels: {', '.join(parts)}"
+    if rest := len(labels) - len(shown):
+        others = total - sum(counts.get(label, 0) for label in shown)
+        text += f" and {rest:,} others with {others:,}"
+    if len(labels) > max(total / 2, _LABELS_SHOWN):
+        text += " (fewer than two rows each: is that the column of the labels?)"
+    return text
+
+
+def describe_split(
+    name: str,
+    num_rows: int,
+    sequences: Sequences,
+    tokenizer: AlbertTokenizer,
+    max_seq_length: int,
+    notes: Sequence[str],
+) -> list[str]:
+    """Returns lines of the plan: rows, pieces, what is truncated or unknown, and the task's notes.
+
+    Args:
+      name: of the split.
+      num_rows: its examples.
+      notes: as of Task.summarise.
+    """
+    lengths = np.diff(sequences.row_splits)
+    full = lengths if sequences.full_lengths is None else sequences.full_lengths
+    # A truncated choice of a question truncates the question.
+    is_cut = (full > lengths).reshape(-1, sequences.sequences_per_example).any(axis=1)
+    truncated = is_cut.mean() if len(is_cut) else 0.0
+    special = (sequences.pieces == tokenizer.cls_id) | (sequences.pieces == tokenizer.sep_id)
+    unknown = (sequences.pieces == tokenizer.unk_id).sum() / max(1, (~special).sum())
+    lines = [
+        f"{name:<8} {num_rows:,} rows; {np.mean(full):.1f} pieces on average, 95 % up to "
+        f"{np.percentile(full, 95):.0f}, longest {full.max():,}; {100 * truncated:.1f} % truncated "
+        f"to {max_seq_length}; {100 * unknown:.1f} % of the pieces <unk>"
+    ]
+    for note in notes:
+        is_warning = note.startswith("warning: ")
+        lines.append(f"warning: {name}: {note[9:]}" if is_warning else f"{'':8} {note}")
+    if truncated > _MOST_TRUNCATED:
+        lines.append(
+            f"warning: {100 * truncated:.0f} % of {name} is truncated: the model does not see the "
+            "ends of these texts; use a larger --max_seq_length, or shorter texts"
+        )
+    if unknown > _MOST_UNKNOWN:
+        lines.append(
+            f"warning: {100 * unknown:.0f} % of the pieces of {name} are <unk>: the vocabulary "
+            "cannot spell this text, and the model does not see it; use a model of its language"
+        )
+    return lines

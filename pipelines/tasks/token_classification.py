@@ -1,0 +1,351 @@
+"""A tag for each word of a text: named entities, parts of speech."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import tensorflow as tf
+from scipy import special
+
+from albert_tf import files, losses
+from albert_tf.config import AlbertConfig
+from albert_tf.entities import (
+    OUTSIDE,
+    are_entity_tags,
+    find_entities,
+    parse_tag,
+    score_entities,
+)
+from albert_tf.errors import UserError
+from albert_tf.models import AlbertForTokenClassification
+from albert_tf.tokenization import AlbertTokenizer
+from pipelines.tasks.metrics import METRICS
+from pipelines.tasks.split_report import describe_labels
+from pipelines.tasks.squad_windows import cut
+from pipelines.tasks.tables import check_labels
+from pipelines.tasks.task import Outputs, Sequences, Task, file_lists, join
+from pipelines.tasks.token_files import TokenColumns, TokenExample, read_examples
+
+_NUM_SPECIAL_PIECES = 2  # [CLS] and [SEP]
+# Words tokenized at a time: as lists of Python numbers pieces take ten times the room.
+_BLOCK_EXAMPLES = 1000
+
+
+@dataclasses.dataclass(frozen=True)
+class WordWindow:
+    """The words of a text that one sequence tags.
+
+    Attributes:
+      example: the index of the text among the examples.
+      words: int32 [n], which words of it; each word is in exactly one window.
+      positions: int32 [n], of their first pieces in the sequence.
+    """
+
+    example: int
+    words: np.ndarray
+    positions: np.ndarray
+
+
+class TokenClassificationTask(Task):
+    """Tags for words. The tag stands at a word's first piece; its other pieces have none.
+
+    Each word is tokenized by itself. A long text is cut into windows, and each word is tagged where
+    it has most on both sides.
+
+    Source: Devlin et al. 2019, section 5.3.
+    Deviation: the loss of an example is the mean over its words, so that it does not depend on the
+    other examples of a batch.
+
+    Args:
+      name: as of --task.
+      files: "train", "dev", "test" -> its file or files; test may be without answers. What there is
+        not is left out.
+      columns: where in the files it stands.
+      labels: all tags, in the order of the model's outputs; None: those of the training file. Of
+        entities: each type with each prefix that occurs.
+      doc_stride: pieces from one window of a long text to the next.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        files: Mapping[str, str | Sequence[str]],
+        columns: TokenColumns,
+        labels: Sequence[str] | None = None,
+        doc_stride: int = 128,
+    ):
+        self.name = name
+        self.files = file_lists(files)
+        self.columns = columns
+        self.doc_stride = doc_stride
+        if labels is not None and len(set(labels)) < max(2, len(labels)):
+            raise UserError(f"--labels={','.join(labels)}: expected two different labels or more")
+        self._labels = tuple(labels) if labels else None
+
+    @functools.cached_property
+    def labels(self) -> tuple[str, ...]:
+        """The tags in the order of the model's outputs.
+
+        Raises:
+          ValueError: if they are to be found in the training file and it has less than two.
+        """
+        if self._labels:
+            return self._labels
+        if "train" not in self.files:
+            raise UserError(
+                f"the labels of {self.name} are not known: give the training file, or name them"
+            )
+        tags = {tag for example in self.read("train") for tag in example.tags}
+        if len(tags) < 2:
+            raise UserError(
+                f"{', '.join(self.files['train'])}: every tag is {min(tags)!r}; expected two or "
+                "more to tell apart"
+            )
+        check_labels(tags, ", ".join(self.files["train"]))
+        if are_entity_tags(tags):
+            marks = sorted(tags - {OUTSIDE})
+            prefixes = {tag.partition("-")[0] for tag in marks}
+            types = {tag.partition("-")[2] for tag in marks}
+            tags = {f"{prefix}-{name}" if name else prefix for prefix in prefixes for name in types}
+            return (OUTSIDE, *sorted(tags, key=lambda tag: (tag.partition("-")[2], tag)))
+        return tuple(sorted(tags))
+
+    @functools.cached_property
+    def marks_entities(self) -> bool:
+        """Whether the tags mark entities, which are scored as such."""
+        return are_entity_tags(self.labels)
+
+    @property
+    def best_metric(self) -> str:
+        """See Task.best_metric."""
+        return "f1" if self.marks_entities else "accuracy"
+
+    def read(self, split: str) -> list[TokenExample] | None:
+        """See Task.read."""
+        if split not in self.files:
+            return None
+        examples: list[TokenExample] = []
+        for path in self.files[split]:
+            examples += read_examples(path, self.columns, len(examples), split != "test")
+        return examples
+
+    def summarise(self, examples: list[TokenExample]) -> list[str]:
+        """See Task.summarise; of entities how many there are of each type, else of each tag."""
+        words = f"{sum(len(example.words) for example in examples):,} words"
+        if any(example.tags is None for example in examples):
+            return [f"{words}, without answers"]
+        if self.marks_entities:
+            names = self._types
+            counts = collections.Counter(e[2] for x in examples for e in find_entities(x.tags))
+        else:
+            names = self.labels
+            counts = collections.Counter(tag for example in examples for tag in example.tags)
+        return [words, describe_labels(names, counts)]
+
+    def group(self, example: TokenExample) -> str:
+        """Returns the text: its copies stay together."""
+        return " ".join(example.words)
+
+    def encode(
+        self,
+        examples: list[TokenExample],
+        tokenizer: AlbertTokenizer,
+        max_seq_length: int,
+        training: bool,
+    ) -> tuple[Sequences, list[WordWindow]]:
+        """Returns a sequence for each window of each text, and the windows.
+
+        Labels: `labels`, int16 [windows, max_seq_length], the tag's place among the labels at the
+        first piece of a word, -1 elsewhere.
+        """
+        windows: list[WordWindow] = []
+        pairs = self._windows(examples, tokenizer, max_seq_length, windows)
+        sequences = join(tokenizer, pairs, {})
+        if all(example.tags is not None for example in examples):
+            labels = np.full([len(windows), max_seq_length], -1, np.int16)
+            for row, window in zip(labels, windows):
+                places = self._places(examples[window.example])
+                row[window.positions] = places[window.words]
+            sequences = dataclasses.replace(sequences, labels={"labels": labels})
+        return sequences, windows
+
+    def _windows(
+        self,
+        examples: Sequence[TokenExample],
+        tokenizer: AlbertTokenizer,
+        max_seq_length: int,
+        windows: list[WordWindow],
+    ) -> Iterator[tuple[list[int], None]]:
+        """Yields the pieces of each window, and appends the window to `windows`."""
+        room = max_seq_length - _NUM_SPECIAL_PIECES
+        for begin in range(0, len(examples), _BLOCK_EXAMPLES):
+            block = examples[begin : begin + _BLOCK_EXAMPLES]
+            words = list(dict.fromkeys(word for example in block for word in example.words))
+            # Of a word without pieces (a lone mark) the unknown piece stands for it.
+            pieces_of = {
+                word: pieces or [tokenizer.unk_id]
+                for word, pieces in zip(words, tokenizer.encode_batch(words))
+            }
+            for number, example in enumerate(block, start=begin):
+                rows = [pieces_of[word] for word in example.words]
+                pieces = [piece for row in rows for piece in row]
+                starts = np.cumsum([0, *map(len, rows)])[:-1]
+                for first, last, is_max_context in cut(len(pieces), room, self.doc_stride):
+                    among = np.flatnonzero((starts >= first) & (starts < last))
+                    of_window = among[is_max_context[starts[among] - first]]
+                    windows.append(
+                        WordWindow(
+                            number,
+                            of_window.astype(np.int32),
+                            (starts[of_window] - first + 1).astype(np.int32),
+                        )
+                    )
+                    yield pieces[first:last], None
+
+    def _places(self, example: TokenExample) -> np.ndarray:
+        """Returns the places of an example's tags among the labels.
+
+        Raises:
+          ValueError: if one is not among them.
+        """
+        try:
+            return np.array([self._place_of[tag] for tag in example.tags], np.int16)
+        except KeyError as error:
+            known = ", ".join(map(repr, self.labels[:20])) + ", ..." * (len(self.labels) > 20)
+            raise UserError(
+                f"text {example.id}, {' '.join(example.words)[:60]!r}: unknown tag {error}; "
+                f"{'the labels are' if self._labels else 'the training file has'} {known}; "
+                "--labels names all"
+            ) from None
+
+    @functools.cached_property
+    def _place_of(self) -> dict[str, int]:
+        return {label: place for place, label in enumerate(self.labels)}
+
+    @functools.cached_property
+    def _types(self) -> list[str]:
+        return sorted({parse_tag(label)[1] for label in self.labels} - {""})
+
+    def create_model(self, config: AlbertConfig, recompute: bool) -> tf.keras.Model:
+        """See Task.create_model."""
+        return AlbertForTokenClassification(config, len(self.labels), recompute)
+
+    def description(self) -> dict:
+        """See Task.description."""
+        return {
+            "kind": "token_classifier",
+            "labels": list(self.labels),
+            "doc_stride": self.doc_stride,
+        }
+
+    def losses(self, outputs: dict[str, tf.Tensor], batch: dict[str, tf.Tensor]) -> tf.Tensor:
+        """See Task.losses."""
+        return losses.token_classification_loss(outputs["logits"], batch["labels"])
+
+    def predict(
+        self, examples: Sequence[TokenExample], features: Sequence[WordWindow], outputs: Outputs
+    ) -> list[tuple[list[str], np.ndarray]]:
+        """Returns the tags of each example's words and their probabilities, float32 [words]."""
+        places = [np.zeros(len(example.words), np.int32) for example in examples]
+        probabilities = [np.zeros(len(example.words), np.float32) for example in examples]
+        for window, output in zip(features, outputs):
+            logits = output["logits"][window.positions]
+            if len(logits):
+                places[window.example][window.words] = logits.argmax(axis=-1)
+                best = special.softmax(logits, axis=-1).max(axis=-1)
+                probabilities[window.example][window.words] = best
+        return [
+            ([self.labels[place] for place in of_words], best)
+            for of_words, best in zip(places, probabilities)
+        ]
+
+    def score(
+        self, examples: list[TokenExample], features: list[WordWindow], outputs: Outputs
+    ) -> dict[str, float]:
+        """Returns `accuracy` of words, before it score_entities if tags mark entities, else F1.
+
+        Entities of raw text are compared by their characters with those of the file.
+        """
+        if any(example.tags is None for example in examples):
+            return {}
+        predicted = [tags for tags, _ in self.predict(examples, features, outputs)]
+        known_tags = [tag for example in examples for tag in example.tags]
+        predicted_tags = [tag for tags in predicted for tag in tags]
+        accuracy = float(np.mean([a == b for a, b in zip(known_tags, predicted_tags)] or [0.0]))
+        if not self.marks_entities:
+            places = [
+                [self._place_of[tag] for tag in tags] for tags in (known_tags, predicted_tags)
+            ]
+            return {"accuracy": accuracy, "macro_f1": float(METRICS["macro_f1"](*places))}
+        known, found = [], []
+        for example, tags in zip(examples, predicted):
+            if example.text is None:
+                known.append(set(find_entities(example.tags)))
+                found.append(set(find_entities(tags)))
+            else:
+                known.append(set(example.entities))
+                found.append({entity[:3] for entity in _in_characters(example, tags)})
+        return {**score_entities(known, found, self._types), "accuracy": accuracy}
+
+    def write_predictions(
+        self,
+        directory: str,
+        split: str,
+        examples: list[TokenExample],
+        features: list[WordWindow],
+        outputs: Outputs,
+    ) -> list[str]:
+        """Writes the tags of words and the spans of raw texts.
+
+        SPLIT_predictions.conll: word, known tag if there is one, predicted tag, probability last;
+        between tabs, a blank line between texts. SPLIT_predictions.jsonl: for each raw text its id,
+        text and spans with `start`, `end` (characters), `label`, `text`, `probability`.
+        """
+        columns, lines = [], []
+        for example, (tags, best) in zip(examples, self.predict(examples, features, outputs)):
+            if example.text is None:
+                words = ["".join(word.split()) for word in example.words]
+                known = [] if example.tags is None else [example.tags]
+                rows = zip(words, *known, tags, (f"{number:.6f}" for number in best))
+                columns += [*("\t".join(row) for row in rows), ""]
+                continue
+            spans = [
+                {
+                    "start": start,
+                    "end": end,
+                    "label": label,
+                    "text": example.text[start:end],
+                    "probability": round(float(np.mean(best[first:last])), 6),
+                }
+                for start, end, label, (first, last) in self._spans(example, tags)
+            ]
+            row = {"id": example.id, "text": example.text, "spans": spans}
+            lines.append(json.dumps(row, ensure_ascii=False))
+        paths = []
+        for extension, content in (("conll", columns), ("jsonl", lines)):
+            if content:
+                paths.append(os.path.join(directory, f"{split}_predictions.{extension}"))
+                files.write_atomically(paths[-1], "".join(line + "\n" for line in content))
+        return paths
+
+    def _spans(self, example: TokenExample, tags: Sequence[str]) -> list[tuple]:
+        """Returns entities; where tags mark none, each word with its tag."""
+        if self.marks_entities:
+            return _in_characters(example, tags)
+        return [(*span, tag, (i, i + 1)) for i, (span, tag) in enumerate(zip(example.spans, tags))]
+
+
+def _in_characters(
+    example: TokenExample, tags: Sequence[str]
+) -> list[tuple[int, int, str, tuple[int, int]]]:
+    """Returns start, end and type of the entities of a raw text, and their words' bounds."""
+    return [
+        (example.spans[first][0], example.spans[last - 1][1], name, (first, last))
+        for first, last, name in find_entities(tags)
+    ]

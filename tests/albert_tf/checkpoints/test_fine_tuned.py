@@ -1,0 +1,219 @@
+"""Fine-tuned models go to Hugging Face and come back bit by bit, and answer there as here."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+
+import numpy as np
+import pytest
+import safetensors.numpy
+import tensorflow as tf
+
+from albert_tf.checkpoints import fine_tuned, name_map
+from albert_tf.config import AlbertConfig
+from albert_tf.tokenization import AlbertTokenizer
+from pipelines.convert_checkpoint import convert_fine_tuned
+from tests.conftest import WORDS
+
+CONFIG = AlbertConfig(
+    vocab_size=1,
+    embedding_size=12,
+    hidden_size=20,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=28,
+    max_position_embeddings=61,
+    hidden_act="gelu",
+)
+SPANS = {"doc_stride": 30, "max_query_length": 20, "max_answer_length": 7, "null_threshold": 0.0}
+TASKS = {
+    "classifier": {"labels": ["no", "maybe", "sí"], "has_pairs": True},
+    "regressor": {"has_pairs": False},
+    "token_classifier": {"labels": ["O", "B-per", "I-per", "B-loc", "I-loc"], "doc_stride": 30},
+    "question_answering": {
+        "may_be_impossible": False,
+        "has_answerability_head": False,
+        "n_best_size": 20,
+        **SPANS,
+    },
+    "multiple_choice": {"num_choices": 3, "max_qa_length": 19},
+}
+
+
+@pytest.fixture(params=TASKS)
+def task(request):
+    return {"task": "own", "kind": request.param, **TASKS[request.param], "max_seq_length": 60}
+
+
+def write_model(directory, task, vocabulary, **config):
+    directory.mkdir()
+    tokenizer = AlbertTokenizer(str(vocabulary))
+    config = dataclasses.replace(CONFIG, vocab_size=tokenizer.vocab_size, **config)
+    model = fine_tuned.create_model(config, task)
+    model.create_variables()
+    rng = np.random.RandomState(3)
+    for variable in model.variables:
+        variable.assign_add(rng.normal(0, 0.4, variable.shape))
+    config.write(str(directory / "albert_config.json"))
+    tokenizer.save(str(directory))
+    tf.train.Checkpoint(model=model).save(str(directory / "best" / "ckpt"))
+    (directory / "task.json").write_text(json.dumps(task))
+    (directory / "results.json").write_text(json.dumps({"metrics": {"dev": {"f1": 0.5}}}))
+    return model
+
+
+def read_weights(directory):
+    task = json.loads((directory / "task.json").read_text())
+    config = AlbertConfig.read(str(directory / "albert_config.json"))
+    model = fine_tuned.create_model(config, task)
+    model.create_variables()
+    checkpoint = tf.train.latest_checkpoint(str(directory / "best"))
+    tf.train.Checkpoint(model=model).read(checkpoint).assert_existing_objects_matched()
+    return name_map.arrays(model)
+
+
+@pytest.mark.parametrize("hidden_size", [20, 12])
+def test_there_and_back(task, tiny_vocabulary, tmp_path, hidden_size):
+    model = write_model(tmp_path / "a", task, tiny_vocabulary, hidden_size=hidden_size)
+    convert_fine_tuned(
+        input_path=str(tmp_path / "a"), output_dir=str(tmp_path / "hf"), output_format="huggingface"
+    )
+    values = json.loads((tmp_path / "hf/config.json").read_text())
+    assert values["architectures"] == [fine_tuned._ARCHITECTURES[task["kind"]].name]
+    if "labels" in task:
+        assert values["id2label"] == {str(i): label for i, label in enumerate(task["labels"])}
+        assert values["label2id"] == {label: i for i, label in enumerate(task["labels"])}
+    card = (tmp_path / "hf/README.md").read_text()
+    assert "pipeline_tag: " in card and "| dev | f1 | 0.5000 |" in card
+    convert_fine_tuned(input_path=str(tmp_path / "hf"), output_dir=str(tmp_path / "b"))
+    assert json.loads((tmp_path / "b/task.json").read_text()) == task
+    weights = read_weights(tmp_path / "b")
+    for name, array in name_map.arrays(model).items():
+        if task["kind"] in ("classifier", "regressor", "multiple_choice") or "pooler" not in name:
+            np.testing.assert_array_equal(weights[name], array, err_msg=name)
+
+
+def test_what_others_wrote(tiny_vocabulary, tmp_path):
+    """Without our task.json: labels, kind and lengths come from their config."""
+    task = {"task": "own", "kind": "token_classifier", **TASKS["token_classifier"]}
+    write_model(tmp_path / "a", {**task, "max_seq_length": 60}, tiny_vocabulary)
+    convert_fine_tuned(
+        input_path=str(tmp_path / "a"), output_dir=str(tmp_path / "hf"), output_format="huggingface"
+    )
+    (tmp_path / "hf/task.json").unlink()
+    convert_fine_tuned(input_path=str(tmp_path / "hf"), output_dir=str(tmp_path / "b"))
+    assert json.loads((tmp_path / "b/task.json").read_text()) == {
+        "task": "token_classification",
+        "kind": "token_classifier",
+        "doc_stride": 128,
+        "labels": task["labels"],
+        "max_seq_length": 61,
+    }
+
+
+def test_what_has_no_counterpart(tiny_vocabulary, tmp_path):
+    task = {"task": "squad_v2", "kind": "question_answering", **TASKS["question_answering"]}
+    task["has_answerability_head"] = True
+    write_model(tmp_path / "a", task, tiny_vocabulary)
+    for output_format, message in (
+        ("huggingface", "have no counterpart of this head"),
+        ("google", "Google's code has no format of fine-tuned models"),
+        ("albert_tf", "is a fine-tuned model of this project"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            convert_fine_tuned(
+                input_path=str(tmp_path / "a"),
+                output_dir=str(tmp_path / "out"),
+                output_format=output_format,
+            )
+        assert not (tmp_path / "out").exists()
+
+
+def test_choices_without_a_number(tiny_vocabulary, tmp_path):
+    task = {"task": "race", "kind": "multiple_choice", **TASKS["multiple_choice"]}
+    write_model(tmp_path / "a", {**task, "max_seq_length": 60}, tiny_vocabulary)
+    convert_fine_tuned(
+        input_path=str(tmp_path / "a"), output_dir=str(tmp_path / "hf"), output_format="huggingface"
+    )
+    (tmp_path / "hf/task.json").unlink()
+    with pytest.raises(ValueError, match="does not say among how many options"):
+        convert_fine_tuned(input_path=str(tmp_path / "hf"), output_dir=str(tmp_path / "b"))
+
+
+@pytest.mark.slow
+def test_transformers_answers_the_same(task, tiny_vocabulary, tmp_path):
+    """The logits of their classes, and the answers of pipeline(), from raw text."""
+    transformers = pytest.importorskip("transformers")
+    torch = pytest.importorskip("torch")
+    model = write_model(tmp_path / "a", task, tiny_vocabulary)
+    convert_fine_tuned(
+        input_path=str(tmp_path / "a"), output_dir=str(tmp_path / "hf"), output_format="huggingface"
+    )
+    tensors = safetensors.numpy.load_file(tmp_path / "hf/model.safetensors")
+    assert all(array.dtype == np.float32 for array in tensors.values())
+    kind = fine_tuned._ARCHITECTURES[task["kind"]].name
+    theirs, info = getattr(transformers, kind).from_pretrained(
+        str(tmp_path / "hf"), output_loading_info=True
+    )
+    assert not info["missing_keys"] and not info["unexpected_keys"]
+    rng = np.random.RandomState(0)
+    ids = rng.randint(5, 150, [6, 17])
+    types = (np.arange(17) > 8).astype(int)[np.newaxis].repeat(6, 0)
+    ours = model(
+        {
+            "input_word_ids": tf.constant(ids, tf.int32),
+            "input_mask": tf.ones([6, 17], tf.int32),
+            "input_type_ids": tf.constant(types, tf.int32),
+        }
+    )
+    shape = (2, 3, 17) if task["kind"] == "multiple_choice" else (6, 17)
+    with torch.no_grad():
+        found = theirs.eval()(
+            input_ids=torch.tensor(ids.reshape(shape)),
+            token_type_ids=torch.tensor(types.reshape(shape)),
+        )
+    for name, values in ours.items():
+        np.testing.assert_allclose(found[name].numpy(), values.numpy(), atol=2e-5, err_msg=name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["classifier", "token_classifier"])
+def test_their_pipeline_answers_the_same(kind, tmp_path):
+    """From raw text. WordPiece: to read a SentencePiece model they need a protobuf beyond ours."""
+    transformers = pytest.importorskip("transformers")
+    pytest.importorskip("torch")
+    task = {"task": "own", "kind": kind, **TASKS[kind], "max_seq_length": 60}
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(word[:4] for word in WORDS)]
+    pieces += [f"##{letter}" for letter in "abcdefghijklmnopqrstuvwxyz"]
+    vocabulary = tmp_path / "vocab.txt"
+    vocabulary.write_text("\n".join(dict.fromkeys(pieces)) + "\n")
+    model = write_model(tmp_path / "a", task, vocabulary)
+    convert_fine_tuned(
+        input_path=str(tmp_path / "a"),
+        output_dir=str(tmp_path / "hf"),
+        output_format="huggingface",
+    )
+    name = fine_tuned._ARCHITECTURES[kind].pipeline
+    ask = transformers.pipeline(name, model=str(tmp_path / "hf"), device="cpu")
+    tokenizer = AlbertTokenizer(str(vocabulary))
+    rng = random.Random(4)
+    for _ in range(8):
+        words = rng.choices(WORDS, k=rng.randint(1, 9))
+        rows = tokenizer.encode_batch(words)
+        ids = [tokenizer.cls_id, *sum(rows, []), tokenizer.sep_id]
+        logits = model(tf.constant([ids]))["logits"]
+        probabilities = tf.nn.softmax(logits, axis=-1).numpy()[0]
+        if kind == "classifier":
+            [found] = ask([" ".join(words)], top_k=None)
+            found = {answer["label"]: answer["score"] for answer in found}
+            assert found == pytest.approx(dict(zip(task["labels"], probabilities)), abs=1e-5)
+            continue
+        expected = [
+            (place, task["labels"][row.argmax()], pytest.approx(row.max(), abs=1e-5))
+            for place, row in enumerate(probabilities[1:-1], start=1)
+            if row.argmax()  # O is not told
+        ]
+        found = ask(" ".join(words))
+        assert [(a["index"], a["entity"], a["score"]) for a in found] == expected

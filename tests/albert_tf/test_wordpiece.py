@@ -1,0 +1,185 @@
+"""WordPiece: ids in Python, in the graph and by Hugging Face are the same."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from albert_tf.tokenization import AlbertTokenizer
+from albert_tf.wordpiece import WordPieceTokenizer, _prepared
+from export.wordpiece_alignment import AligningWordPiece
+
+TEXTS = [
+    "",
+    " ",
+    "北京是中国的首都。",
+    "我爱TensorFlow2.0和Python！",
+    "The QUICK brown fox's unaffable 3.14% émigré, naïve Ünïcode",
+    "Straße ΣΊΣΥΦΟΣ İstanbul ﬁn ½ Å",
+    "tab\tnew\nline\r\u3000ideographic\u00a0space\u200bzero\u00adsoft\ufeffbom",
+    "control\x00\x01\x0b\x0c\x1c\x85\u2028\u2029\ufffd",
+    "[MASK] [CLS]x [UNK] ##ing",
+    "カタカナひらがな漢字 서울 한국어 ภาษาไทย العربية हिन्दी",
+    "e\u0301a\u0300 Å\u0323 \u0301 x\u0301\u0327",
+    "🙂👩\u200d👩\u200d👧 𠀀𪚥丽 ﾊﾛｰ １２３ＡＢＣ",
+    "a" * 100 + " " + "a" * 101 + " " + "b" * 250 + "。" + "ä" * 101,
+    "don't-stop_now (really?) <x@y.z> $5 `q` ^~|+=",
+    "…“quotes”—dash–‘x’、，；「」",
+    "IͅĲǅ ÆŒ ŉ ß ẞ ς Σ ΑΣ",
+]
+# Characters that TensorFlow takes for no text.
+NONCHARACTERS = {0xFDD0 + i for i in range(32)} | {
+    p << 16 | e for p in range(17) for e in (0xFFFE, 0xFFFF)
+}
+
+
+def vocabulary():
+    """Pieces of the texts, some of them ending inside of words, and all of their characters."""
+    rng = random.Random(5)
+    pieces = ["[PAD]", "[unused1]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    words = {
+        w for lower in (True, False) for t in TEXTS for w in t.translate(_prepared(lower)).split()
+    }
+    for word in sorted(words):
+        if len(word) > 40:
+            continue
+        cut = rng.randint(1, len(word))
+        pieces += [word[:cut], f"##{word[cut:]}" if cut < len(word) else word]
+        pieces += [c for c in word if rng.random() < 0.8]
+        pieces += [f"##{c}" for c in word if rng.random() < 0.5]
+    pieces += ["a", "##a", "b", "##b", "##aa"]
+    return list(dict.fromkeys(pieces))
+
+
+@pytest.fixture(scope="module")
+def vocabulary_file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("wordpiece") / "vocab.txt"
+    path.write_text("\n".join(vocabulary()) + "\n", encoding="utf-8", newline="")
+    return str(path)
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["lower", "cased"])
+def tokenizer(request, vocabulary_file):
+    return AlbertTokenizer(vocabulary_file, request.param)
+
+
+def nasty_texts(nasty):
+    for path in filter(Path.is_file, sorted(nasty.glob("*.txt"))):
+        yield from path.read_bytes()[:4000].decode("utf-8", "replace").splitlines()[:50]
+
+
+def random_texts(number):
+    rng = random.Random(3)
+    codes = [
+        *range(0x20, 0x250),
+        *range(0x370, 0x530),
+        *range(0x2000, 0x2070),
+        *range(0x3000, 0x3100),
+    ]
+    codes += [*range(0x4E00, 0x4E80), *range(0xAC00, 0xAC80), *range(0x300, 0x370), *[0x20] * 150]
+    return ["".join(map(chr, rng.choices(codes, k=rng.randint(0, 40)))) for _ in range(number)]
+
+
+def test_a_worked_example(tmp_path):
+    path = tmp_path / "vocab.txt"
+    pieces = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        "un",
+        "##aff",
+        "##able",
+        "北",
+        "京",
+        "!",
+    ]
+    path.write_text("\n".join(pieces), encoding="utf-8")
+    tokenizer = AlbertTokenizer(str(path))
+    assert isinstance(tokenizer, WordPieceTokenizer)
+    assert tokenizer.encode("UNAFFABLE北京! xyz") == [5, 6, 7, 8, 9, 10, 1]
+    assert tokenizer.decode([5, 6, 7, 8, 9]) == "unaffable 北 京"
+    assert tokenizer.word_starts().tolist() == [True] * 6 + [False, False, True, True, True]
+    assert tokenizer.replacement_ids().tolist() == [5, 6, 7, 8, 9, 10]
+    tokenizer.save(str(tmp_path / "."))
+    again = AlbertTokenizer.load(str(tmp_path))
+    assert again.sha256 == tokenizer.sha256 and again.do_lower_case
+
+
+def test_the_graph_has_the_same_ids(tokenizer, nasty):
+    texts = [*TEXTS, *random_texts(300), *nasty_texts(nasty)]
+    texts = [t for t in texts if not NONCHARACTERS & set(map(ord, t))]
+    graph = tokenizer.in_graph()
+    expected = tokenizer.encode_batch(texts)
+    found = graph(tf.constant(texts)).to_list()
+    for text, ours, theirs in zip(texts, expected, found):
+        assert theirs == ours, repr(text)
+    assert len({i for row in expected for i in row}) > 150
+    assert graph(tf.constant([], tf.string)).to_list() == []
+    prepared = graph.preprocess(tf.constant(texts)).numpy()
+    for text, bytes_of_graph in zip(texts, prepared):
+        assert bytes_of_graph.decode().split() == tokenizer.preprocess(text).split()
+
+
+def test_hugging_face_has_the_same_ids(tokenizer, vocabulary_file, nasty):
+    transformers = pytest.importorskip("transformers")
+    theirs = transformers.BertTokenizerFast(
+        vocabulary_file, do_lower_case=tokenizer.do_lower_case, split_special_tokens=True
+    )
+    texts = [*TEXTS, *random_texts(2000), *nasty_texts(nasty)]
+    for text, ours in zip(texts, tokenizer.encode_batch(texts)):
+        expected = theirs.encode(text, add_special_tokens=False, split_special_tokens=True)
+        assert ours == expected, repr(text)
+
+
+def test_places_in_the_text(tokenizer):
+    for text in [*TEXTS, *random_texts(100)]:
+        ids, starts, ends = tokenizer.align(text)
+        assert ids == tokenizer.encode(text)
+        assert np.all(starts <= ends) and np.all(np.diff(starts) >= 0)
+        assert not len(ids) or ends[-1] < len(text)
+        for i, start, end in zip(ids, starts, ends):
+            part = text[start : end + 1]
+            if i != tokenizer.unk_id:
+                piece = tokenizer.id_to_piece(i)
+                piece = piece.removeprefix("##") if piece not in ("##", "#") else piece
+                assert piece in "".join(tokenizer.preprocess(part).split()), (text, part)
+
+
+def test_places_in_the_graph(tokenizer):
+    texts = ["\u200b\u200bx", *TEXTS, "x\u200b", "\u200b", *random_texts(100)]
+    texts = [text.encode().decode("utf-8", "replace") for text in texts]
+    aligned = AligningWordPiece(tokenizer).align(tf.constant(texts))
+    rows = aligned.pieces.value_rowids().numpy()
+    places = np.stack([aligned.starts.numpy(), aligned.limits.numpy()], axis=1)
+    for row, text in enumerate(texts):
+        ids, starts, ends = tokenizer.align(text)
+        assert aligned.pieces[row].numpy().tolist() == ids
+        expected = [
+            (len(text[:start].encode()), len(text[: end + 1].encode()))
+            for start, end in zip(starts, ends)
+        ]
+        assert list(map(tuple, places[rows == row])) == expected, repr(text)
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        (b"[PAD]\n[UNK]\n", r"lacks \[CLS\], \[SEP\], \[MASK\]"),
+        (b"\xff", "is not UTF-8"),
+        (b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\na\n", r"txt:7: 'a' again"),
+        (b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n\na\n", r"txt:6: an empty piece"),
+    ],
+)
+def test_no_vocabulary(tmp_path, content, message):
+    path = tmp_path / "bad.txt"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        AlbertTokenizer(str(path))
+    with pytest.raises(ValueError, match="no WordPiece vocabulary at"):
+        AlbertTokenizer(str(tmp_path / "none.txt"))

@@ -1,0 +1,78 @@
+"""Words of raw text are the same in Python and in the graph, and stand where they are said to."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from albert_tf.words import split_words, split_words_in_graph
+
+# TensorFlow takes them for no text.
+NONCHARACTERS = re.compile(
+    "[\ufdd0-\ufdef" + "".join(chr(p << 16 | e) for p in range(17) for e in (0xFFFE, 0xFFFF)) + "]"
+)
+
+
+def words_of(text):
+    return [text[start:limit] for start, limit in split_words(text)]
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("It's 3.5 北京", "It ' s 3 . 5 北 京"),
+        (" \tone\u3000two\u00a0", "one two"),
+        ("Müller Mu\u0308ller", "Müller Mu\u0308ller"),
+        ("a-b c_d <x@y.z>", "a - b c _ d < x @ y . z >"),
+        ("ภาษาไทยที่", "ภ า ษ า ไ ท ย ที่"),
+        ("می\u200cخواهم", "می\u200cخواهم"),
+        ("ひらカナ서울", "ひ ら カ ナ 서울"),
+        ("", ""),
+        ("\u0301a\u0301", "\u0301a\u0301"),
+    ],
+)
+def test_what_a_word_is(text, expected):
+    assert words_of(text) == expected.split(" ") * bool(expected)
+
+
+def check_graph(texts):
+    found = split_words_in_graph(tf.constant(texts, tf.string))
+    words = found.words.to_list()
+    assert found.starts.dtype == found.limits.dtype == tf.int32
+    spans = [
+        list(map(list, zip(*row))) for row in zip(found.starts.to_list(), found.limits.to_list())
+    ]
+    for text, of_text, places in zip(texts, words, spans):
+        text = NONCHARACTERS.sub("\ufffd", text)
+        assert [word.decode() for word in of_text] == words_of(text)
+        assert places == split_words(text).tolist()
+    assert len(words) == len(texts)
+
+
+def test_graph_on_awkward_texts(nasty):
+    texts = [
+        "",
+        " ",
+        "a",
+        "a b",
+        "\0 a\0b",
+        "x" * 500,
+        "¨ a_b",
+        "\u0301",
+        "\U0001f469\u200d\U0001f467!",
+    ]
+    for path in filter(Path.is_file, sorted(nasty.glob("*.txt"))):
+        texts += path.read_bytes()[:3000].decode("utf-8", "replace").splitlines()[:40]
+    check_graph(texts)
+    check_graph([])
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"])), max_size=5))
+def test_graph_on_any_text(texts):
+    check_graph(texts)

@@ -1,0 +1,93 @@
+"""Any number of labels of a text: reading, figures beside scikit-learn, a run."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from sklearn.metrics import f1_score
+
+from pipelines.tasks.classification import Columns
+from pipelines.tasks.multilabel import MultiLabelTask
+from pipelines.training.settings import LoopSettings
+from tests.pipelines.test_finetune import make_rows, pretrained, read_tsv, run_task  # noqa: F401
+from tests.pipelines.test_predict import predict
+
+COLUMNS = Columns("text", "label")
+
+
+def task_of(path, **arguments):
+    return MultiLabelTask(
+        "multilabel", {"train": str(path), "dev": str(path)}, COLUMNS, **arguments
+    )
+
+
+def test_cells_and_lists(tmp_path):
+    (tmp_path / "t.csv").write_text('text,label\na,"x, y"\nb,\nc,z\nd,"y,y"\n')
+    task = task_of(tmp_path / "t.csv")
+    assert task.labels == ("x", "y", "z")
+    expected = [("x", "y"), (), ("z",), ("y",)]
+    assert [example.label for example in task.read("train")] == expected
+    records = [{"text": "a", "label": list(labels)} for labels in expected]
+    (tmp_path / "t.jsonl").write_text("\n".join(map(json.dumps, records)))
+    assert [e.label for e in task_of(tmp_path / "t.jsonl").read("train")] == expected
+    (tmp_path / "s.csv").write_text("text,label\na,x;y\nb,\nc,z\nd,y\n")
+    examples = task_of(tmp_path / "s.csv", separator=";").read("train")
+    assert [example.label for example in examples] == expected
+    [line] = task.summarise(task.read("train"))
+    assert line == "3 labels: 'x' 1, 'y' 2, 'z' 1; 1.00 a row, 1 rows without"
+
+
+@pytest.mark.parametrize(
+    ("rows", "problem"),
+    [
+        ('a,"x,X"\nb,y\n', "labels 'X' and 'x' differ only"),
+        ('a,"x,,y"\n', r":2: 'label' is \"\", expected a label"),
+        ("a,\nb,\n", "expected two labels or more"),
+        ("a,x\nb,x\n", "every 'label' is 'x'; expected two labels"),
+    ],
+)
+def test_faults(tmp_path, rows, problem):
+    (tmp_path / "t.csv").write_text("text,label\n" + rows)
+    with pytest.raises(ValueError, match=problem):
+        task_of(tmp_path / "t.csv").read("train")
+
+
+def test_figures_losses_and_columns(tmp_path):
+    labels = ["x", "y", "z"]
+    (tmp_path / "t.csv").write_text('text,label\na,"x,y"\nb,\nc,z\nd,y\n')
+    task = task_of(tmp_path / "t.csv", labels=labels)
+    examples = task.read("train")
+    logits = np.array([[2, -1, 0.1], [-3, -1, -2], [1, 0, 4], [-1, 2, -1]], np.float32)
+    outputs = [{"logits": row} for row in logits]
+    truth, found = task.label_array(examples), logits >= 0
+    expected = {
+        name: f1_score(truth, found, average=name.split("_")[0])
+        for name in ("micro_f1", "macro_f1")
+    }
+    assert task.score(examples, examples, outputs) == pytest.approx(expected)
+    columns = task.answers(examples, examples, outputs)
+    assert columns["label"] == ["x,y", "", "z", "y"]
+    assert columns["prediction"] == ["x,z", "", "x,y,z", "y"]
+    assert columns["probability_x"][0] == pytest.approx(1 / (1 + np.exp(-2)), abs=1e-6)
+    rows = [dict(zip(columns, row)) for row in zip(*columns.values())]
+    assert task.score_rows(rows) == pytest.approx(expected)
+    losses = task.losses({"logits": tf.zeros([4, 3])}, {"labels": tf.constant(truth)})
+    np.testing.assert_allclose(losses, np.log(2) * np.ones(4), rtol=1e-6)
+
+
+@pytest.mark.slow
+def test_it_is_learnt_and_predicts_files(pretrained, tmp_path):  # noqa: F811
+    lines = [
+        json.dumps({"text": f"{a} {b}", "label": ["river"] * (label == "river") + ["z"] * (i % 2)})
+        for i, (_, a, b, label) in enumerate(make_rows(90, 3))
+    ]
+    (tmp_path / "t.jsonl").write_text("\n".join(lines))
+    loop = LoopSettings(steps_per_loop=10, save_checkpoint_steps=40, eval_steps=40)
+    task = task_of(tmp_path / "t.jsonl")
+    results = run_task(task, pretrained, tmp_path / "run", num_train_steps=40, loop=loop)
+    assert results["dev"]["median"]["micro_f1"] > 0.5
+    summary = predict(tmp_path / "run", tmp_path / "t.jsonl", tmp_path / "out.csv")
+    assert summary["metrics"] == pytest.approx(results["dev"]["median"])

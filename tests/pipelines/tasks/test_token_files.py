@@ -1,0 +1,130 @@
+"""Texts with tagged words: CoNLL's columns, JSON lines, and their faults by file and line."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import pytest
+
+from pipelines.tasks.token_files import TokenColumns, read_examples
+
+
+def read(path, needs_tags=True, first=0, **columns):
+    return read_examples(str(path), TokenColumns(**columns), first, needs_tags)
+
+
+def write(path, text):
+    path.write_text(text, encoding="utf-8", newline="")
+    return path
+
+
+def test_two_columns(tmp_path):
+    path = write(tmp_path / "a.conll", "\ufeffAda\tB-per\r\nmet\tO\r\n\r\n\r\n#tag\tO\r\n")
+    first, second = read(path, first=7)
+    assert (first.id, first.words, first.tags) == ("7", ("Ada", "met"), ("B-per", "O"))
+    assert (second.id, second.words, second.tags) == ("8", ("#tag",), ("O",))
+    assert first.text is None and first.entities is None
+
+
+def test_conll_2003_and_its_other_columns(tmp_path):
+    text = "-DOCSTART- -X- -X- O\n\nEU NNP B-NP B-ORG\nrejects VBZ B-VP O\n"
+    path = tmp_path / "eng.train.gz"
+    path.write_bytes(gzip.compress(text.encode()))
+    [example] = read(path)
+    assert example.tags == ("B-ORG", "O")
+    [example] = read(path, label="1")
+    assert example.tags == ("NNP", "VBZ")
+    [example] = read(path, text="0", label="-2")
+    assert example.tags == ("B-NP", "B-VP")
+
+
+def test_universal_dependencies(tmp_path):
+    rows = ["# text = Vámonos", "1-2\tVámonos\t_\t_", "1\tVamos\tir\tVERB", "2\tnos\tyo\tPRON"]
+    [example] = read(write(tmp_path / "es.conllu", "\n".join([*rows, "2.1\t_\t_\t_", ""])))
+    assert (example.words, example.tags) == (("Vamos", "nos"), ("VERB", "PRON"))
+
+
+def test_without_answers(tmp_path):
+    [example] = read(write(tmp_path / "a.txt", "Ada\nmet\n"), needs_tags=False)
+    assert (example.words, example.tags) == (("Ada", "met"), None)
+    [example] = read(write(tmp_path / "a.jsonl", '{"text": "Ada met"}\n'), needs_tags=False)
+    assert (example.words, example.tags, example.entities) == (("Ada", "met"), None, None)
+
+
+def test_words_in_json(tmp_path):
+    row = {"tokens": ["New York", "is"], "ner": ["B-loc", 0], "id": 5}
+    path = write(tmp_path / "a.jsonl", json.dumps(row) + "\n\n")
+    [example] = read(path, text="tokens", label="ner", id="id")
+    assert (example.id, example.words, example.tags) == ("5", ("New York", "is"), ("B-loc", "0"))
+
+
+@pytest.mark.parametrize("as_list", [False, True])
+def test_spans_in_json(tmp_path, as_list):
+    text = "Ada Lovelace, in 北京."
+    spans = [[17, 19, "loc"], [0, 12, "per"]]
+    if not as_list:
+        spans = [dict(zip(("start", "end", "label"), span)) for span in spans]
+    path = write(tmp_path / "a.jsonl", json.dumps({"text": text, "label": spans}))
+    [example] = read(path)
+    assert example.words == ("Ada", "Lovelace", ",", "in", "北", "京", ".")
+    assert example.tags == ("B-per", "I-per", "O", "O", "B-loc", "I-loc", "O")
+    assert example.entities == ((0, 12, "per"), (17, 19, "loc"))
+    assert [text[start:limit] for start, limit in example.spans] == list(example.words)
+
+
+def test_spans_inside_of_words_mark_them_whole(tmp_path):
+    row = {"text": "unbelievable", "label": [[2, 5, "a"], [5, 9, "b"]]}
+    [example] = read(write(tmp_path / "a.jsonl", json.dumps(row)))
+    assert example.tags == ("B-a",) and example.entities == ((2, 5, "a"), (5, 9, "b"))
+
+
+@pytest.mark.parametrize(
+    "name, text, columns, message",
+    [
+        ("a.conll", "", {}, "a.conll: no texts"),
+        ("a.conll", "\n \n", {}, "a.conll: no texts"),
+        ("a.conll", "Ada\n", {}, r"a.conll:1: 1 columns, expected a word and"),
+        ("a.conll", "Ada O\nmet\n", {}, r"a.conll:2: 1 columns, expected 2 .*between spaces"),
+        ("a.conll", "Ada\tO\n\tO\n", {}, r"a.conll:2: the word in column 0 is empty"),
+        ("a.conll", "Ada\t\n", {}, r"a.conll:1: 'column -1' is \"\", expected a label"),
+        ("a.conll", "Ada O\n", {"label": "ner"}, "--label_column=ner: the columns of CoNLL"),
+        ("a.conll", "Ada O\n", {"text": "2"}, r"a.conll:1: no column 2"),
+        ("a.conll", "Ada O\n", {"label": "2"}, r"a.conll:1: 2 columns, expected a word"),
+        ("a.jsonl", "{}", {}, r"a.jsonl:1: no field 'text'"),
+        ("a.jsonl", '{"text": "a"}', {}, r"a.jsonl:1: no field 'label'"),
+        ("a.jsonl", '{"text": 1, "label": []}', {}, "a.jsonl:1: 'text' is 1, expected text"),
+        ("a.jsonl", '{"text": "a", "label": "O"}', {}, "'label' is no list"),
+        ("a.jsonl", '{"text": ["a"], "label": []}', {}, r"0 tags in 'label', expected 1, one a"),
+        ("a.jsonl", '{"text": ["a", " "], "label": ["O", "O"]}', {}, "a word in 'text' is empty"),
+        ("a.jsonl", '{"text": ["a"], "label": [[0]]}', {}, r"'label' is \[0\], expected a label"),
+        ("a.jsonl", '{"text": "a", "label": [[0, 2, "x"]]}', {}, r"holds \[0, 2, 'x'\], expected"),
+        ("a.jsonl", '{"text": "a", "label": [[0, 1]]}', {}, r"holds \[0, 1\], expected"),
+        ("a.jsonl", '{"text": "a", "label": [7]}', {}, "holds 7, expected"),
+        ("a.jsonl", '{"text": "a", "label": [{"start": 0}]}', {}, "holds {'start': 0}, expected"),
+        ("a.jsonl", '{"text": "a b", "label": [[0, 2, "x"], [1, 3, "y"]]}', {}, "overlap"),
+        ("a.jsonl", '{"text": ["a"], "label": null}', {}, "'label' is no list"),
+    ],
+)
+def test_faults(tmp_path, name, text, columns, message):
+    with pytest.raises(ValueError, match=message):
+        read(write(tmp_path / name, text), **columns)
+
+
+def test_an_array_of_objects_and_a_misspelt_field(tmp_path):
+    path = write(tmp_path / "a.json", '[{"text": "a", "label": []},\n {"text": "b"}]')
+    with pytest.raises(ValueError, match=r"a.json:2: no field 'label'"):
+        read(path, needs_tags=False)
+    path = write(tmp_path / "b.jsonl", '{"text": "a", "labels": []}')
+    with pytest.raises(ValueError, match="no column 'label', but 'labels'"):
+        read(path, needs_tags=False)
+
+
+@pytest.mark.shared
+def test_a_public_set(shared):
+    directory = shared / "data/ner/wnut17"
+    names = ("wnut17train.conll", "emerging.dev.conll", "emerging.test.annotated")
+    found = [read(directory / name) for name in names]
+    assert [len(examples) for examples in found] == [3394, 1009, 1287]
+    assert [sum(len(e.words) for e in examples) for examples in found] == [62730, 15733, 23394]
+    assert len({tag for examples in found for e in examples for tag in e.tags}) == 13

@@ -1,0 +1,66 @@
+"""The page "from a CSV to a served answer": its commands run as they stand there."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from tests.jobs import PROJECT
+from tests.pipelines.test_finetune import make_rows, pretrained  # noqa: F401
+from tests.pipelines.test_predict import read
+
+PAGE = PROJECT / "pipelines/tasks/FROM_CSV.md"
+LINK = re.compile(r"\]\(([^)#]+)")
+
+
+def commands():
+    """The commands of the page as lists of words, but for the server's."""
+    blocks = re.findall(r"```bash\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.S)
+    lines = "".join(blocks).replace("\\\n", " ").splitlines()
+    return [shlex.split(line) for line in lines if line.startswith("python -m ")]
+
+
+def test_the_page_has_what_it_names():
+    text = PAGE.read_text(encoding="utf-8")
+    assert all((PAGE.parent / link).exists() for link in LINK.findall(text))
+    assert [words[2] for words in commands()] == [
+        "pipelines.finetune",
+        "export.export_saved_model",
+        "export.serving.client",
+        "export.ask",
+        "pipelines.predict",
+        "pipelines.finetune",
+    ]
+
+
+@pytest.mark.slow
+def test_the_commands_run(pretrained, tmp_path):  # noqa: F811
+    for name, number, seed in (("tickets", 120, 1), ("new", 9, 2), ("tickets_test", 20, 3)):
+        with open(tmp_path / f"{name}.csv", "w", newline="") as file:
+            writer = csv.writer(file)
+            rows = [(f'{a}, "{b}"', label) for _, a, b, label in make_rows(number, seed)]
+            writer.writerows([("subject", "queue"), *rows])
+    (tmp_path / "demo").mkdir()
+    (tmp_path / "demo/model").symlink_to(pretrained)
+    environment = {**os.environ, "PYTHONPATH": str(PROJECT), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    outputs = {}
+    for _, *words in commands():
+        if words[1] != "export.serving.client":
+            command = [sys.executable, *words]
+            done = subprocess.run(
+                command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+            )
+            assert done.returncode == 0, done.stderr
+            outputs.setdefault(words[1], done.stdout)
+    assert "2 labels: 'other' " in outputs["pipelines.finetune"]
+    assert "label: " in outputs["export.ask"]
+    assert len(read(tmp_path / "labelled.csv")) == 9
+    results = json.loads((tmp_path / "runs/tickets/results.json").read_text())
+    assert results["dev"] and results["test"]

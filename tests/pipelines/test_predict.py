@@ -1,0 +1,303 @@
+"""Files are labelled as fine-tuning labels them, whatever stops the job, with runs and exports."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import shutil
+import signal
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from albert_tf.config import AlbertConfig
+from albert_tf.tokenization import AlbertTokenizer
+from export.export_saved_model import export
+from pipelines import predict as predict_lib
+from pipelines.tasks import prediction_file
+from pipelines.tasks.batches import make_prediction
+from pipelines.training.settings import LoopSettings
+from tests.jobs import run, start
+from tests.pipelines.test_finetune import (
+    DEV,
+    classification,
+    make_rows,
+    pretrained,  # noqa: F401
+    read_tsv,
+    run_task,
+    table,  # noqa: F401
+)
+from tests.pipelines.test_finetune_kinds import KINDS
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory, table, pretrained):  # noqa: F811
+    """A directory of two finished seeds as fine-tuning writes it, with random weights."""
+    output_dir = tmp_path_factory.mktemp("predict") / "river"
+    task = classification(table)
+    tokenizer = AlbertTokenizer.load(str(pretrained))
+    config = AlbertConfig.read(str(pretrained / "albert_config.json"))
+    examples = task.read("dev")
+    sequences, features = task.encode(examples, tokenizer, 48, False)
+    results = {"best_metric": "accuracy", "dev": {"seeds": {}}}
+    for seed in (1, 2):
+        directory = output_dir / f"seed_{seed}"
+        tf.keras.utils.set_random_seed(seed)
+        model = task.create_model(config, False)
+        model.create_variables()
+        for variable in model.trainable_variables:
+            variable.assign_add(tf.random.normal(variable.shape, stddev=0.1))
+        tf.train.Checkpoint(model=model).write(str(directory / "best/ckpt-7"))
+        config.write(str(directory / "albert_config.json"))
+        tokenizer.save(str(directory))
+        description = {"task": task.name, "max_seq_length": 48}
+        description.update({**task.description(), **task.source()})
+        (directory / "task.json").write_text(json.dumps(description))
+        strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
+        outputs = make_prediction(strategy, model, sequences, 11, 48, False)()
+        task.write_predictions(str(directory / "predictions"), "dev", examples, features, outputs)
+        results["dev"]["seeds"][str(seed)] = task.score(examples, features, outputs)
+    (output_dir / "results.json").write_text(json.dumps(results))
+    return output_dir
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory, tuned):
+    output = tmp_path_factory.mktemp("predict") / "exported"
+    export(checkpoint=str(tuned / "seed_1"), output=str(output))
+    return output
+
+
+def predict(model, input_file, output_file, **arguments):
+    return predict_lib.predict(
+        model=str(model), input_files=[str(input_file)], output_file=str(output_file), **arguments
+    )
+
+
+def read(path):
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file, delimiter="\t" if path.suffix == ".tsv" else ","))
+
+
+def write_csv(path, number, columns=("name", "first", "second", "label"), seed=9):
+    with open(path, "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerows([columns, *(row[: len(columns)] for row in make_rows(number, seed))])
+    return path
+
+
+def test_a_run_predicts_what_it_predicted_of_dev(tuned, table, tmp_path):  # noqa: F811
+    summary = predict(tuned / "seed_2", table / "dev.tsv", tmp_path / "out.csv")
+    expected = read_tsv(tuned / "seed_2/predictions/dev_predictions.tsv")
+    found = read(tmp_path / "out.csv")
+    texts = ("id", "label", "prediction")
+    for ours, theirs in zip(found, expected):
+        assert ours.keys() == theirs.keys()
+        assert [ours[name] for name in texts] == [theirs[name] for name in texts]
+        for name in ours.keys() - {*texts}:
+            assert float(ours[name]) == pytest.approx(float(theirs[name]), abs=2e-6)
+    assert len(found) == DEV
+    reported = json.loads((tuned / "results.json").read_text())["dev"]["seeds"]["2"]
+    assert 0.2 < reported["accuracy"] < 0.9
+    assert summary["metrics"] == pytest.approx(reported)
+    assert json.loads((tmp_path / "out.csv.run.json").read_text()) == summary
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.csv", "out.csv.run.json"]
+
+
+@pytest.mark.slow
+def test_an_export_predicts_what_its_run_predicts(tuned, exported, tmp_path):
+    path = write_csv(tmp_path / "in.csv", 70)
+    ours = predict(tuned / "seed_1", path, tmp_path / "run.jsonl")
+    theirs = predict(exported, path, tmp_path / "export.jsonl")
+    assert ours["metrics"] == theirs["metrics"] and ours["rows"] == 70
+    files = (tmp_path / "run.jsonl", tmp_path / "export.jsonl")
+    rows = [[json.loads(line) for line in file.open()] for file in files]
+    for one, other in zip(*rows):
+        assert one == pytest.approx(other, abs=1e-5)
+
+
+def test_the_best_seed_of_a_run_is_taken(tuned, tmp_path, capsys):
+    path = write_csv(tmp_path / "in.csv", 5)
+    results = json.loads((tuned / "results.json").read_text())
+    shutil.copytree(tuned, tmp_path / "run")
+    for best in ("1", "2"):
+        for seed in ("1", "2"):
+            results["dev"]["seeds"][seed]["accuracy"] = float(seed == best)
+        (tmp_path / "run/results.json").write_text(json.dumps(results))
+        predict(tmp_path / "run", path, tmp_path / f"{best}.csv")
+        assert f"seed_{best}\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["in.tsv", "in.jsonl", "in.json", "in.csv.gz"])
+def test_any_table_without_answers(tuned, tmp_path, name):
+    records = [
+        {"name": f"n{i}", "first": f'{a}, "so" \n', "second": b}
+        for i, (_, a, b, _) in enumerate(make_rows(9, 3))
+    ]
+    path = tmp_path / name
+    if "json" in name:
+        lines = "\n".join(map(json.dumps, records))
+        path.write_text(lines if name == "in.jsonl" else json.dumps(records))
+    else:
+        opener = gzip.open if name.endswith(".gz") else open
+        with opener(path, "wt", newline="") as file:
+            style = {"delimiter": "\t" if ".tsv" in name else ","}
+            writer = csv.DictWriter(file, records[0], **style)
+            writer.writeheader()
+            writer.writerows(records)
+    summary = predict(tuned / "seed_1", path, tmp_path / "out.tsv")
+    assert summary["metrics"] == {} and summary["rows"] == 9
+    rows = read(tmp_path / "out.tsv")
+    assert [row["id"] for row in rows] == [record["name"] for record in records]
+    assert "label" not in rows[0]
+
+
+def test_a_job_that_is_stopped_loses_and_doubles_no_row(tuned, tmp_path, monkeypatch):
+    path = write_csv(tmp_path / "in.csv", 95)
+    predict(tuned / "seed_1", path, tmp_path / "whole.csv")
+    monkeypatch.setattr(prediction_file, "ROWS_PER_PART", 10)
+    answer, calls = predict_lib.fine_tuned.FineTunedRun.answer, []
+
+    def stops(self, examples, prepared):
+        calls.append(len(examples))
+        if len(calls) % 4 == 0:
+            raise KeyboardInterrupt
+        return answer(self, examples, prepared)
+
+    monkeypatch.setattr(predict_lib.fine_tuned.FineTunedRun, "answer", stops)
+    for _ in range(3):
+        with pytest.raises(KeyboardInterrupt):
+            predict(tuned / "seed_1", path, tmp_path / "out.csv")
+        assert not (tmp_path / "out.csv").exists()
+    predict(tuned / "seed_1", path, tmp_path / "out.csv")
+    assert len(calls) == 10 + 3, "no part is answered twice"
+    whole, found = read(tmp_path / "whole.csv"), read(tmp_path / "out.csv")
+    assert [row["id"] for row in found] == [f"id{i}" for i in range(95)]
+    assert [row["prediction"] for row in found] == [row["prediction"] for row in whole]
+    predict(tuned / "seed_1", path, tmp_path / "out.csv")
+    assert len(calls) == 13, "a finished job does nothing"
+    with pytest.raises(ValueError, match="exists, and not from this model, these files"):
+        predict(tuned / "seed_2", path, tmp_path / "out.csv")
+
+
+def test_other_parts_are_refused(tuned, tmp_path, monkeypatch):
+    path = write_csv(tmp_path / "in.csv", 20)
+    monkeypatch.setattr(prediction_file, "ROWS_PER_PART", 10)
+
+    def stops(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(prediction_file, "_written", stops)
+        predict(tuned / "seed_1", path, tmp_path / "out.csv")
+    write_csv(path, 20, seed=10)
+    with pytest.raises(ValueError, match=r"holds another run \(input_files"):
+        predict(tuned / "seed_1", path, tmp_path / "out.csv")
+
+
+def test_answers_may_be_ignored(tuned, tmp_path):
+    path = tmp_path / "in.csv"
+    path.write_text("name,first,second,label\nx,a,b,\ny,c,d,unknown\n")
+    summary = predict(tuned / "seed_1", path, tmp_path / "out.csv", columns={"label": ""})
+    assert summary["rows"] == 2 and summary["metrics"] == {}
+
+
+FAULTS = {
+    "no model": ({"model": "nowhere"}, "--model: no fine-tuned model at"),
+    "unfinished": ({"model": "unfinished"}, "results.json: its fine-tuning is not finished"),
+    "pretrained": ({"model": "pretrained"}, "no fine-tuned model at"),
+    "format": ({"output_file": "out.txt"}, r"expected a name that ends in \.csv, \.tsv or \.jsonl"),
+    "a column that is not there": ({"columns": {"text": "body"}}, r"in\.csv:1: no column 'body'"),
+    "a column of others": ({"columns": {"options": "x"}}, "--options_column says nothing to"),
+    "an answer misspelt": ({"header": "name,first,second,Label"}, r"but 'Label': rename it"),
+    "an unknown answer": ({"row": "x,a,b,sea"}, r"in\.csv:2: unknown label 'sea'"),
+    "a broken row at the end": ({"row": "x,a,b,river\n" * 50 + "y,a"}, r"in\.csv:52: 2 columns"),
+}
+
+
+@pytest.mark.parametrize("case", FAULTS)
+def test_faults_are_told_before_the_work(tuned, pretrained, tmp_path, case):  # noqa: F811
+    changes, problem = FAULTS[case]
+    (tmp_path / "unfinished/seed_1").mkdir(parents=True)
+    header = changes.pop("header", "name,first,second,label")
+    (tmp_path / "in.csv").write_text(f"{header}\n{changes.pop('row', 'x,a,b,river')}\n")
+    models = {"nowhere": tmp_path / "no", "unfinished": tmp_path / "unfinished"}
+    models.update(pretrained=pretrained)
+    arguments = {"model": tuned / "seed_1", "output_file": "out.csv", **changes}
+    arguments["model"] = models.get(arguments["model"], arguments["model"])
+    arguments["output_file"] = tmp_path / arguments["output_file"]
+    with pytest.raises(ValueError, match=problem):
+        predict(input_file=tmp_path / "in.csv", **arguments)
+    assert not list(tmp_path.glob("out*"))
+
+
+@pytest.mark.slow
+def test_the_command(tuned, tmp_path):
+    path = write_csv(tmp_path / "in.csv", 6)
+    flags = [f"--model={tuned}/seed_1", f"--input_file={path}", f"--output_file={tmp_path}/o.csv"]
+    out, _ = run("pipelines.predict", *flags)
+    assert "accuracy" in out and f"6 rows  {tmp_path}/o.csv" in out
+    _, err = run("pipelines.predict", *flags, "--top_k=3", exit_code=2)
+    assert "o.csv' exists, and not from" in err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_predicts_what_fine_tuning_predicts(kind, pretrained, tmp_path):  # noqa: F811
+    task = KINDS[kind](tmp_path)
+    loop = LoopSettings(steps_per_loop=10, save_checkpoint_steps=10, eval_steps=10)
+    results = run_task(task, pretrained, tmp_path / "run", num_train_steps=10, loop=loop)
+    dev = task.files["dev"][0]
+    summary = predict(tmp_path / "run", dev, tmp_path / "out.jsonl")
+    reported = results["dev"]["median"]
+    assert summary["metrics"] == pytest.approx(
+        {name: reported[name] for name in summary["metrics"]}
+    )
+    assert task.best_metric in summary["metrics"]
+    rows = [json.loads(line) for line in (tmp_path / "out.jsonl").open()]
+    predictions = tmp_path / "run/seed_1/predictions"
+    if kind in ("spans", "beams"):
+        expected = json.loads((predictions / "dev_predictions.json").read_text())
+        assert {row["id"]: row["prediction"] for row in rows} == expected
+        questions = task.read("dev")
+        records = [{"question": q.text, "context": q.context} for q in questions]
+        (tmp_path / "table.jsonl").write_text("\n".join(map(json.dumps, records)))
+        predict(tmp_path / "run", tmp_path / "table.jsonl", tmp_path / "table.csv")
+        found = [row["prediction"] for row in read(tmp_path / "table.csv")]
+        assert found == [row["prediction"] for row in rows]
+    else:
+        expected = [row["prediction"] for row in read_tsv(predictions / "dev_predictions.tsv")]
+        found = [row["prediction"] for row in rows]
+        if kind == "numbers":
+            assert found == pytest.approx([float(number) for number in expected], abs=1e-5)
+        else:
+            assert found == expected
+    export(checkpoint=str(tmp_path / "run/seed_1"), output=str(tmp_path / "exported"))
+    of_export = predict(tmp_path / "exported", dev, tmp_path / "export.jsonl")
+    assert of_export["metrics"] == pytest.approx(summary["metrics"], abs=1e-4)
+    for one, other in zip(rows, map(json.loads, (tmp_path / "export.jsonl").open())):
+        for name in one:
+            number = isinstance(one[name], float)
+            assert other[name] == (pytest.approx(one[name], abs=1e-4) if number else one[name])
+
+
+@pytest.mark.slow
+def test_killed_and_resumed(tuned, tmp_path):
+    path = write_csv(tmp_path / "in.csv", 30_000)
+    flags = [f"--model={tuned}/seed_1", f"--input_file={path}"]
+    run("pipelines.predict", *flags, f"--output_file={tmp_path}/whole.csv")
+    for awaited in (1, 4):
+        process = start("pipelines.predict", *flags, f"--output_file={tmp_path}/out.csv")
+        part = tmp_path / f"out.csv.parts/part-{awaited:05}.jsonl"
+        until = time.monotonic() + 200
+        while not part.exists() and time.monotonic() < until:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        assert part.exists() and not (tmp_path / "out.csv").exists()
+    run("pipelines.predict", *flags, f"--output_file={tmp_path}/out.csv")
+    assert (tmp_path / "out.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
+    assert np.unique([row["id"] for row in read(tmp_path / "out.csv")]).size == 30_000
