@@ -8,8 +8,12 @@ from __future__ import annotations
 import ast
 import importlib.util
 import runpy
+import shutil
 import sys
 from pathlib import Path
+
+# Flagfiles name their configs and each other by this path from the working directory.
+_RECIPES = Path("pipelines/recipes")
 
 # In the order of a model's life.
 PROGRAMS = (
@@ -20,10 +24,12 @@ PROGRAMS = (
     "pipelines.pretrain",
     "pipelines.evaluate",
     "pipelines.finetune",
+    "pipelines.predict",
     "pipelines.convert_checkpoint",
     "pipelines.reproduce",
     "export.export_saved_model",
     "export.tflite",
+    "export.onnx",
     "export.ask",
     "export.serving.client",
     "pipelines.data.demo_corpus",
@@ -37,13 +43,32 @@ def main() -> None:
     if wanted in modules:
         del sys.argv[1]
         runpy.run_module(modules[wanted], run_name="__main__", alter_sys=True)
+    elif wanted == "recipes":
+        _copy_recipes()
     elif wanted in ("--help", "-h", "help"):
         print("albert PROGRAM [--flag=value ...]; albert PROGRAM --help explains one\n")
         for name, module in modules.items():
             print(f"  {name:24} {_summary(module)}")
+        print(f"  {'recipes':24} Copies the recipes to {_RECIPES}, where README names them.")
     else:
-        print(f"error: no program {wanted!r}: expected {', '.join(modules)}", file=sys.stderr)
-        sys.exit(2)
+        _fail(f"no program {wanted!r}: expected {', '.join(modules)}, recipes")
+
+
+def _copy_recipes() -> None:
+    """Copies the package's recipes to the working directory."""
+    if _RECIPES.exists():
+        _fail(f"{_RECIPES} is there already: nothing was copied; move it away to get a new copy")
+    package = Path(importlib.util.find_spec("pipelines").origin).parent
+    partial = _RECIPES.with_name("recipes.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    shutil.copytree(package / "recipes", partial)
+    partial.rename(_RECIPES)
+    print(f"copied to {_RECIPES}; {_RECIPES}/README.md says what each is for")
+
+
+def _fail(message: str) -> None:
+    print(f"error: {message}", file=sys.stderr)
+    sys.exit(2)
 
 
 def _summary(module: str) -> str:

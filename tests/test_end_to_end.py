@@ -298,7 +298,7 @@ def no_order(work):
         ({"record_dir": "{work}/nowhere"}, "no manifest.json in"),
         ({"record_dir": "{work}/no_order"}, "has two parts whose order can be asked"),
         ({"spm_model_file": "{work}/nowhere.model"}, "no SentencePiece model at"),
-        ({"spm_model_file": "{work}/corpus.txt"}, "is not a SentencePiece model"),
+        ({"spm_model_file": "{work}/corpus.txt"}, "expected a WordPiece vocabulary"),
         ({"spm_model_file": "{work}/renamed_piece.model"}, "made with another vocabulary"),
         ({"max_seq_length": 49}, "beyond the position table"),
         ({"max_seq_length": 32}, "do not fit into 32"),

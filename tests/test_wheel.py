@@ -80,6 +80,8 @@ def test_main_job_from_another_directory(wheel, tmp_path):
         ],
         "evaluate": ["--checkpoint=model", "--record_dir=records"],
         "export_saved_model": ["--checkpoint=model", "--output=exports"],
+        "recipes": [],
+        "reproduce": ["--table=parameters"],
         "ask": ["--saved_model=exports", "--fill_mask=The [MASK] is here."],
     }
     for program, flags in programs.items():

@@ -159,7 +159,9 @@ class LayerNorm(tf.keras.layers.Layer):
         mean = tf.reduce_mean(y, axis=-1, keepdims=True)
         centered = y - mean
         variance = tf.reduce_mean(tf.square(centered), axis=-1, keepdims=True)
-        y = centered * tf.math.rsqrt(variance + LAYER_NORM_EPSILON) * self.gamma + self.beta
+        # In this order: a gamma that comes last is folded by TFLite's converter into each kernel
+        # after it, so that shared kernels are stored twice.
+        y = centered * self.gamma * tf.math.rsqrt(variance + LAYER_NORM_EPSILON) + self.beta
         return tf.cast(y, x.dtype)
 
 
