@@ -25,6 +25,10 @@ import tensorflow as tf
 from albert_tf.errors import UserError
 from albert_tf.progress import Progress
 
+# What export.export_saved_model writes of an export, here because asking one loads no model code.
+# TF Serving and the loaders leave the file alone.
+PROVENANCE_FILE = os.path.join("assets.extra", "export.json")
+
 _PARALLEL_REQUESTS = 32
 _MANY_REQUESTS = 2000  # so many take long enough to report their progress
 

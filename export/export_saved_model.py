@@ -35,7 +35,6 @@ from absl import flags, logging
 
 import albert_tf
 from albert_tf import files, job_directory, product_speed, program
-from albert_tf.checkpoints.saved_model import PROVENANCE_FILE
 from albert_tf.errors import UserError
 from export import signatures, versions
 from export.loading import load_module, open_checkpoint
@@ -175,7 +174,7 @@ def _publish(
         functions = module.functions()
         tf.saved_model.save(module, partial, signatures=functions)
         files.write_atomically(
-            os.path.join(partial, PROVENANCE_FILE), json.dumps(provenance, indent=2) + "\n"
+            os.path.join(partial, files.PROVENANCE_FILE), json.dumps(provenance, indent=2) + "\n"
         )
         module.save_preprocessor(os.path.join(partial, PREPROCESSOR_DIR))
         write_warmup_requests(partial, module.signatures, module.sizes, module.max_seq_length)
@@ -205,7 +204,7 @@ def _new_version(final: str) -> Iterator[str]:
             partial = os.path.join(space, "saved_model")
             yield partial
             files.remove_directory(final)  # what a killed export uploaded
-            last = ["saved_model.pb", PROVENANCE_FILE]
+            last = ["saved_model.pb", files.PROVENANCE_FILE]
             files.upload_directory(partial, final, last)
         return
     partial = files.partial_name(final)
@@ -220,7 +219,7 @@ def _new_version(final: str) -> Iterator[str]:
 
 
 def _provenance(saved_model: str) -> dict | None:
-    path = os.path.join(saved_model, PROVENANCE_FILE)
+    path = os.path.join(saved_model, files.PROVENANCE_FILE)
     if not tf.io.gfile.exists(path):
         return None
     # Version 0.2.0 wrote no precision: it was float32.

@@ -1,7 +1,7 @@
 """The versions of an export: directories named by whole numbers, as TF Serving watches them.
 
 A local version appears whole. A remote one grows object by object: it is finished when its
-PROVENANCE_FILE is there, which is uploaded last.
+files.PROVENANCE_FILE is there, which is uploaded last.
 """
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ import os
 import tensorflow as tf
 
 from albert_tf import files
-from albert_tf.checkpoints.saved_model import PROVENANCE_FILE
 from albert_tf.errors import UserError
 
 
 def existing(directory: str) -> list[int]:
     """Returns the finished versions in a directory, oldest first; none if it does not exist."""
     if files.is_remote(directory):
-        marks = tf.io.gfile.glob(os.path.join(directory, "*", PROVENANCE_FILE))
+        marks = tf.io.gfile.glob(os.path.join(directory, "*", files.PROVENANCE_FILE))
         names = [mark.split("/")[-3] for mark in marks]
     else:
         names = files.names_in(directory)

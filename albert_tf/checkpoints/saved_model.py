@@ -20,9 +20,6 @@ from albert_tf.config import AlbertConfig
 from albert_tf.errors import UserError
 from albert_tf.tokenization import AlbertTokenizer, find_vocabulary
 
-# What export.export_saved_model writes of an export; TF Serving and the loaders leave it alone.
-PROVENANCE_FILE = os.path.join("assets.extra", "export.json")
-
 _FLOATS = (tf.float32, tf.bfloat16)
 
 
@@ -51,7 +48,7 @@ def read_config_and_tokenizer(path: str) -> tuple[AlbertConfig, AlbertTokenizer]
     """
     vocabulary = os.path.basename(find_vocabulary(os.path.join(path, "assets")))
     needed = [os.path.join("assets", CONFIG_FILE), os.path.join("assets", vocabulary)]
-    for name in [*needed, PROVENANCE_FILE]:
+    for name in [*needed, files.PROVENANCE_FILE]:
         if not tf.io.gfile.exists(os.path.join(path, name)):
             raise UserError(
                 f"{path!r} is a SavedModel without {name}: expected one of "
@@ -64,12 +61,10 @@ def read_config_and_tokenizer(path: str) -> tuple[AlbertConfig, AlbertTokenizer]
         )
     except UserError as error:
         raise UserError(f"{path!r} does not hold its config's weights: {error}") from error
-    do_lower_case = files.read_json(os.path.join(path, PROVENANCE_FILE)).get("do_lower_case")
+    provenance = os.path.join(path, files.PROVENANCE_FILE)
+    do_lower_case = files.read_json(provenance).get("do_lower_case")
     if not isinstance(do_lower_case, bool):
-        raise UserError(
-            f"{os.path.join(path, PROVENANCE_FILE)}: do_lower_case is {do_lower_case!r}, expected "
-            "true or false"
-        )
+        raise UserError(f"{provenance}: do_lower_case is {do_lower_case!r}, expected true or false")
     return config, AlbertTokenizer(os.path.join(path, needed[1]), do_lower_case)
 
 
