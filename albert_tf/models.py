@@ -97,15 +97,8 @@ class AlbertForPreTraining(_AlbertModel):
         return outputs
 
 
-@tf.keras.saving.register_keras_serializable(PACKAGE)
-class AlbertForSequenceClassification(_AlbertModel):
-    """Gives one of several labels, or a number, to a text or a pair.
-
-    Args:
-      config: its shape.
-      num_labels: 1 for a number.
-      recompute: see AlbertEncoder.
-    """
+class _AlbertClassifier(_AlbertModel):
+    """What gives labels: an encoder and one dense layer."""
 
     further_arguments = ("recompute", "num_labels")
 
@@ -113,6 +106,17 @@ class AlbertForSequenceClassification(_AlbertModel):
         super().__init__(config, recompute, **kwargs)
         self.num_labels = num_labels
         self.classifier = ClassificationHead(config, num_labels, dtype=self.dtype_policy)
+
+
+@tf.keras.saving.register_keras_serializable(PACKAGE)
+class AlbertForSequenceClassification(_AlbertClassifier):
+    """Gives one of several labels, or a number, to a text or a pair.
+
+    Args:
+      config: its shape.
+      num_labels: 1 for a number.
+      recompute: see AlbertEncoder.
+    """
 
     def call(self, inputs, dropout_seed=None, training=None):
         """Returns {"logits": float32 [b, num_labels]}.
@@ -130,7 +134,7 @@ class AlbertForSequenceClassification(_AlbertModel):
 
 
 @tf.keras.saving.register_keras_serializable(PACKAGE)
-class AlbertForTokenClassification(_AlbertModel):
+class AlbertForTokenClassification(_AlbertClassifier):
     """Gives one of several labels to each piece of a text.
 
     Args:
@@ -140,13 +144,6 @@ class AlbertForTokenClassification(_AlbertModel):
 
     Source: Devlin et al. 2019, section 5.3.
     """
-
-    further_arguments = ("recompute", "num_labels")
-
-    def __init__(self, config: AlbertConfig, num_labels: int, recompute: bool = False, **kwargs):
-        super().__init__(config, recompute, **kwargs)
-        self.num_labels = num_labels
-        self.classifier = ClassificationHead(config, num_labels, dtype=self.dtype_policy)
 
     def call(self, inputs, dropout_seed=None, training=None):
         """Returns {"logits": float32 [b, L, num_labels]}; see its siblings' arguments."""

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from albert_tf import files
-from albert_tf.checkpoints import model_directory, name_map
+from albert_tf.checkpoints import model_directory, name_map, reference_config
 from albert_tf.checkpoints.model_directory import CONFIG_FILE, UNREADABLE
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import UserError
@@ -62,7 +62,7 @@ def read(
     if found is None:
         raise UserError(f"no checkpoint at {path!r}")
     prefix, directory = found
-    config = name_map.read_reference_config(os.path.join(directory, CONFIG_FILE))
+    config = reference_config.read(os.path.join(directory, CONFIG_FILE))
     try:
         num_bytes = model_directory.length_of_data(prefix)
         name_map.check_size(config, num_bytes, "google", allow_missing)
@@ -115,5 +115,5 @@ def write(directory: str, config: AlbertConfig, weights: dict[str, np.ndarray]) 
         shape_and_slices=[""] * len(tensors),
         tensors=[tf.constant(array) for array in tensors.values()],
     )
-    values = json.dumps(name_map.reference_values(config), indent=2) + "\n"
+    values = json.dumps(reference_config.values(config), indent=2) + "\n"
     files.write_atomically(os.path.join(directory, CONFIG_FILE), values)

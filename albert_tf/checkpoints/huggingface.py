@@ -16,7 +16,7 @@ import safetensors
 import safetensors.numpy
 
 from albert_tf import files
-from albert_tf.checkpoints import name_map
+from albert_tf.checkpoints import name_map, reference_config
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import UserError
 from albert_tf.tokenization import WORDPIECE_FILE, AlbertTokenizer
@@ -64,7 +64,7 @@ def read(
     path = find_weights(directory)
     if path is None:
         raise UserError(f"{directory!r} holds no {CONFIG_FILE} with weights of Hugging Face's")
-    config = name_map.read_reference_config(os.path.join(directory, CONFIG_FILE))
+    config = reference_config.read(os.path.join(directory, CONFIG_FILE))
     with open(os.path.join(directory, CONFIG_FILE), encoding="utf-8") as file:
         values = json.load(file)
     notes = []
@@ -129,7 +129,7 @@ def write(
 def config_values(config: AlbertConfig) -> dict:
     """Returns what of their AlbertConfig describes the same model."""
     return {
-        **name_map.reference_values(config),
+        **reference_config.values(config),
         "hidden_act": "gelu_new" if config.hidden_act == "gelu" else config.hidden_act,
         "layer_norm_eps": 1e-12,
     }

@@ -1,13 +1,7 @@
 """One table: every variable of AlbertForPreTraining in our, Google's and Hugging Face's names.
 
-| sharing | on their side |
-|---|---|
-| "all" | the same `num_hidden_groups` and `inner_group_num` |
-| "none" | `num_hidden_groups` = `num_hidden_layers`: a group of its own for each layer |
-| "attention", "ffn" | written like "none", the shared half copied into every group |
-
-So a model with as many groups as layers comes back as "none", the form that keeps its meaning when
-the depth changes; its outputs are the same, and all else comes back as it went, bit for bit.
+How their configs describe shared weights stands in reference_config.py. Weights come back as they
+went, bit for bit; copies of a shared half come back as one variable each.
 
 Source: the reference's modeling.py; Hugging Face's modeling_albert and modeling_tf_albert.
 Deviation: layer i belongs to group i * groups // layers in whole numbers. The reference computes
@@ -17,7 +11,6 @@ int(i / layers * groups), which misses groups for 22 or 23 layers in as many gro
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -26,6 +19,7 @@ from typing import Optional
 import numpy as np
 import tensorflow as tf
 
+from albert_tf.checkpoints import reference_config
 from albert_tf.config import AlbertConfig
 from albert_tf.encoder import sharing_plan
 from albert_tf.errors import UserError
@@ -139,16 +133,6 @@ _SIZES = {
 Table = Optional[tuple]
 _POOLER = 3  # the place of its scope
 
-# Without these a config means whatever its reader takes as defaults.
-_REQUIRED_KEYS = (
-    "vocab_size",
-    "embedding_size",
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "intermediate_size",
-)
-
 
 @dataclasses.dataclass(frozen=True)
 class Variable:
@@ -186,41 +170,6 @@ class Imported:
     weights: dict[str, np.ndarray]
     directory: str
     notes: list[str]
-
-
-def reference_config(config: AlbertConfig) -> AlbertConfig:
-    """Returns the config that gives the same model on their side, where groups alone share."""
-    if config.parameter_sharing == "all":
-        return config
-    return dataclasses.replace(
-        config, num_hidden_groups=config.num_hidden_layers, parameter_sharing="all"
-    )
-
-
-def reference_values(config: AlbertConfig) -> dict:
-    """Returns the keys and values of their config file."""
-    values = dataclasses.asdict(reference_config(config))
-    del values["parameter_sharing"]
-    return values
-
-
-def read_reference_config(path: str) -> AlbertConfig:
-    """Reads an `albert_config.json` or `config.json` of theirs; groups = layers is "none" here.
-
-    Raises:
-      ValueError: if there is none, or it lacks a key of the model's shape.
-    """
-    if not tf.io.gfile.exists(path):
-        raise UserError(f"no config at {path!r}: the weights alone do not tell the model's shape")
-    config = AlbertConfig.read(path)
-    with tf.io.gfile.GFile(path) as file:
-        values = json.loads(file.read())
-    if absent := [key for key in _REQUIRED_KEYS if key not in values]:
-        raise UserError(f"{path}: not the config of an ALBERT: it lacks {', '.join(absent)}")
-    config = dataclasses.replace(config, parameter_sharing="all")  # theirs know groups alone
-    if config.num_hidden_groups == config.num_hidden_layers > 1:
-        return dataclasses.replace(config, num_hidden_groups=1, parameter_sharing="none")
-    return config
 
 
 def fine_tuned_table(torch_head: str, our_head: str, num_outputs: int, has_pooler: bool) -> Table:
@@ -291,7 +240,7 @@ def check_size(
 def _blocks(config: AlbertConfig) -> Iterator[dict[str, int]]:
     """Yields for each of their blocks which attention and feed-forward of ours it is."""
     plan = sharing_plan(config)
-    groups = reference_config(config).num_hidden_groups
+    groups = reference_config.on_their_side(config).num_hidden_groups
     for group in range(groups):
         first_layer = -(-group * config.num_hidden_layers // groups)
         for inner in range(config.inner_group_num):

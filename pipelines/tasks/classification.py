@@ -29,6 +29,7 @@ from pipelines.tasks.tables import (
     check_labels,
     has_answers,
     label_key,
+    listed_labels,
     read_table,
     write_table,
 )
@@ -115,9 +116,7 @@ class ClassificationTask(Task):
             ("pearson", "spearman") if is_regression else ("accuracy", "macro_f1")
         )
         self.best_metric = self.metrics[0]
-        if labels is not None and len(set(labels)) < max(2, len(labels)):
-            raise UserError(f"--labels={','.join(labels)}: expected two different labels or more")
-        self._labels = tuple(labels) if labels else None
+        self._labels = listed_labels(labels)
 
     @functools.cached_property
     def labels(self) -> tuple[str, ...]:

@@ -257,6 +257,19 @@ def check_labels(labels: Iterable[str], where: str) -> None:
             )
 
 
+def listed_labels(labels: Sequence[str] | None) -> tuple[str, ...] | None:
+    """Returns the labels of --labels, None where there are none.
+
+    Raises:
+      ValueError: if there are fewer than two, or one twice.
+    """
+    if not labels:
+        return None
+    if len(set(labels)) < max(2, len(labels)):
+        raise UserError(f"--labels={','.join(labels)}: expected two different labels or more")
+    return tuple(labels)
+
+
 def as_number(value: object, column: str, where: str) -> float:
     """Returns a value that is a finite number, or text that spells one.
 

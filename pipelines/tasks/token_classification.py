@@ -28,7 +28,7 @@ from albert_tf.tokenization import AlbertTokenizer
 from pipelines.tasks.metrics import METRICS
 from pipelines.tasks.split_report import describe_labels
 from pipelines.tasks.squad_windows import cut
-from pipelines.tasks.tables import check_labels
+from pipelines.tasks.tables import check_labels, listed_labels
 from pipelines.tasks.task import Outputs, Sequences, Task, file_lists, join
 from pipelines.tasks.token_files import TokenColumns, TokenExample, read_examples
 
@@ -84,9 +84,7 @@ class TokenClassificationTask(Task):
         self.files = file_lists(files)
         self.columns = columns
         self.doc_stride = doc_stride
-        if labels is not None and len(set(labels)) < max(2, len(labels)):
-            raise UserError(f"--labels={','.join(labels)}: expected two different labels or more")
-        self._labels = tuple(labels) if labels else None
+        self._labels = listed_labels(labels)
 
     @functools.cached_property
     def labels(self) -> tuple[str, ...]:
