@@ -394,8 +394,7 @@ def test_killed_between_and_within_seeds(two_seeds, table, pretrained, tmp_path)
         json.loads((tmp_path / "results.json").read_text())["dev"]["seeds"]
         == results["dev"]["seeds"]
     )
-    for seed in (1, 2):
-        ours = weights(tmp_path / f"seed_{seed}")
-        theirs = weights(output_dir / f"seed_{seed}")
-        for name, value in ours.items():
+    for seed in ("seed_1", "seed_2"):
+        theirs = weights(output_dir / seed)
+        for name, value in weights(tmp_path / seed).items():
             np.testing.assert_array_equal(value, theirs[name], err_msg=name)

@@ -1,0 +1,235 @@
+"""Counts the labels of a fine-tuned classifier that change when it is served in another precision.
+
+Each side answers the same rows, padded to the trained length where a side needs one length. The
+first side is the model in memory, in float32, and the others are compared with it: labels that
+differ, the task's metrics, the largest difference of a probability. A side whose packages are
+missing is left out. Speed is the benchmark `export`'s matter.
+
+ours: the model in memory, float32.
+export, export_bfloat16: SavedModels of export.export_saved_model, asked with text.
+tflite, tflite_int8: export.tflite, without and with --quantize (int8 weights, float activations).
+onnxruntime, onnxruntime_int8: export.onnx, and its dynamic int8 by onnxruntime.
+torch_bfloat16: Hugging Face's model of the converted directory, its weights in bfloat16.
+torch_autocast: the same in float32 under autocast to bfloat16.
+
+Example:
+  python -m tests.benchmarks.agreement --checkpoint=runs/cola/seed_1 \\
+      --dev_file=../shared/data/glue/CoLA/dev.tsv
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+from absl import flags, logging
+
+from albert_tf import files, program
+from albert_tf.errors import UserError
+from albert_tf.tokenization import AlbertTokenizer
+from pipelines.convert_checkpoint import convert_fine_tuned
+from pipelines.tasks import fine_tuned
+from pipelines.tasks.prediction_file import read_examples
+from tests.benchmarks.measuring import print_table
+
+FLAGS = flags.FLAGS
+
+_INPUTS = ("input_ids", "input_mask", "segment_ids")
+_BATCH_SIZE = 32
+
+Ids = dict[str, np.ndarray]
+Answer = Callable[[Ids, list], np.ndarray]
+
+
+def define_flags() -> None:
+    """Defines the flags."""
+    flags.DEFINE_string("checkpoint", None, "A run of pipelines.finetune.", required=True)
+    flags.DEFINE_string("dev_file", None, "Labelled rows, as fine-tuning read.", required=True)
+    flags.DEFINE_list("sides", list(_SIDES), "What to compare with the model in memory.")
+
+
+def main(_) -> None:
+    """Reads the flags."""
+    logging.set_verbosity(logging.ERROR)
+    compare(FLAGS.checkpoint, files.match_files(FLAGS.dev_file, "dev_file"), FLAGS.sides)
+
+
+def compare(checkpoint: str, dev_files: list[str], sides: list[str]) -> None:
+    """Prints a line for each side."""
+    checkpoint = fine_tuned.find_model(checkpoint)
+    description = fine_tuned.read_description(checkpoint)
+    if description["kind"] != "classifier":
+        raise UserError(f"--checkpoint: a {description['kind']}, expected a classifier")
+    task = fine_tuned.task_of(description, {})
+    examples = list(read_examples(task, dev_files))
+    tokenizer = AlbertTokenizer.load(checkpoint)
+    length = description["max_seq_length"]
+    sequences, _ = task.encode(examples, tokenizer, length, False)
+    ids = _padded(sequences, length)
+    outputs = fine_tuned.FineTunedRun(checkpoint, task, _BATCH_SIZE).outputs(sequences)
+    expected = _softmax(np.stack([output["logits"] for output in outputs]))
+    rows = []
+    with tempfile.TemporaryDirectory() as directory:
+        for side in sides:
+            try:
+                answer = _SIDES[side](checkpoint, directory)
+            except (ImportError, UserError) as error:
+                print(f"{side} is left out: {str(error).splitlines()[0]}")
+                continue
+            found = answer(ids, examples)
+            rows.append(_row(side, found, expected, task, examples))
+    rows.insert(0, _row("ours", expected, expected, task, examples))
+    columns = {"side": "", "labels that change": ".0f", "of": ".0f", "probability": ".1e"}
+    print_table({**columns, **{metric: ".4f" for metric in task.metrics}}, rows)
+
+
+def _row(side: str, found: np.ndarray, expected: np.ndarray, task, examples: list) -> list:
+    scores = task.score(examples, examples, [{"logits": row} for row in found])
+    changed = (found.argmax(axis=1) != expected.argmax(axis=1)).sum()
+    difference = np.abs(found - expected).max()
+    return [side, changed, len(found), difference, *(scores[name] for name in task.metrics)]
+
+
+def _padded(sequences, length: int) -> Ids:
+    """Returns int32 [n, length] of each of _INPUTS."""
+    ids = {name: np.zeros([len(sequences), length], np.int32) for name in _INPUTS}
+    for row, (begin, end) in enumerate(zip(sequences.row_splits, sequences.row_splits[1:])):
+        ids["input_ids"][row, : end - begin] = sequences.pieces[begin:end]
+        ids["input_mask"][row, : end - begin] = 1
+        ids["segment_ids"][row, sequences.first_lengths[row] : end - begin] = 1
+    return ids
+
+
+def _softmax(logits: np.ndarray) -> np.ndarray:
+    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
+def _in_batches(count: int, answer: Callable[[slice], np.ndarray], size: int = _BATCH_SIZE):
+    parts = [answer(slice(begin, begin + size)) for begin in range(0, count, size)]
+    return np.concatenate(parts)
+
+
+def _export(precision: str) -> Callable[[str, str], Answer]:
+    def make(checkpoint: str, directory: str) -> Answer:
+        import tensorflow_text  # noqa: F401
+
+        from export.export_saved_model import export
+
+        output = os.path.join(directory, precision)
+        signature = tf.saved_model.load(
+            export(checkpoint=checkpoint, output=output, precision=precision)
+        ).signatures["serving_default"]
+
+        def answer(_, examples: list) -> np.ndarray:
+            def ask(rows: slice) -> np.ndarray:
+                texts = {"text": [example.text for example in examples[rows]]}
+                if examples[0].text_pair is not None:
+                    texts["text_pair"] = [example.text_pair for example in examples[rows]]
+                inputs = {name: tf.constant(values) for name, values in texts.items()}
+                return signature(**inputs)["probabilities"].numpy()
+
+            return _in_batches(len(examples), ask)
+
+        return answer
+
+    return make
+
+
+def _tflite(quantize: bool) -> Callable[[str, str], Answer]:
+    def make(checkpoint: str, directory: str) -> Answer:
+        from export.tflite import convert
+
+        path = os.path.join(directory, f"{quantize}.tflite")
+        convert(checkpoint=checkpoint, output=path, quantize=quantize)
+        runner = tf.lite.Interpreter(model_path=path).get_signature_runner()
+
+        def answer(ids: Ids, examples: list) -> np.ndarray:
+            def ask(rows: slice) -> np.ndarray:
+                return runner(**{name: values[rows] for name, values in ids.items()})[
+                    "probabilities"
+                ]
+
+            return _in_batches(len(examples), ask, size=1)
+
+        return answer
+
+    return make
+
+
+def _onnxruntime(int8: bool) -> Callable[[str, str], Answer]:
+    def make(checkpoint: str, directory: str) -> Answer:
+        import onnxruntime
+        from onnxruntime.quantization import QuantType, quantize_dynamic
+
+        from export.onnx import convert
+
+        path = os.path.join(directory, "float32.onnx")
+        convert(checkpoint=checkpoint, output=path)
+        if int8:
+            quantized = os.path.join(directory, "int8.onnx")
+            quantize_dynamic(path, quantized, weight_type=QuantType.QInt8)
+            path = quantized
+        session = onnxruntime.InferenceSession(path)
+
+        def answer(ids: Ids, examples: list) -> np.ndarray:
+            def ask(rows: slice) -> np.ndarray:
+                inputs = {name: values[rows].astype(np.int64) for name, values in ids.items()}
+                return session.run(["probabilities"], inputs)[0]
+
+            return _in_batches(len(examples), ask)
+
+        return answer
+
+    return make
+
+
+def _torch(weights: str, autocast: bool) -> Callable[[str, str], Answer]:
+    def make(checkpoint: str, directory: str) -> Answer:
+        os.environ["USE_TORCH"] = "1"  # read by transformers at its import
+        import torch
+        from transformers import AutoModelForSequenceClassification
+
+        path = os.path.join(directory, "huggingface")
+        if not os.path.exists(path):
+            convert_fine_tuned(input_path=checkpoint, output_dir=path, output_format="huggingface")
+        model = AutoModelForSequenceClassification.from_pretrained(path)
+        model = model.eval().to(getattr(torch, weights))
+
+        def answer(ids: Ids, examples: list) -> np.ndarray:
+            def ask(rows: slice) -> np.ndarray:
+                tensors = {name: torch.from_numpy(ids[name][rows]).long() for name in _INPUTS}
+                with torch.inference_mode(), torch.autocast("cpu", enabled=autocast):
+                    logits = model(
+                        input_ids=tensors["input_ids"],
+                        attention_mask=tensors["input_mask"],
+                        token_type_ids=tensors["segment_ids"],
+                    ).logits
+                return _softmax(logits.float().numpy())
+
+            return _in_batches(len(examples), ask)
+
+        return answer
+
+    return make
+
+
+_SIDES = {
+    "export": _export("float32"),
+    "export_bfloat16": _export("bfloat16"),
+    "tflite": _tflite(False),
+    "tflite_int8": _tflite(True),
+    "onnxruntime": _onnxruntime(False),
+    "onnxruntime_int8": _onnxruntime(True),
+    "torch": _torch("float32", False),
+    "torch_bfloat16": _torch("bfloat16", False),
+    "torch_autocast": _torch("float32", True),
+}
+
+
+if __name__ == "__main__":
+    define_flags()
+    program.run(main)
