@@ -2,10 +2,11 @@
 
 --side=huggingface trains AlbertForMaskedLM of transformers at full depth on blocks of the text
 without padding, masked by its own DataCollatorForLanguageModeling; fused AdamW, linear warm-up and
-decay. Each evaluation prints a JSON line. --side=ours prints one for a checkpoint of
-pipelines.pretrain, at the depth that it was trained at; its time is that of metrics.jsonl up to
-there. Both are asked the same held-out blocks with the same masks, drawn by Hugging Face's
-collator. Evaluations are not counted in the time.
+decay. It computes logits at the masked positions only; --bfloat16 puts it under autocast. Each
+evaluation prints a JSON line. --side=ours prints one for a checkpoint of pipelines.pretrain, at the
+depth that it was trained at; its time is that of metrics.jsonl up to there. Both are asked the same
+held-out blocks with the same masks, drawn by Hugging Face's collator. Evaluations are not counted
+in the time.
 
 Examples:
   python -m tests.benchmarks.time_to_loss --side=huggingface --input_file='corpus/train-*.txt' \\
@@ -55,6 +56,7 @@ def define_flags() -> None:
     flags.DEFINE_integer("num_warmup_steps", 100, "--side=huggingface: of linear warm-up.", 0)
     flags.DEFINE_float("learning_rate", 1e-3, "--side=huggingface: peak.", 0.0)
     flags.DEFINE_integer("eval_steps", 200, "--side=huggingface: steps between evaluations.", 1)
+    flags.DEFINE_bool("bfloat16", False, "--side=huggingface: train under autocast to bfloat16.")
     flags.DEFINE_integer(
         "stop_after_steps", None, "--side=huggingface: to try the begin of a schedule."
     )
@@ -180,7 +182,11 @@ def train_huggingface(
             if batch is None:
                 break
             optimizer.zero_grad()
-            loss = model(**batch).loss
+            with torch.autocast("cpu", enabled=FLAGS.bfloat16):
+                hidden = model.albert(batch["input_ids"]).last_hidden_state
+                asked = batch["labels"] >= 0
+                logits = model.predictions(hidden[asked])
+            loss = torch.nn.functional.cross_entropy(logits.float(), batch["labels"][asked])
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
