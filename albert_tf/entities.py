@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import collections
 import re
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 
 OUTSIDE = "O"
 _TAG = re.compile(r"([BIESLU])(?:-(.+))?")
@@ -59,7 +59,7 @@ def find_entities(tags: Sequence[str]) -> list[tuple[int, int, str]]:
 
 
 def score_entities(
-    known: Sequence[Set[tuple]], found: Sequence[Set[tuple]], types: Iterable[str]
+    examples: Iterable[Sequence[Set[tuple]]], types: Iterable[str]
 ) -> dict[str, float]:
     """Returns `f1`, `precision` and `recall` of all entities, and `f1_TYPE` of each type.
 
@@ -67,16 +67,14 @@ def score_entities(
     nothing to divide by.
 
     Args:
-      known, found: for each example its (start, end, type).
+      examples: the entities of each, known and found: (start, end, type).
     """
-    counts: Mapping[str, collections.Counter] = {
-        name: collections.Counter(entity[2] for entities in sets for entity in entities)
-        for name, sets in (
-            ("known", known),
-            ("found", found),
-            ("right", [a & b for a, b in zip(known, found)]),
-        )
+    counts: dict[str, collections.Counter] = {
+        name: collections.Counter() for name in ("known", "found", "right")
     }
+    for known, found in examples:
+        for counter, entities in zip(counts.values(), (known, found, known & found)):
+            counter.update(entity[2] for entity in entities)
     totals = {name: sum(counter.values()) for name, counter in counts.items()}
     metrics = {
         "f1": _ratio(2 * totals["right"], totals["known"] + totals["found"]),

@@ -13,7 +13,12 @@ from albert_tf.errors import UserError
 from albert_tf.models import AlbertForPreTraining
 from albert_tf.tokenization import AlbertTokenizer
 from export import signatures
-from export.classification_module import ClassifierModule, MultipleChoiceModule, RegressorModule
+from export.classification_module import (
+    ClassifierModule,
+    MultiLabelModule,
+    MultipleChoiceModule,
+    RegressorModule,
+)
 from export.pretraining_module import EncoderModule, PreTrainingModule
 from export.question_answering_module import QuestionAnsweringModule
 from export.serving_module import ServedCheckpoint, ServingModule
@@ -25,6 +30,7 @@ _MODULES = {
     "token_classifier": TokenClassifierModule,
     "classifier": ClassifierModule,
     "regressor": RegressorModule,
+    "multilabel": MultiLabelModule,
 }
 
 

@@ -4,14 +4,16 @@ Of a fine-tuned classifier or regressor the input is what its task.json says, an
 `probabilities` or `value`; of any other model, or with --kind=encoder, `pooled_output` and
 `sequence_output`. Inputs are int64 [batch, seq_len] `input_ids`, `input_mask` (1 = real) and
 `segment_ids`. Tokenizing is left to the application: beside OUTPUT lie the vocabulary and a .json
-that says how text is prepared. Shared weights are stored once.
+that says how text is prepared. Shared weights are stored once. With --quantize the weights of
+products are int8, and activations are quantized as they come ("dynamic"). That is the fastest form
+on CPUs with AVX512_VNNI or AMX, and the least exact.
 
 Needs the extra `onnx`. Runs the model with onnxruntime before it is written: a model that is
-further than 1e-4 from this project's is refused.
+further than 1e-4 from this project's is refused. Of a quantized one the distance is printed.
 
 Examples:
   python -m export.onnx --checkpoint=runs/base --output=exports/base.onnx
-  python -m export.onnx --checkpoint=runs/rte/seed_1 --output=exports/rte.onnx
+  python -m export.onnx --checkpoint=runs/rte/seed_1 --output=exports/rte.onnx --quantize
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ import dataclasses
 import importlib
 import json
 import math
+import os
 import re
+import tempfile
 
 import numpy as np
 import tensorflow as tf
@@ -52,16 +56,24 @@ def define_flags() -> None:
     )
     flags.DEFINE_string("output", None, "The .onnx file.", required=True)
     flags.DEFINE_enum("kind", None, _KINDS, "Default: what fine-tuning made of it, or encoder.")
+    flags.DEFINE_bool("quantize", False, "Store the weights of products as int8.")
 
 
 def main(_) -> None:
     """Reads the flags."""
     tf.config.set_visible_devices([], "GPU")
     logging.set_verbosity(logging.ERROR)
-    convert(checkpoint=FLAGS.checkpoint, output=FLAGS.output, kind=FLAGS.kind)
+    convert(
+        checkpoint=FLAGS.checkpoint,
+        output=FLAGS.output,
+        kind=FLAGS.kind,
+        quantize=FLAGS.quantize,
+    )
 
 
-def convert(*, checkpoint: str, output: str, kind: str | None = None) -> dict[str, float]:
+def convert(
+    *, checkpoint: str, output: str, kind: str | None = None, quantize: bool = False
+) -> dict[str, float]:
     """Writes an ONNX model; returns for each output how far it is from the model's own.
 
     Raises:
@@ -88,13 +100,29 @@ def convert(*, checkpoint: str, output: str, kind: str | None = None) -> dict[st
             f"onnxruntime's answers are {largest:.1e} from the model's, expected {TOLERANCE} at "
             "most: use another version of onnxruntime, or export.export_saved_model"
         )
+    if quantize:
+        data = _quantized(model)
+        differences = _differences(onnxruntime.InferenceSession(data), module)
     sidecar.write(served, output)
     files.write_atomically(output, data)
     parameters = sum(v.shape.num_elements() for v in module.model.variables)
-    print(f"{output}: {served.kind}, {parameters / 1e6:.1f}M parameters, {len(data) / 1e6:.1f} MB")
+    print(
+        f"{output}: {served.kind}, {parameters / 1e6:.1f}M parameters, {len(data) / 1e6:.1f} MB"
+        f"{' in int8' if quantize else ''}"
+    )
     for name, difference in differences.items():
         print(f"  {name}: at most {difference:.1e} from the model's own")
     return differences
+
+
+def _quantized(model) -> bytes:
+    """Returns a ModelProto with int8 weights in its products, serialized."""
+    quantization = _import("onnxruntime.quantization")
+    with tempfile.TemporaryDirectory() as directory:
+        path = os.path.join(directory, "int8.onnx")
+        quantization.quantize_dynamic(model, path, weight_type=quantization.QuantType.QInt8)
+        with open(path, "rb") as file:
+            return file.read()
 
 
 def _import(name: str):

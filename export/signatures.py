@@ -247,6 +247,24 @@ REGRESSOR = {
     **COMMON,
 }
 
+MULTILABEL = {
+    **_from_texts_and_examples(
+        "Says of each label whether a text has it, or a pair where the task has pairs. "
+        f"{_TOO_LONG}",
+        _TEXTS,
+        {
+            "probabilities": Field(
+                tf.float32,
+                ("batch", "labels"),
+                "that the text has each label, in the order of `labels`; fine-tuning scores those "
+                "from 0.5 on as yes",
+            ),
+        },
+    ),
+    "labels": CLASSIFIER["labels"],
+    **COMMON,
+}
+
 TOKEN_CLASSIFIER = {
     "serving_default": Signature(
         "Finds the entities in a text, read in overlapping windows. If the model's labels mark no "
@@ -337,6 +355,7 @@ KINDS = {
     "encoder": ENCODER,
     "classifier": CLASSIFIER,
     "regressor": REGRESSOR,
+    "multilabel": MULTILABEL,
     "token_classifier": TOKEN_CLASSIFIER,
     "question_answering": QUESTION_ANSWERING,
     "multiple_choice": MULTIPLE_CHOICE,
@@ -351,7 +370,7 @@ def of_model(kind: str, task: dict | None) -> dict[str, Signature]:
       task: what task.json says of the model's task; None: nothing.
     """
     table = KINDS[kind]
-    if kind not in ("classifier", "regressor") or task["has_pairs"]:
+    if kind not in ("classifier", "regressor", "multilabel") or task["has_pairs"]:
         return table
     default = dataclasses.replace(table["serving_default"], inputs={"text": _TEXT})
     return {**table, "serving_default": default}

@@ -22,8 +22,16 @@ from albert_tf.models import (
 )
 from albert_tf.tokenization import TOKENIZER_CONFIG_FILE, AlbertTokenizer
 
+# config.json's problem_type of the kinds that have the same class there.
+_PROBLEMS = {
+    "classifier": "single_label_classification",
+    "regressor": "regression",
+    "multilabel": "multi_label_classification",
+}
+
 # What fine-tuning would record by default, where a foreign model does not say it.
 _DEFAULTS = {
+    "multilabel": {"label_separator": ","},
     "token_classifier": {"doc_stride": 128},
     "question_answering": {
         "may_be_impossible": False,
@@ -67,6 +75,7 @@ _SEQUENCE = _Architecture(
 _ARCHITECTURES = {
     "classifier": _SEQUENCE,
     "regressor": _SEQUENCE._replace(task="regression"),
+    "multilabel": _SEQUENCE._replace(task="multilabel"),
     "multiple_choice": _SEQUENCE._replace(
         name="AlbertForMultipleChoice", task="multiple_choice", pipeline="multiple-choice"
     ),
@@ -104,7 +113,7 @@ def create_model(config: AlbertConfig, task: dict) -> tf.keras.Model:
         return AlbertForQuestionAnswering(config)
     if kind == "token_classifier":
         return AlbertForTokenClassification(config, len(task["labels"]))
-    num_labels = len(task["labels"]) if kind == "classifier" else 1
+    num_labels = 1 if kind == "regressor" else len(task["labels"])
     return AlbertForSequenceClassification(config, num_labels)
 
 
@@ -170,20 +179,17 @@ def _config_values(config: AlbertConfig, task: dict) -> dict:
     if labels:
         values["id2label"] = {str(place): label for place, label in enumerate(labels)}
         values["label2id"] = {label: place for place, label in enumerate(labels)}
-    problems = {"classifier": "single_label_classification", "regressor": "regression"}
-    if task["kind"] in problems:
-        values["problem_type"] = problems[task["kind"]]
+    if task["kind"] in _PROBLEMS:
+        values["problem_type"] = _PROBLEMS[task["kind"]]
     return values
 
 
 def _table(architecture: _Architecture, task: dict) -> name_map.Table:
-    outputs = {"question_answering": 2, "classifier": len(task.get("labels", ()))}
-    outputs["token_classifier"] = outputs["classifier"]
+    num_outputs = len(task["labels"]) if "labels" in task else 1
+    if task["kind"] == "question_answering":
+        num_outputs = 2
     return name_map.fine_tuned_table(
-        architecture.torch_head,
-        architecture.our_head,
-        outputs.get(task["kind"], 1),
-        architecture.has_pooler,
+        architecture.torch_head, architecture.our_head, num_outputs, architecture.has_pooler
     )
 
 
@@ -233,14 +239,15 @@ def _read_task(path: str, has_pairs: bool) -> dict:
     kind = next(
         kind for kind, a in _ARCHITECTURES.items() if a.name in values.get("architectures", ())
     )
-    if kind == "classifier" and (len(labels) == 1 or values.get("problem_type") == "regression"):
-        kind = "regressor"
+    if kind == "classifier":
+        by_problem = {problem: kind for kind, problem in _PROBLEMS.items()}
+        kind = by_problem.get(
+            values.get("problem_type"), "regressor" if len(labels) == 1 else "classifier"
+        )
     task = {"task": _ARCHITECTURES[kind].task, "kind": kind, **_DEFAULTS.get(kind, {})}
-    if kind in ("classifier", "regressor"):
-        if values.get("problem_type") == "multi_label_classification":
-            raise UserError(f"{config_file}: problem_type is multi_label_classification, unknown")
+    if kind in _PROBLEMS:
         task["has_pairs"] = has_pairs
-    if kind in ("classifier", "token_classifier"):
+    if kind in ("classifier", "multilabel", "token_classifier"):
         task["labels"] = labels
     if kind == "multiple_choice":
         raise UserError(

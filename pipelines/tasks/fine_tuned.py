@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, Union
 
 import numpy as np
 import tensorflow as tf
+from scipy import special
 
 from albert_tf import files
 from albert_tf.checkpoints import model_directory, saved_model
@@ -26,6 +27,10 @@ from pipelines.tasks.multiple_choice import (
 from pipelines.tasks.squad import SquadTask
 from pipelines.tasks.squad_files import Question
 from pipelines.tasks.task import Outputs, Sequences, Task
+from pipelines.tasks.token_classification import TokenClassificationTask
+from pipelines.tasks.token_files import TokenColumns, TokenExample
+
+_Example = Union[Example, MultipleChoiceExample, Question, TokenExample]
 
 # Lengths of batches are multiples of it: few shapes.
 _LENGTH_STEP = 8
@@ -127,6 +132,7 @@ def task_of(
         "classifier": Columns,
         "regressor": Columns,
         "multilabel": Columns,
+        "token_classifier": TokenColumns,
         "multiple_choice": MultipleChoiceColumns,
     }
     if kind == "question_answering":
@@ -150,6 +156,8 @@ def task_of(
         if field not in names:
             raise UserError(f"--{field}_column says nothing to a model of kind {kind}")
     defaults = {"text": "text", "context": "text", "options": "options", "label": "label"}
+    if kind == "token_classifier" and columns.get("label") == "":
+        raise UserError("--label_column: tags of a file are read where it has them; leave it away")
     merged = {field: stored.get(field, defaults.get(field)) for field in names}
     merged.update(columns)
     merged = {field: column or None for field, column in merged.items()}
@@ -160,6 +168,10 @@ def task_of(
         task.num_choices = description["num_choices"]
         task.blank = description.get("blank")
         return task
+    if kind == "token_classifier":
+        return TokenClassificationTask(
+            name, {}, TokenColumns(**merged), description["labels"], description["doc_stride"]
+        )
     if description["has_pairs"] != (merged["text_pair"] is not None):
         raise UserError(
             "--text_pair_column: the model reads pairs of texts; name the column of the second"
@@ -273,7 +285,8 @@ class Export:
         }
         self._task, self._batch_size = task, batch_size
         self._loaded = tf.saved_model.load(path)
-        self._ask = self._loaded.signatures["serving_default"]
+        tags_words = isinstance(task, TokenClassificationTask)
+        self._ask = self._loaded.signatures["words" if tags_words else "serving_default"]
 
     def prepare(self, examples: list) -> np.ndarray:
         """Returns the examples' order by length."""
@@ -289,6 +302,15 @@ class Export:
             outputs = {name: values.numpy() for name, values in self._ask(**inputs).items()}
             for row, place in enumerate(places):
                 found[place] = {name: values[row] for name, values in outputs.items()}
+        if isinstance(self._task, TokenClassificationTask):
+            tagged = [
+                (
+                    [label.decode() for label in row["labels"][: len(example.words)]],
+                    row["probabilities"][: len(example.words)],
+                )
+                for row, example in zip(found, examples)
+            ]
+            return self._task.answer_columns(examples, tagged)
         if isinstance(self._task, SquadTask):
             return self._task.answer_columns(
                 examples,
@@ -296,7 +318,18 @@ class Export:
                 [float(row["score"]) for row in found],
                 [float(row["no_answer_score"]) for row in found],
             )
-        return self._task.answers(examples, examples, [{"logits": _logits(row)} for row in found])
+        return self._task.answers(
+            examples, examples, [{"logits": self._logits(row)} for row in found]
+        )
+
+    def _logits(self, row: dict[str, np.ndarray]) -> np.ndarray:
+        """Returns numbers of which the task makes the answer `row`."""
+        if "value" in row:
+            return row["value"].reshape(1)
+        probabilities = row["probabilities"].astype(np.float64)
+        if isinstance(self._task, MultiLabelTask):
+            return special.logit(probabilities)
+        return np.log(np.maximum(probabilities, np.finfo(np.float32).tiny))
 
 
 def load_model(path: str, task: Task, batch_size: int) -> AnsweringModel:
@@ -305,17 +338,12 @@ def load_model(path: str, task: Task, batch_size: int) -> AnsweringModel:
     return kind(path, task, batch_size)
 
 
-def _logits(row: dict[str, np.ndarray]) -> np.ndarray:
-    if "value" in row:
-        return row["value"].reshape(1)
-    # Those of which a softmax makes the same probabilities.
-    return np.log(np.maximum(row["probabilities"], np.finfo(np.float32).tiny))
-
-
-def _texts(example: Example | MultipleChoiceExample | Question) -> Iterator[str]:
+def _texts(example: _Example) -> Iterator[str]:
     if isinstance(example, Example):
         yield example.text
         yield example.text_pair or ""
+    elif isinstance(example, TokenExample):
+        yield from example.words
     elif isinstance(example, Question):
         yield example.text
         yield example.context
@@ -323,7 +351,9 @@ def _texts(example: Example | MultipleChoiceExample | Question) -> Iterator[str]
         yield from (example.context, example.question, *example.options)
 
 
-def _inputs(examples: Sequence[Example | MultipleChoiceExample | Question]) -> dict[str, tf.Tensor]:
+def _inputs(
+    examples: Sequence[Example | MultipleChoiceExample | Question | TokenExample],
+) -> dict[str, tf.Tensor]:
     """Returns the inputs of the signature serving_default for examples of one kind."""
     if isinstance(examples[0], Example):
         inputs = {"text": [example.text for example in examples]}
@@ -333,6 +363,11 @@ def _inputs(examples: Sequence[Example | MultipleChoiceExample | Question]) -> d
         inputs = {
             "question": [example.text for example in examples],
             "context": [example.context for example in examples],
+        }
+    elif isinstance(examples[0], TokenExample):
+        most = max(len(example.words) for example in examples)
+        inputs = {
+            "words": [[*x.words, *[""] * (most - len(x.words))] for x in examples],
         }
     else:
         inputs = {

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -30,7 +30,13 @@ from pipelines.tasks.split_report import describe_labels
 from pipelines.tasks.squad_windows import cut
 from pipelines.tasks.tables import check_labels, listed_labels
 from pipelines.tasks.task import Outputs, Sequences, Task, file_lists, join
-from pipelines.tasks.token_files import TokenColumns, TokenExample, read_examples
+from pipelines.tasks.token_files import (
+    TokenColumns,
+    TokenExample,
+    iterate_examples,
+    read_examples,
+)
+from pipelines.tasks.token_rows import Tagged, columns_of, predicted_spans, score_rows
 
 _NUM_SPECIAL_PIECES = 2  # [CLS] and [SEP]
 # Words tokenized at a time: as lists of Python numbers pieces take ten times the room.
@@ -248,7 +254,7 @@ class TokenClassificationTask(Task):
 
     def predict(
         self, examples: Sequence[TokenExample], features: Sequence[WordWindow], outputs: Outputs
-    ) -> list[tuple[list[str], np.ndarray]]:
+    ) -> list[Tagged]:
         """Returns the tags of each example's words and their probabilities, float32 [words]."""
         places = [np.zeros(len(example.words), np.int32) for example in examples]
         probabilities = [np.zeros(len(example.words), np.float32) for example in examples]
@@ -288,8 +294,13 @@ class TokenClassificationTask(Task):
                 found.append(set(find_entities(tags)))
             else:
                 known.append(set(example.entities))
-                found.append({entity[:3] for entity in _in_characters(example, tags)})
-        return {**score_entities(known, found, self._types), "accuracy": accuracy}
+                found.append(
+                    {
+                        (example.spans[first][0], example.spans[last - 1][1], name)
+                        for first, last, name in find_entities(tags)
+                    }
+                )
+        return {**score_entities(zip(known, found), self._types), "accuracy": accuracy}
 
     def write_predictions(
         self,
@@ -313,16 +324,7 @@ class TokenClassificationTask(Task):
                 rows = zip(words, *known, tags, (f"{number:.6f}" for number in best))
                 columns += [*("\t".join(row) for row in rows), ""]
                 continue
-            spans = [
-                {
-                    "start": start,
-                    "end": end,
-                    "label": label,
-                    "text": example.text[start:end],
-                    "probability": round(float(np.mean(best[first:last])), 6),
-                }
-                for start, end, label, (first, last) in self._spans(example, tags)
-            ]
+            spans = predicted_spans(example, (tags, best), self.marks_entities)
             row = {"id": example.id, "text": example.text, "spans": spans}
             lines.append(json.dumps(row, ensure_ascii=False))
         paths = []
@@ -332,18 +334,26 @@ class TokenClassificationTask(Task):
                 files.write_atomically(paths[-1], "".join(line + "\n" for line in content))
         return paths
 
-    def _spans(self, example: TokenExample, tags: Sequence[str]) -> list[tuple]:
-        """Returns entities; where tags mark none, each word with its tag."""
-        if self.marks_entities:
-            return _in_characters(example, tags)
-        return [(*span, tag, (i, i + 1)) for i, (span, tag) in enumerate(zip(example.spans, tags))]
+    def source(self) -> dict:
+        """See Task.source."""
+        return {"columns": dataclasses.asdict(self.columns)}
 
+    def read_file(self, path: str, first: int = 0) -> Iterator[TokenExample]:
+        """See Task.read_file."""
+        yield from iterate_examples(path, self.columns, first, needs_tags=False)
 
-def _in_characters(
-    example: TokenExample, tags: Sequence[str]
-) -> list[tuple[int, int, str, tuple[int, int]]]:
-    """Returns start, end and type of the entities of a raw text, and their words' bounds."""
-    return [
-        (example.spans[first][0], example.spans[last - 1][1], name, (first, last))
-        for first, last, name in find_entities(tags)
-    ]
+    def answers(
+        self, examples: list[TokenExample], features: list[WordWindow], outputs: Outputs
+    ) -> dict[str, list]:
+        """See Task.answers and token_rows."""
+        return self.answer_columns(examples, self.predict(examples, features, outputs))
+
+    def answer_columns(
+        self, examples: Sequence[TokenExample], tagged: Sequence[Tagged]
+    ) -> dict[str, list]:
+        """Returns the columns of `answers`, of the tags of each example's words."""
+        return columns_of(examples, tagged, self.marks_entities)
+
+    def score_rows(self, rows: Iterable[dict]) -> dict[str, float]:
+        """See Task.score_rows."""
+        return score_rows(rows, self.labels, self._types, self.marks_entities)

@@ -59,7 +59,14 @@ class TokenColumns:
 def read_examples(
     path: str, columns: TokenColumns, first: int, needs_tags: bool
 ) -> list[TokenExample]:
-    """Reads a file.
+    """Returns what iterate_examples yields."""
+    return list(iterate_examples(path, columns, first, needs_tags))
+
+
+def iterate_examples(
+    path: str, columns: TokenColumns, first: int, needs_tags: bool
+) -> Iterator[TokenExample]:
+    """Yields the texts of a file one by one.
 
     Args:
       first: the number of its first text.
@@ -69,10 +76,12 @@ def read_examples(
       ValueError: naming file and line.
     """
     is_json = re.search(r"\.jsonl?(\.(gz|bz2|xz|zst))?$", path)
-    examples = list((_read_json if is_json else _read_conll)(path, columns, first, needs_tags))
-    if not examples:
+    number = first
+    for example in (_read_json if is_json else _read_conll)(path, columns, first, needs_tags):
+        number += 1
+        yield example
+    if number == first:
         raise UserError(f"{path}: no texts; expected at least one")
-    return examples
 
 
 def _read_conll(

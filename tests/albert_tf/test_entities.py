@@ -33,7 +33,7 @@ def test_as_conlleval(case):
     tags, counts, percentages = CONLLEVAL[case]
     known, found = (set(find_entities(part.split())) for part in tags.split(" / "))
     assert (len(known), len(found), len(known & found)) == counts
-    metrics = score_entities([known], [found], [])
+    metrics = score_entities([(known, found)], [])
     found_percentages = [100 * metrics[name] for name in ("precision", "recall", "f1")]
     assert found_percentages == pytest.approx(percentages, abs=0.005)
 
@@ -49,7 +49,7 @@ def test_bioes_and_bilou():
 def test_each_type_has_its_figure():
     known = [{(0, 1, "a"), (1, 2, "b")}, {(0, 1, "a")}]
     found = [{(0, 1, "a"), (1, 2, "a")}, {(0, 1, "a")}]
-    metrics = score_entities(known, found, ["a", "b", "c"])
+    metrics = score_entities(zip(known, found), ["a", "b", "c"])
     assert metrics == pytest.approx(
         {"f1": 2 / 3, "precision": 2 / 3, "recall": 2 / 3, "f1_a": 0.8, "f1_b": 0.0, "f1_c": 0.0}
     )
@@ -69,7 +69,7 @@ def test_as_seqeval():
         known = [rng.choices(tags, k=rng.randint(1, 12)) for _ in range(5)]
         found = [[t if rng.random() < 0.6 else rng.choice(tags) for t in row] for row in known]
         entities = ([set(find_entities(row)) for row in rows] for rows in (known, found))
-        ours = score_entities(*entities, [])
+        ours = score_entities(zip(*entities), [])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             for name in ("f1", "precision", "recall"):

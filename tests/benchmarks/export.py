@@ -9,6 +9,8 @@ A side whose packages are missing is left out.
 
 ours: the signature `pooled`; the others compute the last block everywhere. ours_texts,
 ours_padded (`tokens`, which computes as much as texts do): see above. Others: see export_peers.
+ours_onnx, ours_onnx_int8: export.onnx in onnxruntime, without and with --quantize. ours_tflite,
+ours_tflite_int8: export.tflite, likewise; a batch is answered sequence by sequence.
 ..._bfloat16: an export with --precision=bfloat16; torch's weights in bfloat16. The ceiling is that
 of the side's dtype, of onnxruntime_int8 that of float32.
 
@@ -59,6 +61,10 @@ _TEXT_SIDES = ("ours_texts", "ours_padded")
 _SIDES = (
     "ours",
     "ours_bfloat16",
+    "ours_onnx",
+    "ours_onnx_int8",
+    "ours_tflite",
+    "ours_tflite_int8",
     "huggingface_torch",
     "huggingface_torch_compiled",
     "huggingface_torch_bfloat16",
@@ -67,6 +73,8 @@ _SIDES = (
     "onnxruntime",
     "onnxruntime_int8",
 )
+# Ours in other files than SavedModels.
+_CONVERTED = ("onnx", "onnx_int8", "tflite", "tflite_int8")
 _TEXTS_A_BATCH = 32
 
 
@@ -98,17 +106,13 @@ def main(_) -> None:
         print(json.dumps(measure(side)), flush=True)
         return
     with tempfile.TemporaryDirectory() as directory:
-        precisions = sorted({_dtype(side) for side in sides})
-        saved_models = make_exports(
-            FLAGS.spm_model_file, FLAGS.albert_config, directory, precisions
-        )
+        forms = sorted({_form(side) for side in sides})
+        exports = make_exports(FLAGS.spm_model_file, FLAGS.albert_config, directory, forms)
         lines = collections.defaultdict(list)
         for _ in range(FLAGS.rounds):
             for side in sides:
-                saved_model = saved_models[_dtype(side)]
-                line = in_fresh_process(
-                    "tests.benchmarks.export", side, f"--saved_model={saved_model}"
-                )
+                saved_model = f"--saved_model={exports[_form(side)]}"
+                line = in_fresh_process("tests.benchmarks.export", side, saved_model)
                 print(json.dumps(line), flush=True)
                 if "skipped" not in line:
                     lines[side].append(line)
@@ -119,32 +123,54 @@ def _dtype(side: str) -> str:
     return "bfloat16" if side.endswith("_bfloat16") else "float32"
 
 
+def _form(side: str) -> str:
+    """Returns which export of ours a side takes; peers take none, whose vocabulary is read."""
+    form = side.removeprefix("ours_")
+    return form if form in _CONVERTED else _dtype(side)
+
+
 def make_exports(
-    spm_model_file: str, albert_config: str, directory: str, precisions: list[str]
+    spm_model_file: str, albert_config: str, directory: str, forms: list[str]
 ) -> dict[str, str]:
-    """Exports an encoder with random weights; returns the SavedModel of each precision."""
+    """Exports an encoder with random weights; returns the path of each form.
+
+    Args:
+      forms: precisions of SavedModels, and names of _CONVERTED.
+    """
     script = (
         "import sys; from tests.benchmarks import export; "
-        "export.export_random_encoder(*sys.argv[1:4], sys.argv[4:])"
+        "export.export_random_encoder(*sys.argv[1:4], int(sys.argv[4]), sys.argv[5:])"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script, spm_model_file, albert_config, directory, *precisions],
+        [
+            sys.executable,
+            "-c",
+            script,
+            spm_model_file,
+            albert_config,
+            directory,
+            str(FLAGS.seq_length),
+            *forms,
+        ],
         capture_output=True,
         text=True,
     )
     if done.returncode:
         raise RuntimeError(f"the export fails:\n{done.stderr}")
-    return {precision: os.path.join(directory, precision, "1") for precision in precisions}
+    return {
+        form: os.path.join(directory, form if form in _CONVERTED else f"{form}/1") for form in forms
+    }
 
 
 def export_random_encoder(
-    spm_model_file: str, albert_config: str, directory: str, precisions: list[str]
+    spm_model_file: str, albert_config: str, directory: str, seq_length: int, forms: list[str]
 ) -> None:
     """Does the work of make_exports, whose process stays free of TensorFlow's memory."""
     from albert_tf.checkpoints import model_directory
     from albert_tf.config import AlbertConfig
     from albert_tf.models import AlbertForPreTraining
     from albert_tf.tokenization import AlbertTokenizer
+    from export import onnx, tflite
     from export.export_saved_model import export
 
     tokenizer = AlbertTokenizer(spm_model_file)
@@ -154,9 +180,19 @@ def export_random_encoder(
     model_dir = os.path.join(directory, "model")
     tokenizer.save(model_dir)
     model_directory.save_for_pretraining(model, model_dir)
-    for precision in precisions:
-        output = os.path.join(directory, precision)
-        export(checkpoint=model_dir, output=output, kind="encoder", precision=precision)
+    for form in forms:
+        arguments = {"checkpoint": model_dir, "output": os.path.join(directory, form)}
+        if form.startswith("onnx"):
+            onnx.convert(**arguments, kind="encoder", quantize=form.endswith("int8"))
+        elif form.startswith("tflite"):
+            tflite.convert(
+                **arguments,
+                kind="encoder",
+                max_seq_length=seq_length,
+                quantize=form.endswith("int8"),
+            )
+        else:
+            export(**arguments, kind="encoder", precision=form)
 
 
 def measure(side: str) -> dict:
@@ -189,7 +225,8 @@ def measure(side: str) -> dict:
             line["batches"][str(size)] = _rates(size, clock, processor)
     line["peak_gigabytes"] = peak_megabytes() / 1e3
     if side.startswith("ours"):
-        files = [path for path in Path(FLAGS.saved_model).rglob("*") if path.is_file()]
+        path = Path(FLAGS.saved_model)
+        files = [path] if path.is_file() else [p for p in path.rglob("*") if p.is_file()]
         line["directory_megabytes"] = round(sum(f.stat().st_size for f in files) / 1e6, 1)
     line["ceiling_gflop_per_second"] = round(ceiling(product), 1)
     line["cpus"] = len(os.sched_getaffinity(0))
@@ -204,7 +241,12 @@ def _make_side(side: str, vocab_size: int) -> tuple[Callable, Callable[[], objec
         return peers.huggingface_tf(vocab_size)
     if side.startswith("onnxruntime"):
         return peers.onnxruntime(vocab_size, int8=side.endswith("int8"))
+    if side.startswith("ours_onnx"):
+        return peers.our_onnx(FLAGS.saved_model)
     import tensorflow as tf
+
+    if side.startswith("ours_tflite"):
+        return peers.our_tflite(FLAGS.saved_model)
     import tensorflow_text  # noqa: F401
 
     loaded = tf.saved_model.load(FLAGS.saved_model)

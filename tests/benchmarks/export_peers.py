@@ -126,6 +126,52 @@ def onnxruntime(vocab_size: int, int8: bool):
         ids = input_ids.astype(np.int64)
         return session.run(None, {"input_ids": ids, "attention_mask": np.ones_like(ids)})[0]
 
+    return answer, _onnxruntime_product(options)
+
+
+def our_onnx(path: str):
+    """A file of export.onnx, in onnxruntime."""
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = len(os.sched_getaffinity(0))
+    session = ort.InferenceSession(path, options)
+
+    def answer(input_ids):
+        ids = input_ids.astype(np.int64)
+        inputs = {
+            "input_ids": ids,
+            "input_mask": np.ones_like(ids),
+            "segment_ids": np.zeros_like(ids),
+        }
+        return session.run(["pooled_output"], inputs)[0]
+
+    return answer, _onnxruntime_product(options)
+
+
+def our_tflite(path: str):
+    """A file of export.tflite: one sequence of its length at a time."""
+    import tensorflow as tf
+
+    threads = len(os.sched_getaffinity(0))
+    runner = tf.lite.Interpreter(path, num_threads=threads).get_signature_runner()
+
+    def answer(input_ids):
+        rows = []
+        for row in input_ids[:, np.newaxis]:
+            outputs = runner(
+                input_ids=row, input_mask=np.ones_like(row), segment_ids=np.zeros_like(row)
+            )
+            rows.append(outputs["pooled_output"])
+        return np.concatenate(rows)
+
+    return answer, tensorflow_product()
+
+
+def _onnxruntime_product(options):
+    import onnx
+    import onnxruntime as ort
+
     helper, tensor_type = onnx.helper, onnx.TensorProto.FLOAT
     size = CEILING_SIZE
     graph = helper.make_graph(
@@ -138,4 +184,4 @@ def onnxruntime(vocab_size: int, int8: bool):
     model.ir_version = 8
     product = ort.InferenceSession(model.SerializeToString(), options)
     a, b = np.random.default_rng(0).normal(size=[2, size, size]).astype(np.float32)
-    return answer, lambda: product.run(None, {"a": a, "b": b})
+    return lambda: product.run(None, {"a": a, "b": b})

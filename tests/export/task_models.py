@@ -14,6 +14,7 @@ from albert_tf.config import AlbertConfig
 from albert_tf.tokenization import AlbertTokenizer
 from export.loading import load_module, open_checkpoint
 from pipelines.tasks.classification import ClassificationTask, Columns
+from pipelines.tasks.multilabel import MultiLabelTask
 from pipelines.tasks.multiple_choice import MultipleChoiceColumns, TableMultipleChoiceTask
 from pipelines.tasks.squad import SquadTask
 from pipelines.tasks.token_classification import TokenClassificationTask
@@ -51,6 +52,7 @@ TASKS = {
     "classifier": classification("second"),
     "classifier of texts": classification(None),
     "regressor": classification("second", is_regression=True),
+    "multilabel": MultiLabelTask("multilabel", {}, Columns("first", "label", "second"), LABELS),
     "multiple_choice": MultipleChoice("multiple_choice", {}, MultipleChoiceColumns("", "", ""), 19),
     "token_classifier": token_classification(("O", "B-á", "I-á", "S-b", "E-á", "I-b")),
     "question_answering": SquadTask({}, **SQUAD_ARGUMENTS),

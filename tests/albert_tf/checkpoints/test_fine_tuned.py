@@ -31,6 +31,7 @@ SPANS = {"doc_stride": 30, "max_query_length": 20, "max_answer_length": 7, "null
 TASKS = {
     "classifier": {"labels": ["no", "maybe", "sí"], "has_pairs": True},
     "regressor": {"has_pairs": False},
+    "multilabel": {"labels": ["no", "maybe", "sí"], "has_pairs": False},
     "token_classifier": {"labels": ["O", "B-per", "I-per", "B-loc", "I-loc"], "doc_stride": 30},
     "question_answering": {
         "may_be_impossible": False,
@@ -91,13 +92,20 @@ def test_there_and_back(task, tiny_vocabulary, tmp_path, hidden_size):
     assert json.loads((tmp_path / "b/task.json").read_text()) == task
     weights = read_weights(tmp_path / "b")
     for name, array in name_map.arrays(model).items():
-        if task["kind"] in ("classifier", "regressor", "multiple_choice") or "pooler" not in name:
+        if task["kind"] not in ("token_classifier", "question_answering") or "pooler" not in name:
             np.testing.assert_array_equal(weights[name], array, err_msg=name)
 
 
-def test_what_others_wrote(tiny_vocabulary, tmp_path):
+@pytest.mark.parametrize(
+    "kind, expected",
+    [
+        ("token_classifier", {"task": "token_classification", "doc_stride": 128}),
+        ("multilabel", {"task": "multilabel", "label_separator": ",", "has_pairs": False}),
+    ],
+)
+def test_what_others_wrote(kind, expected, tiny_vocabulary, tmp_path):
     """Without our task.json: labels, kind and lengths come from their config."""
-    task = {"task": "own", "kind": "token_classifier", **TASKS["token_classifier"]}
+    task = {"task": "own", "kind": kind, **TASKS[kind]}
     write_model(tmp_path / "a", {**task, "max_seq_length": 60}, tiny_vocabulary)
     convert_fine_tuned(
         input_path=str(tmp_path / "a"), output_dir=str(tmp_path / "hf"), output_format="huggingface"
@@ -105,9 +113,8 @@ def test_what_others_wrote(tiny_vocabulary, tmp_path):
     (tmp_path / "hf/task.json").unlink()
     convert_fine_tuned(input_path=str(tmp_path / "hf"), output_dir=str(tmp_path / "b"))
     assert json.loads((tmp_path / "b/task.json").read_text()) == {
-        "task": "token_classification",
-        "kind": "token_classifier",
-        "doc_stride": 128,
+        **expected,
+        "kind": kind,
         "labels": task["labels"],
         "max_seq_length": 61,
     }

@@ -37,6 +37,12 @@ def read_lines(path):
         return file.read().splitlines()
 
 
+def rows_of(columns):
+    """The rows of pipelines.predict, as they come back from its files."""
+    rows = [dict(zip(columns, values)) for values in zip(*columns.values())]
+    return json.loads(json.dumps(rows))
+
+
 def perfect_outputs(task, examples, windows):
     """Logits that say what is known, with a probability of 1."""
     outputs = []
@@ -136,6 +142,18 @@ def test_figures_and_predictions_of_words(tokenizer, tmp_path):
     expected = ["NewYork\tB-a\tB-a", "is\tO\tO", "big\tB-b\tB-b", "", "fox\tI-a\tO", ""]
     assert rows == expected
     assert mine.score([TokenExample("0", ("x",), None)], windows[1:], outputs[1:]) == {}
+    rows = rows_of(mine.answers(examples, windows, outputs))
+    assert rows[0] == {
+        "id": "0",
+        "words": ["New York", "is", "big"],
+        "label": ["B-a", "O", "B-b"],
+        "prediction": ["B-a", "O", "B-b"],
+        "probabilities": [1.0, 1.0, 1.0],
+    }
+    assert mine.score_rows(rows) == metrics
+    unknown = [TokenExample("0", ("x",), None)]
+    rows = rows_of(mine.answers(unknown, windows[1:], outputs[1:]))
+    assert "label" not in rows[0] and mine.score_rows(rows) == {}
 
 
 def test_figures_and_predictions_of_raw_text(tokenizer, tmp_path):
@@ -152,6 +170,10 @@ def test_figures_and_predictions_of_raw_text(tokenizer, tmp_path):
     span = {"start": 0, "end": 13, "label": "a", "text": "Ada  Lovelace", "probability": 1.0}
     assert first == {"id": "p", "text": exact.text, "spans": [span]}
     assert [span["text"] for span in second["spans"]] == ["unbelievable"]
+    rows = rows_of(mine.answers(examples, windows, outputs))
+    known = {"start": 0, "end": 13, "label": "a"}
+    assert rows[0] == {"id": "p", "text": exact.text, "label": [known], "prediction": [span]}
+    assert {**mine.score_rows(rows), "accuracy": 1.0} == metrics
 
 
 def test_parts_of_speech(tokenizer, tmp_path):
@@ -164,6 +186,8 @@ def test_parts_of_speech(tokenizer, tmp_path):
         "accuracy": 0.5,
         "macro_f1": pytest.approx(1 / 3),
     }
+    rows = rows_of(mine.answers(examples[:1], windows[:1], outputs[:1]))
+    assert mine.score_rows(rows) == mine.score(examples[:1], windows[:1], outputs[:1])
     _, path = mine.write_predictions(str(tmp_path), "test", examples, windows, outputs)
     [row] = map(json.loads, read_lines(path))
     assert [(s["text"], s["start"], s["label"]) for s in row["spans"]] == [

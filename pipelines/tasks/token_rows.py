@@ -1,0 +1,109 @@
+"""What pipelines.predict writes of tagged words: a row for each text.
+
+Of a text in words: `words`, `label` (its tags, if they are known), `prediction` and
+`probabilities`, lists of one value a word. Of a raw text: `text`, and `label` and `prediction` as
+lists of spans: {"start", "end", "label"} in characters, of predictions with `text` and
+`probability`. In tables lists are JSON.
+"""
+
+from __future__ import annotations
+
+import array
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+
+from albert_tf.entities import find_entities, score_entities
+from pipelines.tasks.metrics import METRICS
+from pipelines.tasks.token_files import TokenExample
+
+# The tags of an example's words, and their probabilities, float32 [words].
+Tagged = tuple[Sequence[str], np.ndarray]
+
+
+def predicted_spans(example: TokenExample, tagged: Tagged, marks_entities: bool) -> list[dict]:
+    """Returns the spans of a raw text; where tags mark no entities, each word with its tag."""
+    tags, best = tagged
+    if marks_entities:
+        spans = find_entities(tags)
+    else:
+        spans = [(place, place + 1, tag) for place, tag in enumerate(tags)]
+    return [
+        {
+            "start": start,
+            "end": end,
+            "label": label,
+            "text": example.text[start:end],
+            "probability": round(float(np.mean(best[first:last])), 6),
+        }
+        for first, last, label in spans
+        for start, end in [(example.spans[first][0], example.spans[last - 1][1])]
+    ]
+
+
+def _known_spans(example: TokenExample, marks_entities: bool) -> list[dict]:
+    if marks_entities:
+        spans = example.entities
+    else:
+        spans = [(*span, tag) for span, tag in zip(example.spans, example.tags)]
+    return [{"start": start, "end": end, "label": label} for start, end, label in spans]
+
+
+def columns_of(
+    examples: Sequence[TokenExample], tagged: Sequence[Tagged], marks_entities: bool
+) -> dict[str, list]:
+    """Returns the columns of Task.answers; of spans if all examples are raw texts."""
+    columns = {"id": [example.id for example in examples]}
+    has_answers = all(example.tags is not None for example in examples)
+    if all(example.text is not None for example in examples):
+        columns["text"] = [example.text for example in examples]
+        if has_answers:
+            columns["label"] = [_known_spans(example, marks_entities) for example in examples]
+        spans = (predicted_spans(*pair, marks_entities) for pair in zip(examples, tagged))
+        return {**columns, "prediction": list(spans)}
+    columns["words"] = [list(example.words) for example in examples]
+    if has_answers:
+        columns["label"] = [list(example.tags) for example in examples]
+    columns["prediction"] = [list(tags) for tags, _ in tagged]
+    columns["probabilities"] = [[round(float(p), 6) for p in best] for _, best in tagged]
+    return columns
+
+
+def score_rows(
+    rows: Iterable[dict], labels: Sequence[str], types: Sequence[str], marks_entities: bool
+) -> dict[str, float]:
+    """Returns the metrics of rows of columns_of; none if they have no answers.
+
+    Of raw texts whose tags mark entities there is no `accuracy`: a span is no word.
+    """
+    place_of = {label: place for place, label in enumerate(labels)}
+    known, found = array.array("i"), array.array("i")  # the places of the words' tags
+    has_answers = False
+
+    def entities() -> Iterator[list[set]]:
+        nonlocal has_answers
+        for row in rows:
+            if "label" not in row:
+                continue
+            has_answers = True
+            sides = [row["label"], row["prediction"]]
+            is_raw = "text" in row
+            if marks_entities and is_raw:
+                yield [{(s["start"], s["end"], s["label"]) for s in spans} for spans in sides]
+                continue
+            if is_raw:
+                sides = [[span["label"] for span in spans] for spans in sides]
+            for places, tags in zip((known, found), sides):
+                places.extend(place_of[tag] for tag in tags)
+            yield [set(find_entities(tags)) if marks_entities else set() for tags in sides]
+
+    metrics = score_entities(entities(), types)
+    if not has_answers:
+        return {}
+    if not marks_entities:
+        metrics = {}
+    if known:
+        metrics["accuracy"] = float(METRICS["accuracy"](known, found))
+        if not marks_entities:
+            metrics["macro_f1"] = float(METRICS["macro_f1"](known, found))
+    return metrics

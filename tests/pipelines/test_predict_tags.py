@@ -1,0 +1,124 @@
+"""pipelines.predict with models that tag words: a run and its export, words and raw texts."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from albert_tf.config import AlbertConfig
+from albert_tf.tokenization import AlbertTokenizer
+from export.export_saved_model import export
+from pipelines.predict import predict
+from pipelines.tasks.token_classification import TokenClassificationTask
+from pipelines.tasks.token_files import TokenColumns
+from tests.conftest import WORDS
+
+LABELS = ("O", "B-a", "I-a", "B-b", "I-b")
+TEXTS = [" ".join(WORDS[i : i + 3 + i % 25]) for i in range(0, 60, 2)]
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory, tiny_vocabulary):
+    """A seed of random weights."""
+    directory = tmp_path_factory.mktemp("tags") / "seed_1"
+    task = TokenClassificationTask("token_classification", {}, TokenColumns(), LABELS, 9)
+    tokenizer = AlbertTokenizer(str(tiny_vocabulary))
+    config = AlbertConfig(
+        vocab_size=tokenizer.vocab_size,
+        embedding_size=12,
+        hidden_size=20,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=28,
+        max_position_embeddings=61,
+    )
+    model = task.create_model(config, False)
+    model.create_variables()
+    rng = np.random.RandomState(3)
+    for variable in model.variables:
+        variable.assign_add(rng.normal(0, 0.4, variable.shape))
+    tf.train.Checkpoint(model=model).write(str(directory / "best/ckpt-7"))
+    config.write(str(directory / "albert_config.json"))
+    tokenizer.save(str(directory))
+    description = {"task": task.name, "max_seq_length": 30}
+    description.update({**task.description(), **task.source()})
+    (directory / "task.json").write_text(json.dumps(description))
+    return directory
+
+
+def rows_of(path):
+    with open(path, encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+def answers(model, path, output):
+    summary = predict(model=str(model), input_files=[str(path)], output_file=str(output))
+    return rows_of(output), summary["metrics"]
+
+
+def write_files(directory):
+    """The same texts in CoNLL's columns with tags, and raw without."""
+    columns, raw = directory / "words.conll", directory / "raw.jsonl"
+    with columns.open("w") as file:
+        for text in TEXTS:
+            file.writelines(f"{word} {'B-a' if len(word) > 4 else 'O'}\n" for word in text.split())
+            file.write("\n")
+    raw.write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
+    return columns, raw
+
+
+def test_words_and_raw_texts(tuned, tmp_path):
+    columns, raw = write_files(tmp_path)
+    words, metrics = answers(tuned, columns, tmp_path / "words.jsonl")
+    assert [" ".join(row["words"]) for row in words] == TEXTS
+    assert all(len(row["prediction"]) == len(row["words"]) for row in words)
+    assert len({tag for row in words for tag in row["prediction"]}) > 2
+    hits = [a == b for row in words for a, b in zip(row["label"], row["prediction"])]
+    assert metrics["accuracy"] == pytest.approx(np.mean(hits)) and "f1_a" in metrics
+    spans, metrics = answers(tuned, raw, tmp_path / "spans.jsonl")
+    assert metrics == {} and [row["text"] for row in spans] == TEXTS
+    for of_words, of_text in zip(words, spans):
+        opened = sum(tag[0] == "B" for tag in of_words["prediction"])
+        assert opened <= len(of_text["prediction"])
+        for span in of_text["prediction"]:
+            assert span["text"] == of_text["text"][span["start"] : span["end"]]
+
+
+def test_tables_hold_lists_as_json(tuned, tmp_path):
+    columns, _ = write_files(tmp_path)
+    output = str(tmp_path / "out.csv")
+    predict(model=str(tuned), input_files=[str(columns)], output_file=output)
+    with open(output) as file:
+        assert file.readline() == "id,words,label,prediction,probabilities\n"
+        assert '"[""' in file.readline()
+    with pytest.raises(ValueError, match="--label_column: tags of a file are read where it has"):
+        predict(
+            model=str(tuned),
+            input_files=[str(columns)],
+            output_file=str(tmp_path / "other.csv"),
+            columns={"label": ""},
+        )
+
+
+@pytest.mark.slow
+def test_an_export_tags_as_its_run(tuned, tmp_path):
+    exported = export(checkpoint=str(tuned), output=str(tmp_path / "export"))
+    for path in write_files(tmp_path):
+        ours, metrics = answers(tuned, path, tmp_path / f"run.{path.name}.jsonl")
+        theirs, same_metrics = answers(exported, path, tmp_path / f"export.{path.name}.jsonl")
+        assert metrics == same_metrics
+        for one, other in zip(ours, theirs):
+            for name in ("probabilities", "prediction"):
+                values = one.pop(name, None), other.pop(name, None)
+                if name == "probabilities" and values[0]:
+                    np.testing.assert_allclose(*values, atol=1e-5)
+                elif values[0] and isinstance(values[0][0], dict):
+                    for a, b in zip(*values):
+                        assert a.pop("probability") == pytest.approx(b.pop("probability"), abs=1e-5)
+                        assert a == b
+                else:
+                    assert values[0] == values[1]
+            assert one == other
