@@ -111,12 +111,29 @@ def check_max_seq_length(max_seq_length: int, rows: int, trained_length: int | N
         )
 
 
+def _help() -> str:
+    """Returns what the program does, and its flags by the module that defines them.
+
+    A group's title is the first line of its module. absl's own --help has one alphabetical list.
+    """
+    main = sys.modules["__main__"]
+    parts = [main.__doc__ or ""]
+    for name in flags.FLAGS.flags_by_module_dict():
+        if name in (sys.argv[0], main.__name__):
+            title = "The program's own flags."
+        elif name.startswith(("albert_tf.", "pipelines.", "export.")):
+            title = sys.modules[name].__doc__.splitlines()[0]
+        else:
+            continue
+        _, _, described = flags.FLAGS.module_help(name).strip().partition("\n")
+        parts.append(f"{title}\n{described}\n")
+    return "\n".join([*parts, "--helpfull also lists absl's flags, such as --flagfile."])
+
+
 def _parse_flags(argv: list[str]) -> list[str]:
-    # --help lists what the program itself defines; those that it shares with others belong there.
-    for module, defined in list(flags.FLAGS.flags_by_module_dict().items()):
-        if module.startswith(("albert_tf.", "pipelines.", "export.")):
-            for flag in defined:
-                flags.FLAGS.register_key_flag_for_module(sys.argv[0], flag)
+    if {"--help", "-help", "-h"} & {*argv[1:]}:
+        print(_help())
+        sys.exit(0)
     try:
         rest = flags.FLAGS(argv)
     except flags.Error as error:

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from albert_tf import files, program
 from albert_tf.errors import UserError
+from pipelines.training import strategy
 from tests.jobs import run_code
 
 
@@ -129,3 +130,18 @@ def test_writing_leaves_nothing_half_done(tmp_path, monkeypatch):
     with pytest.raises(ZeroDivisionError):
         files.write_atomically(str(path), "second")
     assert path.read_text() == "first"
+
+
+def test_help_groups_flags_by_what_they_are_about():
+    code = (
+        "from absl import flags\n"
+        "from albert_tf import program\n"
+        "from pipelines.training import strategy\n"
+        "strategy.define_strategy_flags()\n"
+        "flags.DEFINE_string('mine', None, 'Its own.')\n"
+        "program.run(lambda _: None)\n"
+    )
+    out = run_code(code, "--help", exit_code=0)[0]
+    own, shared = out.index("The program's own flags.\n"), out.index(strategy.__doc__[:20])
+    assert own < out.index("--mine: Its own.") and shared < out.index("--strategy: <one_device|")
+    assert "--verbosity" not in out and "--helpfull" in out
