@@ -94,6 +94,27 @@ def test_shared_weights_are_stored_once(model_dir, tmp_path):
 
 
 @needs_packages
+def test_int8_is_small_and_near(model_dir, tmp_path):
+    import onnx
+
+    directory = write_model(
+        tmp_path / "model", model_dir, "classifier", hidden_size=128, num_hidden_layers=9
+    )
+    path = tmp_path / "int8.onnx"
+    differences = convert(checkpoint=str(directory), output=str(path), quantize=True)
+    assert 1e-4 < differences["probabilities"] < 0.2
+    model = onnx.load(str(path))
+    int8 = [t for t in model.graph.initializer if t.data_type == onnx.TensorProto.INT8]
+    # Each shared kernel once: four of attention, two of feed-forward, and those around the blocks.
+    assert sum("attention_0" in t.name for t in int8) == 4
+    module = load_module(open_checkpoint(str(directory)))
+    kernels = sum(
+        v.shape.num_elements() for v in module.model.variables if v.name.endswith("kernel:0")
+    )
+    assert sum(np.prod(t.dims) for t in int8) >= 0.95 * kernels
+
+
+@needs_packages
 def test_what_an_application_needs_lies_beside(model_dir, tmp_path):
     import onnx
 

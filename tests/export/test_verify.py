@@ -45,7 +45,8 @@ def test_what_was_saved_does_not_judge_itself(model, model_dir, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["regressor", "classifier of texts", "multiple_choice", "token_classifier"]
+    "name",
+    ["regressor", "classifier of texts", "multilabel", "multiple_choice", "token_classifier"],
 )
 def test_every_kind_answers_as_in_python(make_module, name):
     module = make_module(TASKS[name])
