@@ -3,6 +3,7 @@
 --input is recognised by its files:
   a checkpoint of Google's code   prefix or directory: model.ckpt-best.index, albert_config.json
   a TF-Hub module                 directory: saved_model.pb, variables/, assets/
+  an encoder of Model Garden or TF2-Hub   the same, and albert_config.json beside saved_model.pb
   a Hugging Face model            local directory: config.json and model.safetensors,
                                   pytorch_model.bin (needs torch) or tf_model.h5
   a model directory of this project, or one checkpoint of it
@@ -18,6 +19,8 @@ Examples:
       --output_format=huggingface
   python -m pipelines.convert_checkpoint --input=hf/albert-base-v2 --output_dir=models/base \\
       --allow_missing=sop_classifier
+  python -m pipelines.convert_checkpoint --input=tfhub/albert_en_base --output_dir=models/base \\
+      --allow_missing=cls/
 """
 
 from __future__ import annotations

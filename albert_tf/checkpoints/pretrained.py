@@ -9,7 +9,14 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from albert_tf import files
-from albert_tf.checkpoints import google, huggingface, model_directory, name_map, saved_model
+from albert_tf.checkpoints import (
+    google,
+    huggingface,
+    model_directory,
+    model_garden,
+    name_map,
+    saved_model,
+)
 from albert_tf.errors import UserError
 from albert_tf.models import AlbertForPreTraining
 from albert_tf.tokenization import TOKENIZER_CONFIG_FILE, AlbertTokenizer, read_do_lower_case
@@ -40,8 +47,9 @@ def from_pretrained(path: str | os.PathLike) -> tuple[AlbertForPreTraining, Albe
 
     Args:
       path: a model directory of this project or one of its checkpoints; a checkpoint of Google's
-        code or a TF-Hub module; a local Hugging Face model; or a version of an export
-        (`exports/1`), whose encoder is read while the heads are initialised afresh.
+        code or a TF-Hub module; an encoder of Model Garden or TF2-Hub with albert_config.json; a
+        local Hugging Face model; or a version of an export (`exports/1`), whose encoder is read
+        while the heads are initialised afresh.
 
     Returns:
       The model, and its tokenizer.
@@ -103,12 +111,14 @@ def read(path: str, allow_missing: str | None = None, allow_unused: str | None =
         return Found(*model_directory.load_for_pretraining(path), [])
     if huggingface.find_weights(path):
         imported = huggingface.read(path, allow_missing, allow_unused)
+    elif model_garden.find(path):
+        imported = model_garden.read(path, allow_missing, allow_unused)
     elif google.find(path):
         imported = google.read(path, allow_missing, allow_unused)
     else:
         raise UserError(
-            f"{path!r} is no model: expected a checkpoint of Google's code, a TF-Hub module, a "
-            "Hugging Face model or a model directory"
+            f"{path!r} is no model: expected a checkpoint of Google's code, a module of TF-Hub, "
+            "a Hugging Face model or a model directory"
         )
     model, fresh = name_map.build(imported, path)
     notes = list(imported.notes)

@@ -52,7 +52,7 @@ def read_config_and_tokenizer(path: str) -> tuple[AlbertConfig, AlbertTokenizer]
         if not tf.io.gfile.exists(os.path.join(path, name)):
             raise UserError(
                 f"{path!r} is a SavedModel without {name}: expected one of "
-                "export.export_saved_model"
+                "export.export_saved_model; pipelines.convert_checkpoint converts those of others"
             )
     config = AlbertConfig.read(os.path.join(path, needed[0]))
     try:

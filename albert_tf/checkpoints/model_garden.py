@@ -1,0 +1,113 @@
+"""ALBERT encoders that TensorFlow's Model Garden exported: the SavedModels of TF2-Hub.
+
+A SavedModel is a program; here its variables are read, and nothing is run. They do not tell the
+number of layers or heads: albert_config.json has to lie beside saved_model.pb or in assets/.
+
+Source: official.nlp.modeling.networks.AlbertEncoder and official.nlp.tools.export_tfhub.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+import numpy as np
+import tensorflow as tf
+from google.protobuf.message import DecodeError
+from tensorflow.core.protobuf import trackable_object_graph_pb2
+
+from albert_tf.checkpoints import model_directory, name_map, reference_config, saved_model
+from albert_tf.checkpoints.model_directory import CONFIG_FILE, UNREADABLE
+from albert_tf.errors import UserError
+
+# Their names, in this order of patterns, and Google's of the same variables.
+_BLOCK = "bert/encoder/transformer/group_0/inner_group_0/"
+_NAMES = (
+    (r"(word|type)_embeddings/embeddings", r"bert/embeddings/\1_embeddings"),
+    (r"position_embedding/embeddings", "bert/embeddings/position_embeddings"),
+    (r"embeddings/layer_norm/(\w+)", r"bert/embeddings/LayerNorm/\1"),
+    (r"embedding_projection/(\w+)", r"bert/encoder/embedding_hidden_mapping_in/\1"),
+    (
+        r"transformer/self_attention/attention_output/(\w+)",
+        rf"{_BLOCK}attention_1/output/dense/\1",
+    ),
+    (r"transformer/self_attention/(\w+)/(\w+)", rf"{_BLOCK}attention_1/self/\1/\2"),
+    (r"transformer/self_attention_layer_norm/(\w+)", rf"{_BLOCK}LayerNorm/\1"),
+    (r"transformer/intermediate/(\w+)", rf"{_BLOCK}ffn_1/intermediate/dense/\1"),
+    (r"transformer/output/(\w+)", rf"{_BLOCK}ffn_1/intermediate/output/dense/\1"),
+    (r"transformer/output_layer_norm/(\w+)", rf"{_BLOCK}LayerNorm_1/\1"),
+    (r"pooler_transform/(\w+)", r"bert/pooler/dense/\1"),
+    (r"(?:bert/)?(cls/predictions/output_bias)/bias", r"\1"),
+    (r"(?:bert/)?(cls/predictions/transform/.*)", r"\1"),
+)
+_MARK = "transformer/self_attention/query/kernel"
+
+
+def find(path: str) -> bool:
+    """Tells whether `path` is such a SavedModel."""
+    if not saved_model.is_saved_model(path):
+        return False
+    try:
+        return _MARK in _keys(tf.train.load_checkpoint(saved_model.variables_prefix(path)))
+    except (*UNREADABLE, DecodeError):
+        return False
+
+
+def read(
+    path: str, allow_missing: str | None = None, allow_unused: str | None = None
+) -> name_map.Imported:
+    """Reads config and weights, by Google's names; strictness as in `name_map.to_ours`.
+
+    Raises:
+      ValueError: if there is no config, or the weights are damaged or not of it.
+    """
+    assets = os.path.join(path, "assets")
+    places = [os.path.join(directory, CONFIG_FILE) for directory in (path, assets)]
+    config = reference_config.read(next(filter(tf.io.gfile.exists, places), places[0]))
+    prefix = saved_model.variables_prefix(path)
+    shapes = {variable.google: variable.shape for variable in name_map.variables(config)}
+    tensors = {}
+    try:
+        num_bytes = model_directory.length_of_data(prefix)
+        name_map.check_size(config, num_bytes, "google", allow_missing)
+        reader = tf.train.load_checkpoint(prefix)
+        found = reader.get_variable_to_shape_map()
+        for their_name, key in _keys(reader).items():
+            name = _googles_name(their_name)
+            # Attention's are divided by heads: [hidden, heads, size]. The index is compared before
+            # memory is taken for what it declares.
+            if name in shapes and np.prod(found[key]) != np.prod(shapes[name]):
+                raise UserError(
+                    f"{prefix}: {their_name} has shape {found[key]}, but by the config it should "
+                    f"have {np.prod(shapes[name])} elements"
+                )
+            if name in shapes:
+                tensors[name] = reader.get_tensor(key).reshape(shapes[name])
+            elif not (allow_unused and re.search(allow_unused, their_name)):
+                raise UserError(
+                    f"{prefix} holds what has no place in the model: {their_name}; "
+                    "--allow_unused=REGEX leaves it out"
+                )
+    except (*UNREADABLE, DecodeError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise UserError(f"{prefix!r} is not a readable SavedModel: {reason}") from error
+    weights = name_map.to_ours(tensors, config, "google", prefix, allow_missing)
+    return name_map.Imported(config, weights, assets, [])
+
+
+def _keys(reader) -> dict[str, str]:
+    """Returns for each variable's name the key of its values."""
+    graph = trackable_object_graph_pb2.TrackableObjectGraph.FromString(
+        reader.get_tensor("_CHECKPOINTABLE_OBJECT_GRAPH")
+    )
+    attributes = (attribute for node in graph.nodes for attribute in node.attributes)
+    # Only variables have names; the counter of checkpoints is none of the weights.
+    return {a.full_name: a.checkpoint_key for a in attributes if a.full_name != "save_counter"}
+
+
+def _googles_name(name: str) -> str | None:
+    for pattern, replacement in _NAMES:
+        if re.fullmatch(pattern, name):
+            name = re.sub(pattern, replacement, name)
+            return name.replace("type_embeddings", "token_type_embeddings")
+    return None

@@ -1,0 +1,144 @@
+"""Encoders of TensorFlow's Model Garden and TF2-Hub as first weights."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from albert_tf.checkpoints import pretrained
+from albert_tf.config import AlbertConfig
+from albert_tf.models import AlbertForPreTraining
+
+CONFIG = {
+    "vocab_size": 97,
+    "embedding_size": 12,
+    "hidden_size": 20,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 2,
+    "intermediate_size": 28,
+    "max_position_embeddings": 61,
+    "type_vocab_size": 2,
+    "hidden_act": "gelu",
+}
+# Their variables by name, as release 2.15.0 exports them (the real test below compares), and ours.
+BLOCK = {
+    "transformer/self_attention/query": "attention_0/query",
+    "transformer/self_attention/key": "attention_0/key",
+    "transformer/self_attention/value": "attention_0/value",
+    "transformer/self_attention/attention_output": "attention_0/output",
+    "transformer/self_attention_layer_norm": "attention_0/layer_norm",
+    "transformer/intermediate": "feed_forward_0/intermediate",
+    "transformer/output": "feed_forward_0/output",
+    "transformer/output_layer_norm": "feed_forward_0/layer_norm",
+    "embedding_projection": "embeddings/projection",
+    "embeddings/layer_norm": "embeddings/layer_norm",
+    "pooler_transform": "pooler",
+}
+TABLES = {
+    "word_embeddings/embeddings": "embeddings/word_embeddings",
+    "position_embedding/embeddings": "embeddings/position_embeddings",
+    "type_embeddings/embeddings": "embeddings/token_type_embeddings",
+}
+INPUTS = ("input_word_ids", "input_mask", "input_type_ids")
+
+
+def batch_of():
+    rng = np.random.RandomState(1)
+    mask = (np.arange(17) < np.array([[17], [9], [3]])).astype(np.int32)
+    ids = rng.randint(5, 90, mask.shape).astype(np.int32)
+    types = mask * (np.arange(17) > 5)
+    return {name: tf.constant(x, tf.int32) for name, x in zip(INPUTS, (ids, mask, types))}
+
+
+@pytest.fixture(scope="module")
+def model():
+    model = AlbertForPreTraining(AlbertConfig(**CONFIG))
+    model.create_variables()
+    rng = np.random.RandomState(3)
+    for variable in model.variables:
+        variable.assign_add(rng.normal(0, 0.3, variable.shape))
+    return model
+
+
+@pytest.fixture
+def exported(model, tmp_path):
+    """A SavedModel of their names and shapes with the weights of `model`."""
+    module = tf.Module()
+    module.variables_ = []
+    for variable in model.encoder.weights:
+        name = variable.name.partition("encoder/")[2].removesuffix(":0")
+        name = name.removeprefix("block_0_0/")
+        array = variable.numpy()
+        theirs = next((t for t, ours in TABLES.items() if ours == name), None)
+        if theirs is None:
+            scope, leaf = name.rsplit("/", 1)
+            theirs = f"{next(t for t, ours in BLOCK.items() if ours == scope)}/{leaf}"
+        # Attention's are divided by heads.
+        if "self_attention/attention_output/kernel" in theirs:
+            array = array.reshape(2, 10, 20)
+        elif "self_attention/" in theirs and "attention_output" not in theirs:
+            array = array.reshape(*array.shape[:-1], 2, 10)
+        module.variables_.append(tf.Variable(array, name=theirs))
+    directory = tmp_path / "export"
+    tf.saved_model.save(module, str(directory))
+    (directory / "albert_config.json").write_text(json.dumps(CONFIG))
+    return directory
+
+
+def test_the_encoder_is_theirs(model, exported):
+    found, directory, notes = pretrained.read(str(exported), allow_missing="cls/")
+    assert directory == str(exported / "assets")
+    assert "masked_lm/output_bias" in notes[0] and "encoder" not in notes[0]
+    for ours, theirs in zip(model.encoder.weights, found.encoder.weights):
+        np.testing.assert_array_equal(ours, theirs, err_msg=ours.name)
+
+
+def test_what_is_wrong_is_said(exported):
+    with pytest.raises(ValueError, match=r"lacks cls/predictions/.*--allow_missing=REGEX"):
+        pretrained.read(str(exported))
+    config = exported / "albert_config.json"
+    config.write_text(json.dumps({**CONFIG, "intermediate_size": 29}))
+    with pytest.raises(ValueError, match=r"transformer/intermediate/\w+ has shape .* elements"):
+        pretrained.read(str(exported), allow_missing="cls/")
+    config.unlink()
+    with pytest.raises(ValueError, match=r"no config at .*albert_config.json': the weights alone"):
+        pretrained.read(str(exported), allow_missing="cls/")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("with_mlm", [False, True])
+def test_a_real_export_answers_the_same(with_mlm, tmp_path):
+    encoders = pytest.importorskip("official.nlp.configs.encoders")
+    export = pytest.importorskip("official.nlp.tools.export_tfhub_lib")
+    names = {"embedding_size": "embedding_width", "num_hidden_layers": "num_layers"}
+    values = {names.get(name, name): value for name, value in CONFIG.items()}
+    del values["hidden_act"]
+    config = encoders.EncoderConfig(type="albert", albert=encoders.AlbertEncoderConfig(**values))
+    _, theirs = export._create_model(encoder_config=config, with_mlm=with_mlm)
+    rng = np.random.RandomState(3)
+    for variable in theirs.variables:
+        variable.assign_add(rng.normal(0, 0.3, variable.shape))
+    items = theirs.checkpoint_items if with_mlm else {"encoder": theirs}
+    vocabulary = tmp_path / "any.model"
+    vocabulary.write_bytes(b"")
+    directory = tmp_path / "export"
+    export.export_model(
+        export_path=str(directory),
+        encoder_config=config,
+        model_checkpoint_path=tf.train.Checkpoint(**items).save(str(tmp_path / "ckpt")),
+        with_mlm=with_mlm,
+        sp_model_file=str(vocabulary),
+        do_lower_case=True,
+    )
+    expected = tf.saved_model.load(str(directory))(batch_of())
+    (directory / "albert_config.json").write_text(json.dumps(CONFIG))
+    found, _, notes = pretrained.read(str(directory), allow_missing="seq|cls/")
+    assert any("masked_lm" in note for note in notes) == (not with_mlm)
+    answers = found.encoder(batch_of())
+    mask = batch_of()["input_mask"].numpy()[..., np.newaxis]
+    for name in ("pooled_output", "sequence_output"):
+        factor = mask if name == "sequence_output" else 1.0
+        np.testing.assert_allclose(answers[name] * factor, expected[name] * factor, atol=1e-5)
