@@ -87,6 +87,7 @@ def define_max_seq_length(
     name: str = "max_seq_length", default: int | None = None, help: str = ""
 ) -> None:
     """Defines --max_seq_length; `help` says what is special to the program, as its default."""
+    flags.disclaim_key_flags()  # it is the caller's
     of_all = "Maximum length of a sequence in pieces, [CLS] and [SEP] included."
     flags.DEFINE_integer(name, default, f"{of_all} {help}".strip(), lower_bound=8)
 

@@ -60,18 +60,14 @@ class ClassifierModule(_TextModule):
         return {"labels": tf.constant(self.served.task["labels"])}
 
 
-class MultiLabelModule(_TextModule):
-    """Says of each label whether a text, or a pair, has it."""
+class MultiLabelModule(ClassifierModule):
+    """Computes the probability of each label for a text, or a pair."""
 
     kind = "multilabel"
 
     def answer(self, tokens: dict) -> dict:
         """See ServingModule.answer."""
         return {"probabilities": tf.sigmoid(self.logits(tokens))}
-
-    def labels(self) -> dict:
-        """Answers the signature `labels`."""
-        return {"labels": tf.constant(self.served.task["labels"])}
 
 
 class MultipleChoiceModule(ServingModule):

@@ -1,15 +1,15 @@
 r"""Makes an ONNX model of a checkpoint: piece ids in, answers out, at any length and batch.
 
-Of a fine-tuned classifier or regressor the input is what its task.json says, and the output
-`probabilities` or `value`; of any other model, or with --kind=encoder, `pooled_output` and
-`sequence_output`. Inputs are int64 [batch, seq_len] `input_ids`, `input_mask` (1 = real) and
-`segment_ids`. Tokenizing is left to the application: beside OUTPUT lie the vocabulary and a .json
-that says how text is prepared. Shared weights are stored once. With --quantize the weights of
-products are int8, and activations are quantized as they come ("dynamic"). That is the fastest form
-on CPUs with AVX512_VNNI or AMX, and the least exact.
+Of a fine-tuned classifier, regressor or model of several labels the input is what its task.json
+says, and the output `probabilities` or `value`; of any other model, or with --kind=encoder,
+`pooled_output` and `sequence_output`. Inputs are int64 [batch, seq_len] `input_ids`, `input_mask`
+(1 = real) and `segment_ids`. Tokenizing is left to the application: beside OUTPUT lie the
+vocabulary and a .json that says how text is prepared. Shared weights are stored once. With
+--quantize the weights of products are int8, and activations are quantized at run time ("dynamic").
+On an AMD EPYC with AVX512_VNNI that is the fastest of this project's exports, and the least exact.
 
 Needs the extra `onnx`. Runs the model with onnxruntime before it is written: a model that is
-further than 1e-4 from this project's is refused. Of a quantized one the distance is printed.
+further than 1e-4 from this project's is refused. For a quantized one it prints the differences.
 
 Examples:
   python -m export.onnx --checkpoint=runs/base --output=exports/base.onnx
@@ -44,7 +44,7 @@ INPUTS = ("input_ids", "input_mask", "segment_ids")
 TOLERANCE = 1e-4
 _COMPARED_BATCHES = ((1, 2), (3, 17), (2, 64))  # rows, at most as many pieces
 # The other kinds answer from texts of any length, in parts: no single graph says what they do.
-_KINDS = ("encoder", "classifier", "regressor")
+_KINDS = ("encoder", "classifier", "regressor", "multilabel")
 _OPSET, _IR_VERSION = 20, 9  # of 2023: the first with Gelu's tanh form
 _LARGEST = 2**31 - 1  # bytes of a protocol buffer
 
@@ -103,6 +103,8 @@ def convert(
     if quantize:
         data = _quantized(model)
         differences = _differences(onnxruntime.InferenceSession(data), module)
+        if not all(map(math.isfinite, differences.values())):
+            raise UserError("int8 answers are not finite: export without --quantize")
     sidecar.write(served, output)
     files.write_atomically(output, data)
     parameters = sum(v.shape.num_elements() for v in module.model.variables)
@@ -165,7 +167,10 @@ class _Graph:
                 outputs = {"value": self._op("Squeeze", logits, self._constant([1], np.int64))}
                 shapes = {"value": ["batch"]}
             else:
-                outputs = {"probabilities": self._op("Softmax", logits, axis=-1)}
+                if kind == "multilabel":
+                    outputs = {"probabilities": self._op("Sigmoid", logits)}
+                else:
+                    outputs = {"probabilities": self._op("Softmax", logits, axis=-1)}
                 shapes = {"probabilities": ["batch", len(self.module.served.task["labels"])]}
         for name, tensor in outputs.items():
             self.nodes.append(helper.make_node("Identity", [tensor], [name]))
@@ -294,6 +299,8 @@ def answer(module: ServingModule, ids: dict[str, np.ndarray]) -> dict[str, tf.Te
     logits = module.model.classifier(module.encoder(inputs, positions=positions)["pooled_output"])
     if module.kind == "regressor":
         return {"value": logits[:, 0]}
+    if module.kind == "multilabel":
+        return {"probabilities": tf.sigmoid(logits)}
     return {"probabilities": tf.nn.softmax(logits)}
 
 

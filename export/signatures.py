@@ -249,15 +249,11 @@ REGRESSOR = {
 
 MULTILABEL = {
     **_from_texts_and_examples(
-        "Says of each label whether a text has it, or a pair where the task has pairs. "
-        f"{_TOO_LONG}",
+        "Says which labels a text has, or a pair where the task has pairs. " + _TOO_LONG,
         _TEXTS,
         {
             "probabilities": Field(
-                tf.float32,
-                ("batch", "labels"),
-                "that the text has each label, in the order of `labels`; fine-tuning scores those "
-                "from 0.5 on as yes",
+                tf.float32, ("batch", "labels"), "of each label; fine-tuning counts 0.5 as yes"
             ),
         },
     ),

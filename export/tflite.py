@@ -1,12 +1,13 @@
 r"""Makes a TFLite model of a checkpoint: piece ids in, answers out, at one fixed length.
 
-Of a fine-tuned classifier or regressor the input is what its task.json says, and the output
-`probabilities` or `value`; of any other model, or with --kind=encoder, `pooled_output` and
-`sequence_output`. Tokenizing is left to the application: beside OUTPUT lie the vocabulary and a
-.json that says how text is prepared. Shared weights are stored once. With --quantize they are
-stored as int8 (dynamic-range: activations stay float), a quarter of the size. Inputs have
---max_seq_length pieces, padding included; the default is the length that the checkpoint was trained
-with. A short text costs what that length costs: make a file of each length that you need.
+Of a fine-tuned classifier, regressor or model of several labels the input is what its task.json
+says, and the output `probabilities` or `value`; of any other model, or with --kind=encoder,
+`pooled_output` and `sequence_output`. Tokenizing is left to the application: beside OUTPUT lie the
+vocabulary and a .json that says how text is prepared. Shared weights are stored once. With
+--quantize they are stored as int8 (dynamic-range: activations stay float), a quarter of the size.
+Inputs have --max_seq_length pieces, padding included; the default is the length that the checkpoint
+was trained with. A short text costs what that length costs: make a file of each length that you
+need.
 
 Prints the size and how far the answers are from those of the model itself.
 
@@ -40,7 +41,7 @@ FLAGS = flags.FLAGS
 _INPUTS = ("input_ids", "input_mask", "segment_ids")
 _COMPARED_ROWS = 4
 # The other kinds answer from texts of any length, in parts: no fixed graph says what they do.
-_KINDS = ("encoder", "classifier", "regressor")
+_KINDS = ("encoder", "classifier", "regressor", "multilabel")
 
 
 def define_flags() -> None:
@@ -119,6 +120,8 @@ def _function(module: ServingModule):
         logits = module.model.classifier(encoded["pooled_output"])
         if module.kind == "regressor":
             return {"value": logits[:, 0]}
+        if module.kind == "multilabel":
+            return {"probabilities": tf.sigmoid(logits)}
         return {"probabilities": tf.nn.softmax(logits)}
 
     specs = [tf.TensorSpec([1, module.max_seq_length], tf.int32, name) for name in _INPUTS]

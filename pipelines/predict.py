@@ -2,7 +2,8 @@
 
 --model is what pipelines.finetune wrote (OUTPUT_DIR: the seed that is best on dev; or
 OUTPUT_DIR/seed_N), or an export of it. --input_file is a table as fine-tuning reads it: .csv, .tsv,
-.jsonl or .json, compressed or not; for models that answer questions also SQuAD's JSON. Columns are
+.jsonl or .json, compressed or not; for models that answer questions also SQuAD's JSON, for models
+that tag words CoNLL's columns (see pipelines/tasks/token_rows.py for their rows). Columns are
 those that the model was fine-tuned with, unless flags name others.
 
 OUTPUT_FILE has a row for each row of the input, in its order: id, label if the input has answers,

@@ -31,7 +31,6 @@ _PROBLEMS = {
 
 # What fine-tuning would record by default, where a foreign model does not say it.
 _DEFAULTS = {
-    "multilabel": {"label_separator": ","},
     "token_classifier": {"doc_stride": 128},
     "question_answering": {
         "may_be_impossible": False,
@@ -241,14 +240,21 @@ def _read_task(path: str, has_pairs: bool) -> dict:
     )
     if kind == "classifier":
         by_problem = {problem: kind for kind, problem in _PROBLEMS.items()}
-        kind = by_problem.get(
-            values.get("problem_type"), "regressor" if len(labels) == 1 else "classifier"
-        )
+        kind = by_problem.get(values.get("problem_type"), kind)
+        if len(labels) == 1 and kind != "multilabel":
+            kind = "regressor"
     task = {"task": _ARCHITECTURES[kind].task, "kind": kind, **_DEFAULTS.get(kind, {})}
     if kind in _PROBLEMS:
         task["has_pairs"] = has_pairs
     if kind in ("classifier", "multilabel", "token_classifier"):
+        if len(labels) < 2:
+            raise UserError(
+                f"{config_file}: id2label has {len(labels)} label, expected two or more"
+            )
         task["labels"] = labels
+    if kind == "multilabel":
+        text = "".join(labels)
+        task["label_separator"] = next((mark for mark in ",;|" if mark not in text), "\t")
     if kind == "multiple_choice":
         raise UserError(
             f"{path!r} does not say among how many options it chooses: put a task.json beside it, "

@@ -14,7 +14,6 @@ import re
 import numpy as np
 import tensorflow as tf
 from google.protobuf.message import DecodeError
-from tensorflow.core.protobuf import trackable_object_graph_pb2
 
 from albert_tf.checkpoints import model_directory, name_map, reference_config, saved_model
 from albert_tf.checkpoints.model_directory import CONFIG_FILE, UNREADABLE
@@ -48,7 +47,8 @@ def find(path: str) -> bool:
     if not saved_model.is_saved_model(path):
         return False
     try:
-        return _MARK in _keys(tf.train.load_checkpoint(saved_model.variables_prefix(path)))
+        reader = tf.train.load_checkpoint(saved_model.variables_prefix(path))
+        return _MARK in saved_model.variable_keys(reader)
     except (*UNREADABLE, DecodeError):
         return False
 
@@ -72,37 +72,26 @@ def read(
         name_map.check_size(config, num_bytes, "google", allow_missing)
         reader = tf.train.load_checkpoint(prefix)
         found = reader.get_variable_to_shape_map()
-        for their_name, key in _keys(reader).items():
+        for their_name, key in saved_model.variable_keys(reader).items():
             name = _googles_name(their_name)
+            if name not in shapes:
+                tensors[their_name] = np.empty(0)  # to_ours says what becomes of it
+                continue
             # Attention's are divided by heads: [hidden, heads, size]. The index is compared before
             # memory is taken for what it declares.
-            if name in shapes and np.prod(found[key]) != np.prod(shapes[name]):
+            if np.prod(found[key]) != np.prod(shapes[name]):
                 raise UserError(
                     f"{prefix}: {their_name} has shape {found[key]}, but by the config it should "
                     f"have {np.prod(shapes[name])} elements"
                 )
-            if name in shapes:
-                tensors[name] = reader.get_tensor(key).reshape(shapes[name])
-            elif not (allow_unused and re.search(allow_unused, their_name)):
-                raise UserError(
-                    f"{prefix} holds what has no place in the model: {their_name}; "
-                    "--allow_unused=REGEX leaves it out"
-                )
+            tensors[name] = reader.get_tensor(key).reshape(shapes[name])
+    except UserError:
+        raise
     except (*UNREADABLE, DecodeError) as error:
         reason = str(error).strip().splitlines()[0]
         raise UserError(f"{prefix!r} is not a readable SavedModel: {reason}") from error
-    weights = name_map.to_ours(tensors, config, "google", prefix, allow_missing)
+    weights = name_map.to_ours(tensors, config, "google", prefix, allow_missing, allow_unused)
     return name_map.Imported(config, weights, assets, [])
-
-
-def _keys(reader) -> dict[str, str]:
-    """Returns for each variable's name the key of its values."""
-    graph = trackable_object_graph_pb2.TrackableObjectGraph.FromString(
-        reader.get_tensor("_CHECKPOINTABLE_OBJECT_GRAPH")
-    )
-    attributes = (attribute for node in graph.nodes for attribute in node.attributes)
-    # Only variables have names; the counter of checkpoints is none of the weights.
-    return {a.full_name: a.checkpoint_key for a in attributes if a.full_name != "save_counter"}
 
 
 def _googles_name(name: str) -> str | None:

@@ -31,7 +31,11 @@ def is_saved_model(path: str) -> bool:
 def is_export(path: str) -> bool:
     """Tells whether `path` is a version of what export.export_saved_model writes."""
     assets = os.path.join(path, "assets")
-    needed = (os.path.join(assets, CONFIG_FILE), find_vocabulary(assets))
+    needed = (
+        os.path.join(assets, CONFIG_FILE),
+        find_vocabulary(assets),
+        os.path.join(path, files.PROVENANCE_FILE),
+    )
     return is_saved_model(path) and all(map(tf.io.gfile.exists, needed))
 
 
@@ -77,7 +81,7 @@ def restore_encoder(encoder: tf.keras.layers.Layer, path: str) -> None:
     prefix = variables_prefix(path)
     try:
         reader = tf.train.load_checkpoint(prefix)
-        keys = _keys(reader)
+        keys = {_name_in_encoder(n): key for n, key in variable_keys(reader).items()}
         shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
     except (*UNREADABLE, DecodeError) as error:
         raise _unreadable(path, error) from error
@@ -93,13 +97,14 @@ def restore_encoder(encoder: tf.keras.layers.Layer, path: str) -> None:
             raise _unreadable(path, error) from error
 
 
-def _keys(reader) -> dict[str, str]:
-    """Returns, for each name in the encoder, the key of its values in the variables' files."""
+def variable_keys(reader) -> dict[str, str]:
+    """Returns for each variable's name the key of its values in the variables' files."""
     graph = trackable_object_graph_pb2.TrackableObjectGraph.FromString(
         reader.get_tensor("_CHECKPOINTABLE_OBJECT_GRAPH")
     )
-    attributes = [attribute for node in graph.nodes for attribute in node.attributes]
-    return {_name_in_encoder(a.full_name): a.checkpoint_key for a in attributes}
+    attributes = (attribute for node in graph.nodes for attribute in node.attributes)
+    # The counter of checkpoints is none of the weights.
+    return {a.full_name: a.checkpoint_key for a in attributes if a.full_name != "save_counter"}
 
 
 def _name_in_encoder(name: str) -> str:

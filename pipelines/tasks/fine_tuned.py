@@ -119,8 +119,8 @@ def task_of(
 
     Args:
       description: the content of its task.json.
-      columns: field of Columns or MultipleChoiceColumns -> column, for those that differ from the
-        ones the model was fine-tuned with; "": there is no such column.
+      columns: field of Columns, MultipleChoiceColumns or TokenColumns -> column, for those that
+        differ from the ones the model was fine-tuned with; "": there is no such column.
       quoting: as of tables.read_table; None: as it was fine-tuned.
 
     Raises:
@@ -156,8 +156,10 @@ def task_of(
         if field not in names:
             raise UserError(f"--{field}_column says nothing to a model of kind {kind}")
     defaults = {"text": "text", "context": "text", "options": "options", "label": "label"}
+    if kind == "token_classifier" and quoting:
+        raise UserError("--quoting says nothing to models that tag words: omit the flag")
     if kind == "token_classifier" and columns.get("label") == "":
-        raise UserError("--label_column: tags of a file are read where it has them; leave it away")
+        raise UserError("--label_column=: models that tag words read known tags; omit the flag")
     merged = {field: stored.get(field, defaults.get(field)) for field in names}
     merged.update(columns)
     merged = {field: column or None for field, column in merged.items()}
@@ -352,9 +354,9 @@ def _texts(example: _Example) -> Iterator[str]:
 
 
 def _inputs(
-    examples: Sequence[Example | MultipleChoiceExample | Question | TokenExample],
+    examples: Sequence[_Example],
 ) -> dict[str, tf.Tensor]:
-    """Returns the inputs of the signature serving_default for examples of one kind."""
+    """Returns the inputs of the signature that answers examples of one kind."""
     if isinstance(examples[0], Example):
         inputs = {"text": [example.text for example in examples]}
         if examples[0].text_pair is not None:
@@ -375,4 +377,5 @@ def _inputs(
             "question": [example.question for example in examples],
             "options": [list(example.options) for example in examples],
         }
-    return {name: tf.constant(values) for name, values in inputs.items()}
+    # The dtype is named, as of texts without a word there is no value to tell it.
+    return {name: tf.constant(values, tf.string) for name, values in inputs.items()}

@@ -59,7 +59,7 @@ def predict_file(
 
     Finished parts are in OUTPUT_FILE.parts until the end. A killed call resumes there, a finished
     one does nothing. Memory does not grow with the number of rows, but for what a score needs of
-    them: of labels 8 bytes a row.
+    them: of labels 8 bytes a row, of tags 8 bytes a word.
 
     Args:
       identity: JSON-serialisable, what the answers depend on.
@@ -168,7 +168,14 @@ def _written(rows: Iterable[dict], path: str, output_file: str) -> Iterator[dict
                 buffer.write(json.dumps(row, ensure_ascii=False) + "\n")
             else:
                 if is_first:
-                    writer.writerow(row)
+                    header = list(row)
+                    writer.writerow(header)
+                if list(row) != header:
+                    raise UserError(
+                        f"{output_file}: row {row.get('id')} has the columns {', '.join(row)}, the "
+                        f"first row {', '.join(header)}: name a .jsonl file, or predict the files "
+                        "one by one"
+                    )
                 writer.writerow(map(_cell, row.values()))
             is_first = False
             if buffer.tell() > _FLUSH_CHARACTERS:

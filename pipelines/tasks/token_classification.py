@@ -224,8 +224,11 @@ class TokenClassificationTask(Task):
             known = ", ".join(map(repr, self.labels[:20])) + ", ..." * (len(self.labels) > 20)
             raise UserError(
                 f"text {example.id}, {' '.join(example.words)[:60]!r}: unknown tag {error}; "
-                f"{'the labels are' if self._labels else 'the training file has'} {known}; "
-                "--labels names all"
+                + (
+                    f"the labels are {known}"
+                    if self._labels
+                    else f"the training file has {known}; --labels names all"
+                )
             ) from None
 
     @functools.cached_property
@@ -340,7 +343,17 @@ class TokenClassificationTask(Task):
 
     def read_file(self, path: str, first: int = 0) -> Iterator[TokenExample]:
         """See Task.read_file."""
-        yield from iterate_examples(path, self.columns, first, needs_tags=False)
+        is_raw = None
+        for example in iterate_examples(path, self.columns, first, needs_tags=False):
+            if is_raw not in (None, example.text is not None):
+                raise UserError(
+                    f"{path}: raw texts and lists of words in one file, where text {example.id} "
+                    "differs from those before; predict them from files of their own"
+                )
+            is_raw = example.text is not None
+            if example.tags is not None:
+                self._places(example)
+            yield example
 
     def answers(
         self, examples: list[TokenExample], features: list[WordWindow], outputs: Outputs

@@ -1,14 +1,16 @@
 """What pipelines.predict writes of tagged words: a row for each text.
 
-Of a text in words: `words`, `label` (its tags, if they are known), `prediction` and
-`probabilities`, lists of one value a word. Of a raw text: `text`, and `label` and `prediction` as
-lists of spans: {"start", "end", "label"} in characters, of predictions with `text` and
+A text given as words has the columns `words`, `label` (its tags, if they are known), `prediction`
+and `probabilities`: lists of one value a word. A raw text has `text`, and `label` and `prediction`
+as lists of spans, {"start", "end", "label"} in characters; predicted spans also have `text` and
 `probability`. In tables lists are JSON.
 """
 
 from __future__ import annotations
 
 import array
+import collections
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -72,36 +74,33 @@ def columns_of(
 def score_rows(
     rows: Iterable[dict], labels: Sequence[str], types: Sequence[str], marks_entities: bool
 ) -> dict[str, float]:
-    """Returns the metrics of rows of columns_of; none if they have no answers.
+    """Returns the metrics of rows of columns_of, in one pass; none if they have no answers.
 
-    Of raw texts whose tags mark entities there is no `accuracy`: a span is no word.
+    Raw texts whose tags mark entities have no `accuracy`: a span is no word.
     """
+    rows = iter(rows)
+    first = next(rows, {})
+    if "label" not in first:
+        collections.deque(rows, maxlen=0)  # they are written as they are taken
+        return {}
     place_of = {label: place for place, label in enumerate(labels)}
     known, found = array.array("i"), array.array("i")  # the places of the words' tags
-    has_answers = False
 
-    def entities() -> Iterator[list[set]]:
-        nonlocal has_answers
-        for row in rows:
-            if "label" not in row:
+    def entities() -> Iterator[list[set[tuple]]]:
+        """Yields the entities of each row, known and predicted, and notes the tags of words."""
+        for row in itertools.chain([first], rows):
+            answers, is_raw = (row["label"], row["prediction"]), "text" in row
+            if is_raw and marks_entities:
+                yield [{(s["start"], s["end"], s["label"]) for s in spans} for spans in answers]
                 continue
-            has_answers = True
-            sides = [row["label"], row["prediction"]]
-            is_raw = "text" in row
-            if marks_entities and is_raw:
-                yield [{(s["start"], s["end"], s["label"]) for s in spans} for spans in sides]
-                continue
-            if is_raw:
-                sides = [[span["label"] for span in spans] for spans in sides]
-            for places, tags in zip((known, found), sides):
+            for answer, places in zip(answers, (known, found)):
+                tags = [span["label"] for span in answer] if is_raw else answer
                 places.extend(place_of[tag] for tag in tags)
-            yield [set(find_entities(tags)) if marks_entities else set() for tags in sides]
+            if marks_entities:
+                yield [set(find_entities(tags)) for tags in answers]
 
-    metrics = score_entities(entities(), types)
-    if not has_answers:
-        return {}
-    if not marks_entities:
-        metrics = {}
+    scores = score_entities(entities(), types)
+    metrics = scores if marks_entities else {}
     if known:
         metrics["accuracy"] = float(METRICS["accuracy"](known, found))
         if not marks_entities:

@@ -3,18 +3,18 @@
 Each side answers the same rows, padded to the trained length where a side needs one length. The
 first side is the model in memory, in float32, and the others are compared with it: labels that
 differ, the task's metrics, the largest difference of a probability. A side whose packages are
-missing is left out. Speed is the benchmark `export`'s matter.
+missing is left out. The benchmark `export` measures speed.
 
 ours: the model in memory, float32.
 export, export_bfloat16: SavedModels of export.export_saved_model, asked with text.
 tflite, tflite_int8: export.tflite, without and with --quantize (int8 weights, float activations).
-onnxruntime, onnxruntime_int8: export.onnx, and its dynamic int8 by onnxruntime.
-torch_bfloat16: Hugging Face's model of the converted directory, its weights in bfloat16.
-torch_autocast: the same in float32 under autocast to bfloat16.
+onnxruntime, onnxruntime_int8: export.onnx, without and with --quantize (int8 both).
+torch, torch_bfloat16: Hugging Face's model of the converted directory, its weights in that dtype.
+torch_autocast: torch under autocast to bfloat16.
 
 Example:
   python -m tests.benchmarks.agreement --checkpoint=runs/cola/seed_1 \\
-      --dev_file=../shared/data/glue/CoLA/dev.tsv
+      --data=../shared/data/glue/CoLA
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from albert_tf import files, program
 from albert_tf.errors import UserError
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines.convert_checkpoint import convert_fine_tuned
-from pipelines.tasks import fine_tuned
+from pipelines.tasks import fine_tuned, glue
 from pipelines.tasks.prediction_file import read_examples
 from tests.benchmarks.measuring import print_table
 
@@ -47,24 +47,35 @@ Answer = Callable[[Ids, list], np.ndarray]
 def define_flags() -> None:
     """Defines the flags."""
     flags.DEFINE_string("checkpoint", None, "A run of pipelines.finetune.", required=True)
-    flags.DEFINE_string("dev_file", None, "Labelled rows, as fine-tuning read.", required=True)
+    flags.DEFINE_string(
+        "data", None, "GLUE's directory of the task, or a labelled table.", required=True
+    )
     flags.DEFINE_list("sides", list(_SIDES), "What to compare with the model in memory.")
+    flags.register_validator(
+        "sides", set(_SIDES).issuperset, f"expected some of {', '.join(_SIDES)}"
+    )
 
 
 def main(_) -> None:
     """Reads the flags."""
     logging.set_verbosity(logging.ERROR)
-    compare(FLAGS.checkpoint, files.match_files(FLAGS.dev_file, "dev_file"), FLAGS.sides)
+    compare(FLAGS.checkpoint, FLAGS.data, FLAGS.sides)
 
 
-def compare(checkpoint: str, dev_files: list[str], sides: list[str]) -> None:
+def compare(checkpoint: str, data: str, sides: list[str]) -> None:
     """Prints a line for each side."""
     checkpoint = fine_tuned.find_model(checkpoint)
     description = fine_tuned.read_description(checkpoint)
     if description["kind"] != "classifier":
         raise UserError(f"--checkpoint: a {description['kind']}, expected a classifier")
-    task = fine_tuned.task_of(description, {})
-    examples = list(read_examples(task, dev_files))
+    if os.path.isdir(data):
+        task = glue.GlueTask(description["task"], data)
+        examples = task.read("dev")
+    else:
+        task = fine_tuned.task_of(description, {})
+        examples = list(read_examples(task, files.match_files(data, "data")))
+    if any(example.label is None for example in examples):
+        raise UserError(f"--data={data}: rows without labels, expected labels of all")
     tokenizer = AlbertTokenizer.load(checkpoint)
     length = description["max_seq_length"]
     sequences, _ = task.encode(examples, tokenizer, length, False)
@@ -163,16 +174,11 @@ def _tflite(quantize: bool) -> Callable[[str, str], Answer]:
 def _onnxruntime(int8: bool) -> Callable[[str, str], Answer]:
     def make(checkpoint: str, directory: str) -> Answer:
         import onnxruntime
-        from onnxruntime.quantization import QuantType, quantize_dynamic
 
         from export.onnx import convert
 
-        path = os.path.join(directory, "float32.onnx")
-        convert(checkpoint=checkpoint, output=path)
-        if int8:
-            quantized = os.path.join(directory, "int8.onnx")
-            quantize_dynamic(path, quantized, weight_type=QuantType.QInt8)
-            path = quantized
+        path = os.path.join(directory, f"{int8}.onnx")
+        convert(checkpoint=checkpoint, output=path, quantize=int8)
         session = onnxruntime.InferenceSession(path)
 
         def answer(ids: Ids, examples: list) -> np.ndarray:

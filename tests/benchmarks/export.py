@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import importlib.util
 import json
 import os
 import statistics
@@ -107,7 +108,9 @@ def main(_) -> None:
         return
     with tempfile.TemporaryDirectory() as directory:
         forms = sorted({_form(side) for side in sides})
-        exports = make_exports(FLAGS.spm_model_file, FLAGS.albert_config, directory, forms)
+        exports = make_exports(
+            FLAGS.spm_model_file, FLAGS.albert_config, directory, forms, FLAGS.seq_length
+        )
         lines = collections.defaultdict(list)
         for _ in range(FLAGS.rounds):
             for side in sides:
@@ -130,9 +133,15 @@ def _form(side: str) -> str:
 
 
 def make_exports(
-    spm_model_file: str, albert_config: str, directory: str, forms: list[str]
+    spm_model_file: str,
+    albert_config: str,
+    directory: str,
+    forms: list[str],
+    seq_length: int = 128,
 ) -> dict[str, str]:
     """Exports an encoder with random weights; returns the path of each form.
+
+    Without the package onnx its files are not made, and the sides that read them are left out.
 
     Args:
       forms: precisions of SavedModels, and names of _CONVERTED.
@@ -149,7 +158,7 @@ def make_exports(
             spm_model_file,
             albert_config,
             directory,
-            str(FLAGS.seq_length),
+            str(seq_length),
             *forms,
         ],
         capture_output=True,
@@ -181,6 +190,8 @@ def export_random_encoder(
     tokenizer.save(model_dir)
     model_directory.save_for_pretraining(model, model_dir)
     for form in forms:
+        if form.startswith("onnx") and not importlib.util.find_spec("onnx"):
+            continue
         arguments = {"checkpoint": model_dir, "output": os.path.join(directory, form)}
         if form.startswith("onnx"):
             onnx.convert(**arguments, kind="encoder", quantize=form.endswith("int8"))

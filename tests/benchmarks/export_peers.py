@@ -131,6 +131,7 @@ def onnxruntime(vocab_size: int, int8: bool):
 
 def our_onnx(path: str):
     """A file of export.onnx, in onnxruntime."""
+    import onnx  # noqa: F401  # without it the file was not made
     import onnxruntime as ort
 
     options = ort.SessionOptions()

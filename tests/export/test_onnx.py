@@ -30,10 +30,10 @@ def write_model(directory, model_dir, kind, **changes):
     values = json.loads((model_dir / "albert_config.json").read_text())
     config = AlbertConfig(**{**values, **changes})
     config.write(str(directory / "albert_config.json"))
-    labels = LABELS if kind == "classifier" else None
+    labels = None if kind == "regressor" else LABELS
     description = {"task": "toy", "kind": kind, "labels": labels, "has_pairs": True}
     (directory / TASK_FILE).write_text(json.dumps({**description, "max_seq_length": 37}))
-    model = AlbertForSequenceClassification(config, 3 if kind == "classifier" else 1)
+    model = AlbertForSequenceClassification(config, 1 if kind == "regressor" else 3)
     model.create_variables()
     rng = np.random.RandomState(3)
     for variable in model.variables:
@@ -50,6 +50,7 @@ def write_model(directory, model_dir, kind, **changes):
         ("encoder", {"parameter_sharing": "attention", "hidden_act": "relu"}),
         ("encoder", {"embedding_size": 20, "inner_group_num": 2}),
         ("classifier", {}),
+        ("multilabel", {}),
         ("regressor", {"num_hidden_groups": 2}),
     ],
 )

@@ -94,7 +94,7 @@ def test_tables_hold_lists_as_json(tuned, tmp_path):
     with open(output) as file:
         assert file.readline() == "id,words,label,prediction,probabilities\n"
         assert '"[""' in file.readline()
-    with pytest.raises(ValueError, match="--label_column: tags of a file are read where it has"):
+    with pytest.raises(ValueError, match="--label_column=: models that tag words read known tags"):
         predict(
             model=str(tuned),
             input_files=[str(columns)],
@@ -103,10 +103,34 @@ def test_tables_hold_lists_as_json(tuned, tmp_path):
         )
 
 
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        ('{"text": "a"}\n{"text": ["b"]}\n', "raw texts and lists of words in one file"),
+        ('{"text": ["a"], "label": ["B-c"]}\n', "unknown tag 'B-c'; the labels are 'O', 'B-a'"),
+    ],
+)
+def test_faults_are_said_before_the_work(tuned, tmp_path, content, message):
+    path = tmp_path / "in.jsonl"
+    path.write_text(content)
+    with pytest.raises(ValueError, match=message):
+        answers(tuned, path, tmp_path / "out.jsonl")
+    assert {p.name for p in tmp_path.iterdir()} == {"in.jsonl"}
+
+
+def test_a_text_without_words(tuned, tmp_path):
+    path = tmp_path / "in.jsonl"
+    path.write_text('{"text": " "}\n')
+    rows, _ = answers(tuned, path, tmp_path / "out.jsonl")
+    assert rows == [{"id": "0", "text": " ", "prediction": []}]
+
+
 @pytest.mark.slow
 def test_an_export_tags_as_its_run(tuned, tmp_path):
     exported = export(checkpoint=str(tuned), output=str(tmp_path / "export"))
-    for path in write_files(tmp_path):
+    empty = tmp_path / "empty.jsonl"
+    empty.write_text('{"text": " "}\n')
+    for path in (*write_files(tmp_path), empty):
         ours, metrics = answers(tuned, path, tmp_path / f"run.{path.name}.jsonl")
         theirs, same_metrics = answers(exported, path, tmp_path / f"export.{path.name}.jsonl")
         assert metrics == same_metrics
