@@ -369,4 +369,5 @@ class TokenClassificationTask(Task):
 
     def score_rows(self, rows: Iterable[dict]) -> dict[str, float]:
         """See Task.score_rows."""
-        return score_rows(rows, self.labels, self._types, self.marks_entities)
+        types = self._types if self.marks_entities else None
+        return score_rows(rows, self.labels, types)

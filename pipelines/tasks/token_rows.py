@@ -72,12 +72,17 @@ def columns_of(
 
 
 def score_rows(
-    rows: Iterable[dict], labels: Sequence[str], types: Sequence[str], marks_entities: bool
+    rows: Iterable[dict], labels: Sequence[str], types: Sequence[str] | None
 ) -> dict[str, float]:
     """Returns the metrics of rows of columns_of, in one pass; none if they have no answers.
 
     Raw texts whose tags mark entities have no `accuracy`: a span is no word.
+
+    Args:
+      labels: all tags.
+      types: of entities; None: the tags mark none.
     """
+    marks_entities = types is not None
     rows = iter(rows)
     first = next(rows, {})
     if "label" not in first:
@@ -99,7 +104,7 @@ def score_rows(
             if marks_entities:
                 yield [set(find_entities(tags)) for tags in answers]
 
-    scores = score_entities(entities(), types)
+    scores = score_entities(entities(), types or ())
     metrics = scores if marks_entities else {}
     if known:
         metrics["accuracy"] = float(METRICS["accuracy"](known, found))

@@ -139,9 +139,11 @@ def test_help_groups_flags_by_what_they_are_about():
         "from pipelines.training import strategy\n"
         "strategy.define_strategy_flags()\n"
         "flags.DEFINE_string('mine', None, 'Its own.')\n"
+        "program.define_max_seq_length()\n"
         "program.run(lambda _: None)\n"
     )
     out = run_code(code, "--help", exit_code=0)[0]
     own, shared = out.index("The program's own flags.\n"), out.index(strategy.__doc__[:20])
-    assert own < out.index("--mine: Its own.") and shared < out.index("--strategy: <one_device|")
+    assert own < out.index("--max_seq_length: ") < out.index("--mine: Its own.")
+    assert shared < out.index("--strategy: <one_device|")
     assert "--verbosity" not in out and "--helpfull" in out

@@ -17,7 +17,7 @@ from pipelines.tasks.token_files import TokenColumns
 from tests.conftest import WORDS
 
 LABELS = ("O", "B-a", "I-a", "B-b", "I-b")
-TEXTS = [" ".join(WORDS[i : i + 3 + i % 25]) for i in range(0, 60, 2)]
+TEXTS = [" ".join((WORDS * 4)[i : i + 3 + i % 25]) for i in range(0, 60, 2)]
 
 
 @pytest.fixture(scope="module")

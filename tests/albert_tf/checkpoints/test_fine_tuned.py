@@ -120,6 +120,24 @@ def test_what_others_wrote(kind, expected, tiny_vocabulary, tmp_path):
     }
 
 
+def test_separators_that_labels_leave_free(tiny_vocabulary, tmp_path):
+    labels = ["a, b", "c", "d"]
+    task = {"task": "own", "kind": "multilabel", "labels": labels, "has_pairs": False}
+    write_model(tmp_path / "a", {**task, "max_seq_length": 60}, tiny_vocabulary)
+    arguments = {"input_path": str(tmp_path / "hf"), "output_dir": str(tmp_path / "b")}
+    convert_fine_tuned(
+        input_path=str(tmp_path / "a"), output_dir=str(tmp_path / "hf"), output_format="huggingface"
+    )
+    (tmp_path / "hf/task.json").unlink()
+    convert_fine_tuned(**arguments)
+    assert json.loads((tmp_path / "b/task.json").read_text())["label_separator"] == ";"
+    config = json.loads((tmp_path / "hf/config.json").read_text())
+    config["id2label"] = {"0": "alone"}
+    (tmp_path / "hf/config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="label, expected two or more"):
+        convert_fine_tuned(**{**arguments, "output_dir": str(tmp_path / "c")})
+
+
 def test_what_has_no_counterpart(tiny_vocabulary, tmp_path):
     task = {"task": "squad_v2", "kind": "question_answering", **TASKS["question_answering"]}
     task["has_answerability_head"] = True

@@ -152,7 +152,8 @@ def test_figures_and_predictions_of_words(tokenizer, tmp_path):
     }
     assert mine.score_rows(rows) == metrics
     unknown = [TokenExample("0", ("x",), None)]
-    rows = rows_of(mine.answers(unknown, windows[1:], outputs[1:]))
+    _, windows = mine.encode(unknown, tokenizer, 40, training=False)
+    rows = rows_of(mine.answers(unknown, windows, outputs[1:]))
     assert "label" not in rows[0] and mine.score_rows(rows) == {}
 
 
