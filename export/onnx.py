@@ -5,8 +5,9 @@ says, and the output `probabilities` or `value`; of any other model, or with --k
 `pooled_output` and `sequence_output`. Inputs are int64 [batch, seq_len] `input_ids`, `input_mask`
 (1 = real) and `segment_ids`. Tokenizing is left to the application: beside OUTPUT lie the
 vocabulary and a .json that says how text is prepared. Shared weights are stored once. With
---quantize the weights of products are int8, and activations are quantized at run time ("dynamic").
-On an AMD EPYC with AVX512_VNNI that is the fastest of this project's exports, and the least exact.
+--quantize the weights of products and the tables of embeddings have 8 bits, and activations are
+quantized at run time ("dynamic"). On an AMD EPYC with AVX512_VNNI that is the fastest of this
+project's exports, and the least exact.
 
 Needs the extra `onnx`. Runs the model with onnxruntime before it is written: a model that is
 further than 1e-4 from this project's is refused. For a quantized one it prints the differences.
@@ -56,7 +57,7 @@ def define_flags() -> None:
     )
     flags.DEFINE_string("output", None, "The .onnx file.", required=True)
     flags.DEFINE_enum("kind", None, _KINDS, "Default: what fine-tuning made of it, or encoder.")
-    flags.DEFINE_bool("quantize", False, "Store the weights of products as int8.")
+    flags.DEFINE_bool("quantize", False, "Store weights and embeddings in 8 bits.")
 
 
 def main(_) -> None:

@@ -25,7 +25,7 @@ needs_packages = pytest.mark.skipif(
 LABELS = ["no", "yes", "perhaps"]
 
 
-def write_model(directory, model_dir, kind, **changes):
+def write_model(directory, model_dir, kind, scale=0.3, **changes):
     shutil.copytree(model_dir, directory, ignore=shutil.ignore_patterns("checkpoints"))
     values = json.loads((model_dir / "albert_config.json").read_text())
     config = AlbertConfig(**{**values, **changes})
@@ -37,7 +37,7 @@ def write_model(directory, model_dir, kind, **changes):
     model.create_variables()
     rng = np.random.RandomState(3)
     for variable in model.variables:
-        variable.assign_add(rng.normal(0, 0.3, variable.shape))
+        variable.assign_add(rng.normal(0, scale, variable.shape))
     tf.train.Checkpoint(model=model).save(str(directory / "checkpoints" / "ckpt"))
     return directory
 
@@ -98,14 +98,14 @@ def test_shared_weights_are_stored_once(model_dir, tmp_path):
 def test_int8_is_small_and_near(model_dir, tmp_path):
     import onnx
 
-    directory = write_model(
-        tmp_path / "model", model_dir, "classifier", hidden_size=128, num_hidden_layers=9
-    )
+    shape = {"hidden_size": 128, "num_hidden_layers": 9}
+    directory = write_model(tmp_path / "model", model_dir, "classifier", scale=0.05, **shape)
     path = tmp_path / "int8.onnx"
     differences = convert(checkpoint=str(directory), output=str(path), quantize=True)
     assert 1e-4 < differences["probabilities"] < 0.2
     model = onnx.load(str(path))
-    int8 = [t for t in model.graph.initializer if t.data_type == onnx.TensorProto.INT8]
+    int8 = [t for t in model.graph.initializer if t.name.endswith("kernel_quantized")]
+    assert {t.data_type for t in int8} == {onnx.TensorProto.INT8}
     # Each shared kernel once: four of attention, two of feed-forward, and those around the blocks.
     assert sum("attention_0" in t.name for t in int8) == 4
     module = load_module(open_checkpoint(str(directory)))
