@@ -50,6 +50,7 @@ def test_what_is_stored_in_which_dtype(half):
         assert json.load(file)["precision"] == "bfloat16"
 
 
+@pytest.mark.slow
 def test_it_is_another_export_than_that_in_float32(half, model_dir, capsys):
     output = half.rpartition("/")[0]
     again = export(
@@ -63,6 +64,7 @@ def test_it_is_another_export_than_that_in_float32(half, model_dir, capsys):
     assert other != half
 
 
+@pytest.mark.slow
 def test_a_model_that_bfloat16_distorts_is_refused(model_dir, tmp_path):
     served = open_checkpoint(str(model_dir), None, MAX_SEQ_LENGTH)
     exact = load_module(served)

@@ -64,6 +64,7 @@ def test_parts_of_a_batch_add_up(tmp_path, precision, options):
     assert_near(tmp_path / "parts", tmp_path / "whole", 0.02)
 
 
+@pytest.mark.slow
 def test_forward_and_backward_compile_under_two_replicas(tmp_path):
     run(tmp_path / "plain", 9, strategy=mirrored())
     run(tmp_path / "compiled", 9, strategy=mirrored(), jit_compile=True)
