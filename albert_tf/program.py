@@ -133,7 +133,10 @@ def _help() -> str:
 
 def _parse_flags(argv: list[str]) -> list[str]:
     if {"--help", "-help", "-h"} & {*argv[1:]}:
-        print(_help())
+        try:
+            print(_help(), flush=True)
+        except BrokenPipeError:  # head or a pager has read enough; Python must not flush again
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     try:
         rest = flags.FLAGS(argv)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 
 import pytest
 import tensorflow as tf
@@ -10,7 +12,7 @@ import tensorflow as tf
 from albert_tf import files, program
 from albert_tf.errors import UserError
 from pipelines.training import strategy
-from tests.jobs import run_code
+from tests.jobs import PROJECT, run_code
 
 
 def stderr_of(body, *arguments, exit_code):
@@ -147,3 +149,13 @@ def test_help_groups_flags_by_what_they_are_about():
     assert own < out.index("--max_seq_length: ") < out.index("--mine: Its own.")
     assert shared < out.index("--strategy: <one_device|")
     assert "--verbosity" not in out and "--helpfull" in out
+
+
+def test_help_into_a_closed_pipe_says_nothing_on_stderr():
+    reader, writer = os.pipe()
+    os.close(reader)
+    code = "from albert_tf import program\nprogram.run(lambda _: None)"
+    command = [sys.executable, "-c", code, "--help"]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, cwd=PROJECT)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
