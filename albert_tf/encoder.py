@@ -12,7 +12,14 @@ from albert_tf.errors import UserError
 from albert_tf.layers.attention import SelfAttention, attention_bias
 from albert_tf.layers.embeddings import FactorizedEmbedding
 from albert_tf.layers.feed_forward import FeedForward
-from albert_tf.layers.primitives import PACKAGE, FromConfig, dense, resolve_dropout_seed, seeds
+from albert_tf.layers.primitives import (
+    PACKAGE,
+    FromConfig,
+    build_parts,
+    dense,
+    resolve_dropout_seed,
+    seeds,
+)
 from albert_tf.layers.recompute import apply_recomputed
 from albert_tf.layers.transformer_block import TransformerBlock
 
@@ -103,6 +110,12 @@ class AlbertEncoder(FromConfig, tf.keras.layers.Layer):
         }
         stddev = config.initializer_range
         self.pooler = dense(config.hidden_size, stddev, "pooler", tf.tanh, dtype=policy)
+
+    def build(self, input_shape):
+        """Creates every variable; their shapes follow from the config."""
+        parts = (self.embeddings, *self.blocks.values(), self.pooler)
+        build_parts(self.config.hidden_size, *parts)
+        super().build(input_shape)
 
     def call(
         self, inputs, dropout_seed=None, num_hidden_layers=None, positions=None, training=None

@@ -10,6 +10,7 @@ from albert_tf.layers.primitives import (
     FromConfig,
     LayerNorm,
     activation,
+    build_parts,
     dense,
     dropout,
     initializer,
@@ -41,7 +42,7 @@ class MaskedLMHead(FromConfig, tf.keras.layers.Layer):
         self.layer_norm = LayerNorm()
 
     def build(self, input_shape):
-        """Creates the output bias, float32 [V]."""
+        """Creates the output bias, float32 [V], and the variables of the parts."""
         # Under mixed precision autocast would round it to bfloat16.
         self.output_bias = self.add_weight(
             "output_bias",
@@ -50,6 +51,8 @@ class MaskedLMHead(FromConfig, tf.keras.layers.Layer):
             initializer="zeros",
             experimental_autocast=False,
         )
+        build_parts(self.config.hidden_size, self.transform)
+        build_parts(self.config.embedding_size, self.layer_norm)
         super().build(input_shape)
 
     def call(self, masked_output, word_embeddings):
@@ -85,6 +88,11 @@ class SentenceOrderHead(FromConfig, tf.keras.layers.Layer):
         stddev = config.initializer_range
         self.classifier = dense(2, stddev, "classifier", dtype=_LOGITS)
 
+    def build(self, input_shape):
+        """Creates every variable; their shapes follow from the config."""
+        build_parts(self.config.hidden_size, self.classifier)
+        super().build(input_shape)
+
     def call(self, pooled_output):
         """Maps [b, H] to float32 [b, 2] logits."""
         return self.classifier(pooled_output)
@@ -106,6 +114,11 @@ class ClassificationHead(FromConfig, tf.keras.layers.Layer):
         stddev = config.initializer_range
         self.output_dense = dense(num_labels, stddev, "output", dtype=_LOGITS)
 
+    def build(self, input_shape):
+        """Creates every variable; their shapes follow from the config."""
+        build_parts(self.config.hidden_size, self.output_dense)
+        super().build(input_shape)
+
     def call(self, pooled_output, dropout_seed=None, training=None):
         """Maps [..., H] to float32 [..., num_labels]; see AlbertEncoder.call for the arguments."""
         dropout_seed = resolve_dropout_seed(training, dropout_seed)
@@ -125,6 +138,11 @@ class SpanHead(FromConfig, tf.keras.layers.Layer):
         super().__init__(name=name, **kwargs)
         self.config = config
         self.output_dense = dense(2, config.initializer_range, "output", dtype=_LOGITS)
+
+    def build(self, input_shape):
+        """Creates every variable; their shapes follow from the config."""
+        build_parts(self.config.hidden_size, self.output_dense)
+        super().build(input_shape)
 
     def call(self, sequence_output, input_mask):
         """Maps [b, L, H] and int32 [b, L], 1 = real, to float32 [b, L]: start and end logits."""
@@ -159,6 +177,16 @@ class SpanBeamHead(FromConfig, tf.keras.layers.Layer):
             name="answer",
             dtype=_LOGITS,
         )
+
+    def build(self, input_shape):
+        """Creates every variable; their shapes follow from the config."""
+        hidden_size = self.config.hidden_size
+        build_parts(hidden_size, self.start)
+        build_parts(2 * hidden_size, self.answer_hidden)
+        build_parts(hidden_size, self.answer)
+        build_parts(2 * hidden_size, self.end_hidden)
+        build_parts(hidden_size, self.end_layer_norm, self.end)
+        super().build(input_shape)
 
     def call(
         self, sequence_output, may_answer, start_positions=None, dropout_seed=None, training=None

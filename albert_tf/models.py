@@ -13,14 +13,19 @@ from albert_tf.heads import (
     SpanBeamHead,
     SpanHead,
 )
-from albert_tf.layers.primitives import PACKAGE, FromConfig, resolve_dropout_seed, seeds
+from albert_tf.layers.primitives import (
+    PACKAGE,
+    FromConfig,
+    build_parts,
+    resolve_dropout_seed,
+    seeds,
+)
 
 
 class _AlbertModel(FromConfig, tf.keras.Model):
     """What they share: an encoder, its config, and how all variables come to be."""
 
     further_arguments = ("recompute",)
-    num_sequences = 1  # the fewest that an example has
 
     def __init__(
         self, config: AlbertConfig, recompute: bool = False, name: str = "albert", **kwargs
@@ -31,14 +36,15 @@ class _AlbertModel(FromConfig, tf.keras.Model):
         self.encoder = AlbertEncoder(config, recompute, dtype=self.dtype_policy)
 
     def create_variables(self) -> None:
-        """Creates every variable by one call on a batch of one short example."""
-        ids = tf.zeros([self.num_sequences, 2], tf.int32)
-        names = ("input_word_ids", "input_mask", "input_type_ids", "masked_lm_positions")
-        self({name: ids for name in names})
+        """Creates every variable, as the first call would."""
+        self.build([None, None])
 
-    def build_from_config(self, config: dict) -> None:
-        """Creates every variable when Keras loads a model: shapes follow from the config."""
-        self.create_variables()
+    def build(self, input_shape):
+        """Creates every variable; their shapes follow from the config."""
+        # From the root, as a call has opened this scope already.
+        with tf.name_scope(f"{self.name}/"):
+            build_parts(self.config.hidden_size, *self.layers)
+        tf.keras.layers.Layer.build(self, input_shape)
 
 
 @tf.keras.saving.register_keras_serializable(PACKAGE)
@@ -170,7 +176,7 @@ class AlbertForMultipleChoice(_AlbertModel):
 
     def __init__(self, config: AlbertConfig, num_choices: int, recompute: bool = False, **kwargs):
         super().__init__(config, recompute, **kwargs)
-        self.num_choices = self.num_sequences = num_choices
+        self.num_choices = num_choices
         self.classifier = ClassificationHead(config, 1, dtype=self.dtype_policy)
 
     def call(self, inputs, dropout_seed=None, training=None):

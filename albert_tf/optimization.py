@@ -1,13 +1,6 @@
-"""LAMB and AdamW of tensorflow-addons with the published exclusions, and the learning rate."""
+"""LAMB and AdamW with the published exclusions, and the learning rate."""
 
 from __future__ import annotations
-
-import contextlib
-import importlib
-import shlex
-import sys
-import sysconfig
-import warnings
 
 import tensorflow as tf
 
@@ -15,9 +8,6 @@ from albert_tf.errors import UserError
 
 # Variables that neither decay nor are adapted layer by layer: regular expressions of their names.
 EXCLUSIONS = ["LayerNorm", "layer_norm", "bias"]
-
-# Decay of the moments.
-_BETA_1, _BETA_2 = 0.9, 0.999
 
 
 @tf.keras.utils.register_keras_serializable("albert_tf")
@@ -80,7 +70,8 @@ def lamb(
       bias_correction: False is the authors' code, step by step; True is tensorflow-addons'.
 
     A model's .keras file holds no state of this optimizer, as tensorflow-addons builds on Keras'
-    older optimizers: to resume, store model and optimizer with tf.train.Checkpoint.
+    older optimizers: to resume, store model and optimizer with tf.train.Checkpoint. Loading such a
+    file warns of it.
 
     Deviation: tensorflow-addons corrects the moments' bias, the authors' code does not. Adapted
     variables move alike, as their norm is divided out. Excluded ones move sqrt(1 - 0.999^t) /
@@ -89,13 +80,11 @@ def lamb(
 
     Source: You et al. 2019, algorithm 2; the reference's lamb_optimizer.
     """
-    optimizer_class = _addons().LAMB
-    if not bias_correction:
-        optimizer_class = _without_bias_correction(optimizer_class)
-    return optimizer_class(
+    from albert_tf import addons
+
+    return addons.Lamb(
+        bias_correction,
         learning_rate=learning_rate,
-        beta_1=_BETA_1,
-        beta_2=_BETA_2,
         epsilon=1e-6,
         weight_decay=weight_decay,
         exclude_from_weight_decay=EXCLUSIONS,
@@ -116,104 +105,15 @@ def adamw(
 
     Source: the reference's AdamWeightDecayOptimizer.
     """
-    optimizer_class = _with_scaled_weight_decay(_addons().AdamW)
-    if not bias_correction:
-        optimizer_class = _without_bias_correction(optimizer_class)
-    return optimizer_class(
+    from albert_tf import addons
+
+    return addons.AdamW(
+        bias_correction,
         learning_rate=learning_rate,
-        beta_1=_BETA_1,
-        beta_2=_BETA_2,
         epsilon=1e-6,
         weight_decay=weight_decay,
         exclude_from_weight_decay=EXCLUSIONS,
     )
-
-
-def _addons():
-    """Returns the optimizers of tensorflow-addons, imported when first asked for.
-
-    The package is past its end of life. Should it stop working with a later TensorFlow, replace it
-    here: `lamb` and `adamw` need two subclasses of tf.keras.optimizers.legacy.Optimizer with the
-    slots `m` and `v` and the hyperparameters given below, which tests/golden/optimizer_steps.npz
-    checks to the last update.
-    """
-    with warnings.catch_warnings(), _keras_2_as_keras():
-        # Its import announces the end of life and the TensorFlow it knows; both are pinned.
-        warnings.filterwarnings("ignore", message="(?si).*TensorFlow Addons", category=UserWarning)
-        try:
-            import tensorflow_addons as tfa
-        except ModuleNotFoundError as error:
-            if error.name != "tensorflow_addons":
-                raise
-            raise UserError(f"LAMB and AdamW need a package: {_install_addons()}") from error
-    return tfa.optimizers
-
-
-@contextlib.contextmanager
-def _keras_2_as_keras():
-    """Lets tensorflow-addons find Keras 2 where it is the package tf-keras.
-
-    tensorflow-addons imports three modules of `keras.src`, which is Keras 3 then.
-    """
-    if not tf.keras.Model.__module__.startswith("tf_keras."):
-        yield
-        return
-    names = {
-        name: importlib.import_module(f"tf_{name}")
-        for name in ("keras.src", "keras.src.engine", "keras.src.utils")
-    }
-    before = {name: sys.modules[name] for name in names if name in sys.modules}
-    sys.modules.update(names)
-    try:
-        yield
-    finally:
-        for name in names:
-            del sys.modules[name]
-        sys.modules.update(before)
-
-
-def _install_addons() -> str:
-    """Returns the command that installs tensorflow-addons for this Python."""
-    options = ""
-    if sys.version_info >= (3, 12):  # no wheel, but only the Python code is used
-        options = (
-            "--no-deps --only-binary=:all: --python-version 3.11 "
-            f"--target {shlex.quote(sysconfig.get_path('purelib'))} "
-        )
-    return f"{shlex.quote(sys.executable)} -m pip install {options}tensorflow-addons==0.23.0"
-
-
-def _without_bias_correction(optimizer_class: type) -> type:
-    """Returns a class like `optimizer_class` that uses the moments as they are."""
-
-    class WithoutBiasCorrection(optimizer_class):
-        def _prepare_local(self, var_device, var_dtype, apply_state):
-            super()._prepare_local(var_device, var_dtype, apply_state)
-            state = apply_state[(var_device, var_dtype)]
-            state.update(
-                # Moments are divided by one minus these.
-                beta_1_power=tf.zeros([], var_dtype),
-                beta_2_power=tf.zeros([], var_dtype),
-                # 1 - 0.999 of float32 is 1.3e-5 off, which only the correction would make up for.
-                one_minus_beta_1_t=tf.constant(1 - _BETA_1, var_dtype),
-                one_minus_beta_2_t=tf.constant(1 - _BETA_2, var_dtype),
-                # Adam's corrected rate for sparse gradients; lr_t is the schedule's.
-                lr=state["lr_t"],
-            )
-
-    return WithoutBiasCorrection
-
-
-def _with_scaled_weight_decay(optimizer_class: type) -> type:
-    """Returns a class like `optimizer_class`, tensorflow-addons', whose decay follows the rate."""
-
-    class WithScaledWeightDecay(optimizer_class):
-        def _prepare_local(self, var_device, var_dtype, apply_state):
-            super()._prepare_local(var_device, var_dtype, apply_state)
-            state = apply_state[(var_device, var_dtype)]
-            state["wd_t"] = state["wd_t"] * state["lr_t"]
-
-    return WithScaledWeightDecay
 
 
 class LossScale:

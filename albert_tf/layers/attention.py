@@ -12,6 +12,7 @@ from albert_tf.layers.primitives import (
     PACKAGE,
     FromConfig,
     LayerNorm,
+    build_parts,
     dense,
     dropout,
     resolve_dropout_seed,
@@ -50,6 +51,12 @@ class SelfAttention(FromConfig, tf.keras.layers.Layer):
             for part in ("query", "key", "value", "output")
         )
         self.layer_norm = LayerNorm()
+
+    def build(self, input_shape):
+        """Creates every variable; their shapes follow from the config."""
+        parts = (self.query, self.key, self.value, self.output_dense, self.layer_norm)
+        build_parts(self.config.hidden_size, *parts)
+        super().build(input_shape)
 
     def call(self, x, bias=None, dropout_seed=None, positions=None, training=None, mask=None):
         """Attends within each example.

@@ -9,6 +9,7 @@ from albert_tf.layers.primitives import (
     PACKAGE,
     FromConfig,
     LayerNorm,
+    build_parts,
     dense,
     dropout,
     initializer,
@@ -41,7 +42,7 @@ class FactorizedEmbedding(FromConfig, tf.keras.layers.Layer):
             self.projection = None
 
     def build(self, input_shape):
-        """Creates the three tables, float32 [rows, E]."""
+        """Creates the three tables, float32 [rows, E], and the variables of the parts."""
         config = self.config
         tables = {
             "word_embeddings": config.vocab_size,
@@ -57,6 +58,8 @@ class FactorizedEmbedding(FromConfig, tf.keras.layers.Layer):
                 experimental_autocast=False,
             )
             setattr(self, name, table)
+        parts = [self.layer_norm, *([self.projection] if self.projection else [])]
+        build_parts(config.embedding_size, *parts)
         super().build(input_shape)
 
     def call(self, inputs, dropout_seed=None, training=None):

@@ -10,6 +10,7 @@ from albert_tf.layers.primitives import (
     FromConfig,
     LayerNorm,
     activation,
+    build_parts,
     dense,
     dropout,
     resolve_dropout_seed,
@@ -32,6 +33,13 @@ class FeedForward(FromConfig, tf.keras.layers.Layer):
         self.activation = activation(config.hidden_act)
         self.output_dense = dense(config.hidden_size, stddev, "output", dtype=policy)
         self.layer_norm = LayerNorm()
+
+    def build(self, input_shape):
+        """Creates every variable; their shapes follow from the config."""
+        build_parts(self.config.hidden_size, self.intermediate)
+        build_parts(self.config.intermediate_size, self.output_dense)
+        build_parts(self.config.hidden_size, self.layer_norm)
+        super().build(input_shape)
 
     def call(self, x, dropout_seed=None, training=None):
         """Maps [b * L, H] or [b, L, H] to the same shape; see SelfAttention.call."""

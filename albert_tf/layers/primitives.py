@@ -92,6 +92,40 @@ def initializer(stddev: float) -> tf.keras.initializers.Initializer:
     return tf.keras.initializers.TruncatedNormal(stddev=stddev)
 
 
+def build_parts(width: int, *parts: tf.keras.layers.Layer) -> None:
+    """Creates the variables of parts that map [..., width], by the names that a call gives them."""
+    for part in parts:
+        if not part.built:  # blocks share their halves
+            with tf.name_scope(part.name):
+                part.build([None, width])
+
+
+def _parts(layer: tf.keras.layers.Layer) -> list[tf.keras.layers.Layer]:
+    return list(layer._flatten_layers(recursive=False, include_self=False))
+
+
+def frozen_parts(layer: tf.keras.layers.Layer) -> list[str]:
+    """Returns the paths of the parts that are not trainable, such as `encoder/embeddings`.
+
+    Parts of those are not named.
+    """
+    paths = []
+    for part in _parts(layer):
+        below = frozen_parts(part) if part.trainable else [""]
+        paths += [f"{part.name}/{path}".rstrip("/") for path in below]
+    return paths
+
+
+def freeze(layer: tf.keras.layers.Layer, path: str) -> None:
+    """Makes the part of this path untrainable."""
+    name, _, below = path.partition("/")
+    for part in _parts(layer):
+        if part.name == name and below:
+            freeze(part, below)
+        elif part.name == name:
+            part.trainable = False
+
+
 class FromConfig:
     """`get_config` and `from_config` of layers and models whose first argument is an AlbertConfig.
 
@@ -104,16 +138,22 @@ class FromConfig:
     further_arguments: tuple[str, ...] = ()
 
     def get_config(self) -> dict:
-        """Returns the arguments of __init__ as values that JSON can hold."""
+        """Returns the arguments of __init__ as values that JSON can hold, and the frozen parts."""
         values = {name: getattr(self, name) for name in self.further_arguments}
         # Layer's own: a Model's get_config returns no name and no dtype.
         common = tf.keras.layers.Layer.get_config(self)
+        values["frozen"] = frozen_parts(self)
         return {**common, "config": dataclasses.asdict(self.config), **values}
 
     @classmethod
     def from_config(cls, config: dict):
         """Returns a new layer or model, without weights."""
-        return cls(**{**config, "config": AlbertConfig(**config["config"])})
+        arguments = {**config, "config": AlbertConfig(**config["config"])}
+        frozen = arguments.pop("frozen", [])
+        layer = cls(**arguments)
+        for path in frozen:
+            freeze(layer, path)
+        return layer
 
 
 @tf.keras.saving.register_keras_serializable(PACKAGE)

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from albert_tf.layers.attention import SelfAttention
 from albert_tf.layers.feed_forward import FeedForward
-from albert_tf.layers.primitives import PACKAGE, resolve_dropout_seed, seeds
+from albert_tf.layers.primitives import PACKAGE, build_parts, resolve_dropout_seed, seeds
 
 
 @tf.keras.saving.register_keras_serializable(PACKAGE)
@@ -27,6 +27,11 @@ class TransformerBlock(tf.keras.layers.Layer):
         self.supports_masking = True
         self.attention = attention
         self.feed_forward = feed_forward
+
+    def build(self, input_shape):
+        """Creates the variables of both halves."""
+        build_parts(self.attention.config.hidden_size, self.attention, self.feed_forward)
+        super().build(input_shape)
 
     def call(self, x, bias=None, dropout_seed=None, positions=None, training=None, mask=None):
         """Computes both halves; arguments and result are those of SelfAttention.call."""

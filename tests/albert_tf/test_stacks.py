@@ -9,6 +9,7 @@ import sys
 import pytest
 import tensorflow as tf
 
+import albert_tf
 from albert_tf import optimization
 from albert_tf.errors import UserError
 from tests.jobs import PROJECT
@@ -78,6 +79,8 @@ def test_addons_leave_keras_as_it_was():
 
 def test_without_addons_the_command_that_installs_them(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow_addons", None)
+    monkeypatch.delitem(sys.modules, "albert_tf.addons", raising=False)
+    monkeypatch.delattr(albert_tf, "addons", raising=False)
     with pytest.raises(UserError, match=r"-m pip install .*tensorflow-addons==0\.23\.0$") as error:
         optimization.lamb(0.1)
     assert ("--python-version 3.11" in str(error.value)) == HAS_KERAS_3

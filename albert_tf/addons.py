@@ -1,0 +1,128 @@
+"""LAMB and AdamW of tensorflow-addons, as Keras stores and loads them: the only door to it.
+
+Importing this module imports tensorflow-addons; albert_tf.optimization does so when first asked.
+The package is past its end of life. Should it stop working with a later TensorFlow, replace it
+here: `Lamb` and `AdamW` need two subclasses of tf.keras.optimizers.legacy.Optimizer with the slots
+`m` and `v` and the arguments that `optimization` gives them, which
+tests/golden/optimizer_steps.npz checks to the last update.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import shlex
+import sys
+import sysconfig
+import warnings
+
+import tensorflow as tf
+
+from albert_tf.errors import UserError
+
+# Decay of the moments.
+BETA_1, BETA_2 = 0.9, 0.999
+
+
+def _install() -> str:
+    """Returns the command that installs tensorflow-addons for this Python."""
+    options = ""
+    if sys.version_info >= (3, 12):  # no wheel, but only the Python code is used
+        options = (
+            "--no-deps --only-binary=:all: --python-version 3.11 "
+            f"--target {shlex.quote(sysconfig.get_path('purelib'))} "
+        )
+    return f"{shlex.quote(sys.executable)} -m pip install {options}tensorflow-addons==0.23.0"
+
+
+@contextlib.contextmanager
+def _keras_2_as_keras():
+    """Lets tensorflow-addons find Keras 2 where it is the package tf-keras.
+
+    tensorflow-addons imports three modules of `keras.src`, which is Keras 3 then.
+    """
+    if not tf.keras.Model.__module__.startswith("tf_keras."):
+        yield
+        return
+    names = {
+        name: importlib.import_module(f"tf_{name}")
+        for name in ("keras.src", "keras.src.engine", "keras.src.utils")
+    }
+    before = {name: sys.modules[name] for name in names if name in sys.modules}
+    sys.modules.update(names)
+    try:
+        yield
+    finally:
+        for name in names:
+            del sys.modules[name]
+        sys.modules.update(before)
+
+
+with warnings.catch_warnings(), _keras_2_as_keras():
+    # Its import announces the end of life and the TensorFlow it knows; both are pinned.
+    warnings.filterwarnings("ignore", message="(?si).*TensorFlow Addons", category=UserWarning)
+    try:
+        import tensorflow_addons as tfa
+    except ModuleNotFoundError as error:
+        if error.name != "tensorflow_addons":
+            raise
+        raise UserError(f"LAMB and AdamW need a package: {_install()}") from error
+
+
+class _BiasCorrection:
+    """What both classes add to those of tensorflow-addons.
+
+    Args:
+      bias_correction: False uses the moments as they are.
+      **arguments: of the class of tensorflow-addons.
+    """
+
+    def __init__(self, bias_correction: bool = True, **arguments):
+        super().__init__(beta_1=BETA_1, beta_2=BETA_2, **arguments)
+        self.bias_correction = bias_correction
+
+    def _prepare_local(self, var_device, var_dtype, apply_state):
+        super()._prepare_local(var_device, var_dtype, apply_state)
+        if self.bias_correction:
+            return
+        state = apply_state[(var_device, var_dtype)]
+        state.update(
+            # Moments are divided by one minus these.
+            beta_1_power=tf.zeros([], var_dtype),
+            beta_2_power=tf.zeros([], var_dtype),
+            # 1 - 0.999 of float32 is 1.3e-5 off, which only the correction would make up for.
+            one_minus_beta_1_t=tf.constant(1 - BETA_1, var_dtype),
+            one_minus_beta_2_t=tf.constant(1 - BETA_2, var_dtype),
+            # Adam's corrected rate for sparse gradients; lr_t is the schedule's.
+            lr=state["lr_t"],
+        )
+
+    def get_config(self) -> dict:
+        """Returns the arguments of __init__ as values that JSON can hold."""
+        config = {**super().get_config(), "bias_correction": self.bias_correction}
+        return {name: value for name, value in config.items() if name not in ("beta_1", "beta_2")}
+
+    @classmethod
+    def from_config(cls, config: dict, **kwargs):
+        """Returns a new optimizer, as Keras does when it loads a model; warns that it is new."""
+        warnings.warn(
+            f"{cls.__name__} begins anew, as a .keras file holds neither its moments nor its step: "
+            "to resume, store model and optimizer with tf.train.Checkpoint",
+            stacklevel=2,
+        )
+        return super().from_config(config, **kwargs)
+
+
+@tf.keras.saving.register_keras_serializable("albert_tf")
+class Lamb(_BiasCorrection, tfa.optimizers.LAMB):
+    """LAMB; see optimization.lamb."""
+
+
+@tf.keras.saving.register_keras_serializable("albert_tf")
+class AdamW(_BiasCorrection, tfa.optimizers.AdamW):
+    """AdamW, whose decay follows the learning rate; see optimization.adamw."""
+
+    def _prepare_local(self, var_device, var_dtype, apply_state):
+        super()._prepare_local(var_device, var_dtype, apply_state)
+        state = apply_state[(var_device, var_dtype)]
+        state["wd_t"] = state["wd_t"] * state["lr_t"]
