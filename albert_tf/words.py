@@ -51,7 +51,9 @@ def split_words(text: str) -> np.ndarray:
 
 
 def split_words_in_graph(texts: tf.Tensor) -> InGraphWords:
-    """Does split_words for texts in the graph; there the 66 noncharacters are U+FFFD.
+    """Does split_words for texts in the graph, where TensorFlow 2.15 knows no noncharacters.
+
+    Words have U+FFFD instead of these 66. TensorFlow 2.21 keeps them.
 
     Args:
       texts: string [batch], valid UTF-8.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from albert_tf.words import split_words, split_words_in_graph
 
-# TensorFlow takes them for no text.
+# TensorFlow 2.15 takes them for no text.
 NONCHARACTERS = re.compile(
     "[\ufdd0-\ufdef" + "".join(chr(p << 16 | e) for p in range(17) for e in (0xFFFE, 0xFFFF)) + "]"
 )
@@ -48,7 +49,8 @@ def check_graph(texts):
         list(map(list, zip(*row))) for row in zip(found.starts.to_list(), found.limits.to_list())
     ]
     for text, of_text, places in zip(texts, words, spans):
-        text = NONCHARACTERS.sub("\ufffd", text)
+        if sys.version_info < (3, 12):
+            text = NONCHARACTERS.sub("\ufffd", text)
         assert [word.decode() for word in of_text] == words_of(text)
         assert places == split_words(text).tolist()
     assert len(words) == len(texts)
