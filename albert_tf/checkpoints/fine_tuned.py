@@ -127,6 +127,25 @@ def find(path: str) -> bool:
     return bool(names & {*(values.get("architectures") or ())})
 
 
+def load(path: str) -> tuple[tf.keras.Model, dict]:
+    """Reads the best weights of a fine-tuned model directory.
+
+    Returns:
+      The model, and the content of task.json.
+
+    Raises:
+      ValueError: if task.json describes no model, or there are no weights for it.
+    """
+    task = _read_ours(path)
+    best = os.path.join(path, model_directory.BEST_DIR)
+    has_best = bool(model_directory.list_checkpoints(best))
+    _, checkpoint = model_directory.find_checkpoint(best if has_best else path)
+    model = create_model(model_directory.read_config(path, checkpoint), task)
+    model.create_variables()
+    model_directory.restore_weights(model, checkpoint)
+    return model, task
+
+
 def to_huggingface(path: str, directory: str, tokenizer: AlbertTokenizer) -> None:
     """Writes the best weights of a fine-tuned model directory, its labels and a model card.
 
@@ -146,13 +165,8 @@ def to_huggingface(path: str, directory: str, tokenizer: AlbertTokenizer) -> Non
         )
     if huggingface.find_weights(path):
         raise UserError(f"{path!r} is a model of Hugging Face already")
-    best = os.path.join(path, model_directory.BEST_DIR)
-    has_best = bool(model_directory.list_checkpoints(best))
-    _, checkpoint = model_directory.find_checkpoint(best if has_best else path)
-    config = model_directory.read_config(path, checkpoint)
-    model = create_model(config, task)
-    model.create_variables()
-    model_directory.restore_weights(model, checkpoint)
+    model, task = load(path)
+    config = model.config
     huggingface.write(
         directory,
         config,
@@ -209,6 +223,24 @@ def from_huggingface(path: str, directory: str, has_pairs: bool = False) -> list
         raise UserError(
             f"{path!r} is a fine-tuned model of this project: --output_format=huggingface"
         )
+    model, task, notes = load_huggingface(path, has_pairs)
+    model.config.write(os.path.join(directory, model_directory.CONFIG_FILE))
+    prefix = os.path.join(directory, model_directory.BEST_DIR, "ckpt")
+    tf.train.Checkpoint(model=model).save(prefix)
+    text = json.dumps(task, indent=2, ensure_ascii=False) + "\n"
+    files.write_atomically(os.path.join(directory, model_directory.TASK_FILE), text)
+    return notes
+
+
+def load_huggingface(path: str, has_pairs: bool = False) -> tuple[tf.keras.Model, dict, list[str]]:
+    """Reads a fine-tuned model of Hugging Face.
+
+    Args:
+      path, has_pairs: see from_huggingface.
+
+    Returns:
+      The model, the content of task.json for it, and notes for the user.
+    """
     task = _read_task(path, has_pairs)
     architecture = _ARCHITECTURES[task["kind"]]
     table = _table(architecture, task)
@@ -216,21 +248,26 @@ def from_huggingface(path: str, directory: str, has_pairs: bool = False) -> list
     imported = huggingface.read(path, allow_unused=unused, table=table)
     model = create_model(imported.config, task)
     fresh = name_map.assign(model, imported, path)
-    imported.config.write(os.path.join(directory, model_directory.CONFIG_FILE))
-    prefix = os.path.join(directory, model_directory.BEST_DIR, "ckpt")
-    tf.train.Checkpoint(model=model).save(prefix)
-    text = json.dumps(task, indent=2, ensure_ascii=False) + "\n"
-    files.write_atomically(os.path.join(directory, model_directory.TASK_FILE), text)
     notes = list(imported.notes)
     if fresh:
         notes.append(f"without effect, freshly initialised: {', '.join(fresh)}")
-    return notes
+    return model, task, notes
+
+
+def _read_ours(path: str) -> dict:
+    file = os.path.join(path, model_directory.TASK_FILE)
+    task = files.read_json(file)
+    if task.get("kind") not in _ARCHITECTURES:
+        raise UserError(
+            f"{file}: kind is {task.get('kind')!r}, expected one of {', '.join(_ARCHITECTURES)}"
+        )
+    return task
 
 
 def _read_task(path: str, has_pairs: bool) -> dict:
     """Returns the content of task.json: ours, or what config.json tells."""
     if tf.io.gfile.exists(os.path.join(path, model_directory.TASK_FILE)):
-        return files.read_json(os.path.join(path, model_directory.TASK_FILE))
+        return _read_ours(path)
     config_file = os.path.join(path, huggingface.CONFIG_FILE)
     values = files.read_json(config_file)
     labels = values.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}

@@ -75,9 +75,14 @@ def find_checkpoint(path: str) -> tuple[str, str]:
         checkpoints = list_checkpoints(directory)
         if checkpoints:
             return model_dir, checkpoints[-1]
+    refuse_seeds(path)
+    raise UserError(f"{path!r} holds no finished checkpoint: has its training begun?")
+
+
+def refuse_seeds(path: str) -> None:
+    """Raises a UserError if the directory is one of fine-tuning, with a model of each seed."""
     if seeds := sorted(tf.io.gfile.glob(os.path.join(path, "seed_*"))):
         raise UserError(f"{path!r} has a model of each seed: name one, such as {seeds[0]!r}")
-    raise UserError(f"{path!r} holds no finished checkpoint: has its training begun?")
 
 
 def _parent(path: str) -> str:

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from albert_tf import files
 from albert_tf.checkpoints import (
+    fine_tuned,
     google,
     huggingface,
     model_directory,
@@ -26,24 +27,28 @@ _HEADS = r"predictions|seq_relationship|sop_classifier"
 
 
 class Found(NamedTuple):
-    """A model that `read` found.
+    """A model that was found.
 
     Attributes:
-      model: with its weights.
+      model: with its weights; of `read` an AlbertForPreTraining.
       directory: where its vocabulary lies.
       notes: what the user should know of the weights, a sentence each.
     """
 
-    model: AlbertForPreTraining
+    model: tf.keras.Model
     directory: str
     notes: list[str]
 
 
-def from_pretrained(path: str | os.PathLike) -> tuple[AlbertForPreTraining, AlbertTokenizer]:
+def from_pretrained(path: str | os.PathLike) -> tuple[tf.keras.Model, AlbertTokenizer]:
     """Reads a model and its tokenizer from a directory; nothing is downloaded.
 
     Heads that the directory lacks are initialised afresh. A warning says so, and names what of
     another's model is computed differently here.
+
+    A fine-tuned model (`runs/rte/seed_1`, or one of Hugging Face) comes as what it was fine-tuned
+    as, such as an AlbertForSequenceClassification. Labels are in the order of the logits in
+    task.json, or id2label of Hugging Face's config.json.
 
     Args:
       path: a model directory of this project or one of its checkpoints; a checkpoint of Google's
@@ -52,7 +57,7 @@ def from_pretrained(path: str | os.PathLike) -> tuple[AlbertForPreTraining, Albe
         while the heads are initialised afresh.
 
     Returns:
-      The model, and its tokenizer.
+      An AlbertForPreTraining, or the fine-tuned model; and its tokenizer.
 
     Raises:
       ValueError: if the path is none of these, or it lacks a vocabulary.
@@ -65,11 +70,22 @@ def from_pretrained(path: str | os.PathLike) -> tuple[AlbertForPreTraining, Albe
         saved_model.restore_encoder(model.encoder, path)
         warnings.warn(f"{path}: an export, so the heads are freshly initialised", stacklevel=2)
         return model, tokenizer
-    model, directory, notes = read(path, allow_missing=_HEADS)
+    if fine_tuned.find(path):
+        model, directory, notes = _read_fine_tuned(path)
+    else:
+        model, directory, notes = read(path, allow_missing=_HEADS)
     tokenizer = read_tokenizer(directory)
     for note in [*notes, *check_vocabulary(tokenizer, model)]:
         warnings.warn(f"{path}: {note}", stacklevel=2)
     return model, tokenizer
+
+
+def _read_fine_tuned(path: str) -> Found:
+    if huggingface.find_weights(path):
+        model, _, notes = fine_tuned.load_huggingface(path)
+        return Found(model, path, notes)
+    model, _ = fine_tuned.load(path)
+    return Found(model, path, [])
 
 
 def save_pretrained(
@@ -81,7 +97,16 @@ def save_pretrained(
       model: its variables exist.
       tokenizer: its vocabulary goes along.
       directory: it must not exist; it appears whole or not at all.
+
+    Raises:
+      ValueError: if the model has another head.
     """
+    if not isinstance(model, AlbertForPreTraining):
+        raise UserError(
+            f"save_pretrained: expected an AlbertForPreTraining, got {type(model).__name__}; "
+            "pipelines.convert_checkpoint --output_format=huggingface writes the directory of a "
+            "fine-tuned model"
+        )
     with files.new_directory(os.fspath(directory)) as partial:
         write_huggingface(partial, model, tokenizer)
 
@@ -116,6 +141,7 @@ def read(path: str, allow_missing: str | None = None, allow_unused: str | None =
     elif google.find(path):
         imported = google.read(path, allow_missing, allow_unused)
     else:
+        model_directory.refuse_seeds(path)
         raise UserError(
             f"{path!r} is no model: expected a checkpoint of Google's code, a module of TF-Hub, "
             "a Hugging Face model or a model directory"
@@ -127,7 +153,7 @@ def read(path: str, allow_missing: str | None = None, allow_unused: str | None =
     return Found(model, imported.directory, notes)
 
 
-def check_vocabulary(tokenizer: AlbertTokenizer, model: AlbertForPreTraining) -> list[str]:
+def check_vocabulary(tokenizer: AlbertTokenizer, model: tf.keras.Model) -> list[str]:
     """Returns notes on a vocabulary that is smaller than the model's table.
 
     Raises:

@@ -129,10 +129,14 @@ def test_bad_directories(pretrained, tmp_path, other_vocabulary):
             albert_tf.save_pretrained(model, tokenizer, existing)
     foreign = tmp_path / "foreign"
     albert_tf.save_pretrained(model, albert_tf.AlbertTokenizer(other_vocabulary), foreign)
+    classifier = albert_tf.AlbertForSequenceClassification(model.config, num_labels=2)
+    with pytest.raises(UserError, match="expected an AlbertForPreTraining, got AlbertForSequence"):
+        albert_tf.save_pretrained(classifier, tokenizer, tmp_path / "classifier")
+    assert not (tmp_path / "classifier").exists()
     with pytest.raises(UserError, match="belongs to another model"):
         albert_tf.from_pretrained(foreign)
     (foreign / "task.json").write_text("{}")
-    with pytest.raises(UserError, match="is a fine-tuned model"):
+    with pytest.raises(UserError, match=r"task\.json: kind is None, expected one of classifier, "):
         albert_tf.from_pretrained(foreign)
 
 

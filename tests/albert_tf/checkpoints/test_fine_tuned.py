@@ -11,6 +11,7 @@ import pytest
 import safetensors.numpy
 import tensorflow as tf
 
+import albert_tf
 from albert_tf.checkpoints import fine_tuned, name_map
 from albert_tf.config import AlbertConfig
 from albert_tf.tokenization import AlbertTokenizer
@@ -90,10 +91,14 @@ def test_there_and_back(task, tiny_vocabulary, tmp_path, hidden_size):
     assert "pipeline_tag: " in card and "| dev | f1 | 0.5000 |" in card
     convert_fine_tuned(input_path=str(tmp_path / "hf"), output_dir=str(tmp_path / "b"))
     assert json.loads((tmp_path / "b/task.json").read_text()) == task
-    weights = read_weights(tmp_path / "b")
-    for name, array in name_map.arrays(model).items():
-        if task["kind"] not in ("token_classifier", "question_answering") or "pooler" not in name:
-            np.testing.assert_array_equal(weights[name], array, err_msg=name)
+    has_pooler = task["kind"] not in ("token_classifier", "question_answering")
+    for weights in (
+        read_weights(tmp_path / "b"),
+        *(name_map.arrays(albert_tf.from_pretrained(tmp_path / form)[0]) for form in ("a", "hf")),
+    ):
+        for name, array in name_map.arrays(model).items():
+            if has_pooler or "pooler" not in name:
+                np.testing.assert_array_equal(weights[name], array, err_msg=name)
 
 
 @pytest.mark.parametrize(
@@ -154,6 +159,16 @@ def test_what_has_no_counterpart(tiny_vocabulary, tmp_path):
                 output_format=output_format,
             )
         assert not (tmp_path / "out").exists()
+
+
+def test_a_directory_of_seeds(tiny_vocabulary, tmp_path):
+    task = {"task": "own", "kind": "classifier", **TASKS["classifier"], "max_seq_length": 60}
+    write_model(tmp_path / "seed_7", task, tiny_vocabulary)
+    model, tokenizer = albert_tf.from_pretrained(tmp_path / "seed_7")
+    assert isinstance(model, albert_tf.AlbertForSequenceClassification)
+    assert tokenizer.sha256 == albert_tf.AlbertTokenizer(str(tiny_vocabulary)).sha256
+    with pytest.raises(ValueError, match=r"has a model of each seed: name one, such as .*seed_7'"):
+        albert_tf.from_pretrained(tmp_path)
 
 
 def test_choices_without_a_number(tiny_vocabulary, tmp_path):
