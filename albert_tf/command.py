@@ -35,6 +35,16 @@ PROGRAMS = (
     "pipelines.data.demo_corpus",
 )
 
+_EXAMPLES = """\
+From text to an answer:
+  albert train_vocab --input_file='corpus/*.txt' --output_prefix=own --vocab_size=30000
+  albert create_pretraining_data --input_file='corpus/*.txt' --spm_model_file=own.model \\
+      --max_seq_length=128 --output_dir=records
+  albert pretrain --record_dir=records --spm_model_file=own.model --albert_config=albert_base \\
+      --num_train_steps=10000 --num_warmup_steps=500 --model_dir=runs/base
+  albert export_saved_model --checkpoint=runs/base --output=exports/base
+  albert ask --saved_model=exports/base --fill_mask='She opened the [MASK].'"""
+
 
 def main() -> None:
     """Runs the program that the first argument names, with the other arguments."""
@@ -50,6 +60,7 @@ def main() -> None:
         for name, module in modules.items():
             print(f"  {name:24} {_summary(module)}")
         print(f"  {'recipes':24} Copies the recipes to {_RECIPES}, where README names them.")
+        print(f"\n{_EXAMPLES}")
     else:
         _fail(f"no program {wanted!r}: expected {', '.join(modules)}, recipes")
 

@@ -14,6 +14,9 @@ import pytest
 from tests.conftest import make_text
 from tests.jobs import PROJECT
 
+# Those in which an installation is tried, each in an environment of its own.
+PYTHONS = os.environ.get("ALBERT_TF_PYTHONS", "").split()
+
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
@@ -49,11 +52,8 @@ def test_it_holds_packages_recipes_and_serving_configs(wheel):
     assert tools and all("extra ==" in line for line in tools)
 
 
-@pytest.mark.slow
-def test_main_job_from_another_directory(wheel, tmp_path):
-    """From raw text to an answer."""
-    site, home = tmp_path / "site", tmp_path / "home"
-    zipfile.ZipFile(wheel).extractall(site)
+def main_job(home):
+    """Writes a corpus and a config; returns the commands of `albert` from raw text to an answer."""
     home.mkdir()
     (home / "corpus.txt").write_text(make_text(80, seed=3), encoding="utf-8")
     config = {
@@ -67,7 +67,7 @@ def test_main_job_from_another_directory(wheel, tmp_path):
     }
     (home / "config.json").write_text(json.dumps(config))
     records = ["--record_dir=records", "--spm_model_file=own.model"]
-    programs = {
+    return {
         "train_vocab": ["--input_file=corpus.txt", "--output_prefix=own", "--vocab_size=83"],
         "create_pretraining_data": [
             *("--input_file=corpus.txt", "--spm_model_file=own.model", "--output_dir=records"),
@@ -84,13 +84,50 @@ def test_main_job_from_another_directory(wheel, tmp_path):
         "reproduce": ["--table=parameters"],
         "ask": ["--saved_model=exports", "--fill_mask=The [MASK] is here."],
     }
-    for program, flags in programs.items():
-        result = subprocess.run(
-            [sys.executable, "-m", "albert_tf.command", program, *flags],
-            cwd=home,
-            env={**os.environ, "PYTHONPATH": str(site), "TF_CPP_MIN_LOG_LEVEL": "3"},
-            capture_output=True,
-            text=True,
-        )
-        assert result.returncode == 0, f"{program}: {result.stderr}"
-    assert "The [MASK] is here." in result.stdout
+
+
+def run(*command, cwd=None, **variables):
+    environment = {k: v for k, v in os.environ.items() if k != "TF_USE_LEGACY_KERAS"}
+    return subprocess.run(
+        command, cwd=cwd, env={**environment, **variables}, capture_output=True, text=True
+    )
+
+
+@pytest.mark.slow
+def test_main_job_from_another_directory(wheel, tmp_path):
+    site, home = tmp_path / "site", tmp_path / "home"
+    zipfile.ZipFile(wheel).extractall(site)
+    albert = [sys.executable, "-m", "albert_tf.command"]
+    for program, flags in main_job(home).items():
+        done = run(*albert, program, *flags, cwd=home, PYTHONPATH=str(site))
+        assert done.returncode == 0, f"{program}: {done.stderr}"
+    assert "The [MASK] is here." in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not PYTHONS, reason="ALBERT_TF_PYTHONS is not set")
+@pytest.mark.parametrize("python", PYTHONS)
+def test_installed_in_an_empty_environment(python, wheel, tmp_path):
+    """`pip install WHEEL`, then the main job; 3.12 and later need one more line for LAMB."""
+    own, home = tmp_path / "env/bin/python", tmp_path / "home"
+    for command in (
+        [python, "-m", "venv", tmp_path / "env"],
+        [own, "-m", "pip", "install", "--quiet", wheel],
+        [own, "-m", "pip", "check"],
+    ):
+        done = run(*command)
+        assert done.returncode == 0, done.stdout + done.stderr
+    version = run(own, "-c", "import sys; print(sys.version_info.minor)").stdout
+    for program, flags in main_job(home).items():
+        done = run(tmp_path / "env/bin/albert", program, *flags, cwd=home)
+        if program == "pretrain" and int(version) >= 12:
+            assert done.returncode == 2
+            assert done.stderr.count("\n") == 1
+            what, _, line = done.stderr.strip().partition("LAMB and AdamW need a package: ")
+            assert what == "error: "
+            added = run("bash", "-c", line)
+            assert added.returncode == 0, added.stderr
+            done = run(tmp_path / "env/bin/albert", program, *flags, cwd=home)
+        assert done.returncode == 0, f"{program}: {done.stderr}"
+        assert program == "pretrain" or not done.stderr, f"{program}: {done.stderr}"
+    assert "The [MASK] is here." in done.stdout

@@ -180,6 +180,12 @@ def test_command_lists_and_runs_programs():
     listed = albert()
     assert listed.returncode == 0
     assert "  pretrain                 " in listed.stdout
+    examples = re.findall(r"^  albert (\w+)((?: .*\\\n)*.*)", listed.stdout, re.MULTILINE)
+    assert [program for program, _ in examples][::4] == ["train_vocab", "ask"]
+    for program, arguments in examples:
+        defined = albert(program, "--help").stdout
+        for flag in re.findall(r"--\w+", arguments):
+            assert flag in defined, f"{program} {flag}"
     wrong = albert("pretrian")
     assert wrong.returncode == 2 and wrong.stderr.startswith("error: no program 'pretrian'")
     helped = albert("ask", "--help")
