@@ -129,5 +129,4 @@ def test_installed_in_an_empty_environment(python, wheel, tmp_path):
             assert added.returncode == 0, added.stderr
             done = run(tmp_path / "env/bin/albert", program, *flags, cwd=home)
         assert done.returncode == 0, f"{program}: {done.stderr}"
-        assert program == "pretrain" or not done.stderr, f"{program}: {done.stderr}"
     assert "The [MASK] is here." in done.stdout
