@@ -41,9 +41,10 @@ class _AlbertModel(FromConfig, tf.keras.Model):
 
     def build(self, input_shape):
         """Creates every variable; their shapes follow from the config."""
+        parts = [part for part in self.layers if isinstance(part, FromConfig)]
         # From the root, as a call has opened this scope already.
         with tf.name_scope(f"{self.name}/"):
-            build_parts(self.config.hidden_size, *self.layers)
+            build_parts(self.config.hidden_size, *parts)  # a subclass may have others
         tf.keras.layers.Layer.build(self, input_shape)
 
 

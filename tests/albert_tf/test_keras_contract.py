@@ -199,6 +199,21 @@ def test_build_creates_what_a_call_does(create, args):
     assert len(built.variables) == len(expected)
 
 
+def test_a_subclass_may_have_layers_of_its_own():
+    class Wider(models.AlbertForSequenceClassification):
+        def __init__(self):
+            super().__init__(CONFIG, num_labels=3)
+            self.own = tf.keras.layers.Dense(2)
+
+        def call(self, inputs, training=None):
+            logits = super().call(inputs, training=training)["logits"]
+            return self.own(tf.concat([logits, logits], axis=-1))
+
+    model = Wider()
+    model.create_variables()
+    assert model(INPUTS).shape == [BATCH, 2]
+
+
 @pytest.mark.parametrize("create, args", EVERY, indirect=["args"])
 def test_variables_come_with_the_first_call_alone(create, args):
     layer = create()
