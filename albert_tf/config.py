@@ -17,6 +17,8 @@ ACTIVATIONS = ("gelu", "relu")
 # Beyond any model that exists: a larger number is a mistake, or is there to exhaust the memory.
 _LARGEST = {"num_hidden_layers": 1000, "inner_group_num": 100}
 _LARGEST_SIZE = 10_000_000
+_MOST_BLOCKS = 10_000  # of a model, shared ones included: building it takes time for each
+_MOST_KEYS = 1000  # of a file; each is compared with the known ones
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,8 +72,17 @@ class AlbertConfig:
                 raise UserError(f"config: {field.name} is {value!r}, expected a whole number >= 1")
             if field.type == "int" and value > (most := _LARGEST.get(field.name, _LARGEST_SIZE)):
                 raise UserError(f"config: {field.name} is {value!r}, expected at most {most:,}")
-            if field.name.endswith("_prob") and not 0 <= value < 1:
+            is_number = isinstance(value, (int, float)) and 0 <= value <= _LARGEST_SIZE
+            if field.type == "float" and not is_number:
+                raise UserError(f"config: {field.name} is {value!r}, expected a number >= 0")
+            if field.name.endswith("_prob") and value >= 1:
                 raise UserError(f"config: {field.name} is {value!r}, expected 0 <= p < 1")
+        blocks = self.num_hidden_layers * self.inner_group_num
+        if blocks > _MOST_BLOCKS:
+            raise UserError(
+                f"config: num_hidden_layers * inner_group_num is {blocks:,}, expected at most "
+                f"{_MOST_BLOCKS:,}"
+            )
         if self.hidden_size % self.num_attention_heads:
             raise UserError(
                 f"config: hidden_size {self.hidden_size} is not a multiple of "
@@ -128,13 +139,9 @@ class AlbertConfig:
         The published files carry keys that nothing uses (`net_structure_type` and others), and
         `"hidden_act": "gelu_new"` is Hugging Face's name for the tanh form.
         """
-        try:
-            with tf.io.gfile.GFile(path) as file:
-                values = json.loads(file.read())
-        except (UnicodeDecodeError, json.JSONDecodeError) as error:
-            raise UserError(f"{path}: not a config in JSON: {error}") from error
-        if not isinstance(values, dict):
-            raise UserError(f"{path}: expected a JSON object of config values")
+        values = files.read_json(path)
+        if len(values) > _MOST_KEYS:
+            raise UserError(f"{path}: {len(values):,} keys, expected at most {_MOST_KEYS:,}")
         known = {field.name for field in dataclasses.fields(cls)}
         if misspelt := {
             key: close[0]

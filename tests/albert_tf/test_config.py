@@ -42,7 +42,13 @@ def test_named_sizes(name):
         ({"vocab_size": 3.5}, "vocab_size is 3.5"),
         ({"hidden_dropout_prob": 1.0}, "expected 0 <= p < 1"),
         ({"num_hidden_groups": 13}, "more than num_hidden_layers 12"),
-        ({"hidden_dropout_prob": "0.1"}, "not supported"),
+        ({"hidden_dropout_prob": "0.1"}, "hidden_dropout_prob is '0.1', expected a number >= 0"),
+        ({"initializer_range": "x"}, "initializer_range is 'x', expected a number >= 0"),
+        ({"initializer_range": float("inf")}, "initializer_range is inf"),
+        ({"initializer_range": 10**400}, "initializer_range is 1"),
+        ({"num_hidden_layers": 1000, "inner_group_num": 100}, "inner_group_num is 100,000, exp"),
+        # Unknown keys are compared with known ones: 200,000 of them would take minutes.
+        ({f"num_hidden_layer{i}": 1 for i in range(2000)}, "2,000 keys, expected at most 1,"),
     ],
 )
 def test_bad_values_name_the_file(tmp_path, values, message):
@@ -53,7 +59,11 @@ def test_bad_values_name_the_file(tmp_path, values, message):
     assert str(path) in str(error.value)
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "\xff"])
+@pytest.mark.parametrize(
+    "text",
+    ["{", "[]", "\xff", "[" * 100_000, f'{{"vocab_size": {"9" * 5_000}}}'],
+    ids=["half", "list", "latin-1", "nested", "number of 5,000 digits"],
+)
 def test_files_that_are_none(tmp_path, text):
     path = tmp_path / "albert_config.json"
     path.write_bytes(text.encode("latin-1"))
