@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 
@@ -42,7 +41,7 @@ def find(path: str) -> tuple[str, str] | None:
     if not indexes:
         return None
     prefix = tf.train.latest_checkpoint(path) if len(indexes) > 1 else indexes[0][: -len(".index")]
-    if prefix is None:
+    if f"{prefix}.index" not in indexes:  # the file `checkpoint` may name one of another directory
         raise UserError(f"{path!r} holds {len(indexes)} checkpoints: name one of them by prefix")
     return prefix, path
 
@@ -68,11 +67,14 @@ def read(
         name_map.check_size(config, num_bytes, "google", allow_missing)
         reader = tf.train.load_checkpoint(prefix)
         shapes = reader.get_variable_to_shape_map()
-        if any(math.prod(shape) > num_bytes for shape in shapes.values()):
-            raise UserError("its index declares more than its data hold")
+        model_directory.check_index(shapes, num_bytes)
         names = sorted(shapes)
         slots = [name for name in names if _SLOT.search(name)]
         names = [name for name in names if not _SLOT.search(name)]
+        dtypes = reader.get_variable_to_dtype_map()
+        if no_floats := [name for name in names if not dtypes[name].is_floating]:
+            name = no_floats[0]
+            raise UserError(f"{name} is of {dtypes[name].name}: expected floats")
         tensors = dict(zip(_canonical(names), map(reader.get_tensor, names)))
     except UNREADABLE as error:
         reason = str(error).strip().splitlines()[0]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib
 import json
+import mmap
 import os
 import pickle
 import re
+import zipfile
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
@@ -172,13 +174,36 @@ def _read_torch(path: str) -> dict[str, np.ndarray]:
             f"pip install 'torch>={_SAFE_TORCH}', {advice}"
         )
     try:
+        _check_torch_file(path)
         tensors = torch.load(path, map_location="cpu", weights_only=True)
         # A tensor of strides 0 is larger than its file.
-        if any(tensor.numel() > os.path.getsize(path) for tensor in tensors.values()):
+        if sum(tensor.numel() for tensor in tensors.values()) > os.path.getsize(path):
             raise UserError("it declares more values than it holds")
-        return {name: tensor.float().numpy() for name, tensor in tensors.items()}
-    except (AttributeError, OSError, RuntimeError, EOFError, ValueError, pickle.PickleError) as e:
-        raise _damaged(path, e) from e
+        return {name: tensor.detach().float().numpy() for name, tensor in tensors.items()}
+    except (
+        *(AttributeError, OSError, RuntimeError, EOFError, TypeError, ValueError, MemoryError),
+        *(pickle.PickleError, zipfile.BadZipFile),
+    ) as error:
+        raise _damaged(path, error) from error
+
+
+def _check_torch_file(path: str) -> None:
+    """Refuses a file that takes more memory than it is long.
+
+    Raises:
+      ValueError: saying what it has that torch.save never writes for weights.
+    """
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        # weights_only calls bytearray, with a length of the file's choice. No archive hides the
+        # name: below, compressed ones are refused.
+        if data.find(b"bytearray") >= 0:
+            raise UserError("it holds a bytearray: expected tensors alone")
+    if zipfile.is_zipfile(path):  # else of the older form, which is not compressed
+        with zipfile.ZipFile(path) as archive:
+            entries = archive.infolist()
+        is_stored = all(entry.compress_type == zipfile.ZIP_STORED for entry in entries)
+        if not is_stored or sum(e.file_size for e in entries) > os.path.getsize(path):
+            raise UserError("it is compressed: expected tensors as torch.save stores them")
 
 
 def _version(text: str) -> tuple[int, ...]:
@@ -187,10 +212,13 @@ def _version(text: str) -> tuple[int, ...]:
 
 
 def _read_keras(path: str) -> dict[str, np.ndarray]:
-    tensors = {}
+    tensors, num_bytes = {}, 0
     try:
         with h5py.File(path, "r") as file:
             for name, dataset in _datasets(file, path, set()):
+                num_bytes += dataset.nbytes
+                if num_bytes > os.path.getsize(path):  # one data set of several names
+                    raise UserError(f"{path}: {name}: more values than the file holds")
                 # LAYER/MODEL/LAYER/.../kernel:0; tied weights lie under every layer that uses them.
                 parts = name.removesuffix(":0").split("/")
                 tensors["/".join(parts[2:])] = np.asarray(dataset)

@@ -12,8 +12,10 @@ task.json               of a fine-tuned model: its kind, labels, lengths
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import re
+from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
@@ -133,6 +135,20 @@ def length_of_data(checkpoint: str) -> int:
     return sum(tf.io.gfile.stat(path).length for path in tf.io.gfile.glob(checkpoint + ".data-*"))
 
 
+def check_index(shapes: Mapping[str, Sequence[int]], num_bytes: int) -> None:
+    """Compares what a checkpoint's index declares with its data, before memory is taken for it.
+
+    Args:
+      shapes: of all its tensors.
+      num_bytes: of its data.
+
+    Raises:
+      ValueError: if they cannot hold a byte for each value.
+    """
+    if sum(map(math.prod, shapes.values())) > num_bytes:
+        raise UserError("its index declares more than its data hold")
+
+
 def hash_of_weights(checkpoint: str) -> str:
     """Returns a hash of a checkpoint's index, which holds a checksum of each variable."""
     return files.sha256(checkpoint + ".index")[:16]
@@ -166,6 +182,8 @@ def restore_encoder(encoder: tf.keras.layers.Layer, checkpoint: str) -> None:
 
 def _read(target: tf.train.Checkpoint, checkpoint: str) -> None:
     try:
+        shapes = tf.train.load_checkpoint(checkpoint).get_variable_to_shape_map()
+        check_index(shapes, length_of_data(checkpoint))
         target.read(checkpoint).assert_existing_objects_matched().expect_partial()
     except UNREADABLE as error:
         reason = str(error).strip().splitlines()[0]

@@ -8,6 +8,7 @@ Source: official.nlp.modeling.networks.AlbertEncoder and official.nlp.tools.expo
 
 from __future__ import annotations
 
+import math
 import os
 import re
 
@@ -71,7 +72,7 @@ def read(
         num_bytes = model_directory.length_of_data(prefix)
         name_map.check_size(config, num_bytes, "google", allow_missing)
         reader = tf.train.load_checkpoint(prefix)
-        found = reader.get_variable_to_shape_map()
+        found, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
         for their_name, key in saved_model.variable_keys(reader).items():
             name = _googles_name(their_name)
             if name not in shapes:
@@ -79,10 +80,10 @@ def read(
                 continue
             # Attention's are divided by heads: [hidden, heads, size]. The index is compared before
             # memory is taken for what it declares.
-            if np.prod(found[key]) != np.prod(shapes[name]):
+            if math.prod(found[key]) != math.prod(shapes[name]) or not dtypes[key].is_floating:
                 raise UserError(
-                    f"{prefix}: {their_name} has shape {found[key]}, but by the config it should "
-                    f"have {np.prod(shapes[name])} elements"
+                    f"{prefix}: {their_name} is {dtypes[key].name} of shape {found[key]}, but by "
+                    f"the config it should be {math.prod(shapes[name])} floats"
                 )
             tensors[name] = reader.get_tensor(key).reshape(shapes[name])
     except UserError:

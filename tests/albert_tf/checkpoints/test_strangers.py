@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 import sys
 import types
+import zipfile
 
 import h5py
 import numpy as np
@@ -85,6 +87,12 @@ def text(file, directory):
     file.create_dataset(WORDS, data=["x"] * 37)
 
 
+def many_names(file, directory):
+    large = file.create_dataset("x", data=np.zeros(100_000, np.float32))
+    for i in range(10):
+        file[f"{WORDS}{i}"] = large
+
+
 @pytest.mark.parametrize(
     "hostile",
     [
@@ -96,6 +104,7 @@ def text(file, directory):
         never_written,
         compressed,
         text,
+        many_names,
     ],
 )
 def test_an_h5_that_points_elsewhere_or_declares_more_than_it_holds(hostile, keras_dir):
@@ -112,6 +121,9 @@ class Tensor:
 
     def numel(self):
         return self.array.size * self.repeated
+
+    def detach(self):
+        return self
 
     def float(self):
         assert self.repeated == 1, "taken into memory"
@@ -156,6 +168,66 @@ def test_a_later_torch_reads(version, torch_dir, trained, monkeypatch):
         huggingface.read(str(torch_dir))
 
 
+def compressed_archive(path):
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("data/0", bytes(10_000_000))
+
+
+def archive_of_one_file_many_times(path):
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("data/0", bytes(10_000))
+        archive.filelist *= 5
+
+
+def archive_that_calls_bytearray(path):
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("data.pkl", b"cbuiltins\nbytearray\nM\xff\xff\x85R." + bytes(10_000))
+
+
+def pickle_that_calls_bytearray(path):
+    path.write_bytes(b"\x80\x02cbuiltins\nbytearray\nM\xff\xff\x85R." + bytes(10_000))
+
+
+def half_an_archive(path):
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("data/0", bytes(10_000))
+    path.write_bytes(path.read_bytes()[5_000:])
+
+
+@pytest.mark.parametrize(
+    ("hostile", "message"),
+    [
+        (compressed_archive, "it is compressed"),
+        (archive_of_one_file_many_times, "it is compressed"),
+        (archive_that_calls_bytearray, "it holds a bytearray"),
+        (pickle_that_calls_bytearray, "it holds a bytearray"),
+        (half_an_archive, "pytorch_model.bin' is damaged"),
+    ],
+)
+def test_a_torch_file_that_takes_more_than_it_is_long(hostile, message, torch_dir, monkeypatch):
+    fake_torch(monkeypatch, "2.10.0")
+    hostile(torch_dir / "pytorch_model.bin")
+    with pytest.raises(ValueError, match=message):
+        huggingface.read(str(torch_dir), allow_missing=".")
+
+
+def test_torch_tensors_that_are_larger_together_than_their_file(torch_dir, trained, monkeypatch):
+    tensors = {f"x{i}": Tensor(np.zeros(1, np.float32), repeated=5_000) for i in range(9)}
+    fake_torch(monkeypatch, "2.10.0", tensors)
+    with pytest.raises(ValueError, match=r"is damaged.*declares more values"):
+        huggingface.read(str(torch_dir))
+
+
+def test_a_torch_tensor_of_no_numbers(torch_dir, monkeypatch):
+    class Sparse(Tensor):
+        def numpy(self):
+            raise TypeError("can't convert Sparse layout tensor to numpy")
+
+    fake_torch(monkeypatch, "2.10.0", {"x": Sparse(np.zeros(1))})
+    with pytest.raises(ValueError, match=r"is damaged.*can't convert Sparse"):
+        huggingface.read(str(torch_dir))
+
+
 @pytest.mark.parametrize("most", [{"num_hidden_layers": 10**7}, {"hidden_size": 12 * 10**7}])
 def test_sizes_without_end_are_refused(most):
     with pytest.raises(ValueError, match=r"is \d+, expected at most [\d,]+$"):
@@ -184,21 +256,52 @@ def test_a_config_larger_than_its_files(form, trained, tmp_path, request, monkey
         albert_tf.from_pretrained(directory)
 
 
-def test_an_index_that_declares_more_than_its_data(tmp_path, trained):
-    write("google", tmp_path, trained)
-    prefix = str(tmp_path / google.CHECKPOINT)
+def write_again(prefix, more, slices):
+    """Writes a checkpoint anew with other tensors, which TensorFlow declares larger than given."""
     reader = tf.train.load_checkpoint(prefix)
     tensors = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
-    # TensorFlow can write a part of a tensor that is declared whole: the index says 40 GB.
-    names = [*tensors, "more"]
+    tensors = {name: value for name, value in tensors.items() if name not in more}
     tf.raw_ops.SaveV2(
         prefix=prefix,
-        tensor_names=names,
-        shape_and_slices=[""] * len(tensors) + ["10000000000 0,2"],
-        tensors=[*tensors.values(), np.zeros(2, np.float32)],
+        tensor_names=[*tensors, *more],
+        shape_and_slices=[""] * len(tensors) + [slices] * len(more),
+        tensors=[*map(tf.constant, tensors.values()), *map(tf.constant, more.values())],
     )
+
+
+# One of 40 GB; or several, none of which alone is larger than the file.
+@pytest.mark.parametrize(("number", "size"), [(1, 10_000_000_000), (9, 2_000)])
+def test_an_index_that_declares_more_than_its_data(number, size, tmp_path, trained):
+    write("google", tmp_path, trained)
+    more = {f"more{i}": np.zeros(2, np.float32) for i in range(number)}
+    write_again(str(tmp_path / google.CHECKPOINT), more, f"{size} 0,2")
     with pytest.raises(ValueError, match="its index declares more than its data hold"):
         google.read(str(tmp_path))
+    model_directory.save_for_pretraining(trained, str(tmp_path / "ours"))
+    write_again(str(tmp_path / "ours/checkpoints/ckpt-1"), more, f"{size} 0,2")
+    with pytest.raises(ValueError, match="its index declares more than its data hold"):
+        albert_tf.from_pretrained(tmp_path / "ours")
+
+
+def test_a_checkpoint_of_texts(tmp_path, trained):
+    write("google", tmp_path, trained)
+    bias = {"cls/predictions/output_bias": np.array(["1.0"] * TINY.vocab_size)}
+    write_again(str(tmp_path / google.CHECKPOINT), bias, "")
+    with pytest.raises(ValueError, match="cls/predictions/output_bias is of string: expected fl"):
+        google.read(str(tmp_path))
+
+
+def test_a_directory_that_names_a_checkpoint_elsewhere(tmp_path, trained):
+    for name in ("stranger", "own"):
+        write("google", tmp_path / name, trained)
+    for file in (tmp_path / "stranger").glob("model.ckpt-best.*"):
+        shutil.copy(file, file.with_name(file.name.replace("best", "2")))
+    checkpoint = 'model_checkpoint_path: "../own/model.ckpt-best"'
+    (tmp_path / "stranger/checkpoint").write_text(checkpoint)
+    with pytest.raises(ValueError, match="holds 2 checkpoints: name one of them by prefix"):
+        google.read(str(tmp_path / "stranger"))
+    (tmp_path / "stranger/checkpoint").write_text('model_checkpoint_path: "model.ckpt-best"')
+    assert google.read(str(tmp_path / "stranger")).config == trained.config
 
 
 @pytest.fixture(scope="module")
