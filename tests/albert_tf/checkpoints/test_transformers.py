@@ -101,3 +101,62 @@ def test_transformers_loads_our_export(changes, transformers, tmp_path):
     written = name_map.from_ours(weights, model.config, "torch")
     for name, array in name_map.from_ours(again.weights, again.config, "torch").items():
         np.testing.assert_array_equal(array, written[name])
+
+
+@pytest.mark.parametrize("form", ["archive", "before archives", "parameters", "bfloat16", "h5"])
+def test_files_that_transformers_and_torch_wrote(form, transformers, tmp_path):
+    import torch
+
+    values = huggingface.config_values(CONFIG)
+    theirs = transformers.AlbertForPreTraining(transformers.AlbertConfig(**values))
+    if form == "bfloat16":
+        theirs = theirs.to(torch.bfloat16)
+    theirs.save_pretrained(tmp_path / "safe")
+    theirs.save_pretrained(tmp_path / form, safe_serialization=False)
+    path = tmp_path / form / huggingface.TORCH_FILE
+    if form == "before archives":
+        torch.save(theirs.state_dict(), path, _use_new_zipfile_serialization=False)
+    elif form == "parameters":
+        torch.save(dict(theirs.named_parameters()), path)
+    elif form == "h5":
+        path.unlink()
+        keras = transformers.TFAlbertForPreTraining.from_pretrained(tmp_path / "safe", from_pt=True)
+        keras.save_pretrained(tmp_path / form)
+        assert huggingface.find_weights(tmp_path / form).endswith(huggingface.KERAS_FILE)
+    expected = huggingface.read(str(tmp_path / "safe")).weights
+    found = huggingface.read(str(tmp_path / form)).weights
+    assert found.keys() == expected.keys()
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name], array, err_msg=name)
+
+
+def test_no_torch_file_runs_or_grows(transformers, tmp_path):
+    """What torch's own writer makes of hostile objects, beside weights that are good."""
+    import torch
+
+    class Calls:
+        def __init__(self, *call):
+            self.call = call
+
+        def __reduce__(self):
+            return self.call
+
+    theirs = transformers.AlbertForPreTraining(
+        transformers.AlbertConfig(**huggingface.config_values(CONFIG))
+    )
+    theirs.save_pretrained(tmp_path, safe_serialization=False)
+    path, mark = tmp_path / huggingface.TORCH_FILE, tmp_path / "of_its_choice"
+    hostile = {
+        "Weights only load failed": Calls(mark.touch, ()),
+        "it holds a bytearray": Calls(bytearray, (3_000_000_000,)),
+        "can't convert Sparse layout": torch.zeros(5, 5).to_sparse(),
+        "declares more values": torch.zeros(1).expand(10**9),
+        "no attribute 'numel'": ["x"],
+    }
+    for message, value in hostile.items():
+        for form in (True, False):
+            weights = {**theirs.state_dict(), "x": value}
+            torch.save(weights, path, _use_new_zipfile_serialization=form)
+            with pytest.raises(ValueError, match=message):
+                huggingface.read(str(tmp_path))
+    assert not mark.exists()
