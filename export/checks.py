@@ -9,43 +9,80 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from export.signatures import Field
+from export.limits import MAX_CONTEXT_CHARS, MAX_OUTPUT_BYTES, MAX_ROWS
+from export.signatures import Signature
 
 # What a bad row has in each output, by its dtype: no answer looks like it.
 _BAD = {tf.float32: float("nan"), tf.int32: -1, tf.string: ""}
 
 
+# The most of what a request sets; each word has a character that counts.
+_LARGEST = {"batch": MAX_ROWS, "words": MAX_CONTEXT_CHARS}
+_STRING_BYTES = 24  # of an element, beside its characters
+
+
 def check_shapes(
-    inputs: dict[str, tf.Tensor], fields: dict[str, Field], sizes: dict[str, int]
+    inputs: dict[str, tf.Tensor], signature: Signature, sizes: dict[str, int]
 ) -> dict[str, tf.Tensor]:
     """Returns inputs that have the ranks and sizes of a signature; others fail the request.
 
+    So do inputs with too many rows, or whose answer would take too much memory.
+
     Args:
       inputs: by their names in the signature.
-      fields: the signature's inputs; a dimension of one name has one size.
+      signature: in its inputs a dimension of one name has one size.
       sizes: of the dimensions that the model fixes, such as "choices".
     """
     known = {name: (size, f"{size} as in the model") for name, size in sizes.items()}
-    checked = {}
-    for name, field in fields.items():
+    given, checks = {}, []
+    for name, field in signature.inputs.items():
         dimensions = f"{name} must be [{', '.join(map(str, field.shape))}]"
         # A server feeds tensors of any rank, but TensorFlow takes the rank that is declared for
         # granted and would leave the check out: from here on it is not declared.
         tensor = tf.raw_ops.PlaceholderWithDefault(input=inputs[name], shape=tf.TensorShape(None))
-        checks = [tf.debugging.assert_rank(tensor, len(field.shape), dimensions)]
-        with tf.control_dependencies(checks):
+        with tf.control_dependencies(
+            [tf.debugging.assert_rank(tensor, len(field.shape), dimensions)]
+        ):
             shape = tf.unstack(tf.reshape(tf.shape(tensor), [len(field.shape)]))
         for dimension, size in zip(field.shape, shape):
-            if dimension not in known:
-                known[dimension] = (size, f"the same as in {name}")
+            if dimension in known:
+                expected, where = known[dimension]
+                message = f"{dimensions}, {dimension} {where}"
+                checks.append(tf.debugging.assert_equal(size, expected, message))
                 continue
-            expected, where = known[dimension]
-            message = f"{dimensions}, {dimension} {where}"
-            checks.append(tf.debugging.assert_equal(size, expected, message))
-        with tf.control_dependencies(checks):
+            known[dimension] = (size, f"the same as in {name}")
+            if most := _LARGEST.get(dimension):
+                message = f"{dimensions}, {dimension} at most {most:,}"
+                checks.append(tf.debugging.assert_less_equal(size, most, message))
+        given[name] = tensor
+    checks += _check_outputs(signature, {name: size for name, (size, _) in known.items()})
+    checked = {}
+    with tf.control_dependencies(checks):
+        for name, tensor in given.items():
             checked[name] = tf.identity(tensor)
-        checked[name].set_shape(inputs[name].shape)
+            checked[name].set_shape(inputs[name].shape)
     return checked
+
+
+def _check_outputs(signature: Signature, sizes: dict[str, tf.Tensor]) -> list[tf.Operation]:
+    """Returns checks that no output is too large, as far as sizes of its dimensions are known."""
+    checks = []
+    for name, field in signature.outputs.items():
+        if not all(isinstance(d, int) or d in sizes for d in field.shape):
+            continue
+        dimensions = [tf.cast(sizes.get(d, d), tf.int64) for d in field.shape]
+        element = _STRING_BYTES if field.dtype == tf.string else field.dtype.size
+        # One after the other: of all at once the product may be beyond int64.
+        size = tf.constant(element, tf.int64)
+        for dimension in dimensions:
+            size = tf.minimum(size * dimension, MAX_OUTPUT_BYTES + 1)
+        message = (
+            f"{name} [{', '.join(map(str, field.shape))}] must be at most "
+            f"{MAX_OUTPUT_BYTES >> 20} MB: send less in a request"
+        )
+        most = tf.constant(MAX_OUTPUT_BYTES, tf.int64)
+        checks.append(tf.debugging.assert_less_equal(size, most, message))
+    return checks
 
 
 def find_errors(values: dict[str, tf.Tensor], limits: dict[str, int | tf.Tensor]) -> tf.Tensor:

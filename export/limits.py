@@ -1,12 +1,15 @@
-"""How much of a text is read: characters that cannot matter are cut off before tokenizing.
+"""What a request may cost: how much of a text is read, how large a request and its answer may be.
 
 Tokenizing costs time and memory for each character, and more than that for a long run of characters
-that the vocabulary does not know. The sequence that the model reads has a fixed length.
+that the vocabulary does not know. The sequence that the model reads has a fixed length, so
+characters that cannot matter are cut off before.
 """
 
 from __future__ import annotations
 
 import tensorflow as tf
+
+from albert_tf.tokenization import import_tensorflow_text
 
 # Characters that are read for each piece that the model can take. Pieces of published vocabularies
 # have at most 16 characters, and words of real text some 4. So a text has too few pieces in them
@@ -15,23 +18,72 @@ CHARS_PER_PIECE = 64
 
 # A context of question answering is read in windows, each of which costs a computation.
 MAX_CONTEXT_CHARS = 100_000
+# Those of all contexts of a request; each takes some 200 bytes while it is aligned.
+MAX_CONTEXTS_CHARS = 32 * MAX_CONTEXT_CHARS
+
+# Rows of a request. A row of one character is computed and answered like any other.
+MAX_ROWS = 2048
+
+# Of one output. On the way it takes the memory of three.
+MAX_OUTPUT_BYTES = 2**29
 
 _LONGEST_CHAR = 4  # bytes of UTF-8
+# What Unicode's NFKD makes of one character: 18 of U+FDFA, 3 of a Korean syllable.
+_MOST_OF_ONE_CHAR, _MANY_OF_ONE_CHAR = 18, 3
 
 
 def first_chars(texts: tf.Tensor, number: int) -> tf.Tensor:
-    """Returns the first characters of texts, string [batch]; bytes that are no UTF-8 are U+FFFD."""
+    """Returns the first characters of texts, string [batch]; bytes that are no UTF-8 are U+FFFD.
+
+    They are fewer where preparing would make more than three of each.
+    """
     # Bytes first, at no cost. A character cut in two stands behind those that are kept.
     texts = tf.strings.substr(texts, 0, _LONGEST_CHAR * number)
     texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
-    return tf.strings.substr(texts, 0, number, unit="UTF8_CHAR")
+    texts = tf.strings.substr(texts, 0, number, unit="UTF8_CHAR")
+    fewer = tf.strings.substr(texts, 0, number // _MOST_OF_ONE_CHAR, unit="UTF8_CHAR")
+    return tf.where(_grow(texts, number), fewer, texts)
 
 
 def last_chars(texts: tf.Tensor, number: int) -> tf.Tensor:
-    """Returns the last characters of texts, string [batch]; bytes that are no UTF-8 are U+FFFD."""
+    """Does what first_chars does, with the last characters."""
     texts = _end(texts, _LONGEST_CHAR * number, "BYTE")
     texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
-    return _end(texts, number, "UTF8_CHAR")
+    texts = _end(texts, number, "UTF8_CHAR")
+    fewer = _end(texts, number // _MOST_OF_ONE_CHAR, "UTF8_CHAR")
+    return tf.where(_grow(texts, number), fewer, texts)
+
+
+def first_chars_of_contexts(texts: tf.Tensor, name: str) -> tf.Tensor:
+    """Returns the first characters of long texts, string [batch]; too many texts are refused."""
+    texts = first_chars(texts, MAX_CONTEXT_CHARS)
+    number = tf.reduce_sum(tf.strings.length(texts, "UTF8_CHAR"))
+    message = (
+        f"{name} must be at most {MAX_CONTEXTS_CHARS:,} characters in all rows together, of which "
+        f"{MAX_CONTEXT_CHARS:,} of each row count: send fewer rows"
+    )
+    with tf.control_dependencies(
+        [tf.debugging.assert_less_equal(number, MAX_CONTEXTS_CHARS, message)]
+    ):
+        return tf.identity(texts)
+
+
+def are_words_read(words: tf.Tensor) -> tf.Tensor:
+    """Tells which words of rows, string [batch, words], are among the first characters."""
+    costs = tf.strings.length(words, "UTF8_CHAR")
+    prepared = tf.reshape(_num_prepared(tf.reshape(words, [-1])), tf.shape(words))
+    costs = tf.maximum(costs, -(-prepared // _MANY_OF_ONE_CHAR))
+    return tf.cumsum(costs, axis=1) <= MAX_CONTEXT_CHARS
+
+
+def _num_prepared(texts: tf.Tensor) -> tf.Tensor:
+    """Returns how many characters NFKD makes of texts: int32 [batch]."""
+    normalized = import_tensorflow_text().normalize_utf8(texts, "NFKD")
+    return tf.strings.length(normalized, "UTF8_CHAR")
+
+
+def _grow(texts: tf.Tensor, number: int) -> tf.Tensor:
+    return _num_prepared(texts) > _MANY_OF_ONE_CHAR * number
 
 
 def _end(texts: tf.Tensor, number: int, unit: str) -> tf.Tensor:

@@ -98,7 +98,9 @@ def rounded_up(lengths: tf.Tensor) -> tf.Tensor:
     return -(-lengths // LENGTH_STEP) * LENGTH_STEP
 
 
-def map_rows(function: Callable[[dict], dict], rows: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+def map_rows(
+    function: Callable[[dict], dict], rows: dict[str, tf.Tensor], keep_padding: bool = False
+) -> dict[str, tf.Tensor]:
     """Computes a function of sequences in parts: rows of like length together, a few at once.
 
     So a batch of any size needs little memory, and the short rows do not pay for the long ones.
@@ -107,16 +109,18 @@ def map_rows(function: Callable[[dict], dict], rows: dict[str, tf.Tensor]) -> di
       function: takes some of the rows, the 2-D tensors without positions at the end that are
         padding in all of them; returns tensors of as many rows.
       rows: tensors [rows] and [rows, seq_len], `input_mask` among them.
+      keep_padding: whether `function` takes 2-D tensors with all their columns, which need not be
+        positions; for outputs that have seq_len positions.
 
     Returns:
       What `function` does, for all rows.
     """
-    outputs, places = map_sorted_rows(function, rows)
+    outputs, places = map_sorted_rows(function, rows, keep_padding)
     return {name: tf.gather(output, places) for name, output in outputs.items()}
 
 
 def map_sorted_rows(
-    function: Callable[[dict], dict], rows: dict[str, tf.Tensor]
+    function: Callable[[dict], dict], rows: dict[str, tf.Tensor], keep_padding: bool = False
 ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
     """Does what map_rows does, but leaves the outputs in the order of computation.
 
@@ -132,6 +136,8 @@ def map_sorted_rows(
         padding = [[0, num_rows - asked_rows]] + [[0, 0]] * (tensor.shape.rank - 1)
         rows = {**rows, name: tf.pad(tensor, padding)}
     lengths = tf.reduce_max(rows["input_mask"] * tf.range(1, seq_len + 1), axis=1)
+    if keep_padding:
+        lengths = tf.fill([num_rows], seq_len)
     order = tf.argsort(lengths, stable=True)
     lengths = tf.minimum(rounded_up(tf.maximum(tf.gather(lengths, order), 1)), seq_len)
     rows = {name: tf.gather(tensor, order) for name, tensor in rows.items()}
@@ -145,7 +151,9 @@ def map_sorted_rows(
         end = tf.minimum(begin + tf.maximum(fitting, 1), num_rows)
         longest = lengths[end - 1]
         part = {
-            name: tensor[begin:end, :longest] if tensor.shape.rank == 2 else tensor[begin:end]
+            name: tensor[begin:end, :longest]
+            if tensor.shape.rank == 2 and not keep_padding
+            else tensor[begin:end]
             for name, tensor in rows.items()
         }
         outputs = compute(part)

@@ -9,7 +9,7 @@ from albert_tf.packing import NUM_SPECIAL_PIECES
 from albert_tf.wordpiece import WordPieceTokenizer
 from export import signatures
 from export.alignment import WHITE_SPACE, AlignedPieces, AligningTokenizer
-from export.limits import MAX_CONTEXT_CHARS, first_chars
+from export.limits import first_chars_of_contexts
 from export.packing import map_rows
 from export.serving_module import ServedCheckpoint, ServingModule
 from export.windows import Windows, cut
@@ -37,7 +37,7 @@ class QuestionAnsweringModule(ServingModule):
 
     def serving_default(self, question, context) -> dict:
         """Answers the signature `serving_default`."""
-        context = first_chars(context, MAX_CONTEXT_CHARS)
+        context = first_chars_of_contexts(context, "context")
         queries = self.pieces(question)[:, : self.max_query_length]
         aligned = self.tokenizer.align(context)
         room = self.max_seq_length - NUM_SPECIAL_PIECES - queries.row_lengths()

@@ -165,9 +165,9 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
         """Returns the concrete function of one signature."""
         method = getattr(self, signature)
         # Not the method itself: one without text_pair would have it as an input that is None.
-        fields = self.signatures[signature].inputs
-        function = tf.function(lambda **inputs: method(**check_shapes(inputs, fields, self.sizes)))
-        return function.get_concrete_function(**self.signatures[signature].input_specs())
+        table = self.signatures[signature]
+        function = tf.function(lambda **inputs: method(**check_shapes(inputs, table, self.sizes)))
+        return function.get_concrete_function(**table.input_specs())
 
     def read(self, texts: tf.Tensor) -> tf.Tensor:
         """Returns as much of texts, string [batch], as can matter to a sequence."""
@@ -207,7 +207,9 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
         if "mlm_positions" in tokens:
             limits["mlm_positions"] = tf.shape(tokens["input_ids"])[1]
         error = find_errors(tokens, limits)
-        return mark_bad_rows(function(**without_bad_rows(tokens, error)), error)
+        good = without_bad_rows(tokens, error)
+        outputs = map_rows(lambda part: function(**part), good, keep_padding=True)
+        return mark_bad_rows(outputs, error)
 
     def tokenize(self, text, text_pair) -> dict:
         """Answers the signature `tokenize`."""

@@ -282,7 +282,7 @@ TOKEN_CLASSIFIER = {
         },
     ),
     "words": Signature(
-        "Labels the words of texts of any length, which are given.",
+        f"Labels given words, those of the first {MAX_CONTEXT_CHARS:,} characters of a row.",
         {"words": dataclasses.replace(_TEXT, shape=("batch", "words"), meaning='"" is no word')},
         {
             "labels": Field(

@@ -7,7 +7,7 @@ import tensorflow as tf
 from albert_tf.entities import are_entity_tags, parse_tag
 from albert_tf.models import AlbertForTokenClassification
 from albert_tf.words import split_words_in_graph
-from export.limits import MAX_CONTEXT_CHARS, first_chars
+from export.limits import are_words_read, first_chars_of_contexts
 from export.packing import map_sorted_rows
 from export.serving_module import ServedCheckpoint, ServingModule
 from export.windows import cut
@@ -33,7 +33,7 @@ class TokenClassifierModule(ServingModule):
 
     def serving_default(self, text) -> dict:
         """Answers the signature `serving_default`."""
-        text = first_chars(text, MAX_CONTEXT_CHARS)
+        text = first_chars_of_contexts(text, "text")
         found = split_words_in_graph(text)
         tags = self._tag(found.words)
         first, last, label = self._spans(found.words, tags["place"])
@@ -61,7 +61,7 @@ class TokenClassifierModule(ServingModule):
         # One word of any length: its first piece is among its first characters.
         shape = tf.shape(words, tf.int64)
         words = tf.reshape(self.read(tf.reshape(words, [-1])), shape)
-        is_word = tf.not_equal(words, "")
+        is_word = tf.not_equal(words, "") & are_words_read(words)
         ragged = tf.ragged.boolean_mask(words, is_word)
         tags = self._tag(ragged)
         indices = tf.where(is_word)

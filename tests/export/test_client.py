@@ -31,6 +31,7 @@ from google.protobuf import text_format
 from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
 from tensorflow_serving.config import model_server_config_pb2
 
+from export import signatures
 from export.serving import client
 from tests.jobs import run
 
@@ -323,6 +324,23 @@ def test_the_model_config_is_one():
     assert not any("batching" in line for line in given)
     # Inter-op threads are shared by all requests in flight: one of them serves one client.
     assert "--tensorflow_inter_op_parallelism=2" in compose and "mem_limit" in compose
+
+
+def test_a_request_of_33_texts_fits_the_batching_config():
+    text = (SERVING / "batching.config").read_text()
+    settings = dict(re.findall(r"^(\w+) { value: (\w+) }$", text, re.MULTILINE))
+    assert settings["enable_large_batch_splitting"] == "true"
+    assert int(settings["max_batch_size"]) > 33 > int(settings["max_execution_batch_size"])
+    # The server joins the parts of a request if only their rows differ: the page names the others.
+    page = (SERVING / "README.md").read_text()
+    large = page.partition("**Large requests**")[2].partition("\n- ")[0]
+    for table in signatures.KINDS.values():
+        for name, signature in table.items():
+            fields = [*signature.inputs.values(), *signature.outputs.values()]
+            given = {d for field in signature.inputs.values() for d in field.shape}
+            fixed = {"hidden_size", "vocab_size", "labels", "choices"}
+            found = {d for f in fields for d in f.shape if isinstance(d, str)} - given - fixed
+            assert not signature.inputs or all(f"`{d}`" in large for d in found), name
 
 
 def test_the_health_check_sees_the_stable_version(rest_server):
