@@ -89,14 +89,14 @@ class AlbertTokenizer:
         try:
             self._processor.LoadFromSerializedProto(self.model_bytes)
             self.vocab_size = self._processor.vocab_size()
-        except RuntimeError:
+            pieces = [self._processor.id_to_piece(i) for i in range(self.vocab_size)]
+        except (RuntimeError, UnicodeDecodeError):
             self.vocab_size = 0
         if not self.vocab_size:
             raise UserError(
                 f"{spm_model_file!r} is not a SentencePiece model: expected the .model file that "
                 "pipelines.train_vocab writes (not its .vocab)"
             )
-        pieces = [self._processor.id_to_piece(i) for i in range(self.vocab_size)]
         missing = [piece for piece in (PAD, UNK, CLS, SEP, MASK) if piece not in pieces]
         if missing:
             raise UserError(
