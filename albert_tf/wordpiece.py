@@ -19,6 +19,7 @@ from albert_tf.words import SCRIPTS_WITHOUT_SPACES
 CONTINUATION = "##"  # before a piece that continues a word
 _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _LONGEST_WORD = 100  # characters; a longer one is unknown as a whole
+_LONGEST_PIECE = 256  # bytes, of tensorflow-text
 # Stands for such a word in the graph. No text has it after preparation.
 _NO_WORD = "\ufffd\ufffd"
 
@@ -132,6 +133,11 @@ class WordPieceTokenizer(AlbertTokenizer):
             if not piece or piece in seen:
                 what = f"{piece!r} again" if piece else "an empty piece"
                 raise UserError(f"{vocabulary_file}:{number}: {what}; expected a piece a line")
+            if (num_bytes := len(piece.removeprefix(CONTINUATION).encode())) > _LONGEST_PIECE:
+                raise UserError(
+                    f"{vocabulary_file}:{number}: a piece of {num_bytes:,} bytes, expected at most "
+                    f"{_LONGEST_PIECE}"
+                )
             seen.add(piece)
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = map(
             self._ids.__getitem__, _SPECIAL

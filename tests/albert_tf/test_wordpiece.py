@@ -174,6 +174,11 @@ def test_places_in_the_graph(tokenizer):
         (b"\xff", "is not UTF-8"),
         (b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\na\n", r"txt:7: 'a' again"),
         (b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n\na\n", r"txt:6: an empty piece"),
+        # tensorflow-text takes no longer ones into a graph.
+        (
+            b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n##" + b"x" * 257,
+            r"txt:6: a piece of 257 bytes, expected at most 256",
+        ),
     ],
 )
 def test_no_vocabulary(tmp_path, content, message):

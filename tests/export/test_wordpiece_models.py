@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import tensorflow as tf
 
 from albert_tf.tokenization import AlbertTokenizer
-from export import verify
+from export import sidecar, verify
 from pipelines.tasks.classification import Example
 from pipelines.tasks.squad_files import Question
 from tests.conftest import WORDS
@@ -60,3 +62,13 @@ def test_labels(make_module, vocabulary, tmp_path):
         expected = verify._answers(methods, asked)
     for triple in zip(asked, expected, found):
         assert verify._difference(*triple) < 1e-5
+
+
+def test_the_vocabulary_lies_beside_a_tflite_or_onnx_model(make_module, vocabulary, tmp_path):
+    served = make_module(TASKS["classifier of texts"], vocabulary).served
+    sidecar.write(served, str(tmp_path / "toy.tflite"))
+    described = json.loads((tmp_path / "toy.json").read_text())
+    assert described["vocab_file"] == "toy.vocab.txt"
+    tokenizer = AlbertTokenizer(str(tmp_path / "toy.vocab.txt"), described["do_lower_case"])
+    assert tokenizer.sha256 == described["vocab_sha256"]
+    assert list(described["special_pieces"].items())[:2] == [("[PAD]", 0), ("[UNK]", 1)]
