@@ -21,7 +21,7 @@ from tests.jobs import run_code
 
 @pytest.fixture(scope="module")
 def modules(make_module, module):
-    names = ("multiple_choice", "classifier", "question_answering")
+    names = ("multiple_choice", "classifier", "question_answering", "token_classifier")
     made = {name: make_module(TASKS[name]) for name in names}
     return {**made, "cloze": make_module(CLOZE), "pretraining": module}
 
@@ -69,7 +69,7 @@ def peak_megabytes(function):
 
 _SLOW = [
     pytest.param(name, marks=pytest.mark.slow)
-    for name in ("pretraining", "question_answering", "cloze")
+    for name in ("pretraining", "question_answering", "token_classifier", "cloze")
 ]
 
 
@@ -96,7 +96,8 @@ def test_huge_texts_take_little_memory_and_time(modules, name):
         grown = peak_megabytes(lambda request=request: serve(module, "serving_default", **request))
         # The request itself is there twice: as bytes and as a tensor.
         copies = len(data) * sum(np.prod(shape) for shape in shapes.values()) / 1e6
-        assert grown < 60 + 2 * copies and time.monotonic() - began < 8
+        most = 120 if name == "token_classifier" else 60
+        assert grown < most + 2 * copies and time.monotonic() - began < 8
 
 
 def test_a_request_of_twenty_kilobytes_takes_little_memory(modules):
@@ -322,8 +323,7 @@ def attack(functions, requests, threads=32):
 
     expected = {id(request): answer(request) for request in requests}
     assert all(answers.get("refused", [True])[0] for answers in expected.values())
-    refused = sum("refused" in answers for answers in expected.values())
-    assert 0 < refused < len(expected) / 5
+    assert 0 < sum("refused" in answers for answers in expected.values()) < len(expected) / 5
 
     def is_wrong(request):
         answers, others = answer(request), expected[id(request)]
