@@ -1,0 +1,170 @@
+"""transformers' pipeline() answers as pipelines.predict does, from raw text, with any vocabulary.
+
+Needs the extra huggingface.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+
+import numpy as np
+import pytest
+from scipy import special
+
+from albert_tf.checkpoints import fine_tuned
+from pipelines.convert_checkpoint import convert_fine_tuned
+from pipelines.predict import predict
+from pipelines.tasks import fine_tuned as runs
+from tests.albert_tf.checkpoints.test_fine_tuned import TASKS, write_model
+from tests.conftest import WORDS
+
+pytestmark = pytest.mark.slow
+
+NUMBER = 12
+MAX_ANSWER_LENGTH = 7
+ENDS = ("start", "end")
+
+
+@pytest.fixture(params=["wordpiece", "sentencepiece"])
+def vocabulary(request, tiny_vocabulary, tmp_path):
+    if request.param == "sentencepiece":
+        return tiny_vocabulary
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(word[:4] for word in WORDS)]
+    pieces += ["?", ".", *(f"##{letter}" for letter in "abcdefghijklmnopqrstuvwxyz")]
+    path = tmp_path / "vocab.txt"
+    path.write_text("\n".join(dict.fromkeys(pieces)) + "\n")
+    return path
+
+
+@pytest.fixture
+def ask(vocabulary, tmp_path, monkeypatch):
+    """(kind, rows) -> the rows that predict writes, and the directory for transformers."""
+    pytest.importorskip("torch")
+    reader = pytest.importorskip("transformers.utils.sentencepiece_model_pb2_new")
+    # sentencepiece's own code of this name needs a newer protobuf than TensorFlow 2.15 has.
+    name = "sentencepiece.sentencepiece_model_pb2"
+    monkeypatch.setitem(sys.modules, name, reader)
+
+    def answers(kind, rows, **changes):
+        task = {"task": "own", "kind": kind, **TASKS[kind], "max_seq_length": 60, **changes}
+        write_model(tmp_path / "a", task, vocabulary)
+        convert_fine_tuned(
+            input_path=str(tmp_path / "a"),
+            output_dir=str(tmp_path / "hf"),
+            output_format="huggingface",
+        )
+        (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        predict(
+            model=str(tmp_path / "a"),
+            input_files=[str(tmp_path / "in.jsonl")],
+            output_file=str(tmp_path / "out.jsonl"),
+            columns={"text_pair": "text_pair"} if "text_pair" in rows[0] else {},
+        )
+        found = [json.loads(line) for line in (tmp_path / "out.jsonl").open()]
+        assert len(found) == len(rows)
+        return found, str(tmp_path / "hf")
+
+    return answers
+
+
+def pipeline_of(kind, directory, **arguments):
+    transformers = pytest.importorskip("transformers")
+    name = fine_tuned._ARCHITECTURES[kind].pipeline
+    return transformers.pipeline(name, model=directory, device="cpu", **arguments)
+
+
+def texts(seed, longest=9):
+    """Some with capitals, accents and double spaces, which both sides prepare."""
+    rng = random.Random(seed)
+    made = [" ".join(rng.choices(WORDS, k=rng.randint(1, longest))) for _ in range(NUMBER)]
+    return [made[0].upper(), made[1].replace("e", "é"), made[2].replace(" ", "  "), *made[3:]]
+
+
+@pytest.mark.parametrize("has_pairs", [False, True])
+def test_labels(ask, has_pairs):
+    rows = [{"text": a, "text_pair": b} for a, b in zip(texts(1), texts(2))]
+    if not has_pairs:
+        rows = [{"text": row["text"]} for row in rows]
+    ours, directory = ask("classifier", rows, has_pairs=has_pairs)
+    pipeline = pipeline_of("classifier", directory)
+    for row, our in zip(rows, ours):
+        found = pipeline(row, top_k=None)
+        assert found[0]["label"] == our["prediction"]
+        for answer in found:
+            assert answer["score"] == pytest.approx(our[f"probability_{answer['label']}"], abs=1e-5)
+    assert len({our["probability_maybe"] for our in ours}) == NUMBER
+
+
+def test_several_labels(ask):
+    rows = [{"text": text} for text in texts(3)]
+    ours, directory = ask("multilabel", rows, label_separator=",")
+    pipeline = pipeline_of("multilabel", directory)
+    for row, our in zip(rows, ours):
+        found = {answer["label"]: answer["score"] for answer in pipeline(row, top_k=None)}
+        found = {label: found[label] for label in TASKS["multilabel"]["labels"]}
+        expected = {label: our[f"probability_{label}"] for label in found}
+        assert found == pytest.approx(expected, abs=1e-5)
+        assert our["prediction"] == ",".join(k for k, score in found.items() if score >= 0.5)
+
+
+def test_numbers(ask):
+    rows = [{"text": text} for text in texts(4)]
+    ours, directory = ask("regressor", rows)
+    pipeline = pipeline_of("regressor", directory)
+    for row, our in zip(rows, ours):
+        assert pipeline(row)["score"] == pytest.approx(our["prediction"], abs=1e-5)
+
+
+def test_tags(ask):
+    rows = [{"text": text.split()} for text in texts(5)]
+    ours, directory = ask("token_classifier", rows)
+    pipeline = pipeline_of("token_classifier", directory, ignore_labels=[])
+    for row, our in zip(rows, ours):
+        starts = np.cumsum([0, *(len(word) + 1 for word in row["text"])])[:-1].tolist()
+        found = pipeline(" ".join(row["text"]))
+        # SentencePiece gives a word's first piece the space before it.
+        first = {a["start"] + (a["start"] + 1 in starts): a for a in found[::-1]}
+        of_words = [first[start] for start in starts]
+        assert [answer["entity"] for answer in of_words] == our["prediction"]
+        scores = [answer["score"] for answer in of_words]
+        np.testing.assert_allclose(scores, our["probabilities"], atol=1e-5)
+
+
+def test_answers(ask, tmp_path):
+    """Text and place of the answer, and their score: the product of two softmaxes."""
+    rows = [{"question": a + "?", "context": b} for a, b in zip(texts(6, 4), texts(7, 12))]
+    ours, directory = ask("question_answering", rows)
+    pipeline = pipeline_of("question_answering", directory)
+    task = runs.task_of(runs.read_description(str(tmp_path / "a")), {})
+    model = runs.FineTunedRun(str(tmp_path / "a"), task, 32)
+    sequences, windows = model.prepare(list(task.read_file(str(tmp_path / "in.jsonl"))))
+    outputs = model.outputs(sequences)
+    assert len(outputs) == NUMBER, "a window for each"
+    for row, our, window, output in zip(rows, ours, windows, outputs):
+        found = pipeline(**row, align_to_words=False, max_answer_len=MAX_ANSWER_LENGTH)
+        assert found["answer"].strip() == our["prediction"]
+        assert row["context"][found["start"] : found["end"]].strip() == our["prediction"]
+        # [CLS] and the context.
+        places = [0, *range(window.offset, window.offset + window.last - window.first)]
+        normalisers = [special.logsumexp(output[f"{end}_logits"][places]) for end in ENDS]
+        assert found["score"] == pytest.approx(np.exp(our["score"] - sum(normalisers)), rel=1e-4)
+
+
+def test_options(ask, vocabulary):
+    """They have no pipeline for it: their class with their tokenizer."""
+    transformers = pytest.importorskip("transformers")
+    import torch
+
+    rng = random.Random(8)
+    rows = [{"text": text, "options": rng.sample(WORDS, 3)} for text in texts(8)]
+    ours, directory = ask("multiple_choice", rows)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+    model = transformers.AutoModelForMultipleChoice.from_pretrained(directory).eval()
+    for row, our in zip(rows, ours):
+        batch = tokenizer([row["text"]] * 3, row["options"], padding=True, return_tensors="pt")
+        with torch.no_grad():
+            logits = model(**{name: value[None] for name, value in batch.items()}).logits[0]
+        expected = [our[f"probability_{letter}"] for letter in "ABC"]
+        np.testing.assert_allclose(torch.softmax(logits, -1), expected, atol=1e-5)
