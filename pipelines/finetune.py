@@ -66,6 +66,8 @@ from pipelines.training.strategy import (
 FLAGS = flags.FLAGS
 
 _OPTIONAL = ("num_epochs", "warmup_fraction", "freeze_encoder")
+# The flags of this program that a finished run reads to predict a new test file.
+_OF_FINISHED_RUNS = ("output_dir", "test_file", "global_batch_size")
 
 
 def define_flags() -> None:
@@ -122,6 +124,7 @@ def main(_) -> None:
                 "--task: name it; or, to predict with a finished run of --output_dir, give "
                 "--test_file alone"
             )
+        _check_only_predicts()
         paths = files.match_files(FLAGS.test_file, "test_file")
         predict_test_files(FLAGS.output_dir, paths, FLAGS.global_batch_size)
         return
@@ -144,6 +147,22 @@ def main(_) -> None:
         strategy=strategy_from_flags(),
         dev_fraction=FLAGS.dev_fraction,
     )
+
+
+def _check_only_predicts() -> None:
+    """Refuses flags that a finished run would ignore.
+
+    Raises:
+      ValueError: naming the first.
+    """
+    for name in FLAGS:
+        is_ours = not FLAGS.find_module_defining_flag(name).startswith("absl.")
+        if is_ours and FLAGS[name].present and name not in _OF_FINISHED_RUNS:
+            raise UserError(
+                f"--{name} says nothing to a finished run, which reads files as it was fine-tuned: "
+                "remove the flag (pipelines.predict accepts other columns), or, to fine-tune, name "
+                "the --task"
+            )
 
 
 @naming_lost_workers()

@@ -21,7 +21,7 @@ from albert_tf.tokenization import AlbertTokenizer
 from pipelines.tasks.class_weights import as_array
 from pipelines.tasks.figures import MOST_LABELS, draw_confusion_matrix
 from pipelines.tasks.metrics import METRICS
-from pipelines.tasks.split_report import describe_labels
+from pipelines.tasks.split_report import describe_labels, warn_of_rows
 from pipelines.tasks.tables import (
     as_label,
     as_number,
@@ -252,14 +252,8 @@ class ClassificationTask(Task):
         else:
             counts = collections.Counter(example.label for example in examples)
             lines.append(describe_labels(self.labels, counts))
-        if empty := sum(not example.text.strip() for example in examples):
-            lines.append(f"warning: {empty:,} rows without text")
-        names = collections.Counter(example.id for example in examples)
-        name, count = names.most_common(1)[0]
-        if count > 1:
-            rows = len(examples) - len(names)
-            lines.append(f"warning: {rows:,} rows repeat an id, such as {name!r}, {count} times")
-        return lines
+        empty = sum(not example.text.strip() for example in examples)
+        return lines + warn_of_rows(empty, [example.id for example in examples])
 
     def group(self, example: Example) -> str:
         """Returns the texts: copies of an example stay together."""

@@ -28,7 +28,8 @@ def draw_learning_curves(model_dir: str) -> str:
     for axis, name in zip(axes.flat, panels):
         points = [(entry["step"], entry[name]) for entry in entries if name in entry]
         axis.plot(*zip(*points), "-" if name == "loss" else "o-", linewidth=1.2, markersize=3)
-        axis.set_title("training loss" if name == "loss" else name.replace("_", " "))
+        title = "training loss" if name == "loss" else name.replace("_", " ")
+        axis.set_title(title, parse_math=False)  # types of entities are named in it
         axis.set_xlabel("step")
         axis.grid(alpha=0.3)
     for axis in list(axes.flat)[len(panels) :]:

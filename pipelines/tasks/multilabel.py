@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import array
 import collections
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
-from scipy import special
+from scipy import sparse, special
 
+from albert_tf.errors import UserError
 from pipelines.tasks.classification import ClassificationTask, Columns, Example
 from pipelines.tasks.metrics import METRICS
-from pipelines.tasks.split_report import describe_labels
+from pipelines.tasks.split_report import describe_labels, warn_of_rows
 from pipelines.tasks.tables import as_label, as_text
 from pipelines.tasks.task import Outputs
 
@@ -39,6 +41,11 @@ class MultiLabelTask(ClassificationTask):
         quoting: str = "csv",
         separator: str = ",",
     ):
+        if not separator or any(separator in label for label in labels or ()):
+            raise UserError(
+                f"--label_separator={separator}: expected characters that no label contains, such "
+                "as ;"
+            )
         self.separator = separator
         metrics = ("micro_f1", "macro_f1")
         super().__init__(name, files, columns, labels, metrics=metrics, quoting=quoting)
@@ -51,7 +58,14 @@ class MultiLabelTask(ClassificationTask):
             cells = as_text(value, column, where).split(self.separator)
             if not "".join(cells).strip():
                 return []
-        return list(dict.fromkeys(as_label(cell, column, where) for cell in cells))
+        names = list(dict.fromkeys(as_label(cell, column, where) for cell in cells))
+        if joined := next((name for name in names if self.separator in name), None):
+            raise UserError(
+                f"{where}: the label {joined!r} in {column!r} contains {self.separator!r}, which "
+                "stands between labels where predictions are written: choose another "
+                "--label_separator"
+            )
+        return names
 
     def as_answer(self, value: object, where: str) -> tuple[str, ...]:
         """Returns the known labels of a cell, in the order of the model's outputs."""
@@ -69,13 +83,16 @@ class MultiLabelTask(ClassificationTask):
     def summarise(self, examples: list[Example]) -> list[str]:
         """See Task.summarise."""
         known = [example.label for example in examples if example.label is not None]
+        empty = sum(not example.text.strip() for example in examples)
+        warnings = warn_of_rows(empty, [example.id for example in examples])
         if len(known) < len(examples):
-            return ["without answers"]
+            return ["without answers", *warnings]
         counts = collections.Counter(label for labels in known for label in labels)
         without = sum(not labels for labels in known)
         return [
             f"{describe_labels(self.labels, counts)}; {sum(map(len, known)) / len(known):.2f} a "
-            f"row, {without:,} rows without"
+            f"row, {without:,} rows without",
+            *warnings,
         ]
 
     def description(self) -> dict:
@@ -120,16 +137,25 @@ class MultiLabelTask(ClassificationTask):
 
     def score_rows(self, rows: Iterable[dict]) -> dict[str, float]:
         """See Task.score_rows."""
-        places = {label: place for place, label in enumerate(self.labels)}
-        found: dict[str, list[np.ndarray]] = {"label": [], "prediction": []}
+        place_of = {label: place for place, label in enumerate(self.labels)}
+        # Of each row the places of its labels, and where they end: 4 bytes a label, 8 a row.
+        found = {
+            name: (array.array("i"), array.array("q", [0])) for name in ("label", "prediction")
+        }
         for row in rows:
             if "label" not in row:
                 continue
-            for name, arrays in found.items():
-                arrays.append(np.zeros(len(places), bool))
+            for name, (places, ends) in found.items():
                 names = row[name].split(self.separator) if row[name] else []
-                arrays[-1][[places[label] for label in names]] = True
-        if not found["label"]:
+                places.extend(place_of[label] for label in names)
+                ends.append(len(places))
+        num_rows = len(found["label"][1]) - 1
+        if not num_rows:
             return {}
-        pair = np.array(found["label"]), np.array(found["prediction"])
+        pair = [
+            sparse.csr_matrix(
+                (np.ones(len(places), np.int8), places, ends), (num_rows, len(place_of))
+            )
+            for places, ends in found.values()
+        ]
         return {name: float(METRICS[name](*pair)) for name in self.metrics}

@@ -21,7 +21,7 @@ from albert_tf.models import AlbertForMultipleChoice
 from albert_tf.packing import NUM_SPECIAL_PIECES
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines.tasks.metrics import METRICS
-from pipelines.tasks.split_report import describe_labels
+from pipelines.tasks.split_report import describe_labels, warn_of_rows
 from pipelines.tasks.tables import as_text, has_answers, read_table, write_table
 from pipelines.tasks.task import Outputs, Sequences, Task, file_lists, join
 
@@ -105,10 +105,11 @@ class MultipleChoiceTask(Task):
 
     def summarise(self, examples: list[MultipleChoiceExample]) -> list[str]:
         """See Task.summarise."""
+        warnings = warn_of_rows(0, [example.id for example in examples])
         if any(example.label is None for example in examples):
-            return ["without answers"]
+            return ["without answers", *warnings]
         counts = collections.Counter(string.ascii_uppercase[e.label] for e in examples)
-        return [describe_labels(string.ascii_uppercase[: self.num_choices], counts)]
+        return [describe_labels(string.ascii_uppercase[: self.num_choices], counts), *warnings]
 
     def group(self, example: MultipleChoiceExample) -> str:
         """Returns the context, whose questions stay together."""
@@ -220,8 +221,12 @@ class MultipleChoiceTask(Task):
 
     def score_rows(self, rows: Iterable[dict]) -> dict[str, float]:
         """See Task.score_rows."""
-        pairs = [(row["label"], row["prediction"]) for row in rows if "label" in row]
-        return {"accuracy": float(METRICS["accuracy"](*zip(*pairs)))} if pairs else {}
+        labels, predictions = array.array("b"), array.array("b")  # letters: 2 bytes a row
+        for row in rows:
+            if "label" in row:
+                labels.append(ord(row["label"]))
+                predictions.append(ord(row["prediction"]))
+        return {"accuracy": float(METRICS["accuracy"](labels, predictions))} if labels else {}
 
 
 class TableMultipleChoiceTask(MultipleChoiceTask):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -33,6 +34,24 @@ def describe_labels(labels: Sequence[str], counts: Mapping[str, int]) -> str:
     if len(labels) > max(total / 2, _LABELS_SHOWN):
         text += " (fewer than two rows each: is that the column of the labels?)"
     return text
+
+
+def warn_of_rows(num_empty: int, names: Sequence[str]) -> list[str]:
+    """Returns warnings, for Task.summarise, of rows without text and of ids that repeat.
+
+    Args:
+      num_empty: rows without text.
+      names: the id of each row.
+    """
+    warnings = []
+    if num_empty:
+        warnings.append(f"warning: {num_empty:,} rows without text")
+    counts = collections.Counter(names)
+    name, count = counts.most_common(1)[0]
+    if count > 1:
+        rows = len(names) - len(counts)
+        warnings.append(f"warning: {rows:,} rows repeat an id, such as {name!r}, {count} times")
+    return warnings
 
 
 def describe_split(

@@ -26,7 +26,7 @@ from albert_tf.errors import UserError
 from albert_tf.models import AlbertForTokenClassification
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines.tasks.metrics import METRICS
-from pipelines.tasks.split_report import describe_labels
+from pipelines.tasks.split_report import describe_labels, warn_of_rows
 from pipelines.tasks.squad_windows import cut
 from pipelines.tasks.tables import check_labels, listed_labels
 from pipelines.tasks.task import Outputs, Sequences, Task, file_lists, join
@@ -142,15 +142,17 @@ class TokenClassificationTask(Task):
     def summarise(self, examples: list[TokenExample]) -> list[str]:
         """See Task.summarise; of entities how many there are of each type, else of each tag."""
         words = f"{sum(len(example.words) for example in examples):,} words"
+        empty = sum(not example.words for example in examples)
+        warnings = warn_of_rows(empty, [example.id for example in examples])
         if any(example.tags is None for example in examples):
-            return [f"{words}, without answers"]
+            return [f"{words}, without answers", *warnings]
         if self.marks_entities:
             names = self._types
             counts = collections.Counter(e[2] for x in examples for e in find_entities(x.tags))
         else:
             names = self.labels
             counts = collections.Counter(tag for example in examples for tag in example.tags)
-        return [words, describe_labels(names, counts)]
+        return [words, describe_labels(names, counts), *warnings]
 
     def group(self, example: TokenExample) -> str:
         """Returns the text: its copies stay together."""

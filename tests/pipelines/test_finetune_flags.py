@@ -30,6 +30,8 @@ from tests.pipelines.test_finetune import (
         (["--task=rte"], "give --data_dir"),
         ([], "--task: name it; or, to predict with a finished run"),
         (["--test_file={train}"], "no finished run in"),
+        (["--test_file={train}", "--text_column=x"], "--text_column says nothing to a finished"),
+        (["--test_file={train}", "--num_epochs=3"], "--num_epochs says nothing to a finished run"),
         (["--task=rte", "--num_epochs=2", "--num_train_steps=9"], "--num_epochs say the same"),
         (
             ["--task=classification", "--train_file={train}", "--class_weights=a=0"],

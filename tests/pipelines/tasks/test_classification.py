@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from albert_tf.config import AlbertConfig
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines.tasks import truncation
 from pipelines.tasks.classification import ClassificationTask, Columns, Example
+from pipelines.tasks.figures import draw_learning_curves
 from pipelines.tasks.truncation import truncate_pair
 
 COLUMNS = Columns(text="text", label="label")
@@ -223,6 +225,14 @@ def test_a_confusion_matrix_is_drawn(train, tmp_path):
     assert path.endswith("dev_confusion.png")
     assert (tmp_path / "dev_confusion.png").read_bytes().startswith(b"\x89PNG")
     assert task.draw(str(tmp_path), "dev", [Example("q", "x", None, None)], outputs[:1]) == []
+
+
+def test_curves_are_named_by_any_text(tmp_path):
+    """Types of entities stand in the names of figures; this one is no formula."""
+    entries = [{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.0, "dev_f1_$\\frac{$": 0.5}]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(e) + "\n" for e in entries))
+    path = draw_learning_curves(str(tmp_path))
+    assert Path(path).read_bytes().startswith(b"\x89PNG")
 
 
 def test_of_many_labels_the_likeliest_are_written(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -53,6 +54,42 @@ def test_faults(tmp_path, rows, problem):
     (tmp_path / "t.csv").write_text("text,label\n" + rows)
     with pytest.raises(ValueError, match=problem):
         task_of(tmp_path / "t.csv").read("train")
+
+
+def test_labels_that_contain_the_separator(tmp_path):
+    """In predictions they would be read as other labels."""
+    path = tmp_path / "t.jsonl"
+    path.write_text('{"text": "a", "label": ["x", "y,z"]}\n{"text": "b", "label": ["x"]}\n')
+    with pytest.raises(ValueError, match=r":1: the label 'y,z' in 'label' contains ',', which"):
+        task_of(path).read("train")
+    assert task_of(path, separator=";").labels == ("x", "y,z")
+    for arguments in ({"separator": ""}, {"separator": ";", "labels": ["a;b", "c"]}):
+        with pytest.raises(ValueError, match="expected characters that no label contains"):
+            task_of(path, **arguments)
+
+
+def test_the_plan_warns_of_odd_rows(tmp_path):
+    (tmp_path / "t.csv").write_text('text,label\n,"x,y"\n,\nb,x\n')
+    task = MultiLabelTask(
+        "own", {"train": str(tmp_path / "t.csv")}, Columns("text", "label", id="text")
+    )
+    _, *warnings = task.summarise(task.read("train"))
+    assert warnings == [
+        "warning: 2 rows without text",
+        "warning: 1 rows repeat an id, such as '', 2 times",
+    ]
+
+
+def test_scores_need_little_memory(tmp_path):
+    labels = [f"c{i}" for i in range(500)]
+    task = task_of(tmp_path / "t.csv", labels=labels)
+    rows = ({"label": f"c{i % 500},c7", "prediction": f"c{i % 499}"} for i in range(5000))
+    tracemalloc.start()
+    metrics = task.score_rows(rows)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 500 * 5000, "less than a byte for each label of each row"
+    assert 0.0 < metrics["micro_f1"] < 1.0
 
 
 def test_figures_losses_and_columns(tmp_path):

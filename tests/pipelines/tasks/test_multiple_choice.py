@@ -96,6 +96,14 @@ def test_number_of_options(tmp_path, count):
         TableMultipleChoiceTask("own", {"dev": path}, COLUMNS).read("dev")
 
 
+def test_the_plan_warns_of_ids_that_repeat(tmp_path):
+    train = write(tmp_path / "a.jsonl", RECORD, {**RECORD, "name": "n2"}, RECORD)
+    task = TableMultipleChoiceTask("own", {"train": train}, COLUMNS)
+    labels, warning = task.summarise(task.read("train"))
+    assert labels == "3 labels: 'A' 0, 'B' 0, 'C' 3"
+    assert warning == "warning: 1 rows repeat an id, such as 'n1', 2 times"
+
+
 def test_options_fill_blanks_or_follow(tokenizer):
     def answers(question, *options, blank="_"):
         example = MultipleChoiceExample("x", "", question, options, 0)

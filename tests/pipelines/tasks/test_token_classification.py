@@ -107,6 +107,11 @@ def test_what_the_plan_says_of_it():
     assert words == "3 words" and "'b' 1" in labels
     assert "'y' 2" in task(("x", "y")).summarise([TokenExample("0", ("a", "b"), ("y", "y"))])[1]
     assert task().summarise([TokenExample("0", ("a",), None)]) == ["1 words, without answers"]
+    twice = [TokenExample("0", ("a",), None), TokenExample("0", (), None)]
+    assert task().summarise(twice)[1:] == [
+        "warning: 1 rows without text",
+        "warning: 1 rows repeat an id, such as '0', 2 times",
+    ]
 
 
 def test_an_unknown_tag(tokenizer):
