@@ -112,7 +112,7 @@ def convert(
         for note in notes:
             print(f"note         {note}")
         if output_format == "huggingface":
-            pretrained.write_huggingface(partial, model, tokenizer)
+            pretrained.write_huggingface(partial, model, tokenizer, directory)
         elif output_format == "google":
             google.write(partial, model.config, name_map.arrays(model))
         else:

@@ -48,7 +48,7 @@ from pipelines.tasks.seed_run import (
     fingerprint,
     run_seed,
 )
-from pipelines.tasks.split_report import describe_split
+from pipelines.tasks.split_report import describe_split, warn_of_overlap
 from pipelines.tasks.task import Task
 from pipelines.tasks.task_flags import create_task, define_task_flags
 from pipelines.training.run import InitialModel, Run, hash_of_weights, read_initial_model
@@ -334,6 +334,9 @@ def _print_plan(task, splits, initial, settings, random_seeds, strategy) -> None
         lines += describe_split(
             name, len(examples), sequences, initial.tokenizer, settings.max_seq_length, notes
         )
+        if name != "train":
+            of_train = map(task.group, splits["train"].examples)
+            lines += warn_of_overlap(name, [*map(task.group, examples)], [*of_train])
     data = "\n           ".join(line for line in lines if not line.startswith("warning"))
     warnings = "".join(line + "\n" for line in lines if line.startswith("warning"))
     examples = settings.num_train_steps * settings.global_batch_size

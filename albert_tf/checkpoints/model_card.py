@@ -22,12 +22,13 @@ _SETTINGS = (
 
 
 def model_card(
-    model_dir: str, task: dict | None, config: AlbertConfig, pipeline: str = "fill-mask"
+    model_dir: str | None, task: dict | None, config: AlbertConfig, pipeline: str = "fill-mask"
 ) -> str:
     """Returns the text of README.md: data, figures and settings as far as they are known.
 
     Args:
-      model_dir: of fine-tuning or pre-training; its results.json and run.json are read.
+      model_dir: of fine-tuning or pre-training; its results.json and run.json are read. None: the
+        card has neither figures nor settings.
       task: the content of task.json; None: a pre-trained model.
       pipeline: the name of its task in the hub.
     """
@@ -59,8 +60,10 @@ def _data(run: dict) -> str:
     return f"{known}Describe here what the data are, where they come from and their licence."
 
 
-def _read(model_dir: str, name: str) -> dict:
+def _read(model_dir: str | None, name: str) -> dict:
     """Returns a JSON object of the model's directory, or of the run's above it; {} if none."""
+    if model_dir is None:
+        return {}
     for directory in (model_dir, os.path.dirname(model_dir.rstrip("/"))):
         path = os.path.join(directory, name)
         if tf.io.gfile.exists(path):

@@ -18,6 +18,7 @@ from albert_tf.checkpoints import (
     name_map,
     saved_model,
 )
+from albert_tf.checkpoints.model_card import model_card
 from albert_tf.errors import UserError
 from albert_tf.models import AlbertForPreTraining
 from albert_tf.tokenization import TOKENIZER_CONFIG_FILE, AlbertTokenizer, read_do_lower_case
@@ -112,13 +113,22 @@ def save_pretrained(
 
 
 def write_huggingface(
-    directory: str, model: AlbertForPreTraining, tokenizer: AlbertTokenizer
+    directory: str,
+    model: AlbertForPreTraining,
+    tokenizer: AlbertTokenizer,
+    model_dir: str | None = None,
 ) -> None:
-    """Writes weights, config, vocabulary and tokenizer settings."""
+    """Writes weights, config, vocabulary, tokenizer settings and a model card.
+
+    Args:
+      model_dir: the model directory whose settings the card lists, if there is one.
+    """
     huggingface.write(directory, model.config, name_map.arrays(model))
     tokenizer.save(directory)
     settings = huggingface.tokenizer_settings(tokenizer)
     files.write_atomically(os.path.join(directory, TOKENIZER_CONFIG_FILE), settings)
+    card = model_card(model_dir, None, model.config)
+    files.write_atomically(os.path.join(directory, "README.md"), card)
 
 
 def read(path: str, allow_missing: str | None = None, allow_unused: str | None = None) -> Found:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import os
+import warnings
 from collections.abc import Sequence
 
 import numpy as np
 
 from albert_tf import files
+from pipelines.tasks.split_report import shortened
 from pipelines.training.metrics_log import read_metrics
 
 # Of more labels the cells of a matrix could not be read.
@@ -57,7 +59,7 @@ def draw_confusion_matrix(
         color = "white" if shares[row, column] > 0.5 else "black"
         text = f"{counts[row, column]:,}"
         axis.text(column, row, text, ha="center", va="center", color=color, fontsize=8)
-    names = [label if len(label) <= 24 else label[:23] + "…" for label in labels]
+    names = [shortened(label, 24) for label in labels]
     axis.set_xticks(range(len(labels)), names, rotation=45, ha="right", parse_math=False)
     axis.set_yticks(range(len(labels)), names, parse_math=False)
     axis.set_xlabel("prediction")
@@ -76,7 +78,11 @@ def _pyplot():
 
 def _save(figure, path: str) -> str:
     image = io.BytesIO()
-    figure.savefig(image, format="png", dpi=110)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        figure.savefig(image, format="png", dpi=110)
+    if any("missing from font" in str(warning.message) for warning in caught):
+        print(f"note         {path}: its font lacks characters of the names, which are boxes")
     _pyplot().close(figure)
     files.write_atomically(path, image.getvalue())
     return path

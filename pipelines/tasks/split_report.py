@@ -12,7 +12,13 @@ from pipelines.tasks.task import Sequences
 
 _MOST_TRUNCATED = 0.10
 _MOST_UNKNOWN = 0.05
+_MOST_OVERLAPPING = 0.10
 _LABELS_SHOWN = 12
+
+
+def shortened(label: str, length: int = 40) -> str:
+    """Returns a label, or its beginning and an ellipsis."""
+    return label if len(label) <= length else label[: length - 1] + "…"
 
 
 def describe_labels(labels: Sequence[str], counts: Mapping[str, int]) -> str:
@@ -26,7 +32,7 @@ def describe_labels(labels: Sequence[str], counts: Mapping[str, int]) -> str:
     shown = list(labels)
     if len(shown) > _LABELS_SHOWN:
         shown = sorted(shown, key=lambda label: -counts.get(label, 0))[:_LABELS_SHOWN]
-    parts = [f"{label!r} {counts.get(label, 0):,}" for label in shown]
+    parts = [f"{shortened(label)!r} {counts.get(label, 0):,}" for label in shown]
     text = f"{len(labels):,} labels: {', '.join(parts)}"
     if rest := len(labels) - len(shown):
         others = total - sum(counts.get(label, 0) for label in shown)
@@ -52,6 +58,23 @@ def warn_of_rows(num_empty: int, names: Sequence[str]) -> list[str]:
         rows = len(names) - len(counts)
         warnings.append(f"warning: {rows:,} rows repeat an id, such as {name!r}, {count} times")
     return warnings
+
+
+def warn_of_overlap(name: str, groups: Sequence[str], train_groups: Sequence[str]) -> list[str]:
+    """Returns a warning if many examples of a split are in the training set, too.
+
+    Args:
+      name: of the split.
+      groups, train_groups: of each example what Task.group returns.
+    """
+    different = {*groups} - {""}
+    share = len(different.intersection(train_groups)) / max(1, len(different))
+    if share <= _MOST_OVERLAPPING:
+        return []
+    return [
+        f"warning: {100 * share:.0f} % of {name} is in the training set, too: its figures do not "
+        "tell what the model answers to new texts"
+    ]
 
 
 def describe_split(

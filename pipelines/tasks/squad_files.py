@@ -32,7 +32,7 @@ class Question:
 
 def is_squad_file(path: str) -> bool:
     """Tells by its name, and the first bracket, whether a file is SQuAD's JSON and no table."""
-    if not re.search(r"\.json(\.(gz|bz2|xz|zst))?$", path):
+    if not re.search(r"\.json(\.(gz|bz2|xz|zst))?$", path.lower()):
         return False
     parts = (part.lstrip(b"\xef\xbb\xbf \t\r\n") for _, part in read_lines(path))
     return next(filter(None, parts), b"").startswith(b"{")

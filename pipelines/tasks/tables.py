@@ -108,7 +108,7 @@ def _separator(path: str) -> str | None:
     Raises:
       ValueError: if its name says nothing of its kind.
     """
-    ending = re.search(r"(\.[a-z]+)?(\.(gz|bz2|xz|zst))?$", path)[1]
+    ending = re.search(r"(\.[a-z]+)?(\.(gz|bz2|xz|zst))?$", path.lower())[1]
     if ending in (_JSON_LINES, _JSON):
         return None
     if ending not in _SEPARATORS:
@@ -121,7 +121,7 @@ def _separator(path: str) -> str | None:
 
 
 def _json_objects(path: str) -> Iterator[tuple[int, dict]]:
-    name = re.sub(r"\.(gz|bz2|xz|zst)$", "", path)
+    name = re.sub(r"\.(gz|bz2|xz|zst)$", "", path.lower())
     return read_json_objects(path) if name.endswith(_JSON) else read_json_lines(path)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 import tensorflow as tf
 from absl import flags
@@ -129,6 +130,10 @@ def create_task(values: flags.FlagValues) -> Task:
             raise UserError(
                 f"--{flag} says nothing to --task={name}, only to {', '.join(tasks)}: leave it away"
             )
+    for flag in ("text_column", "label_column", "options_column"):
+        if not values[flag].value:
+            raise UserError(f"--{flag} is empty: name the column, or remove the flag")
+    _check_different(values, ("text_column", "text_pair_column", "options_column", "label_column"))
     if name in glue.TASKS or name == "race":
         _require_data_dir(values)
         if given:
@@ -163,19 +168,19 @@ def create_task(values: flags.FlagValues) -> Task:
                 context=values.text_column,
                 options=values.options_column,
                 label=values.label_column,
-                question=values.question_column,
-                id=values.id_column,
+                question=values.question_column or None,
+                id=values.id_column or None,
             ),
             values.max_qa_length,
         )
     if name == "token_classification":
-        columns = TokenColumns(values.text_column, values.label_column, values.id_column)
+        columns = TokenColumns(values.text_column, values.label_column, values.id_column or None)
         return TokenClassificationTask(name, given, columns, values.labels, values.doc_stride)
     columns = Columns(
         text=values.text_column,
         label=values.label_column,
-        text_pair=values.text_pair_column,
-        id=values.id_column,
+        text_pair=values.text_pair_column or None,
+        id=values.id_column or None,
     )
     if name == "multilabel":
         return MultiLabelTask(
@@ -190,6 +195,18 @@ def create_task(values: flags.FlagValues) -> Task:
         quoting=values.quoting,
         class_weights=class_weights.parse(values.class_weights),
     )
+
+
+def _check_different(values: flags.FlagValues, names: Sequence[str]) -> None:
+    """Refuses two flags that name one column: the text would be its own answer."""
+    flag_of: dict[str, str] = {}
+    for name in names:
+        column = values[name].value
+        if column and flag_of.setdefault(column, name) != name:
+            raise UserError(
+                f"--{flag_of[column]} and --{name} both name the column {column!r}: expected "
+                "different ones"
+            )
 
 
 def _require_data_dir(values: flags.FlagValues) -> None:

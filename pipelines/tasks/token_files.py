@@ -16,7 +16,8 @@ from pipelines.tasks.tables import as_label, as_text, has_answers, require_field
 
 _BOUNDARY = "-DOCSTART-"  # CoNLL-2003's line between documents
 # Universal Dependencies: comments, and lines of contractions ("1-2") and of empty nodes ("1.1").
-_UD_FILE = r"\.conllu(\.(gz|bz2|xz|zst))?$"
+_UD_FILE = re.compile(r"\.conllu(\.(gz|bz2|xz|zst))?$", re.IGNORECASE)
+_JSON_FILE = re.compile(r"\.jsonl?(\.(gz|bz2|xz|zst))?$", re.IGNORECASE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +76,7 @@ def iterate_examples(
     Raises:
       ValueError: naming file and line.
     """
-    is_json = re.search(r"\.jsonl?(\.(gz|bz2|xz|zst))?$", path)
+    is_json = _JSON_FILE.search(path)
     number = first
     for example in (_read_json if is_json else _read_conll)(path, columns, first, needs_tags):
         number += 1
@@ -87,7 +88,7 @@ def iterate_examples(
 def _read_conll(
     path: str, columns: TokenColumns, first: int, needs_tags: bool
 ) -> Iterator[TokenExample]:
-    is_ud = bool(re.search(_UD_FILE, path))
+    is_ud = bool(_UD_FILE.search(path))
     word_place = _column_number(columns, "text", 1 if is_ud else 0)
     tag_place = _column_number(columns, "label", 3 if is_ud else -1)
     number_of_columns, separator, texts = None, None, first

@@ -93,6 +93,16 @@ def test_tokenizer_settings_of_huggingface(model_dir, tmp_path):
     }
 
 
+def test_model_card_of_a_pretrained_model(model_dir, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(model_dir, run)
+    (run / "run.json").write_text('{"learning_rate": 0.003, "seed": 5, "mixed_precision": null}')
+    convert(input_path=str(run), output_dir=str(tmp_path / "hf"), output_format="huggingface")
+    card = (tmp_path / "hf/README.md").read_text()
+    assert "pipeline_tag: fill-mask" in card and "# ALBERT: pre-trained" in card
+    assert "| learning_rate | 0.003 |\n| seed | 5 |\n" in card and "mixed" not in card
+
+
 def test_vocabulary_from_elsewhere(model_dir, tmp_path, tiny_vocabulary):
     convert(input_path=model_dir, output_dir=str(tmp_path / "google"), output_format="google")
     (tmp_path / "google/spiece.model").unlink()

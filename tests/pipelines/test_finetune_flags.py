@@ -48,6 +48,14 @@ from tests.pipelines.test_finetune import (
             "--train_file: no file matches '/none.tsv'",
         ),
         (["--task=classification", "--train_file={train}"], "give --init_checkpoint"),
+        (
+            ["--task=classification", "--train_file={train}", "--label_column="],
+            "--label_column is empty: name the column",
+        ),
+        (
+            ["--task=classification", "--train_file={train}", "--text_column=label"],
+            "--text_column and --label_column both name the column 'label'",
+        ),
         (["--task=rte", "--data_dir=.", "--dev_file={train}"], "is for sets of your own"),
         (["--task=squad_v2", "--data_dir=."], "there is no './train-v2.0.json'"),
         (

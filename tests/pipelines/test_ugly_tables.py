@@ -213,6 +213,10 @@ for ending, compress in COMPRESS.items():
         ("json", json.dumps(OBJECTS)),
     ):
         READ[f"{kind}{ending}"] = (f"t.{kind}{ending}", compress(content.encode()), AS_TWO)
+for name in ("T.CSV", "t.Csv.gz", "T.TSV", "T.JSONL", "T.Json"):
+    kind = name.lower().split(".")[1]
+    content = {"csv": TWO, "tsv": TSV, "jsonl": LINES, "json": json.dumps(OBJECTS)}[kind].encode()
+    READ[name] = (name, gzip.compress(content) if name.endswith(".gz") else content, AS_TWO)
 READ["two gzip members"] = (
     "t.csv.gz",
     gzip.compress(TWO[:15].encode()) + gzip.compress(TWO[15:].encode()),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from albert_tf.config import AlbertConfig
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines.tasks import truncation
 from pipelines.tasks.classification import ClassificationTask, Columns, Example
-from pipelines.tasks.figures import draw_learning_curves
+from pipelines.tasks.figures import draw_confusion_matrix, draw_learning_curves
 from pipelines.tasks.truncation import truncate_pair
 
 COLUMNS = Columns(text="text", label="label")
@@ -225,6 +226,16 @@ def test_a_confusion_matrix_is_drawn(train, tmp_path):
     assert path.endswith("dev_confusion.png")
     assert (tmp_path / "dev_confusion.png").read_bytes().startswith(b"\x89PNG")
     assert task.draw(str(tmp_path), "dev", [Example("q", "x", None, None)], outputs[:1]) == []
+
+
+def test_a_font_without_the_characters_of_a_label_is_noted(tmp_path, capsys):
+    path = str(tmp_path / "dev_confusion.png")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        draw_confusion_matrix(path, ["北京", "x"], np.array([0, 1]), np.array([0, 0]))
+    assert capsys.readouterr().out == (
+        f"note         {path}: its font lacks characters of the names, which are boxes\n"
+    )
 
 
 def test_curves_are_named_by_any_text(tmp_path):

@@ -12,7 +12,7 @@ from albert_tf.tokenization import AlbertTokenizer
 from pipelines.tasks.classification import ClassificationTask, Columns
 from pipelines.tasks.dev_split import split_off_dev
 from pipelines.tasks.multiple_choice import MultipleChoiceColumns, TableMultipleChoiceTask
-from pipelines.tasks.split_report import describe_labels, describe_split
+from pipelines.tasks.split_report import describe_labels, describe_split, warn_of_overlap
 from pipelines.tasks.squad import SquadTask
 from tests.conftest import WORDS
 
@@ -77,6 +77,14 @@ def test_oddities_of_rows(tokenizer, tmp_path):
     )
 
 
+def test_examples_of_the_training_set_are_warned_of():
+    train = [f"text {i}" for i in range(50)]
+    assert warn_of_overlap("dev", [*train[:2], *map(str, range(18))], train) == []
+    [warning] = warn_of_overlap("dev", [*train[:3], *map(str, range(17)), "0"], train)
+    assert warn_of_overlap("dev", ["", ""], ["", "a"]) == [], "questions without a text"
+    assert warning.startswith("warning: 15 % of dev is in the training set, too: its figures")
+
+
 def test_many_labels_are_shown_in_part():
     counts = {f"c{i}": i for i in range(1, 101)}
     text = describe_labels(list(counts), counts)
@@ -85,6 +93,7 @@ def test_many_labels_are_shown_in_part():
     assert "is that the column of the labels?" in describe_labels(
         [str(i) for i in range(50)], {str(i): 1 for i in range(50)}
     )
+    assert describe_labels(["x" * 99, "y"], {}) == f"2 labels: '{'x' * 39}…' 0, 'y' 0"
     assert describe_labels(["a", "b"], {"a": 3}) == "2 labels: 'a' 3, 'b' 0"
 
 

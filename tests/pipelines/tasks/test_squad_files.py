@@ -9,7 +9,7 @@ import pytest
 
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines.tasks.squad import SquadTask
-from pipelines.tasks.squad_files import read_questions
+from pipelines.tasks.squad_files import is_squad_file, read_questions
 
 
 def question(question_id="q1", text="When?", answers=(("fox", 4),), **more):
@@ -46,6 +46,10 @@ def test_a_byte_order_mark_is_none_of_the_file(tmp_path):
     write(path, question())
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
     assert len(read_questions(str(path))) == 1
+
+
+def test_an_ending_in_capitals(tmp_path):
+    assert is_squad_file(write(tmp_path / "DEV.JSON", question()))
 
 
 @pytest.mark.parametrize(

@@ -128,3 +128,10 @@ def test_a_public_set(shared):
     assert [len(examples) for examples in found] == [3394, 1009, 1287]
     assert [sum(len(e.words) for e in examples) for examples in found] == [62730, 15733, 23394]
     assert len({tag for examples in found for e in examples for tag in e.tags}) == 13
+
+
+def test_an_ending_in_capitals(tmp_path):
+    path = write(tmp_path / "A.JSONL", '{"text": ["Ada"], "label": ["B-per"]}\n')
+    assert read(path)[0].tags == ("B-per",)
+    path = write(tmp_path / "A.CONLLU", "# one\n1\tAda\tAda\tPROPN\n")
+    assert read(path)[0].tags == ("PROPN",)
