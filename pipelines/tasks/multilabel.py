@@ -88,12 +88,23 @@ class MultiLabelTask(ClassificationTask):
         if len(known) < len(examples):
             return ["without answers", *warnings]
         counts = collections.Counter(label for labels in known for label in labels)
+        if mark := self._other_separator(known):
+            warnings.append(
+                f"warning: no row has several labels, but labels contain {mark!r}: is that the "
+                "--label_separator?"
+            )
         without = sum(not labels for labels in known)
         return [
             f"{describe_labels(self.labels, counts)}; {sum(map(len, known)) / len(known):.2f} a "
             f"row, {without:,} rows without",
             *warnings,
         ]
+
+    def _other_separator(self, known: Sequence[tuple[str, ...]]) -> str | None:
+        """Returns the mark by which the labels may be meant to be divided."""
+        if any(len(labels) > 1 for labels in known):
+            return None
+        return next((mark for mark in ",;|" if any(mark in name for name in self.labels)), None)
 
     def description(self) -> dict:
         """See Task.description."""

@@ -136,7 +136,11 @@ class TokenClassificationTask(Task):
             return None
         examples: list[TokenExample] = []
         for path in self.files[split]:
-            examples += read_examples(path, self.columns, len(examples), split != "test")
+            found = read_examples(path, self.columns, len(examples), split != "test")
+            if split != "train" or self._labels:  # else the labels are those of this file
+                for example in found:
+                    self._check_tags(path, example)
+            examples += found
         return examples
 
     def summarise(self, examples: list[TokenExample]) -> list[str]:
@@ -215,23 +219,20 @@ class TokenClassificationTask(Task):
                     yield pieces[first:last], None
 
     def _places(self, example: TokenExample) -> np.ndarray:
-        """Returns the places of an example's tags among the labels.
+        """Returns the places of an example's tags among the labels; `_check_tags` came before."""
+        return np.array([self._place_of[tag] for tag in example.tags], np.int16)
 
-        Raises:
-          ValueError: if one is not among them.
-        """
-        try:
-            return np.array([self._place_of[tag] for tag in example.tags], np.int16)
-        except KeyError as error:
-            known = ", ".join(map(repr, self.labels[:20])) + ", ..." * (len(self.labels) > 20)
-            raise UserError(
-                f"text {example.id}, {' '.join(example.words)[:60]!r}: unknown tag {error}; "
-                + (
-                    f"the labels are {known}"
-                    if self._labels
-                    else f"the training file has {known}; --labels names all"
+    def _check_tags(self, path: str, example: TokenExample) -> None:
+        """Raises a UserError if a tag is none of the labels."""
+        for tag in example.tags or ():
+            if tag not in self._place_of:
+                known = ", ".join(map(repr, self.labels[:20])) + ", ..." * (len(self.labels) > 20)
+                source = "the labels are" if self._labels else "the training file has"
+                hint = "" if self._labels else "; --labels names all"
+                raise UserError(
+                    f"{path}: text {example.id}, {' '.join(example.words)[:60]!r}: unknown tag "
+                    f"{tag!r}; {source} {known}{hint}"
                 )
-            ) from None
 
     @functools.cached_property
     def _place_of(self) -> dict[str, int]:
@@ -353,8 +354,7 @@ class TokenClassificationTask(Task):
                     "differs from those before; predict them from files of their own"
                 )
             is_raw = example.text is not None
-            if example.tags is not None:
-                self._places(example)
+            self._check_tags(path, example)
             yield example
 
     def answers(

@@ -80,6 +80,15 @@ def test_the_plan_warns_of_odd_rows(tmp_path):
     ]
 
 
+def test_the_plan_warns_of_another_separator(tmp_path):
+    (tmp_path / "t.csv").write_text("text,label\na,x;y\nb,y\n")
+    task = task_of(tmp_path / "t.csv")
+    _, warning = task.summarise(task.read("train"))
+    assert warning == (
+        "warning: no row has several labels, but labels contain ';': is that the --label_separator?"
+    )
+
+
 def test_scores_need_little_memory(tmp_path):
     labels = [f"c{i}" for i in range(500)]
     task = task_of(tmp_path / "t.csv", labels=labels)

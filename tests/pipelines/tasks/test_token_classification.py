@@ -114,10 +114,17 @@ def test_what_the_plan_says_of_it():
     ]
 
 
-def test_an_unknown_tag(tokenizer):
-    examples = [TokenExample("7", ("x", "y"), ("O", "B-c"))]
-    with pytest.raises(ValueError, match=r"text 7, 'x y': unknown tag 'B-c'; the labels are 'O',"):
-        task().encode(examples, tokenizer, 40, training=False)
+def test_an_unknown_tag(tmp_path):
+    path = write(tmp_path / "dev.conll", [["x O"], ["x O", "y B-c"]])
+    problem = r"dev\.conll: text 1, 'x y': unknown tag 'B-c'; "
+    for split in ("train", "dev", "test"):
+        with pytest.raises(ValueError, match=problem + "the labels are 'O', "):
+            task(**{split: path}).read(split)
+    with pytest.raises(ValueError, match=problem):
+        list(task().read_file(path))
+    train = write(tmp_path / "train.conll", [["x O", "y B-a"]])
+    with pytest.raises(ValueError, match=problem + "the training file has 'O', 'B-a'; --labels"):
+        task(None, train=train, dev=path).read("dev")
 
 
 def test_the_loss_is_of_labelled_positions():
