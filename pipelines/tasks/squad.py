@@ -18,6 +18,7 @@ from albert_tf.errors import UserError
 from albert_tf.models import AlbertForAnswerableQuestionAnswering, AlbertForQuestionAnswering
 from albert_tf.packing import NUM_SPECIAL_PIECES
 from albert_tf.tokenization import AlbertTokenizer
+from pipelines.tasks.split_report import warn_of_rows
 from pipelines.tasks.squad_answers import NO_SPAN_SCORE, Answer, answer_by_beams, answer_by_spans
 from pipelines.tasks.squad_files import Question, check_answers, is_squad_file, read_questions
 from pipelines.tasks.squad_metrics import score_v1, score_v2
@@ -132,7 +133,13 @@ class SquadTask(Task):
         answered = sum(bool(question.answers) for question in examples)
         impossible = sum(question.is_impossible for question in examples)
         contexts = len({question.context for question in examples})
-        return [f"{answered:,} with answers, {impossible:,} impossible; {contexts:,} contexts"]
+        empty = sum(
+            not (question.text.strip() and question.context.strip()) for question in examples
+        )
+        return [
+            f"{answered:,} with answers, {impossible:,} impossible; {contexts:,} contexts",
+            *warn_of_rows(empty, [question.id for question in examples]),
+        ]
 
     def group(self, example: Question) -> str:
         """Returns the context, whose questions stay together."""

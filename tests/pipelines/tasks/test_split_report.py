@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import json
 
@@ -109,6 +110,8 @@ def test_questions_and_choices_say_what_they_lose(tokenizer, tmp_path):
     assert len(sequences) == len(windows) > 1 and np.diff(sequences.row_splits).max() <= 16
     lines = describe_split("dev", 1, sequences, tokenizer, 16, task.summarise(examples))
     assert "100.0 % truncated" in lines[0] and "0 with answers, 1 impossible" in lines[1]
+    blank = dataclasses.replace(examples[0], id="b", text=" ")
+    assert task.summarise([*examples, blank])[1:] == ["warning: 1 rows without text"]
     path = tmp_path / "c.jsonl"
     row = {"text": long, "options": ["a", "b"], "label": 1}
     path.write_text(json.dumps(row) + "\n")
