@@ -128,6 +128,11 @@ def check_answers(
                     f"{where} is_impossible, which is SQuAD 2.0's: take that task, or leave such "
                     "questions out"
                 )
+            if question.answers:
+                raise UserError(
+                    f"{where} is_impossible and has answers, such as "
+                    f"{question.answers[0][0][:40]!r}: remove one of both"
+                )
             continue
         if not question.answers:
             hint = ", and is not is_impossible either" if may_be_impossible else ""

@@ -96,6 +96,12 @@ def test_files_that_are_none(tmp_path, content, message):
             question(answers=[("fox", 3)]),
             "'q1': its answer 'fox' is not at answer_start 3.*' fo'",
         ),
+        (
+            "dev",
+            True,
+            question(is_impossible=True),
+            "'q1' is_impossible and has answers, such as 'fox'",
+        ),
         ("train", True, question(answers=[("fox", -7)]), "'q1': .* not at answer_start -7"),
         ("train", True, question(answers=[("fox", 5000)]), "'q1': .* not at answer_start 5000.*''"),
         ("train", True, question(answers=[(" ", 3)]), "'q1': its answer ' ' is not at"),
