@@ -268,6 +268,10 @@ def test_every_kind_predicts_what_fine_tuning_predicts(kind, pretrained, tmp_pat
         predict(tmp_path / "run", tmp_path / "table.jsonl", tmp_path / "table.csv")
         found = [row["prediction"] for row in read(tmp_path / "table.csv")]
         assert found == [row["prediction"] for row in rows]
+    elif kind == "tokens":
+        texts = (predictions / "dev_predictions.conll").read_text().strip().split("\n\n")
+        expected = [[line.split("\t")[2] for line in text.splitlines()] for text in texts]
+        assert [row["prediction"] for row in rows] == expected
     else:
         expected = [row["prediction"] for row in read_tsv(predictions / "dev_predictions.tsv")]
         found = [row["prediction"] for row in rows]
@@ -280,7 +284,7 @@ def test_every_kind_predicts_what_fine_tuning_predicts(kind, pretrained, tmp_pat
     assert of_export["metrics"] == pytest.approx(summary["metrics"], abs=1e-4)
     for one, other in zip(rows, map(json.loads, (tmp_path / "export.jsonl").open())):
         for name in one:
-            number = isinstance(one[name], float)
+            number = isinstance(one[name], float) or name == "probabilities"
             assert other[name] == (pytest.approx(one[name], abs=1e-4) if number else one[name])
 
 
