@@ -78,6 +78,9 @@ def run(
       runner: name of a Beam runner, or its class with module; "DirectRunner" is this machine.
       num_workers: processes of DirectRunner.
       beam_options: passed to Beam unchanged.
+
+    Raises:
+      ValueError: if there is no such runner, its packages are missing, or it refuses the options.
     """
     if not units:
         return
@@ -87,6 +90,8 @@ def run(
     from apache_beam.runners.portability.fn_api_runner import FnApiRunner
     from apache_beam.transforms.environments import SubprocessSDKEnvironment
 
+    if "dataflow" in runner.lower():
+        _check_dataflow()
     logging.disable(logging.NOTSET)
     options = list(beam_options)
     if runner == "DirectRunner":
@@ -102,6 +107,11 @@ def run(
             pipeline = beam.Pipeline(runner=runner, options=PipelineOptions(options))
         except ValueError as error:
             raise UserError(f"--runner={runner}, --beam_options={options}: {error}") from error
+        except (ImportError, AttributeError) as error:
+            raise UserError(
+                f"--runner={runner}: {error}; expected a runner of Apache Beam, or MODULE.CLASS of "
+                "one that is installed"
+            ) from error
         with pipeline:
             _ = (
                 pipeline
@@ -111,6 +121,17 @@ def run(
             )
     finally:
         logging.disable(logging.NOTSET)
+
+
+def _check_dataflow() -> None:
+    """Raises a UserError if Beam lacks the packages of Google Cloud."""
+    try:
+        from apache_beam.runners.dataflow.internal import apiclient  # noqa: F401
+    except ImportError as error:
+        raise UserError(
+            f"--runner=DataflowRunner needs apache-beam[gcp] ({error}): pip install "
+            "'albert_tf[dataflow]' (in a checkout: pip install -e '.[dataflow]')"
+        ) from error
 
 
 def _on_thread_failure(default_hook: Callable, args: threading.ExceptHookArgs) -> None:

@@ -1,7 +1,9 @@
 import gzip
 import hashlib
+import importlib.util
 import os
 import random
+import re
 import shutil
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from pipelines.data.corpus import TextFormat
 from pipelines.data.records import SEGMENT_FEATURES, Manifest
 from pipelines.data.shard_writer import Settings
 from tests.conftest import make_text
+from tests.jobs import run as run_program
 
 
 @pytest.fixture(scope="module")
@@ -363,3 +366,24 @@ def test_duplicates_among_small_files(create, texts, tmp_path, shard_bytes, unit
     (tmp_path / "once.txt").write_text("\n\n".join([a, b, c, d, e, f]), encoding="utf-8")
     once = create("once", input_file=tmp_path / "once.txt", **options)
     assert texts_of(tmp_path / "records", manifest) == texts_of(tmp_path / "once", once)
+
+
+@pytest.mark.parametrize(
+    ("runner", "message"),
+    [
+        ("DataflowRunner", r"needs apache-beam\[gcp\] .*pip install 'albert_tf\[dataflow\]'"),
+        ("no.such.Runner", "No module named 'no'; expected a runner of Apache Beam, or MODULE"),
+    ],
+)
+def test_a_runner_that_is_not_installed(texts, tiny_vocabulary, tmp_path, runner, message):
+    if runner == "DataflowRunner" and importlib.util.find_spec("google.api_core"):
+        pytest.skip("apache-beam[gcp] is installed")
+    _, err = run_program(
+        "pipelines.create_pretraining_data",
+        f"--input_file={texts}/a.txt",
+        f"--spm_model_file={tiny_vocabulary}",
+        f"--output_dir={tmp_path}/records",
+        f"--runner={runner}",
+        exit_code=2,
+    )
+    assert re.fullmatch(rf"error: --runner={runner}.*{message}.*\n", err), err
