@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import ctypes
 import hashlib
 import json
 import os
 import posixpath
 import socket
+import sys
 import tempfile
 import threading
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -29,8 +32,41 @@ from albert_tf.progress import Progress
 # TF Serving and the loaders leave the file alone.
 PROVENANCE_FILE = os.path.join("assets.extra", "export.json")
 
+# In a remote directory that is being uploaded, or whose upload was killed.
+UNFINISHED_FILE = ".unfinished"
+
 _PARALLEL_REQUESTS = 32
 _MANY_REQUESTS = 2000  # so many take long enough to report their progress
+
+
+def load_plugin(*paths: str) -> None:
+    """Imports the plugin by which TensorFlow reads and writes `s3://`, if a path needs it.
+
+    A process that has imported it ends without the exit handlers of C and C++ libraries.
+
+    Raises:
+      ValueError: if there is no such plugin.
+    """
+    if plugin_is_loaded() or not any(path.startswith("s3://") for path in paths):
+        return
+    with contextlib.suppress(ImportError), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a plugin that is built for another TensorFlow
+        import tensorflow_io  # noqa: F401
+    if not plugin_is_loaded():
+        advice = "pip install 'albert_tf[s3]' (in a checkout: pip install -e '.[s3]')"
+        if sys.version_info >= (3, 12):
+            advice = "there is none for TensorFlow 2.21; use Python 3.9 to 3.11"
+        raise UserError(f"s3:// needs the plugin tensorflow-io: {advice}")
+    # At exit the plugin uses what it has destroyed before, and aborts with code 134. This handler
+    # runs before its own ones: https://github.com/tensorflow/io/issues/2039
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "on_exit"):  # of glibc; it passes the exit code
+        libc.on_exit(libc._exit, None)
+
+
+def plugin_is_loaded() -> bool:
+    """Tells whether this process can use `s3://`."""
+    return "s3" in tf.io.gfile.get_registered_schemes()
 
 
 def match_files(patterns: str | Sequence[str], flag_name: str) -> list[str]:
@@ -51,7 +87,7 @@ def match_files(patterns: str | Sequence[str], flag_name: str) -> list[str]:
     files: dict[str, str] = {}
     for pattern in patterns:
         # A file whose very name holds `[` or `*` is found by name before it is read as a glob.
-        names = [pattern] if tf.io.gfile.exists(pattern) else tf.io.gfile.glob(pattern)
+        names = [pattern] if tf.io.gfile.exists(pattern) else glob(pattern)
         directories = _directories(names, pattern)
         found = [name for name in names if name not in directories]
         if not found:
@@ -84,11 +120,41 @@ def absolute(path: str) -> str:
 
 
 def names_in(directory: str) -> list[str]:
-    """Returns the names in a directory, without a trailing slash; none if it does not exist."""
-    try:
-        return [name.rstrip("/") for name in tf.io.gfile.listdir(directory)]
-    except tf.errors.NotFoundError:
+    """Returns the names in a directory, without a trailing slash; none if it does not exist.
+
+    Raises:
+      OSError: if its store does not answer.
+    """
+
+    def listed():
+        with contextlib.suppress(tf.errors.NotFoundError):
+            return [name.rstrip("/") for name in tf.io.gfile.listdir(directory)]
         return []
+
+    return listed() or _listed_again(listed, directory)
+
+
+def glob(pattern: str) -> list[str]:
+    """Returns the names that a pattern matches.
+
+    Raises:
+      OSError: if their store does not answer.
+    """
+    return tf.io.gfile.glob(pattern) or _listed_again(lambda: tf.io.gfile.glob(pattern), pattern)
+
+
+def _listed_again(listed: Callable[[], list[str]], path: str) -> list[str]:
+    """Returns what an empty listing lists when it is certain that the store answers.
+
+    The plugin for s3:// calls empty or missing what it could not ask for. A run would start anew
+    beside its checkpoints.
+    """
+    if not path.startswith("s3://"):
+        return []
+    bucket = f"s3://{path.split('/')[2]}/"
+    if not tf.io.gfile.isdir(bucket):
+        raise OSError(f"{path}: {bucket} does not answer, or there is no such bucket")
+    return listed()
 
 
 def make_directory(directory: str) -> None:
@@ -142,7 +208,7 @@ def sizes(paths: Sequence[str]) -> dict[str, int]:
 def write_atomically(path: str, data: bytes | str) -> None:
     """Writes `data` to `path` so that no reader ever sees half of it; makes its directory."""
     if is_remote(path):
-        with tf.io.gfile.GFile(path, "wb") as file:
+        with _naming(path), tf.io.gfile.GFile(path, "wb") as file:
             file.write(data)
         return
     with whole_files(os.path.dirname(path)) as local_path:
@@ -181,10 +247,23 @@ def upload(local: str, path: str) -> None:
     Raises:
       OSError, tf.errors.OpError: if the object is not there afterwards in its size.
     """
-    tf.io.gfile.copy(local, path, overwrite=True)
+    with _naming(path):
+        tf.io.gfile.copy(local, path, overwrite=True)
     there, here = tf.io.gfile.stat(path).length, os.path.getsize(local)
     if there != here:
         raise OSError(f"{path} has {there:,} bytes after {here:,} were uploaded: run it again")
+
+
+@contextlib.contextmanager
+def _naming(path: str) -> Iterator[None]:
+    """Names the object of which the plugin for s3:// only says what failed."""
+    try:
+        yield
+    except tf.errors.UnknownError as error:
+        if not path.startswith("s3://"):
+            raise
+        message = error.message.lstrip(": ")
+        raise OSError(f"{path}: {message} (run the same command again)") from error
 
 
 def upload_directory(local: str, remote: str, last: Sequence[str] = ()) -> None:
@@ -207,19 +286,41 @@ def upload_directory(local: str, remote: str, last: Sequence[str] = ()) -> None:
 
 
 @contextlib.contextmanager
+def local_file(path: str) -> Iterator[str]:
+    """Yields a local path of a file for the time of the block: its own, or that of a copy."""
+    if not is_remote(path):
+        yield path
+        return
+    with tempfile.TemporaryDirectory() as space:
+        local = os.path.join(space, os.path.basename(path))
+        tf.io.gfile.copy(path, local)
+        yield local
+
+
+@contextlib.contextmanager
 def new_directory(path: str) -> Iterator[str]:
     """Yields a local directory to fill; it becomes `path` at the end, or vanishes on an error.
+
+    While a remote one is uploaded, UNFINISHED_FILE is in it. A directory that a killed call left
+    with that file is replaced.
 
     Raises:
       ValueError: if `path` exists.
     """
     path = path.rstrip("/")
-    if not path or tf.io.gfile.exists(path):
+    mark = os.path.join(path, UNFINISHED_FILE)
+    is_unfinished = is_remote(path) and tf.io.gfile.exists(mark)
+    if not path or (tf.io.gfile.exists(path) and not is_unfinished):
         raise UserError(f"{path!r} exists already: name a new directory")
     if is_remote(path):
         with tempfile.TemporaryDirectory() as space:
             yield space
+            write_atomically(mark, "this directory is being uploaded, or its upload was killed\n")
+            for parent, _, names in tf.io.gfile.walk(path):
+                for name in set(names) - {UNFINISHED_FILE}:
+                    remove(os.path.join(parent, name))
             upload_directory(space, path)
+            remove(mark)
         return
     partial = partial_name(path)
     try:

@@ -16,6 +16,7 @@ import h5py
 import numpy as np
 import safetensors
 import safetensors.numpy
+import tensorflow as tf
 
 from albert_tf import files
 from albert_tf.checkpoints import name_map, reference_config
@@ -45,9 +46,9 @@ _PROJECTION = {
 
 def find_weights(directory: str) -> str | None:
     """Returns the weights beside a config.json: safetensors before torch's before TensorFlow's."""
-    if os.path.exists(os.path.join(directory, CONFIG_FILE)):
+    if tf.io.gfile.exists(os.path.join(directory, CONFIG_FILE)):
         for name in (SAFETENSORS_FILE, TORCH_FILE, KERAS_FILE):
-            if os.path.exists(path := os.path.join(directory, name)):
+            if tf.io.gfile.exists(path := os.path.join(directory, name)):
                 return path
     return None
 
@@ -58,7 +59,7 @@ def read(
     allow_unused: str | None = None,
     table: name_map.Table = None,
 ) -> name_map.Imported:
-    """Reads config and weights of a local directory; arguments as of `name_map.to_ours`.
+    """Reads config and weights of a directory; arguments as of `name_map.to_ours`.
 
     Raises:
       ValueError: if a file is damaged, or not of its config, or holds what we cannot express.
@@ -67,8 +68,7 @@ def read(
     if path is None:
         raise UserError(f"{directory!r} holds no {CONFIG_FILE} with weights of Hugging Face's")
     config = reference_config.read(os.path.join(directory, CONFIG_FILE))
-    with open(os.path.join(directory, CONFIG_FILE), encoding="utf-8") as file:
-        values = json.load(file)
+    values = files.read_json(os.path.join(directory, CONFIG_FILE))
     notes = []
     if values.get("hidden_act") == "gelu":
         # Their configs of the v1 models say so although those were trained with the tanh form.
@@ -76,11 +76,15 @@ def read(
     if (epsilon := values.get("layer_norm_eps", 1e-12)) != 1e-12:
         notes.append(f"config.json says layer_norm_eps {epsilon}; here it is always 1e-12")
     dialect = "keras" if path.endswith(KERAS_FILE) else "torch"
-    try:
-        name_map.check_size(config, os.path.getsize(path), dialect, allow_missing, table)
-    except UserError as error:
-        raise _damaged(path, error) from error
-    tensors = _READERS[os.path.basename(path)](path)
+    with files.local_file(path) as local:
+        try:
+            name_map.check_size(config, os.path.getsize(local), dialect, allow_missing, table)
+        except UserError as error:
+            raise _damaged(path, error) from error
+        try:
+            tensors = _READERS[os.path.basename(path)](local)
+        except UserError as error:  # it names the copy
+            raise UserError(str(error).replace(local, path)) from error
     if dialect == "torch" and not any(name.startswith("albert.") for name in tensors):
         # An AlbertModel alone, without heads.
         tensors = {f"albert.{name}": array for name, array in tensors.items()}

@@ -84,16 +84,15 @@ def predict_file(
         with job_directory.lock(parts):
             job_directory.claim(parts, identity)
             paths = _write_parts(task, model, input_files, parts, report)
-            partial = files.partial_name(output_file)
-            rows = _Counted(_written(_rows_of_parts(paths), partial, output_file))
-            metrics = task.score_rows(rows)
-            summary = {"identity": identity, "rows": rows.number, "metrics": metrics}
-            content = json.dumps(summary, indent=2, ensure_ascii=False) + "\n"
-            files.write_atomically(run_file, content)
-            # Last: where the output is, all is.
-            tf.io.gfile.rename(partial, output_file, overwrite=True)
-    if tf.io.gfile.isdir(parts):
-        tf.io.gfile.rmtree(parts)
+            with files.whole_files(os.path.dirname(output_file)) as local_path:
+                partial = local_path(os.path.basename(output_file))
+                rows = _Counted(_written(_rows_of_parts(paths), partial, output_file))
+                metrics = task.score_rows(rows)
+                summary = {"identity": identity, "rows": rows.number, "metrics": metrics}
+                content = json.dumps(summary, indent=2, ensure_ascii=False) + "\n"
+                # The output comes after it, at the end of the block: where the output is, all is.
+                files.write_atomically(run_file, content)
+    files.remove_directory(parts)
     return summary
 
 
