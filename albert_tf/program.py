@@ -52,6 +52,7 @@ def run(main: Callable[[list[str]], None]) -> None:
         if len(argv) > 1:
             _fail(f"unknown argument {argv[1]!r}: every option is a flag, see --help")
         try:
+            _load_plugin()
             main(argv)
         except KeyboardInterrupt:
             print("\ninterrupted; run the same command again to resume", file=sys.stderr)
@@ -65,6 +66,17 @@ def run(main: Callable[[list[str]], None]) -> None:
 
     never_proxy_loopback()
     app.run(guarded, flags_parser=_parse_flags)
+
+
+def _load_plugin() -> None:
+    """Loads TensorFlow's plugin for `s3://` if a flag is such a path, or paths between commas."""
+    values = flags.FLAGS.flag_values_dict().values()
+    texts = [text for value in values for text in (value if isinstance(value, list) else [value])]
+    parts = [part.strip() for text in texts for part in str(text).split(",")]
+    if any(part.startswith("s3://") for part in parts):
+        from albert_tf import files  # imports TensorFlow, which not every program needs
+
+        files.load_plugin(*parts)
 
 
 def never_proxy_loopback() -> None:
@@ -168,7 +180,7 @@ def store_error(message: str) -> str | None:
         return None
     text = " ".join(found[0].split())
     if text.startswith("File system scheme"):
-        return f"{text.rstrip(')')}): gs:// is part of TensorFlow, s3:// is not supported"
+        return f"{text.rstrip(')')}): expected a local path, gs:// or s3://"
     return f"{text} (the store was tried again as often as it allows; run the same command again)"
 
 

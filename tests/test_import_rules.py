@@ -47,6 +47,7 @@ DOORS = {
         "export/verify.py",
     },
     "tensorflow_hub": set(),
+    "tensorflow_io": {"albert_tf/files.py"},
     "apache_beam": {"pipelines/data/beam_job.py"},
     "transformers": set(),
     "onnx": {"export/onnx.py"},

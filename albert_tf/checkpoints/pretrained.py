@@ -64,6 +64,7 @@ def from_pretrained(path: str | os.PathLike) -> tuple[tf.keras.Model, AlbertToke
       ValueError: if the path is none of these, or it lacks a vocabulary.
     """
     path = os.fspath(path).rstrip("/")
+    files.load_plugin(path)
     if saved_model.is_export(path):
         config, tokenizer = saved_model.read_config_and_tokenizer(path)
         model = AlbertForPreTraining(config)
@@ -108,6 +109,7 @@ def save_pretrained(
             "pipelines.convert_checkpoint --output_format=huggingface writes the directory of a "
             "fine-tuned model"
         )
+    files.load_plugin(os.fspath(directory))
     with files.new_directory(os.fspath(directory)) as partial:
         write_huggingface(partial, model, tokenizer)
 

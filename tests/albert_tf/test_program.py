@@ -17,8 +17,13 @@ from tests.jobs import PROJECT, run_code
 
 def stderr_of(body, *arguments, exit_code):
     """Runs a program whose main does `body`; returns its stderr."""
+    return outputs_of(body, *arguments, exit_code=exit_code)[1]
+
+
+def outputs_of(body, *arguments, exit_code):
+    """Runs a program whose main does `body`; returns its stdout and stderr."""
     code = f"from albert_tf import files, program\ndef main(_):\n    {body}\nprogram.run(main)\n"
-    return run_code(code, *arguments, exit_code=exit_code)[1]
+    return run_code(code, *arguments, exit_code=exit_code)
 
 
 @pytest.mark.parametrize(
@@ -77,6 +82,16 @@ def test_loopback_is_never_proxied(monkeypatch, before, after):
     for _ in range(2):  # a second call adds nothing
         program.never_proxy_loopback()
         assert {name: os.environ[name] for name in after} == after
+
+
+def test_s3_without_its_plugin_is_one_line():
+    define = "from absl import flags\nflags.DEFINE_string('place', '', 'A place.')\n"
+    hide = "import sys\nsys.modules['tensorflow_io'] = None"
+    body = f"print('nothing is done')\n{define}{hide}"
+    out, err = outputs_of(body, "--place=a,s3://bucket/b", exit_code=2)
+    assert err.startswith("error: s3:// needs the plugin tensorflow-io: ")
+    assert err.count("\n") == 1 and not out
+    outputs_of(body, "--place=what is s3://?", exit_code=0)
 
 
 @pytest.mark.parametrize("value", ["nan", "inf"])
