@@ -1,7 +1,8 @@
 """The curves of a run: metrics.jsonl, TensorBoard, and a picture.
 
 An object store has no appending: there each entry would fetch and store the whole log again. So a
-remote log is kept in memory and in local temporary space, and uploaded with each checkpoint.
+remote log is kept in memory and in local temporary space. metrics.jsonl is uploaded with each
+checkpoint, TensorBoard's file with every second one and at the end; an upload takes two requests.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ class MetricsLog:
     Args:
       model_dir: the run's directory.
       step: where the run stands; what a killed run logged beyond it is taken back from
-        metrics.jsonl. TensorBoard keeps it beside what the run logs when it comes there again.
+        metrics.jsonl. TensorBoard keeps it beside what the run logs when it comes there again; a
+        remote one is written anew from metrics.jsonl.
       writes: false on all hosts of a run but one.
     """
 
@@ -33,16 +35,19 @@ class MetricsLog:
         self._writes = writes
         self._curves = os.path.join(model_dir, "tensorboard")
         self._space = None
-        self._stored = -1  # entries that are in the store
+        # Entries that this run stored, in either form.
+        self._stored = self._stored_curves = -1
+        self._uploads = 0
         if not writes:
             return
-        directory = self._curves
         if files.is_remote(model_dir):
             self._space = tempfile.TemporaryDirectory()  # removes itself
-            directory = self._space.name
+            self._writer = tf.summary.create_file_writer(self._space.name)
+            for entry in self._entries:
+                self._write_curves(entry)
         else:
             files.write_atomically(self._path, self._lines())
-        self._writer = tf.summary.create_file_writer(directory)
+            self._writer = tf.summary.create_file_writer(self._curves)
 
     def values(self, name: str, since: int = 0) -> list[float]:
         """Returns what was logged of one metric after step `since`, in order."""
@@ -54,32 +59,55 @@ class MetricsLog:
 
     def write(self, step: int, scalars: dict[str, float]) -> None:
         """Logs the scalars of one step."""
-        self._entries.append({"step": step, **scalars})
+        entry = {"step": step, **scalars}
+        self._entries.append(entry)
         if not self._writes:
             return
         if not self._space:
             with tf.io.gfile.GFile(self._path, "a") as file:
-                file.write(json.dumps({"step": step, **scalars}) + "\n")
-        with self._writer.as_default(step):
-            for name, value in scalars.items():
-                tf.summary.scalar(name, value)
+                file.write(json.dumps(entry) + "\n")
+        self._write_curves(entry)
         self._writer.flush()
 
-    def upload(self) -> None:
+    def _write_curves(self, entry: dict[str, float]) -> None:
+        with self._writer.as_default(entry["step"]):
+            for name, value in entry.items():
+                if name != "step":
+                    tf.summary.scalar(name, value)
+
+    def upload(self, last: bool = False) -> None:
         """Stores a remote log, before each checkpoint and at the end; a failure is a warning.
 
-        A checkpoint without the log up to its step would leave a gap in the curves after a kill.
+        A checkpoint without metrics.jsonl up to its step would leave a gap in the curves after a
+        kill.
+
+        Args:
+          last: whether nothing will be logged any more.
         """
-        if not self._space or self._stored == len(self._entries):
+        if not self._space:
             return
         try:
-            files.write_atomically(self._path, self._lines())
-            for name in os.listdir(self._space.name):
-                local = os.path.join(self._space.name, name)
-                tf.io.gfile.copy(local, os.path.join(self._curves, name), overwrite=True)
-            self._stored = len(self._entries)
+            if self._stored < len(self._entries):
+                files.write_atomically(self._path, self._lines())
+                self._stored = len(self._entries)
+                self._uploads += 1
+            if self._stored_curves < self._stored and (last or self._uploads % 2 == 0):
+                self._upload_curves()
         except (OSError, tf.errors.OpError) as error:
             logging.warning("the log is not stored, training continues: %s", error)
+
+    def _upload_curves(self) -> None:
+        """Stores TensorBoard's file, which has all entries, in the place of earlier ones."""
+        self._writer.flush()
+        (name,) = os.listdir(self._space.name)
+        with open(os.path.join(self._space.name, name), "rb") as file:
+            # Two requests; tf.io.gfile.copy makes four.
+            files.write_atomically(os.path.join(self._curves, name), file.read())
+        if self._stored_curves < 0:
+            for other in files.names_in(self._curves):
+                if other != name:
+                    files.remove(os.path.join(self._curves, other))
+        self._stored_curves = len(self._entries)
 
     def _lines(self) -> str:
         return "".join(json.dumps(entry) + "\n" for entry in self._entries)

@@ -112,6 +112,7 @@ def train(
                     metrics = stage.evaluate(is_stopped)
                     if not metrics:
                         save(step)
+                        log.upload(last=True)
                         _leave(stop.signal, step)
                     best = max(log.values(best_metric, since), default=-math.inf)
                     if step > since and metrics.get(best_metric, -math.inf) > best:
@@ -152,6 +153,7 @@ def train(
                 if totals["stop"] or _is_due(step, loop.save_checkpoint_steps, num_train_steps):
                     save(step)
                 if totals["stop"]:
+                    log.upload(last=True)
                     _leave(stop.signal or signal.SIGTERM, step)
         if step < num_train_steps:
             save(step)
@@ -159,7 +161,7 @@ def train(
                 f"stopped early at step {step:,}: {loop.early_stopping_evaluations} "
                 f"evaluations without a better {best_metric}"
             )
-        log.upload()
+        log.upload(last=True)
         if stop.signal is not None:  # heard since the last step: what follows may take long
             _leave(stop.signal, step)
 
