@@ -1,0 +1,99 @@
+"""Jobs with gs:// places that are killed at a request of each kind, then run again.
+
+Each ends as if it had not been killed, bit for bit, and leaves nothing unfinished. A case costs two
+forked programs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import pytest
+
+from tests.jobs import TIMINGS, pretrain_flags, run
+from tests.object_store import Rule
+from tests.test_remote_places import STEPS, kill, kill_after, record_flags, unfinished
+
+# So many places in the sequence of requests of a kind, from the first to the last.
+KILLS_OF_A_KIND = 6
+COMMANDS = {
+    "records": (
+        "pipelines.create_pretraining_data",
+        *record_flags("gs://bucket", "gs://bucket/out", "--shard_bytes=60000"),
+    ),
+    "pre-training": (
+        "pipelines.pretrain",
+        *pretrain_flags("gs://bucket", "gs://bucket/out"),
+        *STEPS,
+    ),
+    "export": (
+        "export.export_saved_model",
+        "--checkpoint=gs://bucket/run",
+        "--output=gs://bucket/out",
+    ),
+}
+
+
+def kills(requests):
+    """Yields (kind, how many such requests pass before, whether the fatal one has its effect)."""
+    for kind, count in sorted(Counter(request.kind for request in requests).items()):
+        places = {(count - 1) * i // (KILLS_OF_A_KIND - 1) for i in range(KILLS_OF_A_KIND)}
+        for number, place in enumerate(sorted(places)):
+            yield kind, place, number % 2 == 1
+
+
+def result(store):
+    """Returns what a job made, without what differs between two runs of a command."""
+    kept = {}
+    for name, data in store.under("bucket/out/").items():
+        if "tensorboard/" in name or name.endswith(("curves.png", "fingerprint.pb")):
+            continue
+        if name == "metrics.jsonl":
+            entries = map(json.loads, data.splitlines())
+            data = [{k: v for k, v in entry.items() if k not in TIMINGS} for entry in entries]
+        # The graph of a SavedModel and the versions of its functions differ from run to run.
+        kept[name] = b"" if name.endswith("saved_model.pb") else data
+    return kept
+
+
+@pytest.fixture(scope="module")
+def trained(work, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("trained")
+    run("pipelines.pretrain", *pretrain_flags(work, directory / "run"), *STEPS)
+    return directory / "run"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("job", COMMANDS)
+def test_killed_at_a_request_of_each_kind(job, work, trained, store):
+    command = COMMANDS[job]
+    for name in ("corpus.txt", "config.json", "vocabulary.model", "records"):
+        store.upload(work / name, f"bucket/{name}")
+    store.upload(trained, "bucket/run")
+    inputs = dict(store.objects)
+    run(*command)
+    whole, requests = result(store), list(store.requests)
+    assert whole and unfinished(store) == []
+    killed = Counter()
+    for kind, after, has_effect in kills(requests):
+        store.objects.clear()
+        for name, data in inputs.items():
+            store.put(name, data)
+        fatal = {"call_after": kill_after} if has_effect else {"call": kill}
+        store.rules[:] = [Rule(kind, after=after, **fatal)]
+        try:
+            run(*command, exit_code=-9)
+            killed[kind] += 1
+        except AssertionError as error:
+            # The progress lists what is there every few seconds: the last listings may be missing.
+            assert kind == "list" and str(error).startswith("0\n"), error
+        store.rules.clear()
+        run(*command)
+        found, case = result(store), (kind, after, has_effect)
+        assert found.keys() == whole.keys(), case
+        for name in whole:
+            assert found[name] == whole[name], (name, case)
+        assert unfinished(store) == [], case
+    print(f"{job}: {len(requests)} requests, killed {dict(killed)}")
+    assert sum(killed.values()) >= 20
