@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import re
@@ -121,3 +122,93 @@ def test_an_export_to_a_remote_place(work, store):
     answer, _ = run("export.ask", "--saved_model=gs://bucket/export", "--fill_mask=the [MASK] fox")
     assert answer
     assert {name.split("/")[2] for name in store.objects if "bucket/export/" in name} == {"1"}
+
+
+def assert_same_files(store, prefix, directory, but=r"\0"):
+    """Asserts that the objects of a prefix are the files of a directory, byte for byte."""
+    local = {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in directory.rglob("*")
+        if path.is_file() and not re.search(but, str(path))
+    }
+    remote = {n: data for n, data in store.under(f"{prefix}/").items() if not re.search(but, n)}
+    assert remote.keys() == local.keys()
+    assert [name for name in local if remote[name] != local[name]] == []
+
+
+@pytest.mark.slow
+def test_static_examples_in_remote_places(work, store, tmp_path):
+    """Written in the reference's format, indexed, and shown."""
+    static = ("--format=reference", "--dupe_factor=2", "--max_predictions_per_seq=5")
+    for name in ("corpus.txt", "vocabulary.model"):
+        store.upload(work / name, f"bucket/{name}")
+    module = "pipelines.create_pretraining_data"
+    run(module, *record_flags(work, tmp_path / "static", *static))
+    run(module, *record_flags("gs://bucket", "gs://bucket/static", *static))
+    assert_same_files(store, "bucket/static", tmp_path / "static", "json$")
+    for place, output in ((tmp_path, tmp_path), ("gs://bucket", "gs://bucket")):
+        run(
+            "pipelines.index_records",
+            f"--input_file={place}/static/train*.tfrecord",
+            f"--heldout_file={place}/static/heldout*.tfrecord",
+            f"--spm_model_file={place if output != tmp_path else work}/vocabulary.model",
+            f"--output_dir={output}/indexed",
+            "--num_workers=1",
+        )
+    assert "bucket/indexed/manifest.json" in store.objects
+    shown, _ = run(
+        "pipelines.data.show_records",
+        "--record_dir=gs://bucket/indexed",
+        "--spm_model_file=gs://bucket/vocabulary.model",
+        "--num_examples=2",
+    )
+    assert "[CLS]" in shown
+    assert unfinished(store) == []
+
+
+@pytest.mark.slow
+def test_fine_tuning_prediction_and_conversion_in_remote_places(work, store, tmp_path):
+    """Scores, predictions and converted files are those of local places."""
+    run("pipelines.pretrain", *pretrain_flags(work, tmp_path / "run"), *STEPS)
+    store.upload(tmp_path / "run", "bucket/run")
+    for split, number in (("train", 61), ("dev", 37)):
+        lines = ["label\ttext", *(f"{i % 2}\tlazy boats {i} in the river" for i in range(number))]
+        (tmp_path / f"{split}.tsv").write_text("\n".join(lines) + "\n")
+        store.upload(tmp_path / f"{split}.tsv", f"bucket/{split}.tsv")
+    for place in (tmp_path, "gs://bucket"):
+        run(
+            "pipelines.finetune",
+            "--task=classification",
+            *(f"--{split}_file={place}/{split}.tsv" for split in ("train", "dev")),
+            f"--init_checkpoint={place}/run",
+            f"--output_dir={place}/tuned",
+            "--global_batch_size=12",
+            "--num_train_steps=6",
+            "--num_warmup_steps=2",
+            "--learning_rate=2e-3",
+            "--save_checkpoint_steps=3",
+            "--eval_steps=3",
+        )
+        run(
+            "pipelines.predict",
+            f"--model={place}/tuned",
+            f"--input_file={place}/dev.tsv",
+            f"--output_file={place}/labelled.csv",
+        )
+        for output_format in ("albert_tf", "huggingface", "google"):
+            run(
+                "pipelines.convert_checkpoint",
+                f"--input={place}/run",
+                f"--output_dir={place}/{output_format}",
+                f"--output_format={output_format}",
+            )
+    results = json.loads(store.objects["bucket/tuned/results.json"])
+    assert results == json.loads((tmp_path / "tuned/results.json").read_text())
+    assert store.objects["bucket/labelled.csv"] == (tmp_path / "labelled.csv").read_bytes()
+    for name in ("albert_tf", "huggingface", "google"):
+        assert_same_files(store, f"bucket/{name}", tmp_path / name)
+    flags = ("--input=gs://bucket/huggingface", "--output_dir=gs://bucket/back")
+    run("pipelines.convert_checkpoint", *flags)
+    back = download(store, "bucket/back/", tmp_path / "back")
+    assert weights(back / "checkpoints") == weights(tmp_path / "albert_tf" / "checkpoints")
+    assert unfinished(store) == []
