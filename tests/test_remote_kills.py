@@ -112,5 +112,5 @@ def test_killed_at_a_request_of_each_kind(job, work, trained, store, tmp_path):
         for name in whole:
             assert found[name] == whole[name], (name, case)
         assert unfinished(store) == [], case
-    print(f"{job}: {len(requests)} requests, killed {dict(killed)}")
+        print(f"{job}: {case}, {killed[kind]} killed", flush=True)
     assert sum(killed.values()) >= 20

@@ -162,7 +162,7 @@ def test_static_examples_in_remote_places(work, store, tmp_path):
         "--spm_model_file=gs://bucket/vocabulary.model",
         "--num_examples=2",
     )
-    assert "[CLS]" in shown
+    assert "example 2: label" in shown
     assert unfinished(store) == []
 
 
@@ -186,6 +186,7 @@ def test_fine_tuning_prediction_and_conversion_in_remote_places(work, store, tmp
             "--num_train_steps=6",
             "--num_warmup_steps=2",
             "--learning_rate=2e-3",
+            "--steps_per_loop=3",
             "--save_checkpoint_steps=3",
             "--eval_steps=3",
         )
