@@ -59,7 +59,7 @@ def vocabulary():
 @pytest.fixture(scope="module")
 def vocabulary_file(tmp_path_factory):
     path = tmp_path_factory.mktemp("wordpiece") / "vocab.txt"
-    path.write_text("\n".join(vocabulary()) + "\n", encoding="utf-8", newline="")
+    path.write_bytes(("\n".join(vocabulary()) + "\n").encode())
     return str(path)
 
 

@@ -15,7 +15,7 @@ def read(path, needs_tags=True, first=0, **columns):
 
 
 def write(path, text):
-    path.write_text(text, encoding="utf-8", newline="")
+    path.write_bytes(text.encode())
     return path
 
 
