@@ -15,6 +15,7 @@ import hashlib
 import json
 import os
 import posixpath
+import secrets
 import socket
 import sys
 import tempfile
@@ -305,7 +306,7 @@ def new_directory(path: str) -> Iterator[str]:
     with that file is replaced.
 
     Raises:
-      ValueError: if `path` exists.
+      ValueError: if `path` exists, or another call writes there meanwhile.
     """
     path = path.rstrip("/")
     mark = os.path.join(path, UNFINISHED_FILE)
@@ -315,11 +316,18 @@ def new_directory(path: str) -> Iterator[str]:
     if is_remote(path):
         with tempfile.TemporaryDirectory() as space:
             yield space
-            write_atomically(mark, "this directory is being uploaded, or its upload was killed\n")
-            for parent, _, names in tf.io.gfile.walk(path):
+            if not is_unfinished and names_in(path):
+                raise UserError(f"{path!r} has appeared meanwhile: name a new directory")
+            call = f"upload {secrets.token_hex(8)} is not finished, or was killed\n"
+            write_atomically(mark, call)
+            for parent, _, names in tf.io.gfile.walk(path) if is_unfinished else ():
                 for name in set(names) - {UNFINISHED_FILE}:
                     remove(os.path.join(parent, name))
             upload_directory(space, path)
+            if not tf.io.gfile.exists(mark) or tf.io.gfile.GFile(mark).read() != call:
+                raise UserError(
+                    f"another call has written to {path!r} meanwhile: delete it and run one of them"
+                )
             remove(mark)
         return
     partial = partial_name(path)

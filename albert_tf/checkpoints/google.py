@@ -40,10 +40,13 @@ def find(path: str) -> tuple[str, str] | None:
     indexes = tf.io.gfile.glob(os.path.join(path, "*.index"))
     if not indexes:
         return None
-    prefix = tf.train.latest_checkpoint(path) if len(indexes) > 1 else indexes[0][: -len(".index")]
-    if f"{prefix}.index" not in indexes:  # the file `checkpoint` may name one of another directory
-        raise UserError(f"{path!r} holds {len(indexes)} checkpoints: name one of them by prefix")
-    return prefix, path
+    if len(indexes) == 1:
+        return indexes[0][: -len(".index")], path
+    # The file `checkpoint` may name one of another directory. TensorFlow 1 writes absolute paths.
+    newest = os.path.abspath(f"{tf.train.latest_checkpoint(path)}.index")
+    if index := next((index for index in indexes if os.path.abspath(index) == newest), None):
+        return index[: -len(".index")], path
+    raise UserError(f"{path!r} holds {len(indexes)} checkpoints: name one of them by prefix")
 
 
 def read(

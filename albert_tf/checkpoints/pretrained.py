@@ -72,6 +72,9 @@ def from_pretrained(path: str | os.PathLike) -> tuple[tf.keras.Model, AlbertToke
         saved_model.restore_encoder(model.encoder, path)
         warnings.warn(f"{path}: an export, so the heads are freshly initialised", stacklevel=2)
         return model, tokenizer
+    for owner in (os.path.dirname(path), os.path.dirname(os.path.dirname(path))):
+        if owner and tf.io.gfile.exists(os.path.join(owner, model_directory.TASK_FILE)):
+            raise UserError(f"{path!r} is a part of the fine-tuned model {owner!r}: name that")
     if fine_tuned.find(path):
         model, directory, notes = _read_fine_tuned(path)
     else:

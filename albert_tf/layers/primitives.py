@@ -117,12 +117,19 @@ def frozen_parts(layer: tf.keras.layers.Layer) -> list[str]:
 
 
 def freeze(layer: tf.keras.layers.Layer, path: str) -> None:
-    """Makes the part of this path untrainable."""
+    """Makes the part of this path untrainable.
+
+    Raises:
+      ValueError: if there is none, such as one to which Keras gave another number.
+    """
     name, _, below = path.partition("/")
-    for part in _parts(layer):
-        if part.name == name and below:
+    parts = [part for part in _parts(layer) if part.name == name]
+    if not parts:
+        raise ValueError(f"{layer.name} has no part {name!r}, which was frozen: name the layer")
+    for part in parts:
+        if below:
             freeze(part, below)
-        elif part.name == name:
+        else:
             part.trainable = False
 
 

@@ -305,6 +305,12 @@ class Export:
             for row, place in enumerate(places):
                 found[place] = {name: values[row] for name, values in outputs.items()}
         if isinstance(self._task, TokenClassificationTask):
+            for row, example in zip(found, examples):
+                if b"" in row["labels"][: len(example.words)]:
+                    raise UserError(
+                        f"a row of {len(example.words):,} words is longer than an export reads: "
+                        "divide it, or predict with the run itself"
+                    )
             tagged = [
                 (
                     [label.decode() for label in row["labels"][: len(example.words)]],

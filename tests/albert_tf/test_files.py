@@ -1,6 +1,9 @@
-"""What the plugin for s3:// does not tell: a store that does not answer, and the object's name."""
+"""Remote places: what the plugin for s3:// does not tell, and directories that appear whole."""
 
 from __future__ import annotations
+
+import os
+from pathlib import Path
 
 import pytest
 import tensorflow as tf
@@ -43,3 +46,58 @@ def test_a_failed_write_names_the_object(monkeypatch, tmp_path):
     ):
         with pytest.raises(OSError, match=r"^s3://bucket/a: curlCode: 7, .* again\)$"):
             write()
+
+
+@pytest.fixture
+def as_a_store(monkeypatch):
+    """Lets local paths count as those of an object store."""
+    monkeypatch.setattr(files, "is_remote", lambda path: True)
+
+    def write(path, content):
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w") as file:
+            file.write(content)
+
+    def copy_all(local, remote):
+        for name in os.listdir(local):
+            write(os.path.join(remote, name), Path(local, name).read_text())
+
+    monkeypatch.setattr(files, "write_atomically", write)
+    monkeypatch.setattr(files, "upload_directory", copy_all)
+
+
+def test_a_remote_directory_that_appears_meanwhile_is_left_alone(as_a_store, tmp_path):
+    model = tmp_path / "model"
+    with (
+        pytest.raises(ValueError, match="has appeared meanwhile"),
+        files.new_directory(str(model)) as space,
+    ):
+        Path(space, "a").write_text("ours")
+        model.mkdir()
+        (model / "theirs").write_text("another job's")
+    assert [path.name for path in model.iterdir()] == ["theirs"]
+
+
+def test_a_killed_upload_is_replaced_and_two_at_once_do_not_both_succeed(as_a_store, tmp_path):
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / files.UNFINISHED_FILE).write_text("of a killed call")
+    (model / "stale").write_text("of a killed call")
+    with files.new_directory(str(model)) as space:
+        Path(space, "a").write_text("whole")
+    assert [path.name for path in model.iterdir()] == ["a"]
+    (model / files.UNFINISHED_FILE).write_text("of a killed call")
+    with (
+        pytest.raises(ValueError, match="another call has written to"),
+        files.new_directory(str(model)) as first,
+    ):
+        Path(first, "a").write_text("first")
+        upload = files.upload_directory
+
+        def overtaken(local, remote):
+            files.upload_directory = upload
+            with files.new_directory(remote) as second:
+                Path(second, "a").write_text("second")
+            upload(local, remote)
+
+        files.upload_directory = overtaken

@@ -185,6 +185,13 @@ def test_frozen_parts_stay_frozen():
     assert not again.encoder.trainable and again.classifier.trainable
 
 
+def test_a_frozen_part_of_another_name_is_not_forgotten():
+    model = models.AlbertForSequenceClassification(CONFIG, num_labels=3)
+    config = {**model.get_config(), "frozen": ["dense_7"]}
+    with pytest.raises(ValueError, match="has no part 'dense_7', which was frozen: name the layer"):
+        type(model).from_config(config)
+
+
 @pytest.mark.parametrize("create, args", EVERY, indirect=["args"])
 def test_build_creates_what_a_call_does(create, args):
     called, built = create(), create()

@@ -304,6 +304,18 @@ def test_a_directory_that_names_a_checkpoint_elsewhere(tmp_path, trained):
     assert google.read(str(tmp_path / "stranger")).config == trained.config
 
 
+def test_a_relative_directory_whose_newest_checkpoint_has_an_absolute_path(
+    tmp_path, trained, monkeypatch
+):
+    write("google", tmp_path / "own", trained)
+    for file in (tmp_path / "own").glob("model.ckpt-best.*"):
+        shutil.copy(file, file.with_name(file.name.replace("best", "2")))
+    newest = tmp_path / "own/model.ckpt-2"
+    (tmp_path / "own/checkpoint").write_text(f'model_checkpoint_path: "{newest}"')
+    monkeypatch.chdir(tmp_path)
+    assert google.find("own") == ("own/model.ckpt-2", "own")
+
+
 @pytest.fixture(scope="module")
 def hostile_export(tmp_path_factory, trained, tiny_vocabulary):
     """The files of an export around a graph that writes a file of its choice when it is run."""
