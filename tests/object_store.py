@@ -116,9 +116,6 @@ class ObjectStore:
             "CURL_CA_BUNDLE": self._authority,
             "NO_GCE_CHECK": "true",
             "GCS_STAT_CACHE_MAX_AGE": "0",  # what a test puts into the store is seen at once
-            # Eleven tries of a request as ever, but in milliseconds instead of three minutes.
-            "GCS_RETRY_CONFIG_INIT_DELAY_TIME_US": "100",
-            "GCS_RETRY_CONFIG_MAX_DELAY_TIME_US": "1000",
         }
 
     def environment(self) -> dict[str, str]:
