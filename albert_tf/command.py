@@ -12,6 +12,8 @@ import shutil
 import sys
 from pathlib import Path
 
+from albert_tf import program
+
 # Flagfiles name their configs and each other by this path from the working directory.
 _RECIPES = Path("pipelines/recipes")
 
@@ -56,11 +58,10 @@ def main() -> None:
     elif wanted == "recipes":
         _copy_recipes()
     elif wanted in ("--help", "-h", "help"):
-        print("albert PROGRAM [--flag=value ...]; albert PROGRAM --help explains one\n")
-        for name, module in modules.items():
-            print(f"  {name:24} {_summary(module)}")
-        print(f"  {'recipes':24} Copies the recipes to {_RECIPES}, where README names them.")
-        print(f"\n{_EXAMPLES}")
+        lines = ["albert PROGRAM [--flag=value ...]; albert PROGRAM --help explains one", ""]
+        lines += [f"  {name:24} {_summary(module)}" for name, module in modules.items()]
+        lines += [f"  {'recipes':24} Copies the recipes to {_RECIPES}, where README names them."]
+        program.print_help("\n".join([*lines, "", _EXAMPLES]))
     else:
         _fail(f"no program {wanted!r}: expected {', '.join(modules)}, recipes")
 

@@ -77,6 +77,11 @@ def claim(model_dir: str, settings: dict) -> None:
             for key in sorted({*theirs, *settings})
             if theirs.get(key) != settings.get(key)
         ]
+        if len({*theirs} & {*settings}) < len(theirs) / 2:
+            raise UserError(
+                f"{model_dir!r} holds another run, that of another program: choose another "
+                "directory"
+            )
         if differing:
             raise UserError(
                 f"{model_dir!r} holds another run ({'; '.join(differing)}): choose another "

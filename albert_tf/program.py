@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import signal
 import sys
 import traceback
 from typing import Callable
@@ -45,12 +46,20 @@ def run(main: Callable[[list[str]], None]) -> None:
     A UserError gets one line and exit code 2. So does an OSError of any origin (no such file, disk
     full, no permission), including TensorFlow's own file-system errors, and a wrong flag.
     --verbosity=1 prints the traceback before that line. Every other exception is a fault of the
-    code and keeps its traceback. Ctrl-C exits with 130.
+    code and keeps its traceback. Ctrl-C exits with 130, SIGTERM with 143; both let the program
+    remove what is unfinished.
     """
+    process = os.getpid()
+
+    def terminate(number, _):
+        if os.getpid() == process:  # not one that this one has forked
+            print("\nterminated; run the same command again to resume", file=sys.stderr)
+        sys.exit(128 + number)
 
     def guarded(argv: list[str]) -> None:
         if len(argv) > 1:
             _fail(f"unknown argument {argv[1]!r}: every option is a flag, see --help")
+        signal.signal(signal.SIGTERM, terminate)
         try:
             _load_plugin()
             main(argv)
@@ -124,6 +133,14 @@ def check_max_seq_length(max_seq_length: int, rows: int, trained_length: int | N
         )
 
 
+def print_help(text: str) -> None:
+    """Prints to stdout, of which head or a pager may read a part only."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:  # Python must not flush again
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _help() -> str:
     """Returns what the program does, and its flags by the module that defines them.
 
@@ -145,10 +162,7 @@ def _help() -> str:
 
 def _parse_flags(argv: list[str]) -> list[str]:
     if {"--help", "-help", "-h"} & {*argv[1:]}:
-        try:
-            print(_help(), flush=True)
-        except BrokenPipeError:  # head or a pager has read enough; Python must not flush again
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print_help(_help())
         sys.exit(0)
     try:
         rest = flags.FLAGS(argv)
@@ -193,7 +207,7 @@ def _message(error: Exception) -> str:
             "out of memory: lower the batch size or --max_seq_length, or take a smaller model "
             f"({text.strip().splitlines()[0]})"
         )
-    return text
+    return re.sub(r"{{.*?}} ?| \[Op:\w+\]", "", text)  # which of TensorFlow's operations failed
 
 
 def _fail(message: str) -> None:

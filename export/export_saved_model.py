@@ -107,6 +107,8 @@ def export(
     """
     if tf.io.gfile.exists(output) and not tf.io.gfile.isdir(output):
         raise UserError(f"--output={output}: a file; expected a directory for the versions")
+    if tf.io.gfile.exists(os.path.join(output, job_directory.RUN_FILE)):
+        raise UserError(f"--output={output}: holds a run; expected a directory for the versions")
     if files.is_remote(output):
         with job_directory.lock(output):
             return _export(checkpoint, output, kind, version, max_seq_length, precision)

@@ -162,6 +162,11 @@ def create_pretraining_data(
     manifest = _collect(units, settings, tokenizer, output_dir)
     manifest.write(output_dir)
     print(f"{manifest.summary()} in {output_dir}")
+    if settings.heldout_fraction and not manifest.splits["heldout"].examples:
+        print(
+            "hint: none of the few documents is held out; evaluation needs some: write the records "
+            "again with a larger --heldout_fraction"
+        )
     if manifest.documents == 1:
         print(
             f"hint: all of it is one document by --input_format={settings.text_format.input_format}"

@@ -166,11 +166,39 @@ def test_help_groups_flags_by_what_they_are_about():
     assert "--verbosity" not in out and "--helpfull" in out
 
 
-def test_help_into_a_closed_pipe_says_nothing_on_stderr():
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from albert_tf import program\nprogram.run(lambda _: None)",
+        "from albert_tf import command\ncommand.main()",
+    ],
+)
+def test_help_into_a_closed_pipe_says_nothing_on_stderr(code):
     reader, writer = os.pipe()
     os.close(reader)
-    code = "from albert_tf import program\nprogram.run(lambda _: None)"
     command = [sys.executable, "-c", code, "--help"]
     done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, cwd=PROJECT)
     os.close(writer)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_sigterm_lets_a_program_remove_what_is_unfinished(tmp_path):
+    body = f"""
+import os, signal
+from albert_tf import program
+def main(_):
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+    finally:
+        open({str(tmp_path / "removed")!r}, "w").close()
+program.run(main)
+"""
+    err = run_code(body, exit_code=143)[1]
+    assert err == "\nterminated; run the same command again to resume\n"
+    assert (tmp_path / "removed").exists()
+
+
+def test_tensorflows_operations_are_not_named():
+    text = "{{function_node __wrapped__SaveV2_}} a/ckpt; No space left on device [Op:SaveV2]"
+    body = f"import tensorflow as tf; raise tf.errors.NotFoundError(None, None, {text!r})"
+    assert stderr_of(body, exit_code=2) == "error: a/ckpt; No space left on device\n"

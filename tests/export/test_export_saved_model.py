@@ -147,6 +147,10 @@ def test_wrong_requests_are_refused_before_anything_is_written(model_dir, tmp_pa
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match=r"--output=.*a file; expected a directory"):
         export(checkpoint=str(model_dir), output=str(tmp_path / "file"))
+    (tmp_path / "trained").mkdir()
+    (tmp_path / "trained" / "run.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"--output=.*trained: holds a run"):
+        export(checkpoint=str(model_dir), output=str(tmp_path / "trained"))
     (tmp_path / "run" / "seed_7").mkdir(parents=True)
     with pytest.raises(ValueError, match=r"a model of each seed: name one, such as '.*run/seed_7'"):
         export(checkpoint=str(tmp_path / "run"), output=str(output))
