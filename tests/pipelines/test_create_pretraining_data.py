@@ -142,6 +142,13 @@ def test_records_do_not_depend_on_the_order_of_units(
         assert contents(tmp_path / output) == contents(tmp_path / "in_order")
 
 
+def test_it_says_if_nothing_is_held_out(create, capsys):
+    create(heldout_fraction=0.001)
+    assert "hint: none of the few documents is held out" in capsys.readouterr().out
+    create(output="none_asked", heldout_fraction=0.0)
+    assert "held out; evaluation" not in capsys.readouterr().out
+
+
 def test_duplicates_are_left_out_of_both_splits(create, texts, tmp_path, capsys):
     corpus = tmp_path / "corpus"
     shutil.copytree(texts, corpus)
