@@ -199,9 +199,16 @@ class ClassificationTask(Task):
 
     def as_answer(self, value: object, where: str) -> str | float:
         """Returns what a cell says of an example: Example.label."""
-        if self.is_regression:
-            return as_number(value, self.columns.label, where)
-        return self.known_label(*self.label_names(value, where), where)
+        try:
+            if self.is_regression:
+                return as_number(value, self.columns.label, where)
+            return self.known_label(*self.label_names(value, where), where)
+        except UserError as error:
+            if value is not None and str(value).strip():
+                raise
+            raise UserError(
+                f"{error}; remove the row, or, if no row has an answer, the column"
+            ) from error
 
     def known_label(self, label: str, where: str) -> str:
         """Returns a label that the model knows.

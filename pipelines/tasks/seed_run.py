@@ -16,6 +16,7 @@ from absl import flags
 from albert_tf import files, optimization, program
 from albert_tf.checkpoints import model_directory, saved_model
 from albert_tf.config import AlbertConfig
+from albert_tf.errors import UserError
 from pipelines.tasks.batches import make_prediction, training_dataset
 from pipelines.tasks.figures import draw_learning_curves
 from pipelines.tasks.results import RESULTS_FILE
@@ -59,6 +60,12 @@ class FinetuneSettings(TrainingSettings):
         "--learning_rate, such as 1e-3.",
         None,
     )
+
+    def check(self, strategy: tf.distribute.Strategy) -> None:
+        """See TrainingSettings.check; an epoch is read at least in part."""
+        if self.num_epochs == 0:
+            raise UserError("--num_epochs=0: expected a number above 0, such as 3 or 0.5")
+        super().check(strategy)
 
     def with_steps(self, num_examples: int) -> FinetuneSettings:
         """Returns the settings with epochs and fraction resolved into steps.

@@ -112,6 +112,11 @@ def describe_split(
             f"warning: {100 * truncated:.0f} % of {name} is truncated: the model does not see the "
             "ends of these texts; use a larger --max_seq_length, or shorter texts"
         )
+    if sequences.lost_answers:
+        lines.append(
+            f"warning: {sequences.lost_answers:,} answers of {name} fit into no window: the model "
+            "learns that there is none; use a larger --max_seq_length, or a smaller --doc_stride"
+        )
     if unknown > _MOST_UNKNOWN:
         lines.append(
             f"warning: {100 * unknown:.0f} % of the pieces of {name} are <unk>: the vocabulary "

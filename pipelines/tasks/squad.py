@@ -95,7 +95,8 @@ class SquadTask(Task):
         """Returns a sequence for each window of each question's text, and the windows.
 
         Labels: `start_positions`, `end_positions`, `is_impossible`, int32 [windows]. In a window
-        that does not hold the whole answer the positions are 0, [CLS], and is_impossible is 1.
+        that does not hold the whole answer the positions are 0, [CLS], and is_impossible is 1;
+        `lost_answers` counts questions of which no window holds it.
         Without `training` there are none. A question is truncated to max_query_length, and further
         where it would leave no room for its text.
         """
@@ -123,10 +124,14 @@ class SquadTask(Task):
                     labels.append((0, 0, 1))
         names = ("start_positions", "end_positions", "is_impossible")
         columns = dict(zip(names, np.array(labels, np.int32).T)) if training else {}
-        sequences = join(tokenizer, pairs, columns)
-        return dataclasses.replace(
-            sequences, full_lengths=np.array(full_lengths, np.int32)
-        ), windows
+        sequences = dataclasses.replace(
+            join(tokenizer, pairs, columns), full_lengths=np.array(full_lengths, np.int32)
+        )
+        if training:
+            found = {window.question for window, label in zip(windows, labels) if not label[2]}
+            with_answers = sum(not question.is_impossible for question in examples)
+            sequences = dataclasses.replace(sequences, lost_answers=with_answers - len(found))
+        return sequences, windows
 
     def summarise(self, examples: list[Question]) -> list[str]:
         """See Task.summarise."""

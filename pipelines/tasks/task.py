@@ -29,6 +29,7 @@ class Sequences:
       sequences_per_example: sequences that are scored together, such as the choices of a question.
       full_lengths: int32 [sequences]: what they were before truncation, [CLS] and [SEP] included;
         None: nothing was truncated.
+      lost_answers: examples whose answer stands in no sequence as a whole; labels know it as none.
     """
 
     pieces: np.ndarray
@@ -37,6 +38,7 @@ class Sequences:
     labels: dict[str, np.ndarray]
     sequences_per_example: int = 1
     full_lengths: np.ndarray | None = None
+    lost_answers: int = 0
 
     def __len__(self) -> int:
         return (len(self.row_splits) - 1) // self.sequences_per_example

@@ -34,6 +34,15 @@ from tests.pipelines.test_finetune import (
         (["--test_file={train}", "--num_epochs=3"], "--num_epochs says nothing to a finished run"),
         (["--task=rte", "--num_epochs=2", "--num_train_steps=9"], "--num_epochs say the same"),
         (
+            [
+                "--task=classification",
+                "--train_file={train}",
+                "--init_checkpoint={model}",
+                "--num_epochs=0",
+            ],
+            "--num_epochs=0: expected a number above 0",
+        ),
+        (
             ["--task=classification", "--train_file={train}", "--class_weights=a=0"],
             "'a=0' is no label=weight; expected balanced",
         ),

@@ -187,7 +187,7 @@ NUMBERS = {
     "an exponent": ("1e-3", 0.001),
     "spaces around": (" 4 ", 4.0),
     "a word": ("two", "expected a number$"),
-    "nothing": ("", "expected a number$"),
+    "nothing": ("", "expected a number; remove the row"),
     "nan": ("nan", "expected a number$"),
     "infinity": ("inf", "expected a number$"),
     "a comma in German": ('"1,5"', "expected a number$"),

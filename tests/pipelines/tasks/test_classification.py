@@ -129,6 +129,17 @@ def test_labels_that_are_none(tmp_path, rows, arguments, problem):
     assert program.is_user_error(error.value)
 
 
+def test_empty_answers_of_a_test_file(train, tmp_path):
+    test = table(tmp_path / "test.tsv", ("label", "text"), ("", "a"))
+    problem = (
+        r"test\.tsv:2: 'label' is \"\", expected a label; remove the row, or, if no row has an "
+        "answer, the column$"
+    )
+    with pytest.raises(ValueError, match=problem) as error:
+        task_of(train, test=test).read("test")
+    assert program.is_user_error(error.value)
+
+
 def test_labels_nobody_names(tmp_path):
     test = table(tmp_path / "test.tsv", ("text",), ("a",))
     with pytest.raises(ValueError, match="labels of own are not known: give the training file"):

@@ -12,6 +12,7 @@ import tensorflow as tf
 from albert_tf.config import AlbertConfig
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines.tasks.batches import make_batch
+from pipelines.tasks.split_report import describe_split
 from pipelines.tasks.squad import SquadTask
 from pipelines.tasks.squad_files import Question
 from pipelines.tasks.squad_metrics import normalize_answer
@@ -93,6 +94,28 @@ def test_labels_point_at_the_answer(tokenizer, questions, max_seq_length):
     assert any(
         sequences.labels["is_impossible"][i] for i, w in enumerate(windows) if w.question < 2
     )
+    assert sequences.lost_answers == 0
+
+
+def test_answers_longer_than_a_window_are_told(tokenizer):
+    context = " ".join(["the fox ran home"] * 30)
+    long = Question("long", "what", context, ((context[:200], 0),), False)
+    short = Question("short", "what", context, (("fox", context.index("fox")),), False)
+    impossible = Question("no", "what", context, (), True)
+    task = SquadTask({}, may_be_impossible=True)
+    examples = [long, short, impossible]
+    sequences, windows = task.encode(examples, tokenizer, 24, training=True)
+    assert sequences.lost_answers == 1
+    assert all(
+        sequences.labels["is_impossible"][i] for i, w in enumerate(windows) if not w.question
+    )
+    [warning] = [
+        line
+        for line in describe_split("train", 3, sequences, tokenizer, 24, [])
+        if "window" in line
+    ]
+    assert warning.startswith("warning: 1 answers of train fit into no window: the model learns")
+    assert task.encode(examples, tokenizer, 512, training=True)[0].lost_answers == 0
 
 
 def perfect_outputs(sequences):
