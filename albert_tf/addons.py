@@ -70,7 +70,7 @@ with warnings.catch_warnings(), _keras_2_as_keras():
 
 
 class _BiasCorrection:
-    """What both classes add to those of tensorflow-addons.
+    """Makes bias correction optional in an optimizer of tensorflow-addons.
 
     Args:
       bias_correction: False uses the moments as they are.
@@ -90,7 +90,8 @@ class _BiasCorrection:
             # Moments are divided by one minus these.
             beta_1_power=tf.zeros([], var_dtype),
             beta_2_power=tf.zeros([], var_dtype),
-            # 1 - 0.999 of float32 is 1.3e-5 off, which only the correction would make up for.
+            # In float32, 1 - 0.999 has a relative error of 1.3e-5. Bias correction cancels it;
+            # without correction the constants must be exact.
             one_minus_beta_1_t=tf.constant(1 - BETA_1, var_dtype),
             one_minus_beta_2_t=tf.constant(1 - BETA_2, var_dtype),
             # Adam's corrected rate for sparse gradients; lr_t is the schedule's.

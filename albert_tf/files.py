@@ -257,7 +257,7 @@ def upload(local: str, path: str) -> None:
 
 @contextlib.contextmanager
 def _naming(path: str) -> Iterator[None]:
-    """Names the object of which the plugin for s3:// only says what failed."""
+    """Adds the path to errors of the s3:// plugin, which do not name the object."""
     try:
         yield
     except tf.errors.UnknownError as error:

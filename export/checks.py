@@ -16,9 +16,9 @@ from export.signatures import Signature
 _BAD = {tf.float32: float("nan"), tf.int32: -1, tf.string: ""}
 
 
-# The most of what a request sets; each word has a character that counts.
+# The largest sizes that a request may set. Each word has at least one of the characters counted.
 _LARGEST = {"batch": MAX_ROWS, "words": MAX_CONTEXT_CHARS}
-_STRING_BYTES = 24  # of an element, beside its characters
+_STRING_BYTES = 24  # memory of one string without its characters
 
 
 def check_shapes(

@@ -1,4 +1,4 @@
-"""What a request may cost: how much of a text is read, how large a request and its answer may be.
+"""Limits of a request: characters that are read of a text, rows, and bytes of the answer.
 
 Tokenizing costs time and memory for each character, and more than that for a long run of characters
 that the vocabulary does not know. The sequence that the model reads has a fixed length, so

@@ -130,7 +130,7 @@ def main(_) -> None:
         return
     for name, other in (("num_train_steps", "num_epochs"), ("num_warmup_steps", "warmup_fraction")):
         if FLAGS[name].present and FLAGS[other].present:
-            raise UserError(f"--{name} and --{other} say the same: leave one away")
+            raise UserError(f"--{name} and --{other} are two ways to say the same: give one")
     finetune(
         task=create_task(FLAGS),
         random_seeds=_seeds(FLAGS.random_seeds),
@@ -159,9 +159,9 @@ def _check_only_predicts() -> None:
         is_ours = not FLAGS.find_module_defining_flag(name).startswith("absl.")
         if is_ours and FLAGS[name].present and name not in _OF_FINISHED_RUNS:
             raise UserError(
-                f"--{name} says nothing to a finished run, which reads files as it was fine-tuned: "
-                "remove the flag (pipelines.predict accepts other columns), or, to fine-tune, name "
-                "the --task"
+                f"--{name} does not apply to a finished run, which reads files as in training: "
+                "remove the flag (pipelines.predict accepts other columns), or name the --task to "
+                "fine-tune"
             )
 
 

@@ -138,7 +138,7 @@ def task_of(
     if kind == "question_answering":
         if columns:
             raise UserError(
-                f"--{next(iter(columns))}_column says nothing to a model that answers questions: "
+                f"--{next(iter(columns))}_column does not apply to a model that answers questions: "
                 "tables have the columns question and context"
             )
         decoding = ("max_answer_length", "n_best_size", "null_threshold")
@@ -154,10 +154,10 @@ def task_of(
     names = [field.name for field in dataclasses.fields(kinds[kind])]
     for field in columns:
         if field not in names:
-            raise UserError(f"--{field}_column says nothing to a model of kind {kind}")
+            raise UserError(f"--{field}_column does not apply to a model of kind {kind}")
     defaults = {"text": "text", "context": "text", "options": "options", "label": "label"}
     if kind == "token_classifier" and quoting:
-        raise UserError("--quoting says nothing to models that tag words: omit the flag")
+        raise UserError("--quoting does not apply to models that tag words: omit the flag")
     if kind == "token_classifier" and columns.get("label") == "":
         raise UserError("--label_column=: models that tag words read known tags; omit the flag")
     merged = {field: stored.get(field, defaults.get(field)) for field in names}
@@ -178,7 +178,7 @@ def task_of(
         raise UserError(
             "--text_pair_column: the model reads pairs of texts; name the column of the second"
             if description["has_pairs"]
-            else "--text_pair_column: the model reads single texts: leave it away"
+            else "--text_pair_column: the model reads single texts: remove it"
         )
     quoting = quoting or description.get("quoting", "csv")
     if kind == "multilabel":

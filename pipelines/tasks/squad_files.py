@@ -131,7 +131,7 @@ def check_answers(
             if question.answers:
                 raise UserError(
                     f"{where} is_impossible and has answers, such as "
-                    f"{question.answers[0][0][:40]!r}: remove one of both"
+                    f"{question.answers[0][0][:40]!r}: remove the answers or the mark"
                 )
             continue
         if not question.answers:

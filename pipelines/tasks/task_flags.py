@@ -128,7 +128,7 @@ def create_task(values: flags.FlagValues) -> Task:
     for flag, tasks in _ONLY_FOR.items():
         if values[flag].present and name not in tasks:
             raise UserError(
-                f"--{flag} says nothing to --task={name}, only to {', '.join(tasks)}: leave it away"
+                f"--{flag} does not apply to --task={name}, only to {', '.join(tasks)}: remove it"
             )
     for flag in ("text_column", "label_column", "options_column"):
         if not values[flag].value:

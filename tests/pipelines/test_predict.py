@@ -211,7 +211,7 @@ FAULTS = {
     "pretrained": ({"model": "pretrained"}, "no fine-tuned model at"),
     "format": ({"output_file": "out.txt"}, r"expected a name that ends in \.csv, \.tsv or \.jsonl"),
     "a column that is not there": ({"columns": {"text": "body"}}, r"in\.csv:1: no column 'body'"),
-    "a column of others": ({"columns": {"options": "x"}}, "--options_column says nothing to"),
+    "a column of others": ({"columns": {"options": "x"}}, "--options_column does not apply to"),
     "an answer misspelt": ({"header": "name,first,second,Label"}, r"but 'Label': rename it"),
     "an unknown answer": ({"row": "x,a,b,sea"}, r"in\.csv:2: unknown label 'sea'"),
     "a broken row at the end": ({"row": "x,a,b,river\n" * 50 + "y,a"}, r"in\.csv:52: 2 columns"),
