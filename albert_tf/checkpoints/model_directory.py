@@ -100,12 +100,18 @@ def read_config(model_dir: str, checkpoint: str) -> AlbertConfig:
       ValueError: if the config describes a larger encoder than the checkpoint can hold.
     """
     config = AlbertConfig.read(os.path.join(model_dir, CONFIG_FILE))
-    for part in _read_if_exists(model_dir, RUN_FILE).get(
-        "depth_schedule", []
-    ):  # such as "3", "6:2000"
-        layers, _, first_step = part.partition(":")
-        if int(first_step or 0) < max(int(checkpoint.rpartition("-")[2]), 1):
-            config = dataclasses.replace(config, num_hidden_layers=int(layers))
+    schedule = _read_if_exists(model_dir, RUN_FILE).get("depth_schedule", [])
+    try:
+        depths = [[int(number) for number in part.split(":")] for part in schedule]
+        steps = [sum(first_step) for _, *first_step in depths]
+    except (AttributeError, TypeError, ValueError):
+        raise UserError(
+            f"{os.path.join(model_dir, RUN_FILE)}: depth_schedule is {schedule!r}, expected layers "
+            'and their first steps, such as ["3", "6:2000"]'
+        ) from None
+    for (layers, *_), first_step in zip(depths, steps):
+        if first_step < max(int(checkpoint.rpartition("-")[2]), 1):
+            config = dataclasses.replace(config, num_hidden_layers=layers)
     try:
         name_map.check_size(config, length_of_data(checkpoint), "ours", name_map.OUR_HEADS)
     except UserError as error:
@@ -121,6 +127,11 @@ def trained_length(model_dir: str, config: AlbertConfig) -> int:
     """
     for name in (TASK_FILE, RUN_FILE):
         if length := _read_if_exists(model_dir, name).get("max_seq_length"):
+            if not isinstance(length, int):
+                path = os.path.join(model_dir, name)
+                raise UserError(
+                    f"{path}: max_seq_length is {length!r}, expected a number of pieces"
+                )
             return length
     return config.max_position_embeddings
 
