@@ -21,7 +21,7 @@ import tensorflow as tf
 from albert_tf.errors import UserError
 
 # Decay of the moments.
-BETA_1, BETA_2 = 0.9, 0.999
+_BETA_1, _BETA_2 = 0.9, 0.999
 
 
 def _install() -> str:
@@ -78,7 +78,7 @@ class _BiasCorrection:
     """
 
     def __init__(self, bias_correction: bool = True, **arguments):
-        super().__init__(beta_1=BETA_1, beta_2=BETA_2, **arguments)
+        super().__init__(beta_1=_BETA_1, beta_2=_BETA_2, **arguments)
         self.bias_correction = bias_correction
 
     def _prepare_local(self, var_device, var_dtype, apply_state):
@@ -92,8 +92,8 @@ class _BiasCorrection:
             beta_2_power=tf.zeros([], var_dtype),
             # In float32, 1 - 0.999 has a relative error of 1.3e-5. Bias correction cancels it;
             # without correction the constants must be exact.
-            one_minus_beta_1_t=tf.constant(1 - BETA_1, var_dtype),
-            one_minus_beta_2_t=tf.constant(1 - BETA_2, var_dtype),
+            one_minus_beta_1_t=tf.constant(1 - _BETA_1, var_dtype),
+            one_minus_beta_2_t=tf.constant(1 - _BETA_2, var_dtype),
             # Adam's corrected rate for sparse gradients; lr_t is the schedule's.
             lr=state["lr_t"],
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import lzma
+import os
 import zlib
 from collections import Counter
 from collections.abc import Iterator
@@ -38,6 +39,12 @@ _MAGIC = {
 def is_compressed(path: str) -> bool:
     """Tells by its name whether a file has to be decompressed: then it is not read in ranges."""
     return path.endswith(tuple(_COMPRESSIONS))
+
+
+def ending(path: str) -> str:
+    """Returns how a name ends without compression, in lower case: ".csv" of "A.CSV.gz"."""
+    stem, suffix = os.path.splitext(path.lower())
+    return os.path.splitext(stem)[1] if suffix in _COMPRESSIONS else suffix
 
 
 def read_lines(path: str, begin: int = 0) -> Iterator[tuple[int, bytes]]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 from collections.abc import Sequence
 
 from albert_tf.errors import UserError
-from pipelines.data.text_files import read_lines
+from pipelines.data.text_files import ending, read_lines
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +31,7 @@ class Question:
 
 def is_squad_file(path: str) -> bool:
     """Tells by its name, and the first bracket, whether a file is SQuAD's JSON and no table."""
-    if not re.search(r"\.json(\.(gz|bz2|xz|zst))?$", path.lower()):
+    if ending(path) != ".json":
         return False
     parts = (part.lstrip(b"\xef\xbb\xbf \t\r\n") for _, part in read_lines(path))
     return next(filter(None, parts), b"").startswith(b"{")

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from albert_tf import files
 from albert_tf.errors import UserError
+from pipelines.data.text_files import ending
 from pipelines.tasks.rows import (
     read_json_lines,
     read_json_objects,
@@ -108,21 +109,19 @@ def _separator(path: str) -> str | None:
     Raises:
       ValueError: if its name says nothing of its kind.
     """
-    ending = re.search(r"(\.[a-z]+)?(\.(gz|bz2|xz|zst))?$", path.lower())[1]
-    if ending in (_JSON_LINES, _JSON):
+    if ending(path) in (_JSON_LINES, _JSON):
         return None
-    if ending not in _SEPARATORS:
+    if ending(path) not in _SEPARATORS:
         raise UserError(
             f"{path}: expected a name that ends in .csv (columns between commas), .tsv, .txt "
             "(between tabs; all three with the columns' names in the first line), .jsonl (one "
             "object a line) or .json (also an array of objects), compressed or not"
         )
-    return _SEPARATORS[ending]
+    return _SEPARATORS[ending(path)]
 
 
 def _json_objects(path: str) -> Iterator[tuple[int, dict]]:
-    name = re.sub(r"\.(gz|bz2|xz|zst)$", "", path.lower())
-    return read_json_objects(path) if name.endswith(_JSON) else read_json_lines(path)
+    return read_json_objects(path) if ending(path) == _JSON else read_json_lines(path)
 
 
 def _rows_of_cells(path: str, quoting: str) -> Iterator[tuple[int, list[str]]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -11,13 +10,11 @@ import numpy as np
 from albert_tf.entities import OUTSIDE
 from albert_tf.errors import UserError
 from albert_tf.words import split_words
+from pipelines.data.text_files import ending
 from pipelines.tasks.rows import read_json_objects, read_text_lines
 from pipelines.tasks.tables import as_label, as_text, has_answers, require_fields
 
 _BOUNDARY = "-DOCSTART-"  # CoNLL-2003's line between documents
-# Universal Dependencies: comments, and lines of contractions ("1-2") and of empty nodes ("1.1").
-_UD_FILE = re.compile(r"\.conllu(\.(gz|bz2|xz|zst))?$", re.IGNORECASE)
-_JSON_FILE = re.compile(r"\.jsonl?(\.(gz|bz2|xz|zst))?$", re.IGNORECASE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +73,7 @@ def iterate_examples(
     Raises:
       ValueError: naming file and line.
     """
-    is_json = _JSON_FILE.search(path)
+    is_json = ending(path) in (".json", ".jsonl")
     number = first
     for example in (_read_json if is_json else _read_conll)(path, columns, first, needs_tags):
         number += 1
@@ -88,7 +85,8 @@ def iterate_examples(
 def _read_conll(
     path: str, columns: TokenColumns, first: int, needs_tags: bool
 ) -> Iterator[TokenExample]:
-    is_ud = bool(_UD_FILE.search(path))
+    # Universal Dependencies: comments, and lines of contractions ("1-2") and empty nodes ("1.1").
+    is_ud = ending(path) == ".conllu"
     word_place = _column_number(columns, "text", 1 if is_ud else 0)
     tag_place = _column_number(columns, "label", 3 if is_ud else -1)
     number_of_columns, separator, texts = None, None, first
