@@ -330,7 +330,7 @@ def new_directory(path: str) -> Iterator[str]:
                 )
             remove(mark)
         return
-    partial = partial_name(path)
+    partial = new_partial_directory(path)
     try:
         yield partial
         tf.io.gfile.rename(partial, path)
@@ -362,6 +362,26 @@ def partial_name(path: str) -> str:
     directory, name = os.path.split(path)
     who = f"{socket.gethostname()}-{os.getpid()}-{threading.get_ident()}"
     return os.path.join(directory, f".{name}.partial-{who}")
+
+
+def new_partial_directory(path: str) -> str:
+    """Returns partial_name(path), and removes such directories of killed processes of this host."""
+    directory, name = os.path.split(path)
+    prefix = f".{name}.partial-{socket.gethostname()}-"
+    for found in names_in(directory or "."):
+        if found.startswith(prefix) and not _is_alive(int(found[len(prefix) :].split("-")[0])):
+            remove_directory(os.path.join(directory, found))
+    return partial_name(path)
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # another user's
+        return True
+    return True
 
 
 def sha256(path: str) -> str:

@@ -209,7 +209,7 @@ def _new_version(final: str) -> Iterator[str]:
             last = ["saved_model.pb", files.PROVENANCE_FILE]
             files.upload_directory(partial, final, last)
         return
-    partial = files.partial_name(final)
+    partial = files.new_partial_directory(final)
     try:
         yield partial
         try:

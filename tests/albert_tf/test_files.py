@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import tensorflow as tf
 
 from albert_tf import files
+from tests.jobs import PROJECT
 
 
 @pytest.fixture
@@ -101,3 +105,23 @@ def test_a_killed_upload_is_replaced_and_two_at_once_do_not_both_succeed(as_a_st
             upload(local, remote)
 
         files.upload_directory = overtaken
+
+
+def test_what_killed_processes_left_beside_a_directory_is_removed(tmp_path):
+    program = (
+        "import os, sys; from albert_tf import files; block = files.new_directory(sys.argv[1]); "
+        "partial = block.__enter__(); os.mkdir(partial); open(partial + '/file', 'w').close(); "
+        "os.kill(os.getpid(), 9)"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "model")]
+    subprocess.run(command, cwd=PROJECT, check=False)
+    [left] = os.listdir(tmp_path)
+    assert left.startswith(".model.partial-")
+    alive = tmp_path / f".model.partial-{socket.gethostname()}-{os.getppid()}-1"
+    elsewhere = tmp_path / ".model.partial-another.host-1-1"
+    for directory in (alive, elsewhere):
+        directory.mkdir()
+    (tmp_path / ".model2.partial-x").mkdir()
+    with files.new_directory(str(tmp_path / "model")) as space:
+        os.mkdir(space)
+    assert {*os.listdir(tmp_path)} == {"model", elsewhere.name, ".model2.partial-x", alive.name}
