@@ -45,6 +45,7 @@ def model_dir(work):
     return work / "model"
 
 
+@pytest.mark.slow
 def test_killed_and_started_again_ends_in_the_same_bits(work, model_dir):
     killed = work / "killed"
     for kill_at in (3, 9):  # log entries: in the middle of a checkpoint's interval

@@ -20,7 +20,7 @@ import albert_tf
 from albert_tf.checkpoints import google, model_directory, name_map
 from albert_tf.errors import UserError
 from export.loading import load_module, open_checkpoint
-from tests import vocabularies
+from tests import jobs, vocabularies
 from tests.jobs import PROJECT
 
 
@@ -173,24 +173,21 @@ def test_examples_run(read, name, pretrained):
 
 
 def test_command_lists_and_runs_programs():
-    def albert(*arguments):
-        command = [sys.executable, "-m", "albert_tf.command", *arguments]
-        return subprocess.run(command, cwd=PROJECT, capture_output=True, text=True)
+    def albert(*arguments, exit_code=0):
+        return jobs.run("albert_tf.command", *arguments, exit_code=exit_code)
 
-    listed = albert()
-    assert listed.returncode == 0
-    assert "  pretrain                 " in listed.stdout
-    examples = re.findall(r"^  albert (\w+)((?: .*\\\n)*.*)", listed.stdout, re.MULTILINE)
+    listed, _ = albert()
+    assert "  pretrain                 " in listed
+    examples = re.findall(r"^  albert (\w+)((?: .*\\\n)*.*)", listed, re.MULTILINE)
     assert [program for program, _ in examples][::4] == ["train_vocab", "ask"]
     for program, arguments in examples:
-        defined = albert(program, "--help").stdout
+        defined, _ = albert(program, "--help")
         for flag in re.findall(r"--\w+", arguments):
             assert flag in defined, f"{program} {flag}"
-    wrong = albert("pretrian")
-    assert wrong.returncode == 2 and wrong.stderr.startswith("error: no program 'pretrian'")
-    helped = albert("ask", "--help")
-    assert helped.returncode == 0 and "--saved_model" in helped.stdout
-    assert helped.stdout.startswith("Asks an exported model.")
+    _, wrong = albert("pretrian", exit_code=2)
+    assert wrong.startswith("error: no program 'pretrian'")
+    helped, _ = albert("ask", "--help")
+    assert "--saved_model" in helped and helped.startswith("Asks an exported model.")
 
 
 def test_recipes_are_copied_to_any_directory(tmp_path):
