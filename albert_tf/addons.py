@@ -1,10 +1,10 @@
 """LAMB and AdamW of tensorflow-addons, as Keras stores and loads them: the only door to it.
 
-Importing this module imports tensorflow-addons; albert_tf.optimization does so when first asked.
-The package is past its end of life. Should it stop working with a later TensorFlow, replace it
-here: `Lamb` and `AdamW` need two subclasses of tf.keras.optimizers.legacy.Optimizer with the slots
-`m` and `v` and the arguments that `optimization` gives them, which
-tests/golden/optimizer_steps.npz checks to the last update.
+Importing this module imports tensorflow-addons, so albert_tf.optimization imports it only when it
+creates an optimizer. The package is past its end of life. If it stops working with a later
+TensorFlow, replace it here: `Lamb` and `AdamW` need two subclasses of
+tf.keras.optimizers.legacy.Optimizer with the slots `m` and `v` and the arguments that
+`optimization` passes. The tests compare every update with tests/golden/optimizer_steps.npz.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Files on any file system that tf.io.gfile reaches: find them, write them whole or not at all.
 
-A local file gets its name by renaming. In an object store (`gs://`, `s3://`) renaming copies and
-deletes object by object, but an object itself is there whole or not at all: there a file is written
-to local temporary space and uploaded under its name. A remote directory is a part of names: it
-needs not be made, and one that is not there is empty.
+A local file is written under a temporary name and renamed. In an object store (`gs://`, `s3://`)
+renaming copies and deletes object by object, but an object is whole or absent. So a remote file is
+written to local temporary space and uploaded under its final name. A remote directory is only a
+prefix of object names: it need not be created, and a missing one lists as empty.
 """
 
 from __future__ import annotations

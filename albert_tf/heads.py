@@ -1,4 +1,4 @@
-"""What is put on the encoder to train it and to ask it."""
+"""Heads on the encoder: masked LM, sentence order, classification and answer spans."""
 
 from __future__ import annotations
 

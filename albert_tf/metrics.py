@@ -1,4 +1,4 @@
-"""What is reported of a run: means with their denominators, intervals, the baseline to beat."""
+"""Metrics of pre-training: means per counted prediction, Wilson intervals, layer distances."""
 
 from __future__ import annotations
 

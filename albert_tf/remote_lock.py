@@ -1,8 +1,8 @@
-"""A lock of a directory in an object store: an object that says who writes there.
+"""A lock on a directory in an object store: an object that names the process writing there.
 
-It keeps out a job that starts while another one holds the directory and reaches the store. It
-cannot keep out one that starts within the same second, nor a holder that the store did not hear for
-_PATIENCE seconds; such a holder ends at its next renewal.
+It refuses a job that starts while another one holds the directory and renews its lock. It cannot
+refuse a job that starts within the same second. After _PATIENCE_SECONDS without a renewal, another
+job may take over; the previous holder ends at its next renewal.
 """
 
 from __future__ import annotations

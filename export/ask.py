@@ -1,9 +1,8 @@
 r"""Asks an exported model.
 
-A pre-trained one what stands at each [MASK] and which of two sentences comes first; a fine-tuned
-one for the label of a text or pair, the answer to a question, the right option. The answers are the
-SavedModel's alone: this program loads it with TensorFlow and tensorflow-text and holds no model
-code.
+A pre-trained model predicts the piece at each [MASK] and which of two sentences comes first. A
+fine-tuned model predicts the label of a text or pair, the answer to a question, or the right
+option. This program has no model code: it loads the SavedModel with TensorFlow and tensorflow-text.
 
 Examples:
   python -m export.ask --saved_model=exports/base \

@@ -1,8 +1,8 @@
 """Checks of requests in the graph: what fails a request, and what makes a row of it a bad one.
 
-A server may put the rows of several clients together. So whatever the graph can tell of one row is
-said of that row, and its neighbours are answered. What concerns the shapes of inputs fails the
-request: a server does not merge unlike shapes.
+A server may merge the rows of several clients into one batch. So a fault in the values of a row is
+reported for that row, and the other rows are answered. Inputs of wrong or unequal shapes fail the
+whole request.
 """
 
 from __future__ import annotations

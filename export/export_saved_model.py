@@ -4,10 +4,10 @@ Writes OUTPUT/1, OUTPUT/2 and so on, as TF Serving watches them. A version appea
 whole and a fresh process, without this project's code, has answered with it like the model itself.
 A checkpoint that was exported before is not exported again.
 
-Of a fine-tuned model (OUTPUT_DIR/seed_N of pipelines.finetune) the best weights are taken, and it
-answers as its task.json says. Of any model --kind=encoder exports the encoder alone. The SavedModel
-can be fine-tuned: hub.KerasLayer(OUTPUT/1, trainable=True), after `import tensorflow_text`, which
-brings the tokenizer's operations.
+For a fine-tuned model (OUTPUT_DIR/seed_N of pipelines.finetune) the program exports the best
+weights, and task.json determines the signatures. --kind=encoder exports the encoder of any model
+alone. The SavedModel can be fine-tuned: hub.KerasLayer(OUTPUT/1, trainable=True), after
+`import tensorflow_text`, which registers the tokenizer's operations.
 
 Texts are truncated to --max_seq_length pieces. The default is the length that the checkpoint was
 trained with. A longer length prints a warning: training never used the positions beyond.
@@ -64,8 +64,9 @@ def define_flags() -> None:
         "precision",
         "float32",
         ["float32", "bfloat16"],
-        "Of products and their weights. bfloat16 is for CPUs with such instructions (AVX512_BF16, "
-        "AMX); the export says what it gains on this processor. It cannot be fine-tuned.",
+        "Precision of products and their weights. bfloat16 is for CPUs with bfloat16 instructions "
+        "(AVX512_BF16, AMX); the export says what it gains on this processor. A bfloat16 export "
+        "cannot be fine-tuned.",
     )
 
 

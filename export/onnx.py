@@ -1,10 +1,10 @@
 r"""Makes an ONNX model of a checkpoint: piece ids in, answers out, at any length and batch.
 
-Of a fine-tuned classifier, regressor or model of several labels the input is what its task.json
-says, and the output `probabilities` or `value`; of any other model, or with --kind=encoder,
-`pooled_output` and `sequence_output`. Inputs are int64 [batch, seq_len] `input_ids`, `input_mask`
-(1 = real) and `segment_ids`. Tokenizing is left to the application: beside OUTPUT lie the
-vocabulary and a .json that says how text is prepared. Shared weights are stored once. With
+A fine-tuned classifier or multilabel model outputs `probabilities`, a regressor `value`. Any other
+model, or any model with --kind=encoder, outputs `pooled_output` and `sequence_output`. Inputs are
+int64 [batch, seq_len] `input_ids`, `input_mask` (1 = real) and `segment_ids`. The application
+tokenizes: the vocabulary and a .json that describes the inputs (single texts or pairs, lower case)
+are written beside OUTPUT. Shared weights are stored once. With
 --quantize the weights of products and the tables of embeddings have 8 bits, and activations are
 quantized at run time ("dynamic"). On an AMD EPYC with AVX512_VNNI that is the fastest of this
 project's exports, and the least exact.

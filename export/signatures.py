@@ -1,8 +1,8 @@
 """The signatures of an exported model: named, shaped and explained here and nowhere else.
 
 A dimension is a number, the name of a config field (`hidden_size`, `vocab_size`), what a task has
-(`labels`, `choices`), or a name whose size each request chooses: `batch`, `seq_len`,
-`predictions`, `masks`.
+(`labels`, `choices`), or a name whose size depends on the request: `batch`, `seq_len`,
+`predictions`, `masks`, `spans`, `words`.
 
 `python -m export.signatures` prints the table of export/README.md.
 

@@ -1,9 +1,9 @@
 r"""Makes a TFLite model of a checkpoint: piece ids in, answers out, at one fixed length.
 
-Of a fine-tuned classifier, regressor or model of several labels the input is what its task.json
-says, and the output `probabilities` or `value`; of any other model, or with --kind=encoder,
-`pooled_output` and `sequence_output`. Tokenizing is left to the application: beside OUTPUT lie the
-vocabulary and a .json that says how text is prepared. Shared weights are stored once. With
+A fine-tuned classifier or multilabel model outputs `probabilities`, a regressor `value`. Any other
+model, or any model with --kind=encoder, outputs `pooled_output` and `sequence_output`. The
+application tokenizes: the vocabulary and a .json that describes the inputs (single texts or pairs,
+lower case) are written beside OUTPUT. Shared weights are stored once. With
 --quantize they are stored as int8 (dynamic-range: activations stay float), a quarter of the size.
 Inputs have --max_seq_length pieces, padding included; the default is the length that the checkpoint
 was trained with. A short text costs what that length costs: make a file of each length that you

@@ -1,9 +1,9 @@
 """Proves that an export answers like the model it was made of, without any of our code.
 
-A fresh process loads the SavedModel with TensorFlow and tensorflow-text alone and answers golden
-questions; the answers must equal those of the model in memory. What that answers to text is
-computed anew, from the pieces of the tokenizer in Python; but for question answering, which needs
-the places of the pieces too, by the functions that were saved.
+A fresh process loads the SavedModel with TensorFlow and tensorflow-text alone and answers a fixed
+set of requests. Its answers must equal those of the model in memory. For text, the model in memory
+answers eagerly, with the Python tokenizer. Question answering also needs the positions of pieces:
+there the functions that were saved give the expected answers.
 
 An export in bfloat16 must answer like its own functions here, and nearly like the float32 model.
 """

@@ -9,9 +9,9 @@
   a model directory of this project, or one checkpoint of it
   a fine-tuned model of either: OUTPUT_DIR/seed_N of pipelines.finetune, or a classifier, tagger,
                                   answerer of questions or chooser in transformers' format
-The vocabulary is the SentencePiece model or the WordPiece vocabulary (vocab*.txt, as of Google's
-Chinese models) that lies there, or --spm_model_file. Every variable must
-find its place: one that is missing or left over is an error that names it, unless a flag allows it.
+The vocabulary is --spm_model_file, or else the SentencePiece model or the WordPiece vocabulary
+(vocab*.txt, as in Google's Chinese models) in --input. A variable that --input lacks, or that the
+model has no place for, is an error that names it, unless a flag allows it.
 
 Examples:
   python -m pipelines.convert_checkpoint --input=albert_base_v2 --output_dir=models/base
@@ -41,16 +41,20 @@ FLAGS = flags.FLAGS
 def define_flags() -> None:
     """Defines the flags; not at import, as programs share the names of flags."""
     flags.DEFINE_string("input", None, "The model to convert.", required=True)
-    flags.DEFINE_string("output_dir", None, "Where it goes; must not exist.", required=True)
+    flags.DEFINE_string("output_dir", None, "Directory to write; must not exist.", required=True)
     flags.DEFINE_enum("output_format", "albert_tf", FORMATS, "What to write.")
-    flags.DEFINE_string("spm_model_file", None, "Vocabulary (.model or .txt), if none lies there.")
+    flags.DEFINE_string(
+        "spm_model_file", None, "Vocabulary (.model or .txt). Default: the one in --input."
+    )
     flags.DEFINE_bool(
-        "do_lower_case", None, "Is text lower-cased; default: what the input says, else yes."
+        "do_lower_case", None, "Whether to lower-case text. Default: the input's setting, else yes."
     )
     flags.DEFINE_string(
-        "allow_missing", None, "Regular expression of variables that may be missing: start afresh."
+        "allow_missing", None, "Regular expression of variables to initialise where missing."
     )
-    flags.DEFINE_string("allow_unused", None, "Regular expression of variables to leave out.")
+    flags.DEFINE_string(
+        "allow_unused", None, "Regular expression of variables of --input to ignore."
+    )
     flags.DEFINE_string(
         "target_vocab",
         None,

@@ -1,9 +1,9 @@
 r"""Tokenizes a corpus once, into the segment records that pre-training reads.
 
 Input is UTF-8 text. --input_format sets how it holds documents; by default one sentence per line, a
-blank line between documents. .gz, .bz2, .xz and .zst files are decompressed. Every piece of text is
-kept: a sentence that does not fit into a segment continues in the next one. Masks and sentence
-order are drawn later, again at every epoch. A share of the documents is held out.
+blank line between documents. .gz, .bz2, .xz and .zst files are decompressed. No text is lost: a
+sentence that does not fit into a segment opens the next one; only one longer than any segment is
+cut. Masks and sentence order are drawn anew at every epoch. A share of the documents is held out.
 --remove_duplicates skips documents whose letters and digits are those of an earlier one.
 
 The work is cut into byte ranges, and small files share a unit of work. Each unit becomes a pair of
@@ -97,7 +97,7 @@ def define_flags() -> None:
     flags.DEFINE_integer(
         "shard_bytes",
         64_000_000,
-        "Bytes of text that one worker does at a time; a compressed file is done as a whole.",
+        "Bytes of text in a unit of work; a compressed file is never split.",
         lower_bound=1,
     )
     flags.DEFINE_bool(

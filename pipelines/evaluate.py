@@ -1,9 +1,9 @@
 """Evaluates a pre-trained ALBERT on records that it was not trained on.
 
-Prints masked-LM loss and accuracy beside the accuracy of always guessing the most frequent piece on
-the same masks, and sentence-order accuracy with its 95 % interval beside what a classifier tells
-that knows nothing but the lengths of the sentences. The masks are the same at every call. The
-metrics are also kept in MODEL_DIR/evaluations.
+Prints masked-LM loss and accuracy, and as baseline the accuracy of always predicting the most
+frequent piece on the same masks. Prints sentence-order accuracy with its 95 % interval, and as
+baseline the accuracy of a classifier that sees only sentence lengths. The masks are the same at
+every call. The metrics are also stored in MODEL_DIR/evaluations.
 
 Examples:
   python -m pipelines.evaluate --checkpoint=runs/base --record_dir=records
@@ -46,7 +46,7 @@ def define_flags() -> None:
     flags.DEFINE_enum("split", "heldout", ["heldout", "train"], "Which of the records.")
     program.define_max_seq_length(help="Default: that of the records.")
     flags.DEFINE_enum(
-        "sentence_objective", "sop", SENTENCE_OBJECTIVES, "What to ask of two segments."
+        "sentence_objective", "sop", SENTENCE_OBJECTIVES, "Sentence objective that is scored."
     )
     flags.DEFINE_integer("batch_size", 64, "Examples at a time.", lower_bound=1)
 

@@ -1,16 +1,16 @@
 """Fine-tunes an ALBERT: GLUE, SQuAD, RACE, or a set of one's own, and scores it on dev.
 
 Reads the task's standard files from --data_dir, or --train_file, --dev_file and --test_file by
-their columns. Each seed of --random_seeds is a run of its own in OUTPUT_DIR/seed_N: the weights
-that were best on dev, metrics.jsonl and TensorBoard curves, and predictions in the task's format,
-those for the sites of GLUE and SQuAD among them. OUTPUT_DIR/results.json has the metrics of all
-seeds and their median. Run the same command again to resume a killed run. A finished run only
-predicts what is new, such as another --test_file; for that it needs only --output_dir.
+their columns. Each seed of --random_seeds is a run of its own. OUTPUT_DIR/seed_N holds the weights
+with the best dev metric, metrics.jsonl, TensorBoard curves, and predictions in the task's format,
+including those of the GLUE and SQuAD sites. OUTPUT_DIR/results.json has the metrics of all seeds
+and their median. Run the same command again to resume a killed run. A finished run only predicts
+what is new, such as another --test_file; then it needs only --output_dir and that flag.
 
 Tables are .csv or .tsv with the csv module's quoting (a cell with a comma, a line end or a
-quotation mark stands in quotation marks, those within it doubled), .jsonl, or .json with an array
-of objects. --quoting=none is for files without quoting. Training lasts --num_train_steps, or
---num_epochs.
+quotation mark is enclosed in quotation marks, and those within it are doubled), .jsonl, or .json
+with an array of objects. --quoting=none is for files without quoting. Training lasts
+--num_train_steps, or --num_epochs.
 
 Examples:
   python -m pipelines.finetune --flagfile=pipelines/recipes/finetune/rte.flags \\
@@ -76,9 +76,8 @@ def define_flags() -> None:
     flags.DEFINE_string(
         "init_checkpoint",
         None,
-        "Pre-trained weights to begin with: a model directory, one of its checkpoints, or an "
-        "exported SavedModel. Without it the model begins at random: give --albert_config and "
-        "--spm_model_file.",
+        "Initial weights: a model directory, one of its checkpoints, or an exported SavedModel. "
+        "Without this flag the weights are random: give --albert_config and --spm_model_file.",
     )
     flags.DEFINE_string(
         "albert_config",

@@ -52,10 +52,10 @@ def define_flags() -> None:
         "quoting",
         None,
         tables.QUOTING,
-        "Of .csv and .tsv, as of pipelines.finetune. Default: that of fine-tuning.",
+        "Quoting of .csv and .tsv, as in pipelines.finetune. Default: that of fine-tuning.",
     )
     flags.DEFINE_integer("batch_size", 32, "Examples that the model reads at a time.", 1)
-    flags.DEFINE_integer("top_k", 5, "Beyond 20 classes: how many probabilities are written.", 1)
+    flags.DEFINE_integer("top_k", 5, "Probabilities to write, beyond 20 classes.", 1)
 
 
 def main(_) -> None:

@@ -99,8 +99,8 @@ def define_flags() -> None:
     flags.DEFINE_string(
         "albert_config",
         "albert_base",
-        f"A size ({', '.join(config_lib.NAMES)}), which takes the vocabulary's size, or the path "
-        "of an albert_config.json.",
+        f"A named size ({', '.join(config_lib.NAMES)}), whose vocab_size is set to that of "
+        "--spm_model_file, or the path of an albert_config.json.",
     )
     program.define_max_seq_length(help="Examples are padded to it. Default: that of the records.")
     flags.DEFINE_string(

@@ -1,9 +1,10 @@
 """Trains the SentencePiece vocabulary of a new ALBERT on your own text.
 
 Input: UTF-8 text files as for pipelines.create_pretraining_data, by the same flags. Output:
-PREFIX.model, PREFIX.vocab (the same for reading) and PREFIX.json (the settings, which that program
+PREFIX.model, PREFIX.vocab (its pieces as text) and PREFIX.json (the settings, which that program
 reads). The text is prepared exactly as the tokenizer will prepare it. A report says how the
-vocabulary fits lines that it was not trained on. A finished vocabulary is not trained again.
+vocabulary fits lines held out of training (below some 10,000 lines: the training text). A finished
+vocabulary is not trained again.
 
 Examples:
   python -m pipelines.train_vocab --input_file='corpus/*.txt' --output_prefix=vocabulary/30k

@@ -74,8 +74,8 @@ def define_flags() -> None:
     flags.DEFINE_integer(
         "document_blank_lines",
         default.document_blank_lines,
-        "Blank lines, or more, that end a document, except in jsonl; where single ones divide "
-        "paragraphs, say 2.",
+        "Least number of successive blank lines that end a document (not for jsonl). Pass 2 or "
+        "more if one blank line separates paragraphs.",
         lower_bound=1,
     )
     flags.DEFINE_string("text_field", default.text_field, "Field of the JSON objects.")

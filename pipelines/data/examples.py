@@ -62,7 +62,7 @@ def define_example_flags() -> None:
         "sentence_objective",
         "sop",
         SENTENCE_OBJECTIVES,
-        "sop: are two segments in order; nsp: is the second from another document; or none.",
+        "sop: are the parts in order; nsp: is the second from another document; none: no label.",
     )
 
 

@@ -1,8 +1,8 @@
-"""What the lengths of sentences alone tell of the label: the figure that sentence order must beat.
+"""Accuracy of a classifier that sees only sentence lengths: the baseline of sentence order.
 
-Labels should not depend on lengths (see sentence_pairs), but texts do: what a document opens with
-may be short, dialogues have short sentences together. What a model has beyond this baseline it has
-read.
+Labels are drawn so that they do not depend on lengths (see sentence_pairs). In real texts some
+dependence remains: the opening of a document may be short, and dialogues group short sentences.
+Only accuracy above this baseline shows that a model uses the text itself.
 """
 
 from __future__ import annotations

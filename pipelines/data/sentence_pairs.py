@@ -1,12 +1,13 @@
-"""The sentence objective: two parts of a segment, and what is to be told of them.
+"""The sentence objective: splits segments into two parts, A and B, and draws their labels.
 
-Whoever knows only the lengths of the sentences must not know the label: a model would learn lengths
-instead of order. Two facts would give it away.
+Sentence lengths alone must not predict the label: a model would learn lengths instead of order. Two
+facts would make them predict it.
 
-1. A segment opens with a sentence that did not fit into the segment before: with a longer one than
-   others. So B opens with one that would not have fitted there either (`choose_pairs`).
-2. Parts of different segments do not fill an example as parts of one do. So their Bs are given one
-   length (`_next_sentence`).
+1. A segment opens with a sentence that did not fit into the segment before, so with a longer one
+   than average. Therefore B opens with a sentence that would not have fitted there either
+   (`choose_pairs`).
+2. Parts of different segments do not fill an example as parts of one segment do. Therefore the Bs
+   of two neighbouring rows are cut to one length (`_next_sentence`).
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Which record a row of training is: computed from (seed, position), never stored or buffered.
 
-Inside a directory an epoch goes through groups of records, each of which is a slice of many shards
-and is shuffled as a whole: how well it is mixed does not depend on where the corpus lies in which
-file. Over several directories, blocks of BLOCK_ROWS rows hold an exact number of rows of each, so
-that where each of them stands at any row is arithmetic.
+Inside a directory an epoch is a sequence of groups of records. A group is a slice of many shards
+and is shuffled as a whole, so mixing does not depend on how the corpus is spread over files. With
+several directories, each block of BLOCK_ROWS rows holds an exact number of rows from each, so the
+position in each directory at any row is arithmetic.
 
-All is computed by TensorFlow's operations. A host of a pod has no Python that a dataset could call.
+TensorFlow's operations compute the order: on a host of a pod a dataset cannot call Python.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The figures of all seeds: median and spread, and which test sets a run has been asked."""
+"""The metrics of all seeds (median and spread), and the test sets that a run has predicted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the plan of a run says of its data, with warnings of what is silently lost of them."""
+"""The data section of a run's plan: sizes, lengths, and warnings of data lost silently."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model says of windows, as text of the paragraph they are of."""
+"""Turns a model's logits for windows into answers: text of the windows' paragraph."""
 
 from __future__ import annotations
 

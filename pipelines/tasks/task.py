@@ -1,4 +1,4 @@
-"""What pipelines.finetune asks of a task, and the pieces of its examples."""
+"""The interface between pipelines.finetune and a task, and the pieces of its examples."""
 
 from __future__ import annotations
 

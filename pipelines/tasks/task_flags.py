@@ -72,8 +72,8 @@ def define_task_flags() -> None:
         "quoting",
         "csv",
         tables.QUOTING,
-        "Of .csv and .tsv. csv: cells are quoted as spreadsheets and pandas write them. none: a "
-        "quotation mark is a character like any other, as in GLUE's own files.",
+        "Quoting of .csv and .tsv. csv: as spreadsheets and pandas write them. none: a quotation "
+        "mark is a character like any other, as in GLUE's own files.",
     )
     flags.DEFINE_string(
         "text_column", "text", "Column of the text; of multiple_choice, the text asked about."
@@ -83,13 +83,15 @@ def define_task_flags() -> None:
     flags.DEFINE_string("id_column", None, "Column of a name for the row; default its number.")
     flags.DEFINE_string("question_column", None, "multiple_choice: column of the question.")
     flags.DEFINE_string("options_column", "options", "multiple_choice: column of the options.")
-    flags.DEFINE_list("labels", None, "classification: all labels; default the training file's.")
-    flags.DEFINE_string("label_separator", ",", "multilabel: stands between the labels of a cell.")
+    flags.DEFINE_list(
+        "labels", None, "All labels, in the order of the outputs. Default: the training file's."
+    )
+    flags.DEFINE_string("label_separator", ",", "multilabel: separator of the labels in a cell.")
     flags.DEFINE_string(
         "class_weights",
         None,
-        "classification: weights of the losses, label=weight with commas between; others are 1. "
-        "balanced: every label counts alike, however rare.",
+        "classification: loss weights, as comma-separated label=weight; other labels have 1. "
+        "balanced: every label has the same total weight, however rare.",
     )
     flags.DEFINE_integer("max_qa_length", 128, "Multiple choice: pieces of question and option.", 1)
     flags.DEFINE_integer(
@@ -102,14 +104,14 @@ def define_task_flags() -> None:
         "squad_head",
         "beams",
         ["beams", "spans"],
-        "SQuAD 2.0: the reference's beams of starts and ends with a judgement whether there is an "
-        "answer, or BERT's spans.",
+        "SQuAD 2.0. beams: the reference's head, beams of starts and ends with a classifier for "
+        "answerability. spans: BERT's head.",
     )
     flags.DEFINE_float(
         "null_threshold",
         0.0,
-        "SQuAD 2.0: no answer where the null odds are above it; results.json says which would have "
-        "been best on dev.",
+        "SQuAD 2.0: predict no answer if the null odds exceed this threshold; results.json has the "
+        "threshold that is best on dev.",
     )
 
 

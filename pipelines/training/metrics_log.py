@@ -1,8 +1,8 @@
 """The curves of a run: metrics.jsonl, TensorBoard, and a picture.
 
-An object store has no appending: there each entry would fetch and store the whole log again. So a
-remote log is kept in memory and in local temporary space. metrics.jsonl is uploaded with each
-checkpoint, TensorBoard's file with every second one and at the end; an upload takes two requests.
+An object store cannot append: each entry would fetch and store the whole log again. So a remote
+log is kept in memory and in local temporary space. metrics.jsonl is uploaded before each
+checkpoint, TensorBoard's file before every second one and at the end. An upload takes two requests.
 """
 
 from __future__ import annotations

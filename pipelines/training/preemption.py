@@ -1,4 +1,4 @@
-"""A run that is asked to leave: SIGTERM (preemption, a cluster's stop) and Ctrl-C."""
+"""Stops a run after the step in flight: SIGTERM (preemption, a cluster's stop) and Ctrl-C."""
 
 from __future__ import annotations
 
