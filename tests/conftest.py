@@ -129,7 +129,7 @@ def tiny_corpus(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_vocabulary(tmp_path_factory, tiny_corpus) -> Path:
-    """A SentencePiece model of 211 pieces with ALBERT's control pieces, trained on tiny_corpus."""
+    """A SentencePiece model of some 160 pieces, ALBERT's control pieces among them."""
     return vocabularies.train(
         tmp_path_factory.mktemp("vocabulary") / "tiny",
         tiny_corpus.read_text(encoding="utf-8").splitlines(),

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 import tracemalloc
 
 import pytest
@@ -25,6 +26,9 @@ from pipelines.data.shard_writer import Settings
 from pipelines.train_vocab import train_vocab
 from tests.conftest import make_text
 from tests.nasty_files import ODD_NAME
+
+# The last sentencepiece (0.2.2) and sentencex (0.6) for Python 3.9 differ in two outcomes.
+IS_OLD = sys.version_info < (3, 10)
 
 UTF16 = "this is UTF-16 text; convert the file to UTF-8"
 NO_TEXT = "no text in it"
@@ -68,8 +72,8 @@ OUTCOMES = {
     "html_markup.txt": (None, (2, 6, 0), (2, 3)),
     "csv_quotes.tsv": (None, (2, 9, 0), (2, 2)),
     "crlf_bom.tsv": (None, (1, 3, 0), (1, 1)),
-    "squad_nasty.json": (None, (1, 1, 0), (1, 20)),
-    "squad_truncated.json": (None, (1, 1, 0), (1, 20)),
+    "squad_nasty.json": (None, (1, 1, 0), (1, 21 if IS_OLD else 20)),
+    "squad_truncated.json": (None, (1, 1, 0), (1, 21 if IS_OLD else 20)),
     "not_gzip.gz": ("not a whole gzip file .*give it a name without .gz", None, None),
     "truncated.tfrecord": (None, (1, 1, 0), (1, 1)),
 }
@@ -95,6 +99,7 @@ ENOUGH_FOR_A_VOCABULARY = {
     "csv_quotes.tsv",
     "squad_nasty.json",
     "squad_truncated.json",
+    *(["single_sentence_docs.txt"] if IS_OLD else []),
 }
 # Tracked by Python: the long lines are of up to 1.6 MB.
 MAX_MEMORY_BYTES = 60_000_000

@@ -8,6 +8,7 @@ import os
 import shlex
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -85,13 +86,16 @@ def run(
     if not units:
         return
     logging.disable(logging.WARNING)  # On import, Beam warns of packages we do without.
-    import apache_beam as beam
-    from apache_beam.options.pipeline_options import PipelineOptions
-    from apache_beam.runners.portability.fn_api_runner import FnApiRunner
-    from apache_beam.transforms.environments import SubprocessSDKEnvironment
+    with warnings.catch_warnings():
+        # On Python 3.9 Google's packages announce its end of life.
+        warnings.simplefilter("ignore", FutureWarning)
+        import apache_beam as beam
+        from apache_beam.options.pipeline_options import PipelineOptions
+        from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+        from apache_beam.transforms.environments import SubprocessSDKEnvironment
 
-    if "dataflow" in runner.lower():
-        _check_dataflow()
+        if "dataflow" in runner.lower():
+            _check_dataflow()
     logging.disable(logging.NOTSET)
     options = list(beam_options)
     if runner == "DirectRunner":

@@ -107,7 +107,7 @@ def score_rows(
     scores = score_entities(entities(), types or ())
     metrics = scores if marks_entities else {}
     if known:
-        metrics["accuracy"] = float(METRICS["accuracy"](known, found))
-        if not marks_entities:
-            metrics["macro_f1"] = float(METRICS["macro_f1"](known, found))
+        places = np.array(known), np.array(found)
+        for name in ("accuracy",) if marks_entities else ("accuracy", "macro_f1"):
+            metrics[name] = float(METRICS[name](*places))
     return metrics

@@ -22,7 +22,7 @@ def write_records(directory, tokenizer, counts_of, number=0, records_per_documen
             with tf.io.TFRecordWriter(str(directory / name)) as writer:
                 for _ in range(count):
                     pieces = rng.integers(20, 100, rng.integers(6, 20)).tolist()
-                    pieces[0] = 110 + number % 54
+                    pieces[0] = 110 + number % 45  # the vocabulary has 155 pieces or more
                     starts = [0, *sorted(rng.choice(range(1, 6), 2, replace=False).tolist())]
                     document = number // records_per_document
                     segment = Segment(pieces, starts, 0)
