@@ -58,7 +58,12 @@ def define_flags() -> None:
     """Defines the flags; not at import, as programs share the names of flags."""
     corpus.define_flags()
     flags.DEFINE_string("output_dir", None, "Where the records go.", required=True)
-    flags.DEFINE_string("spm_model_file", None, "The SentencePiece model.", required=True)
+    flags.DEFINE_string(
+        "spm_model_file",
+        None,
+        "Vocabulary: a SentencePiece model, or WordPiece's vocab.txt.",
+        required=True,
+    )
     flags.DEFINE_bool(
         "do_lower_case", None, "Lower-case the text. Default: as the vocabulary was trained."
     )

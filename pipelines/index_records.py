@@ -44,7 +44,9 @@ def define_flags() -> None:
         "also matches are not trained on.",
     )
     flags.DEFINE_string("output_dir", None, "Where the manifest goes.", required=True)
-    flags.DEFINE_string("spm_model_file", None, "The records' SentencePiece model.", required=True)
+    flags.DEFINE_string(
+        "spm_model_file", None, "The records' vocabulary (.model or .txt).", required=True
+    )
     flags.DEFINE_bool("do_lower_case", True, "Whether their text was lower-cased.")
     flags.DEFINE_enum(
         "sentence_objective",

@@ -92,7 +92,9 @@ def define_flags() -> None:
         None,
         "Share of each directory in the run, such as 0.7,0.3. Default: their numbers of examples.",
     )
-    flags.DEFINE_string("spm_model_file", None, "The records' SentencePiece model.", required=True)
+    flags.DEFINE_string(
+        "spm_model_file", None, "The records' vocabulary (.model or .txt).", required=True
+    )
     flags.DEFINE_string(
         "model_dir", None, "Directory of the run; resumed if it exists.", required=True
     )

@@ -88,7 +88,9 @@ def define_flags() -> None:
     flags.DEFINE_float("flops_per_second", 1e14, "Sustained FLOP/s, to give costs in days.", 1.0)
     flags.DEFINE_string("row", None, "The row to run; default: list the table.")
     flags.DEFINE_string("record_dir", None, "Records of create_pretraining_data.")
-    flags.DEFINE_string("spm_model_file", None, "With --row: the records' SentencePiece model.")
+    flags.DEFINE_string(
+        "spm_model_file", None, "With --row: the records' vocabulary (.model or .txt)."
+    )
     flags.DEFINE_string("model_dir", None, "With --row: directory of the run, new or to resume.")
     flags.DEFINE_string(
         "pretrain_flags", "", "With --row: more flags of pipelines.pretrain, after the recipe's."

@@ -49,7 +49,9 @@ _LEGEND = "[MASK|x] x is masked, [kept|x] x stays and is to be predicted, [y|x] 
 def define_flags() -> None:
     """Defines the flags; not at import, as programs share the names of flags."""
     flags.DEFINE_string("record_dir", None, "Records of create_pretraining_data.", required=True)
-    flags.DEFINE_string("spm_model_file", None, "The records' SentencePiece model.", required=True)
+    flags.DEFINE_string(
+        "spm_model_file", None, "The records' vocabulary (.model or .txt).", required=True
+    )
     flags.DEFINE_enum("split", "train", SPLITS, "Which of the records.")
     program.define_max_seq_length(help="Default: that of the records.")
     define_example_flags()
