@@ -186,4 +186,7 @@ def _written(rows: Iterable[dict], path: str, output_file: str) -> Iterator[dict
 
 
 def _cell(value: object) -> object:
+    """Returns what a table holds of a value; NUL as in tables.write_table."""
+    if isinstance(value, str):
+        return value.replace("\0", "\ufffd")
     return json.dumps(value, ensure_ascii=False) if isinstance(value, list) else value

@@ -292,11 +292,14 @@ def as_number(value: object, column: str, where: str) -> float:
 
 
 def write_table(path: str, columns: Mapping[str, Iterable]) -> None:
-    """Writes columns of one length as TSV that read_table reads; white space becomes one space."""
+    """Writes columns of one length as TSV that read_table reads; white space becomes one space.
+
+    NUL, which JSON can spell, becomes U+FFFD: no table holds it, and Python 3.10 cannot write it.
+    """
     buffer = io.StringIO()
     writer = csv.writer(buffer, delimiter="\t", lineterminator="\n")
     for row in itertools.chain([columns], zip(*columns.values())):
-        writer.writerow([" ".join(str(cell).split()) for cell in row])
+        writer.writerow([" ".join(str(cell).replace("\0", "\ufffd").split()) for cell in row])
     files.write_atomically(path, buffer.getvalue())
 
 

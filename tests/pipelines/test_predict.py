@@ -131,6 +131,15 @@ def test_the_best_seed_of_a_run_is_taken(tuned, tmp_path, capsys):
         assert f"seed_{best}\n" in capsys.readouterr().out
 
 
+def test_nul_in_json_does_not_break_the_table(tuned, tmp_path):
+    path = tmp_path / "in.jsonl"
+    row = {"name": "a\0b", "first": "the\0fox", "second": "ran"}
+    path.write_text(json.dumps(row) + "\n")
+    predict(tuned / "seed_1", path, tmp_path / "out.csv")
+    [row] = read(tmp_path / "out.csv")
+    assert row["id"] == "a\ufffdb"
+
+
 @pytest.mark.parametrize("name", ["in.tsv", "in.jsonl", "in.json", "in.csv.gz"])
 def test_any_table_without_answers(tuned, tmp_path, name):
     records = [

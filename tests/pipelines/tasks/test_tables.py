@@ -142,6 +142,13 @@ def test_what_is_written_is_read_again(tmp_path):
     assert rows(path, ["number", "id"]) == [(2, ("1.5", "x y")), (3, ("2", "z"))]
 
 
+def test_a_table_with_nul_is_written_and_read(tmp_path):
+    path = str(tmp_path / "t.tsv")
+    write_table(path, {"id": ["a\0b"], "text": ["\0"]})
+    [(_, row)] = read_table(path, ["id", "text"])
+    assert row == {"id": "a\ufffdb", "text": "\ufffd"}
+
+
 # What is wrong with each as a table without quoting; a number: its rows.
 NASTY = {
     "csv_quotes.tsv": r":5: 2 columns, expected 4: 'index', 'sentence1', 'sentence2', 'label'",
