@@ -141,11 +141,9 @@ class _WrittenCharacters:
     """
 
     def __init__(self, tokenizer: InGraphTokenizer, texts: tf.Tensor, bases: tf.Tensor):
-        chars, offsets = tf.strings.unicode_split_with_offsets(texts, "UTF-8")
+        chars, self.offsets, self.limits = split_characters(texts)
         text_of_char, chars_of_text = chars.value_rowids(), chars.row_splits
         chars = chars.flat_values
-        self.offsets = tf.cast(offsets.flat_values, tf.int32)
-        self.limits = self.offsets + tf.strings.length(chars)
 
         is_space = matches(chars, WHITE_SPACE)
         is_visible = tf.cast(~is_space, tf.int64)
@@ -164,6 +162,8 @@ class _WrittenCharacters:
         separates &= indices < tf.gather(self.ends, text_of_char)
         different, which = tf.unique(chars)
         sizes = tf.gather(tf.strings.length(tokenizer.preprocess(different)), which)
+        # Preparing keeps noncharacters, of which split_characters makes U+FFFD.
+        sizes = tf.where(tf.equal(chars, "\ufffd"), self.limits - self.offsets, sizes)
         sizes = tf.where(is_space, tf.cast(separates, tf.int32), sizes)
         before = tf.concat([[0], tf.cumsum(tf.cast(sizes, tf.int64))], axis=0)
         bases -= tf.gather(before, chars_of_text[:-1])
@@ -173,6 +173,24 @@ class _WrittenCharacters:
         """Returns which character went to each place, int64, the last of those that are there."""
         # Those that became nothing share the place of the next one.
         return tf.searchsorted(self._places, places, side="right", out_type=tf.int64) - 1
+
+
+def split_characters(texts: tf.Tensor) -> tuple[tf.RaggedTensor, tf.Tensor, tf.Tensor]:
+    """Splits texts, string [batch] of valid UTF-8, into characters.
+
+    Returns:
+      The characters, string [batch, (characters)], and int32 [all characters] the first byte of
+      each in its text, and the one after. TensorFlow 2.15 returns U+FFFD for noncharacters such as
+      U+10FFFF, but the places are those of the text.
+    """
+    chars, offsets = tf.strings.unicode_split_with_offsets(texts, "UTF-8")
+    offsets = tf.cast(offsets.flat_values, tf.int32)
+    text_of_char = chars.value_rowids()
+    is_last = tf.equal(
+        tf.range(tf.size(text_of_char, tf.int64)) + 1, tf.gather(chars.row_limits(), text_of_char)
+    )
+    ends = tf.gather(tf.strings.length(texts), text_of_char)
+    return chars, offsets, tf.where(is_last, ends, tf.roll(offsets, -1, axis=0))
 
 
 def matches(chars: tf.Tensor, regex: str) -> tf.Tensor:

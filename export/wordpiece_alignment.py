@@ -5,7 +5,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from albert_tf.wordpiece import InGraphWordPiece
-from export.alignment import WHITE_SPACE, AlignedPieces, matches
+from export.alignment import WHITE_SPACE, AlignedPieces, matches, split_characters
 
 
 class AligningWordPiece(InGraphWordPiece):
@@ -22,17 +22,16 @@ class AligningWordPiece(InGraphWordPiece):
             tf.gather(prepared.origins, prepared.limits) - 1,
             tf.gather(prepared.origins, prepared.limits - 1),
         )
-        chars, offsets = tf.strings.unicode_split_with_offsets(texts, "UTF-8")
+        chars, offsets, limits = split_characters(texts)
         # What follows the last piece may be dropped, and stand in the next text.
         last_of_text = tf.gather(chars.row_limits() - 1, prepared.pieces.value_rowids())
         last = tf.minimum(last, last_of_text)
-        chars, offsets = chars.flat_values, tf.cast(offsets.flat_values, tf.int32)
-        is_visible = tf.cast(~matches(chars, WHITE_SPACE), tf.int64)
+        is_visible = tf.cast(~matches(chars.flat_values, WHITE_SPACE), tf.int64)
         visible_through = tf.cumsum(is_visible)
         return AlignedPieces(
             prepared.pieces,
             tf.gather(offsets, first),
-            tf.gather(offsets + tf.strings.length(chars), last),
+            tf.gather(limits, last),
             tf.gather(visible_through - is_visible, first),
             tf.gather(visible_through, last),
         )

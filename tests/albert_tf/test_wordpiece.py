@@ -166,7 +166,14 @@ def test_places_in_the_text(tokenizer):
 
 
 def test_places_in_the_graph(tokenizer):
-    texts = ["\u200b\u200bx", *TEXTS, "x\u200b", "\u200b", *random_texts(100)]
+    texts = [
+        "\u200b\u200bx",
+        "a\U0010ffff b\ufdd0 \U0001fffe",
+        *TEXTS,
+        "x\u200b",
+        "\u200b",
+        *random_texts(100),
+    ]
     texts = [text.encode().decode("utf-8", "replace") for text in texts]
     aligned = AligningWordPiece(tokenizer).align(tf.constant(texts))
     rows = aligned.pieces.value_rowids().numpy()

@@ -62,6 +62,7 @@ def test_any_text_is_aligned_as_in_python(tokenizer):
     @example(["", " ", "\u0301"])
     @example(["the 2010, fox 19,", "\u0301a\u0301\u0301 \u0301b\u0301 ", "x" * 300, ""])
     @example(["fox\ufeff dog", "\x01dog", "fox \x01dog", "😀漢\u0301é😀"])
+    @example(["the\U0010ffff fox \U0001fffe", "\U0010ffff\ufffe\ufffd dog \ufdd0\U0010ffffa"])
     def check_batch(texts):
         check(tokenizer, aligning, texts)
 
