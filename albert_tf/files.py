@@ -15,6 +15,7 @@ import hashlib
 import json
 import os
 import posixpath
+import re
 import secrets
 import socket
 import sys
@@ -367,9 +368,9 @@ def partial_name(path: str) -> str:
 def new_partial_directory(path: str) -> str:
     """Returns partial_name(path), and removes such directories of killed processes of this host."""
     directory, name = os.path.split(path)
-    prefix = f".{name}.partial-{socket.gethostname()}-"
+    ours = re.compile(re.escape(f".{name}.partial-{socket.gethostname()}-") + r"(\d+)-\d+")
     for found in names_in(directory or "."):
-        if found.startswith(prefix) and not _is_alive(int(found[len(prefix) :].split("-")[0])):
+        if (match := ours.fullmatch(found)) and not _is_alive(int(match[1])):
             remove_directory(os.path.join(directory, found))
     return partial_name(path)
 

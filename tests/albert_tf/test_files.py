@@ -118,7 +118,7 @@ def test_what_killed_processes_left_beside_a_directory_is_removed(tmp_path):
     [left] = os.listdir(tmp_path)
     assert left.startswith(".model.partial-")
     alive = tmp_path / f".model.partial-{socket.gethostname()}-{os.getppid()}-1"
-    elsewhere = tmp_path / ".model.partial-another.host-1-1"
+    elsewhere = tmp_path / f".model.partial-{socket.gethostname()}-2-{2**22}-1"  # another host
     for directory in (alive, elsewhere):
         directory.mkdir()
     (tmp_path / ".model2.partial-x").mkdir()
