@@ -15,6 +15,7 @@ import tensorflow as tf
 from albert_tf import files, job_directory
 from albert_tf.errors import UserError
 from pipelines.tasks.fine_tuned import AnsweringModel
+from pipelines.tasks.tables import without_nul
 from pipelines.tasks.task import Task
 
 # Rows that are sorted by length together, and that a kill costs at most.
@@ -186,7 +187,6 @@ def _written(rows: Iterable[dict], path: str, output_file: str) -> Iterator[dict
 
 
 def _cell(value: object) -> object:
-    """Returns what a table holds of a value; NUL as in tables.write_table."""
     if isinstance(value, str):
-        return value.replace("\0", "\ufffd")
+        return without_nul(value)
     return json.dumps(value, ensure_ascii=False) if isinstance(value, list) else value

@@ -62,7 +62,7 @@ class FinetuneSettings(TrainingSettings):
     )
 
     def check(self, strategy: tf.distribute.Strategy) -> None:
-        """See TrainingSettings.check; an epoch is read at least in part."""
+        """See TrainingSettings.check; zero epochs are refused."""
         if self.num_epochs == 0:
             raise UserError("--num_epochs=0: expected a number above 0, such as 3 or 0.5")
         super().check(strategy)

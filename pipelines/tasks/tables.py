@@ -292,15 +292,17 @@ def as_number(value: object, column: str, where: str) -> float:
 
 
 def write_table(path: str, columns: Mapping[str, Iterable]) -> None:
-    """Writes columns of one length as TSV that read_table reads; white space becomes one space.
-
-    NUL, which JSON can spell, becomes U+FFFD: no table holds it, and Python 3.10 cannot write it.
-    """
+    """Writes columns of one length as TSV that read_table reads; white space becomes one space."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, delimiter="\t", lineterminator="\n")
     for row in itertools.chain([columns], zip(*columns.values())):
-        writer.writerow([" ".join(str(cell).replace("\0", "\ufffd").split()) for cell in row])
+        writer.writerow([" ".join(without_nul(str(cell)).split()) for cell in row])
     files.write_atomically(path, buffer.getvalue())
+
+
+def without_nul(text: str) -> str:
+    """Returns a text with U+FFFD for NUL: JSON can spell NUL, but no table can hold it."""
+    return text.replace("\0", "\ufffd")
 
 
 def _shown(value: object) -> str:

@@ -23,7 +23,6 @@ from albert_tf.layers.embeddings import FactorizedEmbedding
 from albert_tf.layers.feed_forward import FeedForward
 from albert_tf.layers.primitives import LayerNorm
 from albert_tf.layers.transformer_block import TransformerBlock
-from tests.jobs import run_code
 
 BATCH, LENGTH, HIDDEN, MASKED = 2, 6, 12, 3
 CONFIG = AlbertConfig(
@@ -360,22 +359,6 @@ def test_recomputed_gradients_are_the_same():
         gradients.append(tape.gradient(loss, encoder.trainable_variables))
     for expected, found in zip(*(map(tf.convert_to_tensor, part) for part in gradients)):
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
-
-
-def test_a_global_seed_repeats_dropout():
-    """In a process of its own: tests/conftest.py keeps seeds from restarting random streams."""
-    code = """
-import numpy as np, tensorflow as tf
-from tests.albert_tf.test_keras_contract import CONFIG, INPUTS, AlbertEncoder
-encoder = AlbertEncoder(CONFIG)
-encoder(INPUTS)
-def draw():
-    tf.keras.utils.set_random_seed(5)
-    return [encoder(INPUTS, training=True)["pooled_output"].numpy() for _ in range(2)]
-first, second = draw(), draw()
-assert np.array_equal(first, second) and not np.array_equal(first[0], first[1])
-"""
-    run_code(code)
 
 
 def test_the_encoder_needs_piece_ids_alone():

@@ -22,7 +22,7 @@ from tests.albert_tf.test_keras_contract import (
     are_equal,
     flat,
 )
-from tests.jobs import PROJECT
+from tests.jobs import PROJECT, run_code
 
 
 def symbolic(args, batch_size=None):
@@ -179,3 +179,19 @@ assert optimizer.get_config() == albert_tf.lamb(
         [sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_a_global_seed_repeats_dropout():
+    """In a process of its own: tests/conftest.py keeps seeds from restarting random streams."""
+    code = """
+import numpy as np, tensorflow as tf
+from tests.albert_tf.test_keras_contract import CONFIG, INPUTS, AlbertEncoder
+encoder = AlbertEncoder(CONFIG)
+encoder(INPUTS)
+def draw():
+    tf.keras.utils.set_random_seed(5)
+    return [encoder(INPUTS, training=True)["pooled_output"].numpy() for _ in range(2)]
+first, second = draw(), draw()
+assert np.array_equal(first, second) and not np.array_equal(first[0], first[1])
+"""
+    run_code(code)
