@@ -5,18 +5,16 @@ ALBERT_TF_OTHER_PYTHON names the Python of an environment with the other stack.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
 
 from tests import sentences
-from tests.jobs import PROJECT, pretrain_flags, weights
+from tests.jobs import PROJECT, log, num_entries, pretrain_flags, wait_for, weights
 
 OTHER = os.environ.get("ALBERT_TF_OTHER_PYTHON", "")
 NUM_STEPS = 60
@@ -45,11 +43,6 @@ def run(python, module, *flags):
     process = start(python, module, *flags)
     _, errors = process.communicate(timeout=600)
     assert process.returncode == 0, errors
-
-
-def log(model_dir):
-    path = model_dir / "metrics.jsonl"
-    return list(map(json.loads, path.read_text().splitlines())) if path.exists() else []
 
 
 def test_the_other_python_has_the_other_stack():
@@ -107,13 +100,10 @@ def test_a_run_resumes_on_the_other_stack(work, whole, begun):
     model_dir = work / f"begun_{begun}"
     first, second = (sys.executable, OTHER) if begun == "here" else (OTHER, sys.executable)
     process = start(first, "pipelines.pretrain", *flags(work, model_dir))
-    deadline = time.monotonic() + 300
-    while len(log(model_dir)) < HALF and process.poll() is None:
-        assert time.monotonic() < deadline, "the run does not go on"
-        time.sleep(0.002)
+    wait_for(lambda: num_entries(model_dir) >= HALF, [process])
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    assert HALF <= len(log(model_dir)) < NUM_STEPS
+    assert HALF <= num_entries(model_dir) < NUM_STEPS
     run(second, "pipelines.pretrain", *flags(work, model_dir))
 
     ours, theirs = weights(model_dir), weights(whole)
