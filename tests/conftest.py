@@ -45,6 +45,14 @@ def pytest_collection_modifyitems(items):
         items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    """Seeds what a test and its fixtures draw: the weights of a model made without a seed, say."""
+    import tensorflow as tf
+
+    tf.keras.utils.set_random_seed(0)
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
     """Gives a worker whole files, and one worker all files of export/: they share an export."""
