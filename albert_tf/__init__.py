@@ -6,6 +6,12 @@
     classifier = albert_tf.AlbertForSequenceClassification(model.config, num_labels=2)
     classifier.create_variables()
     classifier.encoder.set_weights(model.encoder.get_weights())
+    albert_tf.save_pretrained(model, tokenizer, "huggingface")  # a directory of Hugging Face's form
+
+    pieces = tokenizer.encode("The file is opened first.")
+    ids = [[tokenizer.cls_id, *pieces, tokenizer.sep_id]]
+    config = albert_tf.AlbertConfig.named("albert_base_v1")  # random weights, dropout
+    encoder = albert_tf.AlbertEncoder(config)
 
 The names of `__all__` are the declared API. Each is imported when it is first used, so that
 `import albert_tf` does not import TensorFlow. It sets TF_USE_LEGACY_KERAS for a TensorFlow that is

@@ -105,10 +105,14 @@ class _BiasCorrection:
 
     @classmethod
     def from_config(cls, config: dict, **kwargs):
-        """Returns a new optimizer, as Keras does when it loads a model; warns that it is new."""
+        """Returns a new optimizer, as Keras does when it loads a model; warns that it is new.
+
+        Keras fills it afterwards from an .h5 file only.
+        """
         warnings.warn(
-            f"{cls.__name__} begins anew, as a .keras file holds neither its moments nor its step: "
-            "to resume, store model and optimizer with tf.train.Checkpoint",
+            f"{cls.__name__} begins anew unless an .h5 file is loaded: a .keras file and a "
+            "SavedModel hold neither its moments nor its step. To resume, store model and "
+            "optimizer with tf.train.Checkpoint",
             stacklevel=2,
         )
         return super().from_config(config, **kwargs)

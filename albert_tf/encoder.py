@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 
 import tensorflow as tf
 
@@ -59,15 +60,39 @@ def complete_inputs(inputs) -> dict[str, tf.Tensor]:
     """Returns the dict that an encoder reads; without a mask all pieces are real, of one text.
 
     Args:
-      inputs: the encoder's dict, which may lack `input_mask` and `input_type_ids`; or the
-        `input_word_ids` alone.
+      inputs: the encoder's dict, of any integers or bools, which may lack `input_mask` and
+        `input_type_ids`; or the `input_word_ids` alone.
+
+    Raises:
+      UserError: `input_word_ids` are missing, or a part has another dtype or shape.
     """
-    inputs = {"input_word_ids": inputs} if tf.is_tensor(inputs) else dict(inputs)
-    if "input_mask" not in inputs:
-        inputs["input_mask"] = tf.ones_like(inputs["input_word_ids"])
-    if "input_type_ids" not in inputs:
-        inputs["input_type_ids"] = tf.zeros_like(inputs["input_word_ids"])
+    inputs = as_dict(inputs)
+    if "input_word_ids" not in inputs:
+        raise UserError(f"inputs lack input_word_ids, they have {', '.join(inputs) or 'nothing'}")
+    shape = inputs["input_word_ids"].shape
+    if shape.rank not in (None, 2):
+        raise UserError(f"input_word_ids has shape {shape}, expected (batch, pieces)")
+    inputs.setdefault("input_mask", tf.ones_like(inputs["input_word_ids"]))
+    inputs.setdefault("input_type_ids", tf.zeros_like(inputs["input_word_ids"]))
+    for name in ("input_word_ids", "input_mask", "input_type_ids"):
+        value = inputs[name]
+        if not (value.dtype.is_integer or value.dtype.is_bool):
+            # Under mixed_bfloat16 Keras rounds floats before a layer sees them: 257 becomes 256.
+            raise UserError(f"{name} is of {value.dtype.name}, expected integers: int32, say")
+        if not shape.is_compatible_with(value.shape):
+            raise UserError(f"{name} has shape {value.shape}, but input_word_ids has {shape}")
+        inputs[name] = tf.cast(value, tf.int32)
     return inputs
+
+
+def as_dict(inputs) -> dict[str, tf.Tensor]:
+    """Returns a model's inputs as a new dict; a tensor alone is `input_word_ids`."""
+    if tf.is_tensor(inputs):
+        return {"input_word_ids": inputs}
+    if not isinstance(inputs, Mapping):
+        kind = type(inputs).__name__
+        raise UserError(f"inputs are a {kind}, expected a dict of tensors or input_word_ids alone")
+    return dict(inputs)
 
 
 @tf.keras.saving.register_keras_serializable(PACKAGE)
@@ -78,6 +103,9 @@ class AlbertEncoder(FromConfig, tf.keras.layers.Layer):
       config: its shape.
       recompute: whether training keeps only what enters a block and computes what happens in it
         once more for the gradient: memory for a third more time.
+
+    The outputs hold a list, to which Keras' `fit` matches losses wrongly. A functional model to fit
+    takes one of them: tf.keras.Model(ids, encoder(ids)["pooled_output"]).
 
     Source: Lan et al. 2020, section 3; the reference's modeling.AlbertModel.
     """
@@ -124,7 +152,8 @@ class AlbertEncoder(FromConfig, tf.keras.layers.Layer):
 
         Args:
           inputs: dict of int32 [b, L]: `input_word_ids`, `input_mask` (1 = real) and
-            `input_type_ids`; L is at most max_position_embeddings. See complete_inputs.
+            `input_type_ids`; L is at most max_position_embeddings. See complete_inputs. A type
+            outside its table adds nothing, as in the reference.
           dropout_seed: int32 [2], which decides what is dropped; it implies training.
           num_hidden_layers: a smaller depth than the config's, for the same weights.
           positions: int32 [b, P], the only ones, beside [CLS], whose output is wanted; None: all.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import tensorflow as tf
 
 from albert_tf.config import AlbertConfig
-from albert_tf.encoder import AlbertEncoder, cls_only_positions, complete_inputs
+from albert_tf.encoder import AlbertEncoder, as_dict, cls_only_positions, complete_inputs
+from albert_tf.errors import UserError
 from albert_tf.heads import (
     ClassificationHead,
     MaskedLMHead,
@@ -76,7 +77,7 @@ class AlbertForPreTraining(_AlbertModel):
 
         Args:
           inputs: dict of int32 [b, L] `input_word_ids`, `input_mask` (1 = real), `input_type_ids`
-            and int32 [b, P] `masked_lm_positions`.
+            and int32 [b, P] `masked_lm_positions`; without these every piece is scored, P = L.
           dropout_seed, training: see AlbertEncoder.call.
           num_hidden_layers: a smaller depth than the config's.
           hidden_states: whether these are wanted; else the last block computes no more than the
@@ -87,12 +88,13 @@ class AlbertForPreTraining(_AlbertModel):
           and the encoder's `hidden_states` if wanted.
         """
         dropout_seed = resolve_dropout_seed(training, dropout_seed)
-        positions = inputs["masked_lm_positions"]
+        inputs = complete_inputs(inputs)
+        positions = inputs.get("masked_lm_positions")
         encoded = self.encoder(
             inputs, dropout_seed, num_hidden_layers, None if hidden_states else positions
         )
         masked_output = encoded["sequence_output"]
-        if hidden_states:
+        if hidden_states and positions is not None:
             masked_output = tf.gather(masked_output, positions, batch_dims=1)
         table = self.encoder.embeddings.word_embeddings
         outputs = {
@@ -184,16 +186,29 @@ class AlbertForMultipleChoice(_AlbertModel):
         """Returns {"logits": float32 [b, num_choices]}.
 
         Args:
-          inputs: dict of int32 [b * num_choices, L], the choices of an example side by side.
+          inputs: dict of int32 [b, num_choices, L]; or [b * num_choices, L], the choices of an
+            example side by side. `fit` on arrays needs the former.
           dropout_seed, training: see AlbertEncoder.call.
         """
-        inputs = complete_inputs(inputs)
+        inputs = complete_inputs(self._side_by_side(inputs))
         dropout_seed = resolve_dropout_seed(training, dropout_seed)
         encoder_seed, head_seed = seeds(dropout_seed, 2)
         positions = cls_only_positions(inputs["input_word_ids"])
         encoded = self.encoder(inputs, encoder_seed, positions=positions)
         logits = self.classifier(encoded["pooled_output"], head_seed)
         return {"logits": tf.reshape(logits, [-1, self.num_choices])}
+
+    def _side_by_side(self, inputs) -> dict[str, tf.Tensor]:
+        inputs = as_dict(inputs)
+        for name, value in inputs.items():
+            if value.shape.rank == 3:
+                if value.shape[1] not in (None, self.num_choices):
+                    raise UserError(
+                        f"{name} has {value.shape[1]} choices an example, the model "
+                        f"{self.num_choices}"
+                    )
+                inputs[name] = tf.reshape(value, [-1, value.shape[2] or tf.shape(value)[2]])
+        return inputs
 
 
 @tf.keras.saving.register_keras_serializable(PACKAGE)
@@ -241,6 +256,9 @@ class AlbertForAnswerableQuestionAnswering(_AlbertModel):
             (1 = the text); in training also `start_positions`, int32 [b].
           dropout_seed, training: see AlbertEncoder.call.
         """
+        given, inputs = as_dict(inputs), complete_inputs(inputs)
+        if "input_type_ids" not in given:
+            raise UserError("inputs lack input_type_ids, which say where the text is (1)")
         dropout_seed = resolve_dropout_seed(training, dropout_seed)
         encoder_seed, head_seed = seeds(dropout_seed, 2)
         encoded = self.encoder(inputs, encoder_seed)

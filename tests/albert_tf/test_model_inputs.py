@@ -1,0 +1,129 @@
+"""What users hand to models: other dtypes, parts left out, and shapes that do not fit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from albert_tf import models
+from albert_tf.config import AlbertConfig
+from albert_tf.encoder import AlbertEncoder
+from albert_tf.errors import UserError
+
+CONFIG = AlbertConfig(
+    vocab_size=29,
+    embedding_size=8,
+    hidden_size=12,
+    num_hidden_layers=2,
+    num_attention_heads=3,
+    intermediate_size=20,
+    max_position_embeddings=7,
+    initializer_range=0.3,
+)
+IDS = np.random.default_rng(0).integers(1, 29, [4, 6]).astype(np.int32)
+INPUTS = {
+    "input_word_ids": IDS,
+    "input_mask": (np.arange(6) < [[6], [4], [5], [3]]).astype(np.int32),
+    "input_type_ids": np.tile((np.arange(6) > 1).astype(np.int32), [4, 1]),
+    "masked_lm_positions": np.array([[1, 2]] * 4, np.int32),
+}
+ALL = {
+    "encoder": lambda: AlbertEncoder(CONFIG),
+    "pretraining": lambda: models.AlbertForPreTraining(CONFIG),
+    "sequence": lambda: models.AlbertForSequenceClassification(CONFIG, num_labels=3),
+    "token": lambda: models.AlbertForTokenClassification(CONFIG, num_labels=3),
+    "choice": lambda: models.AlbertForMultipleChoice(CONFIG, num_choices=2),
+    "question": lambda: models.AlbertForQuestionAnswering(CONFIG),
+    "answerable": lambda: models.AlbertForAnswerableQuestionAnswering(CONFIG),
+}
+every = pytest.mark.parametrize("create", ALL.values(), ids=ALL)
+
+
+def assert_equal(found, expected):
+    tf.nest.map_structure(lambda a, b: np.testing.assert_array_equal(a, b), found, expected)
+
+
+@every
+def test_integers_of_any_dtype_will_do(create):
+    model = create()
+    expected = model(INPUTS)
+    assert_equal(model({name: value.astype("int64") for name, value in INPUTS.items()}), expected)
+    small = {name: INPUTS[name].astype("uint8") for name in list(INPUTS)[:3]}
+    assert_equal(model({**INPUTS, **small}), expected)
+
+
+@every
+@pytest.mark.parametrize("name", list(INPUTS)[:3])
+def test_floats_are_refused(create, name):
+    with pytest.raises(UserError, match=f"{name} is of float32, expected integers"):
+        create()({**INPUTS, name: INPUTS[name].astype("float32")})
+
+
+@every
+def test_a_mask_may_be_of_bools(create):
+    model = create()
+    expected = model(INPUTS)
+    assert_equal(model({**INPUTS, "input_mask": INPUTS["input_mask"] == 1}), expected)
+    everything = model({**INPUTS, "input_mask": np.ones_like(IDS)})
+    differ = [
+        not np.array_equal(a, b)
+        for a, b in zip(tf.nest.flatten(everything), tf.nest.flatten(expected))
+    ]
+    assert any(differ)
+
+
+@every
+def test_shapes_that_do_not_fit(create):
+    model, one = create(), {name: value[:1] for name, value in INPUTS.items()}
+    for name in ("input_mask", "input_type_ids"):
+        with pytest.raises(UserError, match=rf"{name} has shape \(1, 3\).*\(1, 6\)"):
+            model({**one, name: one[name][:, :3]})
+    with pytest.raises(UserError, match=r"input_word_ids has shape \(6,\)"):
+        model({**INPUTS, "input_word_ids": IDS[0]})
+
+
+@every
+def test_neither_ids_nor_a_dict(create):
+    with pytest.raises(UserError, match="a dict of tensors"):
+        create()([tf.constant(IDS)] * 3)
+    with pytest.raises(UserError, match="input_word_ids"):
+        create()({"word_ids": IDS})
+
+
+def test_ids_alone_are_pretraining_inputs_too():
+    model = ALL["pretraining"]()
+    found = model(IDS)
+    everywhere = {"input_word_ids": IDS, "masked_lm_positions": np.tile(np.arange(6), [4, 1])}
+    expected = model(everywhere)
+    assert found["masked_lm_logits"].shape == [4, 6, 29]
+    for name, value in found.items():
+        np.testing.assert_allclose(value, expected[name], atol=1e-5)
+    np.testing.assert_allclose(
+        model(IDS, hidden_states=True)["masked_lm_logits"], found["masked_lm_logits"], atol=1e-5
+    )
+
+
+def test_answerable_questions_need_to_know_the_text():
+    with pytest.raises(UserError, match="input_type_ids"):
+        ALL["answerable"]()(IDS)
+
+
+def test_choices_of_an_example_may_have_an_axis():
+    model = ALL["choice"]()
+    expected = model(INPUTS)
+    inputs = {name: value.reshape([2, 2, -1]) for name, value in INPUTS.items()}
+    assert_equal(model(inputs), expected)
+    assert_equal(model(IDS.reshape([2, 2, 6])), model(IDS))
+
+
+def test_choices_are_fitted_from_arrays():
+    """Keras divides arrays into batches by their first axis."""
+    model = ALL["choice"]()
+    ids = np.repeat(IDS, 20, axis=0).reshape([40, 2, 6])
+    loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("adam", loss={"logits": loss})
+    model.fit(ids, {"logits": np.zeros([40], np.int32)}, batch_size=7, verbose=0)
+    assert model.predict(ids, batch_size=7, verbose=0)["logits"].shape == (40, 2)
+    with pytest.raises(UserError, match="3 choices an example, the model 2"):
+        model(np.ones([4, 3, 6], np.int32))
