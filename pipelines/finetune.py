@@ -39,8 +39,8 @@ from albert_tf import files, program
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import UserError
 from albert_tf.tokenization import AlbertTokenizer
-from pipelines.tasks.dev_split import split_off_dev
-from pipelines.tasks.finished_run import predict_test_files
+from pipelines.tasks.dev_split import comparable, split_off_dev
+from pipelines.tasks.finished_run import predict_test_files, stored_metrics
 from pipelines.tasks.results import name_test_sets, summarise, write_summary
 from pipelines.tasks.seed_run import (
     FinetuneSettings,
@@ -228,7 +228,9 @@ def finetune(
         splits = _name_test_sets(task, splits, output_dir, run.is_chief)
         if run.is_chief:
             _print_plan(task, splits, initial, settings, random_seeds, strategy)
-        results = {}
+        # Seeds of earlier calls count, too: what is wanted of a run does not depend on how often it
+        # was called.
+        results = stored_metrics(output_dir)
         for seed in random_seeds:
             of_seed = dataclasses.replace(
                 run,
@@ -239,7 +241,7 @@ def finetune(
             results[seed] = run_seed(
                 of_seed, task, splits, config, checkpoint, seed, settings, loop
             )["metrics"]
-        summary = summarise(task.name, task.best_metric, results)
+        summary = summarise(task.name, task.best_metric, dict(sorted(results.items())))
         if run.is_chief:
             write_summary(output_dir, summary)
     return summary
@@ -334,8 +336,11 @@ def _print_plan(task, splits, initial, settings, random_seeds, strategy) -> None
             name, len(examples), sequences, initial.tokenizer, settings.max_seq_length, notes
         )
         if name != "train":
-            of_train = map(task.group, splits["train"].examples)
-            lines += warn_of_overlap(name, [*map(task.group, examples)], [*of_train])
+            groups, of_train = (
+                [comparable(task.group(example)) for example in found]
+                for found in (examples, splits["train"].examples)
+            )
+            lines += warn_of_overlap(name, groups, of_train)
     data = "\n           ".join(line for line in lines if not line.startswith("warning"))
     warnings = "".join(line + "\n" for line in lines if line.startswith("warning"))
     examples = settings.num_train_steps * settings.global_batch_size

@@ -27,7 +27,7 @@ from albert_tf import files, program
 from albert_tf.errors import UserError
 from albert_tf.progress import Progress
 from pipelines.tasks import fine_tuned, tables
-from pipelines.tasks.prediction_file import check_output_name, predict_file, read_examples
+from pipelines.tasks.prediction_file import check_output_name, predict_file
 
 FLAGS = flags.FLAGS
 
@@ -108,7 +108,7 @@ def predict(
     task = fine_tuned.task_of(description, columns, quoting)
     task.top_k = top_k
     # A fault in the last row is told before hours of work, not after them.
-    total = sum(1 for _ in read_examples(task, input_files))
+    total = sum(1 for _ in task.read_files(input_files))
     if not total:
         raise UserError(f"--input_file: no rows in {', '.join(input_files)}")
     loaded = fine_tuned.load_model(path, task, batch_size)

@@ -21,6 +21,8 @@ def parse(text: str | None) -> dict[str, float] | str | None:
     for part in text.split(","):
         label, _, weight = part.rpartition("=")
         label = label.strip()
+        if label in weights:
+            raise UserError(f"--class_weights={text}: {label!r} is there twice")
         try:
             weights[label] = float(weight)
         except ValueError:

@@ -153,12 +153,11 @@ class ClassificationTask(Task):
         """See Task.read."""
         if split not in self.files:
             return None
+        if split == "test":
+            return list(self.read_files(self.files[split]))
         examples = []
         for path in self.files[split]:
-            if split == "test":
-                examples += self.read_file(path, len(examples))
-            else:
-                examples += self._read_rows(path, True, first=len(examples))
+            examples += self._read_rows(path, True, first=len(examples))
         return examples
 
     def read_file(self, path: str, first: int = 0) -> Iterator[Example]:
@@ -180,7 +179,8 @@ class ClassificationTask(Task):
         """
         names = dataclasses.replace(self.columns, label=self.columns.label if has_labels else None)
         columns = [column for column in dataclasses.astuple(names) if column]
-        rows = read_table(path, columns, quoting=self.quoting, **table_arguments)
+        absent = None if has_labels else self.columns.label
+        rows = read_table(path, columns, quoting=self.quoting, absent=absent, **table_arguments)
         for place, (number, row) in enumerate(rows, start=first):
             where = f"{path}:{number}"
             texts = [
@@ -238,6 +238,8 @@ class ClassificationTask(Task):
         labels = {}
         if all(example.label is not None for example in examples):
             labels["labels"] = self.label_array(examples)
+            if self.is_regression:
+                labels["labels"] = labels["labels"].astype(np.float32)
         if training and self.class_weights:
             self._weights = as_array(self.class_weights, self.labels, labels["labels"])
         full_lengths = array.array("i")
@@ -256,6 +258,12 @@ class ClassificationTask(Task):
             numbers = np.array([example.label for example in examples])
             low, mean, high = numbers.min(), numbers.mean(), numbers.max()
             lines.append(f"numbers from {low:.4g} to {high:.4g}, mean {mean:.4g}")
+            different, in_float32 = (len(set(n.tolist())) for n in (numbers, numbers.astype("f")))
+            if in_float32 < different:
+                lines.append(
+                    f"warning: {different:,} different numbers are {in_float32:,} in float32, in "
+                    "which the loss computes: subtract their mean, say"
+                )
         else:
             counts = collections.Counter(example.label for example in examples)
             lines.append(describe_labels(self.labels, counts))
@@ -264,12 +272,12 @@ class ClassificationTask(Task):
 
     def group(self, example: Example) -> str:
         """Returns the texts: copies of an example stay together."""
-        return repr((example.text, example.text_pair))
+        return "\0".join(text for text in (example.text, example.text_pair) if text)
 
     def label_array(self, examples: Sequence[Example]) -> np.ndarray:
-        """Returns float32 [n] numbers or int32 [n] places among the labels."""
+        """Returns float64 [n] numbers or int32 [n] places among the labels."""
         if self.is_regression:
-            return np.array([example.label for example in examples], np.float32)
+            return np.array([example.label for example in examples], np.float64)
         places = {label: place for place, label in enumerate(self.labels)}
         return np.array([places[example.label] for example in examples], np.int32)
 

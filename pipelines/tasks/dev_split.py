@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import hashlib
+import unicodedata
 
 from albert_tf.errors import UserError
 from pipelines.tasks.task import Task
 
 
+def comparable(text: str) -> str:
+    """Returns what texts share that a model may read as one.
+
+    They differ only in case, accents, white space or Unicode's compatible forms.
+    """
+    if not text.isascii():
+        plain = unicodedata.normalize("NFKD", text)
+        text = "".join(mark for mark in plain if unicodedata.category(mark) != "Mn")
+    # NUL divides the texts of a pair.
+    return "\0".join(" ".join(part.split()) for part in text.casefold().split("\0"))
+
+
 def split_off_dev(task: Task, examples: list, fraction: float) -> tuple[list, list]:
-    """Divides examples into train and dev by a hash of what `Task.group` returns.
+    """Divides examples into train and dev by a hash of the comparable text of `Task.group`.
 
     Copies of a text, and the questions about one, are on the same side. A row that is added moves
     no other. So the share is met on average only.
@@ -22,7 +35,8 @@ def split_off_dev(task: Task, examples: list, fraction: float) -> tuple[list, li
     """
     train, dev = [], []
     for example in examples:
-        digest = hashlib.sha256(task.group(example).encode("utf-8", "replace")).digest()
+        group = comparable(task.group(example))
+        digest = hashlib.sha256(group.encode("utf-8", "replace")).digest()
         is_dev = int.from_bytes(digest[:8], "big") < fraction * 2**64
         (dev if is_dev else train).append(example)
     if not train or not dev:

@@ -13,7 +13,6 @@ from albert_tf import files, job_directory
 from albert_tf.checkpoints import model_directory
 from albert_tf.errors import UserError
 from pipelines.tasks.fine_tuned import FineTunedRun, read_description, task_of
-from pipelines.tasks.prediction_file import read_examples
 from pipelines.tasks.results import RESULTS_FILE, name_test_sets, summarise, write_summary
 from pipelines.tasks.seed_run import TaskSplit, fingerprint
 
@@ -58,11 +57,19 @@ def predict_test_files(output_dir: str, paths: Sequence[str], batch_size: int) -
     return summary
 
 
+def stored_metrics(output_dir: str) -> dict[int, dict[str, dict]]:
+    """Returns the metrics of each finished seed by split."""
+    return {
+        seed: files.read_json(_in_seed(output_dir, seed, RESULTS_FILE))["metrics"]
+        for seed in finished_seeds(output_dir)
+    }
+
+
 def _predict(output_dir: str, seed: int, paths: Sequence[str], batch_size: int) -> dict:
     """Predicts with one seed; returns its metrics by split."""
     directory = os.path.join(output_dir, f"seed_{seed}")
     task = task_of(read_description(directory), {})
-    examples = list(read_examples(task, paths))
+    examples = list(task.read_files(paths))
     model = FineTunedRun(directory, task, batch_size)
     sequences, features = model.prepare(examples)
     digest = fingerprint(TaskSplit(examples, sequences, features))

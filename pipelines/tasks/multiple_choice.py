@@ -262,12 +262,11 @@ class TableMultipleChoiceTask(MultipleChoiceTask):
         """See Task.read."""
         if split not in self.files:
             return None
+        if split == "test":
+            return list(self.read_files(self.files[split]))
         examples = []
         for path in self.files[split]:
-            if split == "test":
-                examples += self.read_file(path, len(examples))
-            else:
-                examples += self._read_rows(path, self.columns, len(examples))
+            examples += self._read_rows(path, self.columns, len(examples))
         return examples
 
     def read_file(self, path: str, first: int = 0) -> Iterator[MultipleChoiceExample]:
@@ -280,7 +279,8 @@ class TableMultipleChoiceTask(MultipleChoiceTask):
     def _read_rows(
         self, path: str, columns: MultipleChoiceColumns, first: int
     ) -> Iterator[MultipleChoiceExample]:
-        rows = read_table(path, [column for column in dataclasses.astuple(columns) if column])
+        names = [column for column in dataclasses.astuple(columns) if column]
+        rows = read_table(path, names, absent=None if columns.label else self.columns.label)
         for place, (number, row) in enumerate(rows, start=first):
             where, name = f"{path}:{number}", str(place)
             if columns.id:

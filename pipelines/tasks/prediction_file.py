@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import concurrent.futures
-import csv
 import io
 import itertools
 import json
@@ -15,7 +14,7 @@ import tensorflow as tf
 from albert_tf import files, job_directory
 from albert_tf.errors import UserError
 from pipelines.tasks.fine_tuned import AnsweringModel
-from pipelines.tasks.tables import without_nul
+from pipelines.tasks.tables import quoted_row
 from pipelines.tasks.task import Task
 
 # Rows that are sorted by length together, and that a kill costs at most.
@@ -33,19 +32,6 @@ def check_output_name(path: str) -> None:
     """
     if os.path.splitext(path)[1] not in _SEPARATORS:
         raise UserError(f"--output_file={path}: expected a name that ends in .csv, .tsv or .jsonl")
-
-
-def read_examples(task: Task, input_files: Sequence[str]) -> Iterator:
-    """Yields the examples of files one by one; rows without a name are numbered through.
-
-    Raises:
-      ValueError: what is wrong in which file and line.
-    """
-    number = 0
-    for path in input_files:
-        for example in task.read_file(path, number):
-            yield example
-            number += 1
 
 
 def predict_file(
@@ -117,7 +103,7 @@ def _write_parts(
     report: Callable[[int], None],
 ) -> list[str]:
     """Writes the parts that are not there yet; returns all their paths in order."""
-    examples = read_examples(task, input_files)
+    examples = task.read_files(input_files)
     paths: list[str] = []
     done = 0
 
@@ -160,7 +146,6 @@ def _written(rows: Iterable[dict], path: str, output_file: str) -> Iterator[dict
     """Yields rows after writing them to `path` in the format that `output_file` names."""
     separator = _SEPARATORS[os.path.splitext(output_file)[1]]
     buffer = io.StringIO()
-    writer = csv.writer(buffer, delimiter=separator or ",", lineterminator="\n")
     is_first = True
     with tf.io.gfile.GFile(path, "w") as file:
         for row in rows:
@@ -169,14 +154,14 @@ def _written(rows: Iterable[dict], path: str, output_file: str) -> Iterator[dict
             else:
                 if is_first:
                     header = list(row)
-                    writer.writerow(header)
+                    buffer.write(quoted_row(header, separator))
                 if list(row) != header:
                     raise UserError(
                         f"{output_file}: row {row.get('id')} has the columns {', '.join(row)}, the "
                         f"first row {', '.join(header)}: name a .jsonl file, or predict the files "
                         "one by one"
                     )
-                writer.writerow(map(_cell, row.values()))
+                buffer.write(quoted_row(row.values(), separator))
             is_first = False
             if buffer.tell() > _FLUSH_CHARACTERS:
                 file.write(buffer.getvalue())
@@ -184,9 +169,3 @@ def _written(rows: Iterable[dict], path: str, output_file: str) -> Iterator[dict
                 buffer.truncate()
             yield row
         file.write(buffer.getvalue())
-
-
-def _cell(value: object) -> object:
-    if isinstance(value, str):
-        return without_nul(value)
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, list) else value

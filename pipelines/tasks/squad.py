@@ -144,6 +144,7 @@ class SquadTask(Task):
         return [
             f"{answered:,} with answers, {impossible:,} impossible; {contexts:,} contexts",
             *warn_of_rows(empty, [question.id for question in examples]),
+            *self._warn_of_unanswered(examples),
         ]
 
     def group(self, example: Question) -> str:
@@ -185,7 +186,7 @@ class SquadTask(Task):
         self, examples: list[Question], features: list[Window], outputs: Outputs
     ) -> dict[str, float]:
         """Returns squad_metrics.score_v1, or score_v2 at null_threshold, in per cent."""
-        if not all(map(self._is_answered, examples)):
+        if not all(map(self.is_answered, examples)):
             return {}
         answers = dict(self._answers(examples, features, outputs))
         texts = {name: answer.text for name, answer in answers.items()}
@@ -204,7 +205,9 @@ class SquadTask(Task):
         """
         if is_squad_file(path):
             questions = read_questions(path)
-            if not all(self._is_answered(question) for question in questions):
+            if not all(map(self.is_answered, questions)):
+                for warning in self._warn_of_unanswered(questions):
+                    print(f"{path}: {warning}")
                 questions = [
                     dataclasses.replace(question, answers=(), is_impossible=False)
                     for question in questions
@@ -219,8 +222,16 @@ class SquadTask(Task):
             name = as_text(str(row["id"]), "id", where) if has_id else str(place)
             yield Question(name, question, context, (), False)
 
-    def _is_answered(self, question: Question) -> bool:
-        return bool(question.answers or (question.is_impossible and self.may_be_impossible))
+    def is_answered(self, example: Question) -> bool:
+        """See Task.is_answered."""
+        return bool(example.answers or (example.is_impossible and self.may_be_impossible))
+
+    def _warn_of_unanswered(self, questions: Sequence[Question]) -> list[str]:
+        unanswered = len(questions) - sum(map(self.is_answered, questions))
+        return [
+            f"warning: {unanswered:,} of {len(questions):,} questions have no answer, so none is "
+            "scored: give them answers, or remove them"
+        ] * (0 < unanswered < len(questions))
 
     def answers(
         self, examples: list[Question], features: list[Window], outputs: Outputs
@@ -243,7 +254,7 @@ class SquadTask(Task):
     ) -> dict[str, list]:
         """Returns the columns of `answers` from what was found for each question."""
         columns = {"id": [question.id for question in examples]}
-        if all(map(self._is_answered, examples)):
+        if all(map(self.is_answered, examples)):
             columns["label"] = [[text for text, _ in question.answers] for question in examples]
         columns.update(prediction=texts, score=scores)
         return {**columns, "null_odds": null_odds} if self.may_be_impossible else columns

@@ -40,6 +40,7 @@ def read_table(
     header: Sequence[str] | None = None,
     leave_out_broken_rows: bool = False,
     quoting: str = "csv",
+    absent: str | None = None,
 ) -> Iterator[tuple[int, dict]]:
     """Yields (line number from 1, the values of `columns` by name) for each row.
 
@@ -53,6 +54,7 @@ def read_table(
       leave_out_broken_rows: pass over rows with a wrong number of columns, and say how many.
       quoting: "csv": as rows.read_quoted_rows; "none": a quotation mark is a character like any
         other. JSON has its own.
+      absent: a field that the first object of JSON lacks; so no other may have it.
 
     Raises:
       ValueError: for a file that is no such table, lacks a column or has no rows.
@@ -60,7 +62,7 @@ def read_table(
     if _separator(path):
         rows = _read_cells(path, columns, header, leave_out_broken_rows, quoting)
     else:
-        rows = _read_json(path, columns)
+        rows = _read_json(path, columns, absent)
     empty = True
     for row in rows:
         empty = False
@@ -180,21 +182,28 @@ def _check_header(path: str, header: Sequence[str], columns: Sequence[str]) -> N
         )
 
 
-def _read_json(path: str, columns: Sequence[str]) -> Iterator[tuple[int, dict]]:
+def _read_json(path: str, columns: Sequence[str], absent: str | None) -> Iterator[tuple[int, dict]]:
     for number, record in _json_objects(path):
-        require_fields(record, columns, f"{path}:{number}")
+        require_fields(record, columns, f"{path}:{number}", absent)
         yield number, {column: record[column] for column in columns}
 
 
-def require_fields(record: dict, columns: Sequence[str], where: str) -> None:
+def require_fields(
+    record: dict, columns: Sequence[str], where: str, absent: str | None = None
+) -> None:
     """Checks that a JSON object has some fields.
 
     Args:
       where: file and line, for the error message.
+      absent: as of read_table.
 
     Raises:
-      ValueError: if it lacks one.
+      ValueError: if it lacks one, or has `absent`.
     """
+    if absent in record:
+        raise UserError(
+            f"{where}: a field {absent!r}, which the first object lacks: give it to all, or to none"
+        )
     for column in columns:
         if column not in record:
             raise UserError(f"{where}: no field {column!r}; the object has {_listed(record)}")
@@ -292,17 +301,27 @@ def as_number(value: object, column: str, where: str) -> float:
 
 
 def write_table(path: str, columns: Mapping[str, Iterable]) -> None:
-    """Writes columns of one length as TSV that read_table reads; white space becomes one space."""
+    """Writes columns of one length as TSV that read_table reads."""
+    rows = itertools.chain([columns], zip(*columns.values()))
+    files.write_atomically(path, "".join(quoted_row(row, "\t") for row in rows))
+
+
+def quoted_row(cells: Iterable[object], separator: str) -> str:
+    """Returns a line of CSV or TSV that read_table and pandas read.
+
+    Lists become JSON. JSON can spell NUL, but no table can hold it: U+FFFD stands for it.
+    """
     buffer = io.StringIO()
-    writer = csv.writer(buffer, delimiter="\t", lineterminator="\n")
-    for row in itertools.chain([columns], zip(*columns.values())):
-        writer.writerow([" ".join(without_nul(str(cell)).split()) for cell in row])
-    files.write_atomically(path, buffer.getvalue())
+    # Before Python 3.13 the writer quotes only those line ends that it writes itself, and readers
+    # divide a row at a carriage return.
+    csv.writer(buffer, delimiter=separator, lineterminator="\r\n").writerow(map(_cell, cells))
+    return buffer.getvalue().removesuffix("\r\n") + "\n"
 
 
-def without_nul(text: str) -> str:
-    """Returns a text with U+FFFD for NUL: JSON can spell NUL, but no table can hold it."""
-    return text.replace("\0", "\ufffd")
+def _cell(value: object) -> object:
+    if isinstance(value, str):
+        return value.replace("\0", "\ufffd")
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, list) else value
 
 
 def _shown(value: object) -> str:

@@ -114,7 +114,10 @@ class Task(abc.ABC):
         return []
 
     def group(self, example) -> str:
-        """Returns a text that examples share which must not be divided between train and dev."""
+        """Returns a text that examples share which must not be divided between train and dev.
+
+        It is compared as dev_split.comparable says.
+        """
         return repr(example)
 
     @abc.abstractmethod
@@ -163,6 +166,31 @@ class Task(abc.ABC):
     def source(self) -> dict:
         """Returns how the task's files are read, for files to predict later."""
         return {}
+
+    def is_answered(self, example) -> bool:
+        """Tells whether an example has an answer."""
+        return example.label is not None
+
+    def read_files(self, paths: Sequence[str]) -> Iterator:
+        """Yields the examples of files one by one; rows without a name are numbered through.
+
+        Raises:
+          ValueError: what is wrong in which file and line; or that some of the files have answers.
+        """
+        number, first = 0, {}  # whether a file has answers -> the first such file
+        for path in paths:
+            is_answered = None
+            for example in self.read_file(path, number):
+                if is_answered is None:
+                    is_answered = self.is_answered(example)
+                    first.setdefault(is_answered, path)
+                    if len(first) > 1:
+                        raise UserError(
+                            f"{first[True]} has answers, {first[False]} has none: give files of "
+                            "one kind at a time"
+                        )
+                yield example
+                number += 1
 
     def read_file(self, path: str, first: int = 0) -> Iterator:
         """Yields the examples of a file to predict one by one, with answers or all without.

@@ -34,9 +34,14 @@ from pipelines.tasks.token_files import (
     TokenColumns,
     TokenExample,
     iterate_examples,
-    read_examples,
 )
-from pipelines.tasks.token_rows import Tagged, columns_of, predicted_spans, score_rows
+from pipelines.tasks.token_rows import (
+    Tagged,
+    columns_of,
+    predicted_spans,
+    score_rows,
+    spans_of_tags,
+)
 
 _NUM_SPECIAL_PIECES = 2  # [CLS] and [SEP]
 # Words tokenized at a time: as lists of Python numbers pieces take ten times the room.
@@ -134,9 +139,11 @@ class TokenClassificationTask(Task):
         """See Task.read."""
         if split not in self.files:
             return None
+        if split == "test":
+            return list(self.read_files(self.files[split]))
         examples: list[TokenExample] = []
         for path in self.files[split]:
-            found = read_examples(path, self.columns, len(examples), split != "test")
+            found = list(iterate_examples(path, self.columns, len(examples), needs_tags=True))
             if split != "train" or self._labels:  # else the labels are those of this file
                 for example in found:
                     self._check_tags(path, example)
@@ -150,6 +157,7 @@ class TokenClassificationTask(Task):
         warnings = warn_of_rows(empty, [example.id for example in examples])
         if any(example.tags is None for example in examples):
             return [f"{words}, without answers", *warnings]
+        warnings += self._warn_of_tags(examples)
         if self.marks_entities:
             names = self._types
             counts = collections.Counter(e[2] for x in examples for e in find_entities(x.tags))
@@ -157,6 +165,27 @@ class TokenClassificationTask(Task):
             names = self.labels
             counts = collections.Counter(tag for example in examples for tag in example.tags)
         return [words, describe_labels(names, counts), *warnings]
+
+    def _warn_of_tags(self, examples: list[TokenExample]) -> list[str]:
+        """Returns warnings of answers that the figures do not count as meant."""
+        if self.marks_entities:
+            spans = lost = 0
+            for example in examples:
+                if example.text is not None:
+                    spans += len(example.entities)
+                    lost += len(set(example.entities) - spans_of_tags(example, example.tags))
+            return [
+                f"warning: {lost:,} of {spans:,} spans do not begin and end with a word, or share "
+                "one: no prediction can equal them"
+            ] * bool(lost)
+        marks = [tag for tag in self.labels if "-" in tag and are_entity_tags([tag])]
+        if not marks or OUTSIDE not in self.labels:
+            return []
+        others = [tag for tag in self.labels if tag != OUTSIDE and not are_entity_tags([tag])]
+        return [
+            f"warning: the words' tags are scored, not entities, as {', '.join(others[:5])} "
+            f"begin{'s' * (len(others) == 1)} with none of B-, I-, E-, S-, L-, U-"
+        ]
 
     def group(self, example: TokenExample) -> str:
         """Returns the text: its copies stay together."""
@@ -300,12 +329,7 @@ class TokenClassificationTask(Task):
                 found.append(set(find_entities(tags)))
             else:
                 known.append(set(example.entities))
-                found.append(
-                    {
-                        (example.spans[first][0], example.spans[last - 1][1], name)
-                        for first, last, name in find_entities(tags)
-                    }
-                )
+                found.append(spans_of_tags(example, tags))
         return {**score_entities(zip(known, found), self._types), "accuracy": accuracy}
 
     def write_predictions(
@@ -343,6 +367,10 @@ class TokenClassificationTask(Task):
     def source(self) -> dict:
         """See Task.source."""
         return {"columns": dataclasses.asdict(self.columns)}
+
+    def is_answered(self, example: TokenExample) -> bool:
+        """See Task.is_answered."""
+        return example.tags is not None
 
     def read_file(self, path: str, first: int = 0) -> Iterator[TokenExample]:
         """See Task.read_file."""

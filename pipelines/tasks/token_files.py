@@ -27,7 +27,7 @@ class TokenExample:
       tags: one a word; None: not known.
       text: the raw text, if the words were found in one.
       spans: of raw text, where the words stand: (first character, the one after the last).
-      entities: of raw text with answers: (start, end, label), as given, in characters.
+      entities: of raw text with answers: (start, end, label), in characters.
     """
 
     id: str
@@ -52,13 +52,6 @@ class TokenColumns:
     text: str = "text"
     label: str = "label"
     id: str | None = None
-
-
-def read_examples(
-    path: str, columns: TokenColumns, first: int, needs_tags: bool
-) -> list[TokenExample]:
-    """Returns what iterate_examples yields."""
-    return list(iterate_examples(path, columns, first, needs_tags))
 
 
 def iterate_examples(
@@ -148,7 +141,8 @@ def _read_json(
     needed = [columns.text, columns.id, columns.label if needs_tags else None]
     for place, (number, row) in enumerate(read_json_objects(path), start=first):
         where = f"{path}:{number}"
-        require_fields(row, [column for column in needed if column], where)
+        absent = None if needs_tags else columns.label
+        require_fields(row, [column for column in needed if column], where, absent)
         name = as_text(str(row[columns.id]), columns.id, where) if columns.id else str(place)
         labels = row[columns.label] if needs_tags else None
         if needs_tags and not isinstance(labels, list):
@@ -181,7 +175,8 @@ def of_text(
 ) -> TokenExample:
     """Returns the example of a raw text, whose words get the tags (IOB2) of the spans.
 
-    A span that ends inside of a word marks the whole word.
+    White space at the ends of a span is no part of it. A span that ends inside of a word marks the
+    whole word.
 
     Raises:
       ValueError: for a span that is none, is outside of the text, or overlaps another.
@@ -191,7 +186,7 @@ def of_text(
     places = tuple((int(start), int(limit)) for start, limit in bounds)
     if spans is None:
         return TokenExample(name, words, None, text, places)
-    entities = sorted(_as_span(span, len(text), column, where) for span in spans)
+    entities = sorted(_as_span(span, text, column, where) for span in spans)
     tags = [OUTSIDE] * len(words)
     for before, entity in zip([None, *entities], entities):
         start, end, label = entity
@@ -206,7 +201,7 @@ def of_text(
     return TokenExample(name, words, tuple(tags), text, places, tuple(entities))
 
 
-def _as_span(span: object, length: int, column: str, where: str) -> tuple[int, int, str]:
+def _as_span(span: object, text: str, column: str, where: str) -> tuple[int, int, str]:
     values = (
         [span.get(key) for key in ("start", "end", "label")] if isinstance(span, dict) else span
     )
@@ -214,10 +209,14 @@ def _as_span(span: object, length: int, column: str, where: str) -> tuple[int, i
         start, end, label = values
     except (TypeError, ValueError):
         start, end, label = None, None, None
-    if type(start) is not int or type(end) is not int or not 0 <= start < end <= length:
+    if type(start) is not int or type(end) is not int or not 0 <= start < end <= len(text):
         raise UserError(
             f"{where}: {column!r} holds {str(span)[:60]}, expected "
             '{"start": 0, "end": 5, "label": "person"}, characters of a text of '
-            f"{length}, the end behind the last"
+            f"{len(text)}, the end behind the last"
         )
+    marked = text[start:end]
+    if not marked.strip():
+        raise UserError(f"{where}: {column!r} holds {str(span)[:60]}, which marks no text")
+    start, end = start + len(marked) - len(marked.lstrip()), start + len(marked.rstrip())
     return start, end, as_label(label, column, where)

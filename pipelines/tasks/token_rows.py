@@ -23,6 +23,14 @@ from pipelines.tasks.token_files import TokenExample
 Tagged = tuple[Sequence[str], np.ndarray]
 
 
+def spans_of_tags(example: TokenExample, tags: Sequence[str]) -> set[tuple[int, int, str]]:
+    """Returns the spans that tags mark in a raw text: (start, end, label), in characters."""
+    return {
+        (example.spans[first][0], example.spans[last - 1][1], name)
+        for first, last, name in find_entities(tags)
+    }
+
+
 def predicted_spans(example: TokenExample, tagged: Tagged, marks_entities: bool) -> list[dict]:
     """Returns the spans of a raw text; where tags mark no entities, each word with its tag."""
     tags, best = tagged

@@ -32,7 +32,6 @@ from albert_tf.errors import UserError
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines.convert_checkpoint import convert_fine_tuned
 from pipelines.tasks import fine_tuned, glue
-from pipelines.tasks.prediction_file import read_examples
 from tests.benchmarks.measuring import print_table
 
 FLAGS = flags.FLAGS
@@ -73,7 +72,7 @@ def compare(checkpoint: str, data: str, sides: list[str]) -> None:
         examples = task.read("dev")
     else:
         task = fine_tuned.task_of(description, {})
-        examples = list(read_examples(task, files.match_files(data, "data")))
+        examples = list(task.read_files(files.match_files(data, "data")))
     if any(example.label is None for example in examples):
         raise UserError(f"--data={data}: rows without labels, expected labels of all")
     tokenizer = AlbertTokenizer.load(checkpoint)

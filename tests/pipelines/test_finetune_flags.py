@@ -50,6 +50,10 @@ from tests.pipelines.test_finetune import (
             ["--task=classification", "--train_file={train}", "--class_weights=a=x"],
             "'a=x' is no label=weight; expected balanced",
         ),
+        (
+            ["--task=classification", "--train_file={train}", "--class_weights=a=2,b=1, a=3"],
+            "'a' is there twice",
+        ),
         (["--task=rte", "--data_dir=/nowhere"], "--data_dir: there is no directory '/nowhere'"),
         (["--task=classification"], "give --train_file"),
         (

@@ -14,6 +14,7 @@ import pytest
 import tensorflow as tf
 
 from albert_tf.config import AlbertConfig
+from albert_tf.errors import UserError
 from albert_tf.tokenization import AlbertTokenizer
 from export.export_saved_model import export
 from pipelines import predict as predict_lib
@@ -129,6 +130,57 @@ def test_the_best_seed_of_a_run_is_taken(tuned, tmp_path, capsys):
         (tmp_path / "run/results.json").write_text(json.dumps(results))
         predict(tmp_path / "run", path, tmp_path / f"{best}.csv")
         assert f"seed_{best}\n" in capsys.readouterr().out
+
+
+def test_line_ends_in_json_do_not_break_the_table(tuned, tmp_path):
+    rows = [{"name": f"a\r{i}", "first": "the fox", "second": "ran"} for i in range(3)]
+    path = tmp_path / "in.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for name in ("out.csv", "out.tsv"):
+        predict(tuned / "seed_1", path, tmp_path / name)
+        assert [row["id"] for row in read(tmp_path / name)] == [row["name"] for row in rows]
+
+
+def write_rows(path, *labels):
+    rows = ({"name": "a", "first": "b", "second": "c", "label": label} for label in labels)
+    rows = [{k: v for k, v in row.items() if v is not None} for row in rows]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def test_rows_with_and_without_answers_are_refused(tuned, tmp_path):
+    label = classification_label(tuned)
+    mixed = [
+        write_rows(tmp_path / f"{name}.jsonl", *labels)
+        for name, labels in (("last", (None, None, label)), ("first", (label, None, None)))
+    ]
+    with pytest.raises(UserError, match=r"last\.jsonl:3: a field 'label', which the first"):
+        predict(tuned / "seed_1", mixed[0], tmp_path / "out.csv")
+    with pytest.raises(UserError, match=r"first\.jsonl:2: no field 'label'"):
+        predict(tuned / "seed_1", mixed[1], tmp_path / "out.csv")
+
+
+def test_files_with_and_without_answers_are_refused(tuned, tmp_path):
+    label = classification_label(tuned)
+    paths = [
+        write_rows(tmp_path / "with.jsonl", label, label),
+        write_rows(tmp_path / "without.jsonl", None),
+    ]
+    for order in (paths, paths[::-1]):
+        with pytest.raises(UserError, match=r"with\.jsonl has answers, .*without\.jsonl has none"):
+            predict_lib.predict(
+                model=str(tuned / "seed_1"), input_files=order, output_file=str(tmp_path / "o.csv")
+            )
+    summary = predict_lib.predict(
+        model=str(tuned / "seed_1"),
+        input_files=[paths[0], paths[0]],
+        output_file=str(tmp_path / "two.csv"),
+    )
+    assert summary["rows"] == 4 and "accuracy" in summary["metrics"]
+
+
+def classification_label(tuned):
+    return json.loads((tuned / "seed_1/task.json").read_text())["labels"][0]
 
 
 def test_nul_in_json_does_not_break_the_table(tuned, tmp_path):

@@ -316,3 +316,22 @@ def test_model_and_losses(train, is_regression, num_labels):
     else:
         losses = task.losses({"logits": tf.zeros([2, 3])}, {"labels": tf.constant([2, 0])})
         np.testing.assert_allclose(losses, np.log([3, 3]), rtol=1e-6)
+
+
+def test_large_numbers_are_scored_as_they_stand(tmp_path):
+    """In float32 they would be 128 apart."""
+    numbers = [1.7e9 + n for n in (1, 40, 7, 90, 33, 60)]
+    rows = [(f"text {n}", repr(number)) for n, number in enumerate(numbers)]
+    path = table(tmp_path / "numbers.tsv", ("text", "label"), *rows)
+    task = task_of(dev=path, is_regression=True)
+    examples = task.read("dev")
+    outputs = logits(*[[n] for n in (1, 40, 7, 90, 33, 60)])
+    assert task.score(examples, examples, outputs)["pearson"] == pytest.approx(1.0)
+    answers = task.answers(examples, examples, outputs)
+    rows = [dict(zip(answers, values)) for values in zip(*answers.values())]
+    assert task.score_rows(rows) == pytest.approx(task.score(examples, examples, outputs))
+    assert any("6 different numbers are" in note for note in task.summarise(examples))
+    small = [dataclasses.replace(example, label=example.label - 1.7e9) for example in examples]
+    assert not any("float32" in note for note in task.summarise(small))
+    sequences, _ = task.encode(small, FakeTokenizer(), 9, training=True)
+    assert sequences.labels["labels"].dtype == np.float32

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 
 import numpy as np
@@ -165,11 +166,11 @@ def test_figures_and_predictions(tmp_path):
     assert figures == pytest.approx({"accuracy": 3 / 4, "accuracy_p": 2 / 3, "accuracy_q": 1})
     (path,) = task.write_predictions(str(tmp_path), "dev", examples, examples, outputs)
     assert path == str(tmp_path / "dev_predictions.tsv")
-    lines = (tmp_path / "dev_predictions.tsv").read_text().splitlines()
-    lines = [line.split("\t") for line in lines]
+    with open(path, newline="") as file:
+        lines = list(csv.reader(file, delimiter="\t"))
     header = "id label prediction probability_A probability_B probability_C option"
     assert lines[0] == header.split()
-    assert lines[2] == ["1", "B", "B", "0.211942", "0.576117", "0.211942", "y y"]
+    assert lines[2] == ["1", "B", "B", "0.211942", "0.576117", "0.211942", "y\ty"]
     assert lines[4][:3] == ["3", "B", "A"]
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from albert_tf.tokenization import AlbertTokenizer
-from pipelines.tasks.classification import ClassificationTask, Columns
-from pipelines.tasks.dev_split import split_off_dev
+from pipelines.tasks.classification import ClassificationTask, Columns, Example
+from pipelines.tasks.dev_split import comparable, split_off_dev
 from pipelines.tasks.multiple_choice import MultipleChoiceColumns, TableMultipleChoiceTask
 from pipelines.tasks.split_report import describe_labels, describe_split, warn_of_overlap
 from pipelines.tasks.squad import SquadTask
@@ -136,3 +136,22 @@ def test_a_dev_set_by_hash(tmp_path):
     assert {e.text for e in again} <= {e.text for e in dev}, "no row depends on the others"
     with pytest.raises(ValueError, match=r"--dev_fraction=0\.2 of 1 rows leaves no row for"):
         split_off_dev(task, examples[:1], 0.2)
+
+
+def test_texts_that_a_model_reads_as_one_stay_together():
+    rng = np.random.default_rng(3)
+    texts = ["".join(rng.choice(list("abcdefé "), 20)) for _ in range(100)]
+    forms = (
+        str,
+        str.upper,
+        lambda t: t.replace("é", "e\u0301"),
+        lambda t: f" {t}\t".replace(" ", "  "),
+    )
+    examples = [Example("0", form(text), None, "a") for text in texts for form in forms]
+    task = ClassificationTask("own", {}, Columns("text", "label"), ["a", "b"])
+    train, dev = split_off_dev(task, examples, 0.3)
+    assert len(dev) % 4 == 0 and 15 < len(dev) / 4 < 45
+    groups = [[comparable(task.group(e)) for e in side] for side in (train, dev)]
+    assert not {*groups[0]} & {*groups[1]}
+    pairs = [Example("0", *pair, "a") for pair in (("ab", None), ("a", "b"), ("A ", "b"))]
+    assert len({comparable(task.group(pair)) for pair in pairs}) == 2

@@ -251,3 +251,24 @@ def test_the_models_take_what_the_task_gives(tokenizer, questions, has_answerabi
         )
         or has_answerability_head
     )
+
+
+def test_questions_some_of_which_have_no_answer_are_told(tmp_path, capsys):
+    def write(*answers):
+        qas = [
+            {"id": str(n), "question": "who", "answers": [{"text": "fox", "answer_start": 4}] * a}
+            for n, a in enumerate(answers)
+        ]
+        content = {"data": [{"paragraphs": [{"context": "the fox", "qas": qas}]}]}
+        (tmp_path / "q.json").write_text(json.dumps(content))
+        return str(tmp_path / "q.json")
+
+    task = SquadTask({"test": write(1, 1, 0)})
+    expected = "1 of 3 questions have no answer, so none is scored"
+    assert [example.answers for example in task.read_file(write(1, 1, 0))] == [()] * 3
+    assert f"q.json: warning: {expected}" in capsys.readouterr().out
+    assert any(expected in note for note in task.summarise(task.read("test")))
+    for answers in ((1, 1), (0, 0)):
+        list(task.read_file(write(*answers)))
+        assert "warning" not in capsys.readouterr().out
+        assert not any("scored" in note for note in task.summarise(task.read("test")))

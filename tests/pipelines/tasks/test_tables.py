@@ -138,8 +138,9 @@ def test_values(convert, value, result):
 
 def test_what_is_written_is_read_again(tmp_path):
     path = str(tmp_path / "new" / "t.tsv")
-    write_table(path, {"id": ["x\ty", "z"], "number": [1.5, 2]})
-    assert rows(path, ["number", "id"]) == [(2, ("1.5", "x y")), (3, ("2", "z"))]
+    ids = ["x\ty", " z", 'said "so"', "a\u3000 b", "one\ntwo"]
+    write_table(path, {"id": ids, "number": [1.5, 2, 3, 4, 5]})
+    assert [row["id"] for _, row in read_table(path, ["number", "id"])] == ids
 
 
 def test_a_table_with_nul_is_written_and_read(tmp_path):

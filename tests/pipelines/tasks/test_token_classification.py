@@ -114,6 +114,41 @@ def test_what_the_plan_says_of_it():
     ]
 
 
+def test_the_plan_tells_of_spans_that_no_prediction_can_equal():
+    def notes(*spans):
+        spans = [{"start": start, "end": end, "label": name} for start, end, name in spans]
+        example = of_text("0", "see 10kg of fox", spans)
+        return [note for note in task().summarise([example]) if note.startswith("warning")]
+
+    assert notes((4, 8, "a"), (12, 15, "b")) == notes((4, 9, "a")) == notes((3, 8, "a")) == []
+    [note] = notes((4, 6, "a"), (6, 8, "b"), (12, 15, "b"))
+    assert "2 of 3 spans do not begin and end with a word, or share one" in note
+
+
+def test_white_space_is_no_part_of_a_span(tokenizer):
+    text, scores = "see the fox now", []
+    for start, end in ((8, 11), (7, 12)):
+        spans = [{"start": start, "end": end, "label": "a"}]
+        examples = [of_text("0", text, spans, "label", "f:1")]
+        own = task()
+        _, windows = own.encode(examples, tokenizer, 40, training=False)
+        scores.append(own.score(examples, windows, perfect_outputs(own, examples, windows)))
+    assert scores[0] == scores[1] and scores[0]["f1"] == 1.0
+    with pytest.raises(ValueError, match=r"f:1: 'label' holds .* marks no text"):
+        of_text("0", text, [[7, 8, "a"]], "label", "f:1")
+
+
+def test_the_plan_tells_when_words_are_scored_in_place_of_entities():
+    def warnings_of(*labels):
+        notes = task(labels).summarise([TokenExample("0", ("a",), (labels[0],))])
+        return [note for note in notes if note.startswith("warning")]
+
+    [note] = warnings_of("O", "B-water", "X", "M-per")
+    assert "the words' tags are scored, not entities, as X, M-per begin with none" in note
+    assert warnings_of("O", "B-water", "I-water") == []
+    assert warnings_of("NN", "VB", "O", "S") == [], "parts of speech"
+
+
 def test_an_unknown_tag(tmp_path):
     path = write(tmp_path / "dev.conll", [["x O"], ["x O", "y B-c"]])
     problem = r"dev\.conll: text 1, 'x y': unknown tag 'B-c'; "

@@ -7,11 +7,11 @@ import json
 
 import pytest
 
-from pipelines.tasks.token_files import TokenColumns, read_examples
+from pipelines.tasks.token_files import TokenColumns, iterate_examples
 
 
 def read(path, needs_tags=True, first=0, **columns):
-    return read_examples(str(path), TokenColumns(**columns), first, needs_tags)
+    return list(iterate_examples(str(path), TokenColumns(**columns), first, needs_tags))
 
 
 def write(path, text):
@@ -102,7 +102,7 @@ def test_spans_inside_of_words_mark_them_whole(tmp_path):
         ("a.jsonl", '{"text": "a", "label": [[0, 1]]}', {}, r"holds \[0, 1\], expected"),
         ("a.jsonl", '{"text": "a", "label": [7]}', {}, "holds 7, expected"),
         ("a.jsonl", '{"text": "a", "label": [{"start": 0}]}', {}, "holds {'start': 0}, expected"),
-        ("a.jsonl", '{"text": "a b", "label": [[0, 2, "x"], [1, 3, "y"]]}', {}, "overlap"),
+        ("a.jsonl", '{"text": "a b", "label": [[0, 3, "x"], [2, 3, "y"]]}', {}, "overlap"),
         ("a.jsonl", '{"text": ["a"], "label": null}', {}, "'label' is no list"),
     ],
 )
