@@ -25,6 +25,7 @@ MAY_IMPORT = {
         "albert_tf.heads",
         "albert_tf.layers",
         "albert_tf.config",
+        "albert_tf.errors",
     ),
     "pipelines.data": ("pipelines.data", "albert_tf"),
     "pipelines.training": ("pipelines.training", "albert_tf"),
