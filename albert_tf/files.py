@@ -108,7 +108,12 @@ def _directories(names: Sequence[str], pattern: str) -> set[str]:
     if names == [pattern]:
         return {name for name in names if tf.io.gfile.isdir(name)}
     # One listing instead of a request for each name: a directory is what has something in it.
-    return {posixpath.dirname(name.rstrip("/")) for name in tf.io.gfile.glob(pattern + "/*")}
+    parents = {posixpath.dirname(name.rstrip("/")) for name in tf.io.gfile.glob(pattern + "/*")}
+    # An object may have the name of such a directory.
+    asked = sorted(parents.intersection(names))
+    found = map_requests(tf.io.gfile.stat, asked, f"looking at the names of {pattern}")
+    objects = {name for name, stat in zip(asked, found) if not stat.is_directory}
+    return parents - objects
 
 
 def is_remote(path: str) -> bool:
@@ -133,7 +138,7 @@ def names_in(directory: str) -> list[str]:
             return [name.rstrip("/") for name in tf.io.gfile.listdir(directory)]
         return []
 
-    return listed() or _listed_again(listed, directory)
+    return listed() or ask_again(listed, directory) or []
 
 
 def glob(pattern: str) -> list[str]:
@@ -142,21 +147,38 @@ def glob(pattern: str) -> list[str]:
     Raises:
       OSError: if their store does not answer.
     """
-    return tf.io.gfile.glob(pattern) or _listed_again(lambda: tf.io.gfile.glob(pattern), pattern)
+    return tf.io.gfile.glob(pattern) or ask_again(lambda: tf.io.gfile.glob(pattern), pattern) or []
 
 
-def _listed_again(listed: Callable[[], list[str]], path: str) -> list[str]:
-    """Returns what an empty listing lists when it is certain that the store answers.
+def ask_again(found: Callable[[], Any], path: str) -> Any:
+    """Returns what nothing was found of before, once it is certain that the store answers.
 
-    The plugin for s3:// calls empty or missing what it could not ask for. A run would start anew
-    beside its checkpoints.
+    None where there is no doubt.
+    """
+    check_answers(path)
+    return found() if path.startswith("s3://") else None
+
+
+def check_answers(path: str) -> None:
+    """Raises an OSError if a path is on `s3://` and its bucket does not answer.
+
+    The plugin calls empty or missing what it could not ask for. A run would start anew beside its
+    checkpoints.
     """
     if not path.startswith("s3://"):
-        return []
+        return
     bucket = f"s3://{path.split('/')[2]}/"
     if not tf.io.gfile.isdir(bucket):
         raise OSError(f"{path}: {bucket} does not answer, or there is no such bucket")
-    return listed()
+
+
+def check_finished(directory: str) -> None:
+    """Raises a UserError if a remote directory is being uploaded, or its upload was killed."""
+    if is_remote(directory) and tf.io.gfile.exists(os.path.join(directory, UNFINISHED_FILE)):
+        raise UserError(
+            f"{directory!r} is not whole: its upload still runs, or was killed; the command that "
+            "writes it replaces it"
+        )
 
 
 def make_directory(directory: str) -> None:

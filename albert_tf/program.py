@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
 import signal
+import socket
 import sys
 import traceback
 from typing import Callable
@@ -25,6 +27,7 @@ _FILE_ERRORS = (
 # What TensorFlow raises for a store that refuses, fails or cannot be reached, or has no plugin. In
 # other places they are faults of the code, so the message must name a remote path.
 _STORE_ERRORS = (
+    "OpError",  # of a reader of checkpoints
     "AbortedError",
     "DeadlineExceededError",
     "InternalError",
@@ -89,7 +92,7 @@ def _load_plugin() -> None:
 
 
 def never_proxy_loopback() -> None:
-    """Adds this machine's own addresses to the environment's exceptions from the proxy.
+    """Lets the environment's proxies serve neither this machine nor other hosts of the run.
 
     gRPC, by which Beam and TensorFlow's workers talk to each other, would send such calls to the
     proxy of https_proxy, too. The processes that this one starts inherit the environment.
@@ -100,8 +103,18 @@ def never_proxy_loopback() -> None:
         given = os.environ.get(name) or os.environ.get("NO_PROXY", "")
         hosts = [host.strip() for host in given.split(",") if host.strip()]
         if "*" not in hosts:
-            own = [host for host in ("localhost", "127.0.0.1", "::1") if host not in hosts]
-            os.environ[name] = ",".join([*hosts, *own])
+            own = ("localhost", "127.0.0.1", "::1", socket.gethostname(), *_hosts_of_run())
+            os.environ[name] = ",".join(dict.fromkeys([*hosts, *own]))
+
+
+def _hosts_of_run() -> list[str]:
+    """Returns the hosts that TF_CONFIG names; none if it is not what TensorFlow reads."""
+    try:
+        cluster = json.loads(os.environ.get("TF_CONFIG", "{}"))["cluster"]
+        addresses = [address for task in cluster.values() for address in task]
+        return [address.rpartition(":")[0].strip("[]") for address in addresses]
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return []
 
 
 def define_max_seq_length(

@@ -1,8 +1,9 @@
 """A lock on a directory in an object store: an object that names the process writing there.
 
-It refuses a job that starts while another one holds the directory and renews its lock. It cannot
-refuse a job that starts within the same second. After _PATIENCE_SECONDS without a renewal, another
-job may take over; the previous holder ends at its next renewal.
+It refuses a job that starts while another one holds the directory and renews its lock. Of two that
+start before either has written its lock, one may run until its next renewal. After
+_PATIENCE_SECONDS without a renewal, another job may take over; the previous holder ends at its next
+renewal, and if that overwrites the other's lock, both end.
 """
 
 from __future__ import annotations
@@ -39,23 +40,39 @@ def hold(directory: str) -> Iterator[None]:
     Raises:
       ValueError: if another job holds the directory.
     """
-    path = os.path.join(directory, LOCK_FILE)
-    if (holder := _read(path)) and not _has_ended(path, holder):
-        raise UserError(
-            f"another job is writing to {directory!r}: process {holder['process']} on "
-            f"{holder['host']}, last heard at {holder['time']} UTC; wait for its end, or end it"
-        )
+    path, began = os.path.join(directory, LOCK_FILE), time.monotonic()
+    if seen := _read(path):
+        if holder := _living(path, seen):
+            raise UserError(
+                f"another job is writing to {directory!r}: process {holder['process']} on "
+                f"{holder['host']}, last heard at {holder['time']} UTC; wait for its end, or end it"
+            )
+        began = time.monotonic()
     run_id = secrets.token_hex(8)
     _write(path, run_id)
-    time.sleep(_SETTLING_SECONDS)
+    written = time.monotonic()
+    # Whoever has read and written a lock meanwhile may have been overwritten unseen. It ends at its
+    # next renewal.
+    is_slow = written - began > _SETTLING_SECONDS
+    time.sleep(_SETTLING_SECONDS + (_RENEWAL_SECONDS if is_slow else 0))
     _check(path, run_id)
     stop = threading.Event()
 
     def renew() -> None:
+        nonlocal written
         while not stop.wait(_RENEWAL_SECONDS):
             try:
                 _check(path, run_id)
+                checked = time.monotonic()
                 _write(path, run_id)
+                now = time.monotonic()
+                if now - written > _PATIENCE_SECONDS and now - checked > _SETTLING_SECONDS:
+                    raise UserError(
+                        f"the lock of {directory!r} was not renewed for {now - written:.0f} s, and "
+                        "another job may have taken over: this job ends, so that not two write "
+                        "there; run the same command again"
+                    )
+                written = now
             except UserError as error:
                 print(f"\nerror: {error}", file=sys.stderr, flush=True)
                 os._exit(2)
@@ -88,10 +105,15 @@ def _write(path: str, run_id: str) -> None:
 
 
 def _read(path: str) -> dict | None:
-    try:
-        return files.read_json(path)
-    except tf.errors.NotFoundError:
+    def found() -> dict | None:
+        with contextlib.suppress(tf.errors.NotFoundError):
+            return files.read_json(path)
         return None
+
+    holder = found() or files.ask_again(found, path)
+    if holder and not {"run", "host", "process", "started", "time"} <= holder.keys():
+        raise UserError(f"{path}: no lock of a job; remove it if no job writes there")
+    return holder
 
 
 def _check(path: str, run_id: str) -> None:
@@ -103,10 +125,13 @@ def _check(path: str, run_id: str) -> None:
         )
 
 
-def _has_ended(path: str, holder: dict) -> bool:
-    """Tells whether the holder of a lock has ended; waits for a sign of one on another machine."""
+def _living(path: str, holder: dict) -> dict | None:
+    """Returns the lock of a holder that still runs, None if it has ended.
+
+    Waits for a sign of one on another machine.
+    """
     if holder["started"] and holder["host"] == socket.gethostname():
-        return _start_of(holder["process"]) != holder["started"]
+        return holder if _start_of(holder["process"]) == holder["started"] else None
     print(
         f"{os.path.dirname(path)!r} was locked by process {holder['process']} on "
         f"{holder['host']} at {holder['time']} UTC; waiting {_PATIENCE_SECONDS:.0f} s for a sign "
@@ -118,11 +143,9 @@ def _has_ended(path: str, holder: dict) -> bool:
     while time.monotonic() < deadline:
         time.sleep(min(5.0, _PATIENCE_SECONDS))
         now = _read(path)
-        if now is None:
-            return True
         if now != holder:
-            return False
-    return True
+            return now
+    return None
 
 
 def _start_of(process: int) -> str:

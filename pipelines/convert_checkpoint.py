@@ -74,6 +74,7 @@ def main(_) -> None:
         "spm_model_file": FLAGS.spm_model_file,
         "do_lower_case": FLAGS.do_lower_case,
     }
+    files.check_finished(both["input_path"])
     if fine_tuned.find(both["input_path"]):
         if FLAGS.target_vocab:
             raise UserError("--target_vocab is for pre-trained models")

@@ -29,7 +29,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
-from absl import flags
+from absl import flags, logging
 
 from albert_tf import config as config_lib
 from albert_tf import optimization, program
@@ -254,13 +254,15 @@ def pretrain(
             loop=loop,
         )
     if run.is_chief:
-        curves = metrics_log.draw_curves(model_dir)
         print(f"weights      {model_directory.find_checkpoint(model_dir)[1]}")
         best = model_directory.list_checkpoints(os.path.join(model_dir, model_directory.BEST_DIR))
         if best:
             print(f"best         {best[-1]}")
-        print(f"curves       {curves}")
         print(f"TensorBoard  tensorboard --logdir {os.path.join(model_dir, 'tensorboard')}")
+        try:
+            print(f"curves       {metrics_log.draw_curves(model_dir)}")
+        except (OSError, tf.errors.OpError) as error:
+            logging.warning("the curves are not stored, the run is whole: %s", error)
 
 
 def make_optimizer(settings: PretrainingSettings) -> tf.keras.optimizers.Optimizer:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+import time
 
 import pytest
 import tensorflow as tf
@@ -101,6 +102,44 @@ def test_an_outage_in_the_middle_of_a_job(inputs, store, command, kind, name):
     assert unfinished(store) == []
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("code", [503, 403])
+def test_an_outage_while_a_run_resumes_damages_nothing(inputs, store, code):
+    """Nothing is said of the checkpoint, and no older one is taken in its place."""
+    longer = (*PRETRAINING, "--num_train_steps=6")
+    store.rules.append(Rule("start", name="checkpoints/ckpt-6", times=None, code=403))
+    run(*longer, exit_code=2)
+    saved = store.under("bucket/out/checkpoints/")
+    assert "ckpt-4.index" in saved
+    store.rules[:] = [Rule("read", name=r"checkpoints/ckpt-4\.data", times=11, code=code)]
+    _, err = run(*longer, exit_code=2)
+    assert "damaged" not in err and "backup" not in err and f"code {code}" in err
+    assert err.count("error: ") == 1 and "Traceback" not in err
+    assert store.under("bucket/out/checkpoints/") == saved
+    store.rules.clear()
+    run(*longer)
+    assert [entry["step"] for entry in losses_of(store)] == [2, 4, 6]
+
+
+def losses_of(store):
+    lines = store.under("bucket/out/")["metrics.jsonl"].decode().splitlines()
+    return [entry for entry in map(json.loads, lines) if "loss" in entry]
+
+
+@pytest.mark.slow
+def test_curves_that_cannot_be_stored_are_a_warning(inputs, store):
+    store.rules.append(Rule("start", name=r"curves\.png", times=None, code=403))
+    out, err = run(*PRETRAINING)
+    assert "the curves are not stored, the run is whole" in err
+    assert "weights      gs://bucket/out/checkpoints/ckpt-4\n" in out
+
+
+def test_an_object_may_have_the_name_of_a_directory(store):
+    for name in ("a.txt", "b", "b/c", "d/e"):
+        store.put(f"bucket/corpus/{name}", b"text")
+    assert run_code(LOOK, "gs://bucket/corpus/*")[0] == "2\n"  # a.txt and b
+
+
 def test_which_errors_are_those_of_a_store():
     ours = tf.errors.InvalidArgumentError(None, None, "Shapes [2] and [3] do not match")
     lost = tf.errors.UnavailableError(None, None, "Socket closed: grpc://10.0.0.1:80")
@@ -185,3 +224,37 @@ def test_a_job_whose_lock_was_taken_over_ends(store):
     out, err = run_code(HOLD, "30", exit_code=2)
     assert out == "held\n" and "process 1 on elsewhere took over 'gs://bucket/out'" in err
     assert unfinished(store) == ["bucket/out/.lock.json"]
+
+
+def test_of_two_jobs_that_start_at_once_one_goes_on(store):
+    """The first lock arrives when the second job holds the directory already."""
+    store.rules.append(Rule("write", "lock", seconds=3.0))
+    code = HOLD.replace("0.3", "4.0").replace('print("held"', "print(time.time()")
+    began, ended = {}, {}
+
+    def hold(name, seconds, exit_code):
+        began[name], _ = run_code(code, seconds, exit_code=exit_code)
+        ended[name] = time.time()
+
+    first = threading.Thread(target=hold, args=("first", "0", 0))
+    first.start()
+    while not store.rules[0].seen:
+        first.join(0.05)
+    hold("second", "30", 2)
+    first.join()
+    assert float(began["second"]) < ended["second"] < float(began["first"])
+    assert unfinished(store) == []
+
+
+def test_a_lock_that_is_renewed_too_late_ends_the_job(store):
+    """Another may have taken over meanwhile, and its lock be overwritten."""
+    store.rules.append(Rule("write", "lock", after=1, seconds=2.5))
+    out, err = run_code(HOLD, "30", exit_code=2)
+    assert out == "held\n"
+    assert "the lock of 'gs://bucket/out' was not renewed for " in err
+
+
+def test_an_object_that_is_no_lock(store):
+    store.put("bucket/out/.lock.json", b'{"run": "a"}')
+    _, err = run_code(HOLD, "0", exit_code=2)
+    assert err.startswith("error: gs://bucket/out/.lock.json: no lock of a job; remove it")

@@ -221,5 +221,14 @@ def test_conversion_in_remote_places(work, store, tmp_path):
             f"--output_format={kind}",
         )
     assert "bucket/theirs/model.safetensors" in store.objects
+    for source in ("run", "theirs"):
+        store.put(f"bucket/{source}/.unfinished", b"upload 1")
+        _, err = run(
+            "pipelines.convert_checkpoint",
+            f"--input=gs://bucket/{source}",
+            f"--output_dir={tmp_path}/half",
+            exit_code=2,
+        )
+        assert f"error: 'gs://bucket/{source}' is not whole: its upload still runs" in err
     back = download(store, "bucket/back/", tmp_path / "back")
     assert weights(back / "checkpoints") == weights(tmp_path / "run" / "checkpoints")

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from albert_tf import files
 from albert_tf.checkpoints import model_directory, name_map, reference_config
-from albert_tf.checkpoints.model_directory import CONFIG_FILE, UNREADABLE
+from albert_tf.checkpoints.model_directory import CONFIG_FILE, UNREADABLE, reraise_store_error
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import UserError
 
@@ -80,6 +80,7 @@ def read(
             raise UserError(f"{name} is of {dtypes[name].name}: expected floats")
         tensors = dict(zip(_canonical(names), map(reader.get_tensor, names)))
     except UNREADABLE as error:
+        reraise_store_error(error, prefix)
         reason = str(error).strip().splitlines()[0]
         raise UserError(f"{prefix!r} is not a readable checkpoint: {reason}") from error
     weights = name_map.to_ours(tensors, config, "google", prefix, allow_missing, allow_unused)

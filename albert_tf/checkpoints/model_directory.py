@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
-from albert_tf import files
+from albert_tf import files, program
 from albert_tf.checkpoints import name_map
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import UserError
@@ -32,6 +32,17 @@ TASK_FILE = "task.json"
 
 # What TensorFlow raises for a checkpoint that is cut short, altered or of another model.
 UNREADABLE = (tf.errors.OpError, AssertionError, ValueError, LookupError, RuntimeError)
+
+
+def reraise_store_error(error: Exception, path: str) -> None:
+    """Raises an error of UNREADABLE again if it is the store's: it tells nothing of the file.
+
+    Args:
+      path: what was read.
+    """
+    if isinstance(error, tf.errors.PermissionDeniedError) or program.store_error(str(error)):
+        raise error
+    files.check_answers(path)
 
 
 def checkpoints_directory(model_dir: str) -> str:
@@ -70,12 +81,14 @@ def find_checkpoint(path: str) -> tuple[str, str]:
     """
     path = path.rstrip("/")
     if tf.io.gfile.exists(path + ".index"):
+        files.check_finished(_parent(_parent(path)))
         return _parent(_parent(path)), path
     if not tf.io.gfile.isdir(path):
         raise UserError(f"no model directory or checkpoint at {path!r}")
     for model_dir, directory in ((path, checkpoints_directory(path)), (_parent(path), path)):
         checkpoints = list_checkpoints(directory)
         if checkpoints:
+            files.check_finished(model_dir)
             return model_dir, checkpoints[-1]
     refuse_seeds(path)
     raise UserError(f"{path!r} holds no finished checkpoint: has its training begun?")
@@ -197,6 +210,7 @@ def _read(target: tf.train.Checkpoint, checkpoint: str) -> None:
         check_index(shapes, length_of_data(checkpoint))
         target.read(checkpoint).assert_existing_objects_matched().expect_partial()
     except UNREADABLE as error:
+        reraise_store_error(error, checkpoint)
         reason = str(error).strip().splitlines()[0]
         raise UserError(f"{checkpoint!r} does not hold this model's weights: {reason}") from error
 

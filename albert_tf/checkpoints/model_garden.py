@@ -17,7 +17,7 @@ import tensorflow as tf
 from google.protobuf.message import DecodeError
 
 from albert_tf.checkpoints import model_directory, name_map, reference_config, saved_model
-from albert_tf.checkpoints.model_directory import CONFIG_FILE, UNREADABLE
+from albert_tf.checkpoints.model_directory import CONFIG_FILE, UNREADABLE, reraise_store_error
 from albert_tf.errors import UserError
 
 # Their names, in this order of patterns, and Google's of the same variables.
@@ -50,7 +50,8 @@ def find(path: str) -> bool:
     try:
         reader = tf.train.load_checkpoint(saved_model.variables_prefix(path))
         return _MARK in saved_model.variable_keys(reader)
-    except (*UNREADABLE, DecodeError):
+    except (*UNREADABLE, DecodeError) as error:
+        reraise_store_error(error, path)
         return False
 
 
@@ -89,6 +90,7 @@ def read(
     except UserError:
         raise
     except (*UNREADABLE, DecodeError) as error:
+        reraise_store_error(error, path)
         reason = str(error).strip().splitlines()[0]
         raise UserError(f"{prefix!r} is not a readable SavedModel: {reason}") from error
     weights = name_map.to_ours(tensors, config, "google", prefix, allow_missing, allow_unused)

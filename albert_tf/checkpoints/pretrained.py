@@ -65,6 +65,7 @@ def from_pretrained(path: str | os.PathLike) -> tuple[tf.keras.Model, AlbertToke
     """
     path = os.fspath(path).rstrip("/")
     files.load_plugin(path)
+    files.check_finished(path)
     if saved_model.is_export(path):
         config, tokenizer = saved_model.read_config_and_tokenizer(path)
         model = AlbertForPreTraining(config)

@@ -15,7 +15,12 @@ from tensorflow.core.protobuf import trackable_object_graph_pb2
 
 from albert_tf import files
 from albert_tf.checkpoints import name_map
-from albert_tf.checkpoints.model_directory import CONFIG_FILE, UNREADABLE, length_of_data
+from albert_tf.checkpoints.model_directory import (
+    CONFIG_FILE,
+    UNREADABLE,
+    length_of_data,
+    reraise_store_error,
+)
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import UserError
 from albert_tf.tokenization import AlbertTokenizer, find_vocabulary
@@ -84,6 +89,7 @@ def restore_encoder(encoder: tf.keras.layers.Layer, path: str) -> None:
         keys = {_name_in_encoder(n): key for n, key in variable_keys(reader).items()}
         shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
     except (*UNREADABLE, DecodeError) as error:
+        reraise_store_error(error, path)
         raise _unreadable(path, error) from error
     for variable in encoder.weights:
         name = _name_in_encoder(variable.name.removesuffix(":0"))
@@ -94,6 +100,7 @@ def restore_encoder(encoder: tf.keras.layers.Layer, path: str) -> None:
         try:
             variable.assign(reader.get_tensor(key).astype(np.float32))
         except UNREADABLE as error:
+            reraise_store_error(error, path)
             raise _unreadable(path, error) from error
 
 

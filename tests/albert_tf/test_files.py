@@ -30,6 +30,8 @@ def nothing_there(monkeypatch):
 def test_a_store_that_does_not_answer_is_not_empty(nothing_there):
     nothing_there(True)
     assert files.names_in("s3://bucket/a/b") == files.glob("s3://bucket/a/*") == []
+    assert files.ask_again(lambda: 7, "s3://bucket/a") == 7
+    assert files.ask_again(lambda: 7, "gs://bucket/a") is None
     nothing_there(False)
     for look in (files.names_in, files.glob):
         with pytest.raises(OSError, match=r"^s3://bucket/a: s3://bucket/ does not answer, or"):

@@ -79,9 +79,31 @@ def test_loopback_is_never_proxied(monkeypatch, before, after):
         monkeypatch.delenv(name)
     for name, value in before.items():
         monkeypatch.setenv(name, value)
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    monkeypatch.setattr(program.socket, "gethostname", lambda: "vm")
+    after = {name: value + ",vm" * ("localhost" in value) for name, value in after.items()}
     for _ in range(2):  # a second call adds nothing
         program.never_proxy_loopback()
         assert {name: os.environ[name] for name in after} == after
+
+
+@pytest.mark.parametrize(
+    "tf_config, hosts",
+    [
+        ('{"cluster": {"worker": ["host0:2222", "10.0.0.2:1"], "chief": ["[::5]:7"]}}', 3),
+        ('{"cluster": {}}', 0),
+        ('{"task": {}}', 0),
+        ("no JSON", 0),
+        ("[1]", 0),
+    ],
+)
+def test_hosts_of_a_run_are_not_proxied(monkeypatch, tf_config, hosts):
+    monkeypatch.setenv("no_proxy", "corp.example")
+    monkeypatch.setenv("TF_CONFIG", tf_config)
+    monkeypatch.setattr(program.socket, "gethostname", lambda: "vm")
+    program.never_proxy_loopback()
+    own = ["corp.example", "localhost", "127.0.0.1", "::1", "vm"]
+    assert os.environ["no_proxy"].split(",") == own + ["host0", "10.0.0.2", "::5"][:hosts]
 
 
 def test_s3_without_its_plugin_is_one_line():

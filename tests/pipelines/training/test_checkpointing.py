@@ -88,6 +88,31 @@ def warnings(caplog):
     return lambda: [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        tf.errors.PermissionDeniedError(None, None, "HTTP response code 403 at gs://bucket/a"),
+        # What a reader of checkpoints raises, without the class of its code.
+        tf.errors.OpError(
+            None, None, "All 10 retry attempts failed. The last failure: 503 at gs://bucket/a", 2
+        ),
+    ],
+)
+def test_a_store_that_fails_is_no_damage(run_dir, monkeypatch, error):
+    def fail(*_):
+        raise error
+
+    run = make_run(run_dir)
+    before = names(run_dir)
+    with monkeypatch.context() as patch:
+        patch.setattr(tf.train.Checkpoint, "read", fail)
+        with pytest.raises(tf.errors.OpError) as raised:
+            run[0].restore()
+    assert program.is_user_error(raised.value)
+    assert names(run_dir) == before
+    assert run[0].restore() == 12
+
+
 def cut(path):
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
