@@ -258,11 +258,11 @@ class ClassificationTask(Task):
             numbers = np.array([example.label for example in examples])
             low, mean, high = numbers.min(), numbers.mean(), numbers.max()
             lines.append(f"numbers from {low:.4g} to {high:.4g}, mean {mean:.4g}")
-            different, in_float32 = (len(set(n.tolist())) for n in (numbers, numbers.astype("f")))
-            if in_float32 < different:
+            lost = np.abs(numbers - numbers.astype(np.float32)).max()
+            if lost > 1e-3 * (high - low) > 0:
                 lines.append(
-                    f"warning: {different:,} different numbers are {in_float32:,} in float32, in "
-                    "which the loss computes: subtract their mean, say"
+                    f"warning: float32, in which the loss computes, changes numbers by up to "
+                    f"{lost:.3g}, of {high - low:.3g} between them: subtract their mean, say"
                 )
         else:
             counts = collections.Counter(example.label for example in examples)

@@ -65,6 +65,7 @@ class SquadTask(Task):
         self.max_answer_length = max_answer_length
         self.n_best_size = n_best_size
         self.null_threshold = null_threshold
+        self._told: set[str] = set()
 
     def read(self, split: str) -> list[Question] | None:
         """See Task.read."""
@@ -206,8 +207,10 @@ class SquadTask(Task):
         if is_squad_file(path):
             questions = read_questions(path)
             if not all(map(self.is_answered, questions)):
-                for warning in self._warn_of_unanswered(questions):
-                    print(f"{path}: {warning}")
+                if path not in self._told:  # a file may be read twice
+                    self._told.add(path)
+                    for warning in self._warn_of_unanswered(questions):
+                        print(warning.replace("warning: ", f"warning: {path}: "))
                 questions = [
                     dataclasses.replace(question, answers=(), is_impossible=False)
                     for question in questions

@@ -265,10 +265,13 @@ def test_questions_some_of_which_have_no_answer_are_told(tmp_path, capsys):
 
     task = SquadTask({"test": write(1, 1, 0)})
     expected = "1 of 3 questions have no answer, so none is scored"
-    assert [example.answers for example in task.read_file(write(1, 1, 0))] == [()] * 3
-    assert f"q.json: warning: {expected}" in capsys.readouterr().out
+    for _ in range(2):
+        assert [example.answers for example in task.read_file(write(1, 1, 0))] == [()] * 3
+    said = capsys.readouterr().out
+    assert said.startswith("warning: ") and said.count(f"q.json: {expected}") == 1
     assert any(expected in note for note in task.summarise(task.read("test")))
     for answers in ((1, 1), (0, 0)):
+        task = SquadTask({"test": write(*answers)})
         list(task.read_file(write(*answers)))
         assert "warning" not in capsys.readouterr().out
         assert not any("scored" in note for note in task.summarise(task.read("test")))
