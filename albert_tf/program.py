@@ -86,9 +86,9 @@ def _load_plugin() -> None:
     texts = [text for value in values for text in (value if isinstance(value, list) else [value])]
     parts = [part.strip() for text in texts for part in str(text).split(",")]
     if any(part.startswith("s3://") for part in parts):
-        from albert_tf import files  # imports TensorFlow, which not every program needs
+        from albert_tf import s3  # imports TensorFlow, which not every program needs
 
-        files.load_plugin(*parts)
+        s3.load_plugin(*parts)
 
 
 def never_proxy_loopback() -> None:

@@ -48,7 +48,7 @@ DOORS = {
         "export/verify.py",
     },
     "tensorflow_hub": set(),
-    "tensorflow_io": {"albert_tf/files.py"},
+    "tensorflow_io": {"albert_tf/s3.py"},
     "apache_beam": {"pipelines/data/beam_job.py"},
     "transformers": set(),
     "onnx": {"export/onnx.py"},

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
-from albert_tf import files, program
+from albert_tf import files, program, s3
 from albert_tf.checkpoints import name_map
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import UserError
@@ -42,7 +42,7 @@ def reraise_store_error(error: Exception, path: str) -> None:
     """
     if isinstance(error, tf.errors.PermissionDeniedError) or program.store_error(str(error)):
         raise error
-    files.check_answers(path)
+    s3.check_answers(path)
 
 
 def checkpoints_directory(model_dir: str) -> str:

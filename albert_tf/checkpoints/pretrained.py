@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from albert_tf import files
+from albert_tf import files, s3
 from albert_tf.checkpoints import (
     fine_tuned,
     google,
@@ -64,7 +64,7 @@ def from_pretrained(path: str | os.PathLike) -> tuple[tf.keras.Model, AlbertToke
       ValueError: if the path is none of these, or it lacks a vocabulary.
     """
     path = os.fspath(path).rstrip("/")
-    files.load_plugin(path)
+    s3.load_plugin(path)
     files.check_finished(path)
     if saved_model.is_export(path):
         config, tokenizer = saved_model.read_config_and_tokenizer(path)
@@ -113,7 +113,7 @@ def save_pretrained(
             "pipelines.convert_checkpoint --output_format=huggingface writes the directory of a "
             "fine-tuned model"
         )
-    files.load_plugin(os.fspath(directory))
+    s3.load_plugin(os.fspath(directory))
     with files.new_directory(os.fspath(directory)) as partial:
         write_huggingface(partial, model, tokenizer)
 

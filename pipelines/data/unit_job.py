@@ -16,7 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from albert_tf import files, job_directory, program, remote_lock
+from albert_tf import files, job_directory, program, remote_lock, s3
 from albert_tf.errors import UserError
 from albert_tf.progress import Progress
 from pipelines.data import beam_job
@@ -80,7 +80,7 @@ def run_units(
     """
     remove_leftovers(output_dir)
     work = functools.partial(work_or_error, work, output_dir)
-    if files.plugin_is_loaded():
+    if s3.plugin_is_loaded():
         work = functools.partial(_with_plugin, work)
     with _progress(title, units, output_dir, kind) as unfinished:
         try:
@@ -109,7 +109,7 @@ def remove_leftovers(output_dir: str) -> None:
 
 def _with_plugin(work: Callable[[Any], None], unit: Any) -> None:
     """Calls `work(unit)` in a worker process of a job that uses `s3://`."""
-    files.load_plugin("s3://")
+    s3.load_plugin("s3://")
     work(unit)
 
 

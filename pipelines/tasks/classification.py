@@ -21,7 +21,7 @@ from albert_tf.tokenization import AlbertTokenizer
 from pipelines.tasks.class_weights import as_array
 from pipelines.tasks.figures import MOST_LABELS, draw_confusion_matrix
 from pipelines.tasks.metrics import METRICS
-from pipelines.tasks.split_report import describe_labels, warn_of_rows
+from pipelines.tasks.split_report import describe_labels, warn_of_rounding, warn_of_rows
 from pipelines.tasks.tables import (
     as_label,
     as_number,
@@ -258,12 +258,7 @@ class ClassificationTask(Task):
             numbers = np.array([example.label for example in examples])
             low, mean, high = numbers.min(), numbers.mean(), numbers.max()
             lines.append(f"numbers from {low:.4g} to {high:.4g}, mean {mean:.4g}")
-            lost = np.abs(numbers - numbers.astype(np.float32)).max()
-            if lost > 1e-3 * (high - low) > 0:
-                lines.append(
-                    f"warning: float32, in which the loss computes, changes numbers by up to "
-                    f"{lost:.3g}, of {high - low:.3g} between them: subtract their mean, say"
-                )
+            lines += warn_of_rounding(numbers)
         else:
             counts = collections.Counter(example.label for example in examples)
             lines.append(describe_labels(self.labels, counts))

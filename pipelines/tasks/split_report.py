@@ -7,12 +7,14 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from albert_tf.entities import OUTSIDE, are_entity_tags
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines.tasks.task import Sequences
 
 _MOST_TRUNCATED = 0.10
 _MOST_UNKNOWN = 0.05
 _MOST_OVERLAPPING = 0.10
+_MOST_ROUNDED = 1e-3  # of the range of the numbers
 _LABELS_SHOWN = 12
 
 
@@ -58,6 +60,37 @@ def warn_of_rows(num_empty: int, names: Sequence[str]) -> list[str]:
         rows = len(names) - len(counts)
         warnings.append(f"warning: {rows:,} rows repeat an id, such as {name!r}, {count} times")
     return warnings
+
+
+def warn_of_rounding(numbers: np.ndarray) -> list[str]:
+    """Returns a warning if float32, in which a loss computes, changes numbers visibly.
+
+    Args:
+      numbers: float64 [n], the answers of a split.
+    """
+    lost, between = np.abs(numbers - numbers.astype(np.float32)).max(), np.ptp(numbers)
+    if not lost > _MOST_ROUNDED * between > 0:
+        return []
+    return [
+        f"warning: float32, in which the loss computes, changes numbers by up to {lost:.3g}, of "
+        f"{between:.3g} between them: subtract their mean, say"
+    ]
+
+
+def warn_of_tags(labels: Sequence[str]) -> list[str]:
+    """Returns a warning if tags seem to mark entities, but some of them cannot.
+
+    Args:
+      labels: all tags; entities.are_entity_tags is false of them.
+    """
+    others = [tag for tag in labels if tag != OUTSIDE and not are_entity_tags([tag])]
+    marks = [tag for tag in labels if "-" in tag and are_entity_tags([tag])]
+    if not marks or OUTSIDE not in labels:
+        return []
+    return [
+        f"warning: the words' tags are scored, not entities, as {', '.join(others[:5])} "
+        f"begin{'s' * (len(others) == 1)} with none of B-, I-, E-, S-, L-, U-"
+    ]
 
 
 def warn_of_overlap(name: str, groups: Sequence[str], train_groups: Sequence[str]) -> list[str]:

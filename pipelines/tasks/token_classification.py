@@ -26,7 +26,7 @@ from albert_tf.errors import UserError
 from albert_tf.models import AlbertForTokenClassification
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines.tasks.metrics import METRICS
-from pipelines.tasks.split_report import describe_labels, warn_of_rows
+from pipelines.tasks.split_report import describe_labels, warn_of_rows, warn_of_tags
 from pipelines.tasks.squad_windows import cut
 from pipelines.tasks.tables import check_labels, listed_labels
 from pipelines.tasks.task import Outputs, Sequences, Task, file_lists, join
@@ -178,14 +178,7 @@ class TokenClassificationTask(Task):
                 f"warning: {lost:,} of {spans:,} spans do not begin and end with a word, or share "
                 "one: no prediction can equal them"
             ] * bool(lost)
-        marks = [tag for tag in self.labels if "-" in tag and are_entity_tags([tag])]
-        if not marks or OUTSIDE not in self.labels:
-            return []
-        others = [tag for tag in self.labels if tag != OUTSIDE and not are_entity_tags([tag])]
-        return [
-            f"warning: the words' tags are scored, not entities, as {', '.join(others[:5])} "
-            f"begin{'s' * (len(others) == 1)} with none of B-, I-, E-, S-, L-, U-"
-        ]
+        return warn_of_tags(self.labels)
 
     def group(self, example: TokenExample) -> str:
         """Returns the text: its copies stay together."""
