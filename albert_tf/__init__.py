@@ -22,7 +22,7 @@ import importlib
 import os
 import sys
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 _MODULES = {
     "AlbertConfig": "config",

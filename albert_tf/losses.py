@@ -5,6 +5,9 @@ from __future__ import annotations
 import tensorflow as tf
 
 PRETRAINING_OBJECTIVES = ("masked_lm", "sentence_order")
+# `openings` counts a part of sentence_order once more and is in no loss; see pretraining_loss for
+# `separator`.
+PRETRAINING_SUMS = (*PRETRAINING_OBJECTIVES, "openings", "separator")
 
 
 def zero_sums(objectives: tuple[str, ...]) -> dict[str, dict[str, tf.Tensor]]:
@@ -71,15 +74,16 @@ def pretraining_sums(
 ) -> dict[str, dict[str, tf.Tensor]]:
     """Returns weighted_cross_entropy of both objectives.
 
-    `masked_lm` counts predicted pieces, `sentence_order` examples that have an order.
+    `masked_lm` counts predicted pieces, `sentence_order` examples that have an order, `openings`
+    those of them whose segment opens its document, `separator` all of them as scored at [SEP].
 
     Args:
       outputs: what AlbertForPreTraining returns.
       batch: labels and weights: `masked_lm_ids`, `masked_lm_weights` [b, P];
-        `sentence_order_labels`, `sentence_order_weights` [b].
+        `sentence_order_labels`, `sentence_order_weights` [b]; optional `opens_document` [b].
     """
     labels = {"masked_lm": "masked_lm_ids", "sentence_order": "sentence_order_labels"}
-    return {
+    sums = {
         objective: weighted_cross_entropy(
             outputs[f"{objective}_logits"],
             batch[labels[objective]],
@@ -87,6 +91,20 @@ def pretraining_sums(
         )
         for objective in PRETRAINING_OBJECTIVES
     }
+    opens = tf.cast(batch.get("opens_document", 0), tf.float32)
+    sums["openings"] = weighted_cross_entropy(
+        outputs["sentence_order_logits"],
+        batch["sentence_order_labels"],
+        batch["sentence_order_weights"] * opens,
+    )
+    sums["separator"] = zero_sums(("separator",))["separator"]
+    if "separator_order_logits" in outputs:
+        sums["separator"] = weighted_cross_entropy(
+            outputs["separator_order_logits"],
+            batch["sentence_order_labels"],
+            batch["sentence_order_weights"],
+        )
+    return sums
 
 
 def pretraining_weights(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
@@ -102,6 +120,10 @@ def pretraining_loss(
 ) -> tf.Tensor:
     """Returns masked-LM loss + sentence-order loss, each its sum over its denominator.
 
+    Where the model scored the order at the [SEP] between the segments too, that loss is added. What
+    tells the order is near this [SEP], so it learns to compare the segments within some 10,000
+    pairs; [CLS], which alone answers later, then learns it from there.
+
     Args:
       sums: pretraining_sums of this replica.
       denominators: total weight of each objective over *all* replicas, so that the sum of the
@@ -110,12 +132,10 @@ def pretraining_loss(
     Source: the reference's run_pretraining (weights 1:1).
     Deviation: it divides by (this replica's weight + 1e-5).
     """
-    return tf.add_n(
-        [
-            tf.math.divide_no_nan(sums[objective]["loss"], denominators[objective])
-            for objective in PRETRAINING_OBJECTIVES
-        ]
-    )
+    order = sums["sentence_order"]["loss"] + sums["separator"]["loss"]
+    return tf.math.divide_no_nan(
+        sums["masked_lm"]["loss"], denominators["masked_lm"]
+    ) + tf.math.divide_no_nan(order, denominators["sentence_order"])
 
 
 def classification_loss(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:

@@ -8,22 +8,50 @@ import numpy as np
 import tensorflow as tf
 from scipy import stats
 
+from albert_tf.losses import PRETRAINING_OBJECTIVES
+
 
 def pretraining_metrics(sums: dict[str, dict[str, float]]) -> dict[str, float]:
     """Turns pretraining_sums (added over batches) into loss and accuracy per counted prediction.
 
     Returns:
       `masked_lm_loss` (nats per predicted piece), `masked_lm_accuracy`, `sentence_order_loss`
-      (nats per example with an order), `sentence_order_accuracy`, and `loss`, the losses' sum.
-      Of an objective of which nothing was counted there is no metric, and of none no `loss`.
+      (nats per example with an order), `sentence_order_accuracy`, and `loss`, the losses' sum;
+      `openings_accuracy`, `inside_accuracy` and the numbers of these pairs, see order_kinds;
+      `separator_accuracy`, of the order scored at [SEP]. A metric of which nothing was counted is
+      absent.
     """
     metrics = {}
-    for objective, values in sums.items():
+    for objective in PRETRAINING_OBJECTIVES:
+        values = sums[objective]
         if weight := float(values["weight"]):
             metrics[f"{objective}_loss"] = float(values["loss"]) / weight
             metrics[f"{objective}_accuracy"] = float(values["correct"]) / weight
             metrics["loss"] = metrics.get("loss", 0.0) + metrics[f"{objective}_loss"]
+    separator = sums["separator"]
+    if weight := float(separator["weight"]):
+        metrics["separator_accuracy"] = float(separator["correct"]) / weight
+        metrics["loss"] += float(separator["loss"]) / weight
+    for kind, (correct, pairs) in order_kinds(sums).items():
+        if pairs:
+            metrics[f"{kind}_accuracy"] = correct / pairs
+            metrics[f"{kind}_pairs"] = pairs
     return metrics
+
+
+def order_kinds(sums: dict[str, dict[str, float]]) -> dict[str, tuple[float, float]]:
+    """Returns kind of pair -> (correct, pairs) of sentence order.
+
+    "openings" are pairs of segments that open their document, "inside" all others. How a text opens
+    is learnt much sooner than how it goes on, so one figure of both says little. The dict is empty
+    where no opening was counted: then only the sum of both is known.
+    """
+    openings, both = sums["openings"], sums["sentence_order"]
+    if not float(openings["weight"]):
+        return {}
+    counts = [(float(s["correct"]), float(s["weight"])) for s in (openings, both)]
+    (correct, pairs), (all_correct, all_pairs) = counts
+    return {"openings": (correct, pairs), "inside": (all_correct - correct, all_pairs - pairs)}
 
 
 def add_exactly(totals, values):

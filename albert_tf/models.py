@@ -71,6 +71,7 @@ class AlbertForPreTraining(_AlbertModel):
         dropout_seed=None,
         num_hidden_layers=None,
         hidden_states=False,
+        at_separator=False,
         training=None,
     ):
         """Scores masked pieces and the order of the two segments.
@@ -82,25 +83,34 @@ class AlbertForPreTraining(_AlbertModel):
           num_hidden_layers: a smaller depth than the config's.
           hidden_states: whether these are wanted; else the last block computes no more than the
             masked positions and [CLS].
+          at_separator: whether the order is scored a second time, from the [SEP] between the
+            segments, by the same pooler and head: for training, see losses.pretraining_loss. It
+            needs `masked_lm_positions`.
 
         Returns:
           dict of float32 logits, `masked_lm_logits` [b, P, V] and `sentence_order_logits` [b, 2],
-          and the encoder's `hidden_states` if wanted.
+          `separator_order_logits` [b, 2] and the encoder's `hidden_states` if wanted.
         """
         dropout_seed = resolve_dropout_seed(training, dropout_seed)
         inputs = complete_inputs(inputs)
         positions = inputs.get("masked_lm_positions")
+        if at_separator:
+            in_first = inputs["input_mask"] - inputs["input_type_ids"]
+            separator = tf.reduce_sum(in_first, axis=1, keepdims=True) - 1
+            positions = tf.concat([separator, positions], axis=1)
         encoded = self.encoder(
             inputs, dropout_seed, num_hidden_layers, None if hidden_states else positions
         )
         masked_output = encoded["sequence_output"]
         if hidden_states and positions is not None:
             masked_output = tf.gather(masked_output, positions, batch_dims=1)
+        outputs = {"sentence_order_logits": self.sentence_order(encoded["pooled_output"])}
+        if at_separator:
+            pooled = self.encoder.pooler(masked_output[:, 0])
+            outputs["separator_order_logits"] = self.sentence_order(pooled)
+            masked_output = masked_output[:, 1:]
         table = self.encoder.embeddings.word_embeddings
-        outputs = {
-            "masked_lm_logits": self.masked_lm(masked_output, table),
-            "sentence_order_logits": self.sentence_order(encoded["pooled_output"]),
-        }
+        outputs["masked_lm_logits"] = self.masked_lm(masked_output, table)
         if hidden_states:
             outputs["hidden_states"] = encoded["hidden_states"]
         return outputs

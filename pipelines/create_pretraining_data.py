@@ -38,7 +38,7 @@ from albert_tf.packing import NUM_SPECIAL_PIECES
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines.data import beam_job, corpus, reference_job, unit_job
 from pipelines.data.duplicates import find_duplicates, hash_ranges
-from pipelines.data.examples import ExampleOptions, define_example_flags, options_from
+from pipelines.data.examples import DRAWS, ExampleOptions, define_example_flags, options_from
 from pipelines.data.records import Manifest, ReferenceManifest, SegmentManifest, make_splits
 from pipelines.data.shard_writer import COUNTS, Range, Settings, TextUnit, hash_unit, write_unit
 from pipelines.data.text_files import is_compressed
@@ -88,6 +88,19 @@ def define_flags() -> None:
         "Share of segments that are made shorter.",
         lower_bound=0,
         upper_bound=1,
+    )
+    flags.DEFINE_integer(
+        "max_sentences",
+        None,
+        "Most sentences in a segment. With 2, sentence order is learnt soonest: the two that meet "
+        "are all that a model sees. Default: as many as fit.",
+        lower_bound=1,
+    )
+    flags.DEFINE_bool(
+        "shuffle_sentences",
+        False,
+        "Shuffle the sentences of each document: the control for figures of sentence order, which "
+        "must then be at chance. The same documents are held out.",
     )
     flags.DEFINE_float(
         "heldout_fraction",
@@ -257,7 +270,9 @@ def _identity(
     del identity["text_format"]
     identity["spm_model_file"] = f"SHA-256 {tokenizer.sha256[:16]}"
     identity["input_file"] = job_directory.describe_files(sizes, sizes)
-    return {**identity, "shard_bytes": shard_bytes, "code_version": albert_tf.__version__}
+    # Half of a set of records must not come from other code than the rest.
+    versions = {"code_version": albert_tf.__version__, "draws": DRAWS}
+    return {**identity, "shard_bytes": shard_bytes, **versions}
 
 
 def _collect(

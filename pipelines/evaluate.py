@@ -1,13 +1,17 @@
 """Evaluates a pre-trained ALBERT on records that it was not trained on.
 
 Prints masked-LM loss and accuracy, and as baseline the accuracy of always predicting the most
-frequent piece on the same masks. Prints sentence-order accuracy with its 95 % interval, and as
-baseline the accuracy of a classifier that sees only sentence lengths. The masks are the same at
-every call. The metrics are also stored in MODEL_DIR/evaluations.
+frequent piece on the same masks. Prints sentence-order accuracy twice, for pairs that open a
+document and for pairs inside documents, each with its 95 % interval and two baselines: a classifier
+that sees only sentence lengths, and one that sees only how far words at the ends of both parts
+overlap. A model has learnt order where it is above both. The control: records of the same text
+written with --shuffle_sentences, on which every figure must be at chance. The masks are the same
+at every call. The metrics are also stored in MODEL_DIR/evaluations.
 
 Examples:
   python -m pipelines.evaluate --checkpoint=runs/base --record_dir=records
   python -m pipelines.evaluate --checkpoint=runs/base/checkpoints/ckpt-5000 --record_dir=records
+  python -m pipelines.evaluate --checkpoint=runs/base --record_dir=records_shuffled
 """
 
 from __future__ import annotations
@@ -26,7 +30,8 @@ from albert_tf.checkpoints import model_directory
 from albert_tf.errors import UserError
 from albert_tf.progress import Progress
 from albert_tf.tokenization import AlbertTokenizer
-from pipelines.data.length_baseline import lengths_alone
+from pipelines.data.examples import DRAWS
+from pipelines.data.order_baselines import order_baselines
 from pipelines.data.pretraining_dataset import evaluation_dataset, evaluation_options
 from pipelines.data.records import Manifest
 from pipelines.data.sentence_pairs import SENTENCE_OBJECTIVES
@@ -101,7 +106,8 @@ def evaluate(
         "split": split,
         "max_seq_length": max_seq_length,
         "sentence_objective": sentence_objective,
-        # Another version may draw other examples, and has other metrics.
+        "draws": DRAWS,
+        # Another version has other metrics.
         "code_version": albert_tf.__version__,
     }
     records = question["records"][:8]
@@ -128,10 +134,12 @@ def evaluate(
         progress.update(examples)
     sums, targets = totals["losses"], totals["targets"]
     order = sums["sentence_order"]
-    low, high = metrics.wilson_interval(float(order["correct"]), float(order["weight"]))
-    lengths = None
+    kinds = metrics.order_kinds(sums) or {
+        "pairs": (float(order["correct"]), float(order["weight"]))
+    }
+    baselines = {}
     if sentence_objective != "none":
-        lengths = lengths_alone(record_dir, split, options, tokenizer)
+        baselines = order_baselines(record_dir, split, options, tokenizer)
     most_frequent = int(targets.argmax())
     result = {
         **question,
@@ -139,14 +147,27 @@ def evaluate(
         "masked_lm_predictions": int(sums["masked_lm"]["weight"]),
         "sentence_order_predictions": int(order["weight"]),
         **metrics.pretraining_metrics(sums),
-        "sentence_order_interval": [low, high],
-        "lengths_alone_accuracy": lengths and lengths.correct / lengths.total,
+        "sentence_order": {
+            kind: _order_figures(correct, pairs, baselines.get(kind, {}))
+            for kind, (correct, pairs) in kinds.items()
+            if pairs
+        },
         "most_frequent_piece": tokenizer.id_to_piece(most_frequent),
         "most_frequent_accuracy": float(targets[most_frequent] / max(targets.sum(), 1)),
     }
     files.write_atomically(kept, json.dumps(result, indent=2, ensure_ascii=False) + "\n")
     print(f"kept in {kept}")
     return result
+
+
+def _order_figures(correct: float, pairs: float, baselines: dict) -> dict:
+    """Returns the figures of one kind of pair: the model's, and those of order_baselines."""
+    return {
+        "pairs": int(pairs),
+        "accuracy": correct / pairs,
+        "interval": list(metrics.wilson_interval(correct, pairs)),
+        **{f"{name}_accuracy": told.correct / told.total for name, told in baselines.items()},
+    }
 
 
 def report(result: dict) -> str:
@@ -163,19 +184,23 @@ def report(result: dict) -> str:
         "that",
     ]
     if result["sentence_order_predictions"]:
-        low, high = result["sentence_order_interval"]
         lines.append(
             f"  {_OBJECTIVE_NAMES[result['sentence_objective']]}  loss "
             f"{result['sentence_order_loss']:.4f} nats, accuracy "
             f"{100 * result['sentence_order_accuracy']:.2f} % of "
-            f"{result['sentence_order_predictions']:,}, 95 % interval {100 * low:.2f} to "
-            f"{100 * high:.2f} %"
+            f"{result['sentence_order_predictions']:,}"
         )
-    if result["lengths_alone_accuracy"] is not None:
+    for kind, figures in result["sentence_order"].items():
+        low, high = figures["interval"]
         lines.append(
-            f"  baseline        {100 * result['lengths_alone_accuracy']:.2f} %: trees that know "
-            "nothing but the lengths of the sentences, on the same pairs"
+            f"    {kind:<14}{100 * figures['accuracy']:.2f} % of {figures['pairs']:,}, 95 % "
+            f"interval {100 * low:.2f} to {100 * high:.2f} %"
         )
+        if "lengths_accuracy" in figures:
+            lines.append(
+                f"    baselines     {100 * figures['lengths_accuracy']:.2f} % from lengths alone, "
+                f"{100 * figures['overlap_accuracy']:.2f} % from the overlap of words"
+            )
     return "\n".join(lines)
 
 

@@ -39,7 +39,12 @@ from albert_tf.errors import UserError
 from albert_tf.flops import training_flops_per_example
 from albert_tf.models import AlbertForPreTraining
 from albert_tf.tokenization import AlbertTokenizer, find_vocabulary
-from pipelines.data.examples import ExampleOptions, define_example_flags, options_from
+from pipelines.data.examples import (
+    DRAWS,
+    ExampleOptions,
+    define_example_flags,
+    options_from,
+)
 from pipelines.data.heldout_examples import heldout_examples
 from pipelines.data.pretraining_dataset import (
     Source,
@@ -198,6 +203,7 @@ def pretrain(
         **dataclasses.asdict(settings),
         "steps_per_loop": loop.steps_per_loop,
         "heldout_split": heldout_split,
+        "draws": DRAWS,
     }
     # Hosts must agree on this too, but a run that failed at a bad batch may resume with more
     # allowed.
@@ -217,8 +223,9 @@ def pretrain(
 
     def stage(first_step, num_hidden_layers):
         forward = functools.partial(model, num_hidden_layers=num_hidden_layers)
+        trained = functools.partial(forward, at_separator=settings.separator_order_loss)
         train_step = make_train_step(
-            forward, model, PRETRAINING, optimizer, settings, settings.random_seed
+            trained, model, PRETRAINING, optimizer, settings, settings.random_seed
         )
         flops = training_flops_per_example(
             model, options.max_seq_length, options.max_predictions_per_seq, num_hidden_layers

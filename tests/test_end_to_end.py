@@ -91,18 +91,19 @@ def test_evaluation(work, model_dir):
     flags = [f"--checkpoint={model_dir}", f"--record_dir={work}/records"]
     out, _ = run("pipelines.evaluate", *flags)
     assert "masked LM" in out and "95 % interval" in out
-    assert "trees that know nothing but the lengths of the sentences" in out
+    assert "from lengths alone" in out and "from the overlap of words" in out
     [kept] = (model_dir / "evaluations").glob("*-heldout-sop-*.json")
     result = json.loads(kept.read_text())
     assert result["examples"] > 20
     assert 0 < result["most_frequent_accuracy"] < 1
-    low, high = result["sentence_order_interval"]
-    assert low <= result["sentence_order_accuracy"] <= high
-    assert 0.3 < result["lengths_alone_accuracy"] < 0.7
+    assert {"openings", "inside"} == result["sentence_order"].keys()
+    for figures in result["sentence_order"].values():
+        low, high = figures["interval"]
+        assert low <= figures["accuracy"] <= high
     again, _ = run("pipelines.evaluate", *flags)
     assert "evaluated before" in again and out.splitlines()[-4:] == again.splitlines()[-4:]
     # What another version found is found anew: it may lack a figure, or mean another.
-    del result["lengths_alone_accuracy"]
+    del result["sentence_order"]
     kept.write_text(json.dumps({**result, "code_version": "0.1.0"}))
     anew, _ = run("pipelines.evaluate", *flags)
     assert "evaluated before" not in anew and out.splitlines()[-5:] == anew.splitlines()[-5:]
@@ -223,7 +224,7 @@ def test_everything_at_once(work):
     assert {"layers/degrees_03", "layers/l2_distance_01"} <= evaluated[-1].keys()
     assert evaluated[-1]["heldout_masked_lm_loss"] < evaluated[0]["heldout_masked_lm_loss"]
     # One figure of the examples, whatever the weights.
-    assert len({entry["heldout_lengths_alone_accuracy"] for entry in evaluated}) == 1
+    assert len({entry["heldout_inside_lengths_accuracy"] for entry in evaluated}) == 1
     # The best of other examples is another best.
     _, err = run("pipelines.pretrain", *flags, "--eval_examples=30", exit_code=2)
     assert "eval_examples 25 there, 30 here" in err
@@ -287,7 +288,7 @@ def first_weights(work):
 
 @pytest.fixture(scope="module")
 def no_order(work):
-    """Records of documents of one segment each, as far as their manifest tells."""
+    """Records of segments of one sentence each, as far as their manifest tells."""
     shutil.copytree(work / "records", work / "no_order")
     manifest = Manifest.read(str(work / "records"))
     dataclasses.replace(manifest, segments_with_order=0).write(str(work / "no_order"))
@@ -297,7 +298,7 @@ def no_order(work):
     "changes, message",
     [
         ({"record_dir": "{work}/nowhere"}, "no manifest.json in"),
-        ({"record_dir": "{work}/no_order"}, "has two parts whose order can be asked"),
+        ({"record_dir": "{work}/no_order"}, "has two sentences whose order can"),
         ({"spm_model_file": "{work}/nowhere.model"}, "no SentencePiece model at"),
         ({"spm_model_file": "{work}/corpus.txt"}, "expected a WordPiece vocabulary"),
         ({"spm_model_file": "{work}/renamed_piece.model"}, "made with another vocabulary"),

@@ -18,6 +18,11 @@ from pipelines.data.sentence_pairs import (
     length_features,
 )
 
+# Raise it by one with every change of what a seed draws from the same text or records: segments,
+# order, splits, labels, masks. Runs, record jobs and evaluations of other draws are told apart by
+# it. tests/pipelines/data/test_draws.py fails if they change and it does not.
+DRAWS = 2
+
 
 @dataclasses.dataclass(frozen=True)
 class ExampleOptions:

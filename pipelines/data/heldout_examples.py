@@ -11,7 +11,7 @@ import tensorflow as tf
 from albert_tf.errors import UserError
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines.data.examples import ExampleOptions
-from pipelines.data.length_baseline import lengths_alone
+from pipelines.data.order_baselines import BASELINES, order_baselines
 from pipelines.data.pretraining_dataset import Source, evaluation_dataset, evaluation_options
 
 
@@ -22,7 +22,7 @@ def heldout_examples(
     batch_size: int,
     num_examples: int,
 ) -> tuple[Callable[[tf.distribute.InputContext], tf.data.Dataset], dict[str, float]]:
-    """Returns what makes batches of held-out examples, and how many labels lengths alone tell.
+    """Returns what makes batches of held-out examples, and the baselines of their labels.
 
     They are a sample from all sources, in proportion to what these hold.
 
@@ -31,7 +31,8 @@ def heldout_examples(
 
     Returns:
       (input context) -> batches, see evaluation_dataset; and metrics of these examples that no
-      weights change: `lengths_alone_accuracy`, if there are labels.
+      weights change: for each kind of pair and baseline of order_baselines its accuracy, such as
+      `inside_overlap_accuracy`.
 
     Raises:
       ValueError: if they hold nothing.
@@ -45,21 +46,23 @@ def heldout_examples(
             "--eval_steps: there are no held-out records; make some with --heldout_fraction of "
             "pipelines.create_pretraining_data"
         )
-    parts, accuracies = [], []
+    parts, found = [], []
     for source in sources:
         if examples := source.manifest.splits["heldout"].examples:
             count = math.ceil(num_examples * examples / total)
             where = source.record_dir, "heldout", options, tokenizer
             parts.append(functools.partial(evaluation_dataset, *where, batch_size, count))
             if options.sentence_objective != "none":
-                accuracies.append(lengths_alone(*where, count))
+                found.append(order_baselines(*where, count))
 
     def heldout(context):
         datasets = [part(context=context) for part in parts]
         return functools.reduce(lambda one, other: one.concatenate(other), datasets)
 
-    known = [accuracy for accuracy in accuracies if accuracy]
-    if not known:
-        return heldout, {}
-    correct, labels = map(sum, zip(*known))
-    return heldout, {"lengths_alone_accuracy": correct / labels}
+    known = {}
+    for kind in dict.fromkeys(kind for of_source in found for kind in of_source):
+        for name in BASELINES:
+            counts = [of_source[kind][name] for of_source in found if kind in of_source]
+            correct, pairs = map(sum, zip(*counts))
+            known[f"{kind}_{name}_accuracy"] = correct / pairs
+    return heldout, known

@@ -114,9 +114,9 @@ def check_sources(
     if options.sentence_objective == "sop" and shares == {0.0}:
         names = ",".join(source.record_dir for source in sources)
         raise UserError(
-            f"--sentence_objective=sop: no segment of {names!r} has two parts whose order can "
-            "be asked (a document's first segment has none): write records of a shorter "
-            "--max_seq_length, or give --sentence_objective=none"
+            f"--sentence_objective=sop: no segment of {names!r} has two sentences whose order can "
+            "be asked: write records of a larger --max_seq_length (with --input_format=sentences a "
+            "line is a sentence), or give --sentence_objective=none"
         )
 
 
@@ -151,7 +151,8 @@ def pretraining_dataset(
     Returns:
       dicts with static shapes (b rows): int32 [b, L] `input_word_ids`, `input_mask`,
       `input_type_ids`; [b, P] int32 `masked_lm_positions`, `masked_lm_ids` and float32
-      `masked_lm_weights`; [b] int32 `sentence_order_labels` and float32 `sentence_order_weights`.
+      `masked_lm_weights`; [b] int32 `sentence_order_labels`, `opens_document` and float32
+      `sentence_order_weights`.
     """
     context = context or tf.distribute.InputContext()
     hosts = context.num_input_pipelines

@@ -180,7 +180,6 @@ def report(result: dict, label_names: Sequence[str]) -> str:
     labels = result["labels"]
     named = zip((*label_names, "no label"), labels.values())
     decided = labels["unchanged"] + labels["changed"]
-    lengths_alone = result.get("lengths_alone_accuracy")
     lines = [
         f"{result['examples']:,} examples, {result['pieces']:,} pieces (special pieces included)",
         f"  length           mean {result['mean_length']:.1f}; a tenth up to {low:.0f}, half up to "
@@ -196,8 +195,12 @@ def report(result: dict, label_names: Sequence[str]) -> str:
         f"  positions        {percent(result['masked_by_position'])} % masked, by twentieths "
         "of the text",
         "  labels           " + ", ".join(f"{name} {100 * s:.2f} %" for name, s in named)
-        + (f"; {100 * labels['changed'] / decided:.2f} % of the labels" if decided else "")
-        + (f"; lengths alone tell {100 * lengths_alone:.2f} %" if lengths_alone else ""),
+        + (f"; {100 * labels['changed'] / decided:.2f} % of the labels" if decided else ""),
+        *(
+            f"  {kind:<17}{told['pairs']:,} pairs with a label; lengths alone tell "
+            f"{100 * told['lengths']:.2f} %, overlap of words {100 * told['overlap']:.2f} %"
+            for kind, told in result.get("order_baselines", {}).items()
+        ),
         f"  split            {percent(result['split_position'])} % by twentieths of the text",
         f"  unknown          {100 * result['unknown']:.3f} % of the pieces are <unk>; "
         f"{100 * result['pieces_of_vocabulary_seen']:.1f} % of the vocabulary is seen",

@@ -12,6 +12,7 @@ once, unpadded, without special pieces:
   input_ids        int64 [n], 1 <= n <= max_seq_length - 3: pieces
   sentence_starts  int64 [m], first 0, increasing, all < n: the first piece of each sentence
   room_before      int64 [1]: unused room of the segment before, in pieces; see segments.Segment
+  opens_document   int64 [1]: 1 = the document's first segment
   document_id      int64 [1]: a hash of the document's first sentences
 """
 
@@ -50,6 +51,7 @@ SEGMENT_FEATURES = {
     "input_ids": tf.io.RaggedFeature(tf.int64),
     "sentence_starts": tf.io.RaggedFeature(tf.int64),
     "room_before": tf.io.FixedLenFeature([1], tf.int64),
+    "opens_document": tf.io.FixedLenFeature([1], tf.int64),
     "document_id": tf.io.FixedLenFeature([1], tf.int64),
 }
 
@@ -61,6 +63,7 @@ def serialize_segment(segment: Segment, document_id: int) -> bytes:
     feature["input_ids"].int64_list.value.extend(segment.input_ids)
     feature["sentence_starts"].int64_list.value.extend(segment.sentence_starts)
     feature["room_before"].int64_list.value.append(segment.room_before)
+    feature["opens_document"].int64_list.value.append(segment.opens_document)
     feature["document_id"].int64_list.value.append(document_id)
     # The order of features is otherwise free, and the shard's checksum with it.
     return example.SerializeToString(deterministic=True)
@@ -295,6 +298,7 @@ class SegmentManifest(Manifest):
     sentences: int
     segments: int
     segments_with_order: int  # see segments.has_order
+    openings_with_order: int  # those of them that open their document
     pieces: int
     skipped_lines: int
     splits: dict[str, Split]
@@ -314,7 +318,8 @@ class SegmentManifest(Manifest):
         skipped, repeated = self.skipped_lines, self.duplicate_documents
         return (
             f" segments of {self.documents:,} documents, {self.pieces:,} pieces; "
-            f"{100 * self.share_with_order:.0f} % of the segments can have a sentence-order label"
+            f"{100 * self.share_with_order:.0f} % of the segments can have a sentence-order label, "
+            f"{self.openings_with_order:,} of them open a document"
             + (f" ({repeated:,} duplicates skipped)" if repeated else "")
             + (f" ({skipped:,} bad lines skipped)" if skipped else "")
         )

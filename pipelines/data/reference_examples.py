@@ -66,6 +66,7 @@ def parse_examples(
         "masked_lm_weights": parsed["masked_lm_weights"],
         "sentence_order_labels": labels,
         "sentence_order_weights": tf.cast(has_label, tf.float32),
+        "opens_document": tf.zeros_like(labels),  # not known
     }
 
 

@@ -12,8 +12,7 @@ from albert_tf.packing import NUM_SPECIAL_PIECES
 _MAX_UNUSED = 8
 
 
-# The room before a segment that opens a document, or with the rest of a cut sentence: such openings
-# are known by their look, and by how long they are.
+# The room before a segment that opens with the rest of a cut sentence: its look gives it away.
 NO_ROOM = -1
 
 
@@ -22,8 +21,10 @@ class Segment(NamedTuple):
 
     input_ids: list[int]
     sentence_starts: list[int]  # where each sentence, or the rest of one, begins; the first is 0
-    # Pieces that the segment before had left, too few for this one's first sentence; or NO_ROOM.
+    # Pieces that the segment before had left, too few for this one's first sentence; 0 at the
+    # opening of a document; or NO_ROOM.
     room_before: int
+    opens_document: bool
 
 
 def has_order(segment: Segment) -> bool:
@@ -39,6 +40,7 @@ def split_document(
     short_seq_prob: float,
     word_starts: Sequence[bool],
     rng: random.Random,
+    max_sentences: int | None = None,
 ) -> Iterator[Segment]:
     """Yields the segments of a document; put together, they are its pieces.
 
@@ -56,6 +58,7 @@ def split_document(
       short_seq_prob: probability that a segment has a shorter target, uniform from 2 on.
       word_starts: [vocab_size], true for pieces that begin a word.
       rng: source of the targets.
+      max_sentences: most sentences in a segment; None: no limit.
     """
     longest = max_seq_length - NUM_SPECIAL_PIECES
 
@@ -65,23 +68,26 @@ def split_document(
     target = draw_target()
     pieces: list[int] = []
     starts: list[int] = []
-    room = NO_ROOM
+    room, opens = 0, True
     for sentence in sentences:
-        if pieces and len(pieces) + len(sentence) > target:
-            yield Segment(pieces, starts, room)
-            # One sentence alone may be longer than a short target.
-            room = max(target - len(pieces), 0)
+        is_full = len(starts) == max_sentences
+        if pieces and (is_full or len(pieces) + len(sentence) > target):
+            yield Segment(pieces, starts, room, opens)
+            opens = False
+            # Behind a full segment any sentence opens the next one. One sentence alone may be
+            # longer than a short target.
+            room = 0 if is_full else max(target - len(pieces), 0)
             target, pieces, starts = draw_target(), [], []
         begin = 0
         while len(sentence) - begin > longest:
             cut = _cut(sentence[begin : begin + longest + 1], longest, word_starts)
-            yield Segment(list(sentence[begin : begin + cut]), [0], room)
-            begin, room = begin + cut, NO_ROOM
+            yield Segment(list(sentence[begin : begin + cut]), [0], room, opens)
+            begin, room, opens = begin + cut, NO_ROOM, False
         if sentence := sentence[begin:]:
             starts.append(len(pieces))
             pieces.extend(sentence)
     if pieces:
-        yield Segment(pieces, starts, room)
+        yield Segment(pieces, starts, room, opens)
 
 
 def _cut(sentence: Sequence[int], room: int, word_starts: Sequence[bool]) -> int:

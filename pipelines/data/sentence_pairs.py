@@ -53,12 +53,14 @@ class Pairs:
       a, b: its parts; B may be empty.
       changed: bool [b], whether the parts are swapped, or B is of another document.
       has_label: bool [b].
+      opens: bool [b], whether a pair with a label is the opening of its document; of "sop" only.
     """
 
     a: Part
     b: Part
     changed: tf.Tensor
     has_label: tf.Tensor
+    opens: tf.Tensor
 
 
 def choose_pairs(
@@ -77,7 +79,7 @@ def choose_pairs(
       segments: `input_ids` int32 [b, (n)], a contiguous chunk of a document each,
         n <= max_seq_length - 3; `sentence_starts` int32 [b, (m)], index of each sentence's first
         piece, the first is 0; `room_before` int64 [b, 1], see segments.Segment; `document_id`
-        int64 [b, 1].
+        int64 [b, 1]; for "sop" `opens_document` int64 [b, 1].
       split_draws: float32 [b], uniform in [0, 1).
       change_draws: float32 [b], uniform in [0, 1).
       objective: one of SENTENCE_OBJECTIVES.
@@ -95,7 +97,8 @@ def choose_pairs(
     can_open = (sentences > 0) & is_later
     if objective == "sop":
         # Sentence 0 can be any sentence longer than the room that was left. If B opens with any of
-        # these too, a swap leaves the distribution of all lengths as it was, whatever that is.
+        # these too, a swap leaves the distribution of all lengths as it was, whatever that is. At
+        # the opening of a document the room is 0: B opens with any sentence.
         room = tf.cast(segments["room_before"], tf.int32)
         can_open &= (sentences > room) & (room != NO_ROOM)
     split = _draw_split(can_open, split_draws, num_sentences)
@@ -103,7 +106,8 @@ def choose_pairs(
     first, second = _parts(sentences, split, num_sentences)
     changed = has_label & (change_draws < 0.5)
     a, b = _where(changed, second, first), _where(changed, first, second)
-    return Pairs(a, b, changed, has_label)
+    opens = has_label & (segments["opens_document"][:, 0] > 0)
+    return Pairs(a, b, changed, has_label, opens)
 
 
 def lay_out(
@@ -115,8 +119,8 @@ def lay_out(
 
     Returns:
       int32 [b, L] `input_word_ids`, `input_mask` (1 = real), `input_type_ids` (0 up to and with the
-      first [SEP]); int32 [b] `sentence_order_labels` (1 = changed); float32 [b]
-      `sentence_order_weights` (0 = no label).
+      first [SEP]); int32 [b] `sentence_order_labels` (1 = changed) and `opens_document` (1 = a pair
+      with a label opens its document); float32 [b] `sentence_order_weights` (0 = no label).
     """
     pieces = segments["input_ids"]
     row_starts = tf.cast(pieces.row_starts(), tf.int32)
@@ -130,6 +134,7 @@ def lay_out(
         "input_type_ids": types,
         "sentence_order_labels": tf.cast(pairs.changed, tf.int32),
         "sentence_order_weights": tf.cast(pairs.has_label, tf.float32),
+        "opens_document": tf.cast(pairs.opens, tf.int32),
     }
 
 
@@ -242,4 +247,5 @@ def _next_sentence(
     source = tf.where(changed, neighbour, tf.range(rows))
     second = Part(*(tf.gather(values, source) for values in second))
     length = tf.where(has_label, shorter, second.length)
-    return Pairs(first, second._replace(length=length), changed, has_label)
+    opens = tf.zeros_like(has_label)
+    return Pairs(first, second._replace(length=length), changed, has_label, opens)

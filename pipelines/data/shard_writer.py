@@ -30,6 +30,7 @@ COUNTS = (
     "sentences",
     "segments",
     "segments_with_order",
+    "openings_with_order",
     "pieces",
     "skipped_lines",
 )
@@ -58,6 +59,8 @@ class Settings:
     random_seed: int
     text_format: TextFormat = dataclasses.field(default_factory=TextFormat)
     remove_duplicates: bool = False
+    max_sentences: int | None = None
+    shuffle_sentences: bool = False
 
 
 class Range(NamedTuple):
@@ -139,16 +142,23 @@ def write_unit(
             document_id = opening_hash(texts) >> 1  # into the range of int64
             writer = writers["heldout" if heldout else "train"]
             counts["documents"] += 1
+            rng = document_rng(settings.random_seed, document.source, document.offset)
+            pieces = (pieces for _, _, pieces in itertools.chain(opening, tokenized))
+            if settings.shuffle_sentences:
+                pieces = list(pieces)
+                rng.shuffle(pieces)
             for segment in split_document(
-                (pieces for _, _, pieces in itertools.chain(opening, tokenized)),
+                pieces,
                 settings.max_seq_length,
                 settings.short_seq_prob,
                 word_starts,
-                document_rng(settings.random_seed, document.source, document.offset),
+                rng,
+                settings.max_sentences,
             ):
                 writer.write(segment, document_id)
                 counts["segments"] += 1
                 counts["segments_with_order"] += has_order(segment)
+                counts["openings_with_order"] += segment.opens_document and has_order(segment)
                 counts["pieces"] += len(segment.input_ids)
         for writer in writers.values():
             writer.finish()

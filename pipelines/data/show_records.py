@@ -24,8 +24,8 @@ from albert_tf import files, program
 from albert_tf.errors import UserError
 from albert_tf.tokenization import WORD_BOUNDARY, AlbertTokenizer
 from pipelines.data.examples import ExampleOptions, define_example_flags
-from pipelines.data.length_baseline import lengths_alone
 from pipelines.data.masking import unmask
+from pipelines.data.order_baselines import order_baselines
 from pipelines.data.pretraining_dataset import (
     evaluation_dataset,
     pretraining_dataset,
@@ -120,8 +120,14 @@ def show_records(
         statistics.add({name: values[:left] for name, values in batch.items()})
     result = statistics.result()
     if options.sentence_objective != "none":
-        lengths = lengths_alone(record_dir, split, options, tokenizer, count)
-        result["lengths_alone_accuracy"] = lengths and lengths.correct / lengths.total
+        found = order_baselines(record_dir, split, options, tokenizer, count)
+        result["order_baselines"] = {
+            kind: {
+                "pairs": next(iter(accuracies.values())).total,
+                **{name: told.correct / told.total for name, told in accuracies.items()},
+            }
+            for kind, accuracies in found.items()
+        }
     if manifest.format == "segments":
         result.update(_segment_figures(sampled_records(record_dir, manifest, split, count)))
     print(f"\n{report(result, label_names)}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import tempfile
 
@@ -16,6 +17,14 @@ import tensorflow as tf
 from absl import logging
 
 from albert_tf import files
+
+# Of a guess between two answers; a dotted line in the picture.
+_CHANCE = {
+    "sentence_order_loss": math.log(2),
+    "sentence_order_accuracy": 0.5,
+    "openings_accuracy": 0.5,
+    "inside_accuracy": 0.5,
+}
 
 
 class MetricsLog:
@@ -143,15 +152,30 @@ def draw_curves(model_dir: str) -> str:
         ("masked-LM accuracy", "masked_lm_accuracy"),
         ("sentence-order loss, nats", "sentence_order_loss"),
         ("sentence-order accuracy", "sentence_order_accuracy"),
+        ("order accuracy: openings of documents", "openings_accuracy"),
+        ("order accuracy: inside documents", "inside_accuracy"),
         ("learning rate", "learning_rate"),
         ("gradient norm", "gradient_norm"),
     )
-    figure, axes = pyplot.subplots(2, 3, figsize=(13, 7), constrained_layout=True)
+    figure, axes = pyplot.subplots(2, 4, figsize=(17, 7), constrained_layout=True)
     for axis, (title, name) in zip(axes.T.flat, panels):
         for prefix, style in (("", "-"), ("heldout_", "o-")):
             points = [(e["step"], e[prefix + name]) for e in entries if prefix + name in e]
             if points:
                 axis.plot(*zip(*points), style, linewidth=1.2, markersize=3)
+        if name in _CHANCE:
+            axis.axhline(_CHANCE[name], color="black", linestyle=":", linewidth=1)
+        kind = name.removesuffix("_accuracy")
+        held_out = [e for e in entries if f"heldout_{kind}_pairs" in e]
+        if held_out:
+            # Two standard errors of the held-out figure at chance.
+            band = 1 / math.sqrt(held_out[-1][f"heldout_{kind}_pairs"])
+            axis.axhspan(0.5 - band, 0.5 + band, color="black", alpha=0.12, linewidth=0)
+            for baseline, style in (("lengths", "--"), ("overlap", "-.")):
+                value = held_out[-1].get(f"heldout_{kind}_{baseline}_accuracy")
+                if value is not None:
+                    axis.axhline(value, color="grey", linestyle=style, linewidth=1, label=baseline)
+            axis.legend(title="baselines", fontsize=8, title_fontsize=8)
         axis.set_title(title)
         axis.set_xlabel("step")
         axis.grid(alpha=0.3)

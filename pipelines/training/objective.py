@@ -36,6 +36,6 @@ PRETRAINING = Objective(
     sums=losses.pretraining_sums,
     loss=losses.pretraining_loss,
     metrics=metrics.pretraining_metrics,
-    zero_sums=lambda: losses.zero_sums(losses.PRETRAINING_OBJECTIVES),
+    zero_sums=lambda: losses.zero_sums(losses.PRETRAINING_SUMS),
     best_metric="heldout_masked_lm_accuracy",
 )

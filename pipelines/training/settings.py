@@ -155,6 +155,13 @@ class PretrainingSettings(TrainingSettings):
         "Correct the bias of LAMB's moments, as tensorflow-addons does; the ALBERT authors do not.",
         True,
     )
+    separator_order_loss: bool = setting(
+        flags.DEFINE_bool,
+        "Score the order of a pair at the [SEP] between its parts too while training, and add that "
+        "loss. Small models learn sentence order much sooner; the trained model is of the same "
+        "shape and answers from [CLS] alone.",
+        False,
+    )
     random_seed: int = setting(
         flags.DEFINE_integer,
         "Seed of initial weights, data order, masks and dropout.",

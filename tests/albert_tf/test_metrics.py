@@ -11,12 +11,15 @@ import tensorflow as tf
 from albert_tf import metrics
 from albert_tf.config import AlbertConfig
 from albert_tf.encoder import AlbertEncoder
+from albert_tf.losses import PRETRAINING_SUMS
 
 
 def test_pretraining_metrics_are_per_counted_prediction():
     sums = {
         "masked_lm": {"loss": 12.0, "correct": 3.0, "weight": 8.0},
         "sentence_order": {"loss": 3.0, "correct": 4.0, "weight": 5.0},
+        "openings": {"loss": 2.0, "correct": 2.0, "weight": 2.0},
+        "separator": {"loss": 1.0, "correct": 3.0, "weight": 5.0},
     }
     assert metrics.pretraining_metrics(sums) == pytest.approx(
         {
@@ -24,7 +27,12 @@ def test_pretraining_metrics_are_per_counted_prediction():
             "masked_lm_accuracy": 0.375,
             "sentence_order_loss": 0.6,
             "sentence_order_accuracy": 0.8,
-            "loss": 2.1,
+            "separator_accuracy": 0.6,
+            "loss": 2.3,
+            "openings_accuracy": 1.0,
+            "openings_pairs": 2.0,
+            "inside_accuracy": 2 / 3,
+            "inside_pairs": 3.0,
         }
     )
 
@@ -33,6 +41,8 @@ def test_an_objective_without_predictions_has_no_figures_and_leaves_the_loss():
     sums = {
         "masked_lm": {"loss": 12.0, "correct": 3.0, "weight": 8.0},
         "sentence_order": {"loss": 0.0, "correct": 0.0, "weight": 0.0},
+        "openings": {"loss": 0.0, "correct": 0.0, "weight": 0.0},
+        "separator": {"loss": 0.0, "correct": 0.0, "weight": 0.0},
     }
     found = metrics.pretraining_metrics(sums)
     assert not any(name.startswith("sentence_order") for name in found)
@@ -41,7 +51,7 @@ def test_an_objective_without_predictions_has_no_figures_and_leaves_the_loss():
 
 def test_without_any_prediction_there_is_no_loss():
     nothing = {"loss": 0.0, "correct": 0.0, "weight": 0.0}
-    assert metrics.pretraining_metrics({"masked_lm": nothing, "sentence_order": nothing}) == {}
+    assert metrics.pretraining_metrics(dict.fromkeys(PRETRAINING_SUMS, nothing)) == {}
 
 
 @pytest.mark.parametrize(

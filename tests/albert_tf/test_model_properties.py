@@ -204,6 +204,25 @@ def test_wanted_positions_come_out_as_among_all(seed, layers, sharing):
         )
 
 
+@properties
+@given(seed=seeds)
+def test_the_order_is_scored_at_the_separator_too(seed):
+    randomize(model := make_model(), seed)
+    batch = {name: tf.constant(array) for name, array in make_batch(seed).items()}
+    found = model(batch, at_separator=True)
+    # Position 3 is the last of the first segment, in every row.
+    states = model.encoder(batch)["sequence_output"][:, 3]
+    expected = model.sentence_order(model.encoder.pooler(states))
+    np.testing.assert_allclose(found.pop("separator_order_logits"), expected, atol=1e-5)
+    assert_same(found, logits(model(batch)))
+    # With its loss the step also learns from there; without, it is as it was.
+    _, loss, _ = loss_and_gradients(model, batch)
+    _, more, _ = loss_and_gradients(model, batch, at_separator=True)
+    labels = [0, 1, 1, 0, 1]
+    of_separator = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, expected)
+    np.testing.assert_allclose(more, loss + tf.reduce_mean(of_separator), rtol=1e-4)
+
+
 @pytest.mark.parametrize(
     ("make", "kwargs", "last"),
     [

@@ -202,7 +202,7 @@ def write_records(record_dir: str, seq_length: int, examples: int) -> None:
                 ids = 5 + ((_VOCAB_SIZE - 5) * rng.random(length) ** _ID_SKEW).astype(np.int64)
                 ends = np.cumsum(1 + rng.poisson(_MEAN_SENTENCE - 1, length))
                 starts = [0, *ends[ends < length].tolist()]
-                record = serialize_segment(Segment(ids.tolist(), starts, 0), index)
+                record = serialize_segment(Segment(ids.tolist(), starts, 0, False), index)
                 writer.write(record)
                 sizes.append(len(record))
                 pieces += length
@@ -220,6 +220,7 @@ def write_records(record_dir: str, seq_length: int, examples: int) -> None:
         sentences=0,
         segments=sum(shard.examples for shard in shards),
         segments_with_order=0,
+        openings_with_order=0,
         pieces=sum(shard.pieces for shard in shards),
         skipped_lines=0,
         splits={"train": Split(tuple(shards)), "heldout": Split(())},

@@ -148,6 +148,7 @@ def _pairs(segments: tuple[Segment, ...], documents, options: ExampleOptions, se
         ),
         "sentence_starts": tf.ragged.constant([s.sentence_starts for s in segments], tf.int32),
         "room_before": tf.constant([[s.room_before] for s in segments], tf.int64),
+        "opens_document": tf.constant([[s.opens_document] for s in segments], tf.int64),
         "document_id": tf.constant(np.array(documents)[:, np.newaxis], tf.int64),
     }
     draws = example_draws(options, len(segments), tf.constant([options.seed, seed], tf.int64))

@@ -93,6 +93,73 @@ def test_manifest_says_what_there_is(create, tmp_path, capsys):
     assert "(100 %)" in shown.err
 
 
+@pytest.fixture(scope="module")
+def short_documents(tmp_path_factory) -> Path:
+    """300 documents of three to six sentences, all shorter than 60 pieces."""
+    rng = random.Random(3)
+    words = "the cat saw a dog and it ran off to him".split()
+    documents = [
+        [" ".join(rng.choices(words, k=rng.randint(2, 4))) + "." for _ in range(rng.randint(3, 6))]
+        for _ in range(300)
+    ]
+    path = tmp_path_factory.mktemp("short") / "short.txt"
+    path.write_text("\n\n".join("\n".join(d) for d in documents), encoding="utf-8")
+    return path
+
+
+def test_short_documents_have_an_order_to_learn(create, short_documents):
+    manifest = create(input_file=short_documents, max_seq_length=128, short_seq_prob=0.0)
+    assert manifest.documents == manifest.segments == 300
+    assert manifest.segments_with_order >= 0.95 * 300
+    assert manifest.openings_with_order == manifest.segments_with_order
+    # With shorter targets too, of all segments that have two sentences.
+    manifest = create("others", short_documents, max_seq_length=128, short_seq_prob=0.5)
+    assert manifest.openings_with_order > 0.6 * 300
+
+
+def parsed(directory, split) -> dict[int, list[tuple[list[int], list[int]]]]:
+    """Returns document -> (pieces, sentence starts) of its segments."""
+    found = {}
+    for record in records(directory, Manifest.read(str(directory)), split):
+        values = tf.io.parse_single_example(record, SEGMENT_FEATURES)
+        segment = values["input_ids"].numpy().tolist(), values["sentence_starts"].numpy().tolist()
+        found.setdefault(int(values["document_id"]), []).append(segment)
+    return found
+
+
+def test_a_limit_of_sentences(create, short_documents, tmp_path):
+    manifest = create(
+        input_file=short_documents, max_seq_length=128, short_seq_prob=0.0, max_sentences=2
+    )
+    segments = [s for found in parsed(tmp_path / "records", "train").values() for s in found]
+    assert {len(starts) for _, starts in segments} == {1, 2}
+    # Behind a full segment any sentence can open B: every segment of two has a label.
+    two = sum(len(starts) == 2 for _, starts in segments)
+    two += sum(
+        len(starts) == 2
+        for found in parsed(tmp_path / "records", "heldout").values()
+        for _, starts in found
+    )
+    assert manifest.segments_with_order == two > manifest.openings_with_order == 300
+
+
+def test_shuffled_sentences_are_a_control(create, short_documents, tmp_path):
+    create(input_file=short_documents, max_seq_length=128, short_seq_prob=0.0)
+    create(
+        "shuffled", short_documents, max_seq_length=128, short_seq_prob=0.0, shuffle_sentences=True
+    )
+    for split in ("train", "heldout"):
+        as_read = parsed(tmp_path / "records", split)
+        shuffled = parsed(tmp_path / "shuffled", split)
+        assert as_read.keys() == shuffled.keys()  # the same documents are held out
+        moved = 0
+        for document, segments in as_read.items():
+            ordered = [sorted(pieces) for pieces, _ in segments]
+            assert ordered == [sorted(pieces) for pieces, _ in shuffled[document]]
+            moved += segments != shuffled[document]
+        assert moved > 0.6 * len(as_read)
+
+
 def test_a_finished_job_is_not_done_again(create, tmp_path, monkeypatch, capsys):
     create()
     before = contents(tmp_path)

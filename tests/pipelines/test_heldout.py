@@ -73,9 +73,9 @@ def test_counts_beyond_float32_are_exact():
     strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
     score = make_scoring(strategy, forward, lambda _: dataset, vocab_size=2)
     assert score()["targets"].tolist() == [many, 4.0]
-    figures = make_evaluation(score, {"lengths_alone_accuracy": 0.51})()
+    figures = make_evaluation(score, {"inside_lengths_accuracy": 0.51})()
     assert figures["heldout_masked_lm_accuracy"] == many / (many + 4)
-    assert figures["heldout_lengths_alone_accuracy"] == 0.51
+    assert figures["heldout_inside_lengths_accuracy"] == 0.51
     assert figures["layers/l2_distance_01"] == pytest.approx(2**0.5)
 
 

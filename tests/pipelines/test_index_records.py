@@ -191,11 +191,14 @@ def test_a_damaged_file_is_one_line(index, files, tmp_path, damage, message):
     assert "\n" not in str(error.value) and "bad.tfrecord" in str(error.value)
 
 
+SEGMENT_RECORD = serialize_segment(Segment([5, 6], [0], 0, False), 1)
+
+
 @pytest.mark.parametrize(
     ("record", "message"),
     [
         (b"no example", "record 1: is no tf.train.Example"),
-        (serialize_segment(Segment([5, 6], [0], 0), 1), "record 1: has no feature 'input_mask'"),
+        (SEGMENT_RECORD, "record 1: has no feature 'input_mask'"),
     ],
 )
 def test_other_records_are_refused(index, tmp_path, record, message):

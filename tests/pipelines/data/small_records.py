@@ -25,7 +25,7 @@ def write_records(directory, tokenizer, counts_of, number=0, records_per_documen
                     pieces[0] = 110 + number % 45  # the vocabulary has 155 pieces or more
                     starts = [0, *sorted(rng.choice(range(1, 6), 2, replace=False).tolist())]
                     document = number // records_per_document
-                    segment = Segment(pieces, starts, 0)
+                    segment = Segment(pieces, starts, 0, False)
                     record = records.serialize_segment(segment, document)
                     writer.write(record)
                     sizes.append(len(record))
@@ -59,6 +59,7 @@ def write_manifest(directory, tokenizer, splits):
         sentences=9,
         segments=34,
         segments_with_order=34,
+        openings_with_order=0,
         pieces=99,
         skipped_lines=0,
         splits=splits,

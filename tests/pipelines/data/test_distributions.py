@@ -67,6 +67,7 @@ def segments(rng):
             tf.constant(starts.ravel(), tf.int32), np.full(ROWS, SENTENCES)
         ),
         "room_before": tf.zeros([ROWS, 1], tf.int64),  # any sentence can open B
+        "opens_document": tf.zeros([ROWS, 1], tf.int64),
         "document_id": tf.constant(np.arange(ROWS)[:, None], tf.int64),
     }, starts
 

@@ -169,6 +169,7 @@ def test_of_every_objective_unmasking_gives_the_pair_back(
         "sentence_starts": tf.ragged.constant(starts, dtype=tf.int32),
         "document_id": tf.constant([[i] for i in range(rows)], tf.int64),
         "room_before": tf.zeros([rows, 1], tf.int64),
+        "opens_document": tf.zeros([rows, 1], tf.int64),
     }
     split_draws, change_draws = tf.constant(rng.random([2, rows], np.float32))
     pairs = choose_pairs(texts, split_draws, change_draws, objective, seq_len)

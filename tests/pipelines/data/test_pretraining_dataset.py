@@ -87,6 +87,7 @@ def test_contract(record_dir, tokenizer):
         "masked_lm_ids": ([GLOBAL_BATCH, predictions], tf.int32),
         "masked_lm_weights": ([GLOBAL_BATCH, predictions], tf.float32),
         "sentence_order_labels": ([GLOBAL_BATCH], tf.int32),
+        "opens_document": ([GLOBAL_BATCH], tf.int32),
         "sentence_order_weights": ([GLOBAL_BATCH], tf.float32),
     }
     for batch in take(dataset, 5):

@@ -53,6 +53,7 @@ def manifest() -> SegmentManifest:
         sentences=57,
         segments=12,
         segments_with_order=7,
+        openings_with_order=0,
         pieces=991,
         skipped_lines=3,
         splits={"train": shards(2, 4), "heldout": shards(3)},
@@ -77,7 +78,12 @@ def read_records(path) -> list[tuple[Segment, int]]:
     for record in tf.data.TFRecordDataset(str(path)):
         parsed = tf.io.parse_single_example(record, SEGMENT_FEATURES)
         values = {name: value.numpy().tolist() for name, value in parsed.items()}
-        segment = Segment(values["input_ids"], values["sentence_starts"], *values["room_before"])
+        segment = Segment(
+            values["input_ids"],
+            values["sentence_starts"],
+            *values["room_before"],
+            bool(*values["opens_document"]),
+        )
         found.append((segment, *values["document_id"]))
     return found
 
@@ -85,11 +91,11 @@ def read_records(path) -> list[tuple[Segment, int]]:
 def test_a_record_is_read_as_written(tmp_path):
     path = str(tmp_path / "x.tfrecord")
     with tf.io.TFRecordWriter(path) as writer:
-        writer.write(serialize_segment(Segment([5, 30000, 7], [0, 2], 4), (1 << 63) - 1))
-        writer.write(serialize_segment(Segment([9], [0], NO_ROOM), 3))
+        writer.write(serialize_segment(Segment([5, 30000, 7], [0, 2], 4, True), (1 << 63) - 1))
+        writer.write(serialize_segment(Segment([9], [0], NO_ROOM, False), 3))
     assert read_records(path) == [
-        (([5, 30000, 7], [0, 2], 4), (1 << 63) - 1),
-        (([9], [0], NO_ROOM), 3),
+        (([5, 30000, 7], [0, 2], 4, True), (1 << 63) - 1),
+        (([9], [0], NO_ROOM, False), 3),
     ]
 
 

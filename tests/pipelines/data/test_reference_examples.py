@@ -95,7 +95,12 @@ def read_segments(directory, split) -> list[Segment]:
         parsed = tf.io.parse_single_example(record, SEGMENT_FEATURES)
         values = {name: value.numpy().tolist() for name, value in parsed.items()}
         found.append(
-            Segment(values["input_ids"], values["sentence_starts"], *values["room_before"])
+            Segment(
+                values["input_ids"],
+                values["sentence_starts"],
+                *values["room_before"],
+                bool(*values["opens_document"]),
+            )
         )
     return found
 
@@ -186,7 +191,7 @@ def test_draws_are_of_seed_pass_and_position(tmp_path, tiny_vocabulary):
     (tmp_path / "segments").mkdir()
     with tf.io.TFRecordWriter(str(tmp_path / "segments/train-0.tfrecord")) as writer:
         for _ in range(300):
-            writer.write(serialize_segment(Segment(list(range(20, 55)), [0, 9, 17], 0), 0))
+            writer.write(serialize_segment(Segment(list(range(20, 55)), [0, 9, 17], 0, False), 0))
 
     def draw(first, pass_number, seed=5):
         unit = reference_job.PassUnit("train-0.tfrecord", 1, "train", first, pass_number)

@@ -18,9 +18,9 @@ def test_worked_example():
     # Room for 5 pieces: a sentence that does not fit behind the others opens a segment.
     sentences = [[], [0, 1], [3, 4], [6, 7], [9] * 4]
     assert split(sentences, 8) == [
-        ([0, 1, 3, 4], [0, 2], NO_ROOM),  # opens the document
-        ([6, 7], [0], 1),
-        ([9] * 4, [0], 3),
+        ([0, 1, 3, 4], [0, 2], 0, True),
+        ([6, 7], [0], 1, False),
+        ([9] * 4, [0], 3, False),
     ]
 
 
@@ -28,21 +28,21 @@ def test_only_a_sentence_longer_than_any_segment_is_cut():
     # Before a word (3); its rest and the next sentence go on together.
     sentences = [[9], [0, 1, 1, 3, 4, 4, 1], [6], [9, 9]]
     assert split(sentences, 8) == [
-        ([9], [0], NO_ROOM),
-        ([0, 1, 1], [0], 4),
-        ([3, 4, 4, 1, 6], [0, 4], NO_ROOM),
-        ([9, 9], [0], 0),
+        ([9], [0], 0, True),
+        ([0, 1, 1], [0], 4, False),
+        ([3, 4, 4, 1, 6], [0, 4], NO_ROOM, False),
+        ([9, 9], [0], 0, False),
     ]
     # A short target does not cut one; it has no room left.
     segments = split([[0, 1, 1], [3, 4]], 8, short_seq_prob=1.0, seed=1)
-    assert segments == [([0, 1, 1], [0], NO_ROOM), ([3, 4], [0], 0)]
+    assert segments == [([0, 1, 1], [0], 0, True), ([3, 4], [0], 0, False)]
 
 
 def test_a_long_word_is_cut_at_the_piece():
     assert split([[0] + [1] * 11, [2]], 8) == [
-        ([0, 1, 1, 1, 1], [0], NO_ROOM),
-        ([1] * 5, [0], NO_ROOM),
-        ([1, 1, 2], [0, 2], NO_ROOM),
+        ([0, 1, 1, 1, 1], [0], 0, True),
+        ([1] * 5, [0], NO_ROOM, False),
+        ([1, 1, 2], [0, 2], NO_ROOM, False),
     ]
 
 
@@ -58,7 +58,7 @@ def test_a_long_word_is_cut_at_the_piece():
     ],
 )
 def test_an_order_can_be_asked_where_two_sentences_can_open(starts, room, expected):
-    assert has_order(Segment([5] * 7, starts, room)) is expected
+    assert has_order(Segment([5] * 7, starts, room, False)) is expected
 
 
 @settings(max_examples=100, deadline=None)
@@ -79,10 +79,11 @@ def test_no_piece_is_lost(sentences, max_seq_length, short_seq_prob, seed):
             boundaries.add(offset)
         offset += len(sentence)
     begin = 0
-    for pieces, starts, room in segments:
+    for pieces, starts, room, opens in segments:
+        assert opens == (begin == 0)
         end = begin + len(pieces)
-        # What opens a segment, a document and the rest of a sentence aside, did not fit before.
-        assert (room == NO_ROOM) == (begin == 0 or begin not in boundaries)
+        # What opens a segment, the rest of a sentence aside, did not fit before.
+        assert (room == NO_ROOM) == (begin not in boundaries)
         assert room < min([at for at in boundaries if at > begin] + [offset]) - begin
         assert 1 <= len(pieces) <= max_seq_length - 3
         assert starts == sorted({0} | {at - begin for at in boundaries if begin <= at < end})
@@ -96,8 +97,8 @@ def test_takes_as_many_sentences_as_fit():
     sentences = [[0] + [1] * (n % 23) for n in range(200)]
     segments = split(sentences, 40)
     lengths = [len(sentence) for sentence in sentences]
-    taken, room_left = 0, NO_ROOM
-    for pieces, starts, room_before in segments:
+    taken, room_left = 0, 0
+    for pieces, starts, room_before, _ in segments:
         assert room_before == room_left
         room_left = 37 - len(pieces)
         count = len(starts)

@@ -24,7 +24,7 @@ def pieces_of(lengths, first=5):
     return [list(range(end - length, end)) for end, length in zip(ends.tolist(), lengths)]
 
 
-def as_tensors(segments, documents=None, rooms=None):
+def as_tensors(segments, documents=None, rooms=None, opens=None):
     """Segments as records.parse_segments returns them; each is a list of sentences."""
     rows = range(len(segments))
     starts = [np.cumsum([0, *map(len, segment[:-1])]).tolist() for segment in segments]
@@ -33,6 +33,7 @@ def as_tensors(segments, documents=None, rooms=None):
         "sentence_starts": tf.ragged.constant(starts, dtype=tf.int32),
         "document_id": tf.constant([[d] for d in documents or rows], tf.int64),
         "room_before": tf.constant([[room] for room in rooms or [0 for _ in rows]], tf.int64),
+        "opens_document": tf.constant([[o] for o in opens or [0 for _ in rows]], tf.int64),
     }
 
 
@@ -115,7 +116,11 @@ def test_parts_put_back_in_order_give_the_segment(segments, objective, seed):
             continue
         # What the record job counts is what gets a label.
         starts = [0, *boundaries[:-1]]
-        assert has_label == all(parts) == has_order(Segment(sum(segment, []), starts, rooms[row]))
+        assert (
+            has_label
+            == all(parts)
+            == has_order(Segment(sum(segment, []), starts, rooms[row], False))
+        )
 
 
 def counted_splits(lengths, room, objective, steps=840):
@@ -142,6 +147,17 @@ def test_what_opens_b_would_not_have_fitted_before_either(room, expected):
     assert counted_splits([2, 3, 4, 1, 3, 2], room, "sop") == expected
 
 
+def test_openings_have_labels_of_their_own_kind():
+    segments = [pieces_of([2, 3]), pieces_of([2, 3]), pieces_of([4])]
+    draws = [0.5] * 3, [0.9] * 3
+    out = build(segments, *draws, 9, rooms=[0, 1, 0], opens=[1, 0, 1])
+    assert out["sentence_order_weights"].tolist() == [1, 1, 0]
+    assert out["opens_document"].tolist() == [1, 0, 0]
+    for objective in ("none", "nsp"):
+        out = build(segments, *draws, 9, objective, rooms=[0, 1, 0], opens=[1, 0, 1])
+        assert out["opens_document"].tolist() == [0, 0, 0]
+
+
 def test_splits_are_uniform_without_an_objective():
     for room in (NO_ROOM, 3):
         assert counted_splits([1, 2, 3, 4], room, "none") == {1: 280, 3: 280, 6: 280}
@@ -157,7 +173,7 @@ def test_lengths_tell_nothing_of_the_order():
     segments, rooms = [], []
     for _ in range(6000):
         sentences = pieces_of(rng.choices([1, 2, 3, 5, 8], k=14))
-        for pieces, starts, room in split_document(sentences, 15, 0.3, [True] * 99, rng):
+        for pieces, starts, room, _ in split_document(sentences, 15, 0.3, [True] * 99, rng):
             ends = [*starts[1:], len(pieces)]
             segments.append([pieces[a:b] for a, b in zip(starts, ends)])
             rooms.append(room)

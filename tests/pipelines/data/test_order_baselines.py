@@ -1,4 +1,4 @@
-"""Lengths of sentences tell nothing of the label; and where they would, the baseline says so."""
+"""Lengths of sentences tell nothing of the label; and where they would, the baselines say so."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import pytest
 import tensorflow as tf
 
 from albert_tf.tokenization import AlbertTokenizer
-from pipelines.data import length_baseline, records, sentence_pairs
+from pipelines.data import order_baselines as baselines
+from pipelines.data import records, sentence_pairs
 from pipelines.data.examples import ExampleOptions
-from pipelines.data.length_baseline import lengths_alone
+from pipelines.data.order_baselines import order_baselines
 from pipelines.data.segments import Segment
 from tests.benchmarks.sentence_lengths import tell_by_lengths
 from tests.pipelines.data.small_records import write_manifest
@@ -69,7 +70,7 @@ def test_parts_that_are_not_cut_alike_are_told_by_lengths(documents, monkeypatch
         second = sentence_pairs.Part(*(tf.gather(values, source) for values in second))
         room = seq_length - 3 - first.length
         second = second._replace(length=tf.minimum(second.length, room))
-        return sentence_pairs.Pairs(first, second, changed, has_label)
+        return sentence_pairs.Pairs(first, second, changed, has_label, tf.zeros_like(has_label))
 
     monkeypatch.setattr(sentence_pairs, "_next_sentence", uncut)
     assert tell(documents, "nsp", 64)["boosted_trees"] > 62
@@ -87,7 +88,7 @@ def record_dir(tmp_path_factory, tiny_vocabulary):
         with tf.io.TFRecordWriter(str(directory / f"{split}.tfrecord")) as writer:
             for number in range(count):
                 short = int(rng.integers(5, 9))
-                segment = Segment([20] * (9 + short), [0, 9], 3)
+                segment = Segment([20] * (9 + short), [0, 9], 3, number % 6 == 0)
                 record = records.serialize_segment(segment, number)
                 writer.write(record)
                 sizes.append(len(record))
@@ -99,30 +100,58 @@ def record_dir(tmp_path_factory, tiny_vocabulary):
 
 
 @pytest.mark.parametrize("split", ["heldout", "train"])
-def test_the_baseline_finds_what_lengths_tell(record_dir, tiny_vocabulary, split):
+def test_lengths_that_tell_the_label_are_found(record_dir, tiny_vocabulary, split):
     tokenizer = AlbertTokenizer(str(tiny_vocabulary))
-    told = lengths_alone(record_dir, split, ExampleOptions(24), tokenizer)
+    found = order_baselines(record_dir, split, ExampleOptions(24), tokenizer)
+    assert found.keys() == {"openings", "inside"}
     # The shorter sentence comes second, unless the parts are swapped.
-    assert told.correct == told.total > 500
+    for kind, least in (("openings", 70), ("inside", 400)):
+        told = found[kind]["lengths"]
+        assert told.correct == told.total > least
+    # All pieces are the same.
+    for kind in found.values():
+        assert abs(kind["overlap"].correct / kind["overlap"].total - 0.5) < 0.15
 
 
-def test_the_baseline_is_at_chance_where_lengths_tell_nothing(
-    record_dir, tiny_vocabulary, monkeypatch
-):
+def test_labels_of_a_coin_are_not_told(record_dir, tiny_vocabulary, monkeypatch):
     tokenizer = AlbertTokenizer(str(tiny_vocabulary))
-    labelled = length_baseline.labelled_lengths
+    labelled = baselines.labelled_pairs
     rng = np.random.default_rng(1)
 
     def with_labels_of_a_coin(dataset):
-        features, labels = labelled(dataset)
-        return features, rng.integers(0, 2, len(labels))
+        pairs = labelled(dataset)
+        return pairs._replace(labels=rng.integers(0, 2, len(pairs.labels)))
 
-    monkeypatch.setattr(length_baseline, "labelled_lengths", with_labels_of_a_coin)
-    told = lengths_alone(record_dir, "heldout", ExampleOptions(24), tokenizer)
-    assert abs(told.correct / told.total - 0.5) < 3 * 0.5 / told.total**0.5
+    monkeypatch.setattr(baselines, "labelled_pairs", with_labels_of_a_coin)
+    found = order_baselines(record_dir, "heldout", ExampleOptions(24), tokenizer)
+    for told in found["inside"].values():
+        assert abs(told.correct / told.total - 0.5) < 3 * 0.5 / told.total**0.5
 
 
 def test_no_labels_no_baseline(record_dir, tiny_vocabulary):
     tokenizer = AlbertTokenizer(str(tiny_vocabulary))
     options = ExampleOptions(24, sentence_objective="none")
-    assert lengths_alone(record_dir, "heldout", options, tokenizer) is None
+    assert order_baselines(record_dir, "heldout", options, tokenizer) == {}
+
+
+def test_overlap_counts_rare_pieces_at_the_junction_and_at_the_far_ends():
+    # A = 9 7 7 5 6, B = 7 8 6: both have 7 and 6, and parts so short meet whole at both ends.
+    ids = np.array([[2, 9, 7, 7, 5, 6, 3, 7, 8, 6, 3, 0]])
+    types = np.array([[0] * 7 + [1] * 4 + [0]])
+    mask = np.array([[1] * 11 + [0]])
+    windows = baselines._windows(ids, mask, types)
+    assert windows[0, 0, :6].tolist() == [6, 5, 7, 7, 9, -1]
+    assert windows[0, 1, :4].tolist() == [7, 8, 6, -1]
+    assert windows[0, 2, :4].tolist() == [6, 8, 7, -1]
+    assert windows[0, 3, :6].tolist() == [9, 7, 7, 5, 6, -1]
+    frequencies = np.array([0, 0, 0, 0, 0, 0, 9, 89, 0, 0])
+    junction, far = baselines.overlaps(windows, frequencies)[0]
+    expected = -np.log(10 / 108) - np.log(90 / 108)
+    assert junction == pytest.approx(expected) and far == pytest.approx(expected)
+    # Of long parts only 20 pieces are compared: here those at the far ends are alike.
+    ids = np.arange(10, 93)[np.newaxis]
+    ids[0, 1:21], ids[0, 62:82] = 5, 5
+    types, mask = np.repeat([[0, 1]], [41, 42], axis=1), np.ones([1, 83], np.int64)
+    windows = baselines._windows(ids, mask, types)
+    junction, far = baselines.overlaps(windows, np.ones(100))[0]
+    assert junction == 0 and far > 0
