@@ -16,6 +16,7 @@ def parse_records(
     longest: int,
     sequences_per_record: int = 1,
     pad_id: int = 0,
+    cls_id: int = 0,
 ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
     """Reads serialized tf.Examples.
 
@@ -26,13 +27,14 @@ def parse_records(
       longest: the largest seq_len.
       sequences_per_record: how many sequences a record has, one after the other.
       pad_id: fills input_ids up to the longest record.
+      cls_id: what each of several sequences must begin with: one long sequence is not several.
 
     Returns:
       dict of int32 [batch * sequences_per_record, seq_len] `input_ids`, `input_mask` and
       `segment_ids`, those of a bad record one position of zeros; and string [batch], what is wrong
       with the record, "" if nothing.
     """
-    error = _find_errors(records, limits, longest, sequences_per_record)
+    error = _find_errors(records, limits, longest, sequences_per_record, cls_id)
     harmless = serialize(dict.fromkeys(FEATURES, np.zeros(sequences_per_record, np.int64)))
     records = tf.where(tf.equal(error, ""), records, harmless)
     feature = tf.io.RaggedFeature(tf.int64, row_splits_dtype=tf.int64)
@@ -49,7 +51,11 @@ def parse_records(
 
 
 def _find_errors(
-    records: tf.Tensor, limits: dict[str, int], longest: int, sequences_per_record: int
+    records: tf.Tensor,
+    limits: dict[str, int],
+    longest: int,
+    sequences_per_record: int,
+    cls_id: int,
 ) -> tf.Tensor:
     """Says what is wrong with each record: string [batch]."""
     features = {name: tf.io.VarLenFeature(tf.int64) for name in FEATURES}
@@ -69,7 +75,12 @@ def _find_errors(
             f"{', '.join(FEATURES)} must be equally many: {sequences_per_record} * seq_len, seq_len"
             f" 1 to {longest}"
         )
-        return index, tf.where(bad_lengths, message, find_errors(values, limits))
+        error = find_errors(values, limits)
+        if sequences_per_record > 1:
+            begins = values["input_ids"][:: tf.maximum(length, 1)]
+            each = f"each of the {sequences_per_record} sequences must begin with [CLS], {cls_id}"
+            error = tf.where((error == "") & tf.reduce_any(begins != cls_id), each, error)
+        return index, tf.where(bad_lengths, message, error)
 
     # A batch of records fails as a whole where one is no tf.Example. A data set of them can pass
     # over those. One element of its own at the end, as there may be no other.

@@ -235,8 +235,8 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
     def parse(self, examples, sequences_per_record: int = 1) -> tuple[dict, tf.Tensor]:
         """Reads records as parse_records does, those of this model."""
         longest = self.encoder.config.max_position_embeddings
-        pad_id = self.served.tokenizer.pad_id
-        return parse_records(examples, self.limits, longest, sequences_per_record, pad_id)
+        ids = self.served.tokenizer.pad_id, self.served.tokenizer.cls_id
+        return parse_records(examples, self.limits, longest, sequences_per_record, *ids)
 
     @abc.abstractmethod
     def answer(self, tokens: dict) -> dict:

@@ -1,8 +1,10 @@
 """Writes a corpus of English prose that every installation holds: Python's own documentation.
 
 The help topics of Python and the docstrings of the standard library and all installed packages,
-without code, tables and markup: one sentence per line, blank lines between documents. Nothing is
-downloaded, and no package is imported to read it. For demonstrations, in place of your own text.
+without code, tables and markup: one sentence per line, blank lines between documents. Each topic
+and each docstring is a document: it opens with a summary, from which the order of its sentences can
+be learnt. Nothing is downloaded, and no package is imported to read it. For demonstrations, in
+place of your own text.
 
 Example:
   python -m pipelines.data.demo_corpus --output_file=demo/corpus.txt
@@ -15,7 +17,7 @@ import re
 import sysconfig
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import sentencex
@@ -29,7 +31,7 @@ from albert_tf.progress import Progress
 FLAGS = flags.FLAGS
 
 _NOT_READ = {"test", "tests", "site-packages", "_vendor", "idlelib", "lib2to3", "__pycache__"}
-_MIN_SENTENCES = 3  # of a document
+_MIN_SENTENCES = 2  # of a document
 _MIN_WORDS = 4  # of a sentence
 _MAX_CHARACTERS = 1000  # of a sentence
 _MAX_REPEATS = 3  # of the same sentence, over all documents
@@ -88,12 +90,13 @@ def write_demo_corpus(output_file: str, roots: list[Path], topics: dict[str, str
     print(f"demo corpus: docstrings of {len(sources):,} files of this installation", flush=True)
     documents, repeats, seen = [], Counter(), set()
 
-    def add(texts: Iterable[str]) -> None:
-        """Adds a document made of these texts, those left out that were there before."""
-        texts = [text for text in dict.fromkeys(texts) if text not in seen]
-        seen.update(texts)
+    def add(text: str) -> None:
+        """Adds a document, unless it was there before."""
+        if text in seen:
+            return
+        seen.add(text)
         sentences = []
-        for sentence in prose_sentences(texts):
+        for sentence in prose_sentences(text):
             repeats[sentence] += 1
             if repeats[sentence] <= _MAX_REPEATS:
                 sentences.append(sentence)
@@ -101,10 +104,11 @@ def write_demo_corpus(output_file: str, roots: list[Path], topics: dict[str, str
             documents.append("\n".join(sentences) + "\n")
 
     for _, text in sorted(topics.items()):
-        add([text])
+        add(text)
     with Progress("reading", len(sources), unit="file") as progress:
         for done, path in enumerate(sources, start=1):
-            add(docstrings(path))
+            for text in docstrings(path):
+                add(text)
             progress.update(done)
     if not documents:
         raise UserError("no prose in this installation's packages: cannot make a demo corpus")
@@ -151,9 +155,9 @@ def _docstrings_below(node: ast.AST) -> Iterator[str]:
             yield from _docstrings_below(child)
 
 
-def prose_sentences(texts: Iterable[str]) -> list[str]:
-    """Returns the sentences of the prose of docstrings."""
-    joined = "\n\n".join(paragraph for text in texts for paragraph in paragraphs(text))
+def prose_sentences(text: str) -> list[str]:
+    """Returns the sentences of the prose of a docstring."""
+    joined = "\n\n".join(paragraphs(text))
     # A dot inside a name ends no sentence: tf.keras.Model.
     split = sentencex.segment("en", _INNER_DOT.sub(_DOT_FOR_NOW, joined)) if joined else ()
     sentences = (" ".join(s.replace(_DOT_FOR_NOW, ".").split()) for s in split)

@@ -28,9 +28,10 @@ def read_quoted_rows(path: str, separator: str) -> Iterator[tuple[int, list[str]
     without cells.
 
     Raises:
-      ValueError: for a file that is not UTF-8, and for quotation marks that are no such quoting. Of
-        columns between tabs also for a row over several lines each of which is a row by itself: its
-        quotation marks are hardly meant as such.
+      ValueError: for a file that is not UTF-8, for quotation marks that are no such quoting, and
+        for a row over several lines each of which is a row by itself: its quotation marks are
+        hardly meant as such. (In prose a space or a line end follows a comma; between columns
+        neither does.)
     """
     csv.field_size_limit(_MAX_CELL)
     lines_of_row: list[str] = []
@@ -51,12 +52,20 @@ def read_quoted_rows(path: str, separator: str) -> Iterator[tuple[int, list[str]
         if cells is None:
             return
         columns = columns or len(cells)
-        tabs = [line.count("\t") for line in lines_of_row]
-        if separator == "\t" and len(tabs) > 1 and {*tabs} == {columns - 1} != {0}:
-            what = f"a quotation mark here is closed in line {number + len(tabs) - 1} only, and "
-            raise _wrong_quoting(path, number, what + "each line between is a row by itself")
+        last = number + len(lines_of_row) - 1
+        if last > number and columns > 1 and _are_rows(lines_of_row, separator, columns):
+            what = f"a quotation mark here is closed in line {last} only, and "
+            what += "each line between is a row by itself (a cell that is meant so needs one line)"
+            raise _wrong_quoting(path, number, what)
         yield number, cells
         lines_of_row.clear()
+
+
+def _are_rows(lines: list[str], separator: str, columns: int) -> bool:
+    """Tells whether each line has as many columns as the header, quotation marks apart."""
+    if separator != "\t" and any(f"{separator} " in f"{line} " for line in lines):
+        return False
+    return all(line.count(separator) == columns - 1 for line in lines)
 
 
 def _wrong_quoting(path: str, number: int, what: str) -> UserError:

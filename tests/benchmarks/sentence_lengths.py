@@ -47,6 +47,9 @@ def define_flags() -> None:
     flags.DEFINE_float("short_seq_prob", 0.1, "Share of shorter segments.")
     flags.DEFINE_integer("num_pairs", 50_000, "Pairs with a label to test on, at least.")
     flags.DEFINE_bool("shuffle_sentences", False, "Shuffle the sentences of each document.")
+    flags.DEFINE_enum(
+        "pairs", "all", ["all", "openings", "inside"], "Of segments that open a document, or not."
+    )
 
 
 def main(_) -> None:
@@ -65,9 +68,10 @@ def main(_) -> None:
         FLAGS.short_seq_prob,
         FLAGS.num_pairs,
         FLAGS.shuffle_sentences,
+        FLAGS.pairs,
     )
     print(
-        f"{FLAGS.sentence_objective} at {FLAGS.max_seq_length}: "
+        f"{FLAGS.sentence_objective}, {FLAGS.pairs} pairs, at {FLAGS.max_seq_length}: "
         + ", ".join(f"{name} {value:.4g}" for name, value in result.items())
     )
 
@@ -79,12 +83,14 @@ def tell_by_lengths(
     short_seq_prob: float,
     num_pairs: int,
     shuffle_sentences: bool = False,
+    kind: str = "all",
 ) -> dict[str, float]:
     """Returns the accuracy of both classifiers in per cent, and what it was measured on.
 
     Args:
       documents: the pieces of each sentence of each document.
       num_pairs: labelled pairs to test on; the documents are cut anew until there are so many.
+      kind: "all" pairs, "openings" (of segments that open a document) or those "inside" documents.
     """
     rng = random.Random(0)
     found: list[tuple[np.ndarray, ...]] = []
@@ -94,11 +100,11 @@ def tell_by_lengths(
         for number, document in enumerate(documents):
             if shuffle_sentences:
                 document = rng.sample(document, len(document))
+            cut = split_document(document, options.max_seq_length, short_seq_prob, word_starts, rng)
             segments.extend(
                 (number, segment)
-                for segment in split_document(
-                    document, options.max_seq_length, short_seq_prob, word_starts, rng
-                )
+                for segment in (itertools.islice(cut, 1) if kind == "openings" else cut)
+                if kind != "inside" or not segment.opens_document
             )
         # Training sees them in any order.
         rng.shuffle(segments)

@@ -161,8 +161,10 @@ def test_a_value_out_of_range_is_said_of_its_row(modules, signature):
 
 
 def records(number, per_record=1, **changes):
-    """Tf.Examples of 5 positions a sequence, all good."""
-    rows = {name: values[0].tolist() * per_record for name, values in tokens().items()}
+    """Tf.Examples of 5 positions a sequence, all good: they begin with [CLS], 2."""
+    rows = tokens()
+    rows["input_ids"][:, 0] = 2
+    rows = {name: values[0].tolist() * per_record for name, values in rows.items()}
     return [serialize({n: np.array(v) for n, v in {**rows, **changes}.items()})] * number
 
 
@@ -193,6 +195,8 @@ def test_a_broken_record_is_said_of_its_row(modules, name):
     }
     if choices > 1:  # one sequence, which is not three
         bad[records(1, 1)[0]] = lengths
+        one = records(1, choices, input_ids=[2] + [4] * (length - 1))[0]
+        bad[one] = b"each of the 3 sequences must begin with [CLS]"
     for record, message in bad.items():
         examples = records(3, choices)
         examples[1] = record

@@ -65,6 +65,11 @@ REFUSED = {
         'text\tlabel\nx\tpos\n"fine\tpos\nbad\tneg\nlast"\tneg\n',
         rf":3: a quotation mark here is closed in line 5 only.*{QUOTED}",
     ),
+    "unquoted csv whose quotes swallow rows": (
+        "t.csv",
+        'text,label\n"12 inch a,pos\nb,neg\nc 9",pos\nd,neg\n',
+        rf":2: a quotation mark here is closed in line 4 only.*{QUOTED}",
+    ),
     "unquoted tsv whose quote swallows one row": (
         "t.tsv",
         'text\tlabel\n"fine\tpos\nlast"\tneg\n',

@@ -57,7 +57,7 @@ The notes of a NumPy docstring stay as they are.
 
 
 def test_prose_of_a_docstring():
-    assert prose_sentences([DOCSTRING]) == [
+    assert prose_sentences(DOCSTRING) == [
         "Trains the Model on all of the data.",
         "The loss of a tf.keras.Model is summed over the batch, see the guide and fit().",
         "A note is kept as the prose that it is.",
@@ -120,7 +120,9 @@ def packages(tmp_path):
     for name in "abcde":
         own = [f"The {name} of module number {number} is here." for number in ("one", "two")]
         write(root / "package" / f"{name}.py", *own, f"And {name} ends with this.", common)
-    write(root / "package" / "short.py", "Only one sentence is here.", "A second one is here.")
+    write(root / "package" / "short.py", "Only one sentence is here, in two docstrings each.")
+    with open(root / "package" / "short.py", "a") as file:
+        file.write('def f():\n    """A second one is in the other docstring."""\n')
     write(root / "package" / "copy.py", *(root / "package/a.py").read_text().split('"')[3:4])
     for name in ("tests/x.py", "package/test_x.py", "package/x_test.py", "package/x_pb2.py"):
         write(root / name, *["Never to be read at all."] * 5)
