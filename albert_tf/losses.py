@@ -116,18 +116,22 @@ def pretraining_weights(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
 
 
 def pretraining_loss(
-    sums: dict[str, dict[str, tf.Tensor]], denominators: dict[str, tf.Tensor]
+    sums: dict[str, dict[str, tf.Tensor]],
+    denominators: dict[str, tf.Tensor],
+    order_weight: float = 1.0,
 ) -> tf.Tensor:
     """Returns masked-LM loss + sentence-order loss, each its sum over its denominator.
 
-    Where the model scored the order at the [SEP] between the segments too, that loss is added. What
-    tells the order is near this [SEP], so it learns to compare the segments within some 10,000
-    pairs; [CLS], which alone answers later, then learns it from there.
+    Where the model scored the order at the [SEP] between the segments too, that loss is added to
+    the one at [CLS]. The words that tell the order are near this [SEP]: its state learns to compare
+    them within some 10,000 pairs. [CLS], which alone answers after training, can then read the
+    answer from there.
 
     Args:
       sums: pretraining_sums of this replica.
       denominators: total weight of each objective over *all* replicas, so that the sum of the
         replicas' losses is the mean over the global batch.
+      order_weight: of the sentence-order loss.
 
     Source: the reference's run_pretraining (weights 1:1).
     Deviation: it divides by (this replica's weight + 1e-5).
@@ -135,7 +139,7 @@ def pretraining_loss(
     order = sums["sentence_order"]["loss"] + sums["separator"]["loss"]
     return tf.math.divide_no_nan(
         sums["masked_lm"]["loss"], denominators["masked_lm"]
-    ) + tf.math.divide_no_nan(order, denominators["sentence_order"])
+    ) + order_weight * tf.math.divide_no_nan(order, denominators["sentence_order"])
 
 
 def classification_loss(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:

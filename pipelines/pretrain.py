@@ -57,7 +57,7 @@ from pipelines.data.training_order import BLOCK_ROWS
 from pipelines.training import metrics_log, train_loop
 from pipelines.training.depth_schedule import parse_depths
 from pipelines.training.heldout import check_heldout_split, make_evaluation, make_scoring
-from pipelines.training.objective import PRETRAINING
+from pipelines.training.objective import pretraining_objective
 from pipelines.training.run import (
     InitialModel,
     Run,
@@ -221,11 +221,13 @@ def pretrain(
             sources, options, tokenizer, batch_size, settings.eval_examples
         )
 
+    objective = pretraining_objective(settings.order_loss_weight)
+
     def stage(first_step, num_hidden_layers):
         forward = functools.partial(model, num_hidden_layers=num_hidden_layers)
         trained = functools.partial(forward, at_separator=settings.separator_order_loss)
         train_step = make_train_step(
-            trained, model, PRETRAINING, optimizer, settings, settings.random_seed
+            trained, model, objective, optimizer, settings, settings.random_seed
         )
         flops = training_flops_per_example(
             model, options.max_seq_length, options.max_predictions_per_seq, num_hidden_layers
@@ -254,7 +256,7 @@ def pretrain(
             run=run,
             model=model,
             optimizer=optimizer,
-            objective=PRETRAINING,
+            objective=objective,
             dataset_fn=dataset_fn,
             stages=[stage(*depth) for depth in depths],
             settings=settings,

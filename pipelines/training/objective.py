@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -31,11 +32,13 @@ class Objective(NamedTuple):
     best_metric: str = ""
 
 
-PRETRAINING = Objective(
-    weights=losses.pretraining_weights,
-    sums=losses.pretraining_sums,
-    loss=losses.pretraining_loss,
-    metrics=metrics.pretraining_metrics,
-    zero_sums=lambda: losses.zero_sums(losses.PRETRAINING_SUMS),
-    best_metric="heldout_masked_lm_accuracy",
-)
+def pretraining_objective(order_weight: float = 1.0) -> Objective:
+    """Returns what pre-training minimises: see losses.pretraining_loss."""
+    return Objective(
+        weights=losses.pretraining_weights,
+        sums=losses.pretraining_sums,
+        loss=functools.partial(losses.pretraining_loss, order_weight=order_weight),
+        metrics=metrics.pretraining_metrics,
+        zero_sums=lambda: losses.zero_sums(losses.PRETRAINING_SUMS),
+        best_metric="heldout_masked_lm_accuracy",
+    )

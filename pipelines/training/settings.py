@@ -158,9 +158,15 @@ class PretrainingSettings(TrainingSettings):
     separator_order_loss: bool = setting(
         flags.DEFINE_bool,
         "Score the order of a pair at the [SEP] between its parts too while training, and add that "
-        "loss. Small models learn sentence order much sooner; the trained model is of the same "
-        "shape and answers from [CLS] alone.",
+        "loss. Models of 4 layers or more learn sentence order sooner: the answer passes from "
+        "[SEP] to [CLS], from which alone the trained model answers.",
         False,
+    )
+    order_loss_weight: float = setting(
+        flags.DEFINE_float,
+        "Weight of the sentence-order loss; masked LM has 1.",
+        1.0,
+        lower_bound=0.0,
     )
     random_seed: int = setting(
         flags.DEFINE_integer,

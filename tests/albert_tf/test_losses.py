@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from albert_tf import losses
 from albert_tf.losses import weighted_cross_entropy
 
 
@@ -48,3 +49,39 @@ def test_ties_and_infinities():
     np.testing.assert_allclose(sums["loss"], np.log(4), rtol=1e-6)
     sums = weighted_cross_entropy(tf.constant([[np.inf, 0.0]]), tf.constant([0]), tf.ones([1]))
     assert not np.isfinite(sums["loss"])  # train_step leaves such a batch out
+
+
+def test_each_objective_has_its_mean_and_the_order_its_weight():
+    sums = {
+        "masked_lm": {"loss": tf.constant(12.0)},
+        "sentence_order": {"loss": tf.constant(3.0)},
+        "separator": {"loss": tf.constant(1.0)},
+    }
+    denominators = {"masked_lm": tf.constant(8.0), "sentence_order": tf.constant(5.0)}
+    assert float(losses.pretraining_loss(sums, denominators)) == pytest.approx(1.5 + 0.8)
+    weighted = losses.pretraining_loss(sums, denominators, order_weight=5.0)
+    assert float(weighted) == pytest.approx(1.5 + 5 * 0.8)
+    # A batch without an order has no such loss.
+    denominators["sentence_order"] = tf.constant(0.0)
+    assert float(losses.pretraining_loss(sums, denominators)) == pytest.approx(1.5)
+
+
+def test_openings_are_a_part_of_the_pairs():
+    outputs = {
+        "masked_lm_logits": tf.zeros([3, 1, 4]),
+        "sentence_order_logits": tf.constant([[2.0, 0.0], [0.0, 2.0], [0.0, 2.0]]),
+    }
+    batch = {
+        "masked_lm_ids": tf.zeros([3, 1], tf.int32),
+        "masked_lm_weights": tf.ones([3, 1]),
+        "sentence_order_labels": tf.constant([0, 0, 1]),
+        "sentence_order_weights": tf.constant([1.0, 1.0, 0.0]),
+        "opens_document": tf.constant([1, 0, 1]),
+    }
+    sums = losses.pretraining_sums(outputs, batch)
+    assert (float(sums["openings"]["correct"]), float(sums["openings"]["weight"])) == (1.0, 1.0)
+    assert float(sums["sentence_order"]["weight"]) == 2.0
+    assert float(sums["separator"]["weight"]) == 0.0
+    # Examples made elsewhere do not say what opens a document.
+    del batch["opens_document"]
+    assert float(losses.pretraining_sums(outputs, batch)["openings"]["weight"]) == 0.0

@@ -271,15 +271,15 @@ def step_of_pretraining(
 
     from albert_tf import optimization
     from pipelines.pretrain import make_optimizer
-    from pipelines.training.objective import PRETRAINING
+    from pipelines.training.objective import pretraining_objective
     from pipelines.training.train_step import make_step_loop, make_train_step
 
     optimizer = make_optimizer(settings)
     optimization.create_slots(optimizer, model)
     train_step = make_train_step(
-        model, model, PRETRAINING, optimizer, settings, settings.random_seed
+        model, model, pretraining_objective(), optimizer, settings, settings.random_seed
     )
-    run_steps = make_step_loop(strategy, train_step, PRETRAINING.zero_sums())
+    run_steps = make_step_loop(strategy, train_step, pretraining_objective().zero_sums())
     dataset = tf.data.Dataset.from_tensors(batch).repeat()
     iterator = iter(strategy.experimental_distribute_dataset(dataset))
     stop = tf.Variable(False, trainable=False)

@@ -18,7 +18,7 @@ from albert_tf.checkpoints import model_directory
 from albert_tf.config import AlbertConfig
 from albert_tf.models import AlbertForPreTraining
 from pipelines.training import metrics_log, train_loop
-from pipelines.training.objective import PRETRAINING
+from pipelines.training.objective import pretraining_objective
 from pipelines.training.run import Run
 from pipelines.training.settings import LoopSettings, TrainingSettings, precision
 from pipelines.training.train_step import make_train_step
@@ -106,7 +106,7 @@ def run(
         if settings.mixed_precision == "float16":
             optimization.add_loss_scale(optimizer)
     figures = iter(evaluations or ())
-    objective = PRETRAINING._replace(best_metric="heldout_accuracy")
+    objective = pretraining_objective()._replace(best_metric="heldout_accuracy")
 
     def stage(first_step, depth):
         forward = functools.partial(model, num_hidden_layers=depth)

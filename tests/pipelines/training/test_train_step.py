@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from albert_tf import optimization
 from albert_tf.models import AlbertForPreTraining
-from pipelines.training.objective import PRETRAINING
+from pipelines.training.objective import pretraining_objective
 from pipelines.training.settings import TrainingSettings
 from pipelines.training.train_step import make_step_loop, make_train_step
 from tests.jobs import run
@@ -35,7 +35,7 @@ def make_step(strategy, policy="float32", recompute=False, **options):
     finally:
         tf.keras.mixed_precision.set_global_policy(before)
     settings = TrainingSettings(GLOBAL_BATCH, 10, 2, 0.1, **options)
-    return make_train_step(model, model, PRETRAINING, optimizer, settings, seed=9)
+    return make_train_step(model, model, pretraining_objective(), optimizer, settings, seed=9)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_no_python_in_the_loop():
     run_steps = make_step_loop(
         strategy,
         make_step(strategy, gradient_accumulation_steps=2),
-        PRETRAINING.zero_sums(),
+        pretraining_objective().zero_sums(),
     )
     dataset = strategy.distribute_datasets_from_function(
         lambda context: batches(0, context.get_per_replica_batch_size(GLOBAL_BATCH))
