@@ -15,12 +15,14 @@ demo: $(BIN)/installed
 	@$(RUN) pipelines.data.demo_corpus --output_file=demo/corpus.txt
 	@echo "== 2/6 vocabulary: SentencePiece -> demo/vocabulary.model"
 	@$(RUN) pipelines.train_vocab --flagfile=pipelines/recipes/demo_vocabulary.flags
-	@echo "== 3/6 records: tokenised once, masked on the fly -> demo/records"
-	@$(RUN) pipelines.create_pretraining_data --flagfile=pipelines/recipes/demo_records.flags
-	@echo "== 4/6 pre-training -> demo/model"
-	@$(RUN) pipelines.pretrain --flagfile=pipelines/recipes/demo.flags
+	@echo "== 3/6 records: tokenised once, masked on the fly -> demo/records_32, demo/records_64"
+	@for length in 32 64; do $(RUN) pipelines.create_pretraining_data --flagfile=pipelines/recipes/demo_records.flags \
+		--max_seq_length=$$length --output_dir=demo/records_$$length || exit $$?; done
+	@echo "== 4/6 pre-training in two parts -> demo/model"
+	@$(RUN) pipelines.pretrain --flagfile=pipelines/recipes/demo_32.flags
+	@$(RUN) pipelines.pretrain --flagfile=pipelines/recipes/demo_64.flags
 	@echo "== 5/6 evaluation on held-out documents -> demo/model/evaluations"
-	@$(RUN) pipelines.evaluate --checkpoint=demo/model --record_dir=demo/records
+	@$(RUN) pipelines.evaluate --checkpoint=demo/model --record_dir=demo/records_64
 	@echo "== 6/6 export for TF Serving -> demo/export"
 	@$(RUN) export.export_saved_model --checkpoint=demo/model --output=demo/export
 	@echo "== the exported model answers raw text (export.ask)"
@@ -32,7 +34,7 @@ demo: $(BIN)/installed
 test: $(BIN)/installed
 	$(RUN) ruff check .
 	$(RUN) ruff format --check .
-	$(RUN) pytest -n 2
+	$(RUN) pytest -n 2 --max-worker-restart=0 --timeout=300
 
 test-slow: $(BIN)/installed
 	$(RUN) pytest -m slow

@@ -34,7 +34,7 @@ import tensorflow as tf
 from absl import flags, logging
 
 import albert_tf
-from albert_tf import files, job_directory, product_speed, program
+from albert_tf import files, job_directory, processor, program
 from albert_tf.errors import UserError
 from export import signatures, versions
 from export.loading import load_module, open_checkpoint
@@ -65,7 +65,7 @@ def define_flags() -> None:
         "float32",
         ["float32", "bfloat16"],
         "Precision of products and their weights. bfloat16 is for CPUs with bfloat16 instructions "
-        "(AVX512_BF16, AMX); the export says what it gains on this processor. A bfloat16 export "
+        "(AVX512_BF16, AMX); the export says whether this one has them. A bfloat16 export "
         "cannot be fine-tuned.",
     )
 
@@ -155,7 +155,7 @@ def _export(
         f"  to {final}: {tokenizer.vocab_size:,} pieces, "
         f"{'lower case' if tokenizer.do_lower_case else 'case kept'}, "
         f"texts up to {served.max_seq_length} pieces\n"
-        f"  products in {product_speed.describe(precision, '--precision=bfloat16')}",
+        f"  products in {processor.describe(precision, '--precision=bfloat16')}",
         flush=True,
     )
     module, exact = load_module(served), None
@@ -190,11 +190,10 @@ def _publish(
         equals = "equals the model's"
         if exact:
             equals = f"is within {BFLOAT16_TOLERANCE} of the float32 model's"
-        difference, latencies = verify(partial, module, functions, exact)
+        difference = verify(partial, module, functions, exact)
         print(
             f"verified in {time.monotonic() - begin:.0f} s: every answer {equals} "
-            f"(largest difference {difference:.1e})\n"
-            f"a request to serving_default takes here\n{_table(latencies)}",
+            f"(largest difference {difference:.1e})",
             flush=True,
         )
 
@@ -234,13 +233,6 @@ def _size(directory: str) -> int:
         tf.io.gfile.stat(os.path.join(parent, name)).length
         for parent, _, names in tf.io.gfile.walk(directory)
         for name in names
-    )
-
-
-def _table(latencies: dict[tuple[str, int], float]) -> str:
-    return "\n".join(
-        f"  {size} of {length} text{'s' * (size > 1)}  {1000 * seconds:8.1f} ms"
-        for (length, size), seconds in latencies.items()
     )
 
 

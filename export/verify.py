@@ -16,7 +16,6 @@ import pickle
 import subprocess
 import sys
 import tempfile
-import time
 
 import numpy as np
 import tensorflow as tf
@@ -28,7 +27,6 @@ BFLOAT16_TOLERANCE = 0.05
 _IMPOSSIBLE = 1e20  # less than the score of an answer that there cannot be
 _FEATURES = ("input_ids", "input_mask", "segment_ids")
 _NUMBERS = (*_FEATURES, "mlm_positions")
-_TIMED_REQUESTS = 3
 _OUR_PACKAGES = ("albert_tf", "pipelines", "export")
 
 _LONG = "One sentence, said again and again, is longer than any table of positions. " * 99
@@ -74,9 +72,7 @@ _LONG_TEXTS = {
 }
 
 
-def verify(
-    saved_model: str, module, functions: dict, exact=None
-) -> tuple[float, dict[tuple[str, int], float]]:
+def verify(saved_model: str, module, functions: dict, exact=None) -> float:
     """Compares a SavedModel, loaded in a fresh process, with the model in memory.
 
     Args:
@@ -86,9 +82,7 @@ def verify(
       exact: the same ServingModule in float32, if `module` is in bfloat16.
 
     Returns:
-      The largest difference between two numbers, with `exact` that of BFLOAT16_TOLERANCE; and the
-      seconds that serving_default took in that process, by "short" or "long" and the number of
-      texts in the request.
+      The largest difference between two numbers, with `exact` that of BFLOAT16_TOLERANCE.
 
     Raises:
       RuntimeError: if the process fails, loads our code, or any answer differs.
@@ -108,7 +102,7 @@ def verify(
         )
         command = [sys.executable, "-c", start, os.path.abspath(__file__)]
         process = subprocess.run(
-            [*command, saved_model, questions_file, answers_file, str(sizes.get("choices", 1))],
+            [*command, saved_model, questions_file, answers_file],
             cwd=directory,
             env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1"},
             stderr=subprocess.PIPE,
@@ -117,12 +111,12 @@ def verify(
         if process.returncode:
             raise RuntimeError(f"{saved_model!r} fails in a fresh process:\n{process.stderr}")
         with open(answers_file, "rb") as file:
-            modules, answers, latencies = pickle.load(file)
+            modules, answers = pickle.load(file)
     if loaded := sorted(set(_OUR_PACKAGES) & set(modules)):
         raise RuntimeError(f"the fresh process loaded our own {', '.join(loaded)}")
     if exact is None:
         expected = _expected(module, functions, questions)
-        return max(map(_difference, questions, expected, answers)), latencies
+        return max(map(_difference, questions, expected, answers))
     # Op by op, as _expected computes text, gelu would round where a part of a product does not.
     for triple in zip(questions, _answers(functions, questions), answers):
         _difference(*triple)
@@ -136,7 +130,7 @@ def verify(
                 f"more than {BFLOAT16_TOLERANCE}: export this model in float32"
             )
         largest = max(largest, difference)
-    return largest, latencies
+    return largest
 
 
 def _expected(module, functions: dict, questions: list[tuple[str, dict]]) -> list[dict]:
@@ -316,24 +310,7 @@ def _certain_ranks(probabilities: np.ndarray) -> np.ndarray:
     return np.concatenate([edge, gaps], -1) & np.concatenate([gaps, ~edge], -1)
 
 
-def _latencies(serving_default, choices: int) -> dict[tuple[str, int], float]:
-    """Returns the seconds of a request, the median of a few; see verify."""
-    names = [spec.name for spec in tf.nest.flatten(serving_default.structured_input_signature)]
-    latencies = {}
-    for length, text in (("short", "Seven small birds sing in a green tree."), ("long", _LONG)):
-        for size in (1, 8):
-            inputs = _as_inputs([text] * size, ["Do small birds sing?"] * size, choices)
-            tensors = {name: tf.constant(inputs[name]) for name in names}
-            seconds = []
-            for _ in range(_TIMED_REQUESTS + 1):  # the first one is slow
-                begin = time.perf_counter()
-                serving_default(**tensors)
-                seconds.append(time.perf_counter() - begin)
-            latencies[length, size] = float(np.median(seconds[1:]))
-    return latencies
-
-
-def _main(saved_model: str, questions_file: str, answers_file: str, choices: str) -> None:
+def _main(saved_model: str, questions_file: str, answers_file: str) -> None:
     """Answers the questions in the fresh process."""
     for name in _OUR_PACKAGES:
         sys.modules[name] = None  # an import of it fails, installed or not
@@ -344,10 +321,9 @@ def _main(saved_model: str, questions_file: str, answers_file: str, choices: str
         questions = pickle.load(file)
     model = tf.saved_model.load(saved_model)
     answers = _answers(model.signatures, questions)
-    latencies = _latencies(model.signatures["serving_default"], int(choices))
     modules = {name.partition(".")[0] for name, module in sys.modules.items() if module is not None}
     with open(answers_file, "wb") as file:
-        pickle.dump((modules, answers, latencies), file)
+        pickle.dump((modules, answers), file)
 
 
 if __name__ == "__main__":

@@ -177,7 +177,9 @@ def to_huggingface(path: str, directory: str, tokenizer: AlbertTokenizer) -> Non
     )
     tokenizer.save(directory)
     settings = {
-        TOKENIZER_CONFIG_FILE: huggingface.tokenizer_settings(tokenizer),
+        TOKENIZER_CONFIG_FILE: huggingface.tokenizer_settings(
+            tokenizer, config.max_position_embeddings
+        ),
         model_directory.TASK_FILE: json.dumps(task, indent=2, ensure_ascii=False) + "\n",
         "README.md": model_card(path, task, config, architecture.pipeline),
     }

@@ -141,8 +141,11 @@ def config_values(config: AlbertConfig) -> dict:
     }
 
 
-def tokenizer_settings(tokenizer: AlbertTokenizer) -> str:
-    """Returns the text of their tokenizer_config.json."""
+def tokenizer_settings(tokenizer: AlbertTokenizer, max_position_embeddings: int) -> str:
+    """Returns the text of their tokenizer_config.json.
+
+    With `model_max_length` their pipelines truncate a long text. Without it they fail.
+    """
     if tokenizer.vocabulary_name == WORDPIECE_FILE:
         values = {"tokenizer_class": "BertTokenizer", "do_lower_case": tokenizer.do_lower_case}
     else:
@@ -152,6 +155,7 @@ def tokenizer_settings(tokenizer: AlbertTokenizer) -> str:
             "remove_space": True,
             "keep_accents": False,
         }
+    values["model_max_length"] = max_position_embeddings
     return json.dumps(values, indent=2) + "\n"
 
 

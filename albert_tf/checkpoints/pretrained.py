@@ -131,7 +131,8 @@ def write_huggingface(
     """
     huggingface.write(directory, model.config, name_map.arrays(model))
     tokenizer.save(directory)
-    settings = huggingface.tokenizer_settings(tokenizer)
+    longest = model.config.max_position_embeddings
+    settings = huggingface.tokenizer_settings(tokenizer, longest)
     files.write_atomically(os.path.join(directory, TOKENIZER_CONFIG_FILE), settings)
     card = model_card(model_dir, None, model.config)
     files.write_atomically(os.path.join(directory, "README.md"), card)

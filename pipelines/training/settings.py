@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 from absl import flags
 
-from albert_tf import product_speed
+from albert_tf import processor
 from albert_tf.errors import UserError
 
 # The published run of ALBERT: Lan et al. 2020, section 4.1; warm-up as in the reference.
@@ -83,7 +83,7 @@ class TrainingSettings:
         flags.DEFINE_enum,
         "bfloat16 computes products and keeps activations in bfloat16. It is for TPUs, newer GPUs "
         "and CPUs with bfloat16 instructions (AVX512_BF16, AMX); on other CPUs it is slower. The "
-        "plan says what it gains on this processor. float16, with a dynamic loss scale, is for "
+        "plan says whether this processor has them. float16, with a dynamic loss scale, is for "
         "older GPUs (V100, T4). Weights stay float32.",
         "none",
         enum_values=["none", "bfloat16", "float16"],
@@ -121,12 +121,12 @@ class TrainingSettings:
             )
 
     def describe_precision(self, strategy: tf.distribute.Strategy) -> str:
-        """Returns the line of a plan that says the precision; on CPUs it measures the choices."""
+        """Returns the line of a plan that says the precision, on CPUs with advice."""
         precision = "float32" if self.mixed_precision == "none" else self.mixed_precision
         specs = [tf.DeviceSpec.from_string(name) for name in strategy.extended.worker_devices]
         if any(spec.device_type != "CPU" for spec in specs):
             return precision
-        return product_speed.describe(precision, "--mixed_precision=bfloat16")
+        return processor.describe(precision, "--mixed_precision=bfloat16")
 
     def describe_batch(self, strategy: tf.distribute.Strategy) -> str:
         """Returns the line of a plan that says how a batch is divided, and among which devices."""

@@ -212,7 +212,7 @@ def test_recipes_are_copied_to_any_directory(tmp_path):
     names = sorted(path.relative_to(ours) for path in ours.rglob("*") if path.is_file())
     assert names == sorted(path.relative_to(copied) for path in copied.rglob("*") if path.is_file())
     assert all((copied / name).read_bytes() == (ours / name).read_bytes() for name in names)
-    (copied / "demo.flags").write_text("mine")
+    (copied / "demo_64.flags").write_text("mine")
     again = recipes()
     assert again.returncode == 2 and again.stderr.startswith("error: pipelines/recipes is there")
-    assert (copied / "demo.flags").read_text() == "mine"
+    assert (copied / "demo_64.flags").read_text() == "mine"
