@@ -95,7 +95,7 @@ def _pairs() -> tf.data.Dataset:
     paths = Manifest.read(FLAGS.record_dir).paths(FLAGS.record_dir, "train")
 
     def window(number, pieces):
-        begin, order = tf.random.stateless_uniform([2], [number, 1])
+        begin, order = tf.unstack(tf.random.stateless_uniform([2], [number, 1]))
         places = tf.cast(tf.size(pieces) - size + 1, tf.float32)
         begin = tf.cast(begin * places, tf.int32)
         cut = pieces[begin : begin + size]
