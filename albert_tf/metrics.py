@@ -16,10 +16,11 @@ def pretraining_metrics(sums: dict[str, dict[str, float]]) -> dict[str, float]:
 
     Returns:
       `masked_lm_loss` (nats per predicted piece), `masked_lm_accuracy`, `sentence_order_loss`
-      (nats per example with an order), `sentence_order_accuracy`, and `loss`, the losses' sum;
+      (nats per example with an order), `sentence_order_accuracy`, and `loss`, the sum of both
+      losses, whatever their weights in training;
       `openings_accuracy`, `inside_accuracy` and the numbers of these pairs, see order_kinds;
-      `separator_accuracy`, of the order scored at [SEP]. A metric of which nothing was counted is
-      absent.
+      `separator_loss` and `separator_accuracy`, of the order scored at [SEP]. A metric of which
+      nothing was counted is absent.
     """
     metrics = {}
     for objective in PRETRAINING_OBJECTIVES:
@@ -30,8 +31,8 @@ def pretraining_metrics(sums: dict[str, dict[str, float]]) -> dict[str, float]:
             metrics["loss"] = metrics.get("loss", 0.0) + metrics[f"{objective}_loss"]
     separator = sums["separator"]
     if weight := float(separator["weight"]):
+        metrics["separator_loss"] = float(separator["loss"]) / weight
         metrics["separator_accuracy"] = float(separator["correct"]) / weight
-        metrics["loss"] += float(separator["loss"]) / weight
     for kind, (correct, pairs) in order_kinds(sums).items():
         if pairs:
             metrics[f"{kind}_accuracy"] = correct / pairs

@@ -16,7 +16,7 @@ def parse_records(
     longest: int,
     sequences_per_record: int = 1,
     pad_id: int = 0,
-    cls_id: int = 0,
+    cls_id: int | None = None,
 ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
     """Reads serialized tf.Examples.
 

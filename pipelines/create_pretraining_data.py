@@ -92,15 +92,16 @@ def define_flags() -> None:
     flags.DEFINE_integer(
         "max_sentences",
         None,
-        "Most sentences in a segment. With 2, sentence order is learnt soonest: the two that meet "
-        "are all that a model sees. Default: as many as fit.",
-        lower_bound=1,
+        "Most sentences in a segment. 2: each segment is a pair of sentences, almost all with an "
+        "order label, and shorter than --max_seq_length. Default: as many as fit.",
+        lower_bound=2,
     )
     flags.DEFINE_bool(
         "shuffle_sentences",
         False,
         "Shuffle the sentences of each document: the control for figures of sentence order, which "
-        "must then be at chance. The same documents are held out.",
+        "must then be at chance. The same documents are held out. Each document must fit into "
+        "memory.",
     )
     flags.DEFINE_float(
         "heldout_fraction",

@@ -1,12 +1,12 @@
 """Evaluates a pre-trained ALBERT on records that it was not trained on.
 
 Prints masked-LM loss and accuracy, and as baseline the accuracy of always predicting the most
-frequent piece on the same masks. Prints sentence-order accuracy twice, for pairs that open a
-document and for pairs inside documents, each with its 95 % interval and two baselines: a classifier
-that sees only sentence lengths, and one that sees only how far words at the ends of both parts
-overlap. A model has learnt order where it is above both. The control: records of the same text
-written with --shuffle_sentences, on which every figure must be at chance. The masks are the same
-at every call. The metrics are also stored in MODEL_DIR/evaluations.
+frequent piece on the same masks. Prints sentence-order accuracy for pairs that open a document and
+for pairs inside documents, each with its 95 % interval and three baselines: classifiers that see
+only sentence lengths, only which words each part begins with, or only how far words at the ends of
+both parts overlap. A model that is above all three compares the parts. The control: records of the
+same text written with --shuffle_sentences, on which every figure of order must be at chance. The
+masks are the same at every call. The metrics are also stored in MODEL_DIR/evaluations.
 
 Examples:
   python -m pipelines.evaluate --checkpoint=runs/base --record_dir=records
@@ -199,7 +199,8 @@ def report(result: dict) -> str:
         if "lengths_accuracy" in figures:
             lines.append(
                 f"    baselines     {100 * figures['lengths_accuracy']:.2f} % from lengths alone, "
-                f"{100 * figures['overlap_accuracy']:.2f} % from the overlap of words"
+                f"{100 * figures['words_accuracy']:.2f} % from the words that each part begins "
+                f"with, {100 * figures['overlap_accuracy']:.2f} % from the overlap of words"
             )
     return "\n".join(lines)
 

@@ -214,10 +214,10 @@ def pretrain(
             sources, options, tokenizer, settings.global_batch_size, first_step, context
         )
 
-    heldout, lengths = None, {}
+    heldout, baselines = None, {}
     if loop.eval_steps:
         batch_size = settings.global_batch_size // settings.gradient_accumulation_steps
-        heldout, lengths = heldout_examples(
+        heldout, baselines = heldout_examples(
             sources, options, tokenizer, batch_size, settings.eval_examples
         )
 
@@ -244,7 +244,7 @@ def pretrain(
         if heldout:
             scored = functools.partial(forward, hidden_states=True)
             evaluate = make_evaluation(
-                make_scoring(strategy, scored, heldout, config.vocab_size), lengths
+                make_scoring(strategy, scored, heldout, config.vocab_size), baselines
             )
         return train_loop.Stage(first_step, train_step, rates, evaluate)
 

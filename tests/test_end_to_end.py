@@ -210,6 +210,8 @@ def test_everything_at_once(work):
         "--learning_rate=0.3",
         "--mixed_precision=bfloat16",
         "--recompute",
+        "--separator_order_loss",
+        "--order_loss_weight=2",
         "--eval_steps=10",
         "--eval_examples=25",
         "--peak_flops_per_second=1e9",
@@ -225,6 +227,8 @@ def test_everything_at_once(work):
     assert evaluated[-1]["heldout_masked_lm_loss"] < evaluated[0]["heldout_masked_lm_loss"]
     # One figure of the examples, whatever the weights.
     assert len({entry["heldout_inside_lengths_accuracy"] for entry in evaluated}) == 1
+    assert {"separator_loss", "separator_accuracy"} <= entries[0].keys()
+    assert not any(name.startswith("heldout_separator") for name in evaluated[-1])
     # The best of other examples is another best.
     _, err = run("pipelines.pretrain", *flags, "--eval_examples=30", exit_code=2)
     assert "eval_examples 25 there, 30 here" in err

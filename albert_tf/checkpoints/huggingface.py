@@ -144,7 +144,8 @@ def config_values(config: AlbertConfig) -> dict:
 def tokenizer_settings(tokenizer: AlbertTokenizer, max_position_embeddings: int) -> str:
     """Returns the text of their tokenizer_config.json.
 
-    With `model_max_length` their pipelines truncate a long text. Without it they fail.
+    Their tokenizer cuts a long text to `model_max_length` where truncation=True is given. Without
+    it such a text fails in the model.
     """
     if tokenizer.vocabulary_name == WORDPIECE_FILE:
         values = {"tokenizer_class": "BertTokenizer", "do_lower_case": tokenizer.do_lower_case}

@@ -18,9 +18,10 @@ from pipelines.data.sentence_pairs import (
     length_features,
 )
 
-# Raise it by one with every change of what a seed draws from the same text or records: segments,
-# order, splits, labels, masks. Runs, record jobs and evaluations of other draws are told apart by
-# it. tests/pipelines/data/test_draws.py fails if they change and it does not.
+# Raise it by one with every change of what a seed draws from the same text or records. Runs, record
+# jobs and evaluations of other draws are told apart by it. tests/pipelines/data/test_draws.py fails
+# if segments, the order of records, pairs, labels or masks change and it does not. (It does not see
+# which documents are held out, the order inside a shard, and the mixing of several sources.)
 DRAWS = 2
 
 

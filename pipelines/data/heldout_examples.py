@@ -59,6 +59,9 @@ def heldout_examples(
         datasets = [part(context=context) for part in parts]
         return functools.reduce(lambda one, other: one.concatenate(other), datasets)
 
+    # Of a sample without a labelled opening, all pairs are inside documents if others have some.
+    if any("openings" in of_source for of_source in found):
+        found = [{"inside" if k == "pairs" else k: v for k, v in f.items()} for f in found]
     known = {}
     for kind in dict.fromkeys(kind for of_source in found for kind in of_source):
         for name in BASELINES:

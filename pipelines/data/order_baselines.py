@@ -1,9 +1,10 @@
-"""Accuracy of two simple classifiers of sentence order: what a model must beat to be interesting.
+"""Accuracy of three simple classifiers of sentence order, to read a model's accuracy beside.
 
 `lengths` sees only how long sentences are. Labels are drawn so that they do not depend on lengths
 (see sentence_pairs); what lengths still tell is in the text: openings of documents may be short.
+`words` sees which pieces A and B begin with, and compares nothing: it knows how documents open.
 `overlap` sees two numbers: how much the words at the junction of A and B overlap, and how much
-those at the far ends do. Neither knows a word's meaning.
+those at the far ends do. A model that is above all three compares the parts.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
+from scipy import sparse
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import cross_val_predict
@@ -21,7 +23,7 @@ from pipelines.data.examples import ExampleOptions
 from pipelines.data.masking import unmask
 from pipelines.data.pretraining_dataset import evaluation_dataset
 
-BASELINES = ("lengths", "overlap")
+BASELINES = ("lengths", "words", "overlap")
 
 # Training examples that the classifiers are fitted on.
 _TRAINING_EXAMPLES = 50_000
@@ -29,7 +31,7 @@ _TRAINING_EXAMPLES = 50_000
 _MOST_EXAMPLES = 200_000
 _FOLDS = 5
 _ROWS = 256
-# Pieces at each end of a part that `overlap` compares.
+# Pieces at each end of a part that `words` and `overlap` see.
 _WINDOW = 20
 _NO_PIECE = -1
 
@@ -94,31 +96,32 @@ def order_baselines(
         frequencies = np.bincount(
             known.windows[known.windows != _NO_PIECE], minlength=tokenizer.vocab_size
         )
+        makers = {
+            "lengths": lambda pairs: pairs.lengths,
+            "words": lambda pairs: opening_words(pairs.windows, tokenizer.vocab_size),
+            "overlap": lambda pairs: overlaps(pairs.windows, frequencies),  # noqa: B023
+        }
         found[kind] = {}
         for name in BASELINES:
-            classifier = _classifier(name)
-            features = _features(name, some, frequencies)
+            classifier, make = _classifier(name), makers[name]
             if split == "train":
-                answers = cross_val_predict(classifier, features, some.labels, cv=_FOLDS)
+                answers = cross_val_predict(classifier, make(some), some.labels, cv=_FOLDS)
             else:
-                classifier.fit(_features(name, known, frequencies), known.labels)
-                answers = classifier.predict(features)
+                answers = classifier.fit(make(known), known.labels).predict(make(some))
             right = int((answers == some.labels).sum())
             found[kind][name] = Accuracy(right, len(some.labels))
     return found
 
 
 def _classifier(name: str):
+    if name == "words":
+        return LogisticRegression(C=0.1)  # thousands of features: weights must stay small
     if name == "overlap":
         return LogisticRegression()
     # Few leaves of many pairs: lengths tell little, and must not be learnt by heart.
     return HistGradientBoostingClassifier(
         max_iter=50, max_leaf_nodes=8, min_samples_leaf=50, early_stopping=False, random_state=0
     )
-
-
-def _features(name: str, pairs: Pairs, frequencies: np.ndarray) -> np.ndarray:
-    return overlaps(pairs.windows, frequencies) if name == "overlap" else pairs.lengths
 
 
 def labelled_pairs(dataset: tf.data.Dataset) -> Pairs:
@@ -140,6 +143,22 @@ def labelled_pairs(dataset: tf.data.Dataset) -> Pairs:
         windows = np.zeros([0, 4, _WINDOW], np.int32)
         return Pairs(nothing, nothing > 0, np.zeros([0, 1], np.int32), windows)
     return Pairs(*(np.concatenate(parts) for parts in zip(*batches)))
+
+
+def opening_words(windows: np.ndarray, vocab_size: int) -> sparse.csr_matrix:
+    """Returns which pieces are among the first 20 of A (+1) and of B (-1), [n, vocab_size].
+
+    Args:
+      windows: of Pairs.
+    """
+    matrix = sparse.csr_matrix((len(windows), vocab_size))
+    for pieces, sign in ((windows[:, 3], 1.0), (windows[:, 1], -1.0)):
+        rows, places = np.nonzero(pieces != _NO_PIECE)
+        ones = np.ones(len(rows))
+        part = sparse.csr_matrix((ones, (rows, pieces[rows, places])), matrix.shape)
+        part.data[:] = sign  # a piece counts once
+        matrix = matrix + part
+    return matrix
 
 
 def overlaps(windows: np.ndarray, frequencies: np.ndarray) -> np.ndarray:

@@ -198,7 +198,8 @@ def report(result: dict, label_names: Sequence[str]) -> str:
         + (f"; {100 * labels['changed'] / decided:.2f} % of the labels" if decided else ""),
         *(
             f"  {kind:<17}{told['pairs']:,} pairs with a label; lengths alone tell "
-            f"{100 * told['lengths']:.2f} %, overlap of words {100 * told['overlap']:.2f} %"
+            f"{100 * told['lengths']:.2f} %, first words {100 * told['words']:.2f} %, overlap of "
+            f"words {100 * told['overlap']:.2f} %"
             for kind, told in result.get("order_baselines", {}).items()
         ),
         f"  split            {percent(result['split_position'])} % by twentieths of the text",

@@ -79,7 +79,7 @@ def choose_pairs(
       segments: `input_ids` int32 [b, (n)], a contiguous chunk of a document each,
         n <= max_seq_length - 3; `sentence_starts` int32 [b, (m)], index of each sentence's first
         piece, the first is 0; `room_before` int64 [b, 1], see segments.Segment; `document_id`
-        int64 [b, 1]; for "sop" `opens_document` int64 [b, 1].
+        int64 [b, 1]; but for "nsp" `opens_document` int64 [b, 1].
       split_draws: float32 [b], uniform in [0, 1).
       change_draws: float32 [b], uniform in [0, 1).
       objective: one of SENTENCE_OBJECTIVES.

@@ -6,6 +6,7 @@ import csv
 import itertools
 import json
 import operator
+import re
 from collections.abc import Iterator
 
 from albert_tf.errors import UserError
@@ -18,6 +19,8 @@ _BLOCK = 1 << 20
 # A parser that stops so near to the end of a block may have stopped because of that end.
 _NEAR_THE_END = 16
 _WHITE_SPACE = " \t\r\n"
+# A comma or semicolon that divides no columns, such as that of "1,000".
+_IN_PROSE = re.compile(r"[,;]\s|\d[,;]\d")
 
 
 def read_quoted_rows(path: str, separator: str) -> Iterator[tuple[int, list[str]]]:
@@ -30,8 +33,8 @@ def read_quoted_rows(path: str, separator: str) -> Iterator[tuple[int, list[str]
     Raises:
       ValueError: for a file that is not UTF-8, for quotation marks that are no such quoting, and
         for a row over several lines each of which is a row by itself: its quotation marks are
-        hardly meant as such. (In prose a space or a line end follows a comma; between columns
-        neither does.)
+        hardly meant as such. (In prose a space, a line end or a digit follows a comma; between
+        columns seldom.)
     """
     csv.field_size_limit(_MAX_CELL)
     lines_of_row: list[str] = []
@@ -55,7 +58,7 @@ def read_quoted_rows(path: str, separator: str) -> Iterator[tuple[int, list[str]
         last = number + len(lines_of_row) - 1
         if last > number and columns > 1 and _are_rows(lines_of_row, separator, columns):
             what = f"a quotation mark here is closed in line {last} only, and "
-            what += "each line between is a row by itself (a cell that is meant so needs one line)"
+            what += "each line between is a row by itself (if the cell is meant so, write .jsonl)"
             raise _wrong_quoting(path, number, what)
         yield number, cells
         lines_of_row.clear()
@@ -63,7 +66,7 @@ def read_quoted_rows(path: str, separator: str) -> Iterator[tuple[int, list[str]
 
 def _are_rows(lines: list[str], separator: str, columns: int) -> bool:
     """Tells whether each line has as many columns as the header, quotation marks apart."""
-    if separator != "\t" and any(f"{separator} " in f"{line} " for line in lines):
+    if separator != "\t" and any(_IN_PROSE.search(f"{line} ") for line in lines):
         return False
     return all(line.count(separator) == columns - 1 for line in lines)
 

@@ -171,11 +171,12 @@ def draw_curves(model_dir: str) -> str:
             # Two standard errors of the held-out figure at chance.
             band = 1 / math.sqrt(held_out[-1][f"heldout_{kind}_pairs"])
             axis.axhspan(0.5 - band, 0.5 + band, color="black", alpha=0.12, linewidth=0)
-            for baseline, style in (("lengths", "--"), ("overlap", "-.")):
+            for baseline, style in (("lengths", "--"), ("words", (0, (1, 3))), ("overlap", "-.")):
                 value = held_out[-1].get(f"heldout_{kind}_{baseline}_accuracy")
                 if value is not None:
                     axis.axhline(value, color="grey", linestyle=style, linewidth=1, label=baseline)
-            axis.legend(title="baselines", fontsize=8, title_fontsize=8)
+            if axis.get_legend_handles_labels()[0]:
+                axis.legend(title="baselines", fontsize=8, title_fontsize=8)
         axis.set_title(title)
         axis.set_xlabel("step")
         axis.grid(alpha=0.3)

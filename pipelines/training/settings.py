@@ -157,9 +157,8 @@ class PretrainingSettings(TrainingSettings):
     )
     separator_order_loss: bool = setting(
         flags.DEFINE_bool,
-        "Score the order of a pair at the [SEP] between its parts too while training, and add that "
-        "loss. Models of 4 layers or more learn sentence order sooner: the answer passes from "
-        "[SEP] to [CLS], from which alone the trained model answers.",
+        "Experimental: score the order of a pair at the [SEP] between its parts too while "
+        "training, and add that loss. The trained model answers from [CLS] alone.",
         False,
     )
     order_loss_weight: float = setting(

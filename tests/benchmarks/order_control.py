@@ -1,10 +1,10 @@
 """How many pairs a model needs to learn the order of two runs of words.
 
 A pair is a window of a record's text, cut in the middle; half of the pairs are swapped. Both parts
-begin and end anywhere in a sentence, so neither part alone tells the order: a model has to compare
-the end of one with the beginning of the other. This tells a fault of labels, loss or head from a
-signal that is too weak, and shows what --separator_order_loss of pretrain does. Prints one line of
-accuracies, at [CLS] and at the [SEP] between the parts, over each interval. All pairs are new.
+are equally long and begin and end anywhere in a sentence. A linear classifier that compares nothing
+tells 61.5 % of such pairs, as windows touch the ends of segments (novels, parts of 8 pieces): what
+a model tells beyond that, it tells by comparing the parts. Prints one line of accuracies, at [CLS]
+and at the [SEP] between the parts, over each interval.
 
 Example (some ten minutes on two cores):
   python -m tests.benchmarks.order_control --checkpoint=runs/hour_32 --record_dir=records_32 \

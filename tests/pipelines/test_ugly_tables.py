@@ -100,6 +100,11 @@ READ = {
         'text\tlabel\n"one\n\n\ntwo"\tpos\nbad\tneg\n',
         [("one\n\n\ntwo", "pos"), ("bad", "neg")],
     ),
+    "a number with a comma and a line end in quotes": (
+        "t.csv",
+        'text,label\n"pay 1,000\nnow",pos\n"it is 1,5 km\naway",neg\n',
+        [("pay 1,000\nnow", "pos"), ("it is 1,5 km\naway", "neg")],
+    ),
     "a comma and a line end in quotes": (
         "t.csv",
         'text,label\n"Hello, you\nbye",pos\nbad,neg\n',

@@ -110,7 +110,8 @@ def test_lengths_that_tell_the_label_are_found(record_dir, tiny_vocabulary, spli
         assert told.correct == told.total > least
     # All pieces are the same.
     for kind in found.values():
-        assert abs(kind["overlap"].correct / kind["overlap"].total - 0.5) < 0.15
+        for name in ("words", "overlap"):
+            assert abs(kind[name].correct / kind[name].total - 0.5) < 0.15
 
 
 def test_labels_of_a_coin_are_not_told(record_dir, tiny_vocabulary, monkeypatch):
@@ -132,6 +133,35 @@ def test_no_labels_no_baseline(record_dir, tiny_vocabulary):
     tokenizer = AlbertTokenizer(str(tiny_vocabulary))
     options = ExampleOptions(24, sentence_objective="none")
     assert order_baselines(record_dir, "heldout", options, tokenizer) == {}
+
+
+def labelled(windows, labels):
+    """Pairs inside documents, whose lengths say nothing."""
+    count = len(labels)
+    nothing = np.zeros([count, 1], np.int32)
+    return baselines.Pairs(np.array(labels), np.zeros(count, bool), nothing, np.array(windows))
+
+
+def test_words_and_overlap_find_what_they_look_for(tiny_vocabulary, monkeypatch):
+    tokenizer = AlbertTokenizer(str(tiny_vocabulary))
+    rng = np.random.default_rng(2)
+    labels = rng.integers(0, 2, 600)
+    windows = rng.integers(20, 150, [600, 4, 20])
+    for row, label in enumerate(labels):
+        # The beginnings of A and B: what came first holds the piece 7.
+        windows[row, 1 if label else 3, 4] = 7
+    monkeypatch.setattr(baselines, "labelled_pairs", lambda _: labelled(windows, labels))
+    monkeypatch.setattr(baselines, "evaluation_dataset", lambda *_, **__: None)
+    found = order_baselines("", "train", ExampleOptions(24), tokenizer)["pairs"]
+    assert found["words"].correct > 570 and found["overlap"].correct < 400
+    windows[:, 1, 4] = windows[:, 3, 4] = 8
+    for row, label in enumerate(labels):
+        # The end of what came first repeats a rare piece of the beginning of what came second.
+        rare = 151 + row % 4
+        pair = (2, 3) if label else (0, 1)
+        windows[row, pair[0], 6] = windows[row, pair[1], 9] = rare
+    found = order_baselines("", "train", ExampleOptions(24), tokenizer)["pairs"]
+    assert found["overlap"].correct > 400 > found["lengths"].correct
 
 
 def test_overlap_counts_rare_pieces_at_the_junction_and_at_the_far_ends():
