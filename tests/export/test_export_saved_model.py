@@ -38,7 +38,7 @@ def stub(monkeypatch):
 
 @pytest.fixture
 def unverified(monkeypatch):
-    monkeypatch.setattr(export_saved_model, "verify", lambda *_: (0.0, {}))
+    monkeypatch.setattr(export_saved_model, "verify", lambda *_: 0.0)
 
 
 def contents(directory):
@@ -118,7 +118,7 @@ def test_a_version_that_appears_meanwhile_is_left_alone(model_dir, tmp_path, stu
     def other_export(*_):
         (tmp_path / "1").mkdir()
         (tmp_path / "1" / "theirs").touch()
-        return 0.0, {}
+        return 0.0
 
     monkeypatch.setattr(export_saved_model, "verify", other_export)
     with pytest.raises(ValueError, match="appeared meanwhile"):
