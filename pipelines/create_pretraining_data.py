@@ -82,6 +82,23 @@ def define_flags() -> None:
         lower_bound=1,
     )
     define_example_flags()
+    _define_segment_flags()
+    flags.DEFINE_integer(
+        "shard_bytes",
+        64_000_000,
+        "Bytes of text in a unit of work; a compressed file is never split.",
+        lower_bound=1,
+    )
+    flags.DEFINE_bool(
+        "remove_duplicates",
+        False,
+        "Leave out documents that differ from an earlier one in case, spacing, punctuation only.",
+    )
+    beam_job.define_flags()
+
+
+def _define_segment_flags() -> None:
+    """Defines the flags of what segments a document becomes, and which documents are held out."""
     flags.DEFINE_float(
         "short_seq_prob",
         0.1,
@@ -92,8 +109,8 @@ def define_flags() -> None:
     flags.DEFINE_integer(
         "max_sentences",
         None,
-        "Most sentences in a segment. 2: each segment is a pair of sentences, almost all with an "
-        "order label, and shorter than --max_seq_length. Default: as many as fit.",
+        "Most sentences in a segment. 2: segments are pairs of sentences, and most have an order "
+        "label if --max_seq_length has room for two. Default: as many as fit.",
         lower_bound=2,
     )
     flags.DEFINE_bool(
@@ -113,18 +130,6 @@ def define_flags() -> None:
     flags.DEFINE_integer(
         "random_seed", 12345, "Draws the short segments and the held-out documents."
     )
-    flags.DEFINE_integer(
-        "shard_bytes",
-        64_000_000,
-        "Bytes of text in a unit of work; a compressed file is never split.",
-        lower_bound=1,
-    )
-    flags.DEFINE_bool(
-        "remove_duplicates",
-        False,
-        "Leave out documents that differ from an earlier one in case, spacing, punctuation only.",
-    )
-    beam_job.define_flags()
 
 
 def main(_) -> None:
