@@ -17,10 +17,9 @@ def pretraining_metrics(sums: dict[str, dict[str, float]]) -> dict[str, float]:
     Returns:
       `masked_lm_loss` (nats per predicted piece), `masked_lm_accuracy`, `sentence_order_loss`
       (nats per example with an order), `sentence_order_accuracy`, and `loss`, the sum of both
-      losses, whatever their weights in training;
-      `openings_accuracy`, `inside_accuracy` and the numbers of these pairs, see order_kinds;
-      `separator_loss` and `separator_accuracy`, of the order scored at [SEP]. A metric of which
-      nothing was counted is absent.
+      losses, whatever their weights in training. `openings_accuracy`, `inside_accuracy` and the
+      numbers of these pairs: see order_kinds. `separator_loss` and `separator_accuracy` are of the
+      order scored at [SEP]. A metric of which nothing was counted is absent.
     """
     metrics = {}
     for objective in PRETRAINING_OBJECTIVES:

@@ -163,7 +163,7 @@ class PretrainingSettings(TrainingSettings):
     )
     order_loss_weight: float = setting(
         flags.DEFINE_float,
-        "Weight of the sentence-order loss; masked LM has 1.",
+        "Experimental: weight of the sentence-order loss; masked LM has 1.",
         1.0,
         lower_bound=0.0,
     )
