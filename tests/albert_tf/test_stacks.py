@@ -109,4 +109,6 @@ def test_messages_of_an_import_that_fails(tmp_path):
 
 @keras_3
 def test_messages_that_are_wanted():
-    assert "oneDNN" in python(START, TF_CPP_MIN_LOG_LEVEL="0").stderr
+    # Which lines TensorFlow writes depends on the processor, so any line counts.
+    # `test_programs_start_without_a_word` shows that there is none without the variable.
+    assert python(START, TF_CPP_MIN_LOG_LEVEL="0").stderr
