@@ -77,7 +77,7 @@ from pipelines.training.strategy import (
     naming_lost_workers,
     strategy_from_flags,
 )
-from pipelines.training.train_step import make_train_step
+from pipelines.training.train_step import TrainStep
 
 FLAGS = flags.FLAGS
 
@@ -226,9 +226,7 @@ def pretrain(
     def stage(first_step, num_hidden_layers):
         forward = functools.partial(model, num_hidden_layers=num_hidden_layers)
         trained = functools.partial(forward, at_separator=settings.separator_order_loss)
-        train_step = make_train_step(
-            trained, model, objective, optimizer, settings, settings.random_seed
-        )
+        train_step = TrainStep(trained, model, objective, optimizer, settings, settings.random_seed)
         flops = training_flops_per_example(
             model, options.max_seq_length, options.max_predictions_per_seq, num_hidden_layers
         )

@@ -19,7 +19,7 @@ from pipelines.training.objective import Objective
 from pipelines.training.run import Run
 from pipelines.training.settings import LoopSettings, TrainingSettings
 from pipelines.training.strategy import check_hosts_agree, create_strategy
-from pipelines.training.train_step import make_train_step
+from pipelines.training.train_step import TrainStep
 
 
 def count_collectives(function: tf.types.experimental.ConcreteFunction) -> int:
@@ -45,7 +45,7 @@ def train(strategy: tf.distribute.Strategy, model_dir: str):
         zero_sums=lambda: {name: tf.zeros([]) for name in ("loss", "correct", "weight")},
     )
     settings = TrainingSettings(4, 1, 0, 0.1)
-    train_step = make_train_step(
+    train_step = TrainStep(
         lambda batch, dropout_seed: model(batch["x"]), model, objective, optimizer, settings, 9
     )
     batch = {"x": tf.ones([2, 7]), "label": tf.ones([2], tf.int32), "weight": tf.ones([2])}

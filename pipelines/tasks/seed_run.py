@@ -26,7 +26,7 @@ from pipelines.training.objective import Objective
 from pipelines.training.run import Run
 from pipelines.training.settings import LoopSettings, TrainingSettings, precision, setting
 from pipelines.training.strategy import is_tpu
-from pipelines.training.train_step import make_train_step
+from pipelines.training.train_step import TrainStep
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,7 +169,7 @@ def run_seed(
     tokens = len(train.pieces) / len(train)
     objective = task_objective(task)
     if not is_trained:
-        train_step = make_train_step(model, model, objective, optimizer, settings, seed)
+        train_step = TrainStep(model, model, objective, optimizer, settings, seed)
         rates = {"examples_per_second": 1, "tokens_per_second": tokens}
         train_loop.train(
             run=run,

@@ -22,7 +22,7 @@ from pipelines.training.preemption import StopRequest
 from pipelines.training.run import Run
 from pipelines.training.settings import LoopSettings, TrainingSettings
 from pipelines.training.strategy import has_several_hosts
-from pipelines.training.train_step import make_step_loop
+from pipelines.training.train_step import TrainStep, make_step_loop
 
 
 class Stage(NamedTuple):
@@ -30,14 +30,14 @@ class Stage(NamedTuple):
 
     Attributes:
       first_step: where it begins.
-      train_step: train_step.make_train_step.
+      train_step: the step at this depth.
       per_example: name of a rate in the log -> what one example adds to it.
       evaluate: (whether to stop) -> metrics of the model as it stands, on records that it does not
         see; none if it was stopped.
     """
 
     first_step: int
-    train_step: Callable
+    train_step: TrainStep
     per_example: dict[str, float]
     evaluate: Callable[[Callable[[], bool]], dict[str, float]] | None = None
 
@@ -65,136 +65,164 @@ def train(
       ValueError: if loss or gradient stops being finite; the last checkpoint stays.
       SystemExit: 128 + the signal's number, after SIGTERM or Ctrl-C and a checkpoint.
     """
-    strategy, best_metric = run.strategy, objective.best_metric
-    num_train_steps, global_batch_size = settings.num_train_steps, settings.global_batch_size
-    # The order of resuming:
-    # 1. Variables and slots exist (checkpoints restore into them).
-    with strategy.scope():
-        optimization.create_slots(optimizer, model)
-    # 2. Weights, slots and the step count come back together.
-    checkpointer = Checkpointer(run.model_dir, model, optimizer, writes=run.is_chief)
-    step = checkpointer.restore()
-    run.check_hosts_agree(step)
-    if step:
-        print(f"resuming from step {step:,}", flush=True)
-    # 3. Logged curves are cut back to that step; they say what was best.
-    log = MetricsLog(run.model_dir, step, writes=run.is_chief)
+    ends = [stage.first_step for stage in stages[1:]] + [settings.num_train_steps]
+    _Loop(run, model, optimizer, objective, dataset_fn, settings, loop).train(stages, ends)
 
-    def save(step: int) -> None:
-        log.upload()
-        checkpointer.save(step)
 
-    # 4. Data begin at that step; nothing is read and thrown away but a part of one group.
-    # Without this the hosts would exchange before every batch whether each of them still has one.
-    endless = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
-    iterator = iter(
-        strategy.distribute_datasets_from_function(
-            lambda context: dataset_fn(step, context).apply(endless)
+class _Loop:
+    """A run between its loops of steps: where it stands, its log, its checkpoints."""
+
+    def __init__(self, run, model, optimizer, objective, dataset_fn, settings, loop):
+        self._run, self._optimizer, self._objective = run, optimizer, objective
+        self._settings, self._loop = settings, loop
+        self._num_train_steps = settings.num_train_steps
+        self._allowed = loop.max_bad_batches
+        # The order of resuming:
+        # 1. Variables and slots exist (checkpoints restore into them).
+        with run.strategy.scope():
+            optimization.create_slots(optimizer, model)
+        # 2. Weights, slots and the step count come back together.
+        self._checkpointer = Checkpointer(run.model_dir, model, optimizer, writes=run.is_chief)
+        self._step = step = self._checkpointer.restore()
+        run.check_hosts_agree(step)
+        if step:
+            print(f"resuming from step {step:,}", flush=True)
+        # 3. Logged curves are cut back to that step; they say what was best.
+        self._log = MetricsLog(run.model_dir, step, writes=run.is_chief)
+        # 4. Data begin at that step; nothing is read and thrown away but a part of one group.
+        # Without this the hosts would exchange before every batch whether each of them still has
+        # one.
+        endless = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
+        self._iterator = iter(
+            run.strategy.distribute_datasets_from_function(
+                lambda context: dataset_fn(step, context).apply(endless)
+            )
         )
-    )
 
-    allowed = loop.max_bad_batches
-    stage_ends = [stage.first_step for stage in stages[1:]] + [num_train_steps]
-    since = stages[-1].first_step
-    progress = Progress("training", num_train_steps, done=step)
-    with StopRequest() as stop, progress:
+    def train(self, stages: Sequence[Stage], ends: Sequence[int]) -> None:
+        """Takes each stage to its end; ends early where early stopping or a signal says so."""
+        self._last_stage_begins = stages[-1].first_step
+        progress = Progress("training", self._num_train_steps, done=self._step)
+        with StopRequest() as stop, progress:
+            for stage, end in zip(stages, ends):
+                self._train_stage(stage, end, stop, progress)
+            if self._step < self._num_train_steps:
+                self._save()
+                print(
+                    f"stopped early at step {self._step:,}: "
+                    f"{self._loop.early_stopping_evaluations} evaluations without a better "
+                    f"{self._objective.best_metric}"
+                )
+            self._log.upload(last=True)
+            if stop.signal is not None:  # heard since the last step: what follows may take long
+                _leave(stop.signal, self._step)
+
+    def _train_stage(self, stage, end, stop, progress) -> None:
+        strategy, loop = self._run.strategy, self._loop
+        run_steps = make_step_loop(strategy, stage.train_step, self._objective.zero_sums())
+        while self._step <= end:
+            self._evaluate_if_due(stage, stop)
+            if self._step == end or _is_over(self._best_values(), loop):
+                return
+            # Loops end at the same steps wherever the run began: same log, same sums.
+            loop_end = self._step - self._step % loop.steps_per_loop + loop.steps_per_loop
+            started = time.monotonic()
+            totals = run_steps(
+                self._iterator,
+                tf.constant(min(loop_end, end) - self._step),
+                stop.flag,
+                tf.constant(float(self._allowed)),
+            )
+            totals = tf.nest.map_structure(float, totals)  # waits for the device
+            seconds = time.monotonic() - started
+            self._allowed -= self._check_finite(totals)
+            self._step += int(totals["steps"])
+            scalars = self._scalars(totals, stage, seconds)
+            self._log.write(self._step, scalars)
+            progress.update(self._step, _line(scalars))
+            if totals["stop"] or self._is_due(loop.save_checkpoint_steps):
+                self._save()
+            if totals["stop"]:
+                self._log.upload(last=True)
+                _leave(stop.signal or signal.SIGTERM, self._step)
+
+    def _evaluate_if_due(self, stage, stop) -> None:
+        # Also after a restart, of a checkpoint whose evaluation was cut short.
+        step, best_metric = self._step, self._objective.best_metric
+        is_due = step > stage.first_step and self._is_due(self._loop.eval_steps)
+        if not stage.evaluate or not is_due or self._log.has(best_metric, step):
+            return
 
         def is_stopped() -> bool:
             # Several hosts stay together to the end of an evaluation.
-            return stop.signal is not None and not has_several_hosts(strategy)
+            return stop.signal is not None and not has_several_hosts(self._run.strategy)
 
-        for stage, stage_end in zip(stages, stage_ends):
-            run_steps = make_step_loop(strategy, stage.train_step, objective.zero_sums())
-            while step <= stage_end:
-                # Also after a restart, of a checkpoint whose evaluation was cut short.
-                is_due = step > stage.first_step and _is_due(step, loop.eval_steps, num_train_steps)
-                if stage.evaluate and is_due and not log.has(best_metric, step):
-                    metrics = stage.evaluate(is_stopped)
-                    if not metrics:
-                        save(step)
-                        log.upload(last=True)
-                        _leave(stop.signal, step)
-                    best = max(log.values(best_metric, since), default=-math.inf)
-                    if step > since and metrics.get(best_metric, -math.inf) > best:
-                        checkpointer.save_best(step)
-                    log.write(step, metrics)
-                    value = metrics.get(best_metric, math.nan)
-                    # Before the last stage nothing is kept as the best.
-                    told = f", best {max(best, value):.4f}" if step > since else ""
-                    print(f"step {step:,}: {best_metric} {value:.4f}{told}", flush=True)
-                if step == stage_end or _is_over(log.values(best_metric, since), loop):
-                    break
-
-                # Loops end at the same steps wherever the run began: same log, same sums.
-                loop_end = step - step % loop.steps_per_loop + loop.steps_per_loop
-                loop_end = min(loop_end, stage_end)
-                started = time.monotonic()
-                totals = run_steps(
-                    iterator, tf.constant(loop_end - step), stop.flag, tf.constant(float(allowed))
-                )
-                totals = tf.nest.map_structure(float, totals)  # waits for the device
-                seconds = time.monotonic() - started
-                bad_batches = _check_finite(totals, step, global_batch_size, optimizer, allowed)
-                allowed -= bad_batches
-                steps = int(totals["steps"])
-                step += steps
-
-                scalars = objective.metrics(totals["sums"])
-                if with_gradient := steps - int(totals["without_gradient"]):
-                    scalars["gradient_norm"] = totals["gradient_norm"] / with_gradient
-                scalars["learning_rate"] = float(optimizer.learning_rate(step - 1))
-                if hasattr(optimizer, "loss_scale"):
-                    scalars["loss_scale"] = float(optimizer.loss_scale.value.read_value())
-                for rate, amount in stage.per_example.items():
-                    scalars[rate] = steps * global_batch_size * amount / seconds
-                scalars["waiting_for_data"] = totals["seconds_waiting"] / seconds
-                log.write(step, scalars)
-                progress.update(step, _line(scalars))
-                if totals["stop"] or _is_due(step, loop.save_checkpoint_steps, num_train_steps):
-                    save(step)
-                if totals["stop"]:
-                    log.upload(last=True)
-                    _leave(stop.signal or signal.SIGTERM, step)
-        if step < num_train_steps:
-            save(step)
-            print(
-                f"stopped early at step {step:,}: {loop.early_stopping_evaluations} "
-                f"evaluations without a better {best_metric}"
-            )
-        log.upload(last=True)
-        if stop.signal is not None:  # heard since the last step: what follows may take long
+        metrics = stage.evaluate(is_stopped)
+        if not metrics:
+            self._save()
+            self._log.upload(last=True)
             _leave(stop.signal, step)
+        value, told = metrics.get(best_metric, -math.inf), ""
+        if step > self._last_stage_begins:  # before the last stage nothing is kept as the best
+            best = max(self._best_values(), default=-math.inf)
+            if value > best:
+                self._checkpointer.save_best(step)
+            told = f", best {max(best, value):.4f}"
+        self._log.write(step, metrics)
+        print(
+            f"step {step:,}: {best_metric} {metrics.get(best_metric, math.nan):.4f}{told}",
+            flush=True,
+        )
 
+    def _best_values(self) -> Sequence[float]:
+        return self._log.values(self._objective.best_metric, self._last_stage_begins)
 
-def _is_due(step: int, every: int, num_train_steps: int) -> bool:
-    return every > 0 and (step % every == 0 or step == num_train_steps)
+    def _scalars(self, totals, stage, seconds: float) -> dict[str, float]:
+        """Returns what is logged of the steps that `totals` add up."""
+        optimizer, steps = self._optimizer, int(totals["steps"])
+        scalars = self._objective.metrics(totals["sums"])
+        if with_gradient := steps - int(totals["without_gradient"]):
+            scalars["gradient_norm"] = totals["gradient_norm"] / with_gradient
+        scalars["learning_rate"] = float(optimizer.learning_rate(self._step - 1))
+        if hasattr(optimizer, "loss_scale"):
+            scalars["loss_scale"] = float(optimizer.loss_scale.value.read_value())
+        examples = steps * self._settings.global_batch_size
+        for rate, amount in stage.per_example.items():
+            scalars[rate] = examples * amount / seconds
+        scalars["waiting_for_data"] = totals["seconds_waiting"] / seconds
+        return scalars
+
+    def _save(self) -> None:
+        self._log.upload()
+        self._checkpointer.save(self._step)
+
+    def _is_due(self, every: int) -> bool:
+        return every > 0 and (self._step % every == 0 or self._step == self._num_train_steps)
+
+    def _check_finite(self, totals) -> int:
+        """Returns the number of batches without a finite gradient, if they are not too many."""
+        bad_batches = int(totals["bad_batches"])
+        if bad_batches:
+            size, bad_step = self._settings.global_batch_size, self._step + int(totals["bad_step"])
+            what = (
+                f"loss or gradient is not finite in the batch of step {bad_step} (examples "
+                f"{bad_step * size:,} to {bad_step * size + size - 1:,} of the run; learning rate "
+                f"{float(self._optimizer.learning_rate(bad_step)):.3g})"
+            )
+            if bad_batches > self._allowed:
+                raise UserError(
+                    f"{what}; the last checkpoint is kept: resume with --max_bad_batches, which "
+                    "skips a few such batches, or start a new run with a lower --learning_rate or "
+                    "a longer warm-up"
+                )
+            logging.warning("%s: its gradient counts as zero", what)
+        return bad_batches
 
 
 def _is_over(values: Sequence[float], loop: LoopSettings) -> bool:
     """Tells whether so many evaluations in a row brought nothing better."""
     patience = loop.early_stopping_evaluations
     return 0 < patience < len(values) and max(values[-patience:]) <= max(values[:-patience])
-
-
-def _check_finite(totals, step: int, global_batch_size: int, optimizer, allowed: int) -> int:
-    """Returns the number of batches without a finite gradient, if they are not too many."""
-    bad_batches = int(totals["bad_batches"])
-    if bad_batches:
-        bad_step = step + int(totals["bad_step"])
-        first = bad_step * global_batch_size
-        what = (
-            f"loss or gradient is not finite in the batch of step {bad_step} (examples {first:,} "
-            f"to {first + global_batch_size - 1:,} of the run; learning rate "
-            f"{float(optimizer.learning_rate(bad_step)):.3g})"
-        )
-        if bad_batches > allowed:
-            raise UserError(
-                f"{what}; the last checkpoint is kept: resume with --max_bad_batches, which skips "
-                "a few such batches, or start a new run with a lower --learning_rate or a "
-                "longer warm-up"
-            )
-        logging.warning("%s: its gradient counts as zero", what)
-    return bad_batches
 
 
 def _leave(number: int, step: int) -> None:

@@ -13,15 +13,8 @@ from pipelines.training.settings import TrainingSettings
 _MAX_GRADIENT_NORM = 1.0  # the reference's, over all variables
 
 
-def make_train_step(
-    forward: Callable[[dict, tf.Tensor], dict],
-    model: tf.keras.Model,
-    objective: Objective,
-    optimizer: tf.keras.optimizers.Optimizer,
-    settings: TrainingSettings,
-    seed: int,
-) -> Callable:
-    """Returns train_step(batch, stop) of one replica; all its values are global.
+class TrainStep:
+    """One optimizer step of one replica. All values that it returns are global.
 
     The means of the loss are over the global batch: replicas and micro-batches with fewer
     predictions weigh less. A gradient that is not finite counts as 0, its batch not at all.
@@ -29,90 +22,64 @@ def make_train_step(
     Args:
       forward: (batch, dropout seed) -> model outputs.
       model: its variables are trained.
+      objective: what the step minimises.
       optimizer: counts the steps.
       settings: gradient_accumulation_steps and jit_compile are used here.
       seed: of dropout.
     """
-    micro_batches = settings.gradient_accumulation_steps
-    loss_scale = getattr(optimizer, "loss_scale", None)
 
-    def gradients_of(batch, dropout_seed, denominators, scale):
-        with tf.GradientTape() as tape:
-            sums = objective.sums(forward(batch, dropout_seed), batch)
-            loss = objective.loss(sums, denominators)
-            if loss_scale:
-                loss *= scale
-        # A task may leave out what others use, such as the pooler.
-        gradients = tape.gradient(
-            loss, model.trainable_variables, unconnected_gradients=tf.UnconnectedGradients.ZERO
-        )
-        return sums, [tf.convert_to_tensor(gradient) for gradient in gradients]
-
-    def accumulate(batch, dropout_seed, denominators, scale):
-        cut = {
-            name: tf.reshape(
-                rows,
-                # A length that is known only when it runs is -1.
-                [micro_batches, rows.shape[0] // micro_batches]
-                + [-1 if size is None else size for size in rows.shape[1:]],
-            )
-            for name, rows in batch.items()
-        }
-
-        def part(i):
-            # XLA takes rows[i] for a slice of dynamic size.
-            micro_batch = {name: tf.gather(rows, i) for name, rows in cut.items()}
-            micro_seed = tf.random.experimental.stateless_fold_in(dropout_seed, i)
-            return gradients_of(micro_batch, micro_seed, denominators, scale)
-
-        # A loop in the graph, of which one turn is in memory at a time.
-        return tf.while_loop(
-            lambda i, _: i < micro_batches,
-            lambda i, totals: (i + 1, tf.nest.map_structure(tf.add, totals, part(i))),
-            (tf.constant(1), part(tf.constant(0))),
-            parallel_iterations=1,
-        )[1]
-
-    def update(gradients):
-        pairs = list(zip(gradients, model.trainable_variables))
-        optimizer.apply_gradients(pairs, experimental_aggregate_gradients=False)
-
-    # XLA makes one pass over a variable, where the optimizer's own operations make twenty.
-    compiled_update = tf.function(update, jit_compile=True)
-    compute = gradients_of if micro_batches == 1 else accumulate
-    if settings.jit_compile:
-        compute = tf.function(compute, jit_compile=True)
+    def __init__(
+        self,
+        forward: Callable[[dict, tf.Tensor], dict],
+        model: tf.keras.Model,
+        objective: Objective,
+        optimizer: tf.keras.optimizers.Optimizer,
+        settings: TrainingSettings,
+        seed: int,
+    ):
+        self._forward, self._model, self._objective = forward, model, objective
+        self._optimizer, self._seed = optimizer, seed
+        self._loss_scale = getattr(optimizer, "loss_scale", None)
+        self._micro_batches = settings.gradient_accumulation_steps
+        compute = self._gradients if self._micro_batches == 1 else self._accumulate
+        self._compute = tf.function(compute, jit_compile=True) if settings.jit_compile else compute
+        # XLA makes one pass over a variable, where the optimizer's own operations make twenty.
+        self._compiled_apply = tf.function(self._apply, jit_compile=True)
 
     @tf.function
-    def train_step(batch, stop):
+    def run(self, batch: dict[str, tf.Tensor], stop: tf.Tensor) -> dict:
+        """Takes the step.
+
+        Args:
+          batch: this replica's rows of the global batch.
+          stop: scalar bool, whether this host was asked to stop.
+
+        Returns:
+          Float32 scalars: `sums` of the objective, `gradient_norm`, `bad_batches` (0 or 1),
+          `without_gradient` (0 or 1) and `stop`, the number of hosts that were asked to.
+        """
         replica = tf.distribute.get_replica_context()
-        # A pure function of (seed, step, replica): a resumed run draws the same dropout.
-        dropout_seed = tf.random.experimental.stateless_fold_in([seed, 0], optimizer.iterations)
-        dropout_seed = tf.random.experimental.stateless_fold_in(
-            dropout_seed, replica.replica_id_in_sync_group
-        )
-        dropout_seed = tf.cast(dropout_seed, tf.int32)
         # Hosts agree on when to stop: none may wait for a step that another does not take.
         denominators, stop = replica.all_reduce(
-            tf.distribute.ReduceOp.SUM, (objective.weights(batch), tf.cast(stop, tf.float32))
+            tf.distribute.ReduceOp.SUM, (self._objective.weights(batch), tf.cast(stop, tf.float32))
         )
-        scale = loss_scale.value.read_value() if loss_scale else tf.ones([])
-        sums, gradients = compute(batch, dropout_seed, denominators, scale)
+        scale = self._loss_scale.value.read_value() if self._loss_scale else tf.ones([])
+        sums, gradients = self._compute(batch, self._dropout_seed(replica), denominators, scale)
         sums, gradients = replica.all_reduce(tf.distribute.ReduceOp.SUM, (sums, gradients))
-        if loss_scale:
+        if self._loss_scale:
             gradients = [gradient / scale for gradient in gradients]
         gradients, norm = optimization.clip_by_global_norm(gradients, _MAX_GRADIENT_NORM)
-        has_loss = tf.math.is_finite(objective.loss(sums, denominators))
+        has_loss = tf.math.is_finite(self._objective.loss(sums, denominators))
         finite = tf.math.is_finite(norm) & has_loss
         keep = tf.cast(finite, tf.float32)
         # Of tensorflow-addons' optimizers only those compile that have no replicas to merge.
         is_alone = isinstance(replica.strategy, tf.distribute.OneDeviceStrategy)
         is_alone |= not tf.distribute.has_strategy()
-        apply = compiled_update if is_alone else update
+        apply = self._compiled_apply if is_alone else self._apply
         apply([tf.math.multiply_no_nan(gradient, keep) for gradient in gradients])
         is_bad, counted = ~finite, keep
-        if loss_scale:
-            loss_scale.update(finite)
+        if self._loss_scale:
+            self._loss_scale.update(finite)
             is_bad &= ~has_loss | (scale <= 1.0)  # else a smaller scale mends it
             counted = tf.cast(has_loss, tf.float32)
         return {
@@ -123,10 +90,58 @@ def make_train_step(
             "stop": stop,
         }
 
-    return train_step
+    def _dropout_seed(self, replica: tf.distribute.ReplicaContext) -> tf.Tensor:
+        # A pure function of (seed, step, replica): a resumed run draws the same dropout.
+        fold_in = tf.random.experimental.stateless_fold_in
+        seed = fold_in([self._seed, 0], self._optimizer.iterations)
+        return tf.cast(fold_in(seed, replica.replica_id_in_sync_group), tf.int32)
+
+    def _gradients(self, batch, dropout_seed, denominators, scale):
+        with tf.GradientTape() as tape:
+            sums = self._objective.sums(self._forward(batch, dropout_seed), batch)
+            loss = self._objective.loss(sums, denominators)
+            if self._loss_scale:
+                loss *= scale
+        # A task may leave out what others use, such as the pooler.
+        gradients = tape.gradient(
+            loss,
+            self._model.trainable_variables,
+            unconnected_gradients=tf.UnconnectedGradients.ZERO,
+        )
+        return sums, [tf.convert_to_tensor(gradient) for gradient in gradients]
+
+    def _accumulate(self, batch, dropout_seed, denominators, scale):
+        num_parts = self._micro_batches
+        cut = {
+            name: tf.reshape(
+                rows,
+                # A length that is known only when it runs is -1.
+                [num_parts, rows.shape[0] // num_parts]
+                + [-1 if size is None else size for size in rows.shape[1:]],
+            )
+            for name, rows in batch.items()
+        }
+
+        def part(i):
+            # XLA takes rows[i] for a slice of dynamic size.
+            micro_batch = {name: tf.gather(rows, i) for name, rows in cut.items()}
+            micro_seed = tf.random.experimental.stateless_fold_in(dropout_seed, i)
+            return self._gradients(micro_batch, micro_seed, denominators, scale)
+
+        # A loop in the graph, of which one turn is in memory at a time.
+        return tf.while_loop(
+            lambda i, _: i < num_parts,
+            lambda i, totals: (i + 1, tf.nest.map_structure(tf.add, totals, part(i))),
+            (tf.constant(1), part(tf.constant(0))),
+            parallel_iterations=1,
+        )[1]
+
+    def _apply(self, gradients):
+        pairs = list(zip(gradients, self._model.trainable_variables))
+        self._optimizer.apply_gradients(pairs, experimental_aggregate_gradients=False)
 
 
-def make_step_loop(strategy: tf.distribute.Strategy, train_step: Callable, zero_sums: dict):
+def make_step_loop(strategy: tf.distribute.Strategy, train_step: TrainStep, zero_sums: dict):
     """Returns run_steps(iterator, num_steps, stop, allowed) -> totals of the steps that were taken.
 
     It ends early after a step at whose begin a host's `stop` (a bool variable) was true, and after
@@ -147,7 +162,7 @@ def make_step_loop(strategy: tf.distribute.Strategy, train_step: Callable, zero_
             seconds_waiting = tf.cast(tf.timestamp() - asked, tf.float32)
         # Where there is one thread it would else measure the time after the step.
         with tf.control_dependencies([seconds_waiting]):
-            values = strategy.run(train_step, (batch, stop))
+            values = strategy.run(train_step.run, (batch, stop))
         # Every replica holds the global value. strategy.reduce would cost a collective for each.
         values = tf.nest.map_structure(
             lambda value: strategy.experimental_local_results(value)[0], values

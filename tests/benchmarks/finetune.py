@@ -143,7 +143,7 @@ def our_steps(task, sequences, has_fixed_length: bool) -> tuple[float, float]:
     from albert_tf.config import AlbertConfig
     from pipelines.tasks.batches import training_dataset
     from pipelines.tasks.seed_run import FinetuneSettings, task_objective
-    from pipelines.training.train_step import make_step_loop, make_train_step
+    from pipelines.training.train_step import TrainStep, make_step_loop
 
     strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
     with strategy.scope():
@@ -153,7 +153,7 @@ def our_steps(task, sequences, has_fixed_length: bool) -> tuple[float, float]:
         optimization.create_slots(optimizer, model)
     settings = FinetuneSettings(FLAGS.batch_size, 1000, 0, 1e-5)
     objective = task_objective(task)
-    train_step = make_train_step(model, model, objective, optimizer, settings, seed=0)
+    train_step = TrainStep(model, model, objective, optimizer, settings, seed=0)
     run_steps = make_step_loop(strategy, train_step, objective.zero_sums())
 
     def batches(context):

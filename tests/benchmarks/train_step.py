@@ -272,11 +272,11 @@ def step_of_pretraining(
     from albert_tf import optimization
     from pipelines.pretrain import make_optimizer
     from pipelines.training.objective import pretraining_objective
-    from pipelines.training.train_step import make_step_loop, make_train_step
+    from pipelines.training.train_step import TrainStep, make_step_loop
 
     optimizer = make_optimizer(settings)
     optimization.create_slots(optimizer, model)
-    train_step = make_train_step(
+    train_step = TrainStep(
         model, model, pretraining_objective(), optimizer, settings, settings.random_seed
     )
     run_steps = make_step_loop(strategy, train_step, pretraining_objective().zero_sums())

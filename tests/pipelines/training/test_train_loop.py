@@ -21,7 +21,7 @@ from pipelines.training import metrics_log, train_loop
 from pipelines.training.objective import pretraining_objective
 from pipelines.training.run import Run
 from pipelines.training.settings import LoopSettings, TrainingSettings, precision
-from pipelines.training.train_step import make_train_step
+from pipelines.training.train_step import TrainStep
 from tests.replicas import mirrored
 
 GLOBAL_BATCH, SEQ_LEN, PREDICTIONS = 6, 11, 3
@@ -110,7 +110,7 @@ def run(
 
     def stage(first_step, depth):
         forward = functools.partial(model, num_hidden_layers=depth)
-        train_step = make_train_step(forward, model, objective, optimizer, settings, seed=9)
+        train_step = TrainStep(forward, model, objective, optimizer, settings, seed=9)
         rates = {"examples_per_second": 1, "tokens_per_second": SEQ_LEN}
         evaluate = (lambda _: {"heldout_accuracy": next(figures)}) if evaluations else None
         return train_loop.Stage(first_step, train_step, rates, evaluate)

@@ -12,7 +12,7 @@ from albert_tf import optimization
 from albert_tf.models import AlbertForPreTraining
 from pipelines.training.objective import pretraining_objective
 from pipelines.training.settings import TrainingSettings
-from pipelines.training.train_step import make_step_loop, make_train_step
+from pipelines.training.train_step import TrainStep, make_step_loop
 from tests.jobs import run
 from tests.pipelines.training.test_train_loop import GLOBAL_BATCH, batches, tiny_config
 
@@ -35,7 +35,7 @@ def make_step(strategy, policy="float32", recompute=False, **options):
     finally:
         tf.keras.mixed_precision.set_global_policy(before)
     settings = TrainingSettings(GLOBAL_BATCH, 10, 2, 0.1, **options)
-    return make_train_step(model, model, pretraining_objective(), optimizer, settings, seed=9)
+    return TrainStep(model, model, pretraining_objective(), optimizer, settings, seed=9)
 
 
 @pytest.mark.parametrize(
@@ -51,9 +51,8 @@ def make_step(strategy, policy="float32", recompute=False, **options):
 )
 def test_compiles_with_static_shapes_and_without_the_host(options, expected):
     """Forward, backward, clipping and LAMB in one XLA program."""
-    step = tf.function(
-        make_step(tf.distribute.get_strategy(), **options).python_function, jit_compile=True
-    )
+    train_step = make_step(tf.distribute.get_strategy(), **options)
+    step = tf.function(train_step.run.python_function, jit_compile=True)
     batch = next(iter(batches(0, GLOBAL_BATCH)))
     program = step.experimental_get_compiler_ir(batch, tf.constant(False))(stage="hlo")
     ops = set(re.findall(r" ([a-z][a-z0-9-]*)\(", program))
