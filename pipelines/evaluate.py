@@ -27,10 +27,11 @@ from absl import flags
 import albert_tf
 from albert_tf import files, metrics, program
 from albert_tf.checkpoints import model_directory
+from albert_tf.config import AlbertConfig
 from albert_tf.errors import UserError
 from albert_tf.progress import Progress
 from albert_tf.tokenization import AlbertTokenizer
-from pipelines.data.examples import DRAWS
+from pipelines.data.examples import DRAWS, ExampleOptions
 from pipelines.data.order_baselines import order_baselines
 from pipelines.data.pretraining_dataset import evaluation_dataset, evaluation_options
 from pipelines.data.records import Manifest
@@ -98,26 +99,14 @@ def evaluate(
     program.check_max_seq_length(max_seq_length, config.max_position_embeddings)
     if split == "heldout":
         check_heldout_split(model_dir, manifest.heldout_split)
-    question = {
-        "checkpoint": os.path.basename(prefix),
-        "checkpoint_index_sha256": files.sha256(prefix + ".index"),
-        "config": dataclasses.asdict(config),
-        "records": manifest.fingerprint(),
-        "split": split,
-        "max_seq_length": max_seq_length,
-        "sentence_objective": sentence_objective,
-        "draws": DRAWS,
-        # Another version has other metrics.
-        "code_version": albert_tf.__version__,
-    }
+    question = _question(manifest, prefix, config, options, split)
     records = question["records"][:8]
     name = f"{question['checkpoint']}-{split}-{sentence_objective}-{records}.json"
     kept = os.path.join(model_dir, "evaluations", name)
-    if tf.io.gfile.exists(kept):
-        result = files.read_json(kept)
-        if all(result.get(key) == value for key, value in question.items()):
-            print(f"evaluated before: {kept}")
-            return result
+    result = files.read_json(kept) if tf.io.gfile.exists(kept) else {}
+    if all(result.get(key) == value for key, value in question.items()):
+        print(f"evaluated before: {kept}")
+        return result
 
     model, _ = model_directory.load_for_pretraining(prefix)
 
@@ -132,18 +121,42 @@ def evaluate(
     with Progress("evaluating", examples, unit="example") as progress:
         totals = score(lambda done: progress.update(done * batch_size))
         progress.update(examples)
+    baselines = {}
+    if sentence_objective != "none":
+        baselines = order_baselines(record_dir, split, options, tokenizer)
+    result = {**question, "examples": examples, **_figures(totals, baselines, tokenizer)}
+    files.write_atomically(kept, json.dumps(result, indent=2, ensure_ascii=False) + "\n")
+    print(f"kept in {kept}")
+    return result
+
+
+def _question(
+    manifest: Manifest, prefix: str, config: AlbertConfig, options: ExampleOptions, split: str
+) -> dict:
+    """Returns what the figures depend on."""
+    return {
+        "checkpoint": os.path.basename(prefix),
+        "checkpoint_index_sha256": files.sha256(prefix + ".index"),
+        "config": dataclasses.asdict(config),
+        "records": manifest.fingerprint(),
+        "split": split,
+        "max_seq_length": options.max_seq_length,
+        "sentence_objective": options.sentence_objective,
+        "draws": DRAWS,
+        # Another version has other metrics.
+        "code_version": albert_tf.__version__,
+    }
+
+
+def _figures(totals: dict, baselines: dict, tokenizer: AlbertTokenizer) -> dict:
+    """Returns the metrics of what make_scoring added up, beside the baselines."""
     sums, targets = totals["losses"], totals["targets"]
     order = sums["sentence_order"]
     kinds = metrics.order_kinds(sums) or {
         "pairs": (float(order["correct"]), float(order["weight"]))
     }
-    baselines = {}
-    if sentence_objective != "none":
-        baselines = order_baselines(record_dir, split, options, tokenizer)
     most_frequent = int(targets.argmax())
-    result = {
-        **question,
-        "examples": examples,
+    return {
         "masked_lm_predictions": int(sums["masked_lm"]["weight"]),
         "sentence_order_predictions": int(order["weight"]),
         **metrics.pretraining_metrics(sums),
@@ -155,9 +168,6 @@ def evaluate(
         "most_frequent_piece": tokenizer.id_to_piece(most_frequent),
         "most_frequent_accuracy": float(targets[most_frequent] / max(targets.sum(), 1)),
     }
-    files.write_atomically(kept, json.dumps(result, indent=2, ensure_ascii=False) + "\n")
-    print(f"kept in {kept}")
-    return result
 
 
 def _order_figures(correct: float, pairs: float, baselines: dict) -> dict:

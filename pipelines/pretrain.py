@@ -25,7 +25,7 @@ import dataclasses
 import functools
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -176,75 +176,24 @@ def pretrain(
     loop.check()
     settings.check(strategy)
     depths = parse_depths(settings.depth_schedule, config, settings.num_train_steps)
-
-    # The initializers draw from Keras' global seed, in the order in which variables are made.
-    tf.keras.utils.set_random_seed(settings.random_seed)
-    with strategy.scope(), precision(settings.mixed_precision):
-        model = AlbertForPreTraining(config, settings.recompute)
-        model.create_variables()
-        if options.sentence_objective == "none":
-            # With no gradient, LAMB would still shrink a weight by the learning rate at every step.
-            model.encoder.pooler.trainable = False
-            model.sentence_order.trainable = False
-        optimizer = make_optimizer(settings)
-    heldout_split = sources[0].manifest.heldout_split
-    init_weights = initial.checkpoint and _restore_initial_weights(
-        model, initial, model_dir, heldout_split
-    )
-
-    # The final weights depend on these. The number of replicas, which only changes the draws of
-    # dropout, is not among them: a run may resume on another machine.
-    identity = {
-        **{f"config.{name}": value for name, value in dataclasses.asdict(config).items()},
-        "records": ",".join(source.manifest.fingerprint() for source in sources),
-        "rows_of_each": [source.quota for source in sources] if len(sources) > 1 else None,
-        "init_weights": init_weights,
-        **dataclasses.asdict(options),
-        **dataclasses.asdict(settings),
-        "steps_per_loop": loop.steps_per_loop,
-        "heldout_split": heldout_split,
-        "draws": DRAWS,
-    }
-    # Hosts must agree on this too, but a run that failed at a bad batch may resume with more
-    # allowed.
+    model, optimizer = _create_model(config, options, settings, strategy)
+    init_weights = _restore_initial_weights(model, initial, model_dir, sources)
+    identity = _identity(config, init_weights, sources, options, settings, loop)
+    # Hosts must agree on this too, but a failed run may resume with more bad batches allowed.
     run = Run(strategy, model_dir, {**identity, "max_bad_batches": loop.max_bad_batches})
 
-    def dataset_fn(first_step, context):
-        return pretraining_dataset(
-            sources, options, tokenizer, settings.global_batch_size, first_step, context
-        )
-
-    heldout, baselines = None, {}
-    if loop.eval_steps:
-        batch_size = settings.global_batch_size // settings.gradient_accumulation_steps
-        heldout, baselines = heldout_examples(
-            sources, options, tokenizer, batch_size, settings.eval_examples
-        )
-
+    dataset_fn = functools.partial(
+        pretraining_dataset, sources, options, tokenizer, settings.global_batch_size
+    )
     objective = pretraining_objective(settings.order_loss_weight)
+    evaluations = _evaluations(sources, initial, options, settings, loop, strategy)
 
     def stage(first_step, num_hidden_layers):
         forward = functools.partial(model, num_hidden_layers=num_hidden_layers)
         trained = functools.partial(forward, at_separator=settings.separator_order_loss)
-        train_step = TrainStep(trained, model, objective, optimizer, settings, settings.random_seed)
-        flops = training_flops_per_example(
-            model, options.max_seq_length, options.max_predictions_per_seq, num_hidden_layers
-        )
-        rates = {
-            "examples_per_second": 1,
-            "tokens_per_second": mean_length(sources, options.max_seq_length),
-            "padded_tokens_per_second": options.max_seq_length,
-            "flops_per_second": flops,
-        }
-        if peak_flops_per_second:
-            rates["share_of_peak"] = flops / peak_flops_per_second
-        evaluate = None
-        if heldout:
-            scored = functools.partial(forward, hidden_states=True)
-            evaluate = make_evaluation(
-                make_scoring(strategy, scored, heldout, config.vocab_size), baselines
-            )
-        return train_loop.Stage(first_step, train_step, rates, evaluate)
+        step = TrainStep(trained, model, objective, optimizer, settings, settings.random_seed)
+        rates = _rates(model, sources, options, num_hidden_layers, peak_flops_per_second)
+        return train_loop.Stage(first_step, step, rates, evaluations(forward))
 
     with run.hold(identity):
         run.save_model_files(config, tokenizer)
@@ -261,15 +210,110 @@ def pretrain(
             loop=loop,
         )
     if run.is_chief:
-        print(f"weights      {model_directory.find_checkpoint(model_dir)[1]}")
-        best = model_directory.list_checkpoints(os.path.join(model_dir, model_directory.BEST_DIR))
-        if best:
-            print(f"best         {best[-1]}")
-        print(f"TensorBoard  tensorboard --logdir {os.path.join(model_dir, 'tensorboard')}")
-        try:
-            print(f"curves       {metrics_log.draw_curves(model_dir)}")
-        except (OSError, tf.errors.OpError) as error:
-            logging.warning("the curves are not stored, the run is whole: %s", error)
+        _print_results(model_dir)
+
+
+def _identity(
+    config: AlbertConfig,
+    init_weights: str | None,
+    sources: Sequence[Source],
+    options: ExampleOptions,
+    settings: PretrainingSettings,
+    loop: LoopSettings,
+) -> dict[str, Any]:
+    """Returns what the final weights depend on.
+
+    The number of replicas, which only changes the draws of dropout, is not part of it: a run may
+    resume on another machine.
+    """
+    return {
+        **{f"config.{name}": value for name, value in dataclasses.asdict(config).items()},
+        "records": ",".join(source.manifest.fingerprint() for source in sources),
+        "rows_of_each": [source.quota for source in sources] if len(sources) > 1 else None,
+        "init_weights": init_weights,
+        **dataclasses.asdict(options),
+        **dataclasses.asdict(settings),
+        "steps_per_loop": loop.steps_per_loop,
+        "heldout_split": sources[0].manifest.heldout_split,
+        "draws": DRAWS,
+    }
+
+
+def _rates(
+    model: AlbertForPreTraining,
+    sources: Sequence[Source],
+    options: ExampleOptions,
+    num_hidden_layers: int,
+    peak_flops_per_second: float | None,
+) -> dict[str, float]:
+    """Returns name of a rate in the log -> what one example adds to it."""
+    flops = training_flops_per_example(
+        model, options.max_seq_length, options.max_predictions_per_seq, num_hidden_layers
+    )
+    rates = {
+        "examples_per_second": 1,
+        "tokens_per_second": mean_length(sources, options.max_seq_length),
+        "padded_tokens_per_second": options.max_seq_length,
+        "flops_per_second": flops,
+    }
+    if peak_flops_per_second:
+        rates["share_of_peak"] = flops / peak_flops_per_second
+    return rates
+
+
+def _create_model(
+    config: AlbertConfig,
+    options: ExampleOptions,
+    settings: PretrainingSettings,
+    strategy: tf.distribute.Strategy,
+) -> tuple[AlbertForPreTraining, tf.keras.optimizers.Optimizer]:
+    """Returns the model with its initial variables, and its optimizer."""
+    # The initializers draw from Keras' global seed, in the order in which variables are made.
+    tf.keras.utils.set_random_seed(settings.random_seed)
+    with strategy.scope(), precision(settings.mixed_precision):
+        model = AlbertForPreTraining(config, settings.recompute)
+        model.create_variables()
+        if options.sentence_objective == "none":
+            # With no gradient, LAMB would still shrink a weight by the learning rate at every step.
+            model.encoder.pooler.trainable = False
+            model.sentence_order.trainable = False
+        return model, make_optimizer(settings)
+
+
+def _evaluations(
+    sources: Sequence[Source],
+    initial: InitialModel,
+    options: ExampleOptions,
+    settings: PretrainingSettings,
+    loop: LoopSettings,
+    strategy: tf.distribute.Strategy,
+) -> Callable[[Callable], Callable | None]:
+    """Returns what makes Stage.evaluate from a forward pass, on examples that are drawn once."""
+    if not loop.eval_steps:
+        return lambda forward: None
+    batch_size = settings.global_batch_size // settings.gradient_accumulation_steps
+    heldout, baselines = heldout_examples(
+        sources, options, initial.tokenizer, batch_size, settings.eval_examples
+    )
+
+    def evaluation(forward):
+        scored = functools.partial(forward, hidden_states=True)
+        score = make_scoring(strategy, scored, heldout, initial.config.vocab_size)
+        return make_evaluation(score, baselines)
+
+    return evaluation
+
+
+def _print_results(model_dir: str) -> None:
+    print(f"weights      {model_directory.find_checkpoint(model_dir)[1]}")
+    best = model_directory.list_checkpoints(os.path.join(model_dir, model_directory.BEST_DIR))
+    if best:
+        print(f"best         {best[-1]}")
+    print(f"TensorBoard  tensorboard --logdir {os.path.join(model_dir, 'tensorboard')}")
+    try:
+        print(f"curves       {metrics_log.draw_curves(model_dir)}")
+    except (OSError, tf.errors.OpError) as error:
+        logging.warning("the curves are not stored, the run is whole: %s", error)
 
 
 def make_optimizer(settings: PretrainingSettings) -> tf.keras.optimizers.Optimizer:
@@ -290,9 +334,9 @@ def _restore_initial_weights(
     model: AlbertForPreTraining,
     initial: InitialModel,
     model_dir: str,
-    heldout_split: dict[str, Any] | None,
-) -> str:
-    """Restores the weights of --init_checkpoint; returns their hash, which identifies the run.
+    sources: Sequence[Source],
+) -> str | None:
+    """Restores the weights of --init_checkpoint, if given; returns their hash for the identity.
 
     A run that has checkpoints of its own reads no initial weights: they may have been deleted or
     trained on since.
@@ -301,6 +345,8 @@ def _restore_initial_weights(
       ValueError: if they are of another vocabulary or shape, or of a run that may have been trained
         on what this one holds out.
     """
+    if not initial.checkpoint:
+        return None
     checkpoints = model_directory.checkpoints_directory(model_dir)
     # Without a recorded hash the run began with random weights: Run.hold will refuse it.
     if model_directory.list_checkpoints(checkpoints) and (
@@ -308,7 +354,7 @@ def _restore_initial_weights(
     ):
         return recorded
     directory, checkpoint = model_directory.find_checkpoint(initial.checkpoint)
-    check_heldout_split(directory, heldout_split)
+    check_heldout_split(directory, sources[0].manifest.heldout_split)
     theirs, ours = model_directory.read_config(directory, checkpoint), model.config
     # What no variable's name or shape tells.
     names = ["num_attention_heads", "hidden_act"]
