@@ -12,7 +12,7 @@ from albert_tf import files
 from albert_tf.errors import UserError
 
 SHARING_MODES = ("all", "attention", "ffn", "none")
-ACTIVATIONS = ("gelu", "relu")
+ACTIVATIONS = ("gelu", "gelu_erf", "relu")
 
 # Beyond any model that exists: a larger number is a mistake, or is there to exhaust the memory.
 _LARGEST = {"num_hidden_layers": 1000, "inner_group_num": 100}
@@ -34,7 +34,8 @@ class AlbertConfig:
       inner_group_num: blocks, each with weights of its own, that make up one layer.
       num_attention_heads: attention heads, each of width H / heads.
       intermediate_size: width of the feed-forward layer.
-      hidden_act: activation of the feed-forward layer, "gelu" (tanh form) or "relu".
+      hidden_act: activation of the feed-forward layer: "gelu" (tanh form, as ALBERT has it),
+        "gelu_erf" (the exact form, which Hugging Face's BERTs have) or "relu".
       hidden_dropout_prob: dropout of embeddings, attention output and feed-forward output.
       attention_probs_dropout_prob: dropout of the attention probabilities.
       classifier_dropout_prob: dropout before the classifier of a fine-tuning task.
@@ -145,7 +146,7 @@ class AlbertConfig:
         known = {field.name for field in dataclasses.fields(cls)}
         if misspelt := {
             key: close[0]
-            for key in values.keys() - known
+            for key in values.keys() - known - {"classifier_dropout"}  # of Hugging Face's BERTs
             if (close := difflib.get_close_matches(key, known - values.keys(), cutoff=0.8))
         }:
             key, meant = min(misspelt.items())

@@ -282,10 +282,11 @@ class _Graph:
     def _feed_forward(self, x: str, scope: str) -> str:
         """Adds LayerNorm(x + FeedForward(x))."""
         inner = self._dense(x, f"{scope}/intermediate")
-        if self.config.hidden_act == "gelu":
-            inner = self._op("Gelu", inner, approximate="tanh")
-        else:
+        if self.config.hidden_act == "relu":
             inner = self._op("Relu", inner)
+        else:
+            form = "tanh" if self.config.hidden_act == "gelu" else "none"
+            inner = self._op("Gelu", inner, approximate=form)
         return self._layer_norm(self._op("Add", x, self._dense(inner, f"{scope}/output")), scope)
 
 

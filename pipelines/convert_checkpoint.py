@@ -1,7 +1,8 @@
-"""Converts a published ALBERT to a model directory, and a trained one for publishing.
+"""Converts a published ALBERT or BERT to a model directory, and a trained one for publishing.
 
 --input is recognised by its files:
   a checkpoint of Google's code   prefix or directory: model.ckpt-best.index, albert_config.json
+                                  (of a BERT: bert_model.ckpt.index, bert_config.json)
   a TF-Hub module                 directory: saved_model.pb, variables/, assets/
   an encoder of Model Garden or TF2-Hub   the same, and albert_config.json beside saved_model.pb
   a Hugging Face model            local directory: config.json and model.safetensors,
@@ -21,6 +22,8 @@ Examples:
       --allow_missing=sop_classifier
   python -m pipelines.convert_checkpoint --input=tfhub/albert_en_base --output_dir=models/base \\
       --allow_missing=cls/
+  python -m pipelines.convert_checkpoint --input=hf/MiniLM-L6-H384 --output_dir=models/mini \\
+      --allow_missing=^cls
 """
 
 from __future__ import annotations

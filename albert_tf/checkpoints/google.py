@@ -64,10 +64,14 @@ def read(
     if found is None:
         raise UserError(f"no checkpoint at {path!r}")
     prefix, directory = found
-    config = reference_config.read(os.path.join(directory, CONFIG_FILE))
+    config_file = os.path.join(directory, CONFIG_FILE)
+    bert_file, table = os.path.join(directory, reference_config.BERT_FILE), None
+    if tf.io.gfile.exists(bert_file) and not tf.io.gfile.exists(config_file):
+        config_file, table = bert_file, name_map.BERT_TABLE
+    config = reference_config.read(config_file)
     try:
         num_bytes = model_directory.length_of_data(prefix)
-        name_map.check_size(config, num_bytes, "google", allow_missing)
+        name_map.check_size(config, num_bytes, "google", allow_missing, table)
         reader = tf.train.load_checkpoint(prefix)
         shapes = reader.get_variable_to_shape_map()
         model_directory.check_index(shapes, num_bytes)
@@ -83,7 +87,9 @@ def read(
         reraise_store_error(error, prefix)
         reason = str(error).strip().splitlines()[0]
         raise UserError(f"{prefix!r} is not a readable checkpoint: {reason}") from error
-    weights = name_map.to_ours(tensors, config, "google", prefix, allow_missing, allow_unused)
+    weights = name_map.to_ours(
+        tensors, config, "google", prefix, allow_missing, allow_unused, table
+    )
     slots = [name for name in slots if name != "global_step"]
     notes = [f"left out: {len(slots)} optimizer slots"] if slots else []
     return name_map.Imported(config, weights, directory, notes)

@@ -1,4 +1,7 @@
-"""Model directories of Hugging Face's transformers: read without it and written for it."""
+"""Model directories of Hugging Face's transformers: read without it and written for it.
+
+BERTs too: a model that shares nothing, with E == H and the exact gelu, is written as one.
+"""
 
 from __future__ import annotations
 
@@ -33,10 +36,14 @@ _ALIASES = {
     "torch": {
         "predictions.decoder.weight": "albert.embeddings.word_embeddings.weight",
         "predictions.decoder.bias": "predictions.bias",
+        "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+        "cls.predictions.decoder.bias": "cls.predictions.bias",
     },
     "keras": {"predictions/decoder/bias": "predictions/bias"},
 }
-_NOT_WEIGHTS = ("albert.embeddings.position_ids", "albert.embeddings.token_type_ids")
+_NOT_WEIGHTS = re.compile(r"(albert|bert)\.embeddings\.(position_ids|token_type_ids)")
+# BERTs that were converted from TensorFlow long ago name normalizations as it does.
+_OLD_NAMES = {".gamma": ".weight", ".beta": ".bias"}
 # Theirs exists at E == H too.
 _PROJECTION = {
     "torch": tuple(f"albert.encoder.embedding_hidden_mapping_in.{x}" for x in ("weight", "bias")),
@@ -67,10 +74,12 @@ def read(
     path = find_weights(directory)
     if path is None:
         raise UserError(f"{directory!r} holds no {CONFIG_FILE} with weights of Hugging Face's")
-    config = reference_config.read(os.path.join(directory, CONFIG_FILE))
-    values = files.read_json(os.path.join(directory, CONFIG_FILE))
+    config_file = os.path.join(directory, CONFIG_FILE)
+    config, values = reference_config.read(config_file), files.read_json(config_file)
+    family = reference_config.read_family(config_file)
+    table = table or (name_map.BERT_TABLE if family == "bert" else None)
     notes = []
-    if values.get("hidden_act") == "gelu":
+    if family == "albert" and values.get("hidden_act") == "gelu":
         # Their configs of the v1 models say so although those were trained with the tanh form.
         notes.append('config.json says "gelu", which is taken as the tanh form of ALBERT\'s code')
     if (epsilon := values.get("layer_norm_eps", 1e-12)) != 1e-12:
@@ -85,12 +94,16 @@ def read(
             tensors = _READERS[os.path.basename(path)](local)
         except UserError as error:  # it names the copy
             raise UserError(str(error).replace(local, path)) from error
-    if dialect == "torch" and not any(name.startswith("albert.") for name in tensors):
-        # An AlbertModel alone, without heads.
-        tensors = {f"albert.{name}": array for name, array in tensors.items()}
-    tensors = {name: array for name, array in tensors.items() if name not in _NOT_WEIGHTS}
+    if dialect == "torch" and not any(name.startswith(f"{family}.") for name in tensors):
+        # An AlbertModel or BertModel alone, without heads.
+        tensors = {f"{family}.{name}": array for name, array in tensors.items()}
+    tensors = {
+        re.sub(r"\.(gamma|beta)$", lambda match: _OLD_NAMES[match[0]], name): array
+        for name, array in tensors.items()
+        if not _NOT_WEIGHTS.fullmatch(name)
+    }
     _drop_aliases(tensors, dialect, path)
-    if config.embedding_size == config.hidden_size:
+    if family == "albert" and config.embedding_size == config.hidden_size:
         _drop_identity_projection(tensors, config, dialect, path)
     weights = name_map.to_ours(tensors, config, dialect, path, allow_missing, allow_unused, table)
     return name_map.Imported(config, weights, directory, notes)
@@ -106,26 +119,32 @@ def write(
 ) -> None:
     """Writes config.json and model.safetensors, which ARCHITECTURE.from_pretrained reads.
 
-    Their projection exists even at E == H: the identity is written then.
+    Their ALBERT has a projection even at E == H: the identity is written then.
 
     Args:
       further_values: of config.json.
       table: as of `name_map.variables`.
     """
+    family = "albert"
+    if table is None and _is_bert(config):
+        family, architecture, table = "bert", "BertForPreTraining", name_map.BERT_TABLE
     tensors = name_map.from_ours(weights, config, "torch", table)
-    if config.embedding_size == config.hidden_size:
+    if family == "albert" and config.embedding_size == config.hidden_size:
         kernel, bias = _PROJECTION["torch"]
         tensors[kernel] = np.eye(config.hidden_size, dtype=np.float32)
         tensors[bias] = np.zeros(config.hidden_size, np.float32)
     values = {
         "architectures": [architecture],
-        "model_type": "albert",
+        "model_type": family,
         **config_values(config),
         "pad_token_id": 0,
         "bos_token_id": 2,
         "eos_token_id": 3,
         **further_values,
     }
+    if family == "bert":
+        for key in ("embedding_size", "num_hidden_groups", "inner_group_num"):
+            del values[key]
     data = safetensors.numpy.save(tensors, metadata={"format": "pt"})
     files.write_atomically(os.path.join(directory, SAFETENSORS_FILE), data)
     text = json.dumps(values, indent=2, ensure_ascii=False) + "\n"
@@ -134,11 +153,19 @@ def write(
 
 def config_values(config: AlbertConfig) -> dict:
     """Returns what of their AlbertConfig describes the same model."""
+    names = {"gelu": "gelu_new", "gelu_erf": "gelu"}
     return {
         **reference_config.values(config),
-        "hidden_act": "gelu_new" if config.hidden_act == "gelu" else config.hidden_act,
+        "hidden_act": names.get(config.hidden_act, config.hidden_act),
         "layer_norm_eps": 1e-12,
     }
+
+
+def _is_bert(config: AlbertConfig) -> bool:
+    # Models of this project have the tanh form, also those of named sizes such as bert_base.
+    shares_nothing = config.parameter_sharing == "none" and config.inner_group_num == 1
+    has_projection = config.embedding_size != config.hidden_size
+    return config.hidden_act == "gelu_erf" and shares_nothing and not has_projection
 
 
 def tokenizer_settings(tokenizer: AlbertTokenizer, max_position_embeddings: int) -> str:

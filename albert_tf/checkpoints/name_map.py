@@ -1,5 +1,7 @@
 """One table: every variable of AlbertForPreTraining in our, Google's and Hugging Face's names.
 
+BERT_TABLE has the names of BERTs, which are read as models that share nothing (E == H).
+
 How their configs describe shared weights stands in reference_config.py. Weights come back as they
 went, bit for bit; copies of a shared half come back as one variable each.
 
@@ -114,6 +116,55 @@ _TABLE = (
     (
         ("sentence_order/", "cls/", "sop_classifier."),
         (("classifier", "seq_relationship", "classifier", "classes", "H2"),),
+    ),
+)
+
+# The same of a BERT; {g} is the layer.
+BERT_TABLE = (
+    (("encoder/embeddings/", "bert/embeddings/", "bert.embeddings."), _TABLE[0][1]),
+    (
+        ("encoder/", "bert/encoder/layer_{g}/", "bert.encoder.layer.{g}."),
+        (
+            ("attention_{a}/query", "attention/self/query", "attention.self.query", "dense", "HH"),
+            ("attention_{a}/key", "attention/self/key", "attention.self.key", "dense", "HH"),
+            ("attention_{a}/value", "attention/self/value", "attention.self.value", "dense", "HH"),
+            (
+                "attention_{a}/output",
+                "attention/output/dense",
+                "attention.output.dense",
+                "dense",
+                "HH",
+            ),
+            (
+                "attention_{a}/layer_norm",
+                "attention/output/LayerNorm",
+                "attention.output.LayerNorm",
+                "norm",
+                "H",
+            ),
+            (
+                "feed_forward_{f}/intermediate",
+                "intermediate/dense",
+                "intermediate.dense",
+                "dense",
+                "HI",
+            ),
+            ("feed_forward_{f}/output", "output/dense", "output.dense", "dense", "IH"),
+            ("feed_forward_{f}/layer_norm", "output/LayerNorm", "output.LayerNorm", "norm", "H"),
+        ),
+    ),
+    (("encoder/", "bert/", "bert."), (("pooler", "pooler/dense", "pooler.dense", "dense", "HH"),)),
+    (
+        ("masked_lm/", "cls/predictions/", "cls.predictions."),
+        (
+            ("transform", "transform/dense", "transform.dense", "dense", "HE"),
+            ("layer_norm", "transform/LayerNorm", "transform.LayerNorm", "norm", "E"),
+            ("output_bias", "output_bias", "bias", "vector", "V"),
+        ),
+    ),
+    (
+        ("sentence_order/", "cls/", "cls."),
+        (("classifier", "seq_relationship", "seq_relationship", "classes", "H2"),),
     ),
 )
 
@@ -264,7 +315,8 @@ def to_ours(
       config: the model's shape.
       dialect: "google", "torch" or "keras".
       source: the file, for error messages.
-      allow_missing: regular expression of (their) names that the checkpoint may lack.
+      allow_missing: regular expression of (their) names that the checkpoint may lack. The encoder
+        may only lack its pooler.
       allow_unused: regular expression of names that may have no place in the model.
       table: as of `variables`.
 
@@ -275,8 +327,14 @@ def to_ours(
       ValueError: naming what is missing or unused and not allowed to be.
     """
     rows = {getattr(variable, dialect): variable for variable in variables(config, table)}
+    missing = [name for name in rows if name not in tensors]
     _refuse(
-        _not_matching([name for name in rows if name not in tensors], allow_missing),
+        [name for name in missing if re.match("encoder/(?!pooler/)", rows[name].ours)],
+        f"{source} lacks weights of the encoder:",
+        "expected all of them (only the pooler and the heads can start from fresh values)",
+    )
+    _refuse(
+        _not_matching(missing, allow_missing),
         f"{source} lacks",
         "--allow_missing=REGEX starts those from fresh values",
     )

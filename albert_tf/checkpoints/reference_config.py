@@ -7,18 +7,22 @@
 | "attention", "ffn" | written like "none", the shared half copied into every group |
 
 So a model with as many groups as layers comes back as "none", the form that keeps its meaning when
-the depth changes; its outputs are the same.
+the depth changes; its outputs are the same. A BERT is read as "none" with E == H.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
+import os
 
 import tensorflow as tf
 
+from albert_tf import files
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import UserError
+
+BERT_FILE = "bert_config.json"  # of Google's BERTs
+_FAMILIES = ("albert", "bert")
 
 # Without these a config means whatever its reader takes as defaults.
 _REQUIRED_KEYS = (
@@ -48,19 +52,49 @@ def values(config: AlbertConfig) -> dict:
 
 
 def read(path: str) -> AlbertConfig:
-    """Reads an `albert_config.json` or `config.json` of theirs; groups = layers is "none" here.
+    """Reads a config file of theirs; groups = layers is "none" here.
+
+    Args:
+      path: an `albert_config.json`, `bert_config.json` or Hugging Face's `config.json`.
 
     Raises:
-      ValueError: if there is none, or it lacks a key of the model's shape.
+      UserError: if there is none, it is of another family of models, or it lacks a key of the
+        model's shape.
     """
     if not tf.io.gfile.exists(path):
         raise UserError(f"no config at {path!r}: the weights alone do not tell the model's shape")
-    config = AlbertConfig.read(path)
-    with tf.io.gfile.GFile(path) as file:
-        found = json.loads(file.read())
+    config, found, family = AlbertConfig.read(path), files.read_json(path), read_family(path)
+    if family == "bert":
+        found.setdefault("embedding_size", config.hidden_size)
     if absent := [key for key in _REQUIRED_KEYS if key not in found]:
         raise UserError(f"{path}: not the config of an ALBERT: it lacks {', '.join(absent)}")
+    if family == "bert":
+        if (kind := found.get("position_embedding_type", "absolute")) != "absolute":
+            raise UserError(f"{path}: position_embedding_type {kind!r}, expected 'absolute'")
+        # Google's code computes the tanh form under the name of "gelu", Hugging Face's the exact.
+        is_exact = found.get("hidden_act") == "gelu" and os.path.basename(path) != BERT_FILE
+        return dataclasses.replace(
+            config,
+            embedding_size=config.hidden_size,
+            num_hidden_groups=1,
+            inner_group_num=1,
+            hidden_act="gelu_erf" if is_exact else config.hidden_act,
+            parameter_sharing="none",
+        )
     config = dataclasses.replace(config, parameter_sharing="all")  # theirs know groups alone
     if config.num_hidden_groups == config.num_hidden_layers > 1:
         return dataclasses.replace(config, num_hidden_groups=1, parameter_sharing="none")
     return config
+
+
+def read_family(path: str) -> str:
+    """Returns which models a config file describes, "albert" or "bert".
+
+    Raises:
+      UserError: if it is another family.
+    """
+    default = "bert" if os.path.basename(path) == BERT_FILE else "albert"
+    family = files.read_json(path).get("model_type", default)
+    if family not in _FAMILIES:
+        raise UserError(f"{path}: model_type {family!r}, expected 'albert' or 'bert'")
+    return family

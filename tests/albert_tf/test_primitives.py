@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from albert_tf.config import AlbertConfig
 from albert_tf.layers.feed_forward import FeedForward
-from albert_tf.layers.primitives import gelu
+from albert_tf.layers.primitives import gelu, gelu_erf
 
 
 def reference(x):
@@ -18,8 +18,13 @@ def reference(x):
     return 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
 
 
+def exact_reference(x):
+    return np.asarray(x, np.float64) * [0.5 * math.erfc(-v / math.sqrt(2.0)) for v in x]
+
+
+@pytest.mark.parametrize("gelu, reference", [(gelu, reference), (gelu_erf, exact_reference)])
 @pytest.mark.parametrize("training", [False, True])
-def test_gelu_and_its_gradient(training):
+def test_gelu_and_its_gradient(training, gelu, reference):
     x = np.concatenate([np.linspace(-9, 9, 701), [-1e4, 0.0, 1e4]]).astype(np.float32)
     dy = np.random.default_rng(0).normal(size=x.shape).astype(np.float32)
     variable = tf.constant(x)

@@ -48,7 +48,7 @@ def write_model(directory, model_dir, kind, scale=0.3, **changes):
     [
         ("encoder", {}),
         ("encoder", {"parameter_sharing": "attention", "hidden_act": "relu"}),
-        ("encoder", {"embedding_size": 20, "inner_group_num": 2}),
+        ("encoder", {"embedding_size": 20, "inner_group_num": 2, "hidden_act": "gelu_erf"}),
         ("classifier", {}),
         ("multilabel", {}),
         ("regressor", {"num_hidden_groups": 2}),

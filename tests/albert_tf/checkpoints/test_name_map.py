@@ -35,6 +35,7 @@ CONFIGS = {
     "one_layer": {"num_hidden_layers": 1},
     "relu": {"hidden_act": "relu"},
     "none": {"parameter_sharing": "none"},
+    "bert": {"parameter_sharing": "none", "embedding_size": 12, "hidden_act": "gelu_erf"},
     "none_inner": {"parameter_sharing": "none", "inner_group_num": 2},
 }
 WRITERS = {"google": google, "huggingface": huggingface}
