@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections import Counter
 from collections.abc import Sequence
 
 import tensorflow as tf
@@ -39,7 +40,7 @@ from albert_tf import files, program
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import UserError
 from albert_tf.tokenization import AlbertTokenizer
-from pipelines.tasks.dev_split import comparable, split_off_dev
+from pipelines.tasks.dev_split import DIVISION, comparable, split_off_dev
 from pipelines.tasks.finished_run import predict_test_files, stored_metrics
 from pipelines.tasks.results import name_test_sets, summarise, write_summary
 from pipelines.tasks.seed_run import (
@@ -48,7 +49,7 @@ from pipelines.tasks.seed_run import (
     fingerprint,
     run_seed,
 )
-from pipelines.tasks.split_report import describe_split, warn_of_overlap
+from pipelines.tasks.split_report import describe_split, warn_of_overlap, warn_of_shares
 from pipelines.tasks.task import Task
 from pipelines.tasks.task_flags import create_task, define_task_flags
 from pipelines.training.run import InitialModel, Run, hash_of_weights, read_initial_model
@@ -216,6 +217,7 @@ def finetune(
         "init_weights": checkpoint and hash_of_weights(checkpoint),
         "vocabulary": tokenizer.sha256,
         **{f"config.{name}": value for name, value in dataclasses.asdict(config).items()},
+        **({"dev_division": DIVISION} if dev_fraction else {}),
         **_given(settings),
         **dataclasses.asdict(loop),
     }
@@ -341,6 +343,12 @@ def _print_plan(task, splits, initial, settings, random_seeds, strategy) -> None
                 for found in (examples, splits["train"].examples)
             )
             lines += warn_of_overlap(name, groups, of_train)
+        if name == "dev":
+            of_train, of_dev = (
+                Counter(label for example in found for label in task.classes(example))
+                for found in (splits["train"].examples, examples)
+            )
+            lines += warn_of_shares(of_train, of_dev)
     data = "\n           ".join(line for line in lines if not line.startswith("warning"))
     warnings = "".join(line + "\n" for line in lines if line.startswith("warning"))
     examples = settings.num_train_steps * settings.global_batch_size

@@ -269,6 +269,10 @@ class ClassificationTask(Task):
         """Returns the texts: copies of an example stay together."""
         return "\0".join(text for text in (example.text, example.text_pair) if text)
 
+    def classes(self, example: Example) -> tuple[str, ...]:
+        """See Task.classes."""
+        return () if self.is_regression else (example.label,)
+
     def label_array(self, examples: Sequence[Example]) -> np.ndarray:
         """Returns float64 [n] numbers or int32 [n] places among the labels."""
         if self.is_regression:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import unicodedata
+from collections import Counter
 
 from albert_tf.errors import UserError
 from pipelines.tasks.task import Task
+
+# Part of the identity of runs. Raise it if split_off_dev divides the same examples otherwise.
+# Version 0.3.0 had none: there each text was on either side by itself, whatever its label.
+DIVISION = 2
 
 
 def comparable(text: str) -> str:
@@ -22,10 +27,12 @@ def comparable(text: str) -> str:
 
 
 def split_off_dev(task: Task, examples: list, fraction: float) -> tuple[list, list]:
-    """Divides examples into train and dev by a hash of the comparable text of `Task.group`.
+    """Divides examples into train and dev, by their texts and classes alone.
 
-    Copies of a text, and the questions about one, are on the same side. A row that is added moves
-    no other. So the share is met on average only.
+    Examples of one comparable text of `Task.group` stay on the same side. Each set of classes
+    (`Task.classes`) gives its share of dev, up to rounding. Groups are taken in the order of a
+    hash of their text, so the order of the rows has no effect and a row that is added moves few
+    others. A group with more rows than dev needs of its classes stays in train.
 
     Args:
       fraction: the share of dev, between 0 and 1.
@@ -33,15 +40,53 @@ def split_off_dev(task: Task, examples: list, fraction: float) -> tuple[list, li
     Raises:
       ValueError: if a side is empty.
     """
-    train, dev = [], []
-    for example in examples:
-        group = comparable(task.group(example))
-        digest = hashlib.sha256(group.encode("utf-8", "replace")).digest()
-        is_dev = int.from_bytes(digest[:8], "big") < fraction * 2**64
-        (dev if is_dev else train).append(example)
+    classes = [task.classes(example) for example in examples]
+    groups: dict[str, list[int]] = {}
+    for place, example in enumerate(examples):
+        groups.setdefault(comparable(task.group(example)), []).append(place)
+    counts = [Counter(classes[place] for place in places) for places in groups.values()]
+    missing = _quotas(Counter(classes), fraction)
+    is_dev = [False] * len(examples)
+
+    def take(group: str, of_group: Counter) -> None:
+        missing.subtract(of_group)
+        for place in groups[group]:
+            is_dev[place] = True
+
+    larger = []
+    for group, of_group in sorted(zip(groups, counts), key=lambda item: _digest(item[0])):
+        if all(number <= missing[name] for name, number in of_group.items()):
+            take(group, of_group)
+        else:
+            larger.append((group, of_group))
+    for group, of_group in sorted(larger, key=lambda item: len(groups[item[0]])):
+        # Rows too many where some were missing, if that is nearer.
+        if sum(abs(missing[name] - n) - abs(missing[name]) for name, n in of_group.items()) < 0:
+            take(group, of_group)
+    train, dev = (
+        [example for example, of_dev in zip(examples, is_dev) if of_dev == side]
+        for side in (False, True)
+    )
     if not train or not dev:
         raise UserError(
             f"--dev_fraction={fraction} of {len(examples):,} rows leaves no row for "
             f"{'dev' if train else 'training'}: choose another share, or give --dev_file"
         )
     return train, dev
+
+
+def _quotas(totals: Counter, fraction: float) -> Counter:
+    """Returns how many rows of each set of classes dev should have.
+
+    The sum is rounded, not each: of 1,000 classes with one row each, a tenth gets one.
+    """
+    quotas, before, end = Counter(), 0, 0
+    for name in sorted(totals, key=lambda name: _digest(repr(name))):
+        end += totals[name]
+        quotas[name] = round(fraction * end) - before
+        before += quotas[name]
+    return quotas
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode("utf-8", "replace")).digest()

@@ -73,6 +73,10 @@ class MultiLabelTask(ClassificationTask):
         names = [self.known_label(name, where) for name in self.label_names(value, where)]
         return tuple(sorted(names, key=self.labels.index))
 
+    def classes(self, example: Example) -> tuple[str, ...]:
+        """See Task.classes."""
+        return example.label
+
     def label_array(self, examples: Sequence[Example]) -> np.ndarray:
         """Returns float32 [n, labels], 1 where an example has a label."""
         places = {label: place for place, label in enumerate(self.labels)}

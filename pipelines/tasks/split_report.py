@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import collections
+import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from scipy import special
 
 from albert_tf.entities import OUTSIDE, are_entity_tags
 from albert_tf.tokenization import AlbertTokenizer
@@ -16,6 +18,9 @@ _MOST_UNKNOWN = 0.05
 _MOST_OVERLAPPING = 0.10
 _MOST_ROUNDED = 1e-3  # of the range of the numbers
 _LABELS_SHOWN = 12
+_FEW_ROWS = 10
+# How often shares that are the same are taken for different ones.
+_BY_CHANCE = 1e-3
 
 
 def shortened(label: str, length: int = 40) -> str:
@@ -54,7 +59,7 @@ def warn_of_rows(num_empty: int, names: Sequence[str]) -> list[str]:
     warnings = []
     if num_empty:
         warnings.append(f"warning: {num_empty:,} rows without text")
-    counts = collections.Counter(names)
+    counts = Counter(names)
     name, count = counts.most_common(1)[0]
     if count > 1:
         rows = len(names) - len(counts)
@@ -108,6 +113,44 @@ def warn_of_overlap(name: str, groups: Sequence[str], train_groups: Sequence[str
         f"warning: {100 * share:.0f} % of {name} is in the training set, too: its figures do not "
         "tell what the model answers to new texts"
     ]
+
+
+def warn_of_shares(train: Counter, dev: Counter) -> list[str]:
+    """Returns warnings of labels that dev has in another share than train, or hardly at all.
+
+    Args:
+      train, dev: label -> examples; empty for a task without labels.
+    """
+    sizes = max(1, sum(train.values())), max(1, sum(dev.values()))
+    labels = {*train, *dev}
+    few = {label: dev[label] for label in labels if dev[label] < _FEW_ROWS}
+    odd = {}
+    for label in labels - {*few}:
+        of_train, of_dev = train[label] / sizes[0], dev[label] / sizes[1]
+        both = (train[label] + dev[label]) / sum(sizes)
+        chance = math.sqrt(both * (1 - both) * (1 / sizes[0] + 1 / sizes[1]))
+        # Both ways, and each label has its chance.
+        if abs(of_dev - of_train) > special.ndtri(1 - _BY_CHANCE / 2 / len(labels)) * chance:
+            odd[label] = f"{100 * of_dev:.0f} % of dev, {100 * of_train:.0f} % of train"
+    warnings = []
+    if few:
+        warnings.append(
+            f"warning: dev has fewer than ten rows of {_some(few)}: its figures tell little of "
+            "them; use a larger --dev_fraction, or a larger dev set"
+        )
+    if odd:
+        warnings.append(
+            f"warning: shares of labels differ by more than chance: {_some(odd)}; figures on dev "
+            "do not hold for rows like those of train"
+        )
+    return warnings
+
+
+def _some(found: Mapping[str, object]) -> str:
+    parts = [f"{shortened(label)!r} {value}" for label, value in sorted(found.items())]
+    if len(parts) <= _LABELS_SHOWN:
+        return ", ".join(parts)
+    return f"{len(parts):,} labels ({', '.join(parts[:_LABELS_SHOWN])}, ...)"
 
 
 def describe_split(

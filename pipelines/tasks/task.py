@@ -120,6 +120,10 @@ class Task(abc.ABC):
         """
         return repr(example)
 
+    def classes(self, example) -> tuple[str, ...]:
+        """Returns the labels of an example, whose shares train and dev have in common; or none."""
+        return ()
+
     @abc.abstractmethod
     def encode(
         self, examples: list, tokenizer: AlbertTokenizer, max_seq_length: int, training: bool

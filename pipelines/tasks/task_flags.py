@@ -63,8 +63,8 @@ def define_task_flags() -> None:
     flags.DEFINE_float(
         "dev_fraction",
         0.0,
-        "Without a dev file: share of the training rows that become dev, chosen by a hash of their "
-        "texts; rows of the same text stay together.",
+        "Without a dev file: share of the training rows that become dev, and of those of each "
+        "label; rows of the same text stay together.",
         lower_bound=0.0,
         upper_bound=0.9,
     )

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
 
@@ -216,3 +217,18 @@ def test_what_does_not_fit(table, pretrained, tmp_path, changes, message):
     with pytest.raises(ValueError, match=message):
         finetune(table, pretrained, tmp_path / "out", **changes)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_run_with_another_division_is_another_run(
+    table, pretrained, tmp_path, monkeypatch, capsys
+):
+    divided = functools.partial(finetune_lib.finetune, dev_fraction=0.1)
+    monkeypatch.setattr(finetune_lib, "finetune", divided)
+    monkeypatch.setattr(finetune_lib, "run_seed", lambda *_: {"metrics": {}})
+    for _ in range(2):
+        run_task(classification(table, ["train"]), pretrained, tmp_path / "run")
+    out = capsys.readouterr().out
+    assert "warning: dev has fewer than ten rows of 'other' " in out
+    monkeypatch.setattr(finetune_lib, "DIVISION", 3)
+    with pytest.raises(ValueError, match=r"holds another run .*dev_division 2 there, 3 here"):
+        run_task(classification(table, ["train"]), pretrained, tmp_path / "run")

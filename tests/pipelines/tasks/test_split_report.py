@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import gzip
+import hashlib
 import json
+from collections import Counter
 
 import numpy as np
 import pytest
 
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines.tasks.classification import ClassificationTask, Columns, Example
-from pipelines.tasks.dev_split import comparable, split_off_dev
+from pipelines.tasks.dev_split import DIVISION, comparable, split_off_dev
+from pipelines.tasks.multilabel import MultiLabelTask
 from pipelines.tasks.multiple_choice import MultipleChoiceColumns, TableMultipleChoiceTask
-from pipelines.tasks.split_report import describe_labels, describe_split, warn_of_overlap
+from pipelines.tasks.split_report import (
+    describe_labels,
+    describe_split,
+    warn_of_overlap,
+    warn_of_shares,
+)
 from pipelines.tasks.squad import SquadTask
 from tests.conftest import WORDS
 
@@ -123,19 +131,81 @@ def test_questions_and_choices_say_what_they_lose(tokenizer, tmp_path):
     assert "100.0 % truncated" in lines[0] and "2 labels: 'A' 0, 'B' 1" in lines[1]
 
 
-def test_a_dev_set_by_hash(tmp_path):
-    path = tmp_path / "t.csv"
-    rows = [f"text {i % 500},{'ab'[i % 2]}" for i in range(1000)]
-    path.write_text("text,label\n" + "\n".join(rows))
-    task = ClassificationTask("own", {"train": str(path)}, Columns("text", "label"))
-    examples = task.read("train")
-    train, dev = split_off_dev(task, examples, 0.2)
-    assert len(train) + len(dev) == 1000 and 140 < len(dev) < 260
+def tickets(number):
+    """Made-up tickets: few subjects of a label are frequent, and some subjects have two labels."""
+    rng = np.random.default_rng(5)
+    subjects = 1 / np.arange(1, 301) ** 1.1
+    labels = rng.choice(["login", "bill", "ship", "other", "legal"], number, p=LABELS_OF_TICKETS)
+    places = rng.choice(300, number, p=subjects / subjects.sum())
+    owners = [name if place % 9 else "shared" for name, place in zip(labels, places)]
+    texts = [f"{owner} {place}" for owner, place in zip(owners, places)]
+    return [Example(str(i), *of) for i, of in enumerate(zip(texts, [None] * number, labels))]
+
+
+LABELS_OF_TICKETS = (0.22, 0.4, 0.2, 0.15, 0.03)
+OWN = ClassificationTask("own", {}, Columns("text", "label"), ["a", "b"])
+
+
+def test_a_dev_set_has_the_share_asked_and_the_labels_of_train():
+    examples = tickets(3000)
+    train, dev = split_off_dev(OWN, examples, 0.1)
+    assert len(train) + len(dev) == 3000 and 290 <= len(dev) <= 305
     assert not {e.text for e in train} & {e.text for e in dev}, "copies stay together"
-    again = split_off_dev(task, examples[::-1][:600], 0.2)[1]
-    assert {e.text for e in again} <= {e.text for e in dev}, "no row depends on the others"
-    with pytest.raises(ValueError, match=r"--dev_fraction=0\.2 of 1 rows leaves no row for"):
-        split_off_dev(task, examples[:1], 0.2)
+    shares = [Counter(e.label for e in side) for side in (train, dev)]
+    for name in shares[0]:
+        assert abs(shares[0][name] / len(train) - shares[1][name] / len(dev)) < 0.012, name
+    of_others = {e.id for e in split_off_dev(OWN, examples[::-1], 0.1)[1]}
+    assert of_others == {e.id for e in dev}, "the order of rows does not count"
+    more = [*examples, *(Example(f"new {i}", f"new {i}", None, "bill") for i in range(5))]
+    moved = {e.id for e in split_off_dev(OWN, more, 0.1)[1]} ^ of_others
+    assert len(moved) < 60, "rows that are added move few others"
+
+
+@pytest.mark.parametrize("kind", ["numbers", "many labels", "sets of labels", "one big group"])
+def test_the_share_of_dev_is_met_whatever_the_answers(kind):
+    answer = {
+        "numbers": lambda i: i / 7,
+        "many labels": lambda i: f"c{i % 400}",
+        "sets of labels": lambda i: tuple(c for k, c in enumerate("abcdefghij") if i >> k & 1),
+        "one big group": lambda i: "ab"[i % 2],
+    }[kind]
+    rows = [Example(str(i), f"text {i}", None, answer(i)) for i in range(1000)]
+    if kind == "one big group":
+        rows += [dataclasses.replace(rows[0], text=f"  TEXT {i % 2}") for i in range(200)]
+    task = OWN
+    if kind == "numbers":
+        task = ClassificationTask("own", {}, Columns("text", "label"), is_regression=True)
+    if kind == "sets of labels":
+        task = MultiLabelTask("own", {}, Columns("text", "label"), ["a", "b"])
+    train, dev = split_off_dev(task, rows, 0.2)
+    assert abs(len(dev) - 0.2 * len(rows)) <= 1
+    assert "TEXT" not in str(dev), "a text of more rows than dev has stays in train"
+
+
+def test_a_division_changes_with_its_number_only():
+    rows = [Example(str(i), f"text {i * i % 401}", None, "abc"[i % 3]) for i in range(500)]
+    dev = split_off_dev(OWN, rows, 0.1)[1]
+    digest = hashlib.sha256(" ".join(e.id for e in dev).encode()).hexdigest()[:16]
+    assert (DIVISION, digest) == (2, "95118f942995fb68"), "a new division: raise DIVISION"
+
+
+def test_a_division_that_leaves_a_side_empty_is_refused():
+    with pytest.raises(ValueError, match=r"--dev_fraction=0\.2 of 1 rows leaves no row for dev"):
+        split_off_dev(OWN, tickets(1), 0.2)
+
+
+def test_labels_of_dev_are_compared_with_train():
+    def warnings(train, dev):
+        return warn_of_shares(Counter(train), Counter(dev))
+
+    assert warnings({"a": 500, "b": 500}, {"a": 45, "b": 55}) == []
+    [odd] = warnings({"login": 559, "x": 2000}, {"login": 220, "x": 221})
+    assert "'login' 50 % of dev, 22 % of train" in odd
+    [few] = warnings({"a": 900, "legal": 90}, {"a": 100, "legal": 9})
+    assert "fewer than ten rows" in few and "'legal' 9" in few and "'a'" not in few
+    [few] = warnings({"a": 900, **{f"c{i}": 1 for i in range(99)}}, {"a": 100})
+    assert "99 labels" in few and len(few) < 500
+    assert warnings({}, {}) == []
 
 
 def test_texts_that_a_model_reads_as_one_stay_together():
