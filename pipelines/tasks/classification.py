@@ -135,13 +135,12 @@ class ClassificationTask(Task):
             raise UserError(
                 f"the labels of {self.name} are not known: give the training file, or name them"
             )
-        labels = {
-            label
-            for path in paths
-            for number, row in read_table(path, [column], quoting=self.quoting)
-            for label in self.label_names(row[column], f"{path}:{number}")
-        }
-        check_labels(labels, f"{', '.join(paths)}: {column!r}")
+        labels: dict[str, str] = {}  # where each stands first
+        for path in paths:
+            for number, row in read_table(path, [column], quoting=self.quoting):
+                for label in self.label_names(row[column], where := f"{path}:{number}"):
+                    labels.setdefault(label, where)
+        check_labels(labels)
         if len(labels) < 2:
             raise UserError(
                 f"{', '.join(paths)}: every {column!r} is {', '.join(labels)!r}; expected two "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import collections
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -18,6 +19,8 @@ from pipelines.tasks.tables import as_label, as_text
 from pipelines.tasks.task import Outputs
 
 _THRESHOLD = 0.5
+# ['a', 'b'], ["a"], ('a',), {'a'}, [], [a, b]; but not [a],[b], which are two labels.
+_LIST = re.compile(r"[\[({]\s*(['\"].*['\"],?\s*)?[\])}]|\[[^\]]*,[^\]]*\]", re.DOTALL)
 
 
 class MultiLabelTask(ClassificationTask):
@@ -56,6 +59,12 @@ class MultiLabelTask(ClassificationTask):
         column = self.columns.label
         cells = value
         if not isinstance(value, list):
+            if isinstance(value, str) and _LIST.fullmatch(value.strip()):
+                raise UserError(
+                    f"{where}: {column!r} is {value[:60]!r}, a list as Python or JSON writes it: "
+                    f"write its labels with {self.separator!r} between, without brackets and "
+                    "quotation marks, or write .jsonl, whose lists are read"
+                )
             cells = as_text(value, column, where).split(self.separator)
             if not "".join(cells).strip():
                 return []

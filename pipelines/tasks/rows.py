@@ -93,6 +93,19 @@ def read_unquoted_rows(path: str, separator: str) -> Iterator[tuple[int, list[st
         yield number, line.split(separator) if line else []
 
 
+class _RepeatedFieldError(ValueError):
+    """A JSON object has a field twice, of which parsers keep the last."""
+
+
+def _as_object(fields: list[tuple[str, object]]) -> dict:
+    record = dict(fields)
+    if len(record) < len(fields):
+        names = [name for name, _ in fields]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise _RepeatedFieldError(f"the field {twice!r} twice in one object: remove one of them")
+    return record
+
+
 def read_json_lines(path: str) -> Iterator[tuple[int, dict]]:
     """Yields (line number from 1, object) for each line that is not blank.
 
@@ -103,7 +116,9 @@ def read_json_lines(path: str) -> Iterator[tuple[int, dict]]:
         if not line.strip():
             continue
         try:
-            record = json.loads(line)
+            record = json.loads(line, object_pairs_hook=_as_object)
+        except _RepeatedFieldError as error:
+            raise UserError(f"{path}:{number}: {error}") from error
         except (ValueError, RecursionError) as error:
             what = getattr(error, "msg", str(error))  # without its "line 1", which is not ours
             raise UserError(
@@ -130,7 +145,7 @@ def read_json_objects(path: str) -> Iterator[tuple[int, dict]]:
 
 
 def _read_json_array(path: str) -> Iterator[tuple[int, dict]]:
-    decoder = json.JSONDecoder()
+    decoder = json.JSONDecoder(object_pairs_hook=_as_object)
     parts = read_text_parts(path)
     text, place, line, is_first = "", 0, 1, True
 
@@ -181,6 +196,8 @@ def _read_json_array(path: str) -> Iterator[tuple[int, dict]]:
                 if not (cut and read_on()):
                     line = line_of_error
                     raise fail(f"not JSON ({error.msg})") from error
+            except _RepeatedFieldError as error:
+                raise fail(str(error)) from error
             except (ValueError, RecursionError) as error:
                 raise fail(f"not JSON ({error})") from error
         yield line, record

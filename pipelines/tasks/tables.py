@@ -30,6 +30,10 @@ QUOTING = ("csv", "none")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 # Beyond it the square, which a loss takes, is no float32.
 _MAX_NUMBER = 1e18
+# A comma with three digits behind it may divide thousands.
+_DECIMAL_COMMA = re.compile(r"^([+-]?\d+),(\d{1,2}|\d{4,})$")
+_ANY_COMMA = re.compile(r"\s*[+-]?[\d.]*,\d+\s*")
+_INVISIBLE = ("Cc", "Cf")  # control characters, and such as U+200B and U+FEFF
 # What programs write where there is no value. "None" and "NA" are labels of real sets.
 _MISSING = ("nan", "-nan", "<na>", "#n/a", "nat")
 
@@ -139,8 +143,9 @@ def _read_cells(
     quoting: str,
 ) -> Iterator[tuple[int, dict]]:
     rows = _rows_of_cells(path, quoting)
+    header_line = None
     if header is None:
-        _, header = next(rows, (1, []))
+        header_line, header = next(rows, (1, []))
         _check_header(path, header, columns)
     places = [(column, header.index(column)) for column in columns]
     broken_rows = 0
@@ -149,6 +154,11 @@ def _read_cells(
             if len(header) > 1:
                 continue
             cells = [""]
+        if header_line and len(header) > 1 and _is_header(cells, header):
+            raise UserError(
+                f"{path}:{number}: the header of line {header_line} again: files seem to have been "
+                "put one after the other; remove this line, or give the files one by one"
+            )
         if len(cells) == len(header):
             yield number, {column: cells[place] for column, place in places}
         elif leave_out_broken_rows:
@@ -159,6 +169,12 @@ def _read_cells(
             )
     if broken_rows:
         print(f"{path}: {broken_rows} rows without all of their columns left out")
+
+
+def _is_header(cells: Sequence[str], header: Sequence[str]) -> bool:
+    # Behind a byte order mark quotation marks are characters.
+    first = cells[0].removeprefix("\ufeff").strip('"')
+    return [first, *cells[1:]] == header
 
 
 def _check_header(path: str, header: Sequence[str], columns: Sequence[str]) -> None:
@@ -237,31 +253,40 @@ def as_label(value: object, column: str, where: str) -> str:
 
 
 def label_key(label: str) -> str:
-    """Returns what labels share that differ only in case, spaces or the form of a number."""
-    key = "".join(unicodedata.normalize("NFKC", label).casefold().split())
+    """Returns what labels share that are hardly meant to differ.
+
+    They differ only in case, spaces, invisible characters, or the form of a number or truth value.
+    """
+    plain = unicodedata.normalize("NFKC", label).casefold()
+    key = "".join(c for c in plain if unicodedata.category(c) not in _INVISIBLE and not c.isspace())
+    key = {"true": "1", "false": "0"}.get(key, key)
     try:
-        return repr(float(key) + 0.0)  # -0.0 is 0.0
+        return repr(float(_DECIMAL_COMMA.sub(r"\1.\2", key)) + 0.0)  # -0.0 is 0.0
     except ValueError:
         return key
 
 
-def check_labels(labels: Iterable[str], where: str) -> None:
+def check_labels(places: Mapping[str, str]) -> None:
     """Refuses labels that were found in data and are hardly meant.
 
+    Args:
+      places: label -> file and line where it stands first.
+
     Raises:
-      ValueError: for a pair that differs only in case, spaces or the form of a number, and for what
-        programs write where there is no value.
+      ValueError: for a pair of which label_key makes the same, and for what programs write where
+        there is no value.
     """
     seen: dict[str, str] = {}
-    for label in sorted(labels):
+    for label in sorted(places):
         remedy = "correct the file, or list all labels in --labels if it is meant"
         if label.casefold() in _MISSING:
-            raise UserError(f"{where}: {label!r} spells that there is no label; {remedy}")
+            raise UserError(f"{places[label]}: {label!r} spells that there is no label; {remedy}")
         other = seen.setdefault(label_key(label), label)
         if other != label:
+            where = ", ".join(dict.fromkeys((places[other], places[label])))
             raise UserError(
-                f"{where}: labels {other!r} and {label!r} differ only in case, spaces or the form "
-                f"of a number; {remedy}"
+                f"{where}: labels {other!r} and {label!r} differ only in case, spaces, invisible "
+                f"characters, or the form of a number or truth value; {remedy}"
             )
 
 
@@ -291,7 +316,8 @@ def as_number(value: object, column: str, where: str) -> float:
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
-        raise UserError(f"{where}: {column!r} is {_shown(value)}, expected a number")
+        point = "; write a decimal point, no comma" * bool(_ANY_COMMA.fullmatch(str(value)))
+        raise UserError(f"{where}: {column!r} is {_shown(value)}, expected a number{point}")
     if abs(number) > _MAX_NUMBER:
         raise UserError(
             f"{where}: {column!r} is {_shown(value)}, expected a number up to {_MAX_NUMBER:.0e}: "

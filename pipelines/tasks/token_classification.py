@@ -110,13 +110,16 @@ class TokenClassificationTask(Task):
             raise UserError(
                 f"the labels of {self.name} are not known: give the training file, or name them"
             )
-        tags = {tag for example in self.read("train") for tag in example.tags}
+        paths = ", ".join(self.files["train"])
+        places: dict[str, str] = {}  # the first text with each tag
+        for example in self.read("train"):
+            places.update({t: f"text {example.id}" for t in example.tags if t not in places})
+        tags = {*places}
         if len(tags) < 2:
             raise UserError(
-                f"{', '.join(self.files['train'])}: every tag is {min(tags)!r}; expected two or "
-                "more to tell apart"
+                f"{paths}: every tag is {min(tags)!r}; expected two or more to tell apart"
             )
-        check_labels(tags, ", ".join(self.files["train"]))
+        check_labels({tag: f"{paths}: {text}" for tag, text in places.items()})
         if are_entity_tags(tags):
             marks = sorted(tags - {OUTSIDE})
             prefixes = {tag.partition("-")[0] for tag in marks}

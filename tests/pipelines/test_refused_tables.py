@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 
 import pytest
 
@@ -171,11 +172,50 @@ REFUSED = {
         r"labels '1' and '1\.0' differ only",
     ),
     "ß and ss": ("t.csv", ONE + "a,groß\nb,GROSS\nc,x\n", r"labels 'GROSS' and 'groß' differ only"),
+    "where both labels stand": (
+        "t.csv",
+        ONE + "a,x\nb,pos\n\nc,Pos\n",
+        r"t\.csv:5, .*t\.csv:3: labels 'Pos' and 'pos' differ only",
+    ),
+    "1,5 and 1.5": ("t.csv", ONE + 'a,"1,5"\nb,1.5\nc,2\n', r"labels '1,5' and '1\.5' differ only"),
+    "JSON true and 1": (
+        "t.jsonl",
+        '{"text": "a", "label": 1}\n{"text": "b", "label": true}\n{"text": "c", "label": 2}\n',
+        r":1, .*:2: labels '1' and 'True' differ only in .*truth value",
+    ),
+    "files put together": (
+        "t.csv",
+        ONE + "a,pos\nb,neg\n" + ONE + "c,pos\n",
+        r":4: the header of line 1 again.*one after the other",
+    ),
+    "files with marks put together": (
+        "t.csv",
+        '\ufeff"text","label"\na,pos\nb,neg\n\ufeff"text","label"\nc,pos\n',
+        r":4: the header of line 1 again",
+    ),
+    "a key twice": (
+        "t.jsonl",
+        LINES + '{"text": "a", "label": "x", "label": "y"}\n',
+        r":3: the field 'label' twice in one object",
+    ),
+    "a key twice in an array": (
+        "t.json",
+        '[{"text": "a", "label": "x"},\n {"text": "a", "text": "b", "label": "y"}]',
+        r":2: the field 'text' twice in one object",
+    ),
     "nan": ("t.csv", ONE + "a,pos\nb,nan\nc,neg\n", r"'nan' spells that there is no label"),
     "NaN": ("t.csv", ONE + "a,pos\nb,NaN\nc,neg\n", r"'NaN' spells that there is no label"),
     "#N/A": ("t.csv", ONE + "a,pos\nb,#N/A\nc,neg\n", r"'#N/A' spells that there is no label"),
     "<NA>": ("t.csv", ONE + "a,pos\nb,<NA>\nc,neg\n", r"'<NA>' spells that there is no label"),
 }
+
+
+for mark in "\u200b\ufeff\xad\x07":
+    REFUSED[f"a label with U+{ord(mark):04X}"] = (
+        "t.csv",
+        f"{ONE}a,pos\nb,{mark}pos\nc,neg\n",
+        rf"labels .*{re.escape(ascii(mark)[1:-1])}pos' .*differ only in .*invisible",
+    )
 
 
 @pytest.mark.parametrize("case", REFUSED)
@@ -195,7 +235,7 @@ NUMBERS = {
     "nothing": ("", "expected a number; remove the row"),
     "nan": ("nan", "expected a number$"),
     "infinity": ("inf", "expected a number$"),
-    "a comma in German": ('"1,5"', "expected a number$"),
+    "a comma in German": ('"1,5"', r"expected a number; .*decimal point"),
     "an underscore": ("1_000", "expected a number$"),
     "beyond float64": ("1e400", "expected a number$"),
     "beyond float32": (

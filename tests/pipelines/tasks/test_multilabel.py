@@ -34,6 +34,8 @@ def test_cells_and_lists(tmp_path):
     records = [{"text": "a", "label": list(labels)} for labels in expected]
     (tmp_path / "t.jsonl").write_text("\n".join(map(json.dumps, records)))
     assert [e.label for e in task_of(tmp_path / "t.jsonl").read("train")] == expected
+    (tmp_path / "b.csv").write_text('text,label\na,"[x],(y)"\nb,(y)\n')
+    assert task_of(tmp_path / "b.csv").labels == ("(y)", "[x]")
     (tmp_path / "s.csv").write_text("text,label\na,x;y\nb,\nc,z\nd,y\n")
     examples = task_of(tmp_path / "s.csv", separator=";").read("train")
     assert [example.label for example in examples] == expected
@@ -46,6 +48,19 @@ def test_cells_and_lists(tmp_path):
     [
         ('a,"x,X"\nb,y\n', "labels 'X' and 'x' differ only"),
         ('a,"x,,y"\n', r":2: 'label' is \"\", expected a label"),
+        *(
+            (f"a,x\nb,{cell}\n", r":3: 'label' is .*, a list as Python or JSON .*\.jsonl")
+            for cell in (
+                "\"['x', 'y']\"",
+                "['x']",
+                '"[""x"", ""y""]"',
+                "[]",
+                "\"('x',)\"",
+                "\"{'x'}\"",
+                '"[x, y]"',
+                "['x' 'y']",
+            )
+        ),
         ("a,\nb,\n", "expected two labels or more"),
         ("a,x\nb,x\n", "every 'label' is 'x'; expected two labels"),
     ],
