@@ -34,6 +34,14 @@ _MAGIC = {
     ".xz": (0, b"\xfd7zXZ\0"),
     ".zst": (0, b"\x28\xb5\x2f\xfd"),
 }
+# Files that spreadsheets and databases write, by how they begin, and what to do with them.
+_NO_TEXT = {
+    b"PK\x03\x04": "a ZIP archive or an Excel workbook (.xlsx); unpack it, or save the sheet as "
+    "'CSV UTF-8'",
+    b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1": "an Excel workbook (.xls); save the sheet as 'CSV UTF-8'",
+    b"PAR1\x15": "a Parquet file; convert it, for example with pandas: "
+    "read_parquet(...).to_csv(..., index=False)",
+}
 
 
 def is_compressed(path: str) -> bool:
@@ -209,13 +217,16 @@ def _check_head(path: str, head: bytes) -> None:
     """Refuses what is surely no UTF-8 text by the first bytes of a file.
 
     Raises:
-      ValueError: for UTF-16 text and compressed files without their suffix.
+      ValueError: for UTF-16 text, compressed files without their suffix, Excel, ZIP and Parquet.
     """
     if head.startswith(_UTF16_BOMS) or _looks_like_utf16(head):
         raise UserError(
             f"{path}: this is UTF-16 text; convert the file to UTF-8, for example with "
             "iconv -f UTF-16 -t UTF-8"
         )
+    for magic, what in _NO_TEXT.items():
+        if head.startswith(magic):
+            raise UserError(f"{path}: this is {what}")
     for suffix, (place, magic) in _MAGIC.items():
         if head.startswith(magic, place):
             raise UserError(

@@ -21,6 +21,9 @@ _NEAR_THE_END = 16
 _WHITE_SPACE = " \t\r\n"
 # A comma or semicolon that divides no columns, such as that of "1,000".
 _IN_PROSE = re.compile(r"[,;]\s|\d[,;]\d")
+# The first line of Excel's CSV, where it names what stands between the columns.
+_SEPARATOR_LINE = re.compile(r'"?sep=([,;|\t])"?')
+_QUOTED = re.compile(r'"[^"]*("|$)')
 
 
 def read_quoted_rows(path: str, separator: str) -> Iterator[tuple[int, list[str]]]:
@@ -28,7 +31,7 @@ def read_quoted_rows(path: str, separator: str) -> Iterator[tuple[int, list[str]
 
     A cell in quotation marks may hold separators, line ends (which become \\n) and, doubled,
     quotation marks. That is how spreadsheets and pandas write tables. A blank line is a row
-    without cells.
+    without cells. For `separator` "," see _divided_lines.
 
     Raises:
       ValueError: for a file that is not UTF-8, for quotation marks that are no such quoting, and
@@ -38,16 +41,17 @@ def read_quoted_rows(path: str, separator: str) -> Iterator[tuple[int, list[str]
     """
     csv.field_size_limit(_MAX_CELL)
     lines_of_row: list[str] = []
+    separator, first, plain_lines = _divided_lines(path, separator)
 
     def lines() -> Iterator[str]:
-        for _, line in read_text_lines(path):
+        for line in plain_lines:
             lines_of_row.append(line)
             yield line + "\n"
 
     reader = csv.reader(lines(), delimiter=separator, strict=True)
     columns = None
     while True:
-        number = reader.line_num + 1
+        number = reader.line_num + first
         try:
             cells = next(reader, None)
         except csv.Error as error:
@@ -89,8 +93,26 @@ def read_unquoted_rows(path: str, separator: str) -> Iterator[tuple[int, list[st
     Raises:
       ValueError: for a file that is not UTF-8.
     """
-    for number, line in read_text_lines(path):
+    separator, first, lines = _divided_lines(path, separator)
+    for number, line in enumerate(lines, start=first):
         yield number, line.split(separator) if line else []
+
+
+def _divided_lines(path: str, separator: str) -> tuple[str, int, Iterator[str]]:
+    """Returns what stands between the columns, and the lines from that with the given number on.
+
+    In place of "," it may be what the first line says (`sep=;`, which is no row), or a semicolon,
+    if the first line has some and no comma outside of quotation marks.
+    """
+    lines = (line for _, line in read_text_lines(path))
+    if separator != "," or (first := next(lines, None)) is None:
+        return separator, 1, lines
+    if named := _SEPARATOR_LINE.fullmatch(first):
+        return named[1], 2, lines
+    names = _QUOTED.sub("", first)
+    if ";" in names and "," not in names:
+        separator = ";"
+    return separator, 1, itertools.chain([first], lines)
 
 
 class _RepeatedFieldError(ValueError):

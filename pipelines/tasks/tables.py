@@ -51,8 +51,9 @@ def read_table(
     Blank lines are no rows, except in a table of one column, where they are empty texts.
 
     Args:
-      path: .csv, .tsv or .txt, whose values are strings; .jsonl, whose lines are objects; .json,
-        an array of objects or an object a line. All of them also compressed.
+      path: .csv (of commas or semicolons: rows.read_quoted_rows), .tsv or .txt, whose values are
+        strings; .jsonl, whose lines are objects; .json, an array of objects or an object a line.
+        All of them also compressed.
       columns: their names.
       header: the names of all columns of a file that does not begin with them.
       leave_out_broken_rows: pass over rows with a wrong number of columns, and say how many.
@@ -97,7 +98,7 @@ def has_answers(path: str, column: str, quoting: str = "csv") -> bool:
         return True
     if close := _close_name(column, names):
         raise UserError(
-            f"{path}:1: no column {column!r}, but {close!r}: rename it if it holds the answers; if "
+            f"{path}: no column {column!r}, but {close!r}: rename it if it holds the answers; if "
             f"there are none, give {close!r} a name that is less like {column!r}"
         )
     return False
@@ -146,7 +147,7 @@ def _read_cells(
     header_line = None
     if header is None:
         header_line, header = next(rows, (1, []))
-        _check_header(path, header, columns)
+        _check_header(path, header_line, header, columns)
     places = [(column, header.index(column)) for column in columns]
     broken_rows = 0
     for number, cells in rows:
@@ -177,10 +178,10 @@ def _is_header(cells: Sequence[str], header: Sequence[str]) -> bool:
     return [first, *cells[1:]] == header
 
 
-def _check_header(path: str, header: Sequence[str], columns: Sequence[str]) -> None:
+def _check_header(path: str, line: int, header: Sequence[str], columns: Sequence[str]) -> None:
     """Raises a UserError unless the header has each of the columns once."""
     if not header:
-        raise UserError(f"{path}:1: empty; expected a line with the names of the columns")
+        raise UserError(f"{path}:{line}: empty; expected a line with the names of the columns")
     for column in columns:
         if header.count(column) == 1:
             continue
@@ -188,12 +189,13 @@ def _check_header(path: str, header: Sequence[str], columns: Sequence[str]) -> N
         hint = ""
         if len(header) == 1:
             others = {";": "';'", ",": "commas", "\t": "tabs"}
-            hint = next((name for mark, name in others.items() if mark in header[0]), "")
-        hint = f"; its columns seem to stand between {hint}: name or save it accordingly" * bool(
-            hint
-        )
+            mark = next((name for mark, name in others.items() if mark in header[0]), "")
+            hint = f"; its columns seem to stand between {mark}: name or save it accordingly"
+            hint *= bool(mark)
+        elif ending(path) == ".csv" and any(";" in name for name in header):
+            hint = "; if ';' divides its columns, begin the file with the line sep=;"
         raise UserError(
-            f"{path}:1: {found} {column!r}; expected a line with the names of the columns, "
+            f"{path}:{line}: {found} {column!r}; expected a line with the names of the columns, "
             f"found {_listed(header)}{hint}"
         )
 

@@ -10,7 +10,7 @@ import json
 import pytest
 
 from pipelines.tasks.classification import ClassificationTask, Columns
-from pipelines.tasks.tables import write_table
+from pipelines.tasks.tables import column_names, write_table
 from tests.pipelines.ugly_files import (
     AS_TWO,
     BIG,
@@ -208,6 +208,45 @@ READ = {
         "text,label\na,긍정\nb,부정\n",
         [("a", "긍정"), ("b", "부정")],
     ),
+    "semicolons": ("t.csv", TWO.replace(",", ";"), AS_TWO),
+    "semicolons, a mark, crlf": ("t.csv", "\ufefftext;label\r\nfine;pos\r\nbad;neg\r\n", AS_TWO),
+    "semicolons and commas in cells": (
+        "t.csv",
+        'text;label\nfine, 1,5;pos\n"a; b\nc";neg\n',
+        [("fine, 1,5", "pos"), ("a; b\nc", "neg")],
+    ),
+    "semicolons, a comma in a quoted name": (
+        "t.csv",
+        '"a, b";text;label\n1;fine;pos\n2;bad;neg\n',
+        AS_TWO,
+    ),
+    "commas, a semicolon in a quoted name": (
+        "t.csv",
+        '"a; b",text,label\n1,fine,pos\n2,bad,neg\n',
+        AS_TWO,
+    ),
+    "commas, a semicolon in a name": ("t.csv", "a; b,text,label\n1,fine,pos\n2,bad,neg\n", AS_TWO),
+    "commas, semicolons in cells": (
+        "t.csv",
+        "text,label\na;b,pos\nbad,neg\n",
+        [("a;b", "pos"), ("bad", "neg")],
+    ),
+    "a line of separators": (
+        "t.csv",
+        "\ufeffsep=;\r\ntext;label\r\nfine;pos\r\nbad;neg\r\n",
+        AS_TWO,
+    ),
+    "a line of separators, commas in the header": (
+        "t.csv",
+        "sep=;\ntext;label;a,b\nfine;pos;1\nbad;neg;2\n",
+        AS_TWO,
+    ),
+    "a line of separators that are tabs": ("t.csv", '"sep=\t"\n' + TSV, AS_TWO),
+    "a line of separators that are commas": (
+        "t.csv",
+        "sep=,\ntext,label,a;b\nfine,pos,1\nbad,neg,2\n",
+        AS_TWO,
+    ),
     "one row of each label": ("t.csv", "label,text\npos,fine\nneg,bad", AS_TWO),
 }
 for ending, compress in COMPRESS.items():
@@ -251,6 +290,13 @@ def test_quotation_marks_may_be_characters(tmp_path):
     task = task_of(tmp_path, "t.tsv", content, quoting="none")
     expected = [('"fine', "pos"), ('"bad" they say', "neg"), ('""quoted""', "pos")]
     assert text_and_label(task.read("train")) == expected
+
+
+@pytest.mark.parametrize("quoting", ["csv", "none"])
+@pytest.mark.parametrize("names", ["text;label", "sep=;\ntext;label", "text,label"])
+def test_names_of_columns_between_semicolons(tmp_path, names, quoting):
+    (tmp_path / "t.csv").write_text(names + "\n")
+    assert column_names(str(tmp_path / "t.csv"), quoting) == ["text", "label"]
 
 
 @pytest.mark.parametrize("separator, name", [(",", "t.csv"), ("\t", "t.tsv")])
