@@ -28,6 +28,7 @@ from albert_tf.errors import UserError
 from albert_tf.progress import Progress
 from pipelines.tasks import fine_tuned, tables
 from pipelines.tasks.prediction_file import check_output_name, predict_file
+from pipelines.tasks.split_report import num_line_ends
 
 FLAGS = flags.FLAGS
 
@@ -108,7 +109,10 @@ def predict(
     task = fine_tuned.task_of(description, columns, quoting)
     task.top_k = top_k
     # A fault in the last row is told before hours of work, not after them.
-    total = sum(1 for _ in task.read_files(input_files))
+    total = folded = 0
+    for example in task.read_files(input_files):
+        total += 1
+        folded += num_line_ends(fine_tuned.texts_of(example))
     if not total:
         raise UserError(f"--input_file: no rows in {', '.join(input_files)}")
     loaded = fine_tuned.load_model(path, task, batch_size)
@@ -121,7 +125,8 @@ def predict(
         # Batches of another size round otherwise.
         "batch_size": batch_size,
     }
-    print(f"model    {path}\nrows     {total:,}", flush=True)
+    cells = f"; {folded:,} cells with line ends" * bool(folded)
+    print(f"model    {path}\nrows     {total:,}{cells}", flush=True)
     with Progress("predicting", total, unit="row") as progress:
         return predict_file(
             task, loaded, input_files, output_file, identity, report=progress.update

@@ -21,7 +21,7 @@ from albert_tf.tokenization import AlbertTokenizer
 from pipelines.tasks.class_weights import as_array
 from pipelines.tasks.figures import MOST_LABELS, draw_confusion_matrix
 from pipelines.tasks.metrics import METRICS
-from pipelines.tasks.split_report import describe_labels, warn_of_rounding, warn_of_rows
+from pipelines.tasks.split_report import describe_labels, describe_texts, warn_of_rounding
 from pipelines.tasks.tables import (
     as_label,
     as_number,
@@ -261,8 +261,7 @@ class ClassificationTask(Task):
         else:
             counts = collections.Counter(example.label for example in examples)
             lines.append(describe_labels(self.labels, counts))
-        empty = sum(not example.text.strip() for example in examples)
-        return lines + warn_of_rows(empty, [example.id for example in examples])
+        return lines + describe_texts(examples)
 
     def group(self, example: Example) -> str:
         """Returns the texts: copies of an example stay together."""

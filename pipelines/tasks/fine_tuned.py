@@ -292,7 +292,7 @@ class Export:
 
     def prepare(self, examples: list) -> np.ndarray:
         """Returns the examples' order by length."""
-        lengths = [sum(map(len, _texts(example))) for example in examples]
+        lengths = [sum(map(len, texts_of(example))) for example in examples]
         return np.argsort(lengths, kind="stable")
 
     def answer(self, examples: list, prepared: np.ndarray) -> dict[str, list]:
@@ -346,7 +346,8 @@ def load_model(path: str, task: Task, batch_size: int) -> AnsweringModel:
     return kind(path, task, batch_size)
 
 
-def _texts(example: _Example) -> Iterator[str]:
+def texts_of(example: _Example) -> Iterator[str]:
+    """Yields the texts of an example of any task."""
     if isinstance(example, Example):
         yield example.text
         yield example.text_pair or ""

@@ -14,7 +14,7 @@ from scipy import sparse, special
 from albert_tf.errors import UserError
 from pipelines.tasks.classification import ClassificationTask, Columns, Example
 from pipelines.tasks.metrics import METRICS
-from pipelines.tasks.split_report import describe_labels, warn_of_rows
+from pipelines.tasks.split_report import describe_labels, describe_texts
 from pipelines.tasks.tables import as_label, as_text
 from pipelines.tasks.task import Outputs
 
@@ -97,13 +97,12 @@ class MultiLabelTask(ClassificationTask):
     def summarise(self, examples: list[Example]) -> list[str]:
         """See Task.summarise."""
         known = [example.label for example in examples if example.label is not None]
-        empty = sum(not example.text.strip() for example in examples)
-        warnings = warn_of_rows(empty, [example.id for example in examples])
+        notes = describe_texts(examples)
         if len(known) < len(examples):
-            return ["without answers", *warnings]
+            return ["without answers", *notes]
         counts = collections.Counter(label for labels in known for label in labels)
         if mark := self._other_separator(known):
-            warnings.append(
+            notes.append(
                 f"warning: no row has several labels, but labels contain {mark!r}: is that the "
                 "--label_separator?"
             )
@@ -111,7 +110,7 @@ class MultiLabelTask(ClassificationTask):
         return [
             f"{describe_labels(self.labels, counts)}; {sum(map(len, known)) / len(known):.2f} a "
             f"row, {without:,} rows without",
-            *warnings,
+            *notes,
         ]
 
     def _other_separator(self, known: Sequence[tuple[str, ...]]) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from scipy import special
@@ -65,6 +65,21 @@ def warn_of_rows(num_empty: int, names: Sequence[str]) -> list[str]:
         rows = len(names) - len(counts)
         warnings.append(f"warning: {rows:,} rows repeat an id, such as {name!r}, {count} times")
     return warnings
+
+
+def num_line_ends(texts: Iterable[str]) -> int:
+    """Returns how many texts hold a line end: few do, unless a quotation mark joins rows."""
+    return sum("\n" in text for text in texts)
+
+
+def describe_texts(examples: Sequence) -> list[str]:
+    """Returns notes and warnings, for Task.summarise, of examples with id, text and text_pair."""
+    cells = num_line_ends(text for e in examples for text in (e.text, e.text_pair or ""))
+    empty = sum(not example.text.strip() for example in examples)
+    return [
+        *[f"{cells:,} cells with line ends"] * bool(cells),
+        *warn_of_rows(empty, [example.id for example in examples]),
+    ]
 
 
 def warn_of_rounding(numbers: np.ndarray) -> list[str]:

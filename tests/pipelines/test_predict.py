@@ -141,6 +141,16 @@ def test_line_ends_in_json_do_not_break_the_table(tuned, tmp_path):
         assert [row["id"] for row in read(tmp_path / name)] == [row["name"] for row in rows]
 
 
+def test_cells_with_line_ends_are_counted(tuned, tmp_path, capsys):
+    for cell, expected in (
+        ('"the\nfox"', "rows     2; 1 cells with line ends\n"),
+        ("x", "rows     2\n"),
+    ):
+        (tmp_path / "in.csv").write_text(f"name,first,second\na,{cell},ran\nb,the fox,ran\n")
+        predict(tuned / "seed_1", tmp_path / "in.csv", tmp_path / f"{len(cell)}.csv")
+        assert expected in capsys.readouterr().out
+
+
 def write_rows(path, *labels):
     rows = ({"name": "a", "first": "b", "second": "c", "label": label} for label in labels)
     rows = [{k: v for k, v in row.items() if v is not None} for row in rows]

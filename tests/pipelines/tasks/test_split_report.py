@@ -86,6 +86,19 @@ def test_oddities_of_rows(tokenizer, tmp_path):
     )
 
 
+def test_cells_with_line_ends_are_counted(tokenizer, tmp_path):
+    rows = [('"a\nb"', "x"), ("c", "y"), ('"d\n\ne"', "x")]
+    assert any(
+        line.strip() == "2 cells with line ends" for line in report(tmp_path, tokenizer, rows)
+    )
+    examples = [Example("0", "a\nb", "c\nd", ("a",)), Example("1", "a", "b\n", ("b",))]
+    task = MultiLabelTask("own", {}, Columns("text", "label", "pair"), ["a", "b"])
+    assert "3 cells with line ends" in task.summarise(examples)
+    assert not any(
+        "line ends" in line for line in report(tmp_path, tokenizer, [("c", "y"), ("d", "x")])
+    )
+
+
 def test_examples_of_the_training_set_are_warned_of():
     train = [f"text {i}" for i in range(50)]
     assert warn_of_overlap("dev", [*train[:2], *map(str, range(18))], train) == []
