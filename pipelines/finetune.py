@@ -335,7 +335,13 @@ def _print_plan(task, splits, initial, settings, random_seeds, strategy) -> None
     for name, (examples, sequences, _) in splits.items():
         notes = task.summarise(examples)
         lines += describe_split(
-            name, len(examples), sequences, initial.tokenizer, settings.max_seq_length, notes
+            name,
+            len(examples),
+            sequences,
+            initial.tokenizer,
+            settings.max_seq_length,
+            notes,
+            config.max_position_embeddings,
         )
         if name != "train":
             groups, of_train = (

@@ -181,6 +181,7 @@ def describe_split(
     tokenizer: AlbertTokenizer,
     max_seq_length: int,
     notes: Sequence[str],
+    longest: int,
 ) -> list[str]:
     """Returns lines of the plan: rows, pieces, what is truncated or unknown, and the task's notes.
 
@@ -188,6 +189,7 @@ def describe_split(
       name: of the split.
       num_rows: its examples.
       notes: as of Task.summarise.
+      longest: --max_seq_length that the model accepts at most.
     """
     lengths = np.diff(sequences.row_splits)
     full = lengths if sequences.full_lengths is None else sequences.full_lengths
@@ -204,15 +206,18 @@ def describe_split(
     for note in notes:
         is_warning = note.startswith("warning: ")
         lines.append(f"warning: {name}: {note[9:]}" if is_warning else f"{'':8} {note}")
+    longer = f"use a larger --max_seq_length, at most {longest} with this model, or"
+    if max_seq_length >= longest:
+        longer = f"the model cannot read more than {longest} pieces; use"
     if truncated > _MOST_TRUNCATED:
         lines.append(
             f"warning: {100 * truncated:.0f} % of {name} is truncated: the model does not see the "
-            "ends of these texts; use a larger --max_seq_length, or shorter texts"
+            f"ends of these texts; {longer} shorter texts"
         )
     if sequences.lost_answers:
         lines.append(
             f"warning: {sequences.lost_answers:,} answers of {name} fit into no window: the model "
-            "learns that there is none; use a larger --max_seq_length, or a smaller --doc_stride"
+            f"learns that there is none; {longer} a smaller --doc_stride"
         )
     if unknown > _MOST_UNKNOWN:
         lines.append(

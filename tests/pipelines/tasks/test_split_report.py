@@ -41,7 +41,7 @@ def report(directory, tokenizer, rows, max_seq_length=16, **arguments):
     examples = task.read("train")
     sequences, _ = task.encode(examples, tokenizer, max_seq_length, True)
     notes = task.summarise(examples)
-    return describe_split("train", len(examples), sequences, tokenizer, max_seq_length, notes)
+    return describe_split("train", len(examples), sequences, tokenizer, max_seq_length, notes, 64)
 
 
 def test_rows_labels_and_pieces(tokenizer, tmp_path):
@@ -64,6 +64,36 @@ def test_truncated_rows_are_warned_of_beyond_a_tenth(tokenizer, tmp_path, long_r
     assert f"{long_rows:.1f} % truncated to 16" in lines[0]
     assert f"longest {len(tokenizer.encode(long)) + 2};" in lines[0], "as it was, not as it is"
     assert any("11 % of train is truncated" in line for line in lines) == warns
+
+
+@pytest.mark.parametrize(
+    "length, advice",
+    [
+        (16, "use a larger --max_seq_length, at most 64 with this model, or shorter texts"),
+        (63, "use a larger --max_seq_length, at most 64 with this model, or shorter texts"),
+        (64, "the model cannot read more than 64 pieces; use shorter texts"),
+    ],
+)
+def test_no_length_is_advised_that_the_model_refuses(tokenizer, tmp_path, length, advice):
+    rows = [(" ".join(WORDS * 9), "a"), ("", "b")]
+    assert report(tmp_path, tokenizer, rows, length)[-1].endswith(advice)
+    qas = [
+        {
+            "id": "a",
+            "question": "fox",
+            "answers": [{"text": " ".join(WORDS * 9), "answer_start": 0}],
+        }
+    ]
+    content = {"data": [{"paragraphs": [{"context": " ".join(WORDS * 9), "qas": qas}]}]}
+    (tmp_path / "q.json").write_text(json.dumps(content))
+    task = SquadTask({"train": str(tmp_path / "q.json")}, may_be_impossible=False)
+    sequences, _ = task.encode(task.read("train"), tokenizer, length, True)
+    [line] = [
+        line
+        for line in describe_split("train", 1, sequences, tokenizer, length, [], 64)
+        if "fit into no window" in line
+    ]
+    assert line.endswith(advice.replace("shorter texts", "a smaller --doc_stride"))
 
 
 def test_unknown_pieces_are_warned_of_beyond_a_twentieth(tokenizer, tmp_path):
@@ -129,7 +159,7 @@ def test_questions_and_choices_say_what_they_lose(tokenizer, tmp_path):
     examples = task.read("dev")
     sequences, windows = task.encode(examples, tokenizer, 16, False)
     assert len(sequences) == len(windows) > 1 and np.diff(sequences.row_splits).max() <= 16
-    lines = describe_split("dev", 1, sequences, tokenizer, 16, task.summarise(examples))
+    lines = describe_split("dev", 1, sequences, tokenizer, 16, task.summarise(examples), 512)
     assert "100.0 % truncated" in lines[0] and "0 with answers, 1 impossible" in lines[1]
     blank = dataclasses.replace(examples[0], id="b", text=" ")
     assert task.summarise([*examples, blank])[1:] == ["warning: 1 rows without text"]
@@ -140,7 +170,7 @@ def test_questions_and_choices_say_what_they_lose(tokenizer, tmp_path):
     task = TableMultipleChoiceTask("multiple_choice", {"train": str(path)}, columns)
     examples = task.read("train")
     sequences, _ = task.encode(examples, tokenizer, 16, True)
-    lines = describe_split("train", 1, sequences, tokenizer, 16, task.summarise(examples))
+    lines = describe_split("train", 1, sequences, tokenizer, 16, task.summarise(examples), 512)
     assert "100.0 % truncated" in lines[0] and "2 labels: 'A' 0, 'B' 1" in lines[1]
 
 

@@ -111,7 +111,7 @@ def test_answers_longer_than_a_window_are_told(tokenizer):
     )
     [warning] = [
         line
-        for line in describe_split("train", 3, sequences, tokenizer, 24, [])
+        for line in describe_split("train", 3, sequences, tokenizer, 24, [], 512)
         if "window" in line
     ]
     assert warning.startswith("warning: 1 answers of train fit into no window: the model learns")
