@@ -115,16 +115,13 @@ def _divided_lines(path: str, separator: str) -> tuple[str, int, Iterator[str]]:
     return separator, 1, itertools.chain([first], lines)
 
 
-class _RepeatedFieldError(ValueError):
-    """A JSON object has a field twice, of which parsers keep the last."""
-
-
 def _as_object(fields: list[tuple[str, object]]) -> dict:
+    """Returns an object; one with a field twice, of which parsers keep the last, is refused."""
     record = dict(fields)
     if len(record) < len(fields):
         names = [name for name, _ in fields]
         twice = next(name for name in names if names.count(name) > 1)
-        raise _RepeatedFieldError(f"the field {twice!r} twice in one object: remove one of them")
+        raise ValueError(f"the field {twice!r} twice in one object")
     return record
 
 
@@ -139,8 +136,6 @@ def read_json_lines(path: str) -> Iterator[tuple[int, dict]]:
             continue
         try:
             record = json.loads(line, object_pairs_hook=_as_object)
-        except _RepeatedFieldError as error:
-            raise UserError(f"{path}:{number}: {error}") from error
         except (ValueError, RecursionError) as error:
             what = getattr(error, "msg", str(error))  # without its "line 1", which is not ours
             raise UserError(
@@ -218,8 +213,6 @@ def _read_json_array(path: str) -> Iterator[tuple[int, dict]]:
                 if not (cut and read_on()):
                     line = line_of_error
                     raise fail(f"not JSON ({error.msg})") from error
-            except _RepeatedFieldError as error:
-                raise fail(str(error)) from error
             except (ValueError, RecursionError) as error:
                 raise fail(f"not JSON ({error})") from error
         yield line, record

@@ -227,12 +227,12 @@ REFUSED = {
     "a key twice": (
         "t.jsonl",
         LINES + '{"text": "a", "label": "x", "label": "y"}\n',
-        r":3: the field 'label' twice in one object",
+        r":3: not JSON \(the field 'label' twice in one object",
     ),
     "a key twice in an array": (
         "t.json",
         '[{"text": "a", "label": "x"},\n {"text": "a", "text": "b", "label": "y"}]',
-        r":2: the field 'text' twice in one object",
+        r":2: not JSON \(the field 'text' twice in one object",
     ),
     "nan": ("t.csv", ONE + "a,pos\nb,nan\nc,neg\n", r"'nan' spells that there is no label"),
     "NaN": ("t.csv", ONE + "a,pos\nb,NaN\nc,neg\n", r"'NaN' spells that there is no label"),
