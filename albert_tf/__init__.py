@@ -15,12 +15,15 @@
 
 The names of `__all__` are the declared API. Each is imported when it is first used, so that
 `import albert_tf` does not import TensorFlow. It sets TF_USE_LEGACY_KERAS for a TensorFlow that is
-imported later, and raises an ImportError if TensorFlow has been imported without it.
+imported later, and raises an ImportError if TensorFlow has been imported without it. After it
+`tf.keras.models.load_model` loads a `.keras` file of these models, or of layers among others.
 """
 
 import importlib
 import os
 import sys
+
+from albert_tf import import_hook
 
 __version__ = "0.3.0"
 
@@ -55,7 +58,53 @@ def _select_keras_2() -> None:
         )
 
 
+# Classes that Keras can meet in a file, under the name "albert_tf>CLASS".
+_KERAS_CLASSES = (
+    "AdamW",
+    "AlbertEncoder",
+    "AlbertForAnswerableQuestionAnswering",
+    "AlbertForMultipleChoice",
+    "AlbertForPreTraining",
+    "AlbertForQuestionAnswering",
+    "AlbertForSequenceClassification",
+    "AlbertForTokenClassification",
+    "ClassificationHead",
+    "Dense",
+    "FactorizedEmbedding",
+    "FeedForward",
+    "Lamb",
+    "LayerNorm",
+    "MaskedLMHead",
+    "SelfAttention",
+    "SentenceOrderHead",
+    "SpanBeamHead",
+    "SpanHead",
+    "TransformerBlock",
+    "WarmUpPolynomialDecay",
+)
+
+
+def _announce_classes(execute, keras) -> None:
+    """Lets Keras load a functional model that holds layers of ours which are not imported yet.
+
+    Keras refuses a layer whose class is not registered, though its file names the module of the
+    class. With None registered it imports that module; the import then registers the class.
+    """
+    execute(keras)
+    for name in _KERAS_CLASSES:
+        keras.saving.get_custom_objects().setdefault(f"{__name__}>{name}", None)
+
+
+def _announce_classes_with_keras() -> None:
+    package = "keras" if sys.version_info < (3, 12) else "tf_keras"
+    if package in sys.modules:
+        _announce_classes(lambda keras: None, sys.modules[package])
+    else:
+        import_hook.add(package, _announce_classes)
+
+
 _select_keras_2()
+_announce_classes_with_keras()
 
 
 def __getattr__(name: str):

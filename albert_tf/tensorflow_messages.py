@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+
+from albert_tf import import_hook
 
 
 def hide() -> None:
@@ -21,26 +22,12 @@ def hide() -> None:
     if os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3") != "3" or sys.stderr is None:
         return
     if sys.version_info >= (3, 12) and "tensorflow" not in sys.modules:
-        sys.meta_path.insert(0, _TensorFlowFinder())
+        import_hook.add("tensorflow", _execute_quietly)
 
 
-class _TensorFlowFinder:
-    """Finds the package `tensorflow` as Python does, and imports it with stderr held back."""
-
-    def find_spec(self, name, path=None, target=None):
-        if name != "tensorflow":
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        if spec is not None and spec.loader is not None:
-            execute = spec.loader.exec_module
-
-            def execute_quietly(module):
-                with _stderr_held_back():
-                    execute(module)
-
-            spec.loader.exec_module = execute_quietly
-        return spec
+def _execute_quietly(execute, module) -> None:
+    with _stderr_held_back():
+        execute(module)
 
 
 @contextlib.contextmanager

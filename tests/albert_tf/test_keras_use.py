@@ -123,6 +123,43 @@ def test_models_are_saved(create, inputs, tmp_path):
     assert len(loaded.trainable_weights) == len(model.trainable_weights) < len(model.weights)
 
 
+@pytest.mark.slow
+def test_a_fresh_process_loads_every_file(tmp_path):
+    """After `import albert_tf` alone: models, and each layer in a functional model of Keras."""
+    for param in EVERY:
+        create, args = param.values
+        inputs = symbolic(args)
+        files = {"functional": tf.keras.Model(inputs, create()(*inputs))}
+        if isinstance(create(), tf.keras.Model):
+            files["own"] = create()
+            files["own"].create_variables()
+        for kind, model in files.items():
+            model.save(tmp_path / f"{param.id} {kind}.keras")
+            outputs = model(args if kind == "functional" else args[0])
+            np.savez(tmp_path / f"{param.id} {kind}.npz", *flat(outputs))
+    # No other module of ours is imported before the files are loaded.
+    code = f"""
+from pathlib import Path
+import albert_tf
+import numpy as np
+import tensorflow as tf
+directory = Path({str(tmp_path)!r})
+loaded = {{path.stem: tf.keras.models.load_model(path) for path in directory.glob("*.keras")}}
+from tests.albert_tf.test_keras_contract import EVERY, flat
+args = {{param.id: param.values[1] for param in EVERY}}
+for path in directory.glob("*.npz"):
+    name, _, kind = path.stem.rpartition(" ")
+    found = loaded[path.stem](args[name] if kind == "functional" else args[name][0])
+    for array, expected in zip(flat(found), np.load(path).values()):
+        assert np.array_equal(array, expected), path.stem
+print(len(loaded))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, check=False
+    )
+    assert done.stdout == f"{len(EVERY) + len(MODELS)}\n", done.stderr[-2000:]
+
+
 @pytest.mark.parametrize("kind", ["own", "functional"])
 def test_fit_learns_with_dropout(kind):
     """The label is whether the first piece is among the lower half of the vocabulary."""
@@ -153,28 +190,29 @@ def test_fit_learns_with_dropout(kind):
 
 @pytest.mark.parametrize("bias_correction", [True, False])
 def test_a_model_compiled_with_lamb_is_loaded(bias_correction, tmp_path):
-    """In a process that has not asked for LAMB; its moments are not in the file, which is said."""
-    model = models.AlbertForSequenceClassification(CONFIG, num_labels=2)
-    loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    """In a process that has imported `albert_tf` alone of ours; LAMB's moments are not stored."""
+    model = functional_model()
     schedule = optimization.WarmUpPolynomialDecay(0.01, 10, 2)
-    model.compile(albert_tf.lamb(schedule, bias_correction=bias_correction), loss={"logits": loss})
-    model.create_variables()
+    model.compile(albert_tf.lamb(schedule, bias_correction=bias_correction), loss="mse")
     model.save(tmp_path / "model.keras")
-    code = f"""
+    imports = ["import albert_tf", "import tensorflow as tf; tf.keras.Model"]
+    imports = imports if bias_correction else imports[::-1]  # Keras may be there before
+    code = (
+        "\n".join(imports)
+        + f"""
 import warnings
-import albert_tf
-import tensorflow as tf
-from albert_tf import optimization
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     model = tf.keras.models.load_model({str(tmp_path / "model.keras")!r})
 assert any("Lamb begins anew" in str(warning.message) for warning in caught), caught
 optimizer = model.optimizer
+from albert_tf import optimization
 assert optimizer.bias_correction is {bias_correction}
 assert optimizer.get_config() == albert_tf.lamb(
     optimization.WarmUpPolynomialDecay(0.01, 10, 2), bias_correction={bias_correction}
 ).get_config()
 """
+    )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, check=False
     )
