@@ -192,11 +192,20 @@ class _Graph:
             graph, opset_imports=opsets, ir_version=_IR_VERSION, producer_name="albert_tf"
         )
 
-    def _op(self, op_type: str, *inputs: str, **attributes) -> str:
-        """Adds a node; returns its output's name."""
+    def _op(self, op_type: str, *inputs: str, rule: str = "", **attributes) -> str:
+        """Adds a node; returns its output's name.
+
+        Args:
+          op_type: its operation.
+          *inputs: names of what it reads.
+          rule: the node's name, for a node that fails where a request breaks this rule.
+          **attributes: of the operation.
+        """
         name = f"{op_type}_{len(self.nodes)}"
         self.nodes.append(
-            self.onnx.helper.make_node(op_type, list(inputs), [name], name=name, **attributes)
+            self.onnx.helper.make_node(
+                op_type, list(inputs), [name], name=rule or name, **attributes
+            )
         )
         return name
 
@@ -225,12 +234,12 @@ class _Graph:
 
     def _encode(self, pooled_alone: bool) -> tuple[str, str]:
         """Adds the encoder; returns the names of [b, L, H] (or [b, 1, H]) and pooled [b, H]."""
-        one = self._constant(1.0, np.float32)
-        mask = self._op("Cast", "input_mask", to=self.onnx.TensorProto.FLOAT)
-        masked_score = self._constant(-10000.0, np.float32)
-        bias = self._op("Mul", self._op("Sub", one, mask), masked_score)
+        ids, mask, segments = self._same_shape()
+        is_real = self._look_up(self._constant([False, True], np.bool_), mask, "input_mask")
+        scores = (self._constant(score, np.float32) for score in (0.0, -10000.0))
+        bias = self._op("Where", is_real, *scores)
         bias = self._op("Unsqueeze", bias, self._constant([1, 2], np.int64))  # [b, 1, 1, L]
-        x = self._embed()
+        x = self._embed(ids, segments)
         plan = self.module.encoder.plan
         for layer, (attention, feed_forward) in enumerate(plan):
             # Of the last block nothing but [CLS] is wanted, if the pooled output is.
@@ -242,18 +251,36 @@ class _Graph:
         first = self._op("Gather", x, self._constant(0, np.int64), axis=1)
         return x, self._op("Tanh", self._dense(first, "encoder/pooler"))
 
-    def _embed(self) -> str:
+    def _same_shape(self) -> list[str]:
+        """Returns the names of the inputs, [b, L] all three; others fail the request."""
+        last = self._constant([-1], np.int64)
+        inputs = [self._op("Unsqueeze", name, last) for name in INPUTS]
+        rule = f"{', '.join(INPUTS)} must have one shape"
+        joined = self._op("Concat", *inputs, axis=-1, rule=rule)
+        numbers = (self._constant(i, np.int64) for i in range(len(INPUTS)))
+        return [self._op("Gather", joined, number, axis=2) for number in numbers]
+
+    def _look_up(self, table: str, index: str, name: str) -> str:
+        """Returns rows of a table; an index outside it, of the input `name`, fails the request."""
+        num_rows = len(self.initializers[table])
+        beyond = self._constant(num_rows, np.int64)
+        # ONNX counts a negative index from the end.
+        is_negative = self._op("Less", index, self._constant(0, np.int64))
+        index = self._op("Where", is_negative, beyond, index)
+        return self._op("Gather", table, index, rule=f"{name} must be 0 to {num_rows - 1}")
+
+    def _embed(self, ids: str, segments: str) -> str:
         scope = "encoder/embeddings"
         words, positions, types = (
             self._weight(f"{scope}/{table}_embeddings")
             for table in ("word", "position", "token_type")
         )
-        x = self._op("Gather", words, "input_ids")
-        shape = self._op("Shape", "input_ids")
+        x = self._look_up(words, ids, "input_ids")
+        shape = self._op("Shape", ids)
         seq_len = self._op("Gather", shape, self._constant([1], np.int64))
         start, axis = self._constant([0], np.int64), self._constant([0], np.int64)
         x = self._op("Add", x, self._op("Slice", positions, start, seq_len, axis))
-        x = self._op("Add", x, self._op("Gather", types, "segment_ids"))
+        x = self._op("Add", x, self._look_up(types, segments, "segment_ids"))
         x = self._layer_norm(x, scope)
         if self.module.encoder.embeddings.projection is None:
             return x

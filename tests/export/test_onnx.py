@@ -77,6 +77,39 @@ def test_answers_are_equal(kind, changes, model_dir, tmp_path):
             np.testing.assert_allclose(found[1:], alone, atol=1e-4, err_msg=name)
 
 
+# What is sent instead of good inputs [2, 3], and what the error of onnxruntime then names.
+BAD = {
+    "a negative id": ({"input_ids": [[2, -1, 3], [2, 5, 3]]}, "input_ids must be 0 to 163"),
+    "a large id": ({"input_ids": [[2, 164, 3], [2, 5, 3]]}, "input_ids must be 0 to 163"),
+    "a mask of 2": ({"input_mask": [[1, 1, 1], [1, 2, 0]]}, "input_mask must be 0 to 1"),
+    "a mask of -1": ({"input_mask": [[1, 1, 1], [1, -1, 0]]}, "input_mask must be 0 to 1"),
+    "a negative segment": ({"segment_ids": [[0, 0, 0], [0, 0, -1]]}, "segment_ids must be 0 to 1"),
+    "a large segment": ({"segment_ids": [[0, 0, 0], [0, 0, 2]]}, "segment_ids must be 0 to 1"),
+    "one mask for all": ({"input_mask": [[1, 1, 1]]}, "must have one shape"),
+    "a mask of one column": ({"input_mask": [[1], [1]]}, "must have one shape"),
+    "one row of segments": ({"segment_ids": [[0, 0, 0]]}, "must have one shape"),
+    "a turned mask": ({"input_mask": [[1, 1], [1, 1], [1, 1]]}, "must have one shape"),
+}
+
+
+@needs_packages
+@pytest.mark.parametrize("quantize", [False, True])
+def test_bad_inputs_are_refused(quantize, model_dir, tmp_path):
+    import onnxruntime
+
+    directory = write_model(tmp_path / "model", model_dir, "classifier")
+    path = tmp_path / "out.onnx"
+    convert(checkpoint=str(directory), output=str(path), quantize=quantize)
+    session = onnxruntime.InferenceSession(str(path))
+    ids = np.array([[2, 163, 3], [2, 5, 0]])
+    good = dict(zip(INPUTS, (ids, np.array([[1, 1, 1], [1, 1, 0]]), ids % 2)))
+    assert np.isfinite(session.run(None, good)[0]).all()
+    for name, (changes, expected) in BAD.items():
+        with pytest.raises(Exception, match=expected):
+            session.run(None, {**good, **{key: np.array(value) for key, value in changes.items()}})
+            pytest.fail(f"answered {name}")
+
+
 @needs_packages
 def test_shared_weights_are_stored_once(model_dir, tmp_path):
     import onnx
