@@ -69,24 +69,37 @@ def mask_ngrams(
     shortens or drops those that the budget has no room for, lets spans run across [SEP], glues a
     B that begins inside a word to A's last word, and replaces by control pieces, too.
     """
-    ids = example["input_word_ids"]
-    seq_len = ids.shape[1]
+    ids, seq_len = example["input_word_ids"], example["input_word_ids"].shape[1]
     text = _tile(example, vocabulary.word_starts, draws["span_length"], ngram)
     length = tf.reduce_sum(example["input_mask"], axis=1, keepdims=True)
     budget = tf.cast(tf.round(masked_lm_prob * tf.cast(length, tf.float64)), tf.int32)
     budget = tf.minimum(tf.maximum(budget, 1), max_predictions_per_seq)
     num_ranked = min(max_predictions_per_seq + _MARGIN, seq_len)
     taken, ranked = _choose(text, draws["span_order"], budget, num_ranked)
-
     # Ascending positions; what is not taken sorts behind and becomes padding.
     places = tf.sort(tf.where(taken, ranked, seq_len), axis=1)[:, :max_predictions_per_seq]
-    if num_ranked < max_predictions_per_seq:
-        padding = [[0, 0], [0, max_predictions_per_seq - num_ranked]]
-        places = tf.pad(places, padding, constant_values=seq_len)
+    padding = [[0, 0], [0, max(0, max_predictions_per_seq - num_ranked)]]
+    places = tf.pad(places, padding, constant_values=seq_len)
     is_prediction = places < seq_len
     positions = tf.where(is_prediction, places, 0)
     labels = tf.where(is_prediction, tf.gather(ids, positions, batch_dims=1), 0)
 
+    return {
+        "input_word_ids": _replace(ids, places, labels, vocabulary, draws),
+        "masked_lm_positions": positions,
+        "masked_lm_ids": labels,
+        "masked_lm_weights": tf.cast(is_prediction, tf.float32),
+    }
+
+
+def _replace(
+    ids: tf.Tensor,
+    places: tf.Tensor,
+    labels: tf.Tensor,
+    vocabulary: MaskingVocabulary,
+    draws: dict[str, tf.Tensor],
+) -> tf.Tensor:
+    """Returns `ids` [b, L] with something else in the `places` [b, P] of the `labels` [b, P]."""
     replacement = tf.constant(vocabulary.replacement_ids)
     count = replacement.shape[0]
     index = tf.cast(draws["replacement"] * float(count), tf.int32)
@@ -97,13 +110,7 @@ def mask_ngrams(
     # Padding is written to a column of its own beyond the last piece.
     indices = tf.stack([tf.broadcast_to(rows, tf.shape(places)), places], axis=-1)
     padded = tf.pad(ids, [[0, 0], [0, 1]])
-    masked = tf.tensor_scatter_nd_update(padded, indices, new_ids)[:, :seq_len]
-    return {
-        "input_word_ids": masked,
-        "masked_lm_positions": positions,
-        "masked_lm_ids": labels,
-        "masked_lm_weights": tf.cast(is_prediction, tf.float32),
-    }
+    return tf.tensor_scatter_nd_update(padded, indices, new_ids)[:, : ids.shape[1]]
 
 
 class _Text(NamedTuple):
@@ -167,21 +174,8 @@ def _choose(
     Returns:
       bool [b, K], which are taken, of the int32 [b, K] positions.
     """
-    is_text, first_sep, word, span = text
-    position = tf.range(span.shape[1])[tf.newaxis, :]
-    count = _count(is_text)
-    number = tf.cast(draws[:, -1:] * tf.cast(count, tf.float32), tf.int32)
-    first = 1 + number + tf.cast(1 + number >= first_sep, tf.int32)
-    in_first = is_text & (span == tf.gather(span, first, batch_dims=1))
-    is_cut = tf.gather(in_first, first - 1, batch_dims=1)
-    left_over = tf.reduce_sum(tf.cast(in_first & (position >= first), tf.int32), 1, keepdims=True)
-    window = budget - tf.where(is_cut, left_over, 0)
-
-    # Pieces by (order of their span, position); top_k keeps equal ones in place.
-    order = tf.gather(draws, span, batch_dims=1)
-    order = tf.where(in_first, tf.where(is_cut, 1.0, -1.0), order)
-    order, ranked = tf.math.top_k(-tf.where(is_text, order, 2.0), num_ranked)
-    real = order > -2.0
+    _, _, word, span = text
+    window, real, ranked = _rank(text, draws, budget, num_ranked)
     rank = tf.range(num_ranked)[tf.newaxis, :]
     words = tf.where(real, tf.gather(word, ranked, batch_dims=1), -1)
     opens_word, closes_word = _runs(words)
@@ -211,6 +205,31 @@ def _choose(
     taken |= candidates & (tf.cumsum(tf.cast(candidates, tf.int32), axis=1) <= missing)
     taken |= real & (rank < budget) & ~tf.reduce_any(taken, axis=1, keepdims=True)
     return taken, ranked
+
+
+def _rank(
+    text: _Text, draws: tf.Tensor, budget: tf.Tensor, num_ranked: int
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Lays the spans in a ring that begins with the span of a random piece; see `_choose`.
+
+    Returns:
+      int32 [b, 1], the window's pieces behind what the first span leaves over; bool [b, K], which
+      of the ranked are text; int32 [b, K], positions by (order of their span, position).
+    """
+    is_text, first_sep, _, span = text
+    position = tf.range(span.shape[1])[tf.newaxis, :]
+    count = _count(is_text)
+    number = tf.cast(draws[:, -1:] * tf.cast(count, tf.float32), tf.int32)
+    first = 1 + number + tf.cast(1 + number >= first_sep, tf.int32)
+    in_first = is_text & (span == tf.gather(span, first, batch_dims=1))
+    is_cut = tf.gather(in_first, first - 1, batch_dims=1)
+    left_over = tf.reduce_sum(tf.cast(in_first & (position >= first), tf.int32), 1, keepdims=True)
+    window = budget - tf.where(is_cut, left_over, 0)
+    order = tf.gather(draws, span, batch_dims=1)
+    order = tf.where(in_first, tf.where(is_cut, 1.0, -1.0), order)
+    # top_k keeps equal ones in place.
+    order, ranked = tf.math.top_k(-tf.where(is_text, order, 2.0), num_ranked)
+    return window, order > -2.0, ranked
 
 
 def _runs(values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -12,6 +12,7 @@ from albert_tf.tokenization import AlbertTokenizer
 from pipelines.data.masking import unmask
 
 _BINS = 20  # of positions, as shares of the text
+_COLOUR, _DARK = "#4c78a8", "#333333"
 _MOST_RUN = 8  # runs of so many and more count as one kind
 _MOST_PIECES = 4  # words of so many pieces and more count as one kind
 _FREQUENT = 15  # pieces in the list of the most frequent
@@ -227,62 +228,71 @@ def draw(result: dict, label_names: Sequence[str]) -> bytes:
 
     figure, axes = pyplot.subplots(2, 4, figsize=(17, 8), constrained_layout=True)
     panels = iter(axes.flat)
-    colour, dark = "#4c78a8", "#333333"
-
-    def panel(title, x_label, y_label="%"):
-        axis = next(panels)
-        axis.set_title(title, fontsize=11)
-        axis.set_xlabel(x_label)
-        axis.set_ylabel(y_label)
-        axis.spines[["top", "right"]].set_visible(False)
-        return axis
-
-    def bars(axis, names, shares):
-        drawn = axis.bar([str(n) for n in names], [100 * s for s in shares], color=colour)
-        axis.bar_label(drawn, fmt="%.1f", fontsize=8)
-
-    lengths = np.array(result["lengths"][1:])
-    width = max(1, len(lengths) // 64)
-    lengths = np.add.reduceat(lengths, np.arange(0, len(lengths), width))
-    axis = panel("Length of examples", f"pieces with special ones, of {len(result['lengths']) - 1}")
-    begins = 1 + width * np.arange(len(lengths))
-    axis.bar(begins, 100 * lengths / lengths.sum(), 0.9 * width, align="edge", color=colour)
-    axis = panel("What stands at predictions", "")
-    bars(axis, ["[MASK]", "kept", "another piece"],
-         [result[name] for name in ("replaced_by_mask", "kept", "replaced_by_other")])  # fmt: skip
-    axis = panel("Runs of masked words", "words (neighbouring n-grams make one run)")
-    runs = result["runs_of_masked_words"]
-    bars(axis, [*range(1, len(runs)), f"{len(runs)}+"], runs)
-    axis = panel("Masked words by length", "pieces of the word", "% masked")
-    words = result["masked_of_words_by_pieces"]
-    bars(axis, [*range(1, len(words)), f"{len(words)}+"], words)
-
-    centres = (np.arange(_BINS) + 0.5) / _BINS
-    axis = panel("Masked pieces by position", "place in the example's text", "% masked")
-    by_position = 100 * np.array(result["masked_by_position"])
-    axis.plot(centres, by_position, "o-", color=colour)
-    axis.axhline(by_position.mean(), color=dark, linestyle=":", linewidth=1)
-    axis.set_ylim(0, 1.3 * by_position.max())
-    axis = panel("Where the two parts are split", "place in the segment's text")
-    axis.bar(centres, 100 * np.array(result["split_position"]), 0.9 / _BINS, color=colour)
-    axis = panel("Labels", "")
-    bars(axis, (*label_names, "no label"), result["labels"].values())
-    axis.tick_params(axis="x", labelsize=9)
-    if "sentences_per_segment" in result:
-        sentences = result["sentences_per_segment"]
-        axis = panel("Sentences in a segment", "sentences")
-        axis.bar(range(len(sentences)), 100 * np.array(sentences), color=colour)
-        axis.xaxis.get_major_locator().set_params(integer=True)
-    else:
-        frequent = result["most_frequent"]
-        axis = panel("Most frequent pieces", "%", "")
-        axis.barh(list(frequent)[::-1], [100 * s for s in frequent.values()][::-1], color=colour)
+    _draw_masks(panels, result)
+    _draw_segments(panels, result, label_names)
     figure.suptitle(
         f"{result['examples']:,} examples: {100 * result['masked']:.2f} % of the pieces masked, "
         f"{100 * result['padding']:.1f} % padding, {100 * result['unknown']:.3f} % <unk>",
-        color=dark,
+        color=_DARK,
     )
     image = io.BytesIO()
     figure.savefig(image, format="png", dpi=110)
     pyplot.close(figure)
     return image.getvalue()
+
+
+def _panel(panels, title, x_label, y_label="%"):
+    axis = next(panels)
+    axis.set_title(title, fontsize=11)
+    axis.set_xlabel(x_label)
+    axis.set_ylabel(y_label)
+    axis.spines[["top", "right"]].set_visible(False)
+    return axis
+
+
+def _bars(axis, names, shares) -> None:
+    drawn = axis.bar([str(n) for n in names], [100 * s for s in shares], color=_COLOUR)
+    axis.bar_label(drawn, fmt="%.1f", fontsize=8)
+
+
+def _draw_masks(panels, result: dict) -> None:
+    lengths = np.array(result["lengths"][1:])
+    width = max(1, len(lengths) // 64)
+    lengths = np.add.reduceat(lengths, np.arange(0, len(lengths), width))
+    axis = _panel(
+        panels, "Length of examples", f"pieces with special ones, of {len(result['lengths']) - 1}"
+    )
+    begins = 1 + width * np.arange(len(lengths))
+    axis.bar(begins, 100 * lengths / lengths.sum(), 0.9 * width, align="edge", color=_COLOUR)
+    axis = _panel(panels, "What stands at predictions", "")
+    _bars(axis, ["[MASK]", "kept", "another piece"],
+         [result[name] for name in ("replaced_by_mask", "kept", "replaced_by_other")])  # fmt: skip
+    axis = _panel(panels, "Runs of masked words", "words (neighbouring n-grams make one run)")
+    runs = result["runs_of_masked_words"]
+    _bars(axis, [*range(1, len(runs)), f"{len(runs)}+"], runs)
+    axis = _panel(panels, "Masked words by length", "pieces of the word", "% masked")
+    words = result["masked_of_words_by_pieces"]
+    _bars(axis, [*range(1, len(words)), f"{len(words)}+"], words)
+
+
+def _draw_segments(panels, result: dict, label_names: Sequence[str]) -> None:
+    centres = (np.arange(_BINS) + 0.5) / _BINS
+    axis = _panel(panels, "Masked pieces by position", "place in the example's text", "% masked")
+    by_position = 100 * np.array(result["masked_by_position"])
+    axis.plot(centres, by_position, "o-", color=_COLOUR)
+    axis.axhline(by_position.mean(), color=_DARK, linestyle=":", linewidth=1)
+    axis.set_ylim(0, 1.3 * by_position.max())
+    axis = _panel(panels, "Where the two parts are split", "place in the segment's text")
+    axis.bar(centres, 100 * np.array(result["split_position"]), 0.9 / _BINS, color=_COLOUR)
+    axis = _panel(panels, "Labels", "")
+    _bars(axis, (*label_names, "no label"), result["labels"].values())
+    axis.tick_params(axis="x", labelsize=9)
+    if "sentences_per_segment" in result:
+        sentences = result["sentences_per_segment"]
+        axis = _panel(panels, "Sentences in a segment", "sentences")
+        axis.bar(range(len(sentences)), 100 * np.array(sentences), color=_COLOUR)
+        axis.xaxis.get_major_locator().set_params(integer=True)
+    else:
+        frequent = result["most_frequent"]
+        axis = _panel(panels, "Most frequent pieces", "%", "")
+        axis.barh(list(frequent)[::-1], [100 * s for s in frequent.values()][::-1], color=_COLOUR)
