@@ -325,10 +325,10 @@ class InGraphTokenizer(tf.Module):
     def preprocess(self, texts: tf.Tensor) -> tf.Tensor:
         """AlbertTokenizer.preprocess in the graph: string [batch] to string [batch]."""
         texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
-        texts = tf.strings.regex_replace(texts, _character_class(str.isspace) + "+", " ")
+        texts = tf.strings.regex_replace(texts, character_class(str.isspace) + "+", " ")
         texts = tf.strings.strip(texts)
         texts = self._normalize_utf8(texts, "NFKD")
-        texts = tf.strings.regex_replace(texts, _character_class(unicodedata.combining), "")
+        texts = tf.strings.regex_replace(texts, character_class(unicodedata.combining), "")
         if self._do_lower_case:
             # tf.strings.lower ends a text at its first NUL: a line feed stands in for it, which no
             # longer occurs here.
@@ -339,7 +339,7 @@ class InGraphTokenizer(tf.Module):
 
 
 @functools.cache
-def _character_class(test) -> str:
+def character_class(test) -> str:
     """Returns the regular expression of one character for which `test` holds in Python.
 
     RE2's own classes differ: \\p{Mn} is not combining() != 0, \\s is ASCII.

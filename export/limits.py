@@ -9,12 +9,8 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from albert_tf.tokenization import import_tensorflow_text
-
-# Characters that are read for each piece that the model can take. Pieces of published vocabularies
-# have at most 16 characters, and words of real text some 4. So a text has too few pieces in them
-# only if it is nearly all white space, combining marks or characters that the vocabulary lacks.
-CHARS_PER_PIECE = 64
+from albert_tf.text_limits import CHARS_PER_PIECE, MANY_OF_ONE_CHAR, MOST_OF_ONE_CHAR
+from albert_tf.tokenization import character_class, import_tensorflow_text
 
 # A context of question answering is read in windows, each of which costs a computation.
 MAX_CONTEXT_CHARS = 100_000
@@ -28,8 +24,16 @@ MAX_ROWS = 2048
 MAX_OUTPUT_BYTES = 2**29
 
 _LONGEST_CHAR = 4  # bytes of UTF-8
-# What Unicode's NFKD makes of one character: 18 of U+FDFA, 3 of a Korean syllable.
-_MOST_OF_ONE_CHAR, _MANY_OF_ONE_CHAR = 18, 3
+
+
+def chars_of_sequence(texts: tf.Tensor, max_seq_length: int) -> tf.Tensor:
+    """Returns as much of texts, string [batch], as can matter to a sequence.
+
+    White space before a text is dropped first. pipelines.tasks.truncation does the same.
+    """
+    start = "^" + character_class(str.isspace) + "+"
+    texts = tf.strings.regex_replace(texts, start, "", replace_global=False)
+    return first_chars(texts, max_seq_length * CHARS_PER_PIECE)
 
 
 def first_chars(texts: tf.Tensor, number: int) -> tf.Tensor:
@@ -41,7 +45,7 @@ def first_chars(texts: tf.Tensor, number: int) -> tf.Tensor:
     texts = tf.strings.substr(texts, 0, _LONGEST_CHAR * number)
     texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
     texts = tf.strings.substr(texts, 0, number, unit="UTF8_CHAR")
-    fewer = tf.strings.substr(texts, 0, number // _MOST_OF_ONE_CHAR, unit="UTF8_CHAR")
+    fewer = tf.strings.substr(texts, 0, number // MOST_OF_ONE_CHAR, unit="UTF8_CHAR")
     return tf.where(_grow(texts, number), fewer, texts)
 
 
@@ -50,7 +54,7 @@ def last_chars(texts: tf.Tensor, number: int) -> tf.Tensor:
     texts = _end(texts, _LONGEST_CHAR * number, "BYTE")
     texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
     texts = _end(texts, number, "UTF8_CHAR")
-    fewer = _end(texts, number // _MOST_OF_ONE_CHAR, "UTF8_CHAR")
+    fewer = _end(texts, number // MOST_OF_ONE_CHAR, "UTF8_CHAR")
     return tf.where(_grow(texts, number), fewer, texts)
 
 
@@ -72,7 +76,7 @@ def are_words_read(words: tf.Tensor) -> tf.Tensor:
     """Tells which words of rows, string [batch, words], are among the first characters."""
     costs = tf.strings.length(words, "UTF8_CHAR")
     prepared = tf.reshape(_num_prepared(tf.reshape(words, [-1])), tf.shape(words))
-    costs = tf.maximum(costs, -(-prepared // _MANY_OF_ONE_CHAR))
+    costs = tf.maximum(costs, -(-prepared // MANY_OF_ONE_CHAR))
     return tf.cumsum(costs, axis=1) <= MAX_CONTEXT_CHARS
 
 
@@ -83,7 +87,7 @@ def _num_prepared(texts: tf.Tensor) -> tf.Tensor:
 
 
 def _grow(texts: tf.Tensor, number: int) -> tf.Tensor:
-    return _num_prepared(texts) > _MANY_OF_ONE_CHAR * number
+    return _num_prepared(texts) > MANY_OF_ONE_CHAR * number
 
 
 def _end(texts: tf.Tensor, number: int, unit: str) -> tf.Tensor:

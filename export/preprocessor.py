@@ -13,7 +13,7 @@ import os
 import tensorflow as tf
 
 from albert_tf.tokenization import AlbertTokenizer
-from export.limits import CHARS_PER_PIECE, first_chars
+from export.limits import chars_of_sequence
 from export.packing import Packer
 
 # In a version's directory. TF Serving leaves assets.extra alone.
@@ -28,12 +28,12 @@ class _Tokenize(tf.train.Checkpoint):
     def __init__(self, tokenizer: AlbertTokenizer, longest: int):
         super().__init__()
         self.tokenizer = tokenizer.in_graph()
-        self._num_chars = longest * CHARS_PER_PIECE
+        self._longest = longest
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
     def __call__(self, text):
         """Returns int32 [batch, (pieces)] of texts, string [batch]."""
-        return self.tokenizer(first_chars(text, self._num_chars))
+        return self.tokenizer(chars_of_sequence(text, self._longest))
 
 
 class _BertPackInputs(tf.train.Checkpoint):

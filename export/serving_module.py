@@ -16,7 +16,7 @@ from albert_tf.encoder import AlbertEncoder, cls_only_positions
 from albert_tf.tokenization import AlbertTokenizer
 from export import signatures
 from export.checks import check_shapes, find_errors, mark_bad_rows, without_bad_rows
-from export.limits import CHARS_PER_PIECE, first_chars
+from export.limits import chars_of_sequence
 from export.packing import Packer, map_rows
 from export.preprocessor import Preprocessor
 from export.records import parse_records
@@ -171,7 +171,7 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
 
     def read(self, texts: tf.Tensor) -> tf.Tensor:
         """Returns as much of texts, string [batch], as can matter to a sequence."""
-        return first_chars(texts, self.max_seq_length * CHARS_PER_PIECE)
+        return chars_of_sequence(texts, self.max_seq_length)
 
     def pieces(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """Returns the first pieces of texts, int32 [batch, (pieces)], more than a sequence has."""

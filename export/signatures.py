@@ -52,8 +52,8 @@ class Signature:
 _TEXT = Field(
     tf.string,
     ("batch",),
-    "UTF-8; bytes that are none become U+FFFD; any length, may be empty; what is longer than "
-    f"{CHARS_PER_PIECE} characters for each piece of the longest sequence is cut off",
+    "UTF-8; bytes that are none become U+FFFD; may be empty; of more than the longest sequence "
+    f"times {CHARS_PER_PIECE} characters, white space before them apart, the rest is cut off",
 )
 _LONG_TEXT = Field(
     tf.string,

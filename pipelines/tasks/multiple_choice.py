@@ -24,6 +24,7 @@ from pipelines.tasks.metrics import METRICS
 from pipelines.tasks.split_report import describe_labels, warn_of_rows
 from pipelines.tasks.tables import as_text, has_answers, read_table, write_table
 from pipelines.tasks.task import Outputs, Sequences, Task, file_lists, join
+from pipelines.tasks.truncation import encode_first
 
 # Examples tokenized at a time: as lists of Python numbers pieces take ten times the room.
 _BLOCK_EXAMPLES = 1000
@@ -134,7 +135,7 @@ class MultipleChoiceTask(Task):
             block = examples[begin : begin + _BLOCK_EXAMPLES]
             # Several questions are about one text.
             texts = list(dict.fromkeys(example.context for example in block))
-            contexts = dict(zip(texts, tokenizer.encode_batch(texts)))
+            contexts = dict(zip(texts, encode_first(texts, tokenizer, max_seq_length)))
             answers = iter(
                 tokenizer.encode_batch(
                     [
@@ -146,8 +147,8 @@ class MultipleChoiceTask(Task):
             )
             for example in block:
                 for _ in example.options:
-                    answer, context = next(answers), contexts[example.context]
-                    full_lengths.append(len(context) + len(answer) + NUM_SPECIAL_PIECES)
+                    answer, (context, of_context) = next(answers), contexts[example.context]
+                    full_lengths.append(of_context + len(answer) + NUM_SPECIAL_PIECES)
                     answer = answer[-min(self.max_qa_length, room) :]
                     yield context[: room - len(answer)], answer
 

@@ -6,6 +6,7 @@ import array
 from collections.abc import Iterator, Sequence
 
 from albert_tf.packing import NUM_SPECIAL_PIECES
+from albert_tf.text_limits import CHARS_PER_PIECE, first_chars
 from albert_tf.tokenization import AlbertTokenizer
 
 # Examples tokenized at a time: as lists of Python numbers pieces take ten times the room.
@@ -22,19 +23,37 @@ def truncated_pieces(
 
     Args:
       examples: each with `text` and `text_pair`, which may be None.
-      full_lengths: gets what the lengths would be without truncation.
+      full_lengths: gets what the lengths would be without truncation, as of encode_first.
     """
     for begin in range(0, len(examples), _BLOCK_EXAMPLES):
         block = examples[begin : begin + _BLOCK_EXAMPLES]
-        firsts = tokenizer.encode_batch([example.text for example in block])
-        seconds = tokenizer.encode_batch([example.text_pair or "" for example in block])
-        for example, first, second in zip(block, firsts, seconds):
+        firsts = encode_first([example.text for example in block], tokenizer, max_seq_length)
+        texts = [example.text_pair or "" for example in block]
+        seconds = encode_first(texts, tokenizer, max_seq_length)
+        for example, (first, of_first), (second, of_second) in zip(block, firsts, seconds):
             if example.text_pair is None:
-                full_lengths.append(len(first) + 2)
+                full_lengths.append(of_first + 2)
                 yield first[: max_seq_length - 2], None
             else:
-                full_lengths.append(len(first) + len(second) + NUM_SPECIAL_PIECES)
+                full_lengths.append(of_first + of_second + NUM_SPECIAL_PIECES)
                 yield truncate_pair(first, second, max_seq_length - NUM_SPECIAL_PIECES)
+
+
+def encode_first(
+    texts: Sequence[str], tokenizer: AlbertTokenizer, max_seq_length: int
+) -> list[tuple[list[int], int]]:
+    """Returns the pieces of each text as far as they can matter to a sequence, and how many it has.
+
+    White space before a text is dropped first. The number is an estimate for a text that is longer
+    than what is read, and then more than the pieces returned.
+    """
+    texts = [text.strip() for text in texts]
+    read = [first_chars(text, max_seq_length * CHARS_PER_PIECE) for text in texts]
+    rows = tokenizer.encode_batch(read)
+    return [
+        (row, len(row) if head == text else max(len(row) + 1, len(row) * len(text) // len(head)))
+        for text, head, row in zip(texts, read, rows)
+    ]
 
 
 def truncate_pair(

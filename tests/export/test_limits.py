@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import timeit
+
 import pytest
 import tensorflow as tf
 
 from export.verify import _TEXTS
+from pipelines.tasks.classification import Example
 from pipelines.tasks.multiple_choice import MultipleChoiceColumns
+from pipelines.tasks.truncation import encode_first
 from tests.export.task_models import TASKS, MultipleChoice
 
 
@@ -34,6 +38,49 @@ def test_a_text_that_is_cut_has_the_pieces_of_the_whole(module):
     assert (tf.strings.length(module.read(texts), "UTF8_CHAR") <= 64 * number).numpy().all()
     cut, whole = module.pieces(texts)[:, :number], module.tokenizer(texts)[:, :number]
     assert cut.to_list() == whole.to_list()
+
+
+LONG = {
+    "blanks before": " \u3000\t" * 1_700 + "the fox sings",
+    "blanks alone": " " * 9_000,
+    "blanks within": "the" + " " * 9_000 + "fox",
+    "a million words": "old 漢 fox " * 333_000,
+    "many characters of one": "\ufdfa" * 9_000,
+    "Korean": "한국어 " * 2_000,
+    "marks": "x" + "\u0301" * 9_000 + " fox",
+}
+
+
+@pytest.mark.parametrize("case", LONG)
+def test_a_run_reads_of_a_text_what_its_export_reads(make_module, case):
+    module, task = make_module(TASKS["classifier of texts"]), TASKS["classifier of texts"]
+    length = module.max_seq_length
+
+    def of_run():
+        return task.encode([Example("0", LONG[case], None, None)], tokenizer, length, False)[0]
+
+    def of_export():
+        return module.packer.truncate_and_pack(module.pieces(tf.constant([LONG[case]])))
+
+    tokenizer = module.served.tokenizer
+    sequences, tokens = of_run(), of_export()
+    ids = tf.boolean_mask(tokens["input_ids"], tokens["input_mask"])
+    assert sequences.pieces.tolist() == ids.numpy().tolist()
+    is_whole = case in ("blanks before", "blanks alone")
+    assert (sequences.full_lengths[0] == len(sequences.pieces)) == is_whole
+    if "blanks before" in case:
+        assert sequences.pieces.tolist()[1:-1] == tokenizer.encode("the fox sings")
+    # Cut first, some milliseconds; as a whole the words take seconds.
+    assert min(timeit.repeat(of_run, number=1, repeat=3)) < 0.3
+    assert min(timeit.repeat(of_export, number=1, repeat=3)) < 0.3
+
+
+def test_the_full_length_of_a_text_that_is_cut_is_an_estimate(make_module):
+    tokenizer = make_module(TASKS["classifier"]).served.tokenizer
+    texts = ["the old fox " * 5_000, "the fox", "  "]
+    exact = tokenizer.encode_batch(texts)
+    for (_, number), row in zip(encode_first(texts, tokenizer, 32), exact):
+        assert number == pytest.approx(len(row), rel=0.01)
 
 
 def test_blanks_times_options_stay_small(modules):
