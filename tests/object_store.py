@@ -84,12 +84,14 @@ class ObjectStore:
     Attributes:
       objects: "bucket/name" -> bytes.
       requests: all that were made, in order.
+      bytes_read: of all objects together.
       rules: faults; may be changed at any time.
     """
 
     def __init__(self, directory: Path):
         self.objects: dict[str, bytes] = {}
         self.requests: list[Request] = []
+        self.bytes_read = 0
         self.rules: list[Rule] = []
         self.lock = threading.RLock()
         self._generations: dict[str, int] = {}
@@ -283,7 +285,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         first, last = int(found[1]), int(found[2] or len(data))
         if first >= len(data):
             return 416, b""
-        return 206, data[first : last + 1]
+        part = data[first : last + 1]
+        self.server.store.bytes_read += len(part)
+        return 206, part
 
     def _start(self, name, argument, query, body):
         store = self.server.store

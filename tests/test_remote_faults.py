@@ -50,6 +50,22 @@ def test_corpus_of_many_files_is_listed_once(store, work):
     assert store.counts("stat", "bucket/corpus") <= 202
 
 
+def test_a_worker_reads_a_range_and_not_the_object(store):
+    store.put("bucket/corpus.txt", b"A line of text.\n" * 2_000_000)
+    code = """
+import subprocess, sys
+from pipelines.data import beam_job
+beam_job.prepare_environment()
+worker = (
+    "from pipelines.data.text_files import read_lines; "
+    "print(next(read_lines('gs://bucket/corpus.txt', 16_000_000)))"
+)
+print(subprocess.run([sys.executable, "-c", worker], capture_output=True, text=True))
+"""
+    assert "A line of text." in run_code(code)[0]
+    assert store.bytes_read < 10_000_000
+
+
 @pytest.mark.parametrize(
     "place, code, message",
     [

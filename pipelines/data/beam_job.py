@@ -35,12 +35,14 @@ sdk_worker_main.main(sys.argv)' 2>/dev/null"""
 def prepare_environment() -> None:
     """Sets the environment that the processes of DirectRunner inherit.
 
-    They find our code, use no accelerator, and hide TensorFlow's messages.
+    They find our code, use no accelerator, and hide TensorFlow's messages. They read gs:// 4 MB at
+    a time, not 64 as TensorFlow does: a unit can be a small part of its object.
     """
     project = str(Path(__file__).resolve().parents[2])
     os.environ["PYTHONPATH"] = os.pathsep.join([project, os.environ.get("PYTHONPATH", "")])
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    os.environ.setdefault("GCS_READ_CACHE_BLOCK_SIZE_MB", "4")
 
 
 def define_flags() -> None:
