@@ -6,10 +6,11 @@ sentence that does not fit into a segment opens the next one; only one longer th
 cut. Masks and sentence order are drawn anew at every epoch. A share of the documents is held out.
 --remove_duplicates skips documents whose letters and digits are those of an earlier one.
 
-The work is cut into byte ranges, and small files share a unit of work. Each unit becomes a pair of
-shards, or more if it is a big compressed file. The records depend on text and settings only, not on
-the number of workers. After a crash, the same command resumes and repeats no finished unit.
-manifest.json, written last, lists the shards and their counts.
+The work is cut into some 128 byte ranges of 500 kB to --shard_bytes, and small files share a unit
+of work. A compressed file or a document is the work of one worker, whatever its size. Each unit
+becomes a pair of shards, or more if it is a big compressed file. The records depend on text and
+settings only, not on the number of workers. After a crash, the same command resumes and repeats no
+finished unit. manifest.json, written last, lists the shards and their counts.
 
 --format=reference draws masked examples from the segments, in the format of the reference's own
 create_pretraining_data.py, for other code that reads it. The segments are in OUTPUT_DIR/segments.
@@ -26,6 +27,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
+import itertools
+import json
 import os
 from collections.abc import Sequence
 
@@ -49,9 +53,14 @@ FLAGS = flags.FLAGS
 # Measured on English novels: bytes of a record per piece; how much gzip makes of text.
 _BYTES_PER_PIECE = 1.8
 _GZIP_RATIO = 2.7
-_SAMPLE_SENTENCES = 1000
-# Small files share a unit of up to so many bytes, or more.
-_MIN_UNIT_BYTES = 4_000_000
+# The estimate of the plan reads so many sentences at so many places of the text.
+_SAMPLE_PLACES = 16
+_SAMPLE_SENTENCES = 64
+_SAMPLE_BYTES = 1_000_000  # how far it looks for a document there
+# Text is cut into so many units, unless they would be smaller than this or above --shard_bytes:
+# work for 64 cores, whatever the machine has, as the records depend on the units.
+_NUM_UNITS = 128
+_MIN_UNIT_BYTES = 500_000
 
 
 def define_flags() -> None:
@@ -86,7 +95,7 @@ def define_flags() -> None:
     flags.DEFINE_integer(
         "shard_bytes",
         64_000_000,
-        "Bytes of text in a unit of work; a compressed file is never split.",
+        "Most bytes of text in a unit of work; a compressed file is never split.",
         lower_bound=1,
     )
     flags.DEFINE_bool(
@@ -173,10 +182,11 @@ def create_pretraining_data(
     """
     tokenizer = AlbertTokenizer(settings.spm_model_file, settings.do_lower_case)
     sizes = files.sizes(files.match_files(input_file, "input_file"))
-    unit_job.claim(output_dir, _identity(settings, tokenizer, sizes, shard_bytes))
+    units = plan_units(sizes, shard_bytes)
+    identity = _identity(settings, tokenizer, sizes, units)
+    unit_job.claim(output_dir, {**identity, "shard_bytes": shard_bytes})
     if manifest := Manifest.read_finished(output_dir):
         return manifest
-    units = plan_units(sizes, shard_bytes)
     _print_plan(sizes, units, settings, tokenizer)
     write = functools.partial(write_unit, settings=settings, output_dir=output_dir)
     if settings.remove_duplicates and units:
@@ -234,14 +244,14 @@ def create_reference_examples(
 def plan_units(sizes: dict[str, int], shard_bytes: int) -> list[TextUnit]:
     """Cuts files of the given sizes into ranges, and puts small ones into one unit.
 
-    A file becomes ranges of about equal, at most `shard_bytes`, bytes. Neighbours share a unit up
-    to a 64th of the text, but not less than 4 MB, so that there is work for many workers.
+    A unit has up to a 128th of the text, but at least 500 kB and at most `shard_bytes`. A larger
+    file becomes ranges of about equal bytes, unless it is compressed.
     """
-    enough = min(shard_bytes, max(sum(sizes.values()) // 64, _MIN_UNIT_BYTES))
+    enough = min(shard_bytes, max(sum(sizes.values()) // _NUM_UNITS, _MIN_UNIT_BYTES))
     units: list[list[Range]] = []
     room = 0
     for path, size in sizes.items():
-        count = -(-size // shard_bytes)
+        count = -(-size // enough)
         if is_compressed(path):
             count = min(count, 1)
         bounds = [size * i // count for i in range(count + 1)] if count else []
@@ -268,17 +278,23 @@ def _find_duplicates(
 
 
 def _identity(
-    settings: Settings, tokenizer: AlbertTokenizer, sizes: dict[str, int], shard_bytes: int
+    settings: Settings,
+    tokenizer: AlbertTokenizer,
+    sizes: dict[str, int],
+    units: Sequence[TextUnit],
 ) -> dict:
-    """Returns the settings that a job must have to resume in a directory of records."""
+    """Returns what a job must have in common with another to resume in its directory of records."""
     identity = dataclasses.asdict(settings)
     identity.update(settings.text_format.identity())
     del identity["text_format"]
     identity["spm_model_file"] = f"SHA-256 {tokenizer.sha256[:16]}"
     identity["input_file"] = job_directory.describe_files(sizes, sizes)
+    # Other code may cut the same text into other units; theirs are not parts of the same records.
+    ranges = [unit.ranges for unit in units]
+    digest = hashlib.sha256(json.dumps(ranges).encode()).hexdigest()
+    identity["units"] = f"{len(units)}, ranges {digest[:8]}"
     # Half of a set of records must not come from other code than the rest.
-    versions = {"code_version": albert_tf.__version__, "draws": DRAWS}
-    return {**identity, "shard_bytes": shard_bytes, **versions}
+    return {**identity, "code_version": albert_tf.__version__, "draws": DRAWS}
 
 
 def _collect(
@@ -313,27 +329,51 @@ def _collect(
 def _print_plan(
     sizes: dict[str, int], units: Sequence[TextUnit], settings: Settings, tokenizer: AlbertTokenizer
 ) -> None:
-    """Prints what the job is about to do, with an estimate from the first sentences."""
-    pieces = examples = 0
-    if units:
-        first = corpus.read_documents(units[0].ranges[0].source, settings.text_format)
-        sample = [text for _, (_, text) in zip(range(_SAMPLE_SENTENCES), first)]
-        sample_bytes = sum(len(text.encode()) + 1 for text in sample)
-        text_bytes = sum(
-            size * (_GZIP_RATIO if is_compressed(path) else 1) for path, size in sizes.items()
-        )
-        pieces = sum(map(len, tokenizer.encode_batch(sample))) * text_bytes / max(sample_bytes, 1)
-        longest = settings.max_seq_length - NUM_SPECIAL_PIECES
-        mean = longest + settings.short_seq_prob * ((longest + 2) / 2 - longest)
-        examples = pieces / mean
+    """Prints what the job is about to do, with an estimate from sentences all over the text."""
+    sample, sample_bytes = _sample(units, settings.text_format)
+    text_bytes = sum(
+        size * (_GZIP_RATIO if is_compressed(path) else 1) for path, size in sizes.items()
+    )
+    pieces = sum(map(len, tokenizer.encode_batch(sample))) * text_bytes / max(sample_bytes, 1)
+    longest = settings.max_seq_length - NUM_SPECIAL_PIECES
+    mean = longest + settings.short_seq_prob * ((longest + 2) / 2 - longest)
     print(
         f"""records of segments of up to {settings.max_seq_length} pieces
-  text     {len(sizes):,} files, {sum(sizes.values()):,} bytes, in {len(units):,} ranges
-  records  about {examples:,.0f} or more, {pieces:,.0f} pieces, \
-{pieces * _BYTES_PER_PIECE / 1e6:,.1f} MB; {100 * settings.heldout_fraction:g} % of the \
-documents are held out""",
+  text     {len(sizes):,} files, {sum(sizes.values()):,} bytes, in {len(units):,} units
+  records  about {pieces:,.0f} pieces, {pieces * _BYTES_PER_PIECE / 1e6:,.1f} MB; \
+{pieces / mean:,.0f} segments, more if documents are short; \
+{100 * settings.heldout_fraction:g} % of the documents are held out""",
         flush=True,
     )
+    whole = [path for path, size in sizes.items() if is_compressed(path) and size > _MIN_UNIT_BYTES]
+    if whole:
+        print(
+            f"  note     {len(whole):,} compressed files, such as {whole[0]}, cannot be cut: one "
+            "worker reads each. Decompress large ones to use more workers",
+            flush=True,
+        )
+
+
+def _sample(units: Sequence[TextUnit], text_format: corpus.TextFormat) -> tuple[list[str], int]:
+    """Returns sentences from places all over the text, and the bytes they take there, about."""
+    # Any blank line will do to find the beginning of a sentence.
+    text_format = dataclasses.replace(text_format, document_blank_lines=1)
+    places = min(_SAMPLE_PLACES, len(units))
+    texts: list[str] = []
+    num_bytes = 0
+    for unit in (units[len(units) * i // places] for i in range(places)):
+        source, begin, end = unit.ranges[0]
+        end = None if is_compressed(source) else min(end, begin + _SAMPLE_BYTES)
+        found = corpus.read_documents(source, text_format, begin, end)
+        found = list(itertools.islice(found, _SAMPLE_SENTENCES))
+        # The distance of two documents includes what the format adds to the text.
+        whole = [s for s in found if s.document_offset < found[-1].document_offset]
+        if whole:
+            num_bytes += found[-1].document_offset - found[0].document_offset
+        else:
+            num_bytes += sum(len(sentence.text.encode()) + 1 for sentence in found)
+        texts += [sentence.text for sentence in whole or found]
+    return texts, num_bytes
 
 
 if __name__ == "__main__":

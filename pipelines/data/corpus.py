@@ -9,7 +9,7 @@ import json
 import operator
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -101,6 +101,7 @@ def read_documents(
     begin: int = 0,
     end: int | None = None,
     counts: Counter | None = None,
+    on_read: Callable[[int], None] | None = None,
 ) -> Iterator[Sentence]:
     """Yields the sentences of the documents that belong to a byte range of a file, in order.
 
@@ -117,15 +118,16 @@ def read_documents(
       end: the byte after the last one; None for the end of the file.
       counts: where given, its "skipped_lines" counts what was left out. A line left out does not
         end its document.
+      on_read: see text_files.read_lines.
 
     Raises:
       ValueError: for a line that cannot be read, and as text_files.read_lines.
     """
     assert begin >= 0 and (end is None or begin < end), (begin, end)
     if text_format.input_format == "jsonl":
-        yield from _read_json(path, text_format, begin, end, counts)
+        yield from _read_json(path, text_format, begin, end, counts, on_read)
         return
-    lines = _read_text(path, text_format, begin, end, counts)
+    lines = _read_text(path, text_format, begin, end, counts, on_read)
     if text_format.input_format == "sentences":
         for offset, line in lines:
             if text := line.strip():
@@ -137,7 +139,12 @@ def read_documents(
 
 
 def _read_text(
-    path: str, text_format: TextFormat, begin: int, end: int | None, counts: Counter | None
+    path: str,
+    text_format: TextFormat,
+    begin: int,
+    end: int | None,
+    counts: Counter | None,
+    on_read: Callable[[int], None] | None,
 ) -> Iterator[tuple[int, str]]:
     """Yields (document offset, line with its end), blank lines inside of documents too."""
     document = None  # the offset of the document we are in
@@ -146,7 +153,7 @@ def _read_text(
     blank_lines = _blank_lines_before(path, begin) if begin and enough > 1 else 0
     # One byte before the range tells whether a line begins with it: what is read from there up to
     # the first line end is no line of ours.
-    for offset, line in read_lines(path, max(begin - 1, 0)):
+    for offset, line in read_lines(path, max(begin - 1, 0), on_read):
         if offset < begin:
             continue
         if not is_ours and end is not None and offset >= end:
@@ -199,13 +206,18 @@ def _blank_lines_before(path: str, begin: int) -> int:
 
 
 def _read_json(
-    path: str, text_format: TextFormat, begin: int, end: int | None, counts: Counter | None
+    path: str,
+    text_format: TextFormat,
+    begin: int,
+    end: int | None,
+    counts: Counter | None,
+    on_read: Callable[[int], None] | None,
 ) -> Iterator[Sentence]:
     def refuse(what: str) -> None:
         remedy = f'expected {{"{text_format.text_field}": "..."}} (see --text_field)'
         refuse_line(path, offset, what, remedy, text_format.on_bad_line, counts)
 
-    lines = read_lines(path, max(begin - 1, 0))
+    lines = read_lines(path, max(begin - 1, 0), on_read)
     for offset, parts in itertools.groupby(lines, key=operator.itemgetter(0)):
         if offset < begin:
             continue

@@ -21,7 +21,8 @@ from pipelines.data.sentence_pairs import (
 # Raise it by one with every change of what a seed draws from the same text or records. Runs, record
 # jobs and evaluations of other draws are told apart by it. tests/pipelines/data/test_draws.py fails
 # if segments, the order of records, pairs, labels or masks change and it does not. (It does not see
-# which documents are held out, the order inside a shard, and the mixing of several sources.)
+# which documents are held out, the order inside a shard, and the mixing of several sources. How a
+# text is cut into units is part of a record job's identity by itself.)
 DRAWS = 2
 
 

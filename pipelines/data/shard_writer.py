@@ -21,7 +21,7 @@ from pipelines.data.corpus import TextFormat, read_documents
 from pipelines.data.records import SPLITS, Shard, serialize_segment, write_records
 from pipelines.data.segments import Segment, has_order, split_document
 from pipelines.data.text_files import is_compressed
-from pipelines.data.unit_job import Unit, write_marker
+from pipelines.data.unit_job import Unit, progress_note, write_marker
 
 # The counts in the marker of a unit.
 COUNTS = (
@@ -104,7 +104,8 @@ def hash_unit(unit: TextUnit, settings: Settings, output_dir: str) -> None:
     Raises:
       ValueError: if the text cannot be read (see corpus.read_documents).
     """
-    sentences = ((document.number, text) for document, text in _read(unit, settings))
+    note = progress_note(unit, output_dir)
+    sentences = ((document.number, text) for document, text in _read(unit, settings, note))
     duplicates.write_hashes(sentences, os.path.join(output_dir, unit.file("hashes")))
 
 
@@ -127,7 +128,9 @@ def write_unit(
     skipped = duplicates.read_duplicates(duplicates_files, unit.index, unit.count)
     counts["duplicate_documents"] = len(skipped)
     sentences = (
-        sentence for sentence in _read(unit, settings, counts) if sentence[0].number not in skipped
+        sentence
+        for sentence in _read(unit, settings, progress_note(unit, output_dir), counts)
+        if sentence[0].number not in skipped
     )
     with files.whole_files(output_dir) as partial_path:
         writers = {
@@ -195,17 +198,32 @@ class _Document(NamedTuple):
 
 
 def _read(
-    unit: TextUnit, settings: Settings, counts: Counter | None = None
+    unit: TextUnit,
+    settings: Settings,
+    note: Callable[[int], None],
+    counts: Counter | None = None,
 ) -> Iterator[tuple[_Document, str]]:
-    """Yields the sentences of a unit, each with its document."""
+    """Yields the sentences of a unit, each with its document.
+
+    Args:
+      note: called with the bytes of the unit that have been read. They are more than it has where
+        its last document goes on in the range of another.
+    """
     numbers = itertools.count()
+    before = 0
     for source, begin, end in unit.ranges:
         sentences = read_documents(
-            source, settings.text_format, begin, None if is_compressed(source) else end, counts
+            source,
+            settings.text_format,
+            begin,
+            None if is_compressed(source) else end,
+            counts,
+            lambda position, first=begin - before: note(position - first),
         )
         for offset, document in itertools.groupby(sentences, key=operator.itemgetter(0)):
             where = _Document(next(numbers), source, offset)
             yield from ((where, text) for _, text in document)
+        before += end - begin
 
 
 @functools.lru_cache(maxsize=1)

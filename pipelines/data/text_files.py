@@ -8,7 +8,7 @@ import lzma
 import os
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 import zstandard
@@ -55,7 +55,9 @@ def ending(path: str) -> str:
     return os.path.splitext(stem)[1] if suffix in _COMPRESSIONS else suffix
 
 
-def read_lines(path: str, begin: int = 0) -> Iterator[tuple[int, bytes]]:
+def read_lines(
+    path: str, begin: int = 0, on_read: Callable[[int], None] | None = None
+) -> Iterator[tuple[int, bytes]]:
     """Yields (offset, line with its end), from `begin` as if a line began there.
 
     Lines end in \\n, \\r\\n or \\r. The parts of a line longer than 1 MB, broken at a space or at
@@ -65,13 +67,15 @@ def read_lines(path: str, begin: int = 0) -> Iterator[tuple[int, bytes]]:
       path: any file tf.io.gfile reads; by its name it is decompressed (.gz, .bz2, .xz, .zst; of
         several members or frames all are read).
       begin: the first byte to read; 0 for a compressed file.
+      on_read: called with a byte of the file, compressed or not, when the lines before it have been
+        used; about once a megabyte.
 
     Raises:
       ValueError: for UTF-16 text, a damaged file or one that its name does not fit.
     """
     offset, rest = begin, b""
     used = 0  # bytes of the line at `offset` that have been yielded already
-    for block in _read_blocks(path, begin):
+    for block in _read_blocks(path, begin, on_read):
         lines = (rest + block).splitlines(keepends=True)
         # The last line may go on in the next block, and its "\r" may be half a "\r\n".
         rest = b"" if lines[-1].endswith(b"\n") else lines.pop()
@@ -154,28 +158,41 @@ def _long_line_parts(line: bytes) -> Iterator[bytes]:
         start = stop
 
 
-def _read_blocks(path: str, begin: int) -> Iterator[bytes]:
+def _read_blocks(
+    path: str, begin: int, on_read: Callable[[int], None] | None = None
+) -> Iterator[bytes]:
     """Yields the bytes of a file from `begin` on; no block is empty."""
     with tf.io.gfile.GFile(path, "rb") as file:
         if is_compressed(path):
             assert begin == 0, f"{path} is compressed"
-            blocks = _decompressed_blocks(path, file)
-            first = next(blocks, b"")
-            _check_head(path, first[:_HEAD_BYTES])
-            if first:
-                yield first
-            yield from blocks
+            blocks = _checked_blocks(path, _decompressed_blocks(path, file))
+        elif begin:
+            _check_head(path, file.read(_HEAD_BYTES))
+            file.seek(begin)
+            blocks = _plain_blocks(file)
         else:
-            if begin:
-                _check_head(path, file.read(_HEAD_BYTES))
-                file.seek(begin)
-            # Of many small files each call counts: the first block is the head, too.
-            block = file.read(_BLOCK_BYTES)
-            if not begin:
-                _check_head(path, block[:_HEAD_BYTES])
-            while block:
-                yield block
-                block = file.read(_BLOCK_BYTES) if len(block) == _BLOCK_BYTES else b""
+            blocks = _checked_blocks(path, _plain_blocks(file))
+        for block in blocks:
+            yield block
+            if on_read:
+                on_read(file.tell())
+
+
+def _checked_blocks(path: str, blocks: Iterator[bytes]) -> Iterator[bytes]:
+    """Yields the blocks of a file from its beginning on, if the first may begin UTF-8 text."""
+    first = next(blocks, b"")
+    _check_head(path, first[:_HEAD_BYTES])
+    if first:
+        yield first
+    yield from blocks
+
+
+def _plain_blocks(file: tf.io.gfile.GFile) -> Iterator[bytes]:
+    # Of many small files each call counts.
+    block = file.read(_BLOCK_BYTES)
+    while block:
+        yield block
+        block = file.read(_BLOCK_BYTES) if len(block) == _BLOCK_BYTES else b""
 
 
 def _decompressed_blocks(path: str, file: tf.io.gfile.GFile) -> Iterator[bytes]:

@@ -11,6 +11,7 @@ import functools
 import json
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -23,6 +24,8 @@ from pipelines.data import beam_job
 
 UNITS_DIR = "units"
 ERROR_FILE = os.path.join(UNITS_DIR, "error.txt")
+
+_SECONDS_BETWEEN_NOTES = 1.0
 
 
 class Unit:
@@ -122,7 +125,11 @@ def work_or_error(work: Callable[[Any], None], output_dir: str, unit: Any) -> No
     if tf.io.gfile.exists(error_file):
         return
     try:
-        work(unit)
+        try:
+            work(unit)
+        finally:
+            if not files.is_remote(output_dir):
+                files.remove(_note_file(unit, output_dir))
     except Exception as error:
         if not program.is_user_error(error):
             raise
@@ -134,6 +141,39 @@ def work_or_error(work: Callable[[Any], None], output_dir: str, unit: Any) -> No
             # On a full disk an empty file still fits; _raise_noted_error knows what it means.
             with tf.io.gfile.GFile(error_file, "w") as file:
                 file.write("")  # without it there is no file
+
+
+def progress_note(unit: Unit, output_dir: str) -> Callable[[int], None]:
+    """Returns a function by which work tells the progress how many bytes of its unit it has read.
+
+    The note is a file, as the work may be another process. There is none in an object store, where
+    each would be a request: there the progress counts finished units only.
+    """
+    if files.is_remote(output_dir):
+        return lambda done: None
+    path = _note_file(unit, output_dir)
+    last = time.monotonic()
+
+    def note(done: int) -> None:
+        nonlocal last
+        if time.monotonic() - last >= _SECONDS_BETWEEN_NOTES:
+            files.write_atomically(path, str(done))
+            last = time.monotonic()
+
+    return note
+
+
+def _note_file(unit: Unit, output_dir: str) -> str:
+    # remove_leftovers removes it after a kill.
+    return os.path.join(output_dir, UNITS_DIR, f".{unit.name}.partial-bytes")
+
+
+def _read_note(unit: Unit, output_dir: str) -> int:
+    try:
+        with open(_note_file(unit, output_dir), encoding="utf-8") as file:
+            return int(file.read())
+    except FileNotFoundError:  # the unit has finished since its note was listed
+        return unit.bytes
 
 
 def write_marker(unit: Unit, output_dir: str, content: dict[str, Any]) -> None:
@@ -164,20 +204,35 @@ def _raise_noted_error(output_dir: str) -> None:
 def _progress(
     title: str, units: Sequence[Unit], output_dir: str, kind: str
 ) -> Iterator[list[Unit]]:
-    """Yields the unfinished units. Reports, from a thread, the bytes of the finished ones."""
+    """Yields the unfinished units. Reports, from a thread, the bytes done of all units."""
 
-    def unfinished() -> list[Unit]:
-        names = set(files.names_in(os.path.join(output_dir, UNITS_DIR)))
+    def unfinished(names: set[str]) -> list[Unit]:
         return [unit for unit in units if os.path.basename(unit.file(kind)) not in names]
 
+    def names() -> set[str]:
+        return set(files.names_in(os.path.join(output_dir, UNITS_DIR)))
+
     def state() -> tuple[int, str]:
-        left = unfinished()
+        found = names()
+        left = unfinished(found)
+        notes = [
+            (_read_note(unit, output_dir), unit.bytes)
+            for unit in left
+            if os.path.basename(_note_file(unit, output_dir)) in found
+        ]
         done = total - sum(unit.bytes for unit in left)
-        return done, f"{len(units) - len(left)} of {len(units)} units"
+        # A unit that is not finished has a byte to do.
+        done += sum(min(read, size - 1) for read, size in notes)
+        detail = f"{len(units) - len(left)} of {len(units)} units"
+        # A document is read by one worker, however many ranges it reaches into.
+        beyond = max((read - size for read, size in notes), default=0)
+        if beyond > 0:
+            detail += f"; a document has been read {beyond:,} bytes past the end of its unit"
+        return done, detail
 
     def watch() -> None:
         # Each look at a remote directory lists all of it.
-        while not stop.wait(10.0 if files.is_remote(output_dir) else 1.0):
+        while not stop.wait(10.0 if files.is_remote(output_dir) else _SECONDS_BETWEEN_NOTES):
             done, detail = state()
             if done < total:
                 progress.update(done, detail)
@@ -188,7 +243,7 @@ def _progress(
         watcher = threading.Thread(target=watch, daemon=True)
         watcher.start()
         try:
-            yield unfinished()
+            yield unfinished(names())
         finally:
             stop.set()
             watcher.join()

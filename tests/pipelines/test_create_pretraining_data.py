@@ -1,10 +1,13 @@
 import gzip
 import hashlib
 import importlib.util
+import json
+import math
 import os
 import random
 import re
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelines import create_pretraining_data as job
-from pipelines.data import shard_writer
+from pipelines.data import shard_writer, text_files, unit_job
 from pipelines.data.corpus import TextFormat
 from pipelines.data.records import SEGMENT_FEATURES, Manifest
 from pipelines.data.shard_writer import Settings
@@ -298,6 +301,71 @@ def test_refuses_the_directory_of_another_job(create, texts, changes, message):
         create(**changes)
 
 
+def test_refuses_the_units_of_other_code(create, monkeypatch):
+    monkeypatch.setattr(job, "_MIN_UNIT_BYTES", 3000)
+    create()
+    monkeypatch.setattr(job, "_MIN_UNIT_BYTES", 3500)
+    with pytest.raises(ValueError, match=r"units '\d+, .*' there, '\d+, .*' here"):
+        create()
+
+
+@pytest.mark.parametrize("input_format", ["sentences", "jsonl"])
+def test_the_plan_is_right_where_the_text_is_not_everywhere_the_same(
+    create, tmp_path, monkeypatch, capsys, input_format
+):
+    monkeypatch.setattr(job, "_MIN_UNIT_BYTES", 3000)
+    # The first third has a piece for almost every byte.
+    documents = ["7 # 7 # 7 # 7 # 7 #\n" * 12] * 100
+    documents += ["the cat saw a dog and it ran off\n" * 15] * 150
+    if input_format == "jsonl":
+        documents = [json.dumps({"text": text, "id": "x" * 300}) for text in documents]
+    path = tmp_path / "x.txt"
+    path.write_text(("\n\n" if input_format == "sentences" else "\n").join(documents))
+    manifest = create(input_file=path, text_format=TextFormat(input_format))
+    planned = int(re.search(r"about ([\d,]+) pieces", capsys.readouterr().out)[1].replace(",", ""))
+    assert planned == pytest.approx(manifest.pieces, rel=0.08)
+
+
+@pytest.mark.parametrize("name", ["long.txt", "long.txt.gz"])
+def test_progress_inside_a_unit(create, tmp_path, monkeypatch, capsys, name):
+    text = make_text(120, seed=5).replace("\n\n", "\n").encode()  # one document
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(text) if name.endswith("gz") else text)
+    size = path.stat().st_size
+    done = []
+    monkeypatch.setattr(unit_job, "_SECONDS_BETWEEN_NOTES", 0)
+    monkeypatch.setattr(text_files, "_BLOCK_BYTES", 4096)
+    write = unit_job.files.write_atomically
+
+    def write_and_look(file, content):
+        write(file, content)
+        if "partial-bytes" in file:
+            done.append(int(content))
+            time.sleep(0.02)  # the thread of the progress looks meanwhile
+
+    monkeypatch.setattr(unit_job.files, "write_atomically", write_and_look)
+    seen = []
+    monkeypatch.setattr(
+        unit_job.Progress, "update", lambda self, done, detail="": seen.append((done, detail))
+    )
+    # Three units of plain text: the document begins in the first and ends in the last.
+    create(input_file=path, shard_bytes=size // 3 + 1)
+    assert max(done) == size and len({number for number, _ in seen}) > 2
+    assert [number for number, _ in seen] == sorted(number for number, _ in seen)
+    beyond = [detail for _, detail in seen if "past the end of its unit" in detail]
+    assert bool(beyond) == (name == "long.txt")
+    assert seen[-1][0] == size and all(number < size for number, detail in seen[:-1] if beyond)
+    assert not list((tmp_path / "records").glob("**/.*"))
+
+
+def test_the_plan_names_files_that_cannot_be_cut(create, texts, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(job, "_MIN_UNIT_BYTES", 3000)
+    path = tmp_path / "a.txt.gz"
+    path.write_bytes(gzip.compress((texts / "a.txt").read_bytes()))
+    create(input_file=f"{path},{texts}/b.txt")
+    assert re.search(r"1 compressed files, such as .*a\.txt\.gz, cannot", capsys.readouterr().out)
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -353,18 +421,22 @@ def test_units_cover_files():
 @pytest.mark.parametrize(
     ("count", "size", "shard_bytes", "files_per_unit"),
     [
-        (100, 1_000_000, 64_000_000, 4),  # 4 MB at least
-        (640, 1_000_000, 64_000_000, 10),  # a 64th of the text
+        (100, 100_000, 64_000_000, 5),  # 500 kB at least
+        (640, 1_000_000, 64_000_000, 5),  # a 128th of the text
         (10_000, 1_000_000, 64_000_000, 64),  # at most what one worker does at a time
-        (100, 1_000_000, 2_500_000, 2),
-        (50, 7_000_000, 64_000_000, 1),
+        (100, 1_000_000, 2_500_000, 1 / 2),
+        (50, 2_000_000, 64_000_000, 1 / 3),
         (100_000, 3, 64_000_000, 100_000),
+        (1, 30_000_000, 64_000_000, 1 / 60),  # work for 30 cores
+        (1, 5_000_000_000, 64_000_000, 1 / 128),
+        (1, 64_000_000_000, 64_000_000, 1 / 1000),
     ],
 )
 def test_small_files_are_taken_together(count, size, shard_bytes, files_per_unit):
     units = job.plan_units({f"{n:06d}": size for n in range(count)}, shard_bytes)
-    assert {len(unit.ranges) for unit in units[:-1]} <= {files_per_unit}
-    assert len(units) == -(-count // files_per_unit)
+    assert {len(unit.ranges) for unit in units[:-1]} <= {max(files_per_unit, 1)}
+    assert len(units) == math.ceil(count / files_per_unit)
+    assert max(unit.bytes for unit in units) <= shard_bytes
 
 
 @settings(max_examples=100, deadline=None)

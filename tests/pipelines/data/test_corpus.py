@@ -300,7 +300,7 @@ def test_range_without_a_document_is_not_read_on(tmp_path, monkeypatch):
     path.write_text("one sentence\n" * 500_000)
     read = Counter()
 
-    def counting(path, begin):
+    def counting(path, begin, _):
         for offset, line in read_lines(path, begin):
             read["bytes"] += len(line)
             yield offset, line
