@@ -243,6 +243,32 @@ class AlbertTokenizer:
         ids = [i for i in range(self.vocab_size) if not any(test(i) for test in is_special)]
         return np.array([i for i in ids if i != self.pad_id], np.int32)
 
+    @functools.cached_property
+    def textless_ids(self) -> list[int]:
+        """The pieces that stand for no text: [CLS], [SEP], padding and a lone boundary mark.
+
+        `我` is `▁ <unk>`: the mark alone must not make half of it known.
+        """
+        marks = [i for i, piece in enumerate(self._pieces) if piece == WORD_BOUNDARY]
+        return [self.pad_id, self.cls_id, self.sep_id, *marks]
+
+    def unknown_shares(self, pieces: np.ndarray, row_splits: np.ndarray) -> np.ndarray:
+        """Returns the share of `<unk>` among the pieces of each row that stand for text.
+
+        Args:
+          pieces: int32 [all pieces].
+          row_splits: int64 [rows + 1]: row i is pieces[row_splits[i]:row_splits[i + 1]].
+
+        Returns:
+          float32 [rows]; 1 for a row without text, of which the model knows nothing either.
+        """
+        is_text = ~np.isin(pieces, self.textless_ids)
+        counts = [
+            np.diff(np.concatenate([[0], np.cumsum(which)])[row_splits]).astype(np.float32)
+            for which in (pieces == self.unk_id, is_text)
+        ]
+        return np.where(counts[1] > 0, counts[0] / np.maximum(counts[1], 1), np.float32(1))
+
     def in_graph(self) -> InGraphTokenizer:
         """Returns the same tokenizer as a part of a TensorFlow graph."""
         return InGraphTokenizer(self)

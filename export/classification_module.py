@@ -22,11 +22,17 @@ class _TextModule(ServingModule):
 
     def serving_default(self, text, text_pair=None) -> dict:
         """Answers the signature `serving_default`."""
+        return map_rows(self.answer, self._tokens(text, text_pair))
+
+    def unknown_share(self, text, text_pair=None) -> dict:
+        """Answers the signature `unknown_share`."""
+        return {"unknown_share": self.share_of_unknown(self._tokens(text, text_pair))}
+
+    def _tokens(self, text, text_pair) -> dict:
+        """Returns the sequences of texts, or of pairs."""
         if text_pair is None:
-            tokens = self.packer.truncate_and_pack(self.pieces(text))
-        else:
-            tokens = self.tokenize(text, text_pair)
-        return map_rows(self.answer, tokens)
+            return self.packer.truncate_and_pack(self.pieces(text))
+        return self.tokenize(text, text_pair)
 
     def logits(self, tokens: dict) -> tf.Tensor:
         """Returns the head's outputs, float32 [batch, labels]."""
@@ -54,6 +60,7 @@ class ClassifierModule(_TextModule):
         return {
             "label": tf.gather(self.labels()["labels"], tf.argmax(logits, axis=-1)),
             "probabilities": tf.nn.softmax(logits),
+            "unknown_share": self.share_of_unknown(tokens),
         }
 
     def labels(self) -> dict:

@@ -29,7 +29,7 @@ class EncoderModule(ServingModule):
 
     def answer(self, tokens: dict) -> dict:
         """See ServingModule.answer."""
-        return self.embeddings(tokens)
+        return {**self.embeddings(tokens), "unknown_share": self.share_of_unknown(tokens)}
 
 
 class PreTrainingModule(ServingModule):
@@ -52,7 +52,11 @@ class PreTrainingModule(ServingModule):
         embeddings = self.embeddings(tokens)
         in_order = tf.nn.softmax(self.model.sentence_order(embeddings["pooled_output"]))[:, 0]
         has_second = tf.reduce_any(tokens["segment_ids"] * tokens["input_mask"] > 0, axis=1)
-        return {"in_order_probability": tf.where(has_second, in_order, 0.5), **embeddings}
+        return {
+            "in_order_probability": tf.where(has_second, in_order, 0.5),
+            **embeddings,
+            "unknown_share": self.share_of_unknown(tokens),
+        }
 
     def fill_mask(self, text) -> dict:
         """Answers the signature `fill_mask`."""

@@ -263,6 +263,18 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
             ),
         }
 
+    def share_of_unknown(self, tokens: dict) -> tf.Tensor:
+        """Computes AlbertTokenizer.unknown_shares of `tokens`: float32 [batch]."""
+        ids, tokenizer = tokens["input_ids"], self.served.tokenizer
+        is_text = tf.cast(tokens["input_mask"], tf.bool)
+        for textless in tokenizer.textless_ids:
+            is_text &= tf.not_equal(ids, textless)
+        is_unknown = is_text & tf.equal(ids, tokenizer.unk_id)
+        unknown, text = (
+            tf.reduce_sum(tf.cast(which, tf.float32), axis=1) for which in (is_unknown, is_text)
+        )
+        return tf.where(text > 0, unknown / tf.maximum(text, 1), 1.0)
+
     def _encode_to_pooled(self, input_ids, input_mask, segment_ids) -> dict:
         positions = cls_only_positions(input_ids)
         encoded = self._run_encoder(input_ids, input_mask, segment_ids, positions)

@@ -4,7 +4,7 @@ A dimension is a number, the name of a config field (`hidden_size`, `vocab_size`
 (`labels`, `choices`), or a name whose size depends on the request: `batch`, `seq_len`,
 `predictions`, `masks`, `spans`, `words`.
 
-`python -m export.signatures` prints the table of export/README.md.
+`python -m export.signature_table` prints the table of export/README.md.
 
 Source: `tokens`, `mlm`, `sop` and `tokenization_info` are those of the reference's TF-Hub modules;
 `examples` takes what its exported classifiers take. The others are our own.
@@ -82,6 +82,15 @@ _EMBEDDED = {
         ("batch", "hidden_size"),
         "mean of the last block's output over all real positions, [CLS] and [SEP] included",
     ),
+}
+
+_UNKNOWN_SHARE = {
+    "unknown_share": Field(
+        tf.float32,
+        ("batch",),
+        "share of the pieces that the vocabulary cannot spell (<unk>) among those that the model "
+        "reads of the text; 1 for an empty text: near 1 the other outputs say nothing about it",
+    )
 }
 
 # Of the signatures that take piece ids.
@@ -162,6 +171,7 @@ PRETRAINING = {
                 "text alone, which has no order (the model never learned one for it)",
             ),
             **_EMBEDDED,
+            **_UNKNOWN_SHARE,
         },
     ),
     "fill_mask": Signature(
@@ -214,12 +224,21 @@ PRETRAINING = {
 
 ENCODER = {
     **_from_texts_and_examples(
-        "Embeds a text. Too long a text loses pieces at its end.", {"text": _TEXT}, _EMBEDDED
+        "Embeds a text. Too long a text loses pieces at its end.",
+        {"text": _TEXT},
+        {**_EMBEDDED, **_UNKNOWN_SHARE},
     ),
     **COMMON,
 }
 
 _TEXTS = {"text": _TEXT, "text_pair": _TEXT}
+# Of kinds whose `serving_default` has one output. TensorFlow Serving's REST API answers one without
+# its name: a second one would change the form of the answer.
+_UNKNOWN = {
+    "unknown_share": Signature(
+        "Says how much of a text, or of a pair, the model cannot read.", _TEXTS, _UNKNOWN_SHARE
+    )
+}
 
 CLASSIFIER = {
     **_from_texts_and_examples(
@@ -230,6 +249,7 @@ CLASSIFIER = {
             "probabilities": Field(
                 tf.float32, ("batch", "labels"), "of every label, in the order of `labels`"
             ),
+            **_UNKNOWN_SHARE,
         },
     ),
     "labels": Signature(
@@ -244,6 +264,7 @@ REGRESSOR = {
         _TEXTS,
         {"value": Field(tf.float32, ("batch",), "in the unit of the training labels")},
     ),
+    **_UNKNOWN,
     **COMMON,
 }
 
@@ -257,6 +278,7 @@ MULTILABEL = {
             ),
         },
     ),
+    **_UNKNOWN,
     "labels": CLASSIFIER["labels"],
     **COMMON,
 }
@@ -368,33 +390,9 @@ def of_model(kind: str, task: dict | None) -> dict[str, Signature]:
     table = KINDS[kind]
     if kind not in ("classifier", "regressor", "multilabel") or task["has_pairs"]:
         return table
-    default = dataclasses.replace(table["serving_default"], inputs={"text": _TEXT})
-    return {**table, "serving_default": default}
-
-
-def markdown_table() -> str:
-    """Returns the signatures as the Markdown table of export/README.md.
-
-    Kinds that share a signature share its row; "all" stands for every kind.
-    """
-    kinds_of_row: dict[str, list[str]] = {}
-    for kind, table in KINDS.items():
-        for name, signature in table.items():
-            row = f"`{name}` | {_table_cell(signature.inputs)} | {_table_cell(signature.outputs)}"
-            kinds_of_row.setdefault(row, []).append(kind)
-    lines = ["| kind | signature | inputs | outputs |", "| --- | --- | --- | --- |"]
-    for row, kinds in kinds_of_row.items():
-        lines.append(f"| {'all' if len(kinds) == len(KINDS) else ', '.join(kinds)} | {row} |")
-    return "\n".join(lines)
-
-
-def _table_cell(fields: dict[str, Field]) -> str:
-    cell = "<br>".join(
-        f"`{name}` {field.dtype.name} [{', '.join(map(str, field.shape))}]"
-        for name, field in fields.items()
-    )
-    return cell or "none"
-
-
-if __name__ == "__main__":
-    print(markdown_table())
+    of_text = {
+        name: dataclasses.replace(table[name], inputs={"text": _TEXT})
+        for name in ("serving_default", "unknown_share")
+        if name in table
+    }
+    return {**table, **of_text}

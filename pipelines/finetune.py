@@ -52,6 +52,7 @@ from pipelines.tasks.seed_run import (
 from pipelines.tasks.split_report import describe_split, warn_of_overlap, warn_of_shares
 from pipelines.tasks.task import Task
 from pipelines.tasks.task_flags import create_task, define_task_flags
+from pipelines.tasks.unknown_text import describe_unknown_characters
 from pipelines.training.run import InitialModel, Run, hash_of_weights, read_initial_model
 from pipelines.training.settings import (
     LoopSettings,
@@ -334,6 +335,8 @@ def _print_plan(task, splits, initial, settings, random_seeds, strategy) -> None
     lines = []
     for name, (examples, sequences, _) in splits.items():
         notes = task.summarise(examples)
+        if initial.tokenizer.unk_id in sequences.pieces:
+            notes = [*notes, *describe_unknown_characters(examples, initial.tokenizer)]
         lines += describe_split(
             name,
             len(examples),

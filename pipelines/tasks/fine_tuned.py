@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, Union
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -21,7 +21,6 @@ from pipelines.tasks.classification import ClassificationTask, Columns, Example
 from pipelines.tasks.multilabel import MultiLabelTask
 from pipelines.tasks.multiple_choice import (
     MultipleChoiceColumns,
-    MultipleChoiceExample,
     TableMultipleChoiceTask,
 )
 from pipelines.tasks.squad import SquadTask
@@ -29,8 +28,7 @@ from pipelines.tasks.squad_files import Question
 from pipelines.tasks.task import Outputs, Sequences, Task
 from pipelines.tasks.token_classification import TokenClassificationTask
 from pipelines.tasks.token_files import TokenColumns, TokenExample
-
-_Example = Union[Example, MultipleChoiceExample, Question, TokenExample]
+from pipelines.tasks.unknown_text import AnyExample, texts_of
 
 # Lengths of batches are multiples of it: few shapes.
 _LENGTH_STEP = 8
@@ -228,7 +226,11 @@ class FineTunedRun:
     def answer(self, examples: list, prepared: tuple[Sequences, list]) -> dict[str, list]:
         """See AnsweringModel."""
         sequences, features = prepared
-        return self._task.answers(examples, features, self.outputs(sequences))
+        columns = self._task.answers(examples, features, self.outputs(sequences))
+        if isinstance(self._task, ClassificationTask):
+            shares = self._tokenizer.unknown_shares(sequences.pieces, sequences.row_splits)
+            columns["unknown_share"] = _rounded(shares)
+        return columns
 
     def outputs(self, sequences: Sequences) -> Outputs:
         """Returns the model's outputs of each sequence, or group of them, in their order."""
@@ -289,6 +291,7 @@ class Export:
         self._loaded = tf.saved_model.load(path)
         tags_words = isinstance(task, TokenClassificationTask)
         self._ask = self._loaded.signatures["words" if tags_words else "serving_default"]
+        self._ask_unknown_share = self._loaded.signatures.get("unknown_share", lambda **_: {})
 
     def prepare(self, examples: list) -> np.ndarray:
         """Returns the examples' order by length."""
@@ -301,7 +304,8 @@ class Export:
         for begin in range(0, len(prepared), self._batch_size):
             places = prepared[begin : begin + self._batch_size]
             inputs = _inputs([examples[place] for place in places])
-            outputs = {name: values.numpy() for name, values in self._ask(**inputs).items()}
+            outputs = {**self._ask(**inputs), **self._ask_unknown_share(**inputs)}
+            outputs = {name: values.numpy() for name, values in outputs.items()}
             for row, place in enumerate(places):
                 found[place] = {name: values[row] for name, values in outputs.items()}
         if isinstance(self._task, TokenClassificationTask):
@@ -326,9 +330,13 @@ class Export:
                 [float(row["score"]) for row in found],
                 [float(row["no_answer_score"]) for row in found],
             )
-        return self._task.answers(
+        columns = self._task.answers(
             examples, examples, [{"logits": self._logits(row)} for row in found]
         )
+        # Exports of version 0.3.0 and before do not answer it.
+        if found and "unknown_share" in found[0]:
+            columns["unknown_share"] = _rounded(row["unknown_share"] for row in found)
+        return columns
 
     def _logits(self, row: dict[str, np.ndarray]) -> np.ndarray:
         """Returns numbers of which the task makes the answer `row`."""
@@ -346,22 +354,12 @@ def load_model(path: str, task: Task, batch_size: int) -> AnsweringModel:
     return kind(path, task, batch_size)
 
 
-def texts_of(example: _Example) -> Iterator[str]:
-    """Yields the texts of an example of any task."""
-    if isinstance(example, Example):
-        yield example.text
-        yield example.text_pair or ""
-    elif isinstance(example, TokenExample):
-        yield from example.words
-    elif isinstance(example, Question):
-        yield example.text
-        yield example.context
-    else:
-        yield from (example.context, example.question, *example.options)
+def _rounded(shares: Iterable[np.float32]) -> list[float]:
+    return [round(float(share), 6) for share in shares]
 
 
 def _inputs(
-    examples: Sequence[_Example],
+    examples: Sequence[AnyExample],
 ) -> dict[str, tf.Tensor]:
     """Returns the inputs of the signature that answers examples of one kind."""
     if isinstance(examples[0], Example):

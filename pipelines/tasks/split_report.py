@@ -196,8 +196,10 @@ def describe_split(
     # A truncated choice of a question truncates the question.
     is_cut = (full > lengths).reshape(-1, sequences.sequences_per_example).any(axis=1)
     truncated = is_cut.mean() if len(is_cut) else 0.0
-    special = (sequences.pieces == tokenizer.cls_id) | (sequences.pieces == tokenizer.sep_id)
-    unknown = (sequences.pieces == tokenizer.unk_id).sum() / max(1, (~special).sum())
+    unknown = 0.0
+    if not np.isin(sequences.pieces, tokenizer.textless_ids).all():
+        ends = np.array([0, len(sequences.pieces)])
+        [unknown] = tokenizer.unknown_shares(sequences.pieces, ends)
     lines = [
         f"{name:<8} {num_rows:,} rows; {np.mean(full):.1f} pieces on average, 95 % up to "
         f"{np.percentile(full, 95):.0f}, longest {full.max():,}; {100 * truncated:.1f} % truncated "

@@ -68,6 +68,7 @@ def tokenizer(tiny_vocabulary):
 @pytest.mark.parametrize("name", ["classifier", "classifier of texts", "regressor", "multilabel"])
 def test_texts_and_pairs(modules, tokenizer, tmp_path, name):
     first, second = make_texts(30, 1), make_texts(30, 2)[::-1]
+    first[3:6] = "我无法登录", "", " 我 the cat"
     has_pairs = name != "classifier of texts"
     examples = [
         Example(str(i), a, b if has_pairs else None, None)
@@ -75,8 +76,15 @@ def test_texts_and_pairs(modules, tokenizer, tmp_path, name):
     ]
     [path] = evaluate(TASKS[name], modules[name], tokenizer, examples, tmp_path)
     rows = read_tsv(path)
-    pairs = {"text_pair": second} if has_pairs else {}
-    answers = ask(modules[name], text=first, **pairs)
+    pairs = {"text_pair": tf.constant(second)} if has_pairs else {}
+    texts = {"text": tf.constant(first), **pairs}
+    answers = ask(modules[name], **texts)
+    share = answers if name.startswith("classifier") else modules[name].unknown_share(**texts)
+    sequences, _ = TASKS[name].encode(examples, tokenizer, modules[name].max_seq_length, False)
+    expected = tokenizer.unknown_shares(sequences.pieces, sequences.row_splits)
+    np.testing.assert_array_equal(share["unknown_share"], expected)
+    if name == "classifier of texts":
+        assert list(expected[3:5]) == [1, 1] and 0 < expected[5] < 1 and expected.min() == 0
     if name == "regressor":
         expected = [float(row["prediction"]) for row in rows]
         np.testing.assert_allclose(answers["value"], expected, atol=1e-5)

@@ -138,6 +138,12 @@ def embed_and_judge(model, inputs):
     return {"in_order_probability": tf.where(is_pair, in_order, 0.5), **embedded}
 
 
+def with_unknown_share(expected, rows, tokenizer):
+    row_splits = np.cumsum([0, *(len(ids) for ids, _ in rows)])
+    pieces = np.concatenate([ids for ids, _ in rows])
+    return {**expected, "unknown_share": tokenizer.unknown_shares(pieces, row_splits)}
+
+
 def as_records(rows):
     """Serialized examples with padding, each with its own."""
     records = []
@@ -160,6 +166,7 @@ def test_the_encoder_alone(pretrained, tokenizer, texts):
     model, signatures = pretrained
     rows = [packed(ids, [], tokenizer, LONGEST) for ids in tokenizer.encode_batch(texts)]
     expected = in_python(rows, lambda inputs: embed(model.encoder, inputs))
+    expected = with_unknown_share(expected, rows, tokenizer)
     check(ask(signatures["encoder"]["serving_default"], text=texts), expected)
     check(ask(signatures["encoder"]["examples"], examples=as_records(rows)), expected)
 
@@ -169,6 +176,7 @@ def test_a_pretrained_model(pretrained, tokenizer, texts):
     encoded = tokenizer.encode_batch(texts)
     rows = [packed(*pair, tokenizer, LONGEST) for pair in zip(encoded, encoded[::-1])]
     expected = in_python(rows, lambda inputs: embed_and_judge(model, inputs))
+    expected = with_unknown_share(expected, rows, tokenizer)
     answers = ask(signatures["pretraining"]["serving_default"], text=texts, text_pair=texts[::-1])
     check(answers, expected)
     check(ask(signatures["pretraining"]["examples"], examples=as_records(rows)), expected)

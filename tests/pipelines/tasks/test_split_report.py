@@ -7,15 +7,20 @@ import gzip
 import hashlib
 import json
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
+from albert_tf.config import AlbertConfig
 from albert_tf.tokenization import AlbertTokenizer
+from pipelines import finetune
 from pipelines.tasks.classification import ClassificationTask, Columns, Example
 from pipelines.tasks.dev_split import DIVISION, comparable, split_off_dev
 from pipelines.tasks.multilabel import MultiLabelTask
 from pipelines.tasks.multiple_choice import MultipleChoiceColumns, TableMultipleChoiceTask
+from pipelines.tasks.seed_run import FinetuneSettings, TaskSplit
 from pipelines.tasks.split_report import (
     describe_labels,
     describe_split,
@@ -23,6 +28,7 @@ from pipelines.tasks.split_report import (
     warn_of_shares,
 )
 from pipelines.tasks.squad import SquadTask
+from pipelines.tasks.unknown_text import describe_unknown_characters
 from tests.conftest import WORDS
 
 KOREAN = "긍정적인 문장입니다"
@@ -42,6 +48,30 @@ def report(directory, tokenizer, rows, max_seq_length=16, **arguments):
     sequences, _ = task.encode(examples, tokenizer, max_seq_length, True)
     notes = task.summarise(examples)
     return describe_split("train", len(examples), sequences, tokenizer, max_seq_length, notes, 64)
+
+
+def test_the_most_frequent_unknown_characters_are_named(tokenizer):
+    many = "".join(chr(ord("가") + number) for number in range(12))
+    texts = [KOREAN, f"{WORDS[0]} {many} 문문문", "문 é", ""]
+    examples = [Example(str(i), text, "문문" if i else None, "a") for i, text in enumerate(texts)]
+    [line] = describe_unknown_characters(examples, tokenizer)
+    assert line.startswith("unknown characters: '문' 11, ")
+    assert line.endswith(" and 11 others with 11") and repr(WORDS[0][0]) not in line
+    assert describe_unknown_characters(examples[-1:-1], tokenizer) == []
+    assert describe_unknown_characters([Example("1", "é" + WORDS[0], None, "a")], tokenizer) == []
+
+
+@pytest.mark.parametrize("text, named", [(f"{WORDS[0]} 문", True), (WORDS[0], False)])
+def test_the_plan_of_fine_tuning_names_them(tokenizer, capsys, text, named):
+    task = ClassificationTask("own", {}, Columns("text", "label"), labels=["a", "b"])
+    examples = [Example("1", text, None, "a")]
+    sequences, features = task.encode(examples, tokenizer, 16, True)
+    settings = FinetuneSettings(1, 3, 0, learning_rate=1e-3, max_seq_length=16)
+    initial = SimpleNamespace(tokenizer=tokenizer, config=AlbertConfig(vocab_size=9))
+    splits = {"train": TaskSplit(examples, sequences, features)}
+    strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
+    finetune._print_plan(task, splits, initial, settings, [1], strategy)
+    assert ("unknown characters: '문' 1\n" in capsys.readouterr().out) == named
 
 
 def test_rows_labels_and_pieces(tokenizer, tmp_path):

@@ -1,0 +1,33 @@
+"""Prints the table of signatures of export/README.md: python -m export.signature_table."""
+
+from __future__ import annotations
+
+from export.signatures import KINDS, Field
+
+
+def markdown_table() -> str:
+    """Returns the signatures as the Markdown table of export/README.md.
+
+    Kinds that share a signature share its row; "all" stands for every kind.
+    """
+    kinds_of_row: dict[str, list[str]] = {}
+    for kind, table in KINDS.items():
+        for name, signature in table.items():
+            row = f"`{name}` | {_table_cell(signature.inputs)} | {_table_cell(signature.outputs)}"
+            kinds_of_row.setdefault(row, []).append(kind)
+    lines = ["| kind | signature | inputs | outputs |", "| --- | --- | --- | --- |"]
+    for row, kinds in kinds_of_row.items():
+        lines.append(f"| {'all' if len(kinds) == len(KINDS) else ', '.join(kinds)} | {row} |")
+    return "\n".join(lines)
+
+
+def _table_cell(fields: dict[str, Field]) -> str:
+    cell = "<br>".join(
+        f"`{name}` {field.dtype.name} [{', '.join(map(str, field.shape))}]"
+        for name, field in fields.items()
+    )
+    return cell or "none"
+
+
+if __name__ == "__main__":
+    print(markdown_table())

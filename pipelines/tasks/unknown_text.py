@@ -1,0 +1,56 @@
+"""What of examples' texts a vocabulary cannot spell."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Union
+
+from albert_tf.tokenization import AlbertTokenizer
+from pipelines.tasks.classification import Example
+from pipelines.tasks.multiple_choice import MultipleChoiceExample
+from pipelines.tasks.squad_files import Question
+from pipelines.tasks.token_files import TokenExample
+
+AnyExample = Union[Example, MultipleChoiceExample, Question, TokenExample]
+
+_CHARACTERS_SHOWN = 10
+
+
+def texts_of(example: AnyExample) -> Iterator[str]:
+    """Yields the texts of an example of any kind."""
+    if isinstance(example, Example):
+        yield example.text
+        yield example.text_pair or ""
+    elif isinstance(example, TokenExample):
+        yield from example.words
+    elif isinstance(example, Question):
+        yield example.text
+        yield example.context
+    else:
+        yield from (example.context, example.question, *example.options)
+
+
+def describe_unknown_characters(
+    examples: Sequence[AnyExample], tokenizer: AlbertTokenizer
+) -> list[str]:
+    """Returns a line that names the most frequent characters that are <unk>, with their counts.
+
+    None if every character can be spelled. Characters of the whole texts count, truncated or not.
+    """
+    counts: Counter[str] = Counter()
+    for example in examples:
+        for text in texts_of(example):
+            counts.update(text)
+    characters = list(counts)
+    for character, pieces in zip(characters, tokenizer.encode_batch(characters)):
+        if tokenizer.unk_id not in pieces:
+            del counts[character]
+    if not counts:
+        return []
+    shown = counts.most_common(_CHARACTERS_SHOWN)
+    line = f"unknown characters: {', '.join(f'{char!r} {count:,}' for char, count in shown)}"
+    if rest := len(counts) - len(shown):
+        others = sum(counts.values()) - sum(count for _, count in shown)
+        line += f" and {rest:,} others with {others:,}"
+    return [line]
