@@ -116,7 +116,7 @@ class AlbertConfig:
         """Returns what --albert_config means: a published size of `vocab_size` pieces, or a file.
 
         Raises:
-          ValueError: if it is neither, or the file's vocabulary has another size.
+          UserError: if it is neither, or the file's vocabulary has another size.
         """
         if name_or_path in _NAMED_SIZES:
             return dataclasses.replace(cls.named(name_or_path), vocab_size=vocab_size)

@@ -47,7 +47,7 @@ def match_files(patterns: str | Sequence[str], flag_name: str) -> list[str]:
       flag_name: the flag they came from, for the error message.
 
     Raises:
-      ValueError: if a pattern matches no file.
+      UserError: if a pattern matches no file.
     """
     if isinstance(patterns, str):
         patterns = patterns.split(",")
@@ -284,7 +284,7 @@ def new_directory(path: str) -> Iterator[str]:
     with that file is replaced.
 
     Raises:
-      ValueError: if `path` exists, or another call writes there meanwhile.
+      UserError: if `path` exists, or another call writes there meanwhile.
     """
     path = path.rstrip("/")
     mark = os.path.join(path, UNFINISHED_FILE)
@@ -322,7 +322,7 @@ def read_json(path: str) -> dict:
     """Reads a JSON object.
 
     Raises:
-      ValueError: if the file holds something else; it names the file.
+      UserError: if the file holds something else; it names the file.
     """
     with tf.io.gfile.GFile(path, "rb") as file:
         data = file.read()

@@ -28,7 +28,7 @@ def lock(directory: str) -> Iterator[None]:
     this machine. For a remote one see remote_lock.
 
     Raises:
-      ValueError: if another job holds the directory.
+      UserError: if another job holds the directory.
     """
     if files.is_remote(directory):
         with remote_lock.hold(directory):
@@ -60,7 +60,7 @@ def claim(model_dir: str, settings: dict) -> None:
       settings: everything that changes the run's result, JSON-serialisable.
 
     Raises:
-      ValueError: if the directory holds another run or something else, or cannot hold one.
+      UserError: if the directory holds another run or something else, or cannot hold one.
     """
     if pattern := set(model_dir) & set("*?[\\"):
         raise UserError(

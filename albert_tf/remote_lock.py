@@ -38,7 +38,7 @@ def hold(directory: str) -> Iterator[None]:
     machine is taken over when it was not renewed for _PATIENCE_SECONDS, for which this waits.
 
     Raises:
-      ValueError: if another job holds the directory.
+      UserError: if another job holds the directory.
     """
     path, began = os.path.join(directory, LOCK_FILE), time.monotonic()
     if seen := _read(path):

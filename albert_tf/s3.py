@@ -18,7 +18,7 @@ def load_plugin(*paths: str) -> None:
     A process that has imported it ends without the exit handlers of C and C++ libraries.
 
     Raises:
-      ValueError: if there is no such plugin.
+      UserError: if there is no such plugin.
     """
     if plugin_is_loaded() or not any(path.startswith("s3://") for path in paths):
         return

@@ -66,7 +66,7 @@ class AlbertTokenizer:
       do_lower_case: lower-case the text, as the published English models do.
 
     Raises:
-      ValueError: if the file is no such model.
+      UserError: if the file is no such model.
     """
 
     vocabulary_name = VOCABULARY_FILE  # in the directory of a model
@@ -116,7 +116,7 @@ class AlbertTokenizer:
         Without a tokenizer_config.json the text is lower-cased, as for the published models.
 
         Raises:
-          ValueError: if the files are not what `save` writes.
+          UserError: if the files are not what `save` writes.
         """
         return cls(find_vocabulary(directory), read_do_lower_case(directory))
 
@@ -299,7 +299,7 @@ def read_do_lower_case(directory: str) -> bool:
     """Returns what tokenizer_config.json says, true without it.
 
     Raises:
-      ValueError: if it is not what AlbertTokenizer.save or Hugging Face's tokenizers write.
+      UserError: if it is not what AlbertTokenizer.save or Hugging Face's tokenizers write.
     """
     path = os.path.join(directory, TOKENIZER_CONFIG_FILE)
     if not tf.io.gfile.exists(path):

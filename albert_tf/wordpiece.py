@@ -104,7 +104,7 @@ class WordPieceTokenizer(AlbertTokenizer):
       do_lower_case: lower-case the text and drop accents.
 
     Raises:
-      ValueError: if the file is no such vocabulary.
+      UserError: if the file is no such vocabulary.
     """
 
     vocabulary_name = WORDPIECE_FILE

@@ -79,7 +79,7 @@ def ask(
     """Returns the answers of a SavedModel in lines to read.
 
     Raises:
-      ValueError: if nothing is asked, or what the model does not answer.
+      UserError: if nothing is asked, or what the model does not answer.
     """
     split_pairs = [pair.split(_PAIR_SEPARATOR) for pair in pairs]
     for pair, sentences in zip(pairs, split_pairs):

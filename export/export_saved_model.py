@@ -103,7 +103,7 @@ def export(
     """Exports a checkpoint, unless it was before; returns the directory of the version.
 
     Raises:
-      ValueError: if the checkpoint cannot be opened or built (see open_checkpoint and load_module),
+      UserError: if the checkpoint cannot be opened or built (see open_checkpoint and load_module),
         if `output` is a file, or if `version` is another export.
     """
     if tf.io.gfile.exists(output) and not tf.io.gfile.isdir(output):

@@ -48,7 +48,7 @@ def open_checkpoint(
       max_seq_length: default: model_directory.trained_length; check_max_seq_length may warn.
 
     Raises:
-      ValueError: if there is no checkpoint or it holds a model of another kind, if max_seq_length
+      UserError: if there is no checkpoint or it holds a model of another kind, if max_seq_length
         is beyond the position table, or if vocabulary and config have different sizes.
     """
     best = os.path.join(path, model_directory.BEST_DIR)
@@ -98,7 +98,7 @@ def load_module(served: ServedCheckpoint) -> ServingModule:
     layer norms, softmax and the products that give logits stay float32.
 
     Raises:
-      ValueError: if the checkpoint lacks a variable of the model, or has it in another shape.
+      UserError: if the checkpoint lacks a variable of the model, or has it in another shape.
     """
     kind, task, config = served.kind, served.task, served.config
     if kind == "encoder":

@@ -78,7 +78,7 @@ def convert(
     """Writes an ONNX model; returns for each output how far it is from the model's own.
 
     Raises:
-      ValueError: if the checkpoint cannot be opened (see open_checkpoint), if onnx or onnxruntime
+      UserError: if the checkpoint cannot be opened (see open_checkpoint), if onnx or onnxruntime
         is missing, if the model is larger than a file of ONNX can be, or answers otherwise.
     """
     onnx, onnxruntime = _import("onnx"), _import("onnxruntime")

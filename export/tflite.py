@@ -83,7 +83,7 @@ def convert(
       For each output the largest difference from the model's own answer.
 
     Raises:
-      ValueError: if the checkpoint cannot be opened or built; see open_checkpoint and load_module.
+      UserError: if the checkpoint cannot be opened or built; see open_checkpoint and load_module.
     """
     served = open_checkpoint(checkpoint, kind, max_seq_length)
     if served.kind not in _KINDS:

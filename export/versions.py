@@ -28,7 +28,7 @@ def newest_saved_model(path: str) -> str:
     """Returns the SavedModel at `path`, or the newest version in it.
 
     Raises:
-      ValueError: if there is none.
+      UserError: if there is none.
     """
     candidates = [path, *(os.path.join(path, str(v)) for v in reversed(existing(path)))]
     for candidate in candidates:

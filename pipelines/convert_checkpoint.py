@@ -105,7 +105,7 @@ def convert(
     """Converts one pre-trained model; `output_dir` appears whole or not at all.
 
     Raises:
-      ValueError: if the input is none of the known kinds, damaged or not of its config, has no
+      UserError: if the input is none of the known kinds, damaged or not of its config, has no
         vocabulary, or `output_dir` exists.
     """
     with files.new_directory(output_dir) as partial:
@@ -142,7 +142,7 @@ def convert_fine_tuned(
     """Converts one fine-tuned model; `output_dir` appears whole or not at all.
 
     Raises:
-      ValueError: as `convert`, and for Google's format, which has no fine-tuned models.
+      UserError: as `convert`, and for Google's format, which has no fine-tuned models.
     """
     if output_format == "google":
         raise UserError("--output_format=google: Google's code has no format of fine-tuned models")

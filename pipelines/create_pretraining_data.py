@@ -177,7 +177,7 @@ def create_pretraining_data(
       workers: `runner`, `num_workers` and `beam_options` of beam_job.run.
 
     Raises:
-      ValueError: if there is no text or it cannot be read, or `output_dir` holds records of other
+      UserError: if there is no text or it cannot be read, or `output_dir` holds records of other
         settings or other text.
     """
     tokenizer = AlbertTokenizer(settings.spm_model_file, settings.do_lower_case)
@@ -226,7 +226,7 @@ def create_reference_examples(
       settings, shard_bytes, workers: as of `create_pretraining_data`.
 
     Raises:
-      ValueError: as `create_pretraining_data` does.
+      UserError: as `create_pretraining_data` does.
     """
     job_directory.claim(output_dir, {**dataclasses.asdict(options), "dupe_factor": dupe_factor})
     segments = create_pretraining_data(
@@ -303,7 +303,7 @@ def _collect(
     """Makes the manifest of all units from their markers.
 
     Raises:
-      ValueError: if they hold no text.
+      UserError: if they hold no text.
     """
     markers = unit_job.read_markers(units, output_dir)
     totals = {name: sum(marker[name] for marker in markers) for name in COUNTS}

@@ -154,7 +154,7 @@ def _check_only_predicts() -> None:
     """Refuses flags that a finished run would ignore.
 
     Raises:
-      ValueError: naming the first.
+      UserError: naming the first.
     """
     for name in FLAGS:
         is_ours = not FLAGS.find_module_defining_flag(name).startswith("absl.")
@@ -184,7 +184,7 @@ def finetune(
       dev_fraction: share of the training examples that become dev, where there is none; 0: none.
 
     Raises:
-      ValueError: if files, checkpoint and settings do not fit together, or `output_dir` holds
+      UserError: if files, checkpoint and settings do not fit together, or `output_dir` holds
         other runs.
     """
     settings.check(strategy)
@@ -260,7 +260,7 @@ def initial_model(
     """Returns what the flags of these names say to start from.
 
     Raises:
-      ValueError: if they contradict each other, or nothing is there.
+      UserError: if they contradict each other, or nothing is there.
     """
     if init_checkpoint:
         for name, value in (("albert_config", albert_config), ("spm_model_file", spm_model_file)):
@@ -297,7 +297,7 @@ def _read_splits(task: Task, dev_fraction: float) -> dict[str, list]:
     """Returns the examples of each split that there is.
 
     Raises:
-      ValueError: if there are no training examples, or dev is given twice.
+      UserError: if there are no training examples, or dev is given twice.
     """
     names = ("train", "dev", *task.other_splits())
     splits = {name: examples for name in names if (examples := task.read(name)) is not None}

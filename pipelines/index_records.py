@@ -88,7 +88,7 @@ def index_records(
       workers: `runner`, `num_workers` and `beam_options` of beam_job.run.
 
     Raises:
-      ValueError: if a file or record is broken or does not suit the vocabulary, or `output_dir`
+      UserError: if a file or record is broken or does not suit the vocabulary, or `output_dir`
         holds something else.
     """
     tokenizer = AlbertTokenizer(spm_model_file, do_lower_case)
@@ -143,7 +143,7 @@ def plan_units(input_file: str, heldout_file: str | None) -> list[FileUnit]:
     """Returns the files of both splits; held-out ones are not in the training split.
 
     Raises:
-      ValueError: if a pattern matches no file, or no file is left to train on.
+      UserError: if a pattern matches no file, or no file is left to train on.
     """
     heldout = files.match_files(heldout_file, "heldout_file") if heldout_file else []
     not_trained = {files.absolute(path) for path in heldout}

@@ -100,7 +100,7 @@ def predict(
       quoting: as of tables.read_table; None: as it was fine-tuned.
 
     Raises:
-      ValueError: if there is no such model, or the files are at fault.
+      UserError: if there is no such model, or the files are at fault.
     """
     check_output_name(output_file)
     path = fine_tuned.find_model(model)

@@ -169,7 +169,7 @@ def pretrain(
       sources: see read_sources and check_sources.
 
     Raises:
-      ValueError: if config and settings do not fit together, or `model_dir` holds another run.
+      UserError: if config and settings do not fit together, or `model_dir` holds another run.
     """
     config, tokenizer = initial.config, initial.tokenizer
     program.check_max_seq_length(options.max_seq_length, config.max_position_embeddings)
@@ -342,7 +342,7 @@ def _restore_initial_weights(
     trained on since.
 
     Raises:
-      ValueError: if they are of another vocabulary or shape, or of a run that may have been trained
+      UserError: if they are of another vocabulary or shape, or of a run that may have been trained
         on what this one holds out.
     """
     if not initial.checkpoint:

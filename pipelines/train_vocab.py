@@ -119,7 +119,7 @@ def train_vocab(
       text_format: how documents lie in the text.
 
     Raises:
-      ValueError: if another vocabulary is there, the text is empty or cannot be read, or the
+      UserError: if another vocabulary is there, the text is empty or cannot be read, or the
         vocabulary size does not fit the text.
     """
     sizes = files.sizes(input_files)

@@ -134,7 +134,7 @@ def load(path: str) -> tuple[tf.keras.Model, dict]:
       The model, and the content of task.json.
 
     Raises:
-      ValueError: if task.json describes no model, or there are no weights for it.
+      UserError: if task.json describes no model, or there are no weights for it.
     """
     task = _read_ours(path)
     best = os.path.join(path, model_directory.BEST_DIR)
@@ -152,7 +152,7 @@ def to_huggingface(path: str, directory: str, tokenizer: AlbertTokenizer) -> Non
     task.json goes along: it is what their config cannot say.
 
     Raises:
-      ValueError: if their classes have no such head.
+      UserError: if their classes have no such head.
     """
     task = files.read_json(os.path.join(path, model_directory.TASK_FILE))
     architecture = _ARCHITECTURES.get(task["kind"])
@@ -219,7 +219,7 @@ def from_huggingface(path: str, directory: str, has_pairs: bool = False) -> list
       Notes for the user, a sentence each.
 
     Raises:
-      ValueError: if the files are damaged, or do not say what the model's task needs.
+      UserError: if the files are damaged, or do not say what the model's task needs.
     """
     if not huggingface.find_weights(path):
         raise UserError(

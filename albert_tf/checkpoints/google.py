@@ -31,7 +31,7 @@ def find(path: str) -> tuple[str, str] | None:
       The prefix and the directory of config and vocabulary; None if there is no checkpoint.
 
     Raises:
-      ValueError: if a directory holds several and no `checkpoint` file that names the newest.
+      UserError: if a directory holds several and no `checkpoint` file that names the newest.
     """
     if tf.io.gfile.exists(path + ".index"):
         return path, os.path.dirname(path)
@@ -58,7 +58,7 @@ def read(
     normalizations, both found in checkpoints that others have saved, are understood.
 
     Raises:
-      ValueError: if there is no such checkpoint, or it is damaged, or not of its config.
+      UserError: if there is no such checkpoint, or it is damaged, or not of its config.
     """
     found = find(path)
     if found is None:

@@ -69,7 +69,7 @@ def read(
     """Reads config and weights of a directory; arguments as of `name_map.to_ours`.
 
     Raises:
-      ValueError: if a file is damaged, or not of its config, or holds what we cannot express.
+      UserError: if a file is damaged, or not of its config, or holds what we cannot express.
     """
     path = find_weights(directory)
     if path is None:
@@ -227,7 +227,7 @@ def _check_torch_file(path: str) -> None:
     """Refuses a file that takes more memory than it is long.
 
     Raises:
-      ValueError: saying what it has that torch.save never writes for weights.
+      UserError: saying what it has that torch.save never writes for weights.
     """
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         # weights_only calls bytearray, with a length of the file's choice. No archive hides the
@@ -277,7 +277,7 @@ def _datasets(group: h5py.Group, path: str, seen: set[int]) -> Iterator[tuple[st
       seen: addresses of groups that were read; this one is added.
 
     Raises:
-      ValueError: naming what is neither a group nor such a data set.
+      UserError: naming what is neither a group nor such a data set.
     """
     seen.add(h5py.h5o.get_info(group.id).addr)
     for key in group:

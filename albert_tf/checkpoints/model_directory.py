@@ -77,7 +77,7 @@ def find_checkpoint(path: str) -> tuple[str, str]:
       The model directory and the checkpoint's prefix.
 
     Raises:
-      ValueError: if there is none.
+      UserError: if there is none.
     """
     path = path.rstrip("/")
     if tf.io.gfile.exists(path + ".index"):
@@ -110,7 +110,7 @@ def read_config(model_dir: str, checkpoint: str) -> AlbertConfig:
     Those are fewer than albert_config.json says where the run (--depth_schedule) grew later.
 
     Raises:
-      ValueError: if the config describes a larger encoder than the checkpoint can hold.
+      UserError: if the config describes a larger encoder than the checkpoint can hold.
     """
     config = AlbertConfig.read(os.path.join(model_dir, CONFIG_FILE))
     schedule = _read_if_exists(model_dir, RUN_FILE).get("depth_schedule", [])
@@ -167,7 +167,7 @@ def check_index(shapes: Mapping[str, Sequence[int]], num_bytes: int) -> None:
       num_bytes: of its data.
 
     Raises:
-      ValueError: if they cannot hold a byte for each value.
+      UserError: if they cannot hold a byte for each value.
     """
     if sum(map(math.prod, shapes.values())) > num_bytes:
         raise UserError("its index declares more than its data hold")
@@ -186,7 +186,7 @@ def restore_weights(model: tf.keras.Model, checkpoint: str) -> None:
       checkpoint: a checkpoint's prefix.
 
     Raises:
-      ValueError: naming a variable that the checkpoint lacks or holds in another shape.
+      UserError: naming a variable that the checkpoint lacks or holds in another shape.
     """
     _read(tf.train.Checkpoint(model=model), checkpoint)
 
@@ -199,7 +199,7 @@ def restore_encoder(encoder: tf.keras.layers.Layer, checkpoint: str) -> None:
       checkpoint: a checkpoint's prefix.
 
     Raises:
-      ValueError: naming a variable that the checkpoint lacks or holds in another shape.
+      UserError: naming a variable that the checkpoint lacks or holds in another shape.
     """
     _read(tf.train.Checkpoint(model=tf.train.Checkpoint(encoder=encoder)), checkpoint)
 

@@ -61,7 +61,7 @@ def read(
     """Reads config and weights, by Google's names; strictness as in `name_map.to_ours`.
 
     Raises:
-      ValueError: if there is no config, or the weights are damaged or not of it.
+      UserError: if there is no config, or the weights are damaged or not of it.
     """
     assets = os.path.join(path, "assets")
     places = [os.path.join(directory, CONFIG_FILE) for directory in (path, assets)]

@@ -277,7 +277,7 @@ def check_size(
       allow_missing: regular expression of names (of the dialect) that need not be there.
 
     Raises:
-      ValueError: if the files are too short for the config's weights in 16 bits.
+      UserError: if the files are too short for the config's weights in 16 bits.
     """
     shapes = {getattr(variable, dialect): variable.shape for variable in variables(config, table)}
     expected = sum(math.prod(shapes[name]) for name in _not_matching(list(shapes), allow_missing))
@@ -324,7 +324,7 @@ def to_ours(
       Our name -> float32 array.
 
     Raises:
-      ValueError: naming what is missing or unused and not allowed to be.
+      UserError: naming what is missing or unused and not allowed to be.
     """
     rows = {getattr(variable, dialect): variable for variable in variables(config, table)}
     missing = [name for name in rows if name not in tensors]
@@ -396,7 +396,7 @@ def assign(model: tf.keras.Model, imported: Imported, source: str) -> list[str]:
       Our names of the variables that the import lacks: freshly initialised.
 
     Raises:
-      ValueError: if a weight has another shape than the config says.
+      UserError: if a weight has another shape than the config says.
     """
     model.create_variables()
     fresh = []

@@ -61,7 +61,7 @@ def from_pretrained(path: str | os.PathLike) -> tuple[tf.keras.Model, AlbertToke
       An AlbertForPreTraining, or the fine-tuned model; and its tokenizer.
 
     Raises:
-      ValueError: if the path is none of these, or it lacks a vocabulary.
+      UserError: if the path is none of these, or it lacks a vocabulary.
     """
     path = os.fspath(path).rstrip("/")
     s3.load_plugin(path)
@@ -105,7 +105,7 @@ def save_pretrained(
       directory: it must not exist; it appears whole or not at all.
 
     Raises:
-      ValueError: if the model has another head.
+      UserError: if the model has another head.
     """
     if not isinstance(model, AlbertForPreTraining):
         raise UserError(
@@ -142,7 +142,7 @@ def read(path: str, allow_missing: str | None = None, allow_unused: str | None =
     """Reads a pre-training model; strictness as in `name_map.to_ours`.
 
     Raises:
-      ValueError: if the path holds no model, or weights and config do not match.
+      UserError: if the path holds no model, or weights and config do not match.
     """
     if tf.io.gfile.exists(os.path.join(path, model_directory.TASK_FILE)):
         raise UserError(
@@ -174,7 +174,7 @@ def check_vocabulary(tokenizer: AlbertTokenizer, model: tf.keras.Model) -> list[
     """Returns notes on a vocabulary that is smaller than the model's table.
 
     Raises:
-      ValueError: if it is larger.
+      UserError: if it is larger.
     """
     rows, pieces = model.config.vocab_size, tokenizer.vocab_size
     if pieces > rows:
@@ -208,7 +208,7 @@ def read_tokenizer(
       do_lower_case: whether text is lower-cased. Default: what the directory says, else yes.
 
     Raises:
-      ValueError: if it holds no vocabulary, or several.
+      UserError: if it holds no vocabulary, or several.
     """
     if spm_model_file is None:
         found = tf.io.gfile.glob(os.path.join(directory, "*.model"))

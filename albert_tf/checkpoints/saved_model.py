@@ -53,7 +53,7 @@ def read_config_and_tokenizer(path: str) -> tuple[AlbertConfig, AlbertTokenizer]
     """Reads what export.export_saved_model puts beside the variables.
 
     Raises:
-      ValueError: if the SavedModel is not one of ours, or its variables are too few for its config.
+      UserError: if the SavedModel is not one of ours, or its variables are too few for its config.
     """
     vocabulary = os.path.basename(find_vocabulary(os.path.join(path, "assets")))
     needed = [os.path.join("assets", CONFIG_FILE), os.path.join("assets", vocabulary)]
@@ -81,7 +81,7 @@ def restore_encoder(encoder: tf.keras.layers.Layer, path: str) -> None:
     """Gives an AlbertEncoder the weights of the SavedModel's, by their names in the encoder.
 
     Raises:
-      ValueError: if they are not this encoder's, or damaged.
+      UserError: if they are not this encoder's, or damaged.
     """
     prefix = variables_prefix(path)
     try:

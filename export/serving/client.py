@@ -120,7 +120,7 @@ def ask_grpc(
         gRPC knows.
 
     Raises:
-      ValueError: with what the server says, or that there is none, or if inputs are no tensors.
+      UserError: with what the server says, or that there is none, or if inputs are no tensors.
     """
     import grpc
     import tensorflow as tf

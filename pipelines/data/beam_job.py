@@ -83,7 +83,7 @@ def run(
       beam_options: passed to Beam unchanged.
 
     Raises:
-      ValueError: if there is no such runner, its packages are missing, or it refuses the options.
+      UserError: if there is no such runner, its packages are missing, or it refuses the options.
     """
     if not units:
         return

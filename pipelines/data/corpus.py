@@ -121,7 +121,7 @@ def read_documents(
       on_read: see text_files.read_lines.
 
     Raises:
-      ValueError: for a line that cannot be read, and as text_files.read_lines.
+      UserError: for a line that cannot be read, and as text_files.read_lines.
     """
     assert begin >= 0 and (end is None or begin < end), (begin, end)
     if text_format.input_format == "jsonl":
@@ -247,7 +247,7 @@ def _json_text(line: str, field: str) -> str:
     """Returns the text of a JSON object; none if the line is blank.
 
     Raises:
-      ValueError: for anything else; it says what is wrong.
+      UserError: for anything else; it says what is wrong.
     """
     if not line.strip():
         return ""

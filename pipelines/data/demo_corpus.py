@@ -81,7 +81,7 @@ def write_demo_corpus(output_file: str, roots: list[Path], topics: dict[str, str
       topics: the texts of Python's `help("...")`.
 
     Raises:
-      ValueError: if there is no prose at all.
+      UserError: if there is no prose at all.
     """
     if tf.io.gfile.exists(output_file):
         print(f"{output_file} is there already: nothing to do")

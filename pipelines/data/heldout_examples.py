@@ -35,7 +35,7 @@ def heldout_examples(
       `inside_overlap_accuracy`.
 
     Raises:
-      ValueError: if they hold nothing.
+      UserError: if they hold nothing.
     """
     options = evaluation_options(
         [source.manifest for source in sources], options.max_seq_length, options.sentence_objective

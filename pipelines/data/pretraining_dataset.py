@@ -61,7 +61,7 @@ def read_sources(record_dir: str, record_weights: Sequence[float] | None = None)
         that all have equal epochs.
 
     Raises:
-      ValueError: if a directory holds no records of the split "train", their formats differ, or
+      UserError: if a directory holds no records of the split "train", their formats differ, or
         the weights do not fit the directories.
     """
     record_dirs = [name.strip() for name in record_dir.split(",")]
@@ -106,7 +106,7 @@ def check_sources(
     """Checks that the records suit the vocabulary and the examples to be made of them.
 
     Raises:
-      ValueError: if they do not, or no segment has an order to learn.
+      UserError: if they do not, or no segment has an order to learn.
     """
     for source in sources:
         source.manifest.check(source.record_dir, tokenizer, options)

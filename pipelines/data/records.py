@@ -171,7 +171,7 @@ class Manifest:
         """Reads the manifest of a record directory.
 
         Raises:
-          ValueError: if there is none, or it is none of ours.
+          UserError: if there is none, or it is none of ours.
         """
         path = os.path.join(record_dir, MANIFEST_FILE)
         if not tf.io.gfile.exists(path):
@@ -250,7 +250,7 @@ class Manifest:
         """Makes sure that the records suit a tokenizer and the examples to be made of them.
 
         Raises:
-          ValueError: if they were made with another vocabulary or letter case, do not fit, or a
+          UserError: if they were made with another vocabulary or letter case, do not fit, or a
             file is missing or not of its size.
         """
         records = f"the records in {record_dir!r}"

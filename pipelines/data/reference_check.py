@@ -46,7 +46,7 @@ def check_file(
     """Checks a file whose records have L and P of `lengths`; writes its marker, with its shard.
 
     Raises:
-      ValueError: if a record is broken, with the number of the record, from 1.
+      UserError: if a record is broken, with the number of the record, from 1.
     """
     tokenizer = _load_tokenizer(spm_model_file)
     pieces = 0
@@ -77,7 +77,7 @@ def _records(path: str) -> Iterator[bytes]:
     """Yields the records of a file.
 
     Raises:
-      ValueError: if it is no TFRecord file, or is cut or damaged.
+      UserError: if it is no TFRecord file, or is cut or damaged.
     """
     number = 0
     try:

@@ -102,7 +102,7 @@ def hash_unit(unit: TextUnit, settings: Settings, output_dir: str) -> None:
     """Writes the hashes of a unit's documents, by which duplicates are found.
 
     Raises:
-      ValueError: if the text cannot be read (see corpus.read_documents).
+      UserError: if the text cannot be read (see corpus.read_documents).
     """
     note = progress_note(unit, output_dir)
     sentences = ((document.number, text) for document, text in _read(unit, settings, note))
@@ -121,7 +121,7 @@ def write_unit(
       duplicates_files: those of duplicates.find_duplicates; the documents in them are skipped.
 
     Raises:
-      ValueError: if the text cannot be read (see corpus.read_documents).
+      UserError: if the text cannot be read (see corpus.read_documents).
     """
     tokenizer, word_starts = _load_tokenizer(settings.spm_model_file, settings.do_lower_case)
     counts = Counter(dict.fromkeys(COUNTS, 0))

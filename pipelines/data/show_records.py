@@ -98,7 +98,7 @@ def show_records(
     """Prints examples and statistics; returns the statistics.
 
     Raises:
-      ValueError: if records, vocabulary and options do not fit together, or there are none.
+      UserError: if records, vocabulary and options do not fit together, or there are none.
     """
     manifest = Manifest.read(record_dir)
     tokenizer = AlbertTokenizer(spm_model_file, manifest.do_lower_case)

@@ -71,7 +71,7 @@ def read_lines(
         used; about once a megabyte.
 
     Raises:
-      ValueError: for UTF-16 text, a damaged file or one that its name does not fit.
+      UserError: for UTF-16 text, a damaged file or one that its name does not fit.
     """
     offset, rest = begin, b""
     used = 0  # bytes of the line at `offset` that have been yielded already
@@ -102,7 +102,7 @@ def decode_line(
     """Returns the text of a UTF-8 line, or None if it is to be left out.
 
     Raises:
-      ValueError: as `refuse_line`.
+      UserError: as `refuse_line`.
     """
     try:
         text = line.decode("utf-8")
@@ -120,7 +120,7 @@ def refuse_line(
     """Counts, as "skipped_lines", a line that is to be left out, or says what is wrong with it.
 
     Raises:
-      ValueError: unless `on_bad_line` is "skip".
+      UserError: unless `on_bad_line` is "skip".
     """
     if on_bad_line != "skip":
         raise UserError(
@@ -234,7 +234,7 @@ def _check_head(path: str, head: bytes) -> None:
     """Refuses what is surely no UTF-8 text by the first bytes of a file.
 
     Raises:
-      ValueError: for UTF-16 text, compressed files without their suffix, Excel, ZIP and Parquet.
+      UserError: for UTF-16 text, compressed files without their suffix, Excel, ZIP and Parquet.
     """
     if head.startswith(_UTF16_BOMS) or _looks_like_utf16(head):
         raise UserError(

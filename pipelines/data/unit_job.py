@@ -79,7 +79,7 @@ def run_units(
       runner, num_workers, beam_options: see beam_job.run.
 
     Raises:
-      ValueError: the user error that a unit ended with.
+      UserError: the user error that a unit ended with.
     """
     remove_leftovers(output_dir)
     work = functools.partial(work_or_error, work, output_dir)

@@ -24,7 +24,7 @@ def resolve_lower_case(spm_model_file: str, do_lower_case: bool | None) -> bool:
       do_lower_case: what the user wants; None for what the vocabulary was made for.
 
     Raises:
-      ValueError: if these differ.
+      UserError: if these differ.
     """
     path = settings_path(spm_model_file)
     made_for = None

@@ -13,7 +13,7 @@ def parse(text: str | None) -> dict[str, float] | str | None:
     """Returns the value of --class_weights: "balanced", weights by label, or None.
 
     Raises:
-      ValueError: if it is neither `balanced` nor a list of label=weight.
+      UserError: if it is neither `balanced` nor a list of label=weight.
     """
     if text is None or text == "balanced":
         return text
@@ -46,7 +46,7 @@ def as_array(
       places: int [n], the labels of the training examples, as places among `labels`.
 
     Raises:
-      ValueError: for the weight of a label that there is not.
+      UserError: for the weight of a label that there is not.
     """
     if class_weights == "balanced":
         counts = np.bincount(places, minlength=len(labels))

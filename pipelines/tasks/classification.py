@@ -123,7 +123,7 @@ class ClassificationTask(Task):
         """The labels in the order of the model's outputs; none for numbers.
 
         Raises:
-          ValueError: if they are to be found in the training file and it has less than two, or two
+          UserError: if they are to be found in the training file and it has less than two, or two
             that are hardly meant to differ.
         """
         if self.is_regression:
@@ -213,7 +213,7 @@ class ClassificationTask(Task):
         """Returns a label that the model knows.
 
         Raises:
-          ValueError: if it does not.
+          UserError: if it does not.
         """
         if label not in self.labels:
             known = ", ".join(map(repr, self.labels[:20])) + ", ..." * (len(self.labels) > 20)

@@ -38,7 +38,7 @@ def split_off_dev(task: Task, examples: list, fraction: float) -> tuple[list, li
       fraction: the share of dev, between 0 and 1.
 
     Raises:
-      ValueError: if a side is empty.
+      UserError: if a side is empty.
     """
     classes = [task.classes(example) for example in examples]
     groups: dict[str, list[int]] = {}

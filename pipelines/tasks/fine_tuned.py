@@ -58,7 +58,7 @@ def find_model(path: str) -> str:
         a SavedModel, or the directory of its versions (the newest is meant).
 
     Raises:
-      ValueError: if there is none, or no finished one.
+      UserError: if there is none, or no finished one.
     """
     path = path.rstrip("/")
     names = tf.io.gfile.listdir(path) if tf.io.gfile.isdir(path) else []
@@ -101,7 +101,7 @@ def read_description(path: str) -> dict:
       path: as of find_model's result.
 
     Raises:
-      ValueError: if it has none: then it is not fine-tuned, or not to the end.
+      UserError: if it has none: then it is not fine-tuned, or not to the end.
     """
     directory = os.path.join(path, "assets") if saved_model.is_saved_model(path) else path
     file = os.path.join(directory, model_directory.TASK_FILE)
@@ -122,7 +122,7 @@ def task_of(
       quoting: as of tables.read_table; None: as it was fine-tuned.
 
     Raises:
-      ValueError: if the columns are not known, or say nothing to the kind of model.
+      UserError: if the columns are not known, or say nothing to the kind of model.
     """
     kind, name = description["kind"], description["task"]
     stored = description.get("columns", {})

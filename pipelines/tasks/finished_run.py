@@ -36,7 +36,7 @@ def predict_test_files(output_dir: str, paths: Sequence[str], batch_size: int) -
       The content of OUTPUT_DIR/results.json.
 
     Raises:
-      ValueError: if there is no finished seed, or the files are at fault.
+      UserError: if there is no finished seed, or the files are at fault.
     """
     seeds = finished_seeds(output_dir)
     if not seeds:

@@ -114,7 +114,7 @@ class GlueTask(ClassificationTask):
         """See Task.read; the dev split of MNLI is of matched and of mismatched genres.
 
         Raises:
-          ValueError: also if not one of the task's files is there.
+          UserError: also if not one of the task's files is there.
         """
         names = self.table.dev if split == "dev" else (split,)
         if not tf.io.gfile.exists(self._path(names[0])):

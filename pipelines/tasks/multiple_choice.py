@@ -327,7 +327,7 @@ def as_options(
       num_choices: how many there must be; None: from 2 to 26, as there are letters.
 
     Raises:
-      ValueError: if it is something else.
+      UserError: if it is something else.
     """
     if not isinstance(value, list):
         raise UserError(f'{where}: {column!r} is no list, expected a list of options: ["a", "b"]')
@@ -344,7 +344,7 @@ def as_choice(value: object, column: str, where: str, num_choices: int) -> int:
     """Returns which option, from 0, a number from 0 or a letter says.
 
     Raises:
-      ValueError: if it says none.
+      UserError: if it says none.
     """
     letters = string.ascii_uppercase[:num_choices]
     spellings = {str(i): i for i in range(num_choices)}

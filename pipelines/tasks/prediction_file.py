@@ -28,7 +28,7 @@ def check_output_name(path: str) -> None:
     """Refuses a name that says no format.
 
     Raises:
-      ValueError: if it does not.
+      UserError: if it does not.
     """
     if os.path.splitext(path)[1] not in _SEPARATORS:
         raise UserError(f"--output_file={path}: expected a name that ends in .csv, .tsv or .jsonl")
@@ -56,7 +56,7 @@ def predict_file(
       `identity`, `rows` and `metrics`, which are empty if the files have no answers.
 
     Raises:
-      ValueError: if the files are at fault, or `output_file` holds something else.
+      UserError: if the files are at fault, or `output_file` holds something else.
     """
     identity = json.loads(json.dumps({**identity, "rows_per_part": ROWS_PER_PART}))
     run_file, parts = f"{output_file}.run.json", f"{output_file}.parts"

@@ -45,7 +45,7 @@ class RaceTask(MultipleChoiceTask):
         """See Task.read; answers of the test split are read where it has them.
 
         Raises:
-          ValueError: also if there is no split at all.
+          UserError: also if there is no split at all.
         """
         directory = os.path.join(self.directory, split)
         if not tf.io.gfile.isdir(directory):
@@ -93,7 +93,7 @@ def _read_passage(
     """Returns the questions of a passage; their names are the passage's and their number.
 
     Raises:
-      ValueError: if it lacks something or has something else.
+      UserError: if it lacks something or has something else.
     """
     has_answers = "answers" in passage or not may_lack_answers
     lists = ["questions", "options", *(["answers"] if has_answers else [])]

@@ -34,7 +34,7 @@ def read_quoted_rows(path: str, separator: str) -> Iterator[tuple[int, list[str]
     without cells. For `separator` "," see _divided_lines.
 
     Raises:
-      ValueError: for a file that is not UTF-8, for quotation marks that are no such quoting, and
+      UserError: for a file that is not UTF-8, for quotation marks that are no such quoting, and
         for a row over several lines each of which is a row by itself: its quotation marks are
         hardly meant as such. (In prose a space, a line end or a digit follows a comma; between
         columns seldom.)
@@ -91,7 +91,7 @@ def read_unquoted_rows(path: str, separator: str) -> Iterator[tuple[int, list[st
     A blank line is a row without cells.
 
     Raises:
-      ValueError: for a file that is not UTF-8.
+      UserError: for a file that is not UTF-8.
     """
     separator, first, lines = _divided_lines(path, separator)
     for number, line in enumerate(lines, start=first):
@@ -129,7 +129,7 @@ def read_json_lines(path: str) -> Iterator[tuple[int, dict]]:
     """Yields (line number from 1, object) for each line that is not blank.
 
     Raises:
-      ValueError: for a line that is not UTF-8 or no JSON object.
+      UserError: for a line that is not UTF-8 or no JSON object.
     """
     for number, line in read_text_lines(path):
         if not line.strip():
@@ -152,7 +152,7 @@ def read_json_objects(path: str) -> Iterator[tuple[int, dict]]:
     An array is read in parts: memory does not grow with the file.
 
     Raises:
-      ValueError: for a file that is neither.
+      UserError: for a file that is neither.
     """
     head = next((part.lstrip() for _, part in read_text_parts(path) if part.strip()), "")
     if head.startswith("["):
@@ -241,7 +241,7 @@ def read_text_parts(path: str) -> Iterator[tuple[int, str]]:
     """Yields (line number from 1, line with its end); a long line comes in parts.
 
     Raises:
-      ValueError: for a line that is not UTF-8.
+      UserError: for a line that is not UTF-8.
     """
     number, last = 0, -1
     for offset, line in read_lines(path):

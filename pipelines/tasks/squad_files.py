@@ -41,7 +41,7 @@ def read_questions(path: str) -> list[Question]:
     """Returns the questions of a file, which may be compressed, in its order.
 
     Raises:
-      ValueError: if the file is not JSON, not SQuAD's, or holds an id twice.
+      UserError: if the file is not JSON, not SQuAD's, or holds an id twice.
     """
     data = b"".join(line for _, line in read_lines(path))
     try:
@@ -117,7 +117,7 @@ def check_answers(
       for_training: the first answer of each question has to lie where its answer_start says.
 
     Raises:
-      ValueError: for the first question at fault.
+      UserError: for the first question at fault.
     """
     for question in questions:
         where = f"{path}: question {question.id!r}"

@@ -62,7 +62,7 @@ def read_table(
       absent: a field that the first object of JSON lacks; so no other may have it.
 
     Raises:
-      ValueError: for a file that is no such table, lacks a column or has no rows.
+      UserError: for a file that is no such table, lacks a column or has no rows.
     """
     if _separator(path):
         rows = _read_cells(path, columns, header, leave_out_broken_rows, quoting)
@@ -80,7 +80,7 @@ def column_names(path: str, quoting: str = "csv") -> list[str]:
     """Returns the names of a table's columns: its header, or the fields of its first object.
 
     Raises:
-      ValueError: for a file that is no table.
+      UserError: for a file that is no table.
     """
     if _separator(path):
         return next(_rows_of_cells(path, quoting), (1, []))[1]
@@ -91,7 +91,7 @@ def has_answers(path: str, column: str, quoting: str = "csv") -> bool:
     """Tells whether a table, which may be without answers, has the column of the answers.
 
     Raises:
-      ValueError: if it has a column whose name is almost the same.
+      UserError: if it has a column whose name is almost the same.
     """
     names = column_names(path, quoting)
     if column in names:
@@ -114,7 +114,7 @@ def _separator(path: str) -> str | None:
     """Returns what stands between the columns of a file; None: it is JSON.
 
     Raises:
-      ValueError: if its name says nothing of its kind.
+      UserError: if its name says nothing of its kind.
     """
     if ending(path) in (_JSON_LINES, _JSON):
         return None
@@ -216,7 +216,7 @@ def require_fields(
       absent: as of read_table.
 
     Raises:
-      ValueError: if it lacks one, or has `absent`.
+      UserError: if it lacks one, or has `absent`.
     """
     if absent in record:
         raise UserError(
@@ -234,7 +234,7 @@ def as_text(value: object, column: str, where: str) -> str:
       where: file and line, for the error message.
 
     Raises:
-      ValueError: if it is something else.
+      UserError: if it is something else.
     """
     if not isinstance(value, str):
         raise UserError(f"{where}: {column!r} is {_shown(value)}, expected text")
@@ -246,7 +246,7 @@ def as_label(value: object, column: str, where: str) -> str:
     """Returns a value that names a class: text that is not empty, a whole number or a truth value.
 
     Raises:
-      ValueError: if it is something else.
+      UserError: if it is something else.
     """
     label = as_text(str(value), column, where).strip()
     if not isinstance(value, (str, int)) or not label:
@@ -275,7 +275,7 @@ def check_labels(places: Mapping[str, str]) -> None:
       places: label -> file and line where it stands first.
 
     Raises:
-      ValueError: for a pair of which label_key makes the same, and for what programs write where
+      UserError: for a pair of which label_key makes the same, and for what programs write where
         there is no value.
     """
     seen: dict[str, str] = {}
@@ -296,7 +296,7 @@ def listed_labels(labels: Sequence[str] | None) -> tuple[str, ...] | None:
     """Returns the labels of --labels, None where there are none.
 
     Raises:
-      ValueError: if there are fewer than two, or one twice.
+      UserError: if there are fewer than two, or one twice.
     """
     if not labels:
         return None
@@ -309,7 +309,7 @@ def as_number(value: object, column: str, where: str) -> float:
     """Returns a value that is a finite number, or text that spells one.
 
     Raises:
-      ValueError: if it is something else, or too great for a loss in float32.
+      UserError: if it is something else, or too great for a loss in float32.
     """
     try:
         # Python reads 1_000 as a number.

@@ -102,7 +102,7 @@ class Task(abc.ABC):
           split: "train", "dev" or one of `other_splits`.
 
         Raises:
-          ValueError: what is wrong in which file and line.
+          UserError: what is wrong in which file and line.
         """
 
     def other_splits(self) -> list[str]:
@@ -179,7 +179,7 @@ class Task(abc.ABC):
         """Yields the examples of files one by one; rows without a name are numbered through.
 
         Raises:
-          ValueError: what is wrong in which file and line; or that some of the files have answers.
+          UserError: what is wrong in which file and line; or that some of the files have answers.
         """
         number, first = 0, {}  # whether a file has answers -> the first such file
         for path in paths:
@@ -203,7 +203,7 @@ class Task(abc.ABC):
           first: the number of its first row.
 
         Raises:
-          ValueError: what is wrong in which line.
+          UserError: what is wrong in which line.
         """
         raise UserError(f"models of --task={self.name} predict no files")
 

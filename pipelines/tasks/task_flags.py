@@ -119,7 +119,7 @@ def create_task(values: flags.FlagValues) -> Task:
     """Returns the task that the flags name.
 
     Raises:
-      ValueError: if they do not say where its data are.
+      UserError: if they do not say where its data are.
     """
     name = values.task
     given = {

@@ -102,7 +102,7 @@ class TokenClassificationTask(Task):
         """The tags in the order of the model's outputs.
 
         Raises:
-          ValueError: if they are to be found in the training file and it has less than two.
+          UserError: if they are to be found in the training file and it has less than two.
         """
         if self._labels:
             return self._labels

@@ -64,7 +64,7 @@ def iterate_examples(
       needs_tags: whether the tags must be there.
 
     Raises:
-      ValueError: naming file and line.
+      UserError: naming file and line.
     """
     is_json = ending(path) in (".json", ".jsonl")
     number = first
@@ -179,7 +179,7 @@ def of_text(
     whole word.
 
     Raises:
-      ValueError: for a span that is none, is outside of the text, or overlaps another.
+      UserError: for a span that is none, is outside of the text, or overlaps another.
     """
     bounds = split_words(text)
     words = tuple(text[start:limit] for start, limit in bounds)

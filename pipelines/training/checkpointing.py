@@ -50,7 +50,7 @@ class Checkpointer:
         A damaged one is passed over with a warning. Without any checkpoint the run stands at 0.
 
         Raises:
-          ValueError: if there are checkpoints, or were, and none can be read.
+          UserError: if there are checkpoints, or were, and none can be read.
         """
         if self._writes:
             _remove_unfinished(self._directory)

@@ -17,7 +17,7 @@ def parse_depths(
       depth_schedule: such as ["3", "6:2000", "12:5000"]; empty: the config's depth throughout.
 
     Raises:
-      ValueError: if it does not lead to the config's depth, or the layers share no weights.
+      UserError: if it does not lead to the config's depth, or the layers share no weights.
     """
     if not depth_schedule:
         return [(0, config.num_hidden_layers)]

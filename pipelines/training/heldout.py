@@ -21,7 +21,7 @@ def check_heldout_split(model_dir: str, heldout_split: dict[str, Any] | None) ->
       heldout_split: Manifest.heldout_split of the records.
 
     Raises:
-      ValueError: if their held-out documents were drawn otherwise than those of the run's records.
+      UserError: if their held-out documents were drawn otherwise than those of the run's records.
     """
     run_file = os.path.join(model_dir, RUN_FILE)
     run = files.read_json(run_file) if tf.io.gfile.exists(run_file) else {}

@@ -46,7 +46,7 @@ class Run:
           identity: what the run's result depends on: see job_directory.claim.
 
         Raises:
-          ValueError: if another job writes there, or the directory holds another run.
+          UserError: if another job writes there, or the directory holds another run.
         """
         if not self.is_chief:
             yield
@@ -92,7 +92,7 @@ def read_initial_model(init_checkpoint: str) -> InitialModel:
     """Returns the model of a model directory, checkpoint or exported SavedModel.
 
     Raises:
-      ValueError: if there is none.
+      UserError: if there is none.
     """
     if saved_model.is_saved_model(init_checkpoint):
         config, tokenizer = saved_model.read_config_and_tokenizer(init_checkpoint)

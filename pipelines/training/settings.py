@@ -105,7 +105,7 @@ class TrainingSettings:
         """Checks the settings against each other and the devices.
 
         Raises:
-          ValueError: if the batch does not divide among devices and micro-batches, or if the
+          UserError: if the batch does not divide among devices and micro-batches, or if the
             warm-up is longer than the run.
         """
         replicas = strategy.num_replicas_in_sync
@@ -232,7 +232,7 @@ class LoopSettings:
         """Checks that evaluations and checkpoints fall between two loops on the device.
 
         Raises:
-          ValueError: if they do not.
+          UserError: if they do not.
         """
         for name in ("save_checkpoint_steps", "eval_steps"):
             if getattr(self, name) % self.steps_per_loop:

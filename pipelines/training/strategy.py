@@ -37,7 +37,7 @@ def create_strategy(name: str, tpu: str = "") -> tf.distribute.Strategy:
       tpu: name or gRPC address of the TPU, or "local" on a TPU VM; only for "tpu".
 
     Raises:
-      ValueError: if TF_CONFIG is asked for and names no machines, or a TPU and none answers.
+      UserError: if TF_CONFIG is asked for and names no machines, or a TPU and none answers.
     """
     if name == "multi_worker":
         # First of all: later TensorFlow would refuse to connect the machines.
@@ -99,7 +99,7 @@ def naming_lost_workers() -> Iterator[None]:
     """Makes one line of what TensorFlow says where another host has ended.
 
     Raises:
-      ValueError: instead of TensorFlow's error.
+      UserError: instead of TensorFlow's error.
     """
     try:
         yield
@@ -116,7 +116,7 @@ def check_hosts_agree(strategy: tf.distribute.Strategy, step: int, settings_hash
     """Makes sure that all hosts go on from the same step with the same settings.
 
     Raises:
-      ValueError: if they do not.
+      UserError: if they do not.
     """
     if not has_several_hosts(strategy):
         return

@@ -62,7 +62,7 @@ def train(
       stages: in order; the first begins at step 0. Only the last one keeps best weights.
 
     Raises:
-      ValueError: if loss or gradient stops being finite; the last checkpoint stays.
+      UserError: if loss or gradient stops being finite; the last checkpoint stays.
       SystemExit: 128 + the signal's number, after SIGTERM or Ctrl-C and a checkpoint.
     """
     ends = [stage.first_step for stage in stages[1:]] + [settings.num_train_steps]
