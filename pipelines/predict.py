@@ -31,6 +31,7 @@ from albert_tf.progress import Progress
 from pipelines.tasks import fine_tuned, tables
 from pipelines.tasks.prediction_file import check_output_name, predict_file
 from pipelines.tasks.split_report import num_line_ends
+from pipelines.tasks.unknown_text import texts_of
 
 FLAGS = flags.FLAGS
 
@@ -114,7 +115,7 @@ def predict(
     total = folded = 0
     for example in task.read_files(input_files):
         total += 1
-        folded += num_line_ends(fine_tuned.texts_of(example))
+        folded += num_line_ends(texts_of(example))
     if not total:
         raise UserError(f"--input_file: no rows in {', '.join(input_files)}")
     loaded = fine_tuned.load_model(path, task, batch_size)
