@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import math
 import shlex
 import sys
 import sysconfig
@@ -69,8 +70,8 @@ with warnings.catch_warnings(), _keras_2_as_keras():
         raise UserError(f"LAMB and AdamW need a package: {_install()}") from error
 
 
-class _BiasCorrection:
-    """Makes bias correction optional in an optimizer of tensorflow-addons.
+class _Optimizer(tfa.optimizers.LAMB):
+    """LAMB of tensorflow-addons with an option.
 
     Args:
       bias_correction: False uses the moments as they are.
@@ -80,23 +81,6 @@ class _BiasCorrection:
     def __init__(self, bias_correction: bool = True, **arguments):
         super().__init__(beta_1=_BETA_1, beta_2=_BETA_2, **arguments)
         self.bias_correction = bias_correction
-
-    def _prepare_local(self, var_device, var_dtype, apply_state):
-        super()._prepare_local(var_device, var_dtype, apply_state)
-        if self.bias_correction:
-            return
-        state = apply_state[(var_device, var_dtype)]
-        state.update(
-            # Moments are divided by one minus these.
-            beta_1_power=tf.zeros([], var_dtype),
-            beta_2_power=tf.zeros([], var_dtype),
-            # In float32, 1 - 0.999 has a relative error of 1.3e-5. Bias correction cancels it;
-            # without correction the constants must be exact.
-            one_minus_beta_1_t=tf.constant(1 - _BETA_1, var_dtype),
-            one_minus_beta_2_t=tf.constant(1 - _BETA_2, var_dtype),
-            # Adam's corrected rate for sparse gradients; lr_t is the schedule's.
-            lr=state["lr_t"],
-        )
 
     def get_config(self) -> dict:
         """Returns the arguments of __init__ as values that JSON can hold."""
@@ -118,16 +102,47 @@ class _BiasCorrection:
         return super().from_config(config, **kwargs)
 
 
+def _uncorrected(dtype: tf.DType) -> dict[str, tf.Tensor]:
+    """Returns the coefficients with which the base class uses the moments as they are."""
+    return {
+        # Moments are divided by one minus these.
+        "beta_1_power": tf.zeros([], dtype),
+        "beta_2_power": tf.zeros([], dtype),
+        # In float32, 1 - 0.999 has a relative error of 1.3e-5. Bias correction by the base class
+        # cancels it; without that the constants must be exact.
+        "one_minus_beta_1_t": tf.constant(1 - _BETA_1, dtype),
+        "one_minus_beta_2_t": tf.constant(1 - _BETA_2, dtype),
+    }
+
+
 @tf.keras.saving.register_keras_serializable("albert_tf")
-class Lamb(_BiasCorrection, tfa.optimizers.LAMB):
+class Lamb(_Optimizer):
     """LAMB; see optimization.lamb."""
 
+    def _prepare_local(self, var_device, var_dtype, apply_state):
+        super()._prepare_local(var_device, var_dtype, apply_state)
+        if not self.bias_correction:
+            apply_state[(var_device, var_dtype)].update(_uncorrected(var_dtype))
+
 
 @tf.keras.saving.register_keras_serializable("albert_tf")
-class AdamW(_BiasCorrection, tfa.optimizers.AdamW):
-    """AdamW, whose decay follows the learning rate; see optimization.adamw."""
+class AdamW(_Optimizer):
+    """AdamW, which is LAMB without the ratio of norms; see optimization.adamw."""
+
+    def _do_layer_adaptation(self, variable):
+        return False
 
     def _prepare_local(self, var_device, var_dtype, apply_state):
         super()._prepare_local(var_device, var_dtype, apply_state)
         state = apply_state[(var_device, var_dtype)]
-        state["wd_t"] = state["wd_t"] * state["lr_t"]
+        state.update(_uncorrected(var_dtype))
+        if not self.bias_correction:
+            return
+        # m / c1 / (sqrt(v / c2) + epsilon) = scale * m / (sqrt(v) + epsilon * sqrt(c2)). In float32
+        # expm1 is exact to 1e-7, and 1 - 0.999^t of the base class to 1e-5 only.
+        step = tf.cast(self.iterations + 1, var_dtype)
+        c1, c2 = (-tf.math.expm1(step * math.log(beta)) for beta in (_BETA_1, _BETA_2))
+        scale = tf.sqrt(c2) / c1
+        state["epsilon"] *= tf.sqrt(c2)
+        state["lr_t"] *= scale
+        state["weight_decay"] /= scale  # it is multiplied by lr_t

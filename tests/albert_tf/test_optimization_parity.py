@@ -104,7 +104,7 @@ class TestReference:
             # processor and kernels: 6.7e-6 and 1.8e-6 were found on the same EPYC with AVX2.
             ("lamb_const", 1e-5, 2e-6),
             ("lamb_sched", 2e-6, 2e-6),
-            ("adamw_sched", 1e-5, 5e-5),  # see TOLERANCE
+            ("adamw_sched", 2e-6, 2e-6),
         ],
     )
     def test_without_bias_correction_every_step_is_theirs(
@@ -127,8 +127,8 @@ class TestReference:
                 expected = {name: states[step][f"{name}/adam_{slot}"] for name in start}
                 assert_equals_reference(reference.named(slots), expected, None, slot_tolerance)
 
-    @pytest.mark.parametrize("kind, tolerance", [("lamb", 1e-5), ("adamw", 5e-5)])
-    def test_eight_steps(self, kind, tolerance, read_run, tmp_path):
+    @pytest.mark.parametrize("kind", ["lamb", "adamw"])
+    def test_eight_steps(self, kind, read_run, tmp_path):
         described, states = read_run(kind)
         reference = Reference("tiny_gelu", tmp_path)
         start = reference.weights()
@@ -140,9 +140,9 @@ class TestReference:
             norm = described["global_norm_before_clip"][step - 1]
             loss = reference.step(optimizer, described["clip_norm"], norm)
             expected = described["loss_before_each_step_then_final"][step - 1]
-            assert loss == pytest.approx(expected, rel=tolerance)
+            assert loss == pytest.approx(expected, rel=1e-5)
             if step in states:
-                assert_equals_reference(reference.weights(), states[step], start, tolerance)
+                assert_equals_reference(reference.weights(), states[step], start, 1e-5)
         assert list(states) == [1, 2, 3, 8]
 
     @pytest.mark.parametrize("name", ["forward", "tiny_gelu"])

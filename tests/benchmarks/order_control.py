@@ -49,7 +49,8 @@ def main(_) -> None:
     model, _ = model_directory.load_for_pretraining(FLAGS.checkpoint)
     tokenizer = AlbertTokenizer.load(directory)
     optimizer = optimization.adamw(
-        optimization.WarmUpPolynomialDecay(FLAGS.learning_rate, 2 * FLAGS.num_steps, 100)
+        optimization.WarmUpPolynomialDecay(FLAGS.learning_rate, 2 * FLAGS.num_steps, 100),
+        bias_correction=True,
     )
 
     @tf.function

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from albert_tf import optimization
 from albert_tf.checkpoints import model_directory
 from pipelines import finetune as finetune_lib
 from pipelines.tasks.seed_run import FinetuneSettings
@@ -201,6 +202,27 @@ def test_the_default_length_is_that_of_the_checkpoint(
     finetune(table, shorter, tmp_path / "out", max_seq_length=given)
     assert json.loads((tmp_path / "out/run.json").read_text())["max_seq_length"] == expected
     assert ("was trained with at most 24 pieces" in capsys.readouterr().out) == warns
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_bias_correction_is_part_of_a_run(table, pretrained, tmp_path, monkeypatch, given):
+    class MadeError(Exception):
+        pass
+
+    def adamw(_, weight_decay, bias_correction):
+        raise MadeError(bias_correction)
+
+    monkeypatch.setattr(optimization, "adamw", adamw)
+    with pytest.raises(MadeError, match=str(given)):
+        finetune(table, pretrained, tmp_path, adamw_bias_correction=given)
+    with pytest.raises(ValueError, match=f"adamw_bias_correction {given} there, {not given} here"):
+        finetune(table, pretrained, tmp_path, adamw_bias_correction=not given)
+    # A run of a version that knew neither form.
+    stored = json.loads((tmp_path / "run.json").read_text())
+    del stored["adamw_bias_correction"]
+    (tmp_path / "run.json").write_text(json.dumps(stored))
+    with pytest.raises(ValueError, match=f"adamw_bias_correction None there, {given} here"):
+        finetune(table, pretrained, tmp_path, adamw_bias_correction=given)
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,8 @@ SLOW = ("beams", "numbers")
 def test_every_kind_of_task_runs_and_predicts(kind, pretrained, tmp_path):  # noqa: F811
     task = KINDS[kind](tmp_path)
     loop = LoopSettings(steps_per_loop=10, save_checkpoint_steps=20, eval_steps=20)
-    changes = {"num_train_steps": 20, "gradient_accumulation_steps": 2, "loop": loop}
+    changes = {"num_train_steps": 20, "learning_rate": 1e-3, "loop": loop}
+    changes["gradient_accumulation_steps"] = 2
     results = run_task(task, pretrained, tmp_path / "out", **changes)
     assert task.best_metric in results["dev"]["median"]
     entries = (tmp_path / "out/seed_1/metrics.jsonl").read_text().splitlines()

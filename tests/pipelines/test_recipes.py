@@ -73,6 +73,7 @@ def test_it_says_what_was_published(name, parsed):
     flags = parsed[name]
     assert flags["task"] == name.removesuffix("_v2_models")
     assert tuple(flags[flag] for flag in NAMES) == PUBLISHED[name]
+    assert flags["adamw_bias_correction"] is False
     assert flags["eval_steps"] % flags["steps_per_loop"] == 0
     assert 15 <= flags["num_train_steps"] / flags["eval_steps"] <= 25
 
