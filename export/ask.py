@@ -81,11 +81,7 @@ def ask(
     Raises:
       UserError: if nothing is asked, or what the model does not answer.
     """
-    split_pairs = [pair.split(_PAIR_SEPARATOR) for pair in pairs]
-    for pair, sentences in zip(pairs, split_pairs):
-        if len(sentences) != 2 or not all(map(str.strip, sentences)):
-            raise UserError(f"--pair={pair!r}: expected two sentences with ||| between them")
-    split_pairs = [[sentence.strip() for sentence in pair] for pair in split_pairs]
+    split_pairs = _split_pairs(pairs)
     for text in masked_texts:
         if "[MASK]" not in text:
             raise UserError(f"--fill_mask={text!r} holds no [MASK]")
@@ -115,20 +111,7 @@ def ask(
     if "serving_default" not in model.signatures:
         raise UserError(f"{path!r} has no serving_default: it is not of export_saved_model")
     serving_default = model.signatures["serving_default"]
-    for inputs in questions:
-        wanted = set(serving_default.structured_input_signature[1])
-        if inputs.keys() != wanted:
-            raise UserError(
-                f"{path!r} answers to {' and '.join(sorted(wanted))}, not to "
-                f"{' and '.join(sorted(inputs))}"
-            )
-    if options:
-        choices = serving_default.structured_outputs["probabilities"].shape[1]
-        if len(options) != choices:
-            raise UserError(
-                f"{path!r} chooses among {choices} options, not {len(options)}: give --option "
-                f"{choices} times"
-            )
+    _check_questions(path, serving_default, questions, len(options))
     if "in_order_probability" in serving_default.structured_outputs:
         return lines + (_judge_order(serving_default, split_pairs) if split_pairs else [])
     for inputs in questions:
@@ -139,6 +122,32 @@ def ask(
         labels = model.signatures["labels"]()["labels"]
         lines += ["", f"(probabilities of {_readable(labels)})"]
     return lines
+
+
+def _split_pairs(pairs: Sequence[str]) -> list[list[str]]:
+    split_pairs = [pair.split(_PAIR_SEPARATOR) for pair in pairs]
+    for pair, sentences in zip(pairs, split_pairs):
+        if len(sentences) != 2 or not all(map(str.strip, sentences)):
+            raise UserError(f"--pair={pair!r}: expected two sentences with ||| between them")
+    return [[sentence.strip() for sentence in pair] for pair in split_pairs]
+
+
+def _check_questions(path: str, serving_default, questions: list[dict], num_options: int) -> None:
+    """Refuses other inputs than the signature has, and another number of options."""
+    for inputs in questions:
+        wanted = set(serving_default.structured_input_signature[1])
+        if inputs.keys() != wanted:
+            raise UserError(
+                f"{path!r} answers to {' and '.join(sorted(wanted))}, not to "
+                f"{' and '.join(sorted(inputs))}"
+            )
+    if num_options:
+        choices = serving_default.structured_outputs["probabilities"].shape[1]
+        if num_options != choices:
+            raise UserError(
+                f"{path!r} chooses among {choices} options, not {num_options}: give --option "
+                f"{choices} times"
+            )
 
 
 def _readable(values: tf.Tensor) -> str:

@@ -196,12 +196,12 @@ def finetune(
     settings = dataclasses.replace(settings, max_seq_length=max_seq_length)
 
     # All of it before the first model: Keras' seeding would end the tokenizer's graph.
-    splits = {}
-    for name, examples in _read_splits(task, dev_fraction).items():
-        sequences, features = task.encode(
-            examples, tokenizer, settings.max_seq_length, name == "train"
+    splits = {
+        name: TaskSplit(
+            examples, *task.encode(examples, tokenizer, max_seq_length, name == "train")
         )
-        splits[name] = TaskSplit(examples, sequences, features)
+        for name, examples in _read_splits(task, dev_fraction).items()
+    }
     settings = settings.with_steps(len(splits["train"].sequences))
     settings.check(strategy)
     if loop.eval_steps and "dev" not in splits:
@@ -209,21 +209,10 @@ def finetune(
             f"--task={task.name}: there is no dev set to choose the best weights by; give one, or "
             "take the last weights with --eval_steps=0"
         )
-    identity = {
-        "task": task.name,
-        **task.description(),
-        "train": fingerprint(splits["train"]),
-        # It chooses the weights. Other sets than these are for --test_file.
-        "dev": fingerprint(splits["dev"]) if loop.eval_steps else None,
-        "init_weights": checkpoint and hash_of_weights(checkpoint),
-        "vocabulary": tokenizer.sha256,
-        **{f"config.{name}": value for name, value in dataclasses.asdict(config).items()},
-        **({"dev_division": DIVISION} if dev_fraction else {}),
-        **_given(settings),
-        **dataclasses.asdict(loop),
-    }
-    # Hosts must agree on all of it. A run may resume with two other settings: how often it saves,
-    # and how many bad batches end it.
+    identity = _identity(task, splits, initial, settings, loop)
+    if dev_fraction:
+        identity["dev_division"] = DIVISION
+    # Hosts must agree on all of it. A run may resume with two other settings.
     run = Run(strategy, output_dir, dict(identity))
     del identity["save_checkpoint_steps"], identity["max_bad_batches"]
 
@@ -231,8 +220,7 @@ def finetune(
         splits = _name_test_sets(task, splits, output_dir, run.is_chief)
         if run.is_chief:
             _print_plan(task, splits, initial, settings, random_seeds, strategy)
-        # Seeds of earlier calls count, too: what is wanted of a run does not depend on how often it
-        # was called.
+        # Seeds of earlier calls count, too: a run's result does not depend on how it was called.
         results = stored_metrics(output_dir)
         for seed in random_seeds:
             of_seed = dataclasses.replace(
@@ -248,6 +236,29 @@ def finetune(
         if run.is_chief:
             write_summary(output_dir, summary)
     return summary
+
+
+def _identity(
+    task: Task,
+    splits: dict[str, TaskSplit],
+    initial: InitialModel,
+    settings: FinetuneSettings,
+    loop: LoopSettings,
+) -> dict:
+    """Returns what the weights of all seeds depend on."""
+    config, checkpoint = initial.config, initial.checkpoint
+    return {
+        "task": task.name,
+        **task.description(),
+        "train": fingerprint(splits["train"]),
+        # It chooses the weights. Other sets than these are for --test_file.
+        "dev": fingerprint(splits["dev"]) if loop.eval_steps else None,
+        "init_weights": checkpoint and hash_of_weights(checkpoint),
+        "vocabulary": initial.tokenizer.sha256,
+        **{f"config.{name}": value for name, value in dataclasses.asdict(config).items()},
+        **_given(settings),
+        **dataclasses.asdict(loop),
+    }
 
 
 def initial_model(

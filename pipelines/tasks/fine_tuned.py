@@ -125,42 +125,9 @@ def task_of(
       UserError: if the columns are not known, or say nothing to the kind of model.
     """
     kind, name = description["kind"], description["task"]
-    stored = description.get("columns", {})
-    kinds = {
-        "classifier": Columns,
-        "regressor": Columns,
-        "multilabel": Columns,
-        "token_classifier": TokenColumns,
-        "multiple_choice": MultipleChoiceColumns,
-    }
     if kind == "question_answering":
-        if columns:
-            raise UserError(
-                f"--{next(iter(columns))}_column does not apply to a model that answers questions: "
-                "tables have the columns question and context"
-            )
-        decoding = ("max_answer_length", "n_best_size", "null_threshold")
-        return SquadTask(
-            {},
-            **{field: description[field] for field in ("may_be_impossible", "doc_stride")},
-            has_answerability_head=description["has_answerability_head"],
-            max_query_length=description["max_query_length"],
-            **{field: description[field] for field in decoding if field in description},
-        )
-    if kind not in kinds:
-        raise UserError(f"--model: models of kind {kind!r} predict no files")
-    names = [field.name for field in dataclasses.fields(kinds[kind])]
-    for field in columns:
-        if field not in names:
-            raise UserError(f"--{field}_column does not apply to a model of kind {kind}")
-    defaults = {"text": "text", "context": "text", "options": "options", "label": "label"}
-    if kind == "token_classifier" and quoting:
-        raise UserError("--quoting does not apply to models that tag words: omit the flag")
-    if kind == "token_classifier" and columns.get("label") == "":
-        raise UserError("--label_column=: models that tag words read known tags; omit the flag")
-    merged = {field: stored.get(field, defaults.get(field)) for field in names}
-    merged.update(columns)
-    merged = {field: column or None for field, column in merged.items()}
+        return _squad_task(description, columns)
+    merged = _merged_columns(description, columns)
     if kind == "multiple_choice":
         task = TableMultipleChoiceTask(
             name, {}, MultipleChoiceColumns(**merged), description["max_qa_length"]
@@ -169,6 +136,10 @@ def task_of(
         task.blank = description.get("blank")
         return task
     if kind == "token_classifier":
+        if quoting:
+            raise UserError("--quoting does not apply to models that tag words: omit the flag")
+        if columns.get("label") == "":
+            raise UserError("--label_column=: models that tag words read known tags; omit the flag")
         return TokenClassificationTask(
             name, {}, TokenColumns(**merged), description["labels"], description["doc_stride"]
         )
@@ -193,6 +164,43 @@ def task_of(
         metrics=glue.TASKS[name].metrics if name in glue.TASKS else None,
         quoting=quoting,
     )
+
+
+def _squad_task(description: dict, columns: Mapping[str, str | None]) -> SquadTask:
+    if columns:
+        raise UserError(
+            f"--{next(iter(columns))}_column does not apply to a model that answers questions: "
+            "tables have the columns question and context"
+        )
+    decoding = ("max_answer_length", "n_best_size", "null_threshold")
+    return SquadTask(
+        {},
+        **{field: description[field] for field in ("may_be_impossible", "doc_stride")},
+        has_answerability_head=description["has_answerability_head"],
+        max_query_length=description["max_query_length"],
+        **{field: description[field] for field in decoding if field in description},
+    )
+
+
+def _merged_columns(description: dict, columns: Mapping[str, str | None]) -> dict[str, str | None]:
+    """Returns field -> column, for the fields of the kind's columns; see task_of."""
+    kind, stored = description["kind"], description.get("columns", {})
+    kinds = {
+        "classifier": Columns,
+        "regressor": Columns,
+        "multilabel": Columns,
+        "token_classifier": TokenColumns,
+        "multiple_choice": MultipleChoiceColumns,
+    }
+    if kind not in kinds:
+        raise UserError(f"--model: models of kind {kind!r} predict no files")
+    names = [field.name for field in dataclasses.fields(kinds[kind])]
+    for field in columns:
+        if field not in names:
+            raise UserError(f"--{field}_column does not apply to a model of kind {kind}")
+    defaults = {"text": "text", "context": "text", "options": "options", "label": "label"}
+    merged = {field: stored.get(field, defaults.get(field)) for field in names}
+    return {field: column or None for field, column in {**merged, **columns}.items()}
 
 
 class FineTunedRun:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import math
 import os
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -126,17 +128,105 @@ def run_seed(
       The content of MODEL_DIR/results.json: `metrics` by split, and `predicted`, of what.
     """
     strategy, model_dir = run.strategy, run.model_dir
-    path = os.path.join(model_dir, RESULTS_FILE)
     predicted = what_is_predicted(task, splits)
-    is_trained = tf.io.gfile.exists(path)
-    kept = {"metrics": {}, "predicted": {}}
-    if is_trained:
-        kept = _kept_results(files.read_json(path), predicted)
-        if predicted.items() <= kept["predicted"].items():
-            return kept
-        if run.is_chief:  # killed amidst the files, it must not take the old ones for new
-            files.write_atomically(path, json.dumps(kept) + "\n")
+    is_trained = tf.io.gfile.exists(os.path.join(model_dir, RESULTS_FILE))
+    kept = _keep_results(run, predicted) if is_trained else {"metrics": {}, "predicted": {}}
+    if is_trained and predicted.items() <= kept["predicted"].items():
+        return kept
 
+    model, optimizer = _create_model(task, config, seed, settings, strategy)
+    if checkpoint and not run.has_checkpoint():
+        source = saved_model if saved_model.is_saved_model(checkpoint) else model_directory
+        source.restore_encoder(model.encoder, checkpoint)
+    # TPUs and XLA want every batch alike.
+    has_fixed_length = settings.jit_compile or is_tpu(strategy)
+    rows = settings.global_batch_size // settings.gradient_accumulation_steps
+    predictions = {
+        name: make_prediction(
+            strategy, model, split.sequences, rows, settings.max_seq_length, has_fixed_length
+        )
+        for name, split in splits.items()
+        if name != "train" and name not in kept["predicted"]
+    }
+
+    if not is_trained:
+        objective, train = task_objective(task), splits["train"].sequences
+        train_step = TrainStep(model, model, objective, optimizer, settings, seed)
+        rates = {"examples_per_second": 1, "tokens_per_second": len(train.pieces) / len(train)}
+        length = (settings.max_seq_length, has_fixed_length)
+        evaluate = None
+        if loop.eval_steps:
+            evaluate = functools.partial(_score_dev, task, splits["dev"], predictions["dev"])
+        train_loop.train(
+            run=run,
+            model=model,
+            optimizer=optimizer,
+            objective=objective,
+            dataset_fn=lambda first_step, context: training_dataset(
+                train, settings.global_batch_size, seed, first_step, *length, context
+            ),
+            stages=[train_loop.Stage(0, train_step, rates, evaluate)],
+            settings=settings,
+            loop=loop,
+        )
+    _restore_best(run, model, loop)
+    metrics = {**kept["metrics"], **_predict(run, task, splits, predictions)}
+    results = {"metrics": metrics, "predicted": {**kept["predicted"], **predicted}}
+    if run.is_chief:
+        print(f"curves       {draw_learning_curves(model_dir)}")
+        _write_results(task, model_dir, settings.max_seq_length, results)
+    return results
+
+
+def _predict(run: Run, task: Task, splits: dict[str, TaskSplit], predictions: dict) -> dict:
+    """Writes the predictions of each split; returns its figures if it has answers."""
+    directory, metrics = os.path.join(run.model_dir, "predictions"), {}
+    for name, predict in predictions.items():
+        split, outputs = splits[name], predict()
+        if scores := task.score(split.examples, split.features, outputs):
+            metrics[name] = scores
+        if run.is_chief:
+            _write_predictions(task, directory, name, split, outputs)
+    return metrics
+
+
+def _write_results(task: Task, model_dir: str, max_seq_length: int, results: dict) -> None:
+    """Writes task.json and results.json; the latter says that the seed is finished."""
+    description = {"task": task.name, "max_seq_length": max_seq_length}
+    description.update({**task.description(), **task.decoding(), **task.source()})
+    for file, content in ((model_directory.TASK_FILE, description), (RESULTS_FILE, results)):
+        text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+        files.write_atomically(os.path.join(model_dir, file), text)
+
+
+def _score_dev(task: Task, split: TaskSplit, predict: Callable, is_stopped) -> dict[str, float]:
+    outputs = predict(is_stopped)
+    if outputs is None:
+        return {}
+    metrics = task.score(split.examples, split.features, outputs)
+    return {f"dev_{name}": value for name, value in metrics.items()}
+
+
+def _restore_best(run: Run, model: tf.keras.Model, loop: LoopSettings) -> None:
+    """Restores the weights that were best on dev, or the last ones if there is no dev set."""
+    # Other hosts look for the weights when the one that writes has written, and find the same.
+    run.check_hosts_agree(0)
+    directory = run.model_dir
+    if loop.eval_steps:
+        directory = os.path.join(directory, model_directory.BEST_DIR)
+    _, weights = model_directory.find_checkpoint(directory)
+    run.check_hosts_agree(int(weights.rpartition("-")[2]))
+    model_directory.restore_weights(model, weights)
+
+
+def _create_model(
+    task: Task,
+    config: AlbertConfig,
+    seed: int,
+    settings: FinetuneSettings,
+    strategy: tf.distribute.Strategy,
+) -> tuple[tf.keras.Model, tf.keras.optimizers.Optimizer]:
+    """Returns the model with its initial variables, and its optimizer."""
     # The initializers draw from Keras' global seed, in the order in which variables are made.
     tf.keras.utils.set_random_seed(seed)
     with strategy.scope(), precision(settings.mixed_precision):
@@ -152,86 +242,24 @@ def run_seed(
         )
         if settings.mixed_precision == "float16":
             optimization.add_loss_scale(optimizer)
-    if checkpoint and not run.has_checkpoint():
-        source = saved_model if saved_model.is_saved_model(checkpoint) else model_directory
-        source.restore_encoder(model.encoder, checkpoint)
+    return model, optimizer
 
-    # TPUs and XLA want every batch alike.
-    has_fixed_length = settings.jit_compile or is_tpu(strategy)
-    rows = settings.global_batch_size // settings.gradient_accumulation_steps
-    predictions = {
-        name: make_prediction(
-            strategy, model, split.sequences, rows, settings.max_seq_length, has_fixed_length
-        )
-        for name, split in splits.items()
-        if name != "train" and name not in kept["predicted"]
-    }
 
-    def score_dev(is_stopped) -> dict[str, float]:
-        outputs = predictions["dev"](is_stopped)
-        if outputs is None:
-            return {}
-        metrics = task.score(splits["dev"].examples, splits["dev"].features, outputs)
-        return {f"dev_{name}": value for name, value in metrics.items()}
+def _write_predictions(task: Task, directory: str, name: str, split: TaskSplit, outputs) -> None:
+    written = task.write_predictions(directory, name, split.examples, split.features, outputs)
+    for path in written:
+        print(f"predictions  {path}")
+    task.draw(directory, name, split.examples, outputs)
 
-    train = splits["train"].sequences
-    tokens = len(train.pieces) / len(train)
-    objective = task_objective(task)
-    if not is_trained:
-        train_step = TrainStep(model, model, objective, optimizer, settings, seed)
-        rates = {"examples_per_second": 1, "tokens_per_second": tokens}
-        train_loop.train(
-            run=run,
-            model=model,
-            optimizer=optimizer,
-            objective=objective,
-            dataset_fn=lambda first_step, context: training_dataset(
-                train,
-                settings.global_batch_size,
-                seed,
-                first_step,
-                settings.max_seq_length,
-                has_fixed_length,
-                context,
-            ),
-            stages=[train_loop.Stage(0, train_step, rates, score_dev if loop.eval_steps else None)],
-            settings=settings,
-            loop=loop,
-        )
-    # Other hosts look for the weights when the one that writes has written, and find the same.
-    run.check_hosts_agree(0)
-    directory = os.path.join(model_dir, model_directory.BEST_DIR) if loop.eval_steps else model_dir
-    _, weights = model_directory.find_checkpoint(directory)
-    run.check_hosts_agree(int(weights.rpartition("-")[2]))
-    model_directory.restore_weights(model, weights)
 
-    metrics = {}
-    for name, predict in predictions.items():
-        split, outputs = splits[name], predict()
-        if scores := task.score(split.examples, split.features, outputs):
-            metrics[name] = scores
-        if run.is_chief:
-            for written in task.write_predictions(
-                os.path.join(model_dir, "predictions"),
-                name,
-                split.examples,
-                split.features,
-                outputs,
-            ):
-                print(f"predictions  {written}")
-            task.draw(os.path.join(model_dir, "predictions"), name, split.examples, outputs)
-    results = {
-        "metrics": {**kept["metrics"], **metrics},
-        "predicted": {**kept["predicted"], **predicted},
-    }
-    if run.is_chief:
-        print(f"curves       {draw_learning_curves(model_dir)}")
-        description = {"task": task.name, "max_seq_length": settings.max_seq_length}
-        description.update({**task.description(), **task.decoding(), **task.source()})
-        for file, content in ((model_directory.TASK_FILE, description), (RESULTS_FILE, results)):
-            text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-            files.write_atomically(os.path.join(model_dir, file), text)
-    return results
+def _keep_results(run: Run, predicted: dict) -> dict:
+    """Removes from results.json what is to be predicted anew; returns the rest."""
+    path = os.path.join(run.model_dir, RESULTS_FILE)
+    kept = _kept_results(files.read_json(path), predicted)
+    if run.is_chief and not predicted.items() <= kept["predicted"].items():
+        # Killed amidst the files, the seed must not take the old ones for new.
+        files.write_atomically(path, json.dumps(kept) + "\n")
+    return kept
 
 
 def _kept_results(results: dict, predicted: dict) -> dict:

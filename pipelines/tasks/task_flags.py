@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 from absl import flags
@@ -68,6 +68,11 @@ def define_task_flags() -> None:
         lower_bound=0.0,
         upper_bound=0.9,
     )
+    _define_table_flags()
+    _define_window_flags()
+
+
+def _define_table_flags() -> None:
     flags.DEFINE_enum(
         "quoting",
         "csv",
@@ -93,6 +98,9 @@ def define_task_flags() -> None:
         "classification: loss weights, as comma-separated label=weight; other labels have 1. "
         "balanced: every label has the same total weight, however rare.",
     )
+
+
+def _define_window_flags() -> None:
     flags.DEFINE_integer("max_qa_length", 128, "Multiple choice: pieces of question and option.", 1)
     flags.DEFINE_integer(
         "doc_stride", 128, "SQuAD, token_classification: pieces from window to window.", 1
@@ -127,15 +135,7 @@ def create_task(values: flags.FlagValues) -> Task:
         for split in ("train", "dev", "test")
         if values[f"{split}_file"].value
     }
-    for flag, tasks in _ONLY_FOR.items():
-        if values[flag].present and name not in tasks:
-            raise UserError(
-                f"--{flag} does not apply to --task={name}, only to {', '.join(tasks)}: remove it"
-            )
-    for flag in ("text_column", "label_column", "options_column"):
-        if not values[flag].value:
-            raise UserError(f"--{flag} is empty: name the column, or remove the flag")
-    _check_different(values, ("text_column", "text_pair_column", "options_column", "label_column"))
+    _check_flags(values)
     if name in glue.TASKS or name == "race":
         _require_data_dir(values)
         if given:
@@ -158,6 +158,26 @@ def create_task(values: flags.FlagValues) -> Task:
             n_best_size=values.n_best_size,
             null_threshold=values.null_threshold,
         )
+    return _table_task(values, given)
+
+
+def _check_flags(values: flags.FlagValues) -> None:
+    """Refuses flags of other tasks, and columns without a name or of one name."""
+    for flag, tasks in _ONLY_FOR.items():
+        if values[flag].present and values.task not in tasks:
+            raise UserError(
+                f"--{flag} does not apply to --task={values.task}, only to {', '.join(tasks)}: "
+                "remove it"
+            )
+    for flag in ("text_column", "label_column", "options_column"):
+        if not values[flag].value:
+            raise UserError(f"--{flag} is empty: name the column, or remove the flag")
+    _check_different(values, ("text_column", "text_pair_column", "options_column", "label_column"))
+
+
+def _table_task(values: flags.FlagValues, given: Mapping[str, list[str]]) -> Task:
+    """Returns the task of tables or files of tags."""
+    name = values.task
     if values.data_dir:
         raise UserError(f"--task={name} reads --train_file and --dev_file, not --data_dir")
     if "train" not in given:
