@@ -95,8 +95,24 @@ def as_dict(inputs) -> dict[str, tf.Tensor]:
     return dict(inputs)
 
 
+class RefusesKerasMask:
+    """What reads piece ids, and learns from `input_mask` which are real."""
+
+    def compute_mask(self, inputs, mask=None):
+        """Returns None, as outputs have no mask of Keras.
+
+        Raises:
+          UserError: if an input has one.
+        """
+        if any(part is not None for part in tf.nest.flatten(mask)):
+            raise UserError(
+                f"the inputs of {self.name} have a Keras mask (of a Masking layer, say), which is "
+                "not read: remove that layer and give input_mask, 1 = real"
+            )
+
+
 @tf.keras.saving.register_keras_serializable(PACKAGE)
-class AlbertEncoder(FromConfig, tf.keras.layers.Layer):
+class AlbertEncoder(RefusesKerasMask, FromConfig, tf.keras.layers.Layer):
     """The encoder and its pooler.
 
     Args:
@@ -159,7 +175,8 @@ class AlbertEncoder(FromConfig, tf.keras.layers.Layer):
           positions: int32 [b, P], the only ones, beside [CLS], whose output is wanted; None: all.
             The last block then computes queries, feed-forward and output at these positions only;
             keys and values still come from all positions.
-          training: Keras' argument. Without `dropout_seed`, training draws a seed at each call.
+          training: Keras' argument, a bool or a tensor bool []. Without `dropout_seed`, training
+            draws a seed at each call.
 
         Returns:
           dict: `sequence_output` [b, L, H], or of the wanted positions [b, P, H]; `pooled_output`

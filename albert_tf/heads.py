@@ -219,7 +219,7 @@ class SpanBeamHead(FromConfig, tf.keras.layers.Layer):
         end_log_probs, ends = tf.math.top_k(
             tf.nn.log_softmax(end_logits), tf.minimum(self.NUM_ENDS, seq_len)
         )
-        num_spans = tf.size(starts[0]) * tf.shape(ends)[2]
+        num_spans = tf.shape(starts)[1] * tf.shape(ends)[2]
         return {
             **outputs,
             "start_top_log_probs": start_log_probs,

@@ -5,7 +5,13 @@ from __future__ import annotations
 import tensorflow as tf
 
 from albert_tf.config import AlbertConfig
-from albert_tf.encoder import AlbertEncoder, as_dict, cls_only_positions, complete_inputs
+from albert_tf.encoder import (
+    AlbertEncoder,
+    RefusesKerasMask,
+    as_dict,
+    cls_only_positions,
+    complete_inputs,
+)
 from albert_tf.errors import UserError
 from albert_tf.heads import (
     ClassificationHead,
@@ -23,7 +29,7 @@ from albert_tf.layers.primitives import (
 )
 
 
-class _AlbertModel(FromConfig, tf.keras.Model):
+class _AlbertModel(RefusesKerasMask, FromConfig, tf.keras.Model):
     """What they share: an encoder, its config, and how all variables come to be."""
 
     further_arguments = ("recompute",)

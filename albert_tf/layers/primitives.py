@@ -62,34 +62,49 @@ def dropout(x: tf.Tensor, rate: float, seed: tf.Tensor | None) -> tf.Tensor:
     Args:
       x: any shape, floating.
       rate: probability that an element becomes 0.
-      seed: int32 [2], or None outside training.
+      seed: of resolve_dropout_seed.
     """
     if seed is None or rate == 0.0:
         return x
+    if _has_switch(seed):
+        seed, is_training = seed[:2], seed[2]
+        rate = tf.cast(rate, x.dtype) * tf.cast(is_training, x.dtype)  # at 0, x comes back as is
     return tf.nn.experimental.stateless_dropout(x, rate, seed)
 
 
-def resolve_dropout_seed(training: bool | None, dropout_seed: tf.Tensor | None):
+def resolve_dropout_seed(training: bool | tf.Tensor | None, dropout_seed: tf.Tensor | None):
     """Returns the seed of a layer's dropout, int32 [2], or None for no dropout.
+
+    If `training` is a tensor of a graph, the seed is int32 [3]: the last number says whether
+    anything is dropped. The graph then computes as in training, which without dropout gives the
+    same up to rounding.
 
     Args:
       training: Keras' argument. None: it is training if there is a seed.
       dropout_seed: the caller's. Without one, training draws a new seed at every call.
     """
-    if training is None:
+    in_graph = tf.is_tensor(training) and not hasattr(training, "numpy")
+    if training is None or (in_graph and dropout_seed is not None and _has_switch(dropout_seed)):
         return dropout_seed
-    if not training:
+    if not in_graph and not training:
         return None
     if dropout_seed is None:
-        return tf.random.uniform([2], tf.int32.min, tf.int32.max, tf.int32)
+        dropout_seed = tf.random.uniform([2], tf.int32.min, tf.int32.max, tf.int32)
+    if in_graph:
+        return tf.concat([dropout_seed, [tf.cast(training, tf.int32)]], axis=0)
     return dropout_seed
 
 
+def _has_switch(seed) -> bool:
+    return tf.convert_to_tensor(seed).shape[0] == 3
+
+
 def seeds(seed: tf.Tensor | None, num: int) -> list[tf.Tensor | None]:
-    """Splits a dropout seed (int32 [2] or None) into `num` independent ones."""
+    """Splits a seed of resolve_dropout_seed into `num` independent ones."""
     if seed is None:
         return [None] * num
-    return [tf.random.experimental.stateless_fold_in(seed, i) for i in range(num)]
+    parts = [tf.random.experimental.stateless_fold_in(seed[:2], i) for i in range(num)]
+    return [tf.concat([part, seed[2:]], axis=0) for part in parts] if _has_switch(seed) else parts
 
 
 def initializer(stddev: float) -> tf.keras.initializers.Initializer:

@@ -20,6 +20,7 @@ CONFIG = AlbertConfig(
     intermediate_size=20,
     max_position_embeddings=7,
     initializer_range=0.3,
+    hidden_dropout_prob=0.3,
 )
 IDS = np.random.default_rng(0).integers(1, 29, [4, 6]).astype(np.int32)
 INPUTS = {
@@ -127,3 +128,56 @@ def test_choices_are_fitted_from_arrays():
     assert model.predict(ids, batch_size=7, verbose=0)["logits"].shape == (40, 2)
     with pytest.raises(UserError, match="3 choices an example, the model 2"):
         model(np.ones([4, 3, 6], np.int32))
+
+
+@every
+def test_a_mask_of_keras_is_refused(create):
+    ids = tf.keras.Input([6], dtype=tf.int32)
+    masked = tf.keras.layers.Masking(0)(ids)
+    inputs = {name: masked for name in list(INPUTS)[:3]}
+    with pytest.raises(UserError, match=r"Keras mask .* give input_mask"):
+        create()(inputs)
+    with pytest.raises(UserError, match=r"Keras mask .* give input_mask"):
+        create()({**INPUTS, "input_word_ids": tf.keras.layers.Masking(0)(IDS)})
+
+
+@every
+def test_no_rows(create):
+    model = create()
+    expected = model(INPUTS)
+    found = model({name: value[:0] for name, value in INPUTS.items()})
+    tf.nest.map_structure(
+        lambda a, b: a[:0].shape.assert_is_compatible_with(b.shape), expected, found
+    )
+
+
+@every
+def test_training_may_be_a_tensor(create):
+    model = create()
+    seed = tf.constant([1, 2])
+
+    @tf.function
+    def call(training):
+        with tf.GradientTape() as tape:
+            outputs = tf.nest.flatten(model(INPUTS, dropout_seed=seed, training=training))
+            outputs = [tf.cast(output, tf.float32) for output in outputs]
+            loss = tf.add_n([tf.reduce_sum(tf.tanh(output)) for output in outputs])
+        gradients = tape.gradient(loss, model.trainable_variables)
+        return outputs, [tf.convert_to_tensor(g) for g in gradients if g is not None]
+
+    found = []
+    for training in (True, False):
+        found.append(call(tf.constant(training))[0])
+        tensors = zip(*(tf.nest.flatten(call(t)) for t in (tf.constant(training), training)))
+        for a, b in tensors:
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-3)
+    assert any(not np.allclose(a, b, atol=1e-3) for a, b in zip(*found))
+
+
+def test_training_of_a_model_around_may_be_a_tensor():
+    ids = tf.keras.Input([6], dtype=tf.int32)
+    model = tf.keras.Model(ids, AlbertEncoder(CONFIG)(ids)["pooled_output"])
+    call = tf.function(lambda training: model(IDS, training=training))
+    np.testing.assert_allclose(call(tf.constant(False)), model(IDS), atol=1e-5)
+    first, second = call(tf.constant(True)), call(tf.constant(True))
+    assert not np.allclose(first, second, atol=1e-3)
