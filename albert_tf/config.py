@@ -9,7 +9,7 @@ import json
 import tensorflow as tf
 
 from albert_tf import files
-from albert_tf.errors import UserError
+from albert_tf.errors import UserError, shown
 
 SHARING_MODES = ("all", "attention", "ffn", "none")
 ACTIVATIONS = ("gelu", "gelu_erf", "relu")
@@ -69,13 +69,18 @@ class AlbertConfig:
     def __post_init__(self):
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if field.type == "int" and not (isinstance(value, int) and value >= 1):
-                raise UserError(f"config: {field.name} is {value!r}, expected a whole number >= 1")
+            is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            is_whole = is_number and isinstance(value, int)
+            if field.type == "int" and not (is_whole and value >= 1):
+                raise UserError(
+                    f"config: {field.name} is {shown(value)}, expected a whole number >= 1"
+                )
             if field.type == "int" and value > (most := _LARGEST.get(field.name, _LARGEST_SIZE)):
-                raise UserError(f"config: {field.name} is {value!r}, expected at most {most:,}")
-            is_number = isinstance(value, (int, float)) and 0 <= value <= _LARGEST_SIZE
-            if field.type == "float" and not is_number:
-                raise UserError(f"config: {field.name} is {value!r}, expected a number >= 0")
+                raise UserError(
+                    f"config: {field.name} is {shown(value)}, expected at most {most:,}"
+                )
+            if field.type == "float" and not (is_number and 0 <= value <= _LARGEST_SIZE):
+                raise UserError(f"config: {field.name} is {shown(value)}, expected a number >= 0")
             if field.name.endswith("_prob") and value >= 1:
                 raise UserError(f"config: {field.name} is {value!r}, expected 0 <= p < 1")
         blocks = self.num_hidden_layers * self.inner_group_num
@@ -90,10 +95,12 @@ class AlbertConfig:
                 f"num_attention_heads {self.num_attention_heads}"
             )
         if self.hidden_act not in ACTIVATIONS:
-            raise UserError(f"config: hidden_act {self.hidden_act!r} is not one of {ACTIVATIONS}")
+            raise UserError(
+                f"config: hidden_act {shown(self.hidden_act)} is not one of {ACTIVATIONS}"
+            )
         if self.parameter_sharing not in SHARING_MODES:
             raise UserError(
-                f"config: parameter_sharing {self.parameter_sharing!r} is not one of "
+                f"config: parameter_sharing {shown(self.parameter_sharing)} is not one of "
                 f"{SHARING_MODES}"
             )
         if self.num_hidden_groups > self.num_hidden_layers:
@@ -140,7 +147,7 @@ class AlbertConfig:
         The published files carry keys that nothing uses (`net_structure_type` and others), and
         `"hidden_act": "gelu_new"` is Hugging Face's name for the tanh form.
         """
-        values = files.read_json(path)
+        values = files.read_config(path)
         if len(values) > _MOST_KEYS:
             raise UserError(f"{path}: {len(values):,} keys, expected at most {_MOST_KEYS:,}")
         known = {field.name for field in dataclasses.fields(cls)}

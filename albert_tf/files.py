@@ -36,6 +36,7 @@ PROVENANCE_FILE = os.path.join("assets.extra", "export.json")
 UNFINISHED_FILE = ".unfinished"
 
 _PARALLEL_REQUESTS = 32
+_MOST_CONFIG_BYTES = 1_000_000  # a config of Hugging Face has some 1,000
 _MANY_REQUESTS = 2000  # so many take long enough to report their progress
 
 
@@ -326,6 +327,19 @@ def read_json(path: str) -> dict:
     """
     with tf.io.gfile.GFile(path, "rb") as file:
         data = file.read()
+    return _as_json(data, path)
+
+
+def read_config(path: str) -> dict:
+    """Reads a JSON object that describes a model; as read_json, but no file beyond any config."""
+    with tf.io.gfile.GFile(path, "rb") as file:
+        data = file.read(_MOST_CONFIG_BYTES + 1)
+    if len(data) > _MOST_CONFIG_BYTES:
+        raise UserError(f"{path}: more than {_MOST_CONFIG_BYTES:,} bytes, expected a config")
+    return _as_json(data, path)
+
+
+def _as_json(data: bytes, path: str) -> dict:
     try:
         values = json.loads(data)
     except (ValueError, RecursionError) as error:

@@ -12,7 +12,7 @@ from albert_tf import files
 from albert_tf.checkpoints import huggingface, model_directory, name_map
 from albert_tf.checkpoints.model_card import model_card
 from albert_tf.config import AlbertConfig
-from albert_tf.errors import UserError
+from albert_tf.errors import UserError, shown
 from albert_tf.models import (
     AlbertForAnswerableQuestionAnswering,
     AlbertForMultipleChoice,
@@ -122,7 +122,7 @@ def find(path: str) -> bool:
         return True
     if not huggingface.find_weights(path):
         return False
-    values = files.read_json(os.path.join(path, huggingface.CONFIG_FILE))
+    values = files.read_config(os.path.join(path, huggingface.CONFIG_FILE))
     names = {architecture.name for architecture in _ARCHITECTURES.values()}
     return bool(names & {*(values.get("architectures") or ())})
 
@@ -261,7 +261,8 @@ def _read_ours(path: str) -> dict:
     task = files.read_json(file)
     if task.get("kind") not in _ARCHITECTURES:
         raise UserError(
-            f"{file}: kind is {task.get('kind')!r}, expected one of {', '.join(_ARCHITECTURES)}"
+            f"{file}: kind is {shown(task.get('kind'))}, expected one of "
+            f"{', '.join(_ARCHITECTURES)}"
         )
     return task
 
@@ -271,7 +272,7 @@ def _read_task(path: str, has_pairs: bool) -> dict:
     if tf.io.gfile.exists(os.path.join(path, model_directory.TASK_FILE)):
         return _read_ours(path)
     config_file = os.path.join(path, huggingface.CONFIG_FILE)
-    values = files.read_json(config_file)
+    values = files.read_config(config_file)
     labels = values.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
     labels = [labels[key] for key in sorted(labels, key=int)]
     kind = next(

@@ -24,7 +24,7 @@ import tensorflow as tf
 from albert_tf import files
 from albert_tf.checkpoints import name_map, reference_config
 from albert_tf.config import AlbertConfig
-from albert_tf.errors import UserError
+from albert_tf.errors import UserError, shown
 from albert_tf.tokenization import WORDPIECE_FILE, AlbertTokenizer
 
 CONFIG_FILE = "config.json"
@@ -44,6 +44,8 @@ _ALIASES = {
 _NOT_WEIGHTS = re.compile(r"(albert|bert)\.embeddings\.(position_ids|token_type_ids)")
 # BERTs that were converted from TensorFlow long ago name normalizations as it does.
 _OLD_NAMES = {".gamma": ".weight", ".beta": ".bias"}
+# What their classes for masked LM alone, the commonest there, do not have.
+_NOT_IN_MASKED_LM = r"^(albert[./]pooler|sop_classifier|bert[./]pooler|cls[./]seq_relationship)[./]"
 # Theirs exists at E == H too.
 _PROJECTION = {
     "torch": tuple(f"albert.encoder.embedding_hidden_mapping_in.{x}" for x in ("weight", "bias")),
@@ -75,7 +77,7 @@ def read(
     if path is None:
         raise UserError(f"{directory!r} holds no {CONFIG_FILE} with weights of Hugging Face's")
     config_file = os.path.join(directory, CONFIG_FILE)
-    config, values = reference_config.read(config_file), files.read_json(config_file)
+    config, values = reference_config.read(config_file), files.read_config(config_file)
     family = reference_config.read_family(config_file)
     table = table or (name_map.BERT_TABLE if family == "bert" else None)
     notes = []
@@ -83,7 +85,9 @@ def read(
         # Their configs of the v1 models say so although those were trained with the tanh form.
         notes.append('config.json says "gelu", which is taken as the tanh form of ALBERT\'s code')
     if (epsilon := values.get("layer_norm_eps", 1e-12)) != 1e-12:
-        notes.append(f"config.json says layer_norm_eps {epsilon}; here it is always 1e-12")
+        notes.append(f"config.json says layer_norm_eps {shown(epsilon)}; here it is always 1e-12")
+    if {"AlbertForMaskedLM", "BertForMaskedLM"} & {*(values.get("architectures") or ())}:
+        allow_missing = "|".join(filter(None, [allow_missing, _NOT_IN_MASKED_LM]))
     dialect = "keras" if path.endswith(KERAS_FILE) else "torch"
     with files.local_file(path) as local:
         try:

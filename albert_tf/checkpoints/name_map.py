@@ -333,10 +333,11 @@ def to_ours(
         f"{source} lacks weights of the encoder:",
         "expected all of them (only the pooler and the heads can start from fresh values)",
     )
+    missing = _not_matching(missing, allow_missing)
     _refuse(
-        _not_matching(missing, allow_missing),
+        missing,
         f"{source} lacks",
-        "--allow_missing=REGEX starts those from fresh values",
+        f"--allow_missing={_pattern_of(missing)} starts those from fresh values",
     )
     _refuse(
         _not_matching([name for name in tensors if name not in rows], allow_unused),
@@ -346,9 +347,20 @@ def to_ours(
     weights = {}
     for name, variable in rows.items():
         if name in tensors:
-            array = np.asarray(tensors[name]).astype(np.float32)
+            array = _as_weight(np.asarray(tensors[name]), f"{source}: {name}")
             weights[variable.ours] = array.T if dialect in variable.transposed else array
     return weights
+
+
+def _as_weight(array: np.ndarray, where: str) -> np.ndarray:
+    """Returns it as float32, if it is floating and finite."""
+    if not tf.as_dtype(array.dtype).is_floating:
+        raise UserError(f"{where} holds {array.dtype}, expected floating-point weights")
+    with np.errstate(over="ignore"):  # refused below
+        array = array.astype(np.float32)
+    if not np.isfinite(array).all():
+        raise UserError(f"{where} has values that are NaN or infinite: the file is damaged")
+    return array
 
 
 def from_ours(
@@ -427,3 +439,9 @@ def _refuse(names: list[str], what: str, remedy: str) -> None:
     if names:
         more = f" and {len(names) - 5} more" if len(names) > 5 else ""
         raise UserError(f"{what} {', '.join(names[:5])}{more}; {remedy}")
+
+
+def _pattern_of(names: list[str]) -> str:
+    """Returns a regular expression, for a shell, of the few layers that these variables are of."""
+    layers = sorted({re.split("[./][^./]+$", name)[0] for name in names})
+    return f"'^({'|'.join(map(re.escape, layers))})'" if len(layers) <= 5 else "REGEX"

@@ -63,7 +63,7 @@ def read(path: str) -> AlbertConfig:
     """
     if not tf.io.gfile.exists(path):
         raise UserError(f"no config at {path!r}: the weights alone do not tell the model's shape")
-    config, found, family = AlbertConfig.read(path), files.read_json(path), read_family(path)
+    config, found, family = AlbertConfig.read(path), files.read_config(path), read_family(path)
     if family == "bert":
         found.setdefault("embedding_size", config.hidden_size)
     if absent := [key for key in _REQUIRED_KEYS if key not in found]:
@@ -94,7 +94,7 @@ def read_family(path: str) -> str:
       UserError: if it is another family.
     """
     default = "bert" if os.path.basename(path) == BERT_FILE else "albert"
-    family = files.read_json(path).get("model_type", default)
+    family = files.read_config(path).get("model_type", default)
     if family not in _FAMILIES:
         raise UserError(f"{path}: model_type {family!r}, expected 'albert' or 'bert'")
     return family

@@ -40,6 +40,18 @@ def test_named_sizes(name):
         ({"parameter_sharing": "some"}, "parameter_sharing 'some' is not one of"),
         ({"num_hidden_layers": 0}, "num_hidden_layers is 0, expected a whole number"),
         ({"vocab_size": 3.5}, "vocab_size is 3.5"),
+        ({"vocab_size": True}, "vocab_size is True, expected a whole number"),
+        ({"initializer_range": True}, "initializer_range is True, expected a number >= 0"),
+        ({"hidden_dropout_prob": False}, "hidden_dropout_prob is False, expected a number >= 0"),
+        (
+            {"hidden_act": "x" * 10**5},
+            r"hidden_act 'xxx.{0,100}\.\.\. \(100,002 characters\) is not",
+        ),
+        (
+            {"vocab_size": ["x" * 10**5]},
+            r"vocab_size is \['xxx.{0,100}\.\.\. \(100,004 characters\)",
+        ),
+        ({"note": "x" * 10**6}, "more than 1,000,000 bytes, expected a config"),
         ({"hidden_dropout_prob": 1.0}, "expected 0 <= p < 1"),
         ({"num_hidden_groups": 13}, "more than num_hidden_layers 12"),
         ({"hidden_dropout_prob": "0.1"}, "hidden_dropout_prob is '0.1', expected a number >= 0"),

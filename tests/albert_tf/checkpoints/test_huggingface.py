@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import safetensors.numpy
 import tensorflow as tf
 
 from albert_tf.checkpoints import huggingface, name_map
+from albert_tf.errors import UserError
 from tests.albert_tf.checkpoints.test_name_map import make_model, weights_of, without, write
 
 
@@ -38,6 +40,50 @@ def test_encoder_alone_of_huggingface(tmp_path):
     built, fresh = name_map.build(imported, "out")
     assert len(fresh) == 7
     np.testing.assert_array_equal(built.encoder.pooler.kernel, model.encoder.pooler.kernel)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (lambda a: a.astype("int64"), "holds int64, expected floating-point weights"),
+        (lambda a: a > 0, "holds bool, expected floating-point weights"),
+        (lambda a: a / np.float32(0), "has values that are NaN or infinite"),
+        (lambda a: a.astype("float64") + 1e300, "has values that are NaN or infinite"),
+    ],
+    ids=["integers", "bools", "NaN", "beyond float32"],
+)
+def test_what_is_no_weight(change, message, tmp_path):
+    write("huggingface", tmp_path / "out", make_model())
+    name = "albert.pooler.weight"
+    change_huggingface(tmp_path / "out", lambda t: {**t, name: change(t[name])})
+    with pytest.raises(UserError, match=rf"model\.safetensors: {name} {message}"):
+        huggingface.read(str(tmp_path / "out"))
+
+
+def test_a_masked_lm_of_huggingface_has_no_pooler(tmp_path):
+    write("huggingface", tmp_path / "out", make_model())
+    absent = ("albert.pooler.weight", "albert.pooler.bias")
+    sentence_order = tuple(f"sop_classifier.classifier.{part}" for part in ("weight", "bias"))
+    change_huggingface(tmp_path / "out", without(*absent, *sentence_order))
+    path = tmp_path / "out/config.json"
+    with pytest.raises(UserError, match=r"lacks .*; --allow_missing='(.*)' starts") as error:
+        huggingface.read(str(tmp_path / "out"))
+    [flag] = re.findall("'(.*)' starts", str(error.value))
+    named = huggingface.read(str(tmp_path / "out"), allow_missing=flag)
+    path.write_text(
+        json.dumps({**json.loads(path.read_text()), "architectures": ["AlbertForMaskedLM"]})
+    )
+    imported = huggingface.read(str(tmp_path / "out"))
+    assert imported.weights.keys() == named.weights.keys()
+    _, fresh = name_map.build(imported, "out")
+    assert {name.rpartition("/")[0] for name in fresh} == {
+        "encoder/pooler",
+        "sentence_order/classifier",
+    }
+    # What such a model does have must be there.
+    change_huggingface(tmp_path / "out", without("predictions.bias"))
+    with pytest.raises(UserError, match=r"lacks predictions\.bias;"):
+        huggingface.read(str(tmp_path / "out"))
 
 
 def test_tied_copies_of_huggingface(tmp_path):
