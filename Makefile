@@ -43,9 +43,9 @@ lint: $(BIN)/installed
 	$(RUN) ruff check --fix .
 	$(RUN) ruff format .
 
-wheel: $(BIN)/installed
-	$(BIN)/python -c "from setuptools import build_meta; \
-		build_meta.build_sdist('dist'); build_meta.build_wheel('dist')"
+# pip downloads setuptools alone; the wheel is pure Python.
+wheel:
+	$(or $(PYTHON),python3) -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir=dist .
 
 # tensorflow-addons (LAMB) has no wheel for Python 3.12 and later. Only the Python code of the one for
 # 3.11 is used, so it is right for all.

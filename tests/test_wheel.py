@@ -52,6 +52,19 @@ def test_it_holds_packages_recipes_and_serving_configs(wheel):
     assert tools and all("extra ==" in line for line in tools)
 
 
+def test_make_builds_it_without_the_environment(wheel):
+    """No package of requirements.txt is installed: that takes minutes and gigabytes."""
+    done = subprocess.run(
+        ["make", "--dry-run", "wheel", "PYTHON=python3"],
+        cwd=wheel.parent,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "python3 -m pip wheel" in done.stdout and "--no-deps" in done.stdout
+    assert "venv" not in done.stdout and "requirements.txt" not in done.stdout
+
+
 def main_job(home):
     """Writes a corpus and a config; returns the commands of `albert` from raw text to an answer."""
     home.mkdir()
