@@ -34,10 +34,11 @@ demo: $(BIN)/installed
 test: $(BIN)/installed
 	$(RUN) ruff check .
 	$(RUN) ruff format --check .
-	$(RUN) pytest -n 2 --max-worker-restart=0 --timeout=300
+	$(RUN) pytest -n 2 --max-worker-restart=0 --timeout=300 -o faulthandler_timeout=290
 
+# Writes tests/slow_tests.txt: commit it. TEST_SECONDS=900 skips what has not begun by then.
 test-slow: $(BIN)/installed
-	$(RUN) pytest -m slow
+	$(RUN) pytest -n 2 --max-worker-restart=0 -p tests.slow_ledger -m slow
 
 lint: $(BIN)/installed
 	$(RUN) ruff check --fix .

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import time
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -31,11 +30,6 @@ LONGEST = ("tests/test_end_to_end.py", "tests/export/", "tests/pipelines/trainin
 FILE_ORDER_SEED = os.environ.get("FILE_ORDER_SEED")
 
 
-# .ci/run has so many seconds for the slow tests. What has not begun by then is reported as not run.
-BEGAN = time.monotonic()
-TEST_SECONDS = float(os.environ.get("TEST_SECONDS", "inf"))
-
-
 def pytest_report_header():
     return f"file order: {f'FILE_ORDER_SEED={FILE_ORDER_SEED}' if FILE_ORDER_SEED else 'default'}"
 
@@ -54,8 +48,6 @@ def pytest_collection_modifyitems(items):
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item):
     """Seeds what a test and its fixtures draw: the weights of a model made without a seed, say."""
-    if time.monotonic() - BEGAN > TEST_SECONDS:
-        pytest.skip(f"NOT RUN: the {TEST_SECONDS:.0f} seconds of TEST_SECONDS are over")
     import tensorflow as tf
 
     tf.keras.utils.set_random_seed(0)

@@ -1,0 +1,183 @@
+"""The ledger of slow tests, tests/slow_tests.txt: the commit on which each of them last passed.
+
+As a pytest plugin (`-p tests.slow_ledger`, as `make test-slow` loads it) this module runs the tests
+first that did not pass for longest, skips what has not begun after TEST_SECONDS, and writes the
+ledger at the end of the session. `python -m tests.slow_ledger` fails if an entry is too old.
+
+A line is `TEST passed|never COMMIT NUMBER [REASON]`. TEST is a test function: it passes if all its
+cases pass in one session. COMMIT is that of the last pass or, after `never`, the one at which TEST
+was listed. NUMBER is `git rev-list --count COMMIT`: the age of an entry is the number of HEAD less
+this one, which a rebase does not change. A REASON, written by hand, says why CI cannot run the
+test: such an entry may be of any age.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+LEDGER = "tests/slow_tests.txt"
+MAX_AGE = 100
+
+
+class Entry(NamedTuple):
+    state: str
+    commit: str
+    number: int
+    reason: str = ""
+
+    def describe(self, now):
+        event = "last passed on" if self.state == "passed" else "never passed, listed on"
+        age = f"{now.number - self.number} commits" if now else "unknown"
+        return f"{event} {self.commit}, age: {age}. {self.reason}".rstrip()
+
+
+def read_head(root):
+    """Returns the entry of a test that passes now; None where commits cannot be counted."""
+
+    def git(*arguments):
+        done = subprocess.run(["git", "-C", root, *arguments], capture_output=True, text=True)
+        return done.stdout.strip()
+
+    if git("rev-parse", "--is-shallow-repository") != "false":
+        return None
+    commit, number = git("rev-parse", "--short", "HEAD"), git("rev-list", "--count", "HEAD")
+    return Entry("passed", commit, int(number)) if commit else None
+
+
+def read(path):
+    """Returns {test: Entry}, empty without a file."""
+    entries = {}
+    for place, line in enumerate(path.read_text().splitlines() if path.exists() else [], 1):
+        try:
+            test, state, commit, number, *reason = line.split()
+            entries[test] = Entry(state, commit, int(number), " ".join(reason))
+        except ValueError:
+            sys.exit(f"{path}:{place}: expected TEST passed|never COMMIT NUMBER [REASON]: {line!r}")
+    return entries
+
+
+def write(path, entries):
+    lines = [" ".join(map(str, (test, *entry))).rstrip() for test, entry in sorted(entries.items())]
+    part = path.with_suffix(".part")
+    part.write_text("".join(line + "\n" for line in lines))
+    part.replace(path)
+
+
+def pytest_configure(config):
+    if any("::" in arg for arg in config.args):
+        raise pytest.UsageError("the ledger counts the cases of whole files: name no single test")
+    config.pluginmanager.register(Recorder(config))
+
+
+class Recorder:
+    def __init__(self, config):
+        self.config = config
+        self.path = config.rootpath / LEDGER
+        self.now, self.entries = read_head(config.rootpath), read(self.path)
+        self.cases = {}  # the number of slow cases of each function collected
+        self.passed, self.failed, self.not_run, self.new, self.gone = (set() for _ in range(5))
+        self.seconds = float(os.environ.get("TEST_SECONDS", "inf"))
+        self.began = time.monotonic()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_collection_modifyitems(self, items):
+        """Counts cases before any is deselected; in the end puts the oldest entries first."""
+        for item in items:
+            self.cases.setdefault(function_of(item.nodeid), 0)
+            self.cases[function_of(item.nodeid)] += item.get_closest_marker("slow") is not None
+        if hasattr(self.config, "workeroutput"):
+            self.config.workeroutput["cases"] = self.cases
+        yield
+        oldest = {}
+        numbers = [self.number_of(item.nodeid) for item in items]
+        for item, number in zip(items, numbers):
+            oldest[item.path] = min(number, oldest.get(item.path, number))
+        places = {path: place for place, path in enumerate(oldest)}
+        items.sort(key=lambda i: (oldest[i.path], places[i.path], self.number_of(i.nodeid)))
+
+    def number_of(self, nodeid):
+        entry = self.entries.get(function_of(nodeid))
+        return entry.number if entry else -sys.maxsize
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self):
+        if time.monotonic() - self.began > self.seconds:
+            pytest.skip(f"NOT RUN: the {self.seconds:.0f} seconds of TEST_SECONDS are over")
+
+    def pytest_runtest_logreport(self, report):
+        if report.failed:
+            self.failed.add(report.nodeid)
+        elif report.passed and report.when == "call":
+            self.passed.add(report.nodeid)
+        elif report.skipped and "NOT RUN" in str(report.longrepr):
+            self.not_run.add(function_of(report.nodeid))
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node):
+        self.cases.update(getattr(node, "workeroutput", {}).get("cases", {}))
+
+    def pytest_sessionfinish(self):
+        if hasattr(self.config, "workeroutput") or self.now is None:
+            return
+        counts = collections.Counter(map(function_of, self.passed - self.failed))
+        slow = {function: cases for function, cases in self.cases.items() if cases}
+        files = {function.split("::")[0] for function in self.cases}
+        for test in self.entries:
+            file = test.split("::")[0]
+            if test not in slow and (file in files or not (self.config.rootpath / file).exists()):
+                self.gone.add(test)
+        entries = {test: entry for test, entry in self.entries.items() if test not in self.gone}
+        for test, cases in slow.items():
+            if counts[test] == cases:
+                entries[test] = self.now._replace(reason=self.entries.get(test, self.now).reason)
+            elif test not in entries:
+                entries[test] = self.now._replace(state="never")
+        self.new = set(entries) - set(self.entries)
+        self.entries = entries
+        write(self.path, entries)
+
+    def pytest_terminal_summary(self, terminalreporter):
+        terminalreporter.section(f"ledger of slow tests: {LEDGER}")
+        for what, tests in (("NOT RUN", self.not_run), ("NEW", self.new), ("GONE", self.gone)):
+            for test in sorted(tests):
+                entry = self.entries.get(test)
+                terminalreporter.line(f"{what} {test} {entry.describe(self.now) if entry else ''}")
+        if self.now is None:
+            terminalreporter.line("not written: commits cannot be counted in this clone")
+
+
+def function_of(nodeid):
+    return nodeid.split("[")[0]
+
+
+def main(root):
+    """Prints what CI cannot run and what is too old; returns the exit code."""
+    entries, now = read(root / LEDGER), read_head(root)
+    if entries and now is None:
+        print("not checked: the age of slow tests is unknown in a clone that is not complete")
+        return 0
+    num_stale = 0
+    for test, entry in sorted(entries.items()):
+        stale = not entry.reason and now.number - entry.number > MAX_AGE
+        num_stale += stale
+        if stale or entry.reason:
+            print("OLD" if stale else "NOT IN CI", test, entry.describe(now))
+    if entries and not num_stale:
+        return 0
+    print(
+        f"error: {LEDGER} has {len(entries)} slow tests, of which {num_stale} did not pass within "
+        f"{MAX_AGE} commits: run `make test-slow` and commit that file"
+    )
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(__file__).resolve().parents[1]))

@@ -1,0 +1,172 @@
+"""The ledger of slow tests, in a project of its own that has a commit or two."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import slow_ledger
+
+PROJECT = Path(__file__).resolve().parents[1]
+# Names of tests by what they do; test_half passes in one of its cases.
+ONE = """
+import pytest
+pytestmark = pytest.mark.slow
+@pytest.mark.parametrize("case", [1, 2])
+def test_good(case): pass
+@pytest.mark.parametrize("good", [True, False])
+def test_half(good): assert good
+def test_skips(): pytest.skip("a program is missing")
+"""
+TWO = """
+import time
+import pytest
+@pytest.mark.slow
+def test_other(): pass
+@pytest.mark.slow
+def test_sleeps(): time.sleep(60)
+def test_fast(): pass
+"""
+INI = """
+[pytest]
+markers = slow
+testpaths = tests
+timeout_method = thread
+faulthandler_timeout = 2
+"""
+
+
+@pytest.fixture
+def project(tmp_path):
+    for name, text in {"tests/test_one.py": ONE, "tests/test_two.py": TWO}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (tmp_path / "pytest.ini").write_text(INI)
+    (tmp_path / "tests/slow_ledger.py").write_bytes((PROJECT / "tests/slow_ledger.py").read_bytes())
+    git(tmp_path, "init", "--quiet")
+    commit(tmp_path)
+    commit(tmp_path)
+    return tmp_path
+
+
+def git(project, *arguments):
+    command = ["git", "-c", "user.name=a", "-c", "user.email=b", "-C", project, *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def commit(project):
+    git(project, "commit", "--quiet", "--allow-empty", "--message=one more")
+
+
+def run_slow(project, *arguments, **variables):
+    """Returns the exit code and the output of the slow tests of the project."""
+    command = [sys.executable, "-m", "pytest", "-p", "tests.slow_ledger", "-m", "slow", *arguments]
+    environment = {**os.environ, **variables}
+    done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True)
+    return done.returncode, done.stdout + done.stderr
+
+
+def ledger(project):
+    lines = (project / "tests/slow_tests.txt").read_text().splitlines()
+    assert lines == sorted(lines)
+    return dict(line.split(" ", 1) for line in lines)
+
+
+def fill(project, **entries):
+    names = {name: "tests/test_" + name.replace("__", ".py::", 1) for name in sorted(entries)}
+    lines = [f"{names[name]} {entries[name]}\n" for name in names]
+    (project / "tests/slow_tests.txt").write_text("".join(lines))
+
+
+def test_two_workers_write_one_ledger_of_what_passed(project):
+    head = git(project, "rev-parse", "--short", "HEAD")
+    fill(
+        project,
+        one__test_half="passed aaaaaaa 1",
+        one__test_good="passed aaaaaaa 1 no server",
+        two__test_fast="passed aaaaaaa 1",
+        gone__test="passed aaaaaaa 1",
+    )
+    code, out = run_slow(project, "-n2", "--max-worker-restart=0", "--dist=loadfile", "--timeout=4")
+    assert code == 1
+    assert ledger(project) == {
+        "tests/test_one.py::test_good": f"passed {head} 2 no server",
+        "tests/test_one.py::test_half": "passed aaaaaaa 1",
+        "tests/test_one.py::test_skips": f"never {head} 2",
+        "tests/test_two.py::test_other": f"passed {head} 2",
+        "tests/test_two.py::test_sleeps": f"never {head} 2",
+    }  # fmt: skip
+    assert "crashed while running 'tests/test_two.py::test_sleeps'" in out
+    assert 'tests/test_two.py", line 7 in test_sleeps' in out  # the stacks of all threads
+    assert "GONE tests/test_gone.py::test" in out and "GONE tests/test_two.py::test_fast" in out
+    assert "NEW tests/test_two.py::test_other" in out
+
+
+def test_the_oldest_runs_first_and_what_did_not_run_keeps_its_entry(project):
+    fill(
+        project,
+        one__test_good="passed aaaaaaa 2",
+        one__test_skips="never bbbbbbb -36",
+        one__test_half="passed aaaaaaa 1",
+        two__test_other="passed aaaaaaa -8",
+        two__test_sleeps="passed aaaaaaa -9",
+    )
+    before = ledger(project)
+    code, out = run_slow(project, "-v", TEST_SECONDS="0")
+    assert code == 0 and ledger(project) == before
+    order = [
+        line.split()[0].rpartition("::")[2] for line in out.splitlines() if "SKIPPED (" in line
+    ]
+    assert order == ["test_skips", "test_half[True]", "test_half[False]", "test_good[1]",
+                     "test_good[2]", "test_sleeps", "test_other"]  # fmt: skip
+    name = "NOT RUN tests/test_one.py::test_"
+    assert f"{name}skips never passed, listed on bbbbbbb, age: 38 commits" in out
+    assert f"{name}half last passed on aaaaaaa, age: 1 commits" in out
+
+
+def test_some_of_the_cases_are_no_pass(project):
+    run_slow(project, "--collect-only")
+    before = ledger(project)
+    assert {value.split()[0] for value in before.values()} == {"never"}
+    code, _ = run_slow(project, "-k", "test_good and 1")
+    assert code == 0 and ledger(project) == before
+    code, out = run_slow(project, "tests/test_one.py::test_good")
+    assert code == 4 and "whole files" in out
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "word"),
+    [
+        ("passed aaaaaaa -98", 0, ""),
+        (
+            "passed aaaaaaa -99",
+            1,
+            "OLD tests/test_one.py::test_good last passed on aaaaaaa, age: 101",
+        ),
+        ("never aaaaaaa -99", 1, "OLD tests/test_one.py::test_good never passed"),
+        ("passed aaaaaaa -99 no server", 0, "NOT IN CI tests/test_one.py::test_good"),
+        ("", 1, "has 0 slow tests"),
+    ],
+)
+def test_an_old_entry_fails_the_check(project, capsys, line, code, word):
+    fill(project, **({"one__test_good": line} if line else {}))
+    assert slow_ledger.main(project) == code
+    out = capsys.readouterr().out
+    assert word in out if word else not out
+
+
+def test_no_age_in_a_clone_of_depth_1(project, capsys):
+    fill(project, one__test_good="passed aaaaaaa -99")
+    git(project, "add", ".")
+    commit(project)
+    git(project, "clone", "--quiet", "--depth=1", f"file://{project}", "shallow")
+    before = ledger(project / "shallow")
+    assert slow_ledger.main(project / "shallow") == 0
+    assert "unknown" in capsys.readouterr().out
+    code, out = run_slow(project / "shallow", "tests/test_one.py", TEST_SECONDS="0")
+    assert code == 0 and ledger(project / "shallow") == before
+    assert "test_good last passed on aaaaaaa, age: unknown" in out and "not written" in out
