@@ -64,9 +64,12 @@ def commit(project):
 
 def run_slow(project, *arguments, **variables):
     """Returns the exit code and the output of the slow tests of the project."""
-    command = [sys.executable, "-m", "pytest", "-p", "tests.slow_ledger", "-m", "slow", *arguments]
-    environment = {**os.environ, **variables}
-    done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True)
+    plugins = ("tests.slow_ledger", "pytest_timeout", "xdist.plugin")
+    command = [sys.executable, "-m", "pytest", *(f"-p{name}" for name in plugins), "-mslow"]
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **variables}
+    done = subprocess.run(
+        [*command, *arguments], cwd=project, env=environment, capture_output=True, text=True
+    )
     return done.returncode, done.stdout + done.stderr
 
 
