@@ -1,5 +1,5 @@
 # make demo   raw text to an answer of the served model, on a corpus that every installation has
-# make test   the tests; `make test-slow` the longer ones
+# make test   the tests; `make test-slow` the longer ones; `make test-extras` those of ONNX, torch, s3://
 
 # The first Python that both stacks allow: TensorFlow 2.15 (3.9 to 3.11), else 2.21 (3.12, 3.13).
 PYTHON ?= $(shell for python in python3.11 python3.10 python3.9 python3.13 python3.12 python3 python; do \
@@ -7,8 +7,9 @@ PYTHON ?= $(shell for python in python3.11 python3.10 python3.9 python3.13 pytho
 	&& echo $$python && break; done)
 BIN := .venv/bin
 RUN := $(BIN)/python -m
+EXTRAS := .venv-extras/bin
 
-.PHONY: demo test test-slow lint lock wheel clean
+.PHONY: demo test test-slow test-extras lint lock wheel clean
 
 demo: $(BIN)/installed
 	@echo "== 1/6 corpus: prose of this installation's own documentation -> demo/corpus.txt"
@@ -38,7 +39,11 @@ test: $(BIN)/installed
 
 # Writes tests/slow_tests.txt: commit it. TEST_SECONDS=900 skips what has not begun by then.
 test-slow: $(BIN)/installed
-	$(RUN) pytest -n 2 --max-worker-restart=0 -p tests.slow_ledger -m slow
+	$(RUN) pytest -n 2 --max-worker-restart=0 -p tests.slow_ledger -m "slow and not extras"
+
+# The tests that need packages of .ci/extras.txt. None may skip.
+test-extras: $(EXTRAS)/installed
+	NO_SKIPS=1 $(EXTRAS)/python -m pytest -n 2 --max-worker-restart=0 -p tests.slow_ledger -m extras
 
 lint: $(BIN)/installed
 	$(RUN) ruff check --fix .
@@ -66,6 +71,16 @@ $(BIN)/installed: requirements.txt
 	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 12))' || exit 0; $(ADDONS)
 	@touch $@
 
+# An environment that reads the packages of .venv, too. Made for Python 3.11.
+$(EXTRAS)/installed: .ci/extras.txt $(BIN)/installed
+	@echo "== environment: the packages of .ci/extras.txt -> .venv-extras (some 1.6 GB)"
+	@$(BIN)/python -m venv --clear --without-pip .venv-extras
+	@packages='import sysconfig; print(sysconfig.get_path("purelib"))'; \
+	$(BIN)/python -c "$$packages" > "$$($(EXTRAS)/python -c "$$packages")/main.pth"
+	@$(EXTRAS)/python -m pip install --quiet --disable-pip-version-check -r .ci/extras.txt
+	@$(EXTRAS)/python -m pip check
+	@touch $@
+
 # Resolved for Python 3.9 to 3.13 on every platform; needs uv.
 lock:
 	uv pip compile --quiet --universal --python-version 3.9 --no-emit-index-url \
@@ -73,4 +88,4 @@ lock:
 		-o requirements.txt
 
 clean:
-	rm -rf demo build dist *.egg-info
+	rm -rf demo build dist *.egg-info .venv-extras

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import random
@@ -48,9 +49,22 @@ def pytest_collection_modifyitems(items):
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item):
     """Seeds what a test and its fixtures draw: the weights of a model made without a seed, say."""
+    for marker in item.iter_markers("extras"):
+        missing = [name for name in marker.args if not importlib.util.find_spec(name)]
+        if missing:
+            pytest.skip(f"needs {' and '.join(missing)}: make test-extras")
     import tensorflow as tf
 
     tf.keras.utils.set_random_seed(0)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport():
+    """Makes a skip a failure where NO_SKIPS is set, as `make test-extras` does."""
+    report = yield
+    if report.skipped and "NO_SKIPS" in os.environ:
+        report.outcome = "failed"
+    return report
 
 
 @pytest.hookimpl(optionalhook=True)

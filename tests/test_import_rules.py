@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -116,3 +118,31 @@ def test_nothing_works_at_import():
         [sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_tests_name_their_extras_by_the_marker():
+    """A skip that is decided otherwise would escape `make test-extras`."""
+    own_way = {
+        path.relative_to(PROJECT / "tests").as_posix()
+        for path in (PROJECT / "tests").rglob("*.py")
+        if re.search(r"\b(importorskip|find_spec)\(", path.read_text())
+        and not path.is_relative_to(PROJECT / "tests/benchmarks")
+    }
+    assert own_way == {
+        "conftest.py",
+        "albert_tf/checkpoints/test_model_garden.py",  # needs another TensorFlow
+        "pipelines/test_create_pretraining_data.py",  # needs the absence of a package
+    }
+
+
+@pytest.mark.parametrize(("variables", "code"), [({}, 0), ({"NO_SKIPS": "1"}, 1)])
+def test_a_missing_extra_is_a_failure_where_nothing_may_skip(tmp_path, variables, code):
+    (tmp_path / "test_one.py").write_text(
+        "import pytest\n@pytest.mark.extras('no_such_package')\ndef test_one(): pass\n"
+    )
+    command = [sys.executable, "-m", "pytest", "-p", "tests.conftest", "-c", "pyproject.toml"]
+    environment = {k: v for k, v in os.environ.items() if k != "NO_SKIPS"}
+    done = subprocess.run(
+        [*command, tmp_path], cwd=PROJECT, env={**environment, **variables}, capture_output=True
+    )
+    assert done.returncode == code and b"needs no_such_package" in done.stdout

@@ -1,11 +1,10 @@
 """Each job with s3:// in and out: TensorFlow's plugin for it, and moto's server on loopback.
 
-Needs packages that no requirement brings: `pip install tensorflow-io==0.37.1 'moto[server]'`.
+`make test-extras` runs it: requirements.txt has neither.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import logging
 import signal
@@ -15,7 +14,6 @@ import pytest
 from tests.conftest import make_text
 from tests.jobs import assert_same_bits, pretrain_flags, start, wait_for
 
-MISSING = [name for name in ("moto", "tensorflow_io") if not importlib.util.find_spec(name)]
 CONFIG = {
     "vocab_size": 83,
     "embedding_size": 24,
@@ -27,10 +25,7 @@ CONFIG = {
     "hidden_dropout_prob": 0.1,
 }
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(bool(MISSING), reason=f"needs {' and '.join(MISSING)}"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.extras("moto", "tensorflow_io")]
 
 
 @pytest.fixture(scope="module")

@@ -61,8 +61,10 @@ def test_which_tags_mark_entities():
     assert not are_entity_tags(["B-person", "X-person"])
 
 
+@pytest.mark.extras("seqeval")
 def test_as_seqeval():
-    metrics = pytest.importorskip("seqeval.metrics")
+    from seqeval import metrics
+
     rng = random.Random(1)
     for scheme in ["BI", "I", "BIES"] * 40:
         tags = ["O", "O", *(f"{prefix}-{name}" for prefix in scheme for name in ("a", "b"))]

@@ -127,8 +127,10 @@ def test_the_graph_has_the_same_ids(tokenizer, nasty):
         assert bytes_of_graph.decode().split() == tokenizer.preprocess(text).split()
 
 
+@pytest.mark.extras("transformers")
 def test_hugging_face_has_the_same_ids(tokenizer, vocabulary_file, nasty):
-    transformers = pytest.importorskip("transformers")
+    import transformers
+
     theirs = transformers.BertTokenizerFast(
         vocabulary_file, do_lower_case=tokenizer.do_lower_case, split_special_tokens=True
     )
@@ -138,12 +140,14 @@ def test_hugging_face_has_the_same_ids(tokenizer, vocabulary_file, nasty):
         assert ours == expected, repr(text)
 
 
+@pytest.mark.extras("transformers")
 def test_hugging_face_has_the_same_ids_in_python(tokenizer, vocabulary_file):
     """Their slow tokenizer differs from their fast one, which we follow, in what is left out here.
 
     It keeps special pieces that text spells, composes characters, and drops unassigned ones.
     """
-    transformers = pytest.importorskip("transformers")
+    import transformers
+
     theirs = transformers.BertTokenizer(vocabulary_file, do_lower_case=tokenizer.do_lower_case)
     texts = [t for t in TEXTS if "[MASK]" not in t and unicodedata.is_normalized("NFC", t)]
     assert len(texts) == len(TEXTS) - 2

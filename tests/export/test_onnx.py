@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
 import shutil
 
@@ -18,10 +18,7 @@ from export.loading import load_module, open_checkpoint
 from export.onnx import INPUTS, convert
 from export.onnx import answer as answer_of_model
 
-HAS_PACKAGES = all(importlib.util.find_spec(name) for name in ("onnx", "onnxruntime"))
-needs_packages = pytest.mark.skipif(
-    not HAS_PACKAGES, reason="needs the extra: pip install onnx onnxruntime"
-)
+needs_packages = pytest.mark.extras("onnx", "onnxruntime")
 LABELS = ["no", "yes", "perhaps"]
 
 

@@ -41,8 +41,8 @@ def vocabulary(request, tiny_vocabulary, tmp_path):
 @pytest.fixture
 def ask(vocabulary, tmp_path, monkeypatch):
     """(kind, rows) -> the rows that predict writes, and the directory for transformers."""
-    pytest.importorskip("torch")
-    reader = pytest.importorskip("transformers.utils.sentencepiece_model_pb2_new")
+    from transformers.utils import sentencepiece_model_pb2_new as reader
+
     # sentencepiece's own code of this name needs a newer protobuf than TensorFlow 2.15 has.
     name = "sentencepiece.sentencepiece_model_pb2"
     monkeypatch.setitem(sys.modules, name, reader)
@@ -70,7 +70,8 @@ def ask(vocabulary, tmp_path, monkeypatch):
 
 
 def pipeline_of(kind, directory, **arguments):
-    transformers = pytest.importorskip("transformers")
+    import transformers
+
     name = fine_tuned._ARCHITECTURES[kind].pipeline
     return transformers.pipeline(name, model=directory, device="cpu", **arguments)
 
@@ -154,8 +155,8 @@ def test_answers(ask, tmp_path):
 
 def test_options(ask, vocabulary):
     """They have no pipeline for it: their class with their tokenizer."""
-    transformers = pytest.importorskip("transformers")
     import torch
+    import transformers
 
     rng = random.Random(8)
     rows = [{"text": text, "options": rng.sample(WORDS, 3)} for text in texts(8)]

@@ -4,7 +4,6 @@ The records are those of an undisturbed job, byte for byte, and nothing is done 
 """
 
 import contextlib
-import importlib.util
 import json
 import os
 import random
@@ -318,10 +317,9 @@ def dask_cluster(directory, workers):
 
 
 @pytest.mark.slow
+@pytest.mark.extras("distributed")
 @pytest.mark.parametrize("kill", [False, True])
 def test_on_dask_also_when_a_worker_dies(corpus, tiny_vocabulary, undisturbed, tmp_path, kill):
-    if not importlib.util.find_spec("distributed"):
-        pytest.skip("Dask's distributed is not installed (the extra `dask`)")
     output = tmp_path / "records"
     with dask_cluster(tmp_path, workers=2) as (scheduler_file, workers):
         process = start(

@@ -182,10 +182,12 @@ def test_choices_without_a_number(tiny_vocabulary, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.extras("torch", "transformers")
 def test_transformers_answers_the_same(task, tiny_vocabulary, tmp_path):
     """The logits of their classes; tests/pipelines/test_huggingface_pipelines.py has pipeline()."""
-    transformers = pytest.importorskip("transformers")
-    torch = pytest.importorskip("torch")
+    import torch
+    import transformers
+
     model = write_model(tmp_path / "a", task, tiny_vocabulary)
     convert_fine_tuned(
         input_path=str(tmp_path / "a"), output_dir=str(tmp_path / "hf"), output_format="huggingface"

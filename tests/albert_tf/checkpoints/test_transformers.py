@@ -1,4 +1,4 @@
-"""Hugging Face's own code reads what we write: `pip install -e .[huggingface]`."""
+"""Hugging Face's own code reads what we write: `make test-extras`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from albert_tf.checkpoints import huggingface, name_map, reference_config
 from albert_tf.config import AlbertConfig
 from albert_tf.models import AlbertForPreTraining
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.extras("torch", "transformers")]
 
 CONFIG = AlbertConfig(
     vocab_size=61,
@@ -29,10 +29,9 @@ BATCH, SEQ_LEN = 5, 17
 
 @pytest.fixture(scope="module")
 def transformers():
-    pytest.importorskip("torch", reason="torch is not installed (extra: huggingface)")
-    return pytest.importorskip(
-        "transformers", reason="transformers is not installed (extra: huggingface)"
-    )
+    import transformers
+
+    return transformers
 
 
 @pytest.mark.parametrize(
