@@ -38,7 +38,7 @@ def parse_records(
     harmless = serialize(dict.fromkeys(FEATURES, np.zeros(sequences_per_record, np.int64)))
     records = tf.where(tf.equal(error, ""), records, harmless)
     feature = tf.io.RaggedFeature(tf.int64, row_splits_dtype=tf.int64)
-    parsed = tf.io.parse_example(records, {name: feature for name in FEATURES})
+    parsed = tf.io.parse_example(records, dict.fromkeys(FEATURES, feature))
     lengths = parsed["input_ids"].row_lengths() // sequences_per_record
     seq_len = tf.maximum(tf.reduce_max(lengths), 1)
     lengths = tf.repeat(lengths, sequences_per_record)

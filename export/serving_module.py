@@ -156,7 +156,7 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
     def functions(self) -> dict:
         """Returns a concrete function for each signature, and has `__call__` traced."""
         ids = tf.TensorSpec([None, None], tf.int32)
-        inputs = {name: ids for name in ("input_word_ids", "input_mask", "input_type_ids")}
+        inputs = dict.fromkeys(("input_word_ids", "input_mask", "input_type_ids"), ids)
         for training in (False, True):
             self.__call__.get_concrete_function(inputs, training=training)
         return {name: self.function(name) for name in self.signatures}

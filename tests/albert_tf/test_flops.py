@@ -32,7 +32,7 @@ def test_flops_are_those_of_the_graph_s_products(sharing, embedding_size, hidden
     length, predictions = 64, 9
     with tf.Graph().as_default() as graph:
         ids = tf.zeros([1, length], tf.int32)
-        batch = {name: ids for name in ("input_word_ids", "input_mask", "input_type_ids")}
+        batch = dict.fromkeys(("input_word_ids", "input_mask", "input_type_ids"), ids)
         model = AlbertForPreTraining(config)
         batch["masked_lm_positions"] = ids[:, :predictions]
         model(batch, hidden_states=hidden_states)

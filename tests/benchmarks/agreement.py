@@ -93,7 +93,7 @@ def compare(checkpoint: str, data: str, sides: list[str]) -> None:
             rows.append(_row(side, found, expected, task, examples))
     rows.insert(0, _row("ours", expected, expected, task, examples))
     columns = {"side": "", "labels that change": ".0f", "of": ".0f", "probability": ".1e"}
-    print_table({**columns, **{metric: ".4f" for metric in task.metrics}}, rows)
+    print_table({**columns, **dict.fromkeys(task.metrics, ".4f")}, rows)
 
 
 def _row(side: str, found: np.ndarray, expected: np.ndarray, task, examples: list) -> list:

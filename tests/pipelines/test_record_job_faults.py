@@ -215,7 +215,7 @@ def test_two_jobs_at_once(corpus, tiny_vocabulary, undisturbed, tmp_path):
 @pytest.mark.slow
 def test_two_workers_write_the_same_bytes_as_one(corpus, tiny_vocabulary, undisturbed, tmp_path):
     # A company's proxy must not get the calls between the processes of this machine.
-    proxy = {name: "http://127.0.0.1:9" for name in ("https_proxy", "http_proxy")}
+    proxy = dict.fromkeys(("https_proxy", "http_proxy"), "http://127.0.0.1:9")
     job = start(corpus, tiny_vocabulary, tmp_path, "--num_workers=2", env={**os.environ, **proxy})
     code, error = finish(job)
     assert code == 0, error

@@ -220,7 +220,7 @@ def choose(words, lengths, orders, begin, predictions, prob):
     return masked["masked_lm_positions"][0, :count].numpy().tolist()
 
 
-FOX = dict(words=([1, 2, 1], [1, 1]), lengths=[2, 1, 3], orders=[0.7, 0.2, 0.4])
+FOX = {"words": ([1, 2, 1], [1, 1]), "lengths": [2, 1, 3], "orders": [0.7, 0.2, 0.4]}
 
 
 class TestWorkedExamples:
@@ -248,7 +248,7 @@ class TestWorkedExamples:
         assert choose(**FOX, begin=0, predictions=2, prob=1.0) == [1, 4]
 
     def test_no_word_fits(self):
-        only = dict(words=([3], [2]), lengths=[1, 1], orders=[0.5, 0.6])
+        only = {"words": ([3], [2]), "lengths": [1, 1], "orders": [0.5, 0.6]}
         assert choose(**only, begin=0, predictions=1, prob=0.15) == [1]
         assert choose(**only, begin=3, predictions=1, prob=0.15) == [5]
         assert choose(**only, begin=0, predictions=2, prob=0.3) == [1, 2]
@@ -257,12 +257,12 @@ class TestWorkedExamples:
         # 2 + 12 pieces are ranked: a word of one, four of three, and the first of another three.
         words, orders = [1, 3, 3, 3, 3, 3, 3], [n / 10 for n in range(8)]
         assert sum(words[:5]) + 1 == 2 + masking._MARGIN
-        row = dict(words=(words, [3]), lengths=[1] * 8, orders=orders)
+        row = {"words": (words, [3]), "lengths": [1] * 8, "orders": orders}
         assert choose(**row, begin=0, predictions=2, prob=0.5) == [1]
 
     def test_no_span_crosses_the_separator(self):
         # Three words drawn, two before [SEP] and one behind, which is a span of its own.
-        spans = dict(words=([1, 2], [2, 1, 1]), lengths=[3, 2], orders=[0.1, 0.9, 0.5])
+        spans = {"words": ([1, 2], [2, 1, 1]), "lengths": [3, 2], "orders": [0.1, 0.9, 0.5]}
         # Budget 3: both words of A fill it.
         assert choose(**spans, begin=0, predictions=3, prob=1.0) == [1, 2, 3]
         # Budget 5: then the span of two in B, not the word that was drawn with those of A.
@@ -272,7 +272,7 @@ class TestWorkedExamples:
 def test_the_highest_draw_begins_at_the_last_piece():
     highest = np.nextafter(np.float32(1), np.float32(0))
     for count in range(1, 60):
-        ones = dict(words=([1] * count, [1]), lengths=[1] * (count + 1), orders=[])
+        ones = {"words": ([1] * count, [1]), "lengths": [1] * (count + 1), "orders": []}
         begin = highest * (count + 1) - 0.5
         assert choose(**ones, begin=begin, predictions=1, prob=0.01) == [count + 2]
 

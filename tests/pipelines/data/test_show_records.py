@@ -189,12 +189,12 @@ def test_all_records_once(record_dir, tiny_vocabulary, tmp_path, capsys, split, 
 
 
 def test_as_many_as_asked_for(record_dir, tiny_vocabulary, capsys):
-    arguments = dict(
-        record_dir=record_dir,
-        spm_model_file=str(tiny_vocabulary),
-        split="train",
-        options=ExampleOptions(max_seq_length=48),
-    )
+    arguments = {
+        "record_dir": record_dir,
+        "spm_model_file": str(tiny_vocabulary),
+        "split": "train",
+        "options": ExampleOptions(max_seq_length=48),
+    }
     few = show_records(**arguments, num_examples=0, num_statistics_examples=5)
     assert few["examples"] == 5
     assert "example 1" not in capsys.readouterr().out
