@@ -61,13 +61,13 @@ ADDONS = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-d
 	tensorflow-addons==0.23.0
 
 # The environment; made again when the locked set changes.
-$(BIN)/installed: requirements.txt
+$(BIN)/installed: requirements.txt requirements-dev.txt
 	@version=$$($(or $(PYTHON),false) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null); \
 	case "$$version" in 3.9|3.1[0-3]) ;; *) \
 	echo "error: albert_tf needs Python 3.9 to 3.13 (tensorflow-text 2.15 and 2.21 exist for no other), found $(or $(PYTHON),$$(python3 --version 2>/dev/null || echo none)): install python3.11 with its venv module and call make PYTHON=python3.11" >&2; exit 2;; esac
-	@echo "== environment: the packages of requirements.txt -> .venv (some 600 MB, once)"
+	@echo "== environment: the packages of requirements.txt and requirements-dev.txt -> .venv (some 600 MB, once)"
 	@$(PYTHON) -m venv .venv || { echo "error: $(PYTHON) has no venv module: install it (Debian: apt install python3-venv)" >&2; exit 2; }
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt -r requirements-dev.txt
 	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 12))' || exit 0; $(ADDONS)
 	@touch $@
 
@@ -81,11 +81,13 @@ $(EXTRAS)/installed: .ci/extras.txt $(BIN)/installed
 	@$(EXTRAS)/python -m pip check
 	@touch $@
 
-# Resolved for Python 3.9 to 3.13 on every platform; needs uv.
+# Resolved for Python 3.9 to 3.13 on every platform, with the hash of each file; needs uv. Versions
+# stay while they fit: delete both files to renew all.
+LOCK = uv pip compile --quiet --universal --python-version 3.9 --no-emit-index-url --generate-hashes \
+	--custom-compile-command "make lock"
 lock:
-	uv pip compile --quiet --universal --python-version 3.9 --no-emit-index-url \
-		--custom-compile-command "make lock" pyproject.toml --extra dev \
-		-o requirements.txt
+	$(LOCK) pyproject.toml -o requirements.txt
+	$(LOCK) -c requirements.txt requirements-dev.in -o requirements-dev.txt
 
 clean:
 	rm -rf demo build dist *.egg-info .venv-extras
