@@ -299,7 +299,7 @@ def no_order(work):
 
 
 @pytest.mark.parametrize(
-    "changes, message",
+    ("changes", "message"),
     [
         ({"record_dir": "{work}/nowhere"}, "no manifest.json in"),
         ({"record_dir": "{work}/no_order"}, "has two sentences whose order can"),

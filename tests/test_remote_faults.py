@@ -67,7 +67,7 @@ print(subprocess.run([sys.executable, "-c", worker], capture_output=True, text=T
 
 
 @pytest.mark.parametrize(
-    "place, code, message",
+    ("place", "code", "message"),
     [
         ("gs://bucket/*.txt", 403, "HTTP response code 403"),
         ("gs://bucket/*.txt", 401, "HTTP response code 401"),
@@ -98,7 +98,7 @@ def test_an_outage_is_one_line(store):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "command, kind, name",
+    ("command", "kind", "name"),
     [
         (RECORDS, "start", "train-"),
         (RECORDS, "start", "manifest.json"),

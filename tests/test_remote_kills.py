@@ -104,7 +104,7 @@ def test_killed_at_a_request_of_each_kind(job, work, trained, store, tmp_path):
             killed[kind] += 1
         except AssertionError as error:
             # The progress lists what is there every few seconds: the last listings may be missing.
-            assert kind == "list" and str(error).startswith("0\n"), error
+            assert kind == "list" and str(error).startswith("0\n"), error  # noqa: PT017
         store.rules.clear()
         run(*command)
         found, case = result(store, tmp_path / "space"), (kind, after, has_effect)

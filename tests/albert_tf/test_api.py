@@ -160,7 +160,9 @@ def fenced(path):
     return re.search(r"```python\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL)[1]
 
 
-@pytest.mark.parametrize("read, name", [(indented, "albert_tf/__init__.py"), (fenced, "README.md")])
+@pytest.mark.parametrize(
+    ("read", "name"), [(indented, "albert_tf/__init__.py"), (fenced, "README.md")]
+)
 def test_examples_run(read, name, pretrained, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # they write
     scope, example = {}, read(PROJECT / name)

@@ -33,7 +33,7 @@ def test_named_sizes(name):
 
 
 @pytest.mark.parametrize(
-    "values, message",
+    ("values", "message"),
     [
         ({"hidden_size": 10, "num_attention_heads": 3}, "not a multiple of num_attention_heads"),
         ({"hidden_act": "swish"}, "hidden_act 'swish' is not one of"),

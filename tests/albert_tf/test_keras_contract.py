@@ -152,7 +152,7 @@ def test_every_public_class_is_here():
     assert layers - tested == {primitives.Dense}
 
 
-@pytest.mark.parametrize("create, args", EVERY, indirect=["args"])
+@pytest.mark.parametrize(("create", "args"), EVERY, indirect=["args"])
 def test_config_round_trip(create, args):
     layer = create(name="given", trainable=False)
     config = layer.get_config()
@@ -193,7 +193,7 @@ def test_a_frozen_part_of_another_name_is_not_forgotten():
         type(model).from_config(config)
 
 
-@pytest.mark.parametrize("create, args", EVERY, indirect=["args"])
+@pytest.mark.parametrize(("create", "args"), EVERY, indirect=["args"])
 def test_build_creates_what_a_call_does(create, args):
     called, built = create(), create()
     called(*args)
@@ -222,7 +222,7 @@ def test_a_subclass_may_have_layers_of_its_own():
     assert model(INPUTS).shape == [BATCH, 2]
 
 
-@pytest.mark.parametrize("create, args", EVERY, indirect=["args"])
+@pytest.mark.parametrize(("create", "args"), EVERY, indirect=["args"])
 def test_variables_come_with_the_first_call_alone(create, args):
     layer = create()
     layer(*args)
@@ -233,7 +233,7 @@ def test_variables_come_with_the_first_call_alone(create, args):
     assert len(layer.variables) == count
 
 
-@pytest.mark.parametrize("create, args", EVERY, indirect=["args"])
+@pytest.mark.parametrize(("create", "args"), EVERY, indirect=["args"])
 def test_every_variable_has_a_gradient(create, args):
     layer = create()
     with tf.GradientTape() as tape:
@@ -253,7 +253,7 @@ def test_every_variable_has_a_gradient(create, args):
     )
 
 
-@pytest.mark.parametrize("create, args", EVERY, indirect=["args"])
+@pytest.mark.parametrize(("create", "args"), EVERY, indirect=["args"])
 def test_without_training_nothing_is_random(create, args):
     layer = create()
     assert are_equal(layer(*args), layer(*args))
@@ -262,7 +262,7 @@ def test_without_training_nothing_is_random(create, args):
         assert are_equal(layer(*args), layer(*args, training=False, dropout_seed=[1, 2]))
 
 
-@pytest.mark.parametrize("create, args", WITH_DROPOUT, indirect=["args"])
+@pytest.mark.parametrize(("create", "args"), WITH_DROPOUT, indirect=["args"])
 def test_training_drops_out(create, args):
     layer = create()
     without = layer(*args)
@@ -290,7 +290,7 @@ LOGITS = ("classifier", "output", "start", "end", "answer")  # names of what giv
 
 
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16", "bfloat16"])
-@pytest.mark.parametrize("create, args", EVERY, indirect=["args"])
+@pytest.mark.parametrize(("create", "args"), EVERY, indirect=["args"])
 def test_dtype_policy(create, args, policy):
     layer = create(dtype=policy)
     outputs = tf.nest.flatten(layer(*args))
@@ -377,7 +377,7 @@ def test_the_encoder_needs_piece_ids_alone():
     assert are_equal(encoder({"input_word_ids": ids}), whole)
 
 
-@pytest.mark.parametrize("create, inputs", MODELS.values(), ids=MODELS)
+@pytest.mark.parametrize(("create", "inputs"), MODELS.values(), ids=MODELS)
 def test_lengths_may_vary(create, inputs):
     model = create()
     for length in (4, 2, LENGTH):

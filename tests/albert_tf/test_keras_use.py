@@ -31,7 +31,7 @@ def symbolic(args, batch_size=None):
     )
 
 
-@pytest.mark.parametrize("create, args", EVERY)
+@pytest.mark.parametrize(("create", "args"), EVERY)
 def test_symbolic_calls_say_shapes_and_dtypes(create, args):
     layer = create()
     inputs = tf.nest.map_structure(
@@ -42,7 +42,7 @@ def test_symbolic_calls_say_shapes_and_dtypes(create, args):
     assert [(x.shape, x.dtype) for x in outputs] == [(x.shape, x.dtype) for x in expected]
 
 
-@pytest.mark.parametrize("create, args", EVERY)
+@pytest.mark.parametrize(("create", "args"), EVERY)
 def test_functional_models_are_saved_and_cloned(create, args, tmp_path):
     inputs = symbolic(args)
     model = tf.keras.Model(inputs, create()(*inputs))
@@ -57,7 +57,7 @@ def test_functional_models_are_saved_and_cloned(create, args, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("jit_compile", [False, True])
-@pytest.mark.parametrize("create, args", EVERY)
+@pytest.mark.parametrize(("create", "args"), EVERY)
 def test_all_is_fitted(create, args, jit_compile):
     """One step towards outputs that are 1 more than a new layer's."""
     layer = create()
@@ -85,7 +85,7 @@ def test_all_is_fitted(create, args, jit_compile):
     assert any(not np.array_equal(old, new) for old, new in zip(before, after))
 
 
-@pytest.mark.parametrize("create, inputs", MODELS.values(), ids=MODELS)
+@pytest.mark.parametrize(("create", "inputs"), MODELS.values(), ids=MODELS)
 def test_models_predict_arrays_and_datasets(create, inputs):
     model = create()
     expected = flat(model(inputs))
@@ -109,7 +109,7 @@ def test_a_loaded_functional_model_drops_out(tmp_path):
         assert are_equal(each(INPUTS), model(INPUTS))
 
 
-@pytest.mark.parametrize("create, inputs", MODELS.values(), ids=MODELS)
+@pytest.mark.parametrize(("create", "inputs"), MODELS.values(), ids=MODELS)
 def test_models_are_saved(create, inputs, tmp_path):
     model = create()
     model.create_variables()

@@ -134,7 +134,7 @@ def test_choices_are_fitted_from_arrays():
 def test_a_mask_of_keras_is_refused(create):
     ids = tf.keras.Input([6], dtype=tf.int32)
     masked = tf.keras.layers.Masking(0)(ids)
-    inputs = {name: masked for name in list(INPUTS)[:3]}
+    inputs = dict.fromkeys(list(INPUTS)[:3], masked)
     with pytest.raises(UserError, match=r"Keras mask .* give input_mask"):
         create()(inputs)
     with pytest.raises(UserError, match=r"Keras mask .* give input_mask"):

@@ -133,7 +133,9 @@ def assert_close(actual, expected, tolerance):
 @pytest.mark.parametrize("kind", ["lamb", "adamw"])
 class TestFormula:
     # Epsilon is 1e-6: it is the larger part of the divisor where gradients are 1e-7.
-    @pytest.mark.parametrize("scale, max_norm", [(1, None), (1, 2.0), (1e-6, None), (1e-7, None)])
+    @pytest.mark.parametrize(
+        ("scale", "max_norm"), [(1, None), (1, 2.0), (1e-6, None), (1e-7, None)]
+    )
     @pytest.mark.parametrize("scheduled", [False, True])
     def test_twelve_steps(self, kind, bias_correction, scale, max_norm, scheduled):
         weights = random_arrays(0)
@@ -250,7 +252,7 @@ class TestSchedule:
             )
 
     @pytest.mark.parametrize(
-        "step, rate",
+        ("step", "rate"),
         [
             (0, 0.0),
             (1, 0.25),
@@ -279,7 +281,7 @@ class TestSchedule:
         again = optimization.WarmUpPolynomialDecay.from_config(schedule.get_config())
         assert [float(again(t)) for t in range(22)] == [float(schedule(t)) for t in range(22)]
 
-    @pytest.mark.parametrize("total, warmup", [(10, 11), (10, -1)])
+    @pytest.mark.parametrize(("total", "warmup"), [(10, 11), (10, -1)])
     def test_impossible(self, total, warmup):
         with pytest.raises(ValueError, match=f"num_warmup_steps {warmup} is not between"):
             optimization.WarmUpPolynomialDecay(0.1, total, warmup)

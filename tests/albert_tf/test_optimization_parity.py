@@ -98,7 +98,7 @@ def read_run(request):
 
 class TestReference:
     @pytest.mark.parametrize(
-        "run, weight_tolerance, slot_tolerance",
+        ("run", "weight_tolerance", "slot_tolerance"),
         [
             # Updates are 0.03 large, a gamma is 1, a beta 0. How gradients are rounded depends on
             # processor and kernels: 6.7e-6 and 1.8e-6 were found on the same EPYC with AVX2.

@@ -113,7 +113,7 @@ def test_equals_reference_from_tf_model_h5(tmp_path):
 
 @pytest.mark.shared
 @pytest.mark.parametrize(
-    "name, path, reader",
+    ("name", "path", "reader"),
     [
         ("forward", "google_tf1/tf1_ckpt", google),
         ("forward_noproj", None, google),

@@ -22,7 +22,7 @@ def exact_reference(x):
     return np.asarray(x, np.float64) * [0.5 * math.erfc(-v / math.sqrt(2.0)) for v in x]
 
 
-@pytest.mark.parametrize("gelu, reference", [(gelu, reference), (gelu_erf, exact_reference)])
+@pytest.mark.parametrize(("gelu", "reference"), [(gelu, reference), (gelu_erf, exact_reference)])
 @pytest.mark.parametrize("training", [False, True])
 def test_gelu_and_its_gradient(training, gelu, reference):
     x = np.concatenate([np.linspace(-9, 9, 701), [-1e4, 0.0, 1e4]]).astype(np.float32)

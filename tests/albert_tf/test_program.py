@@ -27,7 +27,7 @@ def outputs_of(body, *arguments, exit_code):
 
 
 @pytest.mark.parametrize(
-    "body, message",
+    ("body", "message"),
     [
         ("files.match_files('no/such/*.txt', 'input_file')", "--input_file: no file matches"),
         ("open('no/such.txt')", "error: [Errno 2] No such file or directory: 'no/such.txt'"),
@@ -59,7 +59,7 @@ def test_interrupted_and_stray_arguments():
 
 
 @pytest.mark.parametrize(
-    "before, after",
+    ("before", "after"),
     [
         ({}, {"no_proxy": "localhost,127.0.0.1,::1"}),
         (
@@ -88,7 +88,7 @@ def test_loopback_is_never_proxied(monkeypatch, before, after):
 
 
 @pytest.mark.parametrize(
-    "tf_config, hosts",
+    ("tf_config", "hosts"),
     [
         ('{"cluster": {"worker": ["host0:2222", "10.0.0.2:1"], "chief": ["[::5]:7"]}}', 3),
         ('{"cluster": {}}', 0),

@@ -193,7 +193,7 @@ def test_places_in_the_graph(tokenizer):
 
 
 @pytest.mark.parametrize(
-    "content, message",
+    ("content", "message"),
     [
         (b"[PAD]\n[UNK]\n", r"lacks \[CLS\], \[SEP\], \[MASK\]"),
         (b"\xff", "is not UTF-8"),

@@ -24,7 +24,7 @@ def words_of(text):
 
 
 @pytest.mark.parametrize(
-    "text, expected",
+    ("text", "expected"),
     [
         ("It's 3.5 北京", "It ' s 3 . 5 北 京"),
         (" \tone\u3000two\u00a0", "one two"),

@@ -496,7 +496,7 @@ def test_many_small_files_give_the_records_of_a_big_one(create, texts, tmp_path)
     assert texts_of(tmp_path / "one", one) == texts_of(tmp_path / "many", many)
 
 
-@pytest.mark.parametrize("shard_bytes, units", [(10**6, 1), (900, 7)])
+@pytest.mark.parametrize(("shard_bytes", "units"), [(10**6, 1), (900, 7)])
 def test_duplicates_among_small_files(create, texts, tmp_path, shard_bytes, units):
     documents = (texts / "a.txt").read_text(encoding="utf-8").split("\n\n")[:6]
     a, b, c, d, e, f = (document[:400] for document in documents)

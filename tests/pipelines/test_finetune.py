@@ -292,7 +292,7 @@ def losses(output_dir):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "on_replicas, changes",
+    ("on_replicas", "changes"),
     [
         (False, {"gradient_accumulation_steps": 3}),
         (True, {}),

@@ -27,7 +27,7 @@ from tests.pipelines.test_finetune import (
 
 
 @pytest.mark.parametrize(
-    "flags, message",
+    ("flags", "message"),
     [
         (["--task=rte"], "give --data_dir"),
         ([], "--task: name it; or, to predict with a finished run"),
@@ -191,7 +191,7 @@ def test_from_random_weights(table, pretrained, tiny_vocabulary, tmp_path):
     assert 0.0 < results["dev"]["median"]["accuracy"] < 1.0
 
 
-@pytest.mark.parametrize("given, expected, warns", [(None, 24, False), (32, 32, True)])
+@pytest.mark.parametrize(("given", "expected", "warns"), [(None, 24, False), (32, 32, True)])
 def test_the_default_length_is_that_of_the_checkpoint(
     table, pretrained, tmp_path, monkeypatch, capsys, given, expected, warns
 ):
@@ -226,7 +226,7 @@ def test_bias_correction_is_part_of_a_run(table, pretrained, tmp_path, monkeypat
 
 
 @pytest.mark.parametrize(
-    "changes, message",
+    ("changes", "message"),
     [
         ({"global_batch_size": 10, "gradient_accumulation_steps": 3}, "does not divide"),
         ({"max_seq_length": 65}, r"--max_seq_length=65 is beyond .* \(64 rows\): use at most 64"),

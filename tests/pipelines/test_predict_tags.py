@@ -108,7 +108,7 @@ def test_tables_hold_lists_as_json(tuned, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "content, message",
+    ("content", "message"),
     [
         ('{"text": "a"}\n{"text": ["b"]}\n', "raw texts and lists of words in one file"),
         ('{"text": ["a"], "label": ["B-c"]}\n', "unknown tag 'B-c'; the labels are 'O', 'B-a'"),

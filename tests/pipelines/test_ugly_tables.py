@@ -299,7 +299,7 @@ def test_names_of_columns_between_semicolons(tmp_path, names, quoting):
     assert column_names(str(tmp_path / "t.csv"), quoting) == ["text", "label"]
 
 
-@pytest.mark.parametrize("separator, name", [(",", "t.csv"), ("\t", "t.tsv")])
+@pytest.mark.parametrize(("separator", "name"), [(",", "t.csv"), ("\t", "t.tsv")])
 def test_what_the_csv_module_writes_is_read(tmp_path, separator, name):
     """As pandas and spreadsheets do: every cell comes back as it was."""
     texts = [

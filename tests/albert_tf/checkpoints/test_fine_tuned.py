@@ -101,7 +101,7 @@ def test_there_and_back(task, tiny_vocabulary, tmp_path, hidden_size):
 
 
 @pytest.mark.parametrize(
-    "kind, expected",
+    ("kind", "expected"),
     [
         ("token_classifier", {"task": "token_classification", "doc_stride": 128}),
         ("multilabel", {"task": "multilabel", "label_separator": ",", "has_pairs": False}),

@@ -43,7 +43,7 @@ def test_encoder_alone_of_huggingface(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "change, message",
+    ("change", "message"),
     [
         (lambda a: a.astype("int64"), "holds int64, expected floating-point weights"),
         (lambda a: a > 0, "holds bool, expected floating-point weights"),

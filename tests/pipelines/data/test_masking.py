@@ -278,7 +278,7 @@ def test_the_highest_draw_begins_at_the_last_piece():
 
 
 @pytest.mark.parametrize(
-    "length, predictions, prob, expected",
+    ("length", "predictions", "prob", "expected"),
     [(90, 20, 0.15, 14), (96, 20, 0.15, 14), (97, 20, 0.15, 15), (96, 9, 0.15, 9), (10, 9, 0.15, 2),
      (6, 9, 0.15, 1), (5, 9, 0.05, 1)],
 )  # fmt: skip

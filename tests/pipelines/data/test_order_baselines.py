@@ -37,7 +37,7 @@ def tell(documents, objective, seq_length):
     return tell_by_lengths(documents, [True], options, 0.1, PAIRS, shuffle_sentences=True)
 
 
-@pytest.mark.parametrize("objective, seq_length", [("sop", 32), ("sop", 128), ("nsp", 64)])
+@pytest.mark.parametrize(("objective", "seq_length"), [("sop", 32), ("sop", 128), ("nsp", 64)])
 def test_lengths_do_not_tell_the_label(documents, objective, seq_length):
     told = tell(documents, objective, seq_length)
     assert told["logistic_regression"] < CHANCE

@@ -127,7 +127,7 @@ def test_starting_late_is_going_on(record_dir, tokenizer, monkeypatch, group_byt
         assert_equal(take(late, 19 - step), whole[step:])
 
 
-@pytest.mark.parametrize("hosts, replica_batch", [(2, 6), (2, 3), (3, 1), (1, 4)])
+@pytest.mark.parametrize(("hosts", "replica_batch"), [(2, 6), (2, 3), (3, 1), (1, 4)])
 def test_hosts_and_replicas_share_the_global_batch(record_dir, tokenizer, hosts, replica_batch):
     sources = read_sources(record_dir)
     whole = take(pretraining_dataset(sources, OPTIONS, tokenizer, 12, start_step=1), 3)
@@ -154,7 +154,7 @@ def test_hosts_and_replicas_share_the_global_batch(record_dir, tokenizer, hosts,
 
 
 @pytest.mark.parametrize("seq_length", [24, 25, 26, 28])  # 60, 62, 64, 70 numbers a row
-@pytest.mark.parametrize("rows, first_row", [(12, 0), (5, 0), (4, 3), (1, 11)])
+@pytest.mark.parametrize(("rows", "first_row"), [(12, 0), (5, 0), (4, 3), (1, 11)])
 def test_draws_of_some_rows_are_those_of_the_whole(seq_length, rows, first_row):
     options = ExampleOptions(seq_length)
     seed = tf.constant([77, 3], tf.int64)
@@ -192,7 +192,7 @@ def test_evaluation_scores_each_example_once(record_dir, tokenizer, batch_size):
         assert not rows[11:].any()
 
 
-@pytest.mark.parametrize("hosts, replicas", [(2, 2), (3, 6), (1, 2)])
+@pytest.mark.parametrize(("hosts", "replicas"), [(2, 2), (3, 6), (1, 2)])
 def test_hosts_share_an_evaluation(record_dir, tokenizer, monkeypatch, hosts, replicas):
     monkeypatch.setattr(pretraining_dataset_module, "_EVALUATION_ROWS", 2)
 

@@ -143,7 +143,7 @@ def test_schema_has_the_lengths_of_the_authors_records(create, shared, tmp_path)
     assert ours == {name: (kind, scale[length]) for name, (kind, length) in theirs.items()}
 
 
-@pytest.mark.parametrize("split, passes", [("train", PASSES), ("heldout", 1)])
+@pytest.mark.parametrize(("split", "passes"), [("train", PASSES), ("heldout", 1)])
 def test_every_segment_comes_once_a_pass(record_dir, split, passes):
     segments = read_segments(record_dir / "segments", split)
     # A segment without an order is a single part.

@@ -47,7 +47,7 @@ def test_a_long_word_is_cut_at_the_piece():
 
 
 @pytest.mark.parametrize(
-    "starts, room, expected",
+    ("starts", "room", "expected"),
     [
         ([0, 2, 4], 0, True),
         ([0, 2, 4], 2, True),  # of 2, 2 and 3 pieces: the last would not have fitted

@@ -133,7 +133,7 @@ def counted_splits(lengths, room, objective, steps=840):
 
 
 @pytest.mark.parametrize(
-    "room, expected",
+    ("room", "expected"),
     [
         (0, {2: 168, 5: 168, 9: 168, 10: 168, 13: 168}),
         (1, {2: 210, 5: 210, 10: 210, 13: 210}),

@@ -159,7 +159,7 @@ def record_dir(tmp_path_factory, tiny_corpus, tiny_vocabulary):
     return directory
 
 
-@pytest.mark.parametrize("split, objective", [("train", "sop"), ("heldout", "nsp")])
+@pytest.mark.parametrize(("split", "objective"), [("train", "sop"), ("heldout", "nsp")])
 def test_all_records_once(record_dir, tiny_vocabulary, tmp_path, capsys, split, objective):
     options = ExampleOptions(max_seq_length=48, sentence_objective=objective)
     result = show_records(

@@ -61,7 +61,7 @@ def test_the_most_frequent_unknown_characters_are_named(tokenizer):
     assert describe_unknown_characters([Example("1", "é" + WORDS[0], None, "a")], tokenizer) == []
 
 
-@pytest.mark.parametrize("text, named", [(f"{WORDS[0]} 문", True), (WORDS[0], False)])
+@pytest.mark.parametrize(("text", "named"), [(f"{WORDS[0]} 문", True), (WORDS[0], False)])
 def test_the_plan_of_fine_tuning_names_them(tokenizer, capsys, text, named):
     task = ClassificationTask("own", {}, Columns("text", "label"), labels=["a", "b"])
     examples = [Example("1", text, None, "a")]
@@ -86,7 +86,7 @@ def test_rows_labels_and_pieces(tokenizer, tmp_path):
     assert second.strip() == "2 labels: 'neg' 10, 'pos' 30"
 
 
-@pytest.mark.parametrize("long_rows, warns", [(10, False), (11, True)])
+@pytest.mark.parametrize(("long_rows", "warns"), [(10, False), (11, True)])
 def test_truncated_rows_are_warned_of_beyond_a_tenth(tokenizer, tmp_path, long_rows, warns):
     long = " ".join(WORDS * 3)
     rows = [("", "pos")] * (100 - long_rows) + [(long, "neg")] * long_rows
@@ -97,7 +97,7 @@ def test_truncated_rows_are_warned_of_beyond_a_tenth(tokenizer, tmp_path, long_r
 
 
 @pytest.mark.parametrize(
-    "length, advice",
+    ("length", "advice"),
     [
         (16, "use a larger --max_seq_length, at most 64 with this model, or shorter texts"),
         (63, "use a larger --max_seq_length, at most 64 with this model, or shorter texts"),

@@ -192,7 +192,7 @@ def test_v1_answers_every_question(tokenizer, questions, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "context, text",
+    ("context", "text"),
     [("", "who"), (" \n ", "who"), ("\u0301", "who"), ("", ""), (CONTEXT, ""), ("fox", "who")],
 )
 @pytest.mark.parametrize("training", [True, False])

@@ -35,8 +35,8 @@ def all_spans(words, windows, outputs, max_answer_length):
     return sorted(found.items(), key=lambda item: -item[1])
 
 
-@pytest.mark.parametrize("num_pieces, room, stride", [(53, 17, 6), (11, 17, 6), (1, 17, 6)])
-@pytest.mark.parametrize("max_answer_length, n_best_size", [(4, 7), (30, 13)])
+@pytest.mark.parametrize(("num_pieces", "room", "stride"), [(53, 17, 6), (11, 17, 6), (1, 17, 6)])
+@pytest.mark.parametrize(("max_answer_length", "n_best_size"), [(4, 7), (30, 13)])
 def test_the_best_of_all_spans(num_pieces, room, stride, max_answer_length, n_best_size):
     rng = np.random.default_rng(num_pieces + n_best_size)
     context, words, windows = make_windows(num_pieces, room, stride, offset=5)

@@ -53,7 +53,7 @@ def test_an_ending_in_capitals(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "content, message",
+    ("content", "message"),
     [
         (b'{"data": [', r":1:11: not JSON .*whole"),
         (b'{"data":\n\xff[', r":2: byte 0xFF is not UTF-8"),
@@ -84,7 +84,7 @@ def test_files_that_are_none(tmp_path, content, message):
 
 
 @pytest.mark.parametrize(
-    "split, version_2, entry, message",
+    ("split", "version_2", "entry", "message"),
     [
         ("train", False, question(answers=[]), "'q1' has no answers; are"),
         ("dev", False, question(answers=[]), "'q1' has no answers; are"),
@@ -136,7 +136,7 @@ def test_an_id_twice(tmp_path):
 
 @pytest.mark.shared
 @pytest.mark.parametrize(
-    "path, version_2, questions, impossible, answers",
+    ("path", "version_2", "questions", "impossible", "answers"),
     [
         ("v1.1/dev-v1.1.json", False, 10570, 0, {3: 8490, 5: 1147, 4: 759, 2: 136, 6: 35, 1: 3}),
         ("v1.1/train-v1.1.subset-44articles.json", False, 11877, 0, {1: 11877}),
@@ -156,7 +156,7 @@ def test_published_counts(shared, path, version_2, questions, impossible, answer
 
 
 @pytest.mark.parametrize(
-    "name, message",
+    ("name", "message"),
     [
         ("squad_nasty.json", "two questions have the id 'n1'"),
         ("squad_truncated.json", r":\d+:\d+: not JSON"),

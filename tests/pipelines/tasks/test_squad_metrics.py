@@ -15,7 +15,7 @@ def asked(question_id, *answers):
 
 
 @pytest.mark.parametrize(
-    "text, normalized",
+    ("text", "normalized"),
     [
         ("The  Cat's, (tail)!", "cats tail"),
         ("an apple a day, theatre", "apple day theatre"),
@@ -30,7 +30,7 @@ def test_normalization(text, normalized):
 
 
 @pytest.mark.parametrize(
-    "prediction, truth, em, f",
+    ("prediction", "truth", "em", "f"),
     [
         ("the cat", "A cat!", 1, 1),
         ("cat sat", "cat", 0, 2 / 3),

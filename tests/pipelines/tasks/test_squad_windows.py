@@ -56,7 +56,7 @@ def test_pieces_lie_where_they_come_from(tokenizer):
 
 
 @pytest.mark.parametrize(
-    "text, part", [("fox😀漢😀fox", "😀漢😀"), ("fox 日本 fox", "日本"), ("fox\0dog", "\0")]
+    ("text", "part"), [("fox😀漢😀fox", "😀漢😀"), ("fox 日本 fox", "日本"), ("fox\0dog", "\0")]
 )
 def test_unknown_characters(tokenizer, text, part):
     pairs = texts_of_pieces(tokenizer, text)
@@ -142,7 +142,7 @@ def test_an_answer_is_found_in_its_pieces(tokenizer):
 
 
 @pytest.mark.parametrize(
-    "num_pieces, room, doc_stride",
+    ("num_pieces", "room", "doc_stride"),
     [
         (0, 7, 3),
         (1, 7, 3),

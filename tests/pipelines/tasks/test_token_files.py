@@ -80,7 +80,7 @@ def test_spans_inside_of_words_mark_them_whole(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name, text, columns, message",
+    ("name", "text", "columns", "message"),
     [
         ("a.conll", "", {}, "a.conll: no texts"),
         ("a.conll", "\n \n", {}, "a.conll: no texts"),

@@ -39,7 +39,7 @@ def make_step(strategy, policy="float32", recompute=False, **options):
 
 
 @pytest.mark.parametrize(
-    "options, expected",
+    ("options", "expected"),
     [
         ({}, {"dot", "rng-bit-generator", "sqrt"}),
         (
