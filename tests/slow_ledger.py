@@ -127,6 +127,7 @@ class Recorder:
     def pytest_sessionfinish(self):
         if hasattr(self.config, "workeroutput") or self.now is None:
             return
+        self.entries = read(self.path)  # another session may have ended meanwhile
         counts = collections.Counter(map(function_of, self.passed - self.failed))
         slow = {function: cases for function, cases in self.cases.items() if cases}
         files = {function.split("::")[0] for function in self.cases}

@@ -23,10 +23,12 @@ def test_half(good): assert good
 def test_skips(): pytest.skip("a program is missing")
 """
 TWO = """
-import time
+import pathlib, time
 import pytest
 @pytest.mark.slow
-def test_other(): pass
+def test_other():  # and another session writes an entry
+    path = pathlib.Path("tests/slow_tests.txt")
+    path.write_text(path.read_text().replace("half passed aaaaaaa", "half passed bbbbbbb"))
 @pytest.mark.slow
 def test_sleeps(): time.sleep(60)
 def test_fast(): pass
@@ -98,13 +100,13 @@ def test_two_workers_write_one_ledger_of_what_passed(project):
     assert code == 1
     assert ledger(project) == {
         "tests/test_one.py::test_good": f"passed {head} 2 no server",
-        "tests/test_one.py::test_half": "passed aaaaaaa 1",
+        "tests/test_one.py::test_half": "passed bbbbbbb 1",
         "tests/test_one.py::test_skips": f"never {head} 2",
         "tests/test_two.py::test_other": f"passed {head} 2",
         "tests/test_two.py::test_sleeps": f"never {head} 2",
     }  # fmt: skip
     assert "crashed while running 'tests/test_two.py::test_sleeps'" in out
-    assert 'tests/test_two.py", line 7 in test_sleeps' in out  # the stacks of all threads
+    assert 'tests/test_two.py", line 9 in test_sleeps' in out  # the stacks of all threads
     assert "GONE tests/test_gone.py::test" in out and "GONE tests/test_two.py::test_fast" in out
     assert "NEW tests/test_two.py::test_other" in out
 
