@@ -31,8 +31,8 @@ class _Finder:
 
             # Here, as TensorFlow looks for Keras long before it imports it.
             def execute_once(module):
-                sys.meta_path.remove(self)
                 self.action(execute, module)
+                sys.meta_path.remove(self)  # only now: an import that failed may be tried again
 
             spec.loader.exec_module = execute_once
         return spec

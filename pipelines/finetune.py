@@ -364,11 +364,12 @@ def _print_plan(task, splits, initial, settings, random_seeds, strategy) -> None
             )
             lines += warn_of_overlap(name, groups, of_train)
         if name == "dev":
+            both = (splits["train"].examples, examples)
             of_train, of_dev = (
                 Counter(label for example in found for label in task.classes(example))
-                for found in (splits["train"].examples, examples)
+                for found in both
             )
-            lines += warn_of_shares(of_train, of_dev)
+            lines += warn_of_shares(of_train, of_dev, (len(both[0]), len(both[1])))
     data = "\n           ".join(line for line in lines if not line.startswith("warning"))
     warnings = "".join(line + "\n" for line in lines if line.startswith("warning"))
     examples = settings.num_train_steps * settings.global_batch_size

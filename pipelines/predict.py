@@ -25,6 +25,7 @@ import json
 
 from absl import flags
 
+import albert_tf
 from albert_tf import files, program
 from albert_tf.errors import UserError
 from albert_tf.progress import Progress
@@ -125,6 +126,7 @@ def predict(
         "source": json.dumps(task.source(), sort_keys=True),
         "input_files": [files.sha256(file)[:16] for file in input_files],
         "top_k": top_k,
+        "code_version": albert_tf.__version__,  # other versions write other columns
         # Batches of another size round otherwise.
         "batch_size": batch_size,
     }

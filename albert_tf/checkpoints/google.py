@@ -116,6 +116,8 @@ def _canonical(names: list[str]) -> list[str]:
 
 def write(directory: str, config: AlbertConfig, weights: dict[str, np.ndarray]) -> None:
     """Writes a checkpoint `model.ckpt-best` and albert_config.json as the reference reads them."""
+    if config.hidden_act == "gelu_erf":
+        raise UserError("--output_format=google: Google's code has no exact gelu ('gelu_erf')")
     tensors = {
         **name_map.from_ours(weights, config, "google"),
         "global_step": np.zeros([], np.int64),

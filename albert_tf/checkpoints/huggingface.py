@@ -81,7 +81,7 @@ def read(
     family = reference_config.read_family(config_file)
     table = table or (name_map.BERT_TABLE if family == "bert" else None)
     notes = []
-    if family == "albert" and values.get("hidden_act") == "gelu":
+    if family == "albert" and values.get("hidden_act") == "gelu" and config.hidden_act == "gelu":
         # Their configs of the v1 models say so although those were trained with the tanh form.
         notes.append('config.json says "gelu", which is taken as the tanh form of ALBERT\'s code')
     if (epsilon := values.get("layer_norm_eps", 1e-12)) != 1e-12:
@@ -161,6 +161,7 @@ def config_values(config: AlbertConfig) -> dict:
     return {
         **reference_config.values(config),
         "hidden_act": names.get(config.hidden_act, config.hidden_act),
+        reference_config.OUR_ACTIVATION: config.hidden_act,
         "layer_norm_eps": 1e-12,
     }
 

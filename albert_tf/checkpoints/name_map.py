@@ -444,4 +444,9 @@ def _refuse(names: list[str], what: str, remedy: str) -> None:
 def _pattern_of(names: list[str]) -> str:
     """Returns a regular expression, for a shell, of the few layers that these variables are of."""
     layers = sorted({re.split("[./][^./]+$", name)[0] for name in names})
-    return f"'^({'|'.join(map(re.escape, layers))})'" if len(layers) <= 5 else "REGEX"
+    layers = [
+        name
+        for name in layers
+        if not re.match("|".join(re.escape(other) + "[./]" for other in layers), name)
+    ]
+    return f"'^({'|'.join(map(re.escape, layers))})[./]'" if len(layers) <= 5 else "REGEX"

@@ -21,7 +21,15 @@ from albert_tf.checkpoints import (
 from albert_tf.checkpoints.model_card import model_card
 from albert_tf.errors import UserError
 from albert_tf.models import AlbertForPreTraining
-from albert_tf.tokenization import TOKENIZER_CONFIG_FILE, AlbertTokenizer, read_do_lower_case
+from albert_tf.tokenization import (
+    TOKENIZER_CONFIG_FILE,
+    WORDPIECE_FILE,
+    AlbertTokenizer,
+    read_do_lower_case,
+)
+
+# Beyond this share of pieces a vocabulary is that of a cased model.
+_MOST_CAPITALS = 0.01
 
 # The heads' variables, by the names of Google's and of Hugging Face's code.
 _HEADS = r"predictions|seq_relationship|sop_classifier"
@@ -182,7 +190,17 @@ def check_vocabulary(tokenizer: AlbertTokenizer, model: tf.keras.Model) -> list[
             f"the vocabulary has {pieces} pieces, but the model embeds {rows}: it belongs to "
             "another model"
         )
-    return [f"{rows} embedded pieces, {pieces} in the vocabulary"] if pieces < rows else []
+    notes = [f"{rows} embedded pieces, {pieces} in the vocabulary"] if pieces < rows else []
+    if tokenizer.do_lower_case and tokenizer.vocabulary_name == WORDPIECE_FILE:
+        names = [tokenizer.id_to_piece(i) for i in range(pieces)]
+        capitals = [name for name in names if name != name.lower() and name[0] != "["]
+        if len(capitals) > _MOST_CAPITALS * pieces:
+            notes.append(
+                f"text is lower-cased, but {len(capitals):,} pieces of the vocabulary have "
+                f"capitals, such as {capitals[-1]!r}: if the model is cased, convert it with "
+                "--nodo_lower_case"
+            )
+    return notes
 
 
 def is_model_directory(path: str) -> bool:

@@ -21,6 +21,8 @@ from albert_tf import files
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import UserError
 
+# Their "gelu" of an ALBERT is either form: see huggingface.read. This key of ours says which.
+OUR_ACTIVATION = "albert_tf_hidden_act"
 BERT_FILE = "bert_config.json"  # of Google's BERTs
 _FAMILIES = ("albert", "bert")
 
@@ -71,8 +73,11 @@ def read(path: str) -> AlbertConfig:
     if family == "bert":
         if (kind := found.get("position_embedding_type", "absolute")) != "absolute":
             raise UserError(f"{path}: position_embedding_type {kind!r}, expected 'absolute'")
+        if found.get("is_decoder"):
+            raise UserError(f"{path}: is_decoder is true, expected an encoder")
         # Google's code computes the tanh form under the name of "gelu", Hugging Face's the exact.
-        is_exact = found.get("hidden_act") == "gelu" and os.path.basename(path) != BERT_FILE
+        is_google = os.path.basename(path) == BERT_FILE
+        is_exact = found.get("hidden_act", "gelu") == "gelu" and not is_google
         return dataclasses.replace(
             config,
             embedding_size=config.hidden_size,
@@ -81,7 +86,9 @@ def read(path: str) -> AlbertConfig:
             hidden_act="gelu_erf" if is_exact else config.hidden_act,
             parameter_sharing="none",
         )
-    config = dataclasses.replace(config, parameter_sharing="all")  # theirs know groups alone
+    activation = found.get(OUR_ACTIVATION, config.hidden_act)
+    # Theirs know groups alone.
+    config = dataclasses.replace(config, hidden_act=activation, parameter_sharing="all")
     if config.num_hidden_groups == config.num_hidden_layers > 1:
         return dataclasses.replace(config, num_hidden_groups=1, parameter_sharing="none")
     return config

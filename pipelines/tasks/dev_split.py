@@ -78,12 +78,14 @@ def split_off_dev(task: Task, examples: list, fraction: float) -> tuple[list, li
 def _quotas(totals: Counter, fraction: float) -> Counter:
     """Returns how many rows of each set of classes dev should have.
 
-    The sum is rounded, not each: of 1,000 classes with one row each, a tenth gets one.
+    The sum is rounded, not each: of 1,000 sets of labels with one row each, a tenth gets one. A
+    single label keeps a row in train.
     """
     quotas, before, end = Counter(), 0, 0
     for name in sorted(totals, key=lambda name: _digest(repr(name))):
         end += totals[name]
-        quotas[name] = round(fraction * end) - before
+        most = totals[name] - 1 if len(name) == 1 else totals[name]
+        quotas[name] = min(round(fraction * end) - before, most)
         before += quotas[name]
     return quotas
 

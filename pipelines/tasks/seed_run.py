@@ -64,10 +64,10 @@ class FinetuneSettings(TrainingSettings):
     )
     adamw_bias_correction: bool = setting(
         flags.DEFINE_bool,
-        "Correct the bias of AdamW's moments, as torch.optim.AdamW does. The published code does "
-        "not, and the published learning rates, those of the recipes, were chosen with it. "
-        "Corrected updates are 0.32 times as large in step 1, 0.15 in step 12 and 0.80 in step "
-        "1,000: set this flag for learning rates that were chosen with torch.",
+        "Correct the bias of AdamW's moments, as torch.optim.AdamW does. Default: no correction, "
+        "as in the published code; the recipes' learning rates assume that. Corrected updates are "
+        "0.32 times as large in step 1, 0.15 in step 12 and 0.80 in step 1,000: set this flag for "
+        "learning rates that were chosen with torch.",
         False,
     )
 

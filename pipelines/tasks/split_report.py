@@ -136,13 +136,13 @@ def warn_of_overlap(name: str, groups: Sequence[str], train_groups: Sequence[str
     ]
 
 
-def warn_of_shares(train: Counter, dev: Counter) -> list[str]:
+def warn_of_shares(train: Counter, dev: Counter, sizes: tuple[int, int]) -> list[str]:
     """Returns warnings of labels that dev has in another share than train, or hardly at all.
 
     Args:
       train, dev: label -> examples; empty for a task without labels.
+      sizes: the numbers of examples of both.
     """
-    sizes = max(1, sum(train.values())), max(1, sum(dev.values()))
     labels = {*train, *dev}
     few = {label: dev[label] for label in labels if dev[label] < _FEW_ROWS}
     odd = {}
@@ -154,15 +154,17 @@ def warn_of_shares(train: Counter, dev: Counter) -> list[str]:
         if abs(of_dev - of_train) > special.ndtri(1 - _BY_CHANCE / 2 / len(labels)) * chance:
             odd[label] = f"{100 * of_dev:.0f} % of dev, {100 * of_train:.0f} % of train"
     warnings = []
+    if absent := {label: dev[label] for label in labels if not train[label]}:
+        warnings.append(f"warning: train has no row of {_some(absent)}: no model can learn them")
     if few:
         warnings.append(
-            f"warning: dev has fewer than ten rows of {_some(few)}: its figures tell little of "
-            "them; use a larger --dev_fraction, or a larger dev set"
+            f"warning: dev has fewer than ten rows of {_some(few)}: the dev figures of these "
+            "labels are unreliable; use a larger --dev_fraction, or a larger dev set"
         )
     if odd:
         warnings.append(
-            f"warning: shares of labels differ by more than chance: {_some(odd)}; figures on dev "
-            "do not hold for rows like those of train"
+            f"warning: shares of labels differ by more than chance: {_some(odd)}; dev figures do "
+            "not predict results on data like train"
         )
     return warnings
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import decimal
 import difflib
 import io
 import itertools
@@ -263,8 +264,9 @@ def label_key(label: str) -> str:
     key = "".join(c for c in plain if unicodedata.category(c) not in _INVISIBLE and not c.isspace())
     key = {"true": "1", "false": "0"}.get(key, key)
     try:
-        return repr(float(_DECIMAL_COMMA.sub(r"\1.\2", key)) + 0.0)  # -0.0 is 0.0
-    except ValueError:
+        # -0 is 0. A float would make one number of long ones.
+        return str(decimal.Decimal(_DECIMAL_COMMA.sub(r"\1.\2", key)).normalize() + 0)
+    except decimal.InvalidOperation:
         return key
 
 
@@ -318,7 +320,9 @@ def as_number(value: object, column: str, where: str) -> float:
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
-        point = "; write a decimal point, no comma" * bool(_ANY_COMMA.fullmatch(str(value)))
+        point = ""
+        if _ANY_COMMA.fullmatch(str(value)):
+            point = "; write a decimal point for a decimal comma, and nothing between thousands"
         raise UserError(f"{where}: {column!r} is {_shown(value)}, expected a number{point}")
     if abs(number) > _MAX_NUMBER:
         raise UserError(

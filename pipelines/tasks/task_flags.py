@@ -63,8 +63,8 @@ def define_task_flags() -> None:
     flags.DEFINE_float(
         "dev_fraction",
         0.0,
-        "Without a dev file: share of the training rows that become dev, and of those of each "
-        "label; rows of the same text stay together.",
+        "Share of the training rows to move to dev, where there is no dev file. It holds for each "
+        "label; rows of one text stay together.",
         lower_bound=0.0,
         upper_bound=0.9,
     )

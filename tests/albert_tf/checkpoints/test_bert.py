@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pathlib
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -62,6 +63,26 @@ def test_encoder_alone_under_old_names(directory):
         assert not name.startswith("encoder/") or np.array_equal(array, expected[name]), name
 
 
+def test_without_hidden_act_it_is_the_exact_gelu(directory):
+    path, _ = directory
+    config = json.loads((path / "config.json").read_text())
+    del config["hidden_act"]
+    (path / "config.json").write_text(json.dumps(config))
+    assert huggingface.read(str(path)).config.hidden_act == "gelu_erf"
+
+
+@pytest.mark.parametrize("do_lower_case", [True, False])
+def test_a_cased_vocabulary_that_is_lower_cased_gets_a_note(tmp_path, do_lower_case):
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "US", "us", "##a", "a", "b"]
+    (tmp_path / "vocab.txt").write_text("\n".join(pieces) + "\n")
+    tokenizer = pretrained.read_tokenizer(str(tmp_path), do_lower_case=do_lower_case)
+    model = SimpleNamespace(config=SimpleNamespace(vocab_size=len(pieces)))
+    notes = pretrained.check_vocabulary(tokenizer, model)
+    assert ["'US'" in note and "--nodo_lower_case" in note for note in notes] == [
+        True
+    ] * do_lower_case
+
+
 def test_what_is_no_bert_is_refused(directory):
     path, _ = directory
     config = json.loads((path / "config.json").read_text())
@@ -74,6 +95,8 @@ def test_what_is_no_bert_is_refused(directory):
         read(model_type="roberta")
     with pytest.raises(UserError, match=r"position_embedding_type 'relative_key'"):
         read(position_embedding_type="relative_key")
+    with pytest.raises(UserError, match=r"is_decoder is true"):
+        read(is_decoder=True)
     # Whatever is allowed, the blocks of an encoder never start from fresh values.
     tensors = safetensors.numpy.load_file(path / "model.safetensors")
     change(path, {n: t for n, t in tensors.items() if "layer.2" not in n} | {"x": np.zeros(99999)})

@@ -36,6 +36,7 @@ CONFIGS = {
     "relu": {"hidden_act": "relu"},
     "none": {"parameter_sharing": "none"},
     "bert": {"parameter_sharing": "none", "embedding_size": 12, "hidden_act": "gelu_erf"},
+    "gelu_erf": {"hidden_act": "gelu_erf"},
     "none_inner": {"parameter_sharing": "none", "inner_group_num": 2},
 }
 WRITERS = {"google": google, "huggingface": huggingface}
@@ -77,6 +78,10 @@ def test_the_table_has_every_variable(sharing, changes):
 @pytest.mark.parametrize("changes", CONFIGS.values(), ids=CONFIGS)
 def test_round_trip_is_exact(writer, changes, tmp_path):
     model = make_model(**changes)
+    if writer == "google" and changes.get("hidden_act") == "gelu_erf":
+        with pytest.raises(ValueError, match="no exact gelu"):
+            write(writer, tmp_path / "out", model)
+        return
     imported = WRITERS[writer].read(write(writer, tmp_path / "out", model))
     assert imported.config == model.config
     weights = weights_of(model)

@@ -269,7 +269,8 @@ def test_a_division_that_leaves_a_side_empty_is_refused():
 
 def test_labels_of_dev_are_compared_with_train():
     def warnings(train, dev):
-        return warn_of_shares(Counter(train), Counter(dev))
+        sizes = (sum(train.values()), sum(dev.values()))
+        return warn_of_shares(Counter(train), Counter(dev), sizes)
 
     assert warnings({"a": 500, "b": 500}, {"a": 45, "b": 55}) == []
     [odd] = warnings({"login": 559, "x": 2000}, {"login": 220, "x": 221})
@@ -279,6 +280,19 @@ def test_labels_of_dev_are_compared_with_train():
     [few] = warnings({"a": 900, **{f"c{i}": 1 for i in range(99)}}, {"a": 100})
     assert "99 labels" in few and len(few) < 500
     assert warnings({}, {}) == []
+    absent, _ = warnings({"a": 90}, {"a": 10, "rare": 1})
+    assert "train has no row of 'rare' 1" in absent
+    # Of examples of several labels or none the sum of labels is not their number.
+    marks = Counter(a=500, b=500), Counter(a=20, b=20)
+    [odd] = warn_of_shares(*marks, (1000, 1000))
+    assert "'a' 2 % of dev, 50 % of train" in odd
+
+
+def test_the_only_row_of_a_label_stays_in_train():
+    rows = [Example(str(i), f"text {i}", None, f"label {i}") for i in range(50)]
+    rows += [Example(str(i), f"text {i}", None, "many") for i in range(50, 150)]
+    train, dev = split_off_dev(OWN, rows, 0.1)
+    assert {row.label for row in dev} == {"many"} and len(train) + len(dev) == 150
 
 
 def test_texts_that_a_model_reads_as_one_stay_together():
