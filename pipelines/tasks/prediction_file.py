@@ -64,8 +64,8 @@ def predict_file(
         summary = files.read_json(run_file) if tf.io.gfile.exists(run_file) else {}
         if summary.get("identity") != identity:
             raise UserError(
-                f"--output_file: {output_file!r} exists, and not from this model, these files and "
-                "these flags: name another file, or remove it"
+                f"--output_file: {output_file!r} exists, and not from this model, these files, "
+                "these flags and this version: name another file, or remove it"
             )
     else:
         with job_directory.lock(parts):

@@ -89,6 +89,23 @@ def test_without_addons_the_command_that_installs_them(monkeypatch):
 START = "import pipelines, tensorflow as tf; tf.constant(1.0) + 1.0"
 
 
+def test_a_hook_outlives_an_import_that_fails(tmp_path):
+    (tmp_path / "fragile.py").write_text("import os\n1 / int(os.environ['DIVISOR'])\n")
+    done = python(
+        "import os, sys",
+        f"sys.path.insert(0, {str(tmp_path)!r})",
+        "from albert_tf import import_hook",
+        "def action(execute, module): execute(module); print('after')",
+        "import_hook.add('fragile', action)",
+        "for os.environ['DIVISOR'] in '011':",
+        "    try: import fragile",
+        "    except ZeroDivisionError: print('failed')",
+        "print(any(type(f).__module__ == 'albert_tf.import_hook' and f.name == 'fragile'"
+        " for f in sys.meta_path))",
+    )
+    assert done.stdout.split() == ["failed", "after", "False"], done.stderr
+
+
 def test_programs_start_without_a_word():
     done = python(START)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import albert_tf
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import UserError
 from albert_tf.tokenization import AlbertTokenizer
@@ -270,6 +271,9 @@ def test_other_parts_are_refused(tuned, tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(prediction_file, "_written", stops)
+        predict(tuned / "seed_1", path, tmp_path / "out.csv")
+    with monkeypatch.context() as patch, pytest.raises(ValueError, match=r"run \(code_version"):
+        patch.setattr(albert_tf, "__version__", "0.0.1")  # its columns may be others
         predict(tuned / "seed_1", path, tmp_path / "out.csv")
     write_csv(path, 20, seed=10)
     with pytest.raises(ValueError, match=r"holds another run \(input_files"):

@@ -284,8 +284,8 @@ def test_labels_of_dev_are_compared_with_train():
     assert "train has no row of 'rare' 1" in absent
     # Of examples of several labels or none the sum of labels is not their number.
     marks = Counter(a=500, b=500), Counter(a=20, b=20)
-    [odd] = warn_of_shares(*marks, (1000, 1000))
-    assert "'a' 2 % of dev, 50 % of train" in odd
+    [odd] = warn_of_shares(*marks, (2000, 1000))
+    assert "'a' 2 % of dev, 25 % of train" in odd
 
 
 def test_the_only_row_of_a_label_stays_in_train():
