@@ -1,6 +1,5 @@
-"""transformers' pipeline() answers as pipelines.predict does, from raw text, with any vocabulary.
-
-Needs the extra huggingface.
+"""transformers' pipeline() answers as pipelines.predict does, from raw text, with any vocabulary:
+`make test-extras`.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from pipelines.tasks import fine_tuned as runs
 from tests.albert_tf.checkpoints.test_fine_tuned import TASKS, write_model
 from tests.conftest import WORDS
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.extras("torch", "transformers")]
 
 NUMBER = 12
 MAX_ANSWER_LENGTH = 7
