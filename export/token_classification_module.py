@@ -43,9 +43,11 @@ class TokenClassifierModule(ServingModule):
         mean /= tf.cast(last.flat_values + 1 - first.flat_values, tf.float64)
         starts = tf.gather(found.starts.flat_values, first.flat_values)
         limits = tf.gather(found.limits.flat_values, last.flat_values)
-        texts = tf.strings.substr(
-            tf.gather(text, first.value_rowids()), starts, limits - starts, unit="UTF8_CHAR"
-        )
+        # Its characters are joined: tf.strings.substr would copy the whole text for each span.
+        chars = tf.strings.unicode_split(text, "UTF-8")
+        begins = tf.gather(tf.cast(chars.row_starts(), tf.int32), first.value_rowids())
+        places = tf.ragged.range(begins + starts, begins + limits)
+        texts = tf.strings.reduce_join(tf.gather(chars.flat_values, places), axis=1)
         columns = {
             "labels": label.flat_values,
             "texts": texts,
