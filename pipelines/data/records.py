@@ -183,15 +183,12 @@ class Manifest:
         values = files.read_json(path)
         formats = {kind.format: kind for kind in (SegmentManifest, ReferenceManifest)}
         try:
-            kind = formats[values.pop("format")]
-            splits = values.pop("splits")
-            shards = {name: splits[name]["shards"] for name in SPLITS}
-            return kind(**values, splits=make_splits([shards]))
+            fields = {name: value for name, value in values.items() if name != "format"}
+            shards = {name: values["splits"][name]["shards"] for name in SPLITS}
+            return formats[values["format"]](**{**fields, "splits": make_splits([shards])})
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise UserError(
-                f"{path}: not a manifest of records as version {albert_tf.__version__} of this "
-                f"code writes them ({error}): write the records again"
-            ) from error
+            difference = _difference(values, formats) or f"damaged ({error}): write it again"
+            raise UserError(f"{path}: {difference}") from error
 
     @classmethod
     def read_finished(cls, output_dir: str) -> SegmentManifest | ReferenceManifest | None:
@@ -276,6 +273,27 @@ class Manifest:
                     f"{path} has {sizes[path]:,} bytes, but {shard.bytes:,} by {MANIFEST_FILE}: it "
                     "is damaged; copy it again, or write the records again"
                 )
+
+
+def _difference(values: Any, formats: dict[str, type[Manifest]]) -> str | None:
+    """Says how the fields of a manifest.json differ from those of this version; None: nothing."""
+    kind = formats.get(values.get("format")) if isinstance(values, dict) else None
+    if kind is None:
+        return f"no manifest of records: its format is none of {', '.join(formats)}"
+    given, expected = set(values) - {"format"}, {field.name for field in dataclasses.fields(kind)}
+    changes = [
+        f"{verb} {', '.join(sorted(names))}"
+        for verb, names in (("lacks", expected - given), ("has also", given - expected))
+        if names
+    ]
+    if not changes:
+        return None
+    return (
+        f"records of version {values.get('code_version')}, which this version, "
+        f"{albert_tf.__version__}, does not read: the manifest "
+        f"{' and '.join(changes)}; its examples would be others. Write the "
+        "records again and begin runs on them anew, or go on with the version that wrote them"
+    )
 
 
 @dataclass(frozen=True)

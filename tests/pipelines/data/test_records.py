@@ -12,6 +12,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from albert_tf.errors import UserError
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines.data import records, shard_writer, unit_job
 from pipelines.data.corpus import read_documents
@@ -189,6 +190,17 @@ def test_refuses_what_is_no_manifest(tmp_path, text):
         Manifest.read(str(tmp_path))
     (tmp_path / "manifest.json").write_text(text)
     with pytest.raises(ValueError, match=r"manifest\.json: "):
+        Manifest.read(str(tmp_path))
+
+
+def test_says_how_a_manifest_of_another_version_differs(manifest, tmp_path):
+    manifest.write(str(tmp_path))
+    path = tmp_path / "manifest.json"
+    values = json.loads(path.read_text())
+    del values["openings_with_order"]
+    path.write_text(json.dumps({**values, "code_version": "0.2.0", "colour": 1}))
+    differs = r"version 0\.2\.0,.* lacks openings_with_order and has also colour;"
+    with pytest.raises(UserError, match=differs):
         Manifest.read(str(tmp_path))
 
 
