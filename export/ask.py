@@ -24,7 +24,7 @@ from absl import flags
 
 from albert_tf import program
 from albert_tf.errors import UserError
-from export import versions
+from . import versions
 
 FLAGS = flags.FLAGS
 

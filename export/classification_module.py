@@ -9,10 +9,10 @@ import tensorflow as tf
 from albert_tf.models import AlbertForMultipleChoice, AlbertForSequenceClassification
 from albert_tf.packing import NUM_SPECIAL_PIECES
 from albert_tf.text_limits import CHARS_PER_PIECE
-from export.checks import mark_bad_rows
-from export.limits import fill_blanks, last_chars
-from export.packing import map_rows
-from export.serving_module import ServedCheckpoint, ServingModule
+from .checks import mark_bad_rows
+from .limits import fill_blanks, last_chars
+from .packing import map_rows
+from .serving_module import ServedCheckpoint, ServingModule
 
 
 class _TextModule(ServingModule):

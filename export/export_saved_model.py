@@ -36,12 +36,12 @@ from absl import flags, logging
 import albert_tf
 from albert_tf import files, job_directory, processor, program
 from albert_tf.errors import UserError
-from export import signatures, versions
-from export.loading import load_module, open_checkpoint
-from export.preprocessor import PREPROCESSOR_DIR
-from export.serving_module import ServingModule
-from export.verify import BFLOAT16_TOLERANCE, verify
-from export.warmup import write_warmup_requests
+from . import signatures, versions
+from .loading import load_module, open_checkpoint
+from .preprocessor import PREPROCESSOR_DIR
+from .serving_module import ServingModule
+from .verify import BFLOAT16_TOLERANCE, verify
+from .warmup import write_warmup_requests
 
 FLAGS = flags.FLAGS
 

@@ -12,17 +12,17 @@ from albert_tf.encoder import AlbertEncoder
 from albert_tf.errors import UserError
 from albert_tf.models import AlbertForPreTraining
 from albert_tf.tokenization import AlbertTokenizer
-from export import signatures
-from export.classification_module import (
+from . import signatures
+from .classification_module import (
     ClassifierModule,
     MultiLabelModule,
     MultipleChoiceModule,
     RegressorModule,
 )
-from export.pretraining_module import EncoderModule, PreTrainingModule
-from export.question_answering_module import QuestionAnsweringModule
-from export.serving_module import ServedCheckpoint, ServingModule
-from export.token_classification_module import TokenClassifierModule
+from .pretraining_module import EncoderModule, PreTrainingModule
+from .question_answering_module import QuestionAnsweringModule
+from .serving_module import ServedCheckpoint, ServingModule
+from .token_classification_module import TokenClassifierModule
 
 _MODULES = {
     "multiple_choice": MultipleChoiceModule,

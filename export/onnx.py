@@ -35,9 +35,9 @@ from albert_tf import files, program
 from albert_tf.encoder import cls_only_positions
 from albert_tf.errors import UserError
 from albert_tf.layers.primitives import LAYER_NORM_EPSILON
-from export import sidecar
-from export.loading import load_module, open_checkpoint
-from export.serving_module import ServingModule
+from . import sidecar
+from .loading import load_module, open_checkpoint
+from .serving_module import ServingModule
 
 FLAGS = flags.FLAGS
 

@@ -13,8 +13,8 @@ import os
 import tensorflow as tf
 
 from albert_tf.tokenization import AlbertTokenizer
-from export.limits import chars_of_sequence
-from export.packing import Packer
+from .limits import chars_of_sequence
+from .packing import Packer
 
 # In a version's directory. TF Serving leaves assets.extra alone.
 PREPROCESSOR_DIR = os.path.join("assets.extra", "preprocessor")

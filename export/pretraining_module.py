@@ -7,9 +7,9 @@ import tensorflow as tf
 from albert_tf.encoder import AlbertEncoder
 from albert_tf.models import AlbertForPreTraining
 from albert_tf.tokenization import MASK, WORD_BOUNDARY
-from export import signatures
-from export.packing import map_rows, map_sorted_rows
-from export.serving_module import ServedCheckpoint, ServingModule
+from . import signatures
+from .packing import map_rows, map_sorted_rows
+from .serving_module import ServedCheckpoint, ServingModule
 
 
 class EncoderModule(ServingModule):

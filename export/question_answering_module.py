@@ -7,13 +7,13 @@ import tensorflow as tf
 
 from albert_tf.packing import NUM_SPECIAL_PIECES
 from albert_tf.wordpiece import WordPieceTokenizer
-from export import signatures
-from export.alignment import WHITE_SPACE, AlignedPieces, AligningTokenizer
-from export.limits import first_chars_of_contexts
-from export.packing import map_rows
-from export.serving_module import ServedCheckpoint, ServingModule
-from export.windows import Windows, cut
-from export.wordpiece_alignment import AligningWordPiece
+from . import signatures
+from .alignment import WHITE_SPACE, AlignedPieces, AligningTokenizer
+from .limits import first_chars_of_contexts
+from .packing import map_rows
+from .serving_module import ServedCheckpoint, ServingModule
+from .windows import Windows, cut
+from .wordpiece_alignment import AligningWordPiece
 
 
 class QuestionAnsweringModule(ServingModule):

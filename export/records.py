@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from export.checks import find_errors
+from .checks import find_errors
 
 FEATURES = ("input_ids", "input_mask", "segment_ids")
 

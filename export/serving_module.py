@@ -14,12 +14,12 @@ from albert_tf.checkpoints.model_directory import CONFIG_FILE, TASK_FILE
 from albert_tf.config import AlbertConfig
 from albert_tf.encoder import AlbertEncoder, cls_only_positions
 from albert_tf.tokenization import AlbertTokenizer
-from export import signatures
-from export.checks import check_shapes, find_errors, mark_bad_rows, without_bad_rows
-from export.limits import chars_of_sequence
-from export.packing import Packer, map_rows
-from export.preprocessor import Preprocessor
-from export.records import parse_records
+from . import signatures
+from .checks import check_shapes, find_errors, mark_bad_rows, without_bad_rows
+from .limits import chars_of_sequence
+from .packing import Packer, map_rows
+from .preprocessor import Preprocessor
+from .records import parse_records
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,7 +10,7 @@ import json
 import os
 
 from albert_tf import files
-from export.serving_module import ServedCheckpoint
+from .serving_module import ServedCheckpoint
 
 
 def description(served: ServedCheckpoint, output: str) -> dict:

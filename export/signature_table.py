@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from export.signatures import KINDS, Field
+from .signatures import KINDS, Field
 
 
 def markdown_table() -> str:

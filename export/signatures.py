@@ -17,7 +17,7 @@ import dataclasses
 
 import tensorflow as tf
 
-from export.limits import CHARS_PER_PIECE, MAX_CONTEXT_CHARS
+from .limits import CHARS_PER_PIECE, MAX_CONTEXT_CHARS
 
 NUM_CANDIDATES = 5
 # The score of an answer where there is none, as in the reference.

@@ -32,9 +32,9 @@ from absl import flags, logging
 
 from albert_tf import files, program
 from albert_tf.encoder import cls_only_positions
-from export import sidecar
-from export.loading import load_module, open_checkpoint
-from export.serving_module import ServingModule
+from . import sidecar
+from .loading import load_module, open_checkpoint
+from .serving_module import ServingModule
 
 FLAGS = flags.FLAGS
 

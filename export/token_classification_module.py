@@ -7,10 +7,10 @@ import tensorflow as tf
 from albert_tf.entities import are_entity_tags, parse_tag
 from albert_tf.models import AlbertForTokenClassification
 from albert_tf.words import split_words_in_graph
-from export.limits import are_words_read, first_chars_of_contexts
-from export.packing import map_sorted_rows
-from export.serving_module import ServedCheckpoint, ServingModule
-from export.windows import cut
+from .limits import are_words_read, first_chars_of_contexts
+from .packing import map_sorted_rows
+from .serving_module import ServedCheckpoint, ServingModule
+from .windows import cut
 
 _NUM_SPECIAL_PIECES = 2  # [CLS] and [SEP]
 

@@ -14,8 +14,8 @@ import numpy as np
 import tensorflow as tf
 from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
 
-from export.records import FEATURES, serialize
-from export.signatures import Field, Signature
+from .records import FEATURES, serialize
+from .signatures import Field, Signature
 
 WARMUP_FILE = os.path.join("assets.extra", "tf_serving_warmup_requests")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from albert_tf.wordpiece import InGraphWordPiece
-from export.alignment import WHITE_SPACE, AlignedPieces, matches, split_characters
+from .alignment import WHITE_SPACE, AlignedPieces, matches, split_characters
 
 
 class AligningWordPiece(InGraphWordPiece):

@@ -40,13 +40,13 @@ from albert_tf import files, job_directory, program
 from albert_tf.errors import UserError
 from albert_tf.packing import NUM_SPECIAL_PIECES
 from albert_tf.tokenization import AlbertTokenizer
-from pipelines.data import beam_job, corpus, reference_job, unit_job
-from pipelines.data.duplicates import find_duplicates, hash_ranges
-from pipelines.data.examples import DRAWS, ExampleOptions, define_example_flags, options_from
-from pipelines.data.records import Manifest, ReferenceManifest, SegmentManifest, make_splits
-from pipelines.data.shard_writer import COUNTS, Range, Settings, TextUnit, hash_unit, write_unit
-from pipelines.data.text_files import is_compressed
-from pipelines.data.vocabulary_settings import resolve_lower_case
+from .data import beam_job, corpus, reference_job, unit_job
+from .data.duplicates import find_duplicates, hash_ranges
+from .data.examples import DRAWS, ExampleOptions, define_example_flags, options_from
+from .data.records import Manifest, ReferenceManifest, SegmentManifest, make_splits
+from .data.shard_writer import COUNTS, Range, Settings, TextUnit, hash_unit, write_unit
+from .data.text_files import is_compressed
+from .data.vocabulary_settings import resolve_lower_case
 
 FLAGS = flags.FLAGS
 

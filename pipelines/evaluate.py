@@ -31,12 +31,12 @@ from albert_tf.config import AlbertConfig
 from albert_tf.errors import UserError
 from albert_tf.progress import Progress
 from albert_tf.tokenization import AlbertTokenizer
-from pipelines.data.examples import DRAWS, ExampleOptions
-from pipelines.data.order_baselines import order_baselines
-from pipelines.data.pretraining_dataset import evaluation_dataset, evaluation_options
-from pipelines.data.records import Manifest
-from pipelines.data.sentence_pairs import SENTENCE_OBJECTIVES
-from pipelines.training.heldout import check_heldout_split, make_scoring
+from .data.examples import DRAWS, ExampleOptions
+from .data.order_baselines import order_baselines
+from .data.pretraining_dataset import evaluation_dataset, evaluation_options
+from .data.records import Manifest
+from .data.sentence_pairs import SENTENCE_OBJECTIVES
+from .training.heldout import check_heldout_split, make_scoring
 
 FLAGS = flags.FLAGS
 

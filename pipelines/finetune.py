@@ -40,26 +40,26 @@ from albert_tf import files, program
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import UserError
 from albert_tf.tokenization import AlbertTokenizer
-from pipelines.tasks.dev_split import DIVISION, comparable, split_off_dev
-from pipelines.tasks.finished_run import predict_test_files, stored_metrics
-from pipelines.tasks.results import name_test_sets, summarise, write_summary
-from pipelines.tasks.seed_run import (
+from .tasks.dev_split import DIVISION, comparable, split_off_dev
+from .tasks.finished_run import predict_test_files, stored_metrics
+from .tasks.results import name_test_sets, summarise, write_summary
+from .tasks.seed_run import (
     FinetuneSettings,
     TaskSplit,
     fingerprint,
     run_seed,
 )
-from pipelines.tasks.split_report import describe_split, warn_of_overlap, warn_of_shares
-from pipelines.tasks.task import Task
-from pipelines.tasks.task_flags import create_task, define_task_flags
-from pipelines.tasks.unknown_text import describe_unknown_characters
-from pipelines.training.run import InitialModel, Run, hash_of_weights, read_initial_model
-from pipelines.training.settings import (
+from .tasks.split_report import describe_split, warn_of_overlap, warn_of_shares
+from .tasks.task import Task
+from .tasks.task_flags import create_task, define_task_flags
+from .tasks.unknown_text import describe_unknown_characters
+from .training.run import InitialModel, Run, hash_of_weights, read_initial_model
+from .training.settings import (
     LoopSettings,
     define_settings_flags,
     settings_from_flags,
 )
-from pipelines.training.strategy import (
+from .training.strategy import (
     define_strategy_flags,
     naming_lost_workers,
     strategy_from_flags,

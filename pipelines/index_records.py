@@ -24,10 +24,10 @@ import albert_tf
 from albert_tf import files, job_directory, program
 from albert_tf.errors import UserError
 from albert_tf.tokenization import AlbertTokenizer
-from pipelines.data import beam_job, unit_job
-from pipelines.data.records import Manifest, ReferenceManifest, make_splits
-from pipelines.data.reference_check import FileUnit, check_file, first_lengths
-from pipelines.data.sentence_pairs import SENTENCE_OBJECTIVES
+from .data import beam_job, unit_job
+from .data.records import Manifest, ReferenceManifest, make_splits
+from .data.reference_check import FileUnit, check_file, first_lengths
+from .data.sentence_pairs import SENTENCE_OBJECTIVES
 
 FLAGS = flags.FLAGS
 

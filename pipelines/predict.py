@@ -29,10 +29,10 @@ import albert_tf
 from albert_tf import files, program
 from albert_tf.errors import UserError
 from albert_tf.progress import Progress
-from pipelines.tasks import fine_tuned, tables
-from pipelines.tasks.prediction_file import check_output_name, predict_file
-from pipelines.tasks.split_report import num_line_ends
-from pipelines.tasks.unknown_text import texts_of
+from .tasks import fine_tuned, tables
+from .tasks.prediction_file import check_output_name, predict_file
+from .tasks.split_report import num_line_ends
+from .tasks.unknown_text import texts_of
 
 FLAGS = flags.FLAGS
 

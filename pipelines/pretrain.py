@@ -39,32 +39,32 @@ from albert_tf.errors import UserError
 from albert_tf.flops import training_flops_per_example
 from albert_tf.models import AlbertForPreTraining
 from albert_tf.tokenization import AlbertTokenizer, find_vocabulary
-from pipelines.data.examples import (
+from .data.examples import (
     DRAWS,
     ExampleOptions,
     define_example_flags,
     options_from,
 )
-from pipelines.data.heldout_examples import heldout_examples
-from pipelines.data.pretraining_dataset import (
+from .data.heldout_examples import heldout_examples
+from .data.pretraining_dataset import (
     Source,
     check_sources,
     mean_length,
     pretraining_dataset,
     read_sources,
 )
-from pipelines.data.training_order import BLOCK_ROWS
-from pipelines.training import metrics_log, train_loop
-from pipelines.training.depth_schedule import parse_depths
-from pipelines.training.heldout import check_heldout_split, make_evaluation, make_scoring
-from pipelines.training.objective import pretraining_objective
-from pipelines.training.run import (
+from .data.training_order import BLOCK_ROWS
+from .training import metrics_log, train_loop
+from .training.depth_schedule import parse_depths
+from .training.heldout import check_heldout_split, make_evaluation, make_scoring
+from .training.objective import pretraining_objective
+from .training.run import (
     InitialModel,
     Run,
     hash_of_weights,
     recorded_init_weights,
 )
-from pipelines.training.settings import (
+from .training.settings import (
     PUBLISHED,
     LoopSettings,
     PretrainingSettings,
@@ -72,12 +72,12 @@ from pipelines.training.settings import (
     precision,
     settings_from_flags,
 )
-from pipelines.training.strategy import (
+from .training.strategy import (
     define_strategy_flags,
     naming_lost_workers,
     strategy_from_flags,
 )
-from pipelines.training.train_step import TrainStep
+from .training.train_step import TrainStep
 
 FLAGS = flags.FLAGS
 

@@ -38,9 +38,9 @@ from albert_tf.errors import UserError
 from albert_tf.flops import training_flops_per_example
 from albert_tf.models import AlbertForPreTraining
 from albert_tf.tokenization import AlbertTokenizer
-from pipelines.data.pretraining_dataset import evaluation_dataset, evaluation_options
-from pipelines.data.records import Manifest
-from pipelines.training.heldout import make_scoring
+from .data.pretraining_dataset import evaluation_dataset, evaluation_options
+from .data.records import Manifest
+from .training.heldout import make_scoring
 
 FLAGS = flags.FLAGS
 

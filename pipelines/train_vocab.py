@@ -33,8 +33,8 @@ from albert_tf import files, program
 from albert_tf.errors import UserError
 from albert_tf.progress import duration
 from albert_tf.tokenization import CLS, MASK, PAD, SEP, UNK, preprocess
-from pipelines.data import corpus, vocabulary_report
-from pipelines.data.vocabulary_settings import settings_path
+from .data import corpus, vocabulary_report
+from .data.vocabulary_settings import settings_path
 
 FLAGS = flags.FLAGS
 

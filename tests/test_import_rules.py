@@ -60,11 +60,14 @@ DOORS = {
 
 
 def imports(path):
+    package = path.relative_to(PROJECT).parent.parts
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            above = package[: len(package) + 1 - node.level] if node.level else ()
+            module = ".".join([*above, *([node.module] if node.module else [])])
+            yield from (f"{module}.{alias.name}" for alias in node.names)
 
 
 def module_name(path):
@@ -82,6 +85,13 @@ def test_imports_point_one_way(path):
     for imported in imports(path):
         if imported.split(".")[0] in (*PACKAGES, "tests"):
             assert any(is_within(imported, allowed) for allowed in MAY_IMPORT[layer]), imported
+
+
+@pytest.mark.parametrize("path", FILES, ids=module_name)
+def test_pipelines_and_export_import_their_own_modules_relatively(path):
+    """In the wheel they are albert_tf.pipelines and albert_tf.export."""
+    absolute = r"^\s*(?:from|import) (?:pipelines|export)\b"
+    assert not re.findall(absolute, path.read_text(encoding="utf-8"), re.MULTILINE)
 
 
 @pytest.mark.parametrize("package", DOORS)

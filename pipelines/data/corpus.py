@@ -16,8 +16,8 @@ from typing import NamedTuple
 from absl import flags
 
 from albert_tf.errors import UserError
-from pipelines.data.sentences import split_sentences
-from pipelines.data.text_files import decode_line, read_lines, refuse_line
+from .sentences import split_sentences
+from .text_files import decode_line, read_lines, refuse_line
 
 INPUT_FORMATS = ("sentences", "prose", "jsonl")
 

@@ -25,7 +25,7 @@ import numpy as np
 import tensorflow as tf
 
 from albert_tf import files
-from pipelines.data.unit_job import Unit
+from .unit_job import Unit
 
 # A hash of 16 bytes, as two numbers in the same order, and the number of its document.
 _ROW = np.dtype([("high", "<u8"), ("low", "<u8"), ("document", "<i8")])

@@ -10,8 +10,8 @@ import tensorflow as tf
 from absl import flags
 
 from albert_tf.tokenization import AlbertTokenizer
-from pipelines.data.masking import MaskingVocabulary, mask_ngrams
-from pipelines.data.sentence_pairs import (
+from .masking import MaskingVocabulary, mask_ngrams
+from .sentence_pairs import (
     SENTENCE_OBJECTIVES,
     choose_pairs,
     lay_out,

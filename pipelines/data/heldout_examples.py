@@ -10,9 +10,9 @@ import tensorflow as tf
 
 from albert_tf.errors import UserError
 from albert_tf.tokenization import AlbertTokenizer
-from pipelines.data.examples import ExampleOptions
-from pipelines.data.order_baselines import BASELINES, order_baselines
-from pipelines.data.pretraining_dataset import Source, evaluation_dataset, evaluation_options
+from .examples import ExampleOptions
+from .order_baselines import BASELINES, order_baselines
+from .pretraining_dataset import Source, evaluation_dataset, evaluation_options
 
 
 def heldout_examples(

@@ -19,9 +19,9 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import cross_val_predict
 
 from albert_tf.tokenization import AlbertTokenizer
-from pipelines.data.examples import ExampleOptions
-from pipelines.data.masking import unmask
-from pipelines.data.pretraining_dataset import evaluation_dataset
+from .examples import ExampleOptions
+from .masking import unmask
+from .pretraining_dataset import evaluation_dataset
 
 BASELINES = ("lengths", "words", "overlap")
 

@@ -15,15 +15,15 @@ import tensorflow as tf
 
 from albert_tf.errors import UserError
 from albert_tf.tokenization import AlbertTokenizer
-from pipelines.data.examples import ExampleOptions, example_draws, example_maker
-from pipelines.data.records import (
+from .examples import ExampleOptions, example_draws, example_maker
+from .records import (
     Manifest,
     ReferenceManifest,
     Shard,
     parse_segments,
 )
-from pipelines.data.reference_examples import parse_examples
-from pipelines.data.training_order import (
+from .reference_examples import parse_examples
+from .training_order import (
     BLOCK_ROWS,
     Group,
     block_quotas,

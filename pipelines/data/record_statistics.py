@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from albert_tf.tokenization import AlbertTokenizer
-from pipelines.data.masking import unmask
+from .masking import unmask
 
 _BINS = 20  # of positions, as shares of the text
 _COLOUR, _DARK = "#4c78a8", "#333333"

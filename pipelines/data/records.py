@@ -35,8 +35,8 @@ from albert_tf import files
 from albert_tf.errors import UserError
 from albert_tf.packing import NUM_SPECIAL_PIECES
 from albert_tf.tokenization import AlbertTokenizer
-from pipelines.data.examples import ExampleOptions
-from pipelines.data.segments import Segment
+from .examples import ExampleOptions
+from .segments import Segment
 
 MANIFEST_FILE = "manifest.json"
 SPLITS = ("train", "heldout")

@@ -14,9 +14,9 @@ import tensorflow as tf
 from albert_tf import files
 from albert_tf.errors import UserError
 from albert_tf.tokenization import AlbertTokenizer
-from pipelines.data.records import shard_layout
-from pipelines.data.reference_examples import check_examples, example_lengths
-from pipelines.data.unit_job import Unit, write_marker
+from .records import shard_layout
+from .reference_examples import check_examples, example_lengths
+from .unit_job import Unit, write_marker
 
 # Records that are checked in one call.
 _BATCH = 256

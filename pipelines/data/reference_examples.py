@@ -22,8 +22,8 @@ import tensorflow as tf
 from google.protobuf.message import DecodeError
 
 from albert_tf.tokenization import AlbertTokenizer
-from pipelines.data.examples import ExampleOptions
-from pipelines.data.masking import unmask
+from .examples import ExampleOptions
+from .masking import unmask
 
 
 def training_features(max_seq_length: int, max_predictions_per_seq: int) -> dict:

@@ -23,8 +23,8 @@ import tensorflow as tf
 import albert_tf
 from albert_tf import files
 from albert_tf.tokenization import AlbertTokenizer
-from pipelines.data.examples import ExampleOptions, example_draws, example_maker
-from pipelines.data.records import (
+from .examples import ExampleOptions, example_draws, example_maker
+from .records import (
     SPLITS,
     Manifest,
     ReferenceManifest,
@@ -33,8 +33,8 @@ from pipelines.data.records import (
     parse_segments,
     write_records,
 )
-from pipelines.data.reference_examples import serialize_examples
-from pipelines.data.unit_job import Unit, read_markers, run_units, write_marker
+from .reference_examples import serialize_examples
+from .unit_job import Unit, read_markers, run_units, write_marker
 
 # The subdirectory of the segments from which the static examples are drawn.
 SEGMENTS_DIR = "segments"

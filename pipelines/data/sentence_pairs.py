@@ -18,7 +18,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from albert_tf import packing
-from pipelines.data.segments import NO_ROOM
+from .segments import NO_ROOM
 
 # sop: in order or swapped? nsp: consecutive, or the second from another document? none: no label.
 SENTENCE_OBJECTIVES = ("sop", "nsp", "none")

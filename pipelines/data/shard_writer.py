@@ -16,12 +16,12 @@ from typing import NamedTuple
 
 from albert_tf import files
 from albert_tf.tokenization import AlbertTokenizer
-from pipelines.data import duplicates
-from pipelines.data.corpus import TextFormat, read_documents
-from pipelines.data.records import SPLITS, Shard, serialize_segment, write_records
-from pipelines.data.segments import Segment, has_order, split_document
-from pipelines.data.text_files import is_compressed
-from pipelines.data.unit_job import Unit, progress_note, write_marker
+from . import duplicates
+from .corpus import TextFormat, read_documents
+from .records import SPLITS, Shard, serialize_segment, write_records
+from .segments import Segment, has_order, split_document
+from .text_files import is_compressed
+from .unit_job import Unit, progress_note, write_marker
 
 # The counts in the marker of a unit.
 COUNTS = (

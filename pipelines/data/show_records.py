@@ -23,17 +23,17 @@ from absl import flags
 from albert_tf import files, program
 from albert_tf.errors import UserError
 from albert_tf.tokenization import WORD_BOUNDARY, AlbertTokenizer
-from pipelines.data.examples import ExampleOptions, define_example_flags
-from pipelines.data.masking import unmask
-from pipelines.data.order_baselines import order_baselines
-from pipelines.data.pretraining_dataset import (
+from .examples import ExampleOptions, define_example_flags
+from .masking import unmask
+from .order_baselines import order_baselines
+from .pretraining_dataset import (
     evaluation_dataset,
     pretraining_dataset,
     read_sources,
     sampled_records,
 )
-from pipelines.data.record_statistics import ExampleStatistics, draw, report
-from pipelines.data.records import SPLITS, Manifest, parse_segments
+from .record_statistics import ExampleStatistics, draw, report
+from .records import SPLITS, Manifest, parse_segments
 
 FLAGS = flags.FLAGS
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from pipelines.data.records import MAX_PARTS, Shard
+from .records import MAX_PARTS, Shard
 
 # Records that are shuffled together; in memory as they lie on disk, several times.
 _GROUP_BYTES = 32_000_000

@@ -20,7 +20,7 @@ import tensorflow as tf
 from albert_tf import files, job_directory, program, remote_lock, s3
 from albert_tf.errors import UserError
 from albert_tf.progress import Progress
-from pipelines.data import beam_job
+from . import beam_job
 
 UNITS_DIR = "units"
 ERROR_FILE = os.path.join(UNITS_DIR, "error.txt")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import sentencepiece
 
-from pipelines.data.sentences import SCRIPTS_WITHOUT_SPACES
+from .sentences import SCRIPTS_WITHOUT_SPACES
 
 _CURLY_QUOTES = set("“”‘’")
 # A script is worth a hint if it has so many letters, and such a share of all, and most are unknown.

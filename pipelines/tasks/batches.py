@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from pipelines.tasks.task import Outputs, Sequences
-from pipelines.training.strategy import has_several_hosts
+from ..training.strategy import has_several_hosts
+from .task import Outputs, Sequences
 
 # Lengths are multiples of it: few shapes, little padding.
 _LENGTH_STEP = 8

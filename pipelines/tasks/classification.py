@@ -18,11 +18,11 @@ from albert_tf.config import AlbertConfig
 from albert_tf.errors import UserError
 from albert_tf.models import AlbertForSequenceClassification
 from albert_tf.tokenization import AlbertTokenizer
-from pipelines.tasks.class_weights import as_array
-from pipelines.tasks.figures import MOST_LABELS, draw_confusion_matrix
-from pipelines.tasks.metrics import METRICS
-from pipelines.tasks.split_report import describe_labels, describe_texts, warn_of_rounding
-from pipelines.tasks.tables import (
+from .class_weights import as_array
+from .figures import MOST_LABELS, draw_confusion_matrix
+from .metrics import METRICS
+from .split_report import describe_labels, describe_texts, warn_of_rounding
+from .tables import (
     as_label,
     as_number,
     as_text,
@@ -33,8 +33,8 @@ from pipelines.tasks.tables import (
     read_table,
     write_table,
 )
-from pipelines.tasks.task import Outputs, Sequences, Task, file_lists, join
-from pipelines.tasks.truncation import truncated_pieces
+from .task import Outputs, Sequences, Task, file_lists, join
+from .truncation import truncated_pieces
 
 # Of more labels not all probabilities are written, but those of the likeliest.
 _MOST_PROBABILITIES = 20

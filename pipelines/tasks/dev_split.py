@@ -7,7 +7,7 @@ import unicodedata
 from collections import Counter
 
 from albert_tf.errors import UserError
-from pipelines.tasks.task import Task
+from .task import Task
 
 # Part of the identity of runs. Raise it if split_off_dev divides the same examples otherwise.
 # Version 0.3.0 had none: there each text was on either side by itself, whatever its label.

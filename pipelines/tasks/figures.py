@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from albert_tf import files
-from pipelines.tasks.split_report import shortened
-from pipelines.training.metrics_log import read_metrics
+from ..training.metrics_log import read_metrics
+from .split_report import shortened
 
 # Of more labels the cells of a matrix could not be read.
 MOST_LABELS = 40

@@ -15,20 +15,20 @@ from albert_tf import files
 from albert_tf.checkpoints import model_directory, saved_model
 from albert_tf.errors import UserError
 from albert_tf.tokenization import AlbertTokenizer
-from pipelines.tasks import glue
-from pipelines.tasks.batches import Table, as_table, example_lengths, gather_batch
-from pipelines.tasks.classification import ClassificationTask, Columns, Example
-from pipelines.tasks.multilabel import MultiLabelTask
-from pipelines.tasks.multiple_choice import (
+from . import glue
+from .batches import Table, as_table, example_lengths, gather_batch
+from .classification import ClassificationTask, Columns, Example
+from .multilabel import MultiLabelTask
+from .multiple_choice import (
     MultipleChoiceColumns,
     TableMultipleChoiceTask,
 )
-from pipelines.tasks.squad import SquadTask
-from pipelines.tasks.squad_files import Question
-from pipelines.tasks.task import Outputs, Sequences, Task
-from pipelines.tasks.token_classification import TokenClassificationTask
-from pipelines.tasks.token_files import TokenColumns, TokenExample
-from pipelines.tasks.unknown_text import AnyExample, texts_of
+from .squad import SquadTask
+from .squad_files import Question
+from .task import Outputs, Sequences, Task
+from .token_classification import TokenClassificationTask
+from .token_files import TokenColumns, TokenExample
+from .unknown_text import AnyExample, texts_of
 
 # Lengths of batches are multiples of it: few shapes.
 _LENGTH_STEP = 8

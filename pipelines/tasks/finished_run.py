@@ -12,9 +12,9 @@ import tensorflow as tf
 from albert_tf import files, job_directory
 from albert_tf.checkpoints import model_directory
 from albert_tf.errors import UserError
-from pipelines.tasks.fine_tuned import FineTunedRun, read_description, task_of
-from pipelines.tasks.results import RESULTS_FILE, name_test_sets, summarise, write_summary
-from pipelines.tasks.seed_run import TaskSplit, fingerprint
+from .fine_tuned import FineTunedRun, read_description, task_of
+from .results import RESULTS_FILE, name_test_sets, summarise, write_summary
+from .seed_run import TaskSplit, fingerprint
 
 
 def finished_seeds(output_dir: str) -> list[int]:

@@ -10,9 +10,9 @@ import tensorflow as tf
 
 from albert_tf import files
 from albert_tf.errors import UserError
-from pipelines.tasks.classification import ClassificationTask, Columns, Example
-from pipelines.tasks.tables import write_table
-from pipelines.tasks.task import Outputs
+from .classification import ClassificationTask, Columns, Example
+from .tables import write_table
+from .task import Outputs
 
 _ENTAILMENT = ("entailment", "not_entailment")
 _PAIR = ("sentence1", "sentence2")

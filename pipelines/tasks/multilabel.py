@@ -12,11 +12,11 @@ import tensorflow as tf
 from scipy import sparse, special
 
 from albert_tf.errors import UserError
-from pipelines.tasks.classification import ClassificationTask, Columns, Example
-from pipelines.tasks.metrics import METRICS
-from pipelines.tasks.split_report import describe_labels, describe_texts
-from pipelines.tasks.tables import as_label, as_text
-from pipelines.tasks.task import Outputs
+from .classification import ClassificationTask, Columns, Example
+from .metrics import METRICS
+from .split_report import describe_labels, describe_texts
+from .tables import as_label, as_text
+from .task import Outputs
 
 _THRESHOLD = 0.5
 # ['a', 'b'], ["a"], ('a',), {'a'}, [], [a, b]; but not [a],[b], which are two labels.

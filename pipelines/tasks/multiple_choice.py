@@ -20,11 +20,11 @@ from albert_tf.errors import UserError
 from albert_tf.models import AlbertForMultipleChoice
 from albert_tf.packing import NUM_SPECIAL_PIECES
 from albert_tf.tokenization import AlbertTokenizer
-from pipelines.tasks.metrics import METRICS
-from pipelines.tasks.split_report import describe_labels, warn_of_rows
-from pipelines.tasks.tables import as_text, has_answers, read_table, write_table
-from pipelines.tasks.task import Outputs, Sequences, Task, file_lists, join
-from pipelines.tasks.truncation import encode_first
+from .metrics import METRICS
+from .split_report import describe_labels, warn_of_rows
+from .tables import as_text, has_answers, read_table, write_table
+from .task import Outputs, Sequences, Task, file_lists, join
+from .truncation import encode_first
 
 # Examples tokenized at a time: as lists of Python numbers pieces take ten times the room.
 _BLOCK_EXAMPLES = 1000

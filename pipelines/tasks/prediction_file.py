@@ -13,9 +13,9 @@ import tensorflow as tf
 
 from albert_tf import files, job_directory
 from albert_tf.errors import UserError
-from pipelines.tasks.fine_tuned import AnsweringModel
-from pipelines.tasks.tables import quoted_row
-from pipelines.tasks.task import Task
+from .fine_tuned import AnsweringModel
+from .tables import quoted_row
+from .task import Task
 
 # Rows that are sorted by length together, and that a kill costs at most.
 ROWS_PER_PART = 4096

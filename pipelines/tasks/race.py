@@ -8,13 +8,13 @@ import re
 import tensorflow as tf
 
 from albert_tf.errors import UserError
-from pipelines.tasks.multiple_choice import (
+from .multiple_choice import (
     MultipleChoiceExample,
     MultipleChoiceTask,
     as_options,
 )
-from pipelines.tasks.rows import read_json_lines
-from pipelines.tasks.tables import as_text, require_fields
+from .rows import read_json_lines
+from .tables import as_text, require_fields
 
 _LEVELS = ("middle", "high")
 _LETTERS = ["A", "B", "C", "D"]

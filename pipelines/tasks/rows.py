@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 
 from albert_tf.errors import UserError
-from pipelines.data.text_files import read_lines
+from ..data.text_files import read_lines
 
 # Characters of one cell. An unclosed quotation mark is found before the whole file is in memory.
 _MAX_CELL = 1 << 26

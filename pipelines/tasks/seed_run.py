@@ -19,16 +19,16 @@ from albert_tf import files, optimization, program
 from albert_tf.checkpoints import model_directory, saved_model
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import UserError
-from pipelines.tasks.batches import make_prediction, training_dataset
-from pipelines.tasks.figures import draw_learning_curves
-from pipelines.tasks.results import RESULTS_FILE
-from pipelines.tasks.task import Sequences, Task
-from pipelines.training import train_loop
-from pipelines.training.objective import Objective
-from pipelines.training.run import Run
-from pipelines.training.settings import LoopSettings, TrainingSettings, precision, setting
-from pipelines.training.strategy import is_tpu
-from pipelines.training.train_step import TrainStep
+from ..training import train_loop
+from ..training.objective import Objective
+from ..training.run import Run
+from ..training.settings import LoopSettings, TrainingSettings, precision, setting
+from ..training.strategy import is_tpu
+from ..training.train_step import TrainStep
+from .batches import make_prediction, training_dataset
+from .figures import draw_learning_curves
+from .results import RESULTS_FILE
+from .task import Sequences, Task
 
 
 @dataclasses.dataclass(frozen=True)

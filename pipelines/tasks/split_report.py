@@ -11,7 +11,7 @@ from scipy import special
 
 from albert_tf.entities import OUTSIDE, are_entity_tags
 from albert_tf.tokenization import AlbertTokenizer
-from pipelines.tasks.task import Sequences
+from .task import Sequences
 
 _MOST_TRUNCATED = 0.10
 _MOST_UNKNOWN = 0.05

@@ -18,13 +18,13 @@ from albert_tf.errors import UserError
 from albert_tf.models import AlbertForAnswerableQuestionAnswering, AlbertForQuestionAnswering
 from albert_tf.packing import NUM_SPECIAL_PIECES
 from albert_tf.tokenization import AlbertTokenizer
-from pipelines.tasks.split_report import warn_of_rows
-from pipelines.tasks.squad_answers import NO_SPAN_SCORE, Answer, answer_by_beams, answer_by_spans
-from pipelines.tasks.squad_files import Question, check_answers, is_squad_file, read_questions
-from pipelines.tasks.squad_metrics import score_v1, score_v2
-from pipelines.tasks.squad_windows import Aligner, Window, cut
-from pipelines.tasks.tables import as_text, column_names, read_table
-from pipelines.tasks.task import Outputs, Sequences, Task, file_lists, join
+from .split_report import warn_of_rows
+from .squad_answers import NO_SPAN_SCORE, Answer, answer_by_beams, answer_by_spans
+from .squad_files import Question, check_answers, is_squad_file, read_questions
+from .squad_metrics import score_v1, score_v2
+from .squad_windows import Aligner, Window, cut
+from .tables import as_text, column_names, read_table
+from .task import Outputs, Sequences, Task, file_lists, join
 
 
 class SquadTask(Task):

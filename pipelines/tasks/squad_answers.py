@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pipelines.tasks.squad_windows import Window
+from .squad_windows import Window
 
 # Spans that differ in a space are one answer: so many of a window make n_best_size answers.
 _SPANS_PER_ANSWER = 4

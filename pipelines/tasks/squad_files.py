@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 
 from albert_tf.errors import UserError
-from pipelines.data.text_files import ending, read_lines
+from ..data.text_files import ending, read_lines
 
 
 @dataclasses.dataclass(frozen=True)

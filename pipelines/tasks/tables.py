@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from albert_tf import files
 from albert_tf.errors import UserError
-from pipelines.data.text_files import ending
-from pipelines.tasks.rows import (
+from ..data.text_files import ending
+from .rows import (
     read_json_lines,
     read_json_objects,
     read_quoted_rows,

@@ -10,15 +10,15 @@ from absl import flags
 
 from albert_tf import files
 from albert_tf.errors import UserError
-from pipelines.tasks import class_weights, glue, tables
-from pipelines.tasks.classification import ClassificationTask, Columns
-from pipelines.tasks.multilabel import MultiLabelTask
-from pipelines.tasks.multiple_choice import MultipleChoiceColumns, TableMultipleChoiceTask
-from pipelines.tasks.race import RaceTask
-from pipelines.tasks.squad import SquadTask
-from pipelines.tasks.task import Task
-from pipelines.tasks.token_classification import TokenClassificationTask
-from pipelines.tasks.token_files import TokenColumns
+from . import class_weights, glue, tables
+from .classification import ClassificationTask, Columns
+from .multilabel import MultiLabelTask
+from .multiple_choice import MultipleChoiceColumns, TableMultipleChoiceTask
+from .race import RaceTask
+from .squad import SquadTask
+from .task import Task
+from .token_classification import TokenClassificationTask
+from .token_files import TokenColumns
 
 _SQUAD_FILES = {
     "squad_v1": {"train": "train-v1.1.json", "dev": "dev-v1.1.json"},

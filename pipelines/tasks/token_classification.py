@@ -25,17 +25,17 @@ from albert_tf.entities import (
 from albert_tf.errors import UserError
 from albert_tf.models import AlbertForTokenClassification
 from albert_tf.tokenization import AlbertTokenizer
-from pipelines.tasks.metrics import METRICS
-from pipelines.tasks.split_report import describe_labels, warn_of_rows, warn_of_tags
-from pipelines.tasks.squad_windows import cut
-from pipelines.tasks.tables import check_labels, listed_labels
-from pipelines.tasks.task import Outputs, Sequences, Task, file_lists, join
-from pipelines.tasks.token_files import (
+from .metrics import METRICS
+from .split_report import describe_labels, warn_of_rows, warn_of_tags
+from .squad_windows import cut
+from .tables import check_labels, listed_labels
+from .task import Outputs, Sequences, Task, file_lists, join
+from .token_files import (
     TokenColumns,
     TokenExample,
     iterate_examples,
 )
-from pipelines.tasks.token_rows import (
+from .token_rows import (
     Tagged,
     columns_of,
     predicted_spans,

@@ -10,9 +10,9 @@ import numpy as np
 from albert_tf.entities import OUTSIDE
 from albert_tf.errors import UserError
 from albert_tf.words import split_words
-from pipelines.data.text_files import ending
-from pipelines.tasks.rows import read_json_objects, read_text_lines
-from pipelines.tasks.tables import as_label, as_text, has_answers, require_fields
+from ..data.text_files import ending
+from .rows import read_json_objects, read_text_lines
+from .tables import as_label, as_text, has_answers, require_fields
 
 _BOUNDARY = "-DOCSTART-"  # CoNLL-2003's line between documents
 

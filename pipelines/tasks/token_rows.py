@@ -16,8 +16,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from albert_tf.entities import find_entities, score_entities
-from pipelines.tasks.metrics import METRICS
-from pipelines.tasks.token_files import TokenExample
+from .metrics import METRICS
+from .token_files import TokenExample
 
 # The tags of an example's words, and their probabilities, float32 [words].
 Tagged = tuple[Sequence[str], np.ndarray]

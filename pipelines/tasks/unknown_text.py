@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from typing import Union
 
 from albert_tf.tokenization import AlbertTokenizer
-from pipelines.tasks.classification import Example
-from pipelines.tasks.multiple_choice import MultipleChoiceExample
-from pipelines.tasks.squad_files import Question
-from pipelines.tasks.token_files import TokenExample
+from .classification import Example
+from .multiple_choice import MultipleChoiceExample
+from .squad_files import Question
+from .token_files import TokenExample
 
 AnyExample = Union[Example, MultipleChoiceExample, Question, TokenExample]
 

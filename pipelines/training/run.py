@@ -16,7 +16,7 @@ from albert_tf import files, job_directory
 from albert_tf.checkpoints import model_directory, saved_model
 from albert_tf.config import AlbertConfig
 from albert_tf.tokenization import AlbertTokenizer
-from pipelines.training.strategy import check_hosts_agree, is_chief
+from .strategy import check_hosts_agree, is_chief
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,14 +15,14 @@ from absl import logging
 from albert_tf import optimization
 from albert_tf.errors import UserError
 from albert_tf.progress import Progress
-from pipelines.training.checkpointing import Checkpointer
-from pipelines.training.metrics_log import MetricsLog
-from pipelines.training.objective import Objective
-from pipelines.training.preemption import StopRequest
-from pipelines.training.run import Run
-from pipelines.training.settings import LoopSettings, TrainingSettings
-from pipelines.training.strategy import has_several_hosts
-from pipelines.training.train_step import TrainStep, make_step_loop
+from .checkpointing import Checkpointer
+from .metrics_log import MetricsLog
+from .objective import Objective
+from .preemption import StopRequest
+from .run import Run
+from .settings import LoopSettings, TrainingSettings
+from .strategy import has_several_hosts
+from .train_step import TrainStep, make_step_loop
 
 
 class Stage(NamedTuple):

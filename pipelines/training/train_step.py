@@ -7,8 +7,8 @@ from typing import Callable
 import tensorflow as tf
 
 from albert_tf import optimization
-from pipelines.training.objective import Objective
-from pipelines.training.settings import TrainingSettings
+from .objective import Objective
+from .settings import TrainingSettings
 
 _MAX_GRADIENT_NORM = 1.0  # the reference's, over all variables
 
