@@ -49,8 +49,9 @@ lint: $(BIN)/installed
 	$(RUN) ruff check --fix .
 	$(RUN) ruff format .
 
-# pip downloads setuptools alone; the wheel is pure Python.
+# pip downloads setuptools alone; the wheel is pure Python. It would get the files of an earlier build.
 wheel:
+	rm -rf build
 	$(or $(PYTHON),python3) -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir=dist .
 
 # tensorflow-addons (LAMB) has no wheel for Python 3.12 and later. Only the Python code of the one for

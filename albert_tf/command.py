@@ -17,7 +17,7 @@ from albert_tf import program
 # Flagfiles name their configs and each other by this path from the working directory.
 _RECIPES = Path("pipelines/recipes")
 
-# In the order of a model's life.
+# In the order of a model's life, by their modules in a checkout.
 PROGRAMS = (
     "pipelines.train_vocab",
     "pipelines.create_pretraining_data",
@@ -50,7 +50,7 @@ From text to an answer:
 
 def main() -> None:
     """Runs the program that the first argument names, with the other arguments."""
-    modules = {module.rpartition(".")[2]: module for module in PROGRAMS}
+    modules = {name.rpartition(".")[2]: program.installed_module(name) for name in PROGRAMS}
     wanted = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if wanted in modules:
         del sys.argv[1]
@@ -70,7 +70,7 @@ def _copy_recipes() -> None:
     """Copies the package's recipes to the working directory."""
     if _RECIPES.exists():
         _fail(f"{_RECIPES} is there already: nothing was copied; move it away to get a new copy")
-    package = Path(importlib.util.find_spec("pipelines").origin).parent
+    package = Path(importlib.util.find_spec(program.installed_module("pipelines")).origin).parent
     partial = _RECIPES.with_name("recipes.partial")
     shutil.rmtree(partial, ignore_errors=True)
     shutil.copytree(package / "recipes", partial)

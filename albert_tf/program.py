@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
 import os
@@ -146,6 +147,25 @@ def check_max_seq_length(max_seq_length: int, rows: int, trained_length: int | N
         )
 
 
+def installed_module(name: str) -> str:
+    """Returns the name of a module of `pipelines` or `export` in this installation.
+
+    `pipelines.pretrain` of a checkout is `albert_tf.pipelines.pretrain` of the wheel, which has one
+    top-level name.
+    """
+    return f"albert_tf.{name}" if importlib.util.find_spec("albert_tf.pipelines") else name
+
+
+def installed_commands(text: str) -> str:
+    """Returns `text` with its commands of a checkout as those of this installation.
+
+    `python -m pipelines.pretrain` is `albert pretrain` where the wheel is installed.
+    """
+    if installed_module("pipelines") == "pipelines":
+        return text
+    return re.sub(r"python -m (?:pipelines|export)\.(?:\w+\.)*(\w+)", r"albert \1", text)
+
+
 def print_help(text: str) -> None:
     """Prints to stdout, of which head or a pager may read a part only."""
     try:
@@ -160,7 +180,7 @@ def _help() -> str:
     A group's title is the first line of its module. absl's own --help has one alphabetical list.
     """
     main = sys.modules["__main__"]
-    parts = [main.__doc__ or ""]
+    parts = [installed_commands(main.__doc__ or "")]
     for name in flags.FLAGS.flags_by_module_dict():
         if name in (sys.argv[0], main.__name__):
             title = "The program's own flags."

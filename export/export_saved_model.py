@@ -298,7 +298,7 @@ def how_to_use(saved_model: str) -> str:
     return f"""{saved_model} answers
 {lines}
 ask it:
-  python -m export.ask --saved_model={saved_model} {ask_flags}
+  {program.installed_commands("python -m export.ask")} --saved_model={saved_model} {ask_flags}
 serve it{not_named}:
   docker run -p 8500:8500 -p 8501:8501 -v {place} \\
     -v "{config}:/config:ro" tensorflow/serving:{tag} \\

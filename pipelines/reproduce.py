@@ -190,7 +190,7 @@ def run_row(
     """
     recipe = read_recipe(row)
     command = [
-        *(sys.executable, "-m", "pipelines.pretrain"),
+        *(sys.executable, "-m", program.installed_module("pipelines.pretrain")),
         f"--flagfile={_RECIPES}/{row.recipe}.flags",
         f"--record_dir={record_dir}",
         f"--spm_model_file={spm_model_file}",

@@ -37,14 +37,23 @@ def wheel(tmp_path_factory):
     return path
 
 
+@pytest.fixture(scope="module")
+def site(wheel, tmp_path_factory):
+    """A directory with the wheel's modules."""
+    directory = tmp_path_factory.mktemp("site")
+    zipfile.ZipFile(wheel).extractall(directory)
+    return directory
+
+
 def test_it_holds_packages_recipes_and_serving_configs(wheel):
-    names = set(zipfile.ZipFile(wheel).namelist())
-    assert {"albert_tf/encoder.py", "pipelines/tasks/squad.py", "export/ask.py"} <= names
-    recipes = {str(path) for path in (PROJECT / "pipelines/recipes").rglob("*.*")}
-    assert {name.removeprefix(f"{PROJECT}/") for name in recipes} <= names
-    assert "export/serving/models.config" in names
-    tops = {name.split("/")[0] for name in names if ".dist-info" not in name}
-    assert tops == {"albert_tf", "pipelines", "export"}
+    """Under one top-level name: `pipelines` and `export` are names that other teams use."""
+    names = zipfile.ZipFile(wheel).namelist()
+    sources = [PROJECT / "albert_tf", PROJECT / "pipelines", PROJECT / "export"]
+    files = {path for source in sources for path in source.rglob("*.py")}
+    files |= {*PROJECT.glob("pipelines/recipes/**/*.*"), *PROJECT.glob("export/serving/*.*")}
+    inside = {path.relative_to(PROJECT).as_posix().removeprefix("albert_tf/") for path in files}
+    assert {f"albert_tf/{name}" for name in inside} <= set(names)
+    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"albert_tf"}
     [metadata] = [name for name in names if name.endswith("METADATA")]
     required = zipfile.ZipFile(wheel).read(metadata).decode().splitlines()
     assert any(line.startswith("Requires-Dist: tensorflow-text") for line in required)
@@ -65,8 +74,13 @@ def test_make_builds_it_without_the_environment(wheel):
 
 
 def main_job(home):
-    """Writes a corpus and a config; returns the commands of `albert` from raw text to an answer."""
+    """Writes a corpus and a config; returns the commands of `albert` from raw text to an answer.
+
+    Beside them are modules of another project, of the names that a checkout has.
+    """
     home.mkdir()
+    for name in ("pipelines", "export"):
+        (home / f"{name}.py").write_text("raise ImportError('of another project')")
     (home / "corpus.txt").write_text(make_text(80, seed=3), encoding="utf-8")
     config = {
         "vocab_size": 83,
@@ -105,10 +119,21 @@ def run(*command, cwd=None, **variables):
     )
 
 
+def test_programs_are_modules_of_albert_tf(site, tmp_path):
+    """Their help names commands that exist there."""
+    module = "albert_tf.pipelines.train_vocab"
+    done = run(sys.executable, "-m", module, "--help", cwd=tmp_path, PYTHONPATH=str(site))
+    assert done.returncode == 0, done.stderr
+    assert "\n  albert train_vocab --input_file" in done.stdout
+    assert "python -m" not in done.stdout
+    albert = [sys.executable, "-m", "albert_tf.command"]
+    listed = run(*albert, "--help", cwd=tmp_path, PYTHONPATH=str(site))
+    assert listed.stdout.count("\n  ") >= 17, listed.stderr
+
+
 @pytest.mark.slow
-def test_main_job_from_another_directory(wheel, tmp_path):
-    site, home = tmp_path / "site", tmp_path / "home"
-    zipfile.ZipFile(wheel).extractall(site)
+def test_main_job_from_another_directory(site, tmp_path):
+    home = tmp_path / "home"
     albert = [sys.executable, "-m", "albert_tf.command"]
     for program, flags in main_job(home).items():
         done = run(*albert, program, *flags, cwd=home, PYTHONPATH=str(site))

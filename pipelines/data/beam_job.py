@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import re
 import shlex
 import sys
 import threading
@@ -15,6 +16,7 @@ from typing import Any
 
 from absl import flags
 
+import albert_tf
 from albert_tf.errors import UserError
 
 # A process of DirectRunner: Beam's own start, but without output (exceptions of our code come back
@@ -38,7 +40,7 @@ def prepare_environment() -> None:
     They find our code, use no accelerator, and hide TensorFlow's messages. They read gs:// 4 MB at
     a time, not 64 as TensorFlow does: a unit can be a small part of its object.
     """
-    project = str(Path(__file__).resolve().parents[2])
+    project = str(Path(albert_tf.__file__).resolve().parents[1])
     os.environ["PYTHONPATH"] = os.pathsep.join([project, os.environ.get("PYTHONPATH", "")])
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
@@ -87,6 +89,7 @@ def run(
     """
     if not units:
         return
+    _check_packages(beam_options)
     logging.disable(logging.WARNING)  # On import, Beam warns of packages we do without.
     with warnings.catch_warnings():
         # On Python 3.9 Google's packages announce its end of life.
@@ -129,6 +132,17 @@ def run(
         logging.disable(logging.NOTSET)
 
 
+def _check_packages(beam_options: Sequence[str]) -> None:
+    """Raises a UserError if workers get the wheel, but this job's functions are of a checkout."""
+    option = re.search(r"--extra_package\S*[= ]\S*albert_tf-\S+", " ".join(beam_options))
+    if option and not __name__.startswith("albert_tf."):
+        raise UserError(
+            f"--beam_options={option[0]}: workers would not find the modules of this checkout, as "
+            "the wheel has them under albert_tf.pipelines: install the wheel and start the job by "
+            "`albert PROGRAM` instead of `python -m pipelines.PROGRAM`"
+        )
+
+
 def _check_dataflow() -> None:
     """Raises a UserError if Beam lacks the packages of Google Cloud."""
     try:
@@ -136,7 +150,7 @@ def _check_dataflow() -> None:
     except ImportError as error:
         raise UserError(
             f"--runner=DataflowRunner needs apache-beam[gcp] ({error}): pip install "
-            "'albert_tf[dataflow]' (in a checkout: pip install -e '.[dataflow]')"
+            "'albert_tf[dataflow]', or 'dist/albert_tf-VERSION-py3-none-any.whl[dataflow]'"
         ) from error
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from albert_tf.errors import UserError
 from pipelines.data import beam_job
 
 PROJECT = Path(__file__).resolve().parents[3]
@@ -33,6 +34,13 @@ def test_a_failing_unit_comes_out_and_logging_comes_back(tmp_path):
         work = functools.partial(touch, str(tmp_path / "nowhere"))
         beam_job.run(work, ["a", "b", "c"], "DirectRunner", 1, [])
     assert logging.root.manager.disable == logging.NOTSET
+
+
+def test_a_checkout_sends_no_wheel_to_workers():
+    """They would find no `pipelines.data`: the wheel has albert_tf.pipelines."""
+    options = ["--temp_location=gs://albert_tf-b/tmp", "--extra_package=dist/albert_tf-1.whl"]
+    with pytest.raises(UserError, match=r"=--extra_package=dist/albert_tf-1\.whl: .* install the"):
+        beam_job.run(print, ["a"], "DirectRunner", 1, options)
 
 
 _PARENT = """
