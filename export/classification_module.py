@@ -113,9 +113,11 @@ class MultipleChoiceModule(ServingModule):
     def _choose(self, tokens: dict) -> dict:
         """Answers sequences, [batch * num_choices, seq_len]."""
         logits = tf.reshape(map_rows(self.answer, tokens)["logit"], [-1, self.num_choices])
+        counts = tf.fill([tf.shape(logits)[0]], tf.constant(self.num_choices, tf.int64))
         return {
             "choice": tf.argmax(logits, axis=-1, output_type=tf.int32),
             "probabilities": tf.nn.softmax(logits),
+            "unknown_share": self.share_of_unknown(tokens, counts),
         }
 
     def answer(self, tokens: dict) -> dict:

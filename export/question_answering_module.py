@@ -42,7 +42,8 @@ class QuestionAnsweringModule(ServingModule):
         aligned = self.tokenizer.align(context)
         room = self.max_seq_length - NUM_SPECIAL_PIECES - queries.row_lengths()
         windows = cut(aligned.pieces, room, self.doc_stride)
-        spans = map_rows(self.answer, self._sequences(queries, aligned, windows))
+        sequences = self._sequences(queries, aligned, windows)
+        spans = map_rows(self.answer, sequences)
 
         # The best window of each question; one column more, as no questions have a column too.
         scores = tf.RaggedTensor.from_row_lengths(spans["score"], windows.counts)
@@ -73,6 +74,7 @@ class QuestionAnsweringModule(ServingModule):
             "answer": tf.strings.regex_replace(answer, f"^{WHITE_SPACE}+|{WHITE_SPACE}+$", ""),
             "score": tf.cast(score, tf.float32),
             "no_answer_score": tf.cast(no_answer_score, tf.float32),
+            "unknown_share": self.share_of_unknown(sequences, windows.counts),
         }
 
     def _sequences(

@@ -263,8 +263,16 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
             ),
         }
 
-    def share_of_unknown(self, tokens: dict) -> tf.Tensor:
-        """Computes AlbertTokenizer.unknown_shares of `tokens`: float32 [batch]."""
+    def share_of_unknown(self, tokens: dict, counts: tf.Tensor | None = None) -> tf.Tensor:
+        """Computes AlbertTokenizer.unknown_shares of requests, each the whole of its sequences.
+
+        Args:
+          tokens: `input_ids` and `input_mask`, int32 [sequences, seq_len].
+          counts: int64 [batch], how many successive sequences are of each request; None: one.
+
+        Returns:
+          float32 [batch].
+        """
         ids, tokenizer = tokens["input_ids"], self.served.tokenizer
         is_text = tf.cast(tokens["input_mask"], tf.bool)
         for textless in tokenizer.textless_ids:
@@ -273,6 +281,11 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
         unknown, text = (
             tf.reduce_sum(tf.cast(which, tf.float32), axis=1) for which in (is_unknown, is_text)
         )
+        if counts is not None:
+            unknown, text = (
+                tf.reduce_sum(tf.RaggedTensor.from_row_lengths(of_sequence, counts), axis=1)
+                for of_sequence in (unknown, text)
+            )
         return tf.where(text > 0, unknown / tf.maximum(text, 1), 1.0)
 
     def _encode_to_pooled(self, input_ids, input_mask, segment_ids) -> dict:

@@ -89,7 +89,8 @@ _UNKNOWN_SHARE = {
         tf.float32,
         ("batch",),
         "share of the pieces that the vocabulary cannot spell (<unk>) among those that the model "
-        "reads of the text; 1 for an empty text: near 1 the other outputs say nothing about it",
+        "reads of the row's texts, each piece once for every window and choice that shows it; 1 "
+        "for empty texts: near 1 the other outputs say nothing about them",
     )
 }
 
@@ -301,6 +302,7 @@ TOKEN_CLASSIFIER = {
                 tf.float32, ("batch", "spans"), "mean probability of its words' labels"
             ),
             "num_spans": Field(tf.int32, ("batch",), "spans of the text"),
+            **_UNKNOWN_SHARE,
         },
     ),
     "words": Signature(
@@ -311,6 +313,7 @@ TOKEN_CLASSIFIER = {
                 tf.string, ("batch", "words"), 'the likeliest label of each; "" where no word is'
             ),
             "probabilities": Field(tf.float32, ("batch", "words"), "of that label"),
+            **_UNKNOWN_SHARE,
         },
     ),
     "labels": CLASSIFIER["labels"],
@@ -341,6 +344,7 @@ QUESTION_ANSWERING = {
             "no_answer_score": Field(
                 tf.float32, ("batch",), "the greater, the likelier the context does not tell"
             ),
+            **_UNKNOWN_SHARE,
         },
     ),
     **COMMON,
@@ -362,6 +366,7 @@ MULTIPLE_CHOICE = {
         {
             "choice": Field(tf.int32, ("batch",), "the likeliest option, from 0"),
             "probabilities": Field(tf.float32, ("batch", "choices"), "of every option"),
+            **_UNKNOWN_SHARE,
         },
         ids="int64 [choices * seq_len], the options one after the other",
     ),

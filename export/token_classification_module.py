@@ -56,7 +56,11 @@ class TokenClassifierModule(ServingModule):
             "probabilities": tf.cast(mean, tf.float32),
         }
         answers = {name: first.with_flat_values(c).to_tensor() for name, c in columns.items()}
-        return {**answers, "num_spans": tf.cast(first.row_lengths(), tf.int32)}
+        return {
+            **answers,
+            "num_spans": tf.cast(first.row_lengths(), tf.int32),
+            "unknown_share": tags["unknown_share"],
+        }
 
     def words(self, words) -> dict:
         """Answers the signature `words`."""
@@ -71,6 +75,7 @@ class TokenClassifierModule(ServingModule):
         return {
             "labels": tf.tensor_scatter_nd_update(tf.fill(shape, ""), indices, labels),
             "probabilities": tf.scatter_nd(indices, tags["probability"], shape),
+            "unknown_share": tags["unknown_share"],
         }
 
     def labels(self) -> dict:
@@ -81,7 +86,8 @@ class TokenClassifierModule(ServingModule):
         """Tags the words of texts, string [batch, (words)].
 
         Returns:
-          `place` among the labels, int32, and `probability`, float32, both [all words].
+          `place` among the labels, int32, and `probability`, float32, both [all words], and
+          `unknown_share`, float32 [batch].
         """
         different, which = tf.unique(words.flat_values)
         pieces = self.tokenizer(different)
@@ -110,7 +116,10 @@ class TokenClassifierModule(ServingModule):
         tokens["word"] = tf.pad(number, [[0, 0], [1, 0]])  # at [CLS]
         answers, _ = map_sorted_rows(self.answer, tokens)
         order = tf.argsort(answers.pop("word"))
-        return {name: tf.gather(values, order) for name, values in answers.items()}
+        return {
+            **{name: tf.gather(values, order) for name, values in answers.items()},
+            "unknown_share": self.share_of_unknown(tokens, windows.counts),
+        }
 
     def answer(self, tokens: dict) -> dict:
         """Tags the words of packed sequences.

@@ -7,8 +7,8 @@ that tag words CoNLL's columns (see pipelines/tasks/token_rows.py for their rows
 those that the model was fine-tuned with, unless flags name others.
 
 OUTPUT_FILE has a row for each row of the input, in its order: id, label if the input has answers,
-prediction, probabilities (beyond 20 classes of the likeliest --top_k). Labels and numbers of texts
-get unknown_share too: the share of the text that the vocabulary cannot spell. Near 1 the prediction
+prediction, probabilities (beyond 20 classes of the likeliest --top_k). The last column is
+unknown_share: the share of the row's text that the vocabulary cannot spell. Near 1 the prediction
 says nothing about the text. OUTPUT_FILE.run.json has the figures if the input has answers. Rows are
 read and written in parts, so that memory does not grow with the file. A killed command resumes when
 it is run again.

@@ -28,7 +28,7 @@ from .squad_files import Question
 from .task import Outputs, Sequences, Task
 from .token_classification import TokenClassificationTask
 from .token_files import TokenColumns, TokenExample
-from .unknown_text import AnyExample, texts_of
+from .unknown_text import AnyExample, texts_of, unknown_shares
 
 # Lengths of batches are multiples of it: few shapes.
 _LENGTH_STEP = 8
@@ -235,10 +235,8 @@ class FineTunedRun:
         """See AnsweringModel."""
         sequences, features = prepared
         columns = self._task.answers(examples, features, self.outputs(sequences))
-        if isinstance(self._task, ClassificationTask):
-            shares = self._tokenizer.unknown_shares(sequences.pieces, sequences.row_splits)
-            columns["unknown_share"] = _rounded(shares)
-        return columns
+        shares = unknown_shares(sequences, self._task.owners(features), self._tokenizer)
+        return {**columns, "unknown_share": _rounded(shares)}
 
     def outputs(self, sequences: Sequences) -> Outputs:
         """Returns the model's outputs of each sequence, or group of them, in their order."""
@@ -316,6 +314,14 @@ class Export:
             outputs = {name: values.numpy() for name, values in outputs.items()}
             for row, place in enumerate(places):
                 found[place] = {name: values[row] for name, values in outputs.items()}
+        columns = self._columns(examples, found)
+        # Exports of earlier versions do not answer it.
+        if found and "unknown_share" in found[0]:
+            columns["unknown_share"] = _rounded(row["unknown_share"] for row in found)
+        return columns
+
+    def _columns(self, examples: list, found: Outputs) -> dict[str, list]:
+        """Returns the columns of Task.answers, made of the signatures' outputs for each example."""
         if isinstance(self._task, TokenClassificationTask):
             for row, example in zip(found, examples):
                 if b"" in row["labels"][: len(example.words)]:
@@ -338,13 +344,9 @@ class Export:
                 [float(row["score"]) for row in found],
                 [float(row["no_answer_score"]) for row in found],
             )
-        columns = self._task.answers(
+        return self._task.answers(
             examples, examples, [{"logits": self._logits(row)} for row in found]
         )
-        # Exports of version 0.3.0 and before do not answer it.
-        if found and "unknown_share" in found[0]:
-            columns["unknown_share"] = _rounded(row["unknown_share"] for row in found)
-        return columns
 
     def _logits(self, row: dict[str, np.ndarray]) -> np.ndarray:
         """Returns numbers of which the task makes the answer `row`."""

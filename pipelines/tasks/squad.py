@@ -152,6 +152,10 @@ class SquadTask(Task):
         """Returns the context, whose questions stay together."""
         return example.context
 
+    def owners(self, features: list[Window]) -> list[int]:
+        """See Task.owners."""
+        return [window.question for window in features]
+
     def create_model(self, config: AlbertConfig, recompute: bool) -> tf.keras.Model:
         """See Task.create_model."""
         if self.has_answerability_head:

@@ -134,6 +134,10 @@ class Task(abc.ABC):
           training: without it nothing may be left out, and there need be no labels.
         """
 
+    def owners(self, features: list) -> Sequence[int]:
+        """Returns the place of each feature's example among the examples, in ascending order."""
+        return range(len(features))
+
     @abc.abstractmethod
     def create_model(self, config: AlbertConfig, recompute: bool) -> tf.keras.Model:
         """Returns the model: (inputs, dropout_seed) -> dict of outputs, each [examples, ...]."""

@@ -267,6 +267,10 @@ class TokenClassificationTask(Task):
     def _types(self) -> list[str]:
         return sorted({parse_tag(label)[1] for label in self.labels} - {""})
 
+    def owners(self, features: list[WordWindow]) -> list[int]:
+        """See Task.owners."""
+        return [window.example for window in features]
+
     def create_model(self, config: AlbertConfig, recompute: bool) -> tf.keras.Model:
         """See Task.create_model."""
         return AlbertForTokenClassification(config, len(self.labels), recompute)

@@ -1,4 +1,4 @@
-"""What of examples' texts a vocabulary cannot spell."""
+"""How much of examples' texts a vocabulary cannot spell, and which characters."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Union
 
+import numpy as np
+
 from albert_tf.tokenization import AlbertTokenizer
 from .classification import Example
 from .multiple_choice import MultipleChoiceExample
 from .squad_files import Question
+from .task import Sequences
 from .token_files import TokenExample
 
 AnyExample = Union[Example, MultipleChoiceExample, Question, TokenExample]
@@ -29,6 +32,24 @@ def texts_of(example: AnyExample) -> Iterator[str]:
         yield example.context
     else:
         yield from (example.context, example.question, *example.options)
+
+
+def unknown_shares(
+    sequences: Sequences, owners: Sequence[int], tokenizer: AlbertTokenizer
+) -> np.ndarray:
+    """Returns AlbertTokenizer.unknown_shares of examples, each the whole of its sequences.
+
+    A piece counts once for each choice or window that shows it.
+
+    Args:
+      owners: of Task.owners; every example has a sequence.
+
+    Returns:
+      float32 [examples].
+    """
+    firsts = np.flatnonzero(np.diff(owners, prepend=-1))
+    places = np.append(firsts, len(owners)) * sequences.sequences_per_example
+    return tokenizer.unknown_shares(sequences.pieces, sequences.row_splits[places])
 
 
 def describe_unknown_characters(

@@ -21,6 +21,7 @@ from pipelines.tasks.classification import Example
 from pipelines.tasks.multiple_choice import MultipleChoiceExample
 from pipelines.tasks.squad import SquadTask
 from pipelines.tasks.squad_files import Question, read_questions
+from pipelines.tasks.unknown_text import unknown_shares
 from tests.conftest import WORDS
 from tests.export.task_models import LABELS, MAX_SEQ_LENGTH, TASKS, ask, functions_of
 
@@ -65,6 +66,14 @@ def tokenizer(tiny_vocabulary):
     return AlbertTokenizer(str(tiny_vocabulary))
 
 
+def check_shares(task, module, tokenizer, examples, answers):
+    """Compares the answers' shares of unknown pieces with Python's."""
+    sequences, features = task.encode(examples, tokenizer, module.max_seq_length, False)
+    expected = unknown_shares(sequences, task.owners(features), tokenizer)
+    np.testing.assert_allclose(answers["unknown_share"], expected, atol=1e-7)
+    return expected
+
+
 @pytest.mark.parametrize("name", ["classifier", "classifier of texts", "regressor", "multilabel"])
 def test_texts_and_pairs(modules, tokenizer, tmp_path, name):
     first, second = make_texts(30, 1), make_texts(30, 2)[::-1]
@@ -80,9 +89,7 @@ def test_texts_and_pairs(modules, tokenizer, tmp_path, name):
     texts = {"text": tf.constant(first), **pairs}
     answers = ask(modules[name], **texts)
     share = answers if name.startswith("classifier") else modules[name].unknown_share(**texts)
-    sequences, _ = TASKS[name].encode(examples, tokenizer, modules[name].max_seq_length, False)
-    expected = tokenizer.unknown_shares(sequences.pieces, sequences.row_splits)
-    np.testing.assert_array_equal(share["unknown_share"], expected)
+    expected = check_shares(TASKS[name], modules[name], tokenizer, examples, share)
     if name == "classifier of texts":
         assert list(expected[3:5]) == [1, 1] and 0 < expected[5] < 1 and expected.min() == 0
     if name == "regressor":
@@ -105,6 +112,7 @@ def test_texts_and_pairs(modules, tokenizer, tmp_path, name):
 def test_choices(modules, tokenizer, tmp_path):
     contexts, questions = make_texts(20, 1), make_texts(20, 2, longest=9)[::-1]
     questions[3] += " _ , _"
+    contexts[4] = "我无法登录 我"
     options = list(zip(*(make_texts(20, seed, longest=seed) for seed in (3, 4, 25))))
     examples = [
         MultipleChoiceExample(str(i), *example, label=None)
@@ -120,6 +128,8 @@ def test_choices(modules, tokenizer, tmp_path):
     chosen = expected[np.arange(len(rows)), answers["choice"]]
     np.testing.assert_allclose(chosen, expected.max(axis=1), atol=2e-5)
     assert set(answers["choice"]) == {0, 1, 2}
+    shares = check_shares(task, module, tokenizer, examples, answers)
+    assert shares[4] > 0.05 and shares.min() == 0
 
 
 def check_answers(task, module, tokenizer, questions, directory):
@@ -143,6 +153,7 @@ def check_answers(task, module, tokenizer, questions, directory):
             assert answers["score"][row] == pytest.approx(score, abs=1e-4)
             assert answer == expected[question.id], question
             texts.append(answer)
+        check_shares(task, module, tokenizer, batch, answers)
     if task.may_be_impossible:
         null_odds = json.loads((directory / "dev_null_odds.json").read_text())
         last = [null_odds[question.id] for question in batch]

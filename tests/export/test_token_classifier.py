@@ -13,7 +13,7 @@ from albert_tf.tokenization import AlbertTokenizer
 from export.verify import _TEXTS, _padded
 from pipelines.tasks.token_files import TokenExample, of_text
 from tests.export.task_models import TASKS, ask, functions_of, token_classification
-from tests.export.test_kinds import evaluate, make_texts
+from tests.export.test_kinds import check_shares, evaluate, make_texts
 
 NAME = "token_classifier"
 
@@ -51,6 +51,7 @@ def check_spans(task, module, tokenizer, directory, answer):
     with open(path, encoding="utf-8") as file:
         expected = [json.loads(line)["spans"] for line in file]
     answers = answer(texts)
+    check_shares(task, module, tokenizer, examples, answers)
     for row, spans in enumerate(expected):
         assert spans == spans_of(answers, row), texts[row]
     assert max(len(text.split()) for text in texts) > module.max_seq_length  # windows
@@ -86,6 +87,8 @@ def test_words_that_are_given(module, tokenizer, tmp_path):
     table = _padded(rows)
     words = functions_of(module)["words"]
     answers = {key: t.numpy() for key, t in words(words=tf.constant(table)).items()}
+    shares = check_shares(TASKS[NAME], module, tokenizer, examples, answers)
+    assert shares.min() == 0 and shares[-1] > 0.01
     is_word = table != ""
     assert [label.decode() for label in answers["labels"][is_word]] == [row[1] for row in lines]
     expected = [float(row[2]) for row in lines]

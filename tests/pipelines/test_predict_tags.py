@@ -96,7 +96,7 @@ def test_tables_hold_lists_as_json(tuned, tmp_path):
     output = str(tmp_path / "out.csv")
     predict(model=str(tuned), input_files=[str(columns)], output_file=output)
     with open(output) as file:
-        assert file.readline() == "id,words,label,prediction,probabilities\n"
+        assert file.readline() == "id,words,label,prediction,probabilities,unknown_share\n"
         assert '"[""' in file.readline()
     with pytest.raises(ValueError, match="--label_column=: models that tag words read known tags"):
         predict(
@@ -126,7 +126,7 @@ def test_a_text_without_words(tuned, tmp_path):
     path = tmp_path / "in.jsonl"
     path.write_text('{"text": " "}\n')
     rows, _ = answers(tuned, path, tmp_path / "out.jsonl")
-    assert rows == [{"id": "0", "text": " ", "prediction": []}]
+    assert rows == [{"id": "0", "text": " ", "prediction": [], "unknown_share": 1.0}]
 
 
 @pytest.mark.slow

@@ -19,7 +19,11 @@ from pipelines import finetune
 from pipelines.tasks.classification import ClassificationTask, Columns, Example
 from pipelines.tasks.dev_split import DIVISION, comparable, split_off_dev
 from pipelines.tasks.multilabel import MultiLabelTask
-from pipelines.tasks.multiple_choice import MultipleChoiceColumns, TableMultipleChoiceTask
+from pipelines.tasks.multiple_choice import (
+    MultipleChoiceColumns,
+    MultipleChoiceExample,
+    TableMultipleChoiceTask,
+)
 from pipelines.tasks.seed_run import FinetuneSettings, TaskSplit
 from pipelines.tasks.split_report import (
     describe_labels,
@@ -28,7 +32,10 @@ from pipelines.tasks.split_report import (
     warn_of_shares,
 )
 from pipelines.tasks.squad import SquadTask
-from pipelines.tasks.unknown_text import describe_unknown_characters
+from pipelines.tasks.squad_files import Question
+from pipelines.tasks.token_classification import TokenClassificationTask
+from pipelines.tasks.token_files import TokenColumns, of_text
+from pipelines.tasks.unknown_text import describe_unknown_characters, unknown_shares
 from tests.conftest import WORDS
 
 KOREAN = "긍정적인 문장입니다"
@@ -72,6 +79,31 @@ def test_the_plan_of_fine_tuning_names_them(tokenizer, capsys, text, named):
     strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
     finetune._print_plan(task, splits, initial, settings, [1], strategy)
     assert ("unknown characters: '문' 1\n" in capsys.readouterr().out) == named
+
+
+def share_task(kind):
+    """Returns a task, and what makes an example of it from a text."""
+    if kind == "question_answering":
+        return SquadTask({}, doc_stride=5), lambda text: Question("q", text, text, (), False)
+    if kind == "token_classifier":
+        task = TokenClassificationTask(kind, {}, TokenColumns(), ["O", "a"], 5)
+        return task, lambda text: of_text("t", text)
+    task = TableMultipleChoiceTask(kind, {}, MultipleChoiceColumns("", "", ""), 9)
+    task.num_choices = 2
+    return task, lambda text: MultipleChoiceExample("m", text, "", (text, text), None)
+
+
+@pytest.mark.parametrize("kind", ["question_answering", "token_classifier", "multiple_choice"])
+def test_the_share_of_a_row_is_of_all_its_sequences(tokenizer, kind):
+    task, example_of = share_task(kind)
+    mixed = f"{WORDS[0]} 문"
+    examples = [example_of(text) for text in ("문 " * 40, WORDS[0], "", mixed, "나 " * 9)]
+    sequences, features = task.encode(examples, tokenizer, 24, False)
+    shares = unknown_shares(sequences, task.owners(features), tokenizer)
+    known = len(tokenizer.encode(WORDS[0]))
+    assert shares == pytest.approx([1, 0, 1, 1 / (known + 1), 1])
+    [line] = describe_unknown_characters(examples, tokenizer)
+    assert line.startswith("unknown characters: '문' ") and ", '나' " in line
 
 
 def test_rows_labels_and_pieces(tokenizer, tmp_path):
