@@ -70,7 +70,7 @@ def _copy_recipes() -> None:
     """Copies the package's recipes to the working directory."""
     if _RECIPES.exists():
         _fail(f"{_RECIPES} is there already: nothing was copied; move it away to get a new copy")
-    package = Path(importlib.util.find_spec(program.installed_module("pipelines")).origin).parent
+    package = _source(program.installed_module("pipelines")).parent
     partial = _RECIPES.with_name("recipes.partial")
     shutil.rmtree(partial, ignore_errors=True)
     shutil.copytree(package / "recipes", partial)
@@ -85,8 +85,16 @@ def _fail(message: str) -> None:
 
 def _summary(module: str) -> str:
     """Returns the first line of a program's docstring; the program is not imported."""
-    source = Path(importlib.util.find_spec(module).origin).read_text(encoding="utf-8")
-    return ast.get_docstring(ast.parse(source)).splitlines()[0]
+    docstring = ast.get_docstring(ast.parse(_source(module).read_text(encoding="utf-8")))
+    return (docstring or module).splitlines()[0]
+
+
+def _source(module: str) -> Path:
+    """Returns the file of a module, or of a package's __init__, which is not imported."""
+    spec = importlib.util.find_spec(module)
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError(f"no source file of {module}: install albert_tf again")
+    return Path(spec.origin)
 
 
 if __name__ == "__main__":

@@ -98,6 +98,8 @@ def as_dict(inputs) -> dict[str, tf.Tensor]:
 class RefusesKerasMask:
     """What reads piece ids, and learns from `input_mask` which are real."""
 
+    name: str
+
     def compute_mask(self, inputs, mask=None):
         """Returns None, as outputs have no mask of Keras.
 
@@ -146,7 +148,7 @@ class AlbertEncoder(RefusesKerasMask, FromConfig, tf.keras.layers.Layer):
             for i in range(1 + max(feed_forward for _, feed_forward in self.plan))
         ]
         # One block per distinct pair of halves: a single one when everything is shared.
-        self.blocks = {
+        self.blocks: dict[str, tf.keras.layers.Layer] = {
             f"{a}_{f}": TransformerBlock(
                 attentions[a], feed_forwards[f], name=f"block_{a}_{f}", dtype=policy
             )

@@ -34,5 +34,6 @@ class _Finder:
                 self.action(execute, module)
                 sys.meta_path.remove(self)  # only now: an import that failed may be tried again
 
-            spec.loader.exec_module = execute_once
+            # This loader is the package's own: no other import calls it.
+            spec.loader.exec_module = execute_once  # type: ignore[method-assign]
         return spec

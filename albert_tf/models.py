@@ -32,7 +32,7 @@ from albert_tf.layers.primitives import (
 class _AlbertModel(RefusesKerasMask, FromConfig, tf.keras.Model):
     """What they share: an encoder, its config, and how all variables come to be."""
 
-    further_arguments = ("recompute",)
+    further_arguments: tuple[str, ...] = ("recompute",)
 
     def __init__(
         self, config: AlbertConfig, recompute: bool = False, name: str = "albert", **kwargs

@@ -185,7 +185,7 @@ def _help() -> str:
         if name in (sys.argv[0], main.__name__):
             title = "The program's own flags."
         elif name.startswith(("albert_tf.", "pipelines.", "export.")):
-            title = sys.modules[name].__doc__.splitlines()[0]
+            title = (sys.modules[name].__doc__ or name).splitlines()[0]
         else:
             continue
         _, _, described = flags.FLAGS.module_help(name).strip().partition("\n")
@@ -206,7 +206,7 @@ def _parse_flags(argv: list[str]) -> list[str]:
             _fail(f"flag --{name}={value}: expected a finite number; see --help")
     # absl would set the default to INFO, at which TensorFlow 2.21 reports each checkpoint.
     if flags.FLAGS["verbosity"].using_default_value:
-        flags.FLAGS.verbosity = logging.WARNING
+        logging.set_verbosity(logging.WARNING)
     return rest
 
 

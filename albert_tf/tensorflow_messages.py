@@ -42,11 +42,12 @@ def _stderr_held_back() -> Iterator[None]:
             stdin=subprocess.PIPE,
         )
         os.dup2(held.fileno(), 2)
+        outcome = b""
         try:
             yield
-            guard.stdin.write(b"imported\n")
+            outcome = b"imported\n"
         finally:
             sys.stderr.flush()
             os.dup2(stderr, 2)
             os.close(stderr)
-            guard.communicate()
+            guard.communicate(outcome)

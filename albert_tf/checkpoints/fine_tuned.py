@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -30,7 +30,7 @@ _PROBLEMS = {
 }
 
 # What fine-tuning would record by default, where a foreign model does not say it.
-_DEFAULTS = {
+_DEFAULTS: dict[str, dict[str, Any]] = {
     "token_classifier": {"doc_stride": 128},
     "question_answering": {
         "may_be_impossible": False,
@@ -189,7 +189,7 @@ def to_huggingface(path: str, directory: str, tokenizer: AlbertTokenizer) -> Non
 
 def _config_values(config: AlbertConfig, task: dict) -> dict:
     """Returns what config.json says of the task."""
-    values = {"classifier_dropout_prob": config.classifier_dropout_prob}
+    values: dict[str, Any] = {"classifier_dropout_prob": config.classifier_dropout_prob}
     labels = task.get("labels", ["LABEL_0"] if task["kind"] == "regressor" else None)
     if labels:
         values["id2label"] = {str(place): label for place, label in enumerate(labels)}
@@ -273,14 +273,14 @@ def _read_task(path: str, has_pairs: bool) -> dict:
         return _read_ours(path)
     config_file = os.path.join(path, huggingface.CONFIG_FILE)
     values = files.read_config(config_file)
-    labels = values.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
-    labels = [labels[key] for key in sorted(labels, key=int)]
+    by_place = values.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
+    labels = [by_place[key] for key in sorted(by_place, key=int)]
     kind = next(
         kind for kind, a in _ARCHITECTURES.items() if a.name in values.get("architectures", ())
     )
     if kind == "classifier":
         by_problem = {problem: kind for kind, problem in _PROBLEMS.items()}
-        kind = by_problem.get(values.get("problem_type"), kind)
+        kind = by_problem.get(values.get("problem_type", ""), kind)
         if len(labels) == 1 and kind != "multilabel":
             kind = "regressor"
     task = {"task": _ARCHITECTURES[kind].task, "kind": kind, **_DEFAULTS.get(kind, {})}

@@ -253,11 +253,14 @@ def variables(config: AlbertConfig, table: Table = None) -> Iterator[Variable]:
                 names = [name.format(**indices) for name in (ours, google, torch)]
                 # `layer_groups.0.query` of PyTorch is `layer_groups_._0/query` in TensorFlow.
                 keras = re.sub(r"/(\d+)/", r"_._\1/", names[2].replace(".", "/"))
-                for *leaves, transposed in _LEAVES[kind]:
+                for our_leaf, google_leaf, torch_leaf, keras_leaf, transposed in _LEAVES[kind]:
                     yield Variable(
-                        *(n + leaf for n, leaf in zip([*names, keras], leaves)),
+                        names[0] + our_leaf,
+                        names[1] + google_leaf,
+                        names[2] + torch_leaf,
+                        keras + keras_leaf,
                         transposed,
-                        shape[-1:] if leaves[0] == "/bias" else shape,
+                        shape[-1:] if our_leaf == "/bias" else shape,
                     )
 
 

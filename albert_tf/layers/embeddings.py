@@ -31,15 +31,12 @@ class FactorizedEmbedding(FromConfig, tf.keras.layers.Layer):
         super().__init__(name=name, **kwargs)
         self.config = config
         self.layer_norm = LayerNorm()
-        if config.embedding_size != config.hidden_size:
-            self.projection = dense(
-                config.hidden_size,
-                config.initializer_range,
-                "projection",
-                dtype=self.dtype_policy,
-            )
-        else:
-            self.projection = None
+        stddev = config.initializer_range
+        self.projection = (
+            dense(config.hidden_size, stddev, "projection", dtype=self.dtype_policy)
+            if config.embedding_size != config.hidden_size
+            else None
+        )
 
     def build(self, input_shape):
         """Creates the three tables, float32 [rows, E], and the variables of the parts."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Callable
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
 
-def apply_recomputed(blocks: list[Callable[[tf.Tensor], tf.Tensor]], x: tf.Tensor):
+def apply_recomputed(blocks: Sequence[Callable[[tf.Tensor], tf.Tensor]], x: tf.Tensor):
     """Applies the blocks; the gradient computes what happens in each once more.
 
     Going back, a block's gradients of the weights are added up before the block below begins, so
