@@ -68,6 +68,7 @@ def score_entities(
 
     Args:
       examples: the entities of each, known and found: (start, end, type).
+      types: the entity types that get an `f1_TYPE`; the totals count all types.
     """
     counts: dict[str, collections.Counter] = {
         name: collections.Counter() for name in ("known", "found", "right")

@@ -159,6 +159,8 @@ def map_requests(function: Callable[[Any], Any], arguments: Iterable[Any], title
     """Returns `function` of each argument; many wait for the object store at the same time.
 
     Args:
+      function: makes one request; it is called from several threads.
+      arguments: one for each request; results come in their order.
       title: of the progress, which is reported where there are many.
     """
     arguments, results = list(arguments), []

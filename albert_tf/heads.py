@@ -197,7 +197,8 @@ class SpanBeamHead(FromConfig, tf.keras.layers.Layer):
           sequence_output: [b, L, H].
           may_answer: bool [b, L], true where an answer may begin or end.
           start_positions: int32 [b], the right ones: given in training.
-          dropout_seed, training: see AlbertEncoder.call.
+          dropout_seed: int32 [2], which decides what is dropped; it implies training.
+          training: Keras' argument, a bool or a tensor bool []; see AlbertEncoder.call.
 
         Returns:
           float32 dict: `cls_logits` [b], high where there is no answer, and in training

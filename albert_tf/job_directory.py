@@ -57,6 +57,7 @@ def claim(model_dir: str, settings: dict) -> None:
     others; one line on stdout then names them.
 
     Args:
+      model_dir: a local path, gs:// or s3://, without the characters * ? [ and backslash.
       settings: everything that changes the run's result, JSON-serialisable.
 
     Raises:

@@ -197,6 +197,9 @@ def answerable_span_loss(
     """Returns span_loss + half the cross-entropy of `cls_logits` [b], float32 [b].
 
     Args:
+      outputs: `start_logits`, `end_logits`, float32 [b, L], and `cls_logits`, float32 [b].
+      start_positions: int32 [b]; 0 where the window holds no answer.
+      end_positions: likewise.
       is_impossible: int32 [b], 1 = the window holds no answer.
 
     Source: the reference's squad_utils.v2_model_fn_builder.

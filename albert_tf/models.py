@@ -85,7 +85,8 @@ class AlbertForPreTraining(_AlbertModel):
         Args:
           inputs: dict of int32 [b, L] `input_word_ids`, `input_mask` (1 = real), `input_type_ids`
             and int32 [b, P] `masked_lm_positions`; without these every piece is scored, P = L.
-          dropout_seed, training: see AlbertEncoder.call.
+          dropout_seed: int32 [2], which decides what is dropped; it implies training.
+          training: Keras' argument, a bool or a tensor bool []; see AlbertEncoder.call.
           num_hidden_layers: a smaller depth than the config's.
           hidden_states: whether these are wanted; else the last block computes no more than the
             masked positions and [CLS].
@@ -148,7 +149,8 @@ class AlbertForSequenceClassification(_AlbertClassifier):
 
         Args:
           inputs: dict of int32 [b, L] `input_word_ids`, `input_mask` (1 = real), `input_type_ids`.
-          dropout_seed, training: see AlbertEncoder.call.
+          dropout_seed: int32 [2], which decides what is dropped; it implies training.
+          training: Keras' argument, a bool or a tensor bool []; see AlbertEncoder.call.
         """
         inputs = complete_inputs(inputs)
         dropout_seed = resolve_dropout_seed(training, dropout_seed)
@@ -204,7 +206,8 @@ class AlbertForMultipleChoice(_AlbertModel):
         Args:
           inputs: dict of int32 [b, num_choices, L]; or [b * num_choices, L], the choices of an
             example side by side. `fit` on arrays needs the former.
-          dropout_seed, training: see AlbertEncoder.call.
+          dropout_seed: int32 [2], which decides what is dropped; it implies training.
+          training: Keras' argument, a bool or a tensor bool []; see AlbertEncoder.call.
         """
         inputs = complete_inputs(self._side_by_side(inputs))
         dropout_seed = resolve_dropout_seed(training, dropout_seed)
@@ -270,7 +273,8 @@ class AlbertForAnswerableQuestionAnswering(_AlbertModel):
         Args:
           inputs: dict of int32 [b, L] `input_word_ids`, `input_mask` (1 = real), `input_type_ids`
             (1 = the text); in training also `start_positions`, int32 [b].
-          dropout_seed, training: see AlbertEncoder.call.
+          dropout_seed: int32 [2], which decides what is dropped; it implies training.
+          training: Keras' argument, a bool or a tensor bool []; see AlbertEncoder.call.
         """
         given, inputs = as_dict(inputs), complete_inputs(inputs)
         if "input_type_ids" not in given:

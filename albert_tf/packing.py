@@ -25,6 +25,7 @@ def lay_out(
         length of B. Length -1: the row has no B and no second [SEP].
       seq_len: length of the rows; no layout is longer.
       special_ids: [CLS] and [SEP].
+      pad_id: the piece that fills a row behind its last [SEP].
 
     Returns:
       int32 [rows, seq_len] piece ids, mask (1 = real) and type ids (0 up to and with the first

@@ -101,7 +101,8 @@ def fill_blanks(questions: tf.Tensor, options: tf.Tensor, blank: str, number: in
     A question of n blanks with an option of n characters would have n * n of them.
 
     Args:
-      questions, options: string [rows], valid UTF-8.
+      questions: string [rows], valid UTF-8.
+      options: string [rows], valid UTF-8: what replaces the blanks of each question.
       blank: what an option replaces.
       number: characters at the end that must be right; the result may have more.
 

@@ -65,9 +65,11 @@ class Packer:
         beyond max_seq_length.
 
         Args:
-          first, second: int32 [rows, (pieces)].
-          first_length, second_length: int64 [rows], how many pieces of each row to take, short
-            enough; default: all. second_length -1: the row has no second part.
+          first: int32 [rows, (pieces)].
+          second: int32 [rows, (pieces)]; None: no row has a second part.
+          first_length: int64 [rows], how many pieces of each row to take, short enough; default:
+            all.
+          second_length: int64 [rows], likewise; -1: the row has no second part.
 
         Returns:
           dict of int32 [rows, seq_len] `input_ids`, `input_mask`, `segment_ids`.

@@ -174,7 +174,11 @@ def create_pretraining_data(
     """Writes the records of a corpus, or those that an earlier run did not write.
 
     Args:
-      workers: `runner`, `num_workers` and `beam_options` of beam_job.run.
+      input_file: paths or globs of text files, comma-separated.
+      output_dir: gets the shards, the manifest and, in `units`, a file for each finished unit.
+      settings: what the records depend on, beside the text.
+      shard_bytes: bytes of text in a unit of work, at most; a compressed file is one unit.
+      **workers: `runner`, `num_workers` and `beam_options` of beam_job.run.
 
     Raises:
       UserError: if there is no text or it cannot be read, or `output_dir` holds records of other
@@ -222,8 +226,13 @@ def create_reference_examples(
     """Writes segment records into OUTPUT_DIR/segments and, drawn from these, static examples.
 
     Args:
+      input_file: paths or globs of text files, comma-separated.
+      output_dir: gets the static examples and their manifest.
+      settings: what the segment records depend on, beside the text.
+      options: how segments become examples: length, masking, sentence objective, seed.
       dupe_factor: passes over the training segments, each with draws of its own.
-      settings, shard_bytes, workers: as of `create_pretraining_data`.
+      shard_bytes: bytes of text in a unit of work, at most; a compressed file is one unit.
+      **workers: `runner`, `num_workers` and `beam_options` of beam_job.run.
 
     Raises:
       UserError: as `create_pretraining_data` does.

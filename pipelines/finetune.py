@@ -181,6 +181,13 @@ def finetune(
     """Fine-tunes once for each seed; returns the content of OUTPUT_DIR/results.json.
 
     Args:
+      task: with its files, whose split "train" must be there.
+      initial: the config, vocabulary and weights to start from.
+      output_dir: gets results.json, and a model directory for each seed.
+      random_seeds: of head, order and dropout; one run each.
+      settings: what decides the weights: batch size, steps or epochs, learning rate and so on.
+      loop: how often to log, save and evaluate.
+      strategy: whose devices train; the models are made in its scope.
       dev_fraction: share of the training examples that become dev, where there is none; 0: none.
 
     Raises:

@@ -85,7 +85,14 @@ def index_records(
     """Checks static examples and writes the manifest that training reads.
 
     Args:
-      workers: `runner`, `num_workers` and `beam_options` of beam_job.run.
+      input_file: TFRecord files to train on: paths or globs, comma-separated.
+      output_dir: gets the manifest; the records stay where they are.
+      spm_model_file: the vocabulary of the records' piece ids.
+      heldout_file: TFRecord files for evaluation. Those that `input_file` also matches are not
+        trained on. None: there are none.
+      do_lower_case: whether the records' text was lower-cased.
+      sentence_objective: the meaning of `next_sentence_labels`: "sop", "nsp" or "none".
+      **workers: `runner`, `num_workers` and `beam_options` of beam_job.run.
 
     Raises:
       UserError: if a file or record is broken or does not suit the vocabulary, or `output_dir`

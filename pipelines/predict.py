@@ -97,9 +97,13 @@ def predict(
     """Writes predictions; returns what prediction_file.predict_file returns.
 
     Args:
-      model, input_files, output_file, batch_size, top_k: as the flags.
+      model: a run of pipelines.finetune, one of its seeds, or an export.
+      input_files: paths, whose rows are answered in this order.
+      output_file: .csv, .tsv or .jsonl, which appears when all rows are answered.
       columns: "text" and so on -> column, for those that differ from those of fine-tuning.
       quoting: as of tables.read_table; None: as it was fine-tuned.
+      batch_size: examples that the model reads at a time.
+      top_k: probabilities to write of each row, beyond 20 classes.
 
     Raises:
       UserError: if there is no such model, or the files are at fault.

@@ -167,6 +167,13 @@ def pretrain(
 
     Args:
       sources: see read_sources and check_sources.
+      initial: the config and vocabulary, and the weights to start from, if any.
+      model_dir: gets checkpoints, logs and curves; a run of the same settings there is resumed.
+      options: how records become examples; its seed decides order, splits and masks.
+      settings: what decides the weights, beside data and seed.
+      loop: how often to log, save and evaluate.
+      strategy: whose devices train; the model is made in its scope.
+      peak_flops_per_second: of all devices together; None: the log has no model FLOPs utilisation.
 
     Raises:
       UserError: if config and settings do not fit together, or `model_dir` holds another run.

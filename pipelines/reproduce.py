@@ -185,7 +185,9 @@ def run_row(
 
     Args:
       row: what to train.
-      record_dir, spm_model_file, model_dir: as in pipelines.pretrain.
+      record_dir: of pipelines.pretrain: directories of records, comma-separated.
+      spm_model_file: the vocabulary, whose size the config gets.
+      model_dir: of the run. A config is written beside it, as MODEL_DIR.albert_config.json.
       pretrain_flags: more of its flags; they win over the recipe's.
     """
     recipe = read_recipe(row)

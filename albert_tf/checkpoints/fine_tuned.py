@@ -101,6 +101,7 @@ def create_model(config: AlbertConfig, task: dict) -> tf.keras.Model:
     """Returns the model of a task, without variables.
 
     Args:
+      config: the encoder's shape; the head's width follows from `task`.
       task: the content of task.json.
     """
     kind = task["kind"]
@@ -213,6 +214,7 @@ def from_huggingface(path: str, directory: str, has_pairs: bool = False) -> list
 
     Args:
       path: a local directory.
+      directory: where to write the config, task.json and, in `best`, the weights.
       has_pairs: whether it labels pairs of texts, if no task.json of ours says so.
 
     Returns:
@@ -238,7 +240,8 @@ def load_huggingface(path: str, has_pairs: bool = False) -> tuple[tf.keras.Model
     """Reads a fine-tuned model of Hugging Face.
 
     Args:
-      path, has_pairs: see from_huggingface.
+      path: a local directory with config.json and weights.
+      has_pairs: whether it labels pairs of texts, if no task.json of ours says so.
 
     Returns:
       The model, the content of task.json for it, and notes for the user.

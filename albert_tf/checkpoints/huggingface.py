@@ -126,6 +126,11 @@ def write(
     Their ALBERT has a projection even at E == H: the identity is written then.
 
     Args:
+      directory: a local path, gs:// or s3://, whose files of the same names are replaced.
+      config: the shape. Without `table`, one that shares no weights, has E == H and the exact gelu
+        is written as a BERT.
+      weights: our name -> float32 array, all variables of `table`.
+      architecture: the class of transformers; BertForPreTraining if a BERT is written.
       further_values: of config.json.
       table: as of `name_map.variables`.
     """

@@ -38,6 +38,7 @@ def reraise_store_error(error: Exception, path: str) -> None:
     """Raises an error of UNREADABLE again if it is the store's: it tells nothing of the file.
 
     Args:
+      error: an error of UNREADABLE, as TensorFlow raised it.
       path: what was read.
     """
     if isinstance(error, tf.errors.PermissionDeniedError) or program.store_error(str(error)):

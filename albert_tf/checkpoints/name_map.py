@@ -227,7 +227,9 @@ def fine_tuned_table(torch_head: str, our_head: str, num_outputs: int, has_poole
     """Returns the table of a model with one dense layer on the encoder, for `variables`.
 
     Args:
-      torch_head, our_head: the layer's names.
+      torch_head: the layer's name in their PyTorch files, such as `qa_outputs`.
+      our_head: the layer's name in our model, such as `span/output`.
+      num_outputs: the layer's width: labels, or 2 for the start and the end of a span.
       has_pooler: whether it reads the pooler's output; theirs have no pooler otherwise.
     """
     encoder = _TABLE[: _POOLER + has_pooler]
@@ -238,6 +240,7 @@ def variables(config: AlbertConfig, table: Table = None) -> Iterator[Variable]:
     """Yields the variables of a model; one of which they hold copies comes once for each copy.
 
     Args:
+      config: the shape; its parameter sharing decides how many blocks have variables.
       table: of fine_tuned_table; None: that of AlbertForPreTraining.
     """
     for scopes, rows in table or _TABLE:
@@ -278,6 +281,7 @@ def check_size(
       num_bytes: of all files.
       dialect: "ours", "google", "torch" or "keras".
       allow_missing: regular expression of names (of the dialect) that need not be there.
+      table: as of `variables`.
 
     Raises:
       UserError: if the files are too short for the config's weights in 16 bits.

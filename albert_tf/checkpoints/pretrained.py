@@ -135,6 +135,9 @@ def write_huggingface(
     """Writes weights, config, vocabulary, tokenizer settings and a model card.
 
     Args:
+      directory: a local path, gs:// or s3://, whose files of the same names are replaced.
+      model: its variables exist; they are written as they are.
+      tokenizer: the source of the vocabulary file and of do_lower_case.
       model_dir: the model directory whose settings the card lists, if there is one.
     """
     huggingface.write(directory, model.config, name_map.arrays(model))

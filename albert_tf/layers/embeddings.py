@@ -64,7 +64,8 @@ class FactorizedEmbedding(FromConfig, tf.keras.layers.Layer):
 
         Args:
           inputs: dict of int32 [b, L] `input_word_ids` and `input_type_ids`.
-          dropout_seed, training: see SelfAttention.call.
+          dropout_seed: int32 [2], which decides what is dropped; it implies training.
+          training: Keras' argument, a bool or a tensor bool []; see SelfAttention.call.
 
         Returns:
           [b * L, E] embeddings and [b * L, H] what enters the first block (the same at E == H).

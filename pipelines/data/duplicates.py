@@ -41,6 +41,8 @@ def write_hashes(sentences: Iterable[tuple[int, str]], path: str) -> None:
 
     Args:
       sentences: each with the number of its document in the unit.
+      path: the file to write: a row of 16 bytes of hash and 8 bytes of document number for each
+        document.
     """
     rows = bytearray()
     for number, document in itertools.groupby(sentences, key=operator.itemgetter(0)):
@@ -85,6 +87,7 @@ def find_duplicates(hashes: HashRange, hash_files: Sequence[str], output_dir: st
     """Writes which documents of a range of hashes to skip: all but the first with each hash.
 
     Args:
+      hashes: the range; only its buckets are read.
       hash_files: those of write_hashes, in the order of units.
       output_dir: of the job; hashes.file("duplicates") is written in it.
     """

@@ -77,6 +77,7 @@ def options_from(values: flags.FlagValues, default_length: int | None = None) ->
     """Returns what the flags say, --max_seq_length and --random_seed among them.
 
     Args:
+      values: the parsed flags, which include those of this module.
       default_length: the length if --max_seq_length is not given and has no default.
     """
     return ExampleOptions(
@@ -95,6 +96,8 @@ def example_maker(
     """Returns (segments of records.parse_segments, draws of as many rows) -> batch.
 
     Args:
+      options: length, masking and sentence objective; its seed is not used.
+      tokenizer: the source of the special pieces and of those that begin a word.
       with_lengths: whether the batch holds sentence_pairs.length_features too, as
         `length_features`.
     """
@@ -136,8 +139,10 @@ def example_draws(
     others. Philox, a counter-based generator, can begin anywhere in its stream.
 
     Args:
+      options: its lengths decide how many numbers a row takes.
       rows: how many rows, from number `first_row` on.
       seed: int64 [2].
+      first_row: the number of the first row in the whole batch.
     """
     spans = options.max_seq_length + 1
     widths = {

@@ -27,7 +27,11 @@ def heldout_examples(
     They are a sample from all sources, in proportion to what these hold.
 
     Args:
+      sources: of the training, of which the split "heldout" is read.
       options: those of the training; see evaluation_options for what an evaluation takes of them.
+      tokenizer: of the vocabulary that the records were made with.
+      batch_size: examples of a batch of all replicas.
+      num_examples: size of the sample; each source rounds its share up.
 
     Returns:
       (input context) -> batches, see evaluation_dataset; and metrics of these examples that no

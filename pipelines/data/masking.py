@@ -53,9 +53,10 @@ def mask_ngrams(
 
     Args:
       example: `input_word_ids`, `input_mask`, `input_type_ids`, int32 [b, L].
-      draws: uniform in [0, 1): `span_length`, `span_order` float32 [b, L + 1] (no span is so far
-        to the right as the last column: that of `span_order` draws the piece to begin at),
-        `replace`, `replacement` float32 [b, P].
+      vocabulary: which piece is [MASK], which begin a word, which may replace a masked one.
+      draws: uniform in [0, 1): `span_length`, `span_order` float32 [b, L + 1] (no span is so far to
+        the right as the last column: that of `span_order` draws the piece to begin at), `replace`,
+        `replacement` float32 [b, P].
       max_predictions_per_seq: P.
       masked_lm_prob: share of the pieces to predict.
       ngram: longest span in words; n words have probability (1/n) / sum(1/k).
@@ -167,6 +168,7 @@ def _choose(
     seventh, words of four pieces in 128).
 
     Args:
+      text: the words and spans of _tile.
       draws: float32 [b, L + 1], the last column chooses where the window begins.
       budget: int32 [b, 1].
       num_ranked: K, how many pieces to consider.

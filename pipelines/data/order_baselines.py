@@ -150,6 +150,7 @@ def opening_words(windows: np.ndarray, vocab_size: int) -> sparse.csr_matrix:
 
     Args:
       windows: of Pairs.
+      vocab_size: columns of the result; above every piece of `windows`.
     """
     matrix = sparse.csr_matrix((len(windows), vocab_size))
     for pieces, sign in ((windows[:, 3], 1.0), (windows[:, 1], -1.0)):

@@ -143,6 +143,8 @@ def pretraining_dataset(
 
     Args:
       sources: see `read_sources`.
+      options: how records become examples; its seed decides order, splits and masks.
+      tokenizer: of the vocabulary that the records were made with.
       global_batch_size: examples per step over all hosts.
       start_step: the step of the first batch. A late start costs no more than reading one group.
       context: which of how many hosts this is, and how many replicas there are. A batch holds the
@@ -228,6 +230,10 @@ def evaluation_dataset(
     takes turns with the second: neighbours in a file may be of one document.
 
     Args:
+      record_dir: the directory that holds the manifest and its shards.
+      split: "train" or "heldout".
+      options: how records become examples; its seed decides splits and masks.
+      tokenizer: of the vocabulary that the records were made with.
       batch_size: examples of a batch of all replicas.
       num_examples: size of a sample from all of the split, the same at every call; default: all.
       with_lengths: whether batches hold `length_features` too; see examples.example_maker.
@@ -311,6 +317,9 @@ def _shuffled_records(
     """Returns the raw records of a source without end, from number `start` on, in groups.
 
     Args:
+      source: its split "train" is read.
+      seed: of the order of the records.
+      start: counted from the beginning of the run; it may be beyond the first epoch.
       is_ours: (numbers of records in the run, int64 [n]) -> bool [n], which of them to return;
         default: all. The others are read, but not kept.
     """

@@ -151,7 +151,8 @@ def _runs(masked: np.ndarray, opens: np.ndarray) -> np.ndarray:
     """Counts runs of masked neighbours by length: int64 [_MOST_RUN + 1].
 
     Args:
-      masked: bool [n]; opens: bool [n], where no run goes on from the one before.
+      masked: bool [n].
+      opens: bool [n], where no run goes on from the one before.
     """
     begins = masked & (opens | ~np.pad(masked, [1, 0])[:-1])
     lengths = np.bincount(np.cumsum(begins)[masked])[1:]
@@ -170,6 +171,7 @@ def report(result: dict, label_names: Sequence[str]) -> str:
     """Words the figures of `ExampleStatistics.result`, with those of the records if there.
 
     Args:
+      result: of ExampleStatistics.result, or with the figures of the records, too.
       label_names: what labels 0 and 1 stand for.
     """
 

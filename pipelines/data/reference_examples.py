@@ -46,8 +46,10 @@ def parse_examples(
     An example with two parts counts for the sentence objective, unless that is none.
 
     Args:
-      with_lengths: whether the batch holds the pieces of both parts too, `length_features`
-        int32 [b, 2]: where their sentences end is not known.
+      records: string [b], serialized tf.Examples of the reference's layout.
+      options: gives the lengths L and P of the features, and the sentence objective.
+      with_lengths: whether the batch holds the pieces of both parts too, `length_features` int32
+        [b, 2]: where their sentences end is not known.
     """
     lengths = options.max_seq_length, options.max_predictions_per_seq
     parsed = tf.io.parse_example(records, training_features(*lengths))

@@ -56,8 +56,12 @@ def draw_examples(
     Finished passes are not repeated.
 
     Args:
+      segments: the manifest in OUTPUT_DIR/segments.
+      options: how segments become examples: length, masking, sentence objective, seed.
       dupe_factor: passes over the training segments, each with draws of its own.
-      workers: `runner`, `num_workers` and `beam_options` of beam_job.run.
+      spm_model_file: the vocabulary that the segments were made with.
+      output_dir: gets the static examples and their manifest.
+      **workers: `runner`, `num_workers` and `beam_options` of beam_job.run.
     """
     if manifest := Manifest.read_finished(output_dir):
         return manifest

@@ -118,6 +118,9 @@ def write_unit(
     are in random order. The bytes depend on text and settings only.
 
     Args:
+      unit: the byte ranges to read.
+      settings: what the records depend on, beside the text.
+      output_dir: of the job; shards and marker are written in it.
       duplicates_files: those of duplicates.find_duplicates; the documents in them are skipped.
 
     Raises:
@@ -206,8 +209,11 @@ def _read(
     """Yields the sentences of a unit, each with its document.
 
     Args:
+      unit: the byte ranges to read, in order.
+      settings: of which only `text_format` is used.
       note: called with the bytes of the unit that have been read. They are more than it has where
         its last document goes on in the range of another.
+      counts: read_documents adds its figures of the text, in place; None: they are not counted.
     """
     numbers = itertools.count()
     before = 0

@@ -76,7 +76,12 @@ def run_units(
     Args:
       title: of the progress, which a thread reports.
       work: writes, last, the unit's file of this kind; picklable.
-      runner, num_workers, beam_options: see beam_job.run.
+      units: all units of the job, finished ones too; their bytes add up to the progress' total.
+      output_dir: of the job; the finished units are those whose file is there.
+      kind: which file marks a unit as finished; see Unit.file.
+      runner: name of a Beam runner; see beam_job.run.
+      num_workers: processes, if the runner is DirectRunner.
+      beam_options: passed to Beam unchanged.
 
     Raises:
       UserError: the user error that a unit ended with.

@@ -43,7 +43,9 @@ def make_batch(sequences: Sequences, examples: np.ndarray, length: int) -> dict[
     """Returns examples padded to `length`, as arrays.
 
     Args:
+      sequences: of all examples.
       examples: their numbers; -1 is a row that only fills up the batch.
+      length: pieces of a row, at least those of the longest example taken.
 
     Returns:
       int32 [rows * sequences_per_example, length] `input_word_ids`, `input_mask` and
@@ -61,7 +63,10 @@ def gather_batch(
     """Returns examples padded to `length`, as `make_batch` does; in a graph, too.
 
     Args:
+      table: of `as_table`.
+      sequences_per_example: k; an example's sequences are k rows, one after the other.
       examples: int64 [rows].
+      length: pieces of a row; int [] or a tensor.
     """
     k = sequences_per_example
     taken = tf.maximum(examples, 0)
@@ -92,6 +97,9 @@ def training_order(
 
     Args:
       lengths: of the examples.
+      batch_size: examples of a batch of all replicas.
+      seed: of the order; each epoch has another.
+      start_step: the step of the first batch.
       by_length: batches are made of examples of about one length.
 
     Returns:
@@ -140,10 +148,14 @@ def training_dataset(
     """Returns the batches of this host's replicas, one after the other.
 
     Args:
+      sequences: of all training examples.
       batch_size: of all replicas together.
+      seed: of the order of the examples.
+      start_step: the step of the first batch.
       max_seq_length: no sequence is longer.
       has_fixed_length: every batch has that length, for devices that need it; else each is about as
         long as its longest example.
+      context: which of how many hosts this is, and how many replicas there are.
     """
     lengths = example_lengths(sequences)
     order = training_order(lengths, batch_size, seed, start_step, not has_fixed_length)
@@ -172,8 +184,11 @@ def make_prediction(
 
     Args:
       strategy: in whose scope the model was made.
+      model: (batch) -> dict of outputs, each [examples, ...].
+      sequences: of all examples to predict.
       batch_size: of all replicas together, which divide it.
-      max_seq_length, has_fixed_length: as of training_dataset.
+      max_seq_length: no sequence is longer.
+      has_fixed_length: as of training_dataset.
     """
     order = np.argsort(example_lengths(sequences), kind="stable")
     order = np.concatenate([order, np.full(-len(order) % batch_size, -1, order.dtype)])

@@ -43,6 +43,7 @@ def as_array(
     Args:
       class_weights: what `parse` returns; "balanced": every label counts alike, and an example 1 on
         average.
+      labels: all labels of the task; a label without a weight gets 1.
       places: int [n], the labels of the training examples, as places among `labels`.
 
     Raises:

@@ -172,9 +172,11 @@ class ClassificationTask(Task):
         """Yields the examples of a file.
 
         Args:
-          first: the number of its first row.
+          path: of a table, as of tables.read_table.
+          has_labels: whether the label column is read; without it, JSON must not have it either.
           part: as of Example.
-          table_arguments: as of tables.read_table.
+          first: the number of its first row.
+          **table_arguments: as of tables.read_table.
         """
         names = dataclasses.replace(self.columns, label=self.columns.label if has_labels else None)
         columns = [column for column in dataclasses.astuple(names) if column]

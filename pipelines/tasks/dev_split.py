@@ -35,6 +35,8 @@ def split_off_dev(task: Task, examples: list, fraction: float) -> tuple[list, li
     others. A group with more rows than dev needs of its classes stays in train.
 
     Args:
+      task: its `group` and `classes` are called with each example.
+      examples: of train, in any order; both results keep it.
       fraction: the share of dev, between 0 and 1.
 
     Raises:

@@ -45,8 +45,10 @@ def draw_confusion_matrix(
     """Draws how many examples of each label got which prediction; returns the PNG's path.
 
     Args:
+      path: the PNG to write, local or remote.
       labels: at most MOST_LABELS.
-      answers, predictions: int [n], places among them.
+      answers: int [n], the right labels as places among `labels`.
+      predictions: int [n], the model's, likewise.
     """
     counts = np.zeros([len(labels), len(labels)], np.int64)
     np.add.at(counts, (answers, predictions), 1)

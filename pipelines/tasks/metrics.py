@@ -15,7 +15,8 @@ def correlation(measure: Callable, labels: np.ndarray, predictions: np.ndarray) 
 
     Args:
       measure: (labels, predictions) -> correlation.
-      labels, predictions: [n] numbers.
+      labels: [n] numbers.
+      predictions: [n] numbers, of the same examples.
     """
     if np.ptp(labels) == 0 or np.ptp(predictions) == 0:
         return 0.0

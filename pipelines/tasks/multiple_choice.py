@@ -126,6 +126,9 @@ class MultipleChoiceTask(Task):
         """Yields the pieces of the context and of question and option, for every option.
 
         Args:
+          examples: of which a block is tokenized at a time.
+          tokenizer: of the model that reads the pieces.
+          max_seq_length: pieces of a sequence, [CLS] and both [SEP] included.
           full_lengths: gets what the lengths would be without truncation.
 
         Source: the reference's race_utils.convert_single_example.
@@ -323,6 +326,8 @@ def as_options(
     """Returns a value that is a list of texts to choose from.
 
     Args:
+      value: a value of a JSON object.
+      column: its field, for the error message.
       where: file and line, for the error message.
       num_choices: how many there must be; None: from 2 to 26, as there are letters.
 

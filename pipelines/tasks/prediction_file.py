@@ -49,6 +49,10 @@ def predict_file(
     them: of labels 8 bytes a row, of tags 8 bytes a word.
 
     Args:
+      task: reads the files and scores the rows.
+      model: answers ROWS_PER_PART rows at a time.
+      input_files: paths, whose rows are answered in this order.
+      output_file: .csv, .tsv or .jsonl; the parts are written beside it.
       identity: JSON-serialisable, what the answers depend on.
       report: gets the number of rows that are done.
 

@@ -26,6 +26,7 @@ def name_test_sets(
     The figures of earlier sets stay under their names. OUTPUT_DIR/test_sets.json holds all.
 
     Args:
+      output_dir: of fine-tuning; its test_sets.json is read, and written if `writes`.
       fingerprints: name of the split -> hash of its examples.
       paths: name of the split -> its files, for the reader of that file.
       writes: whether this host writes files.
@@ -49,6 +50,8 @@ def summarise(task: str, best_metric: str, results: Mapping[int, Mapping[str, di
     """Returns, of each split with answers, all seeds' metrics with median, lowest and highest.
 
     Args:
+      task: as of --task.
+      best_metric: the metric that chose each seed's best weights.
       results: seed -> split -> metrics. A set that not every seed was asked is of those that were.
     """
     summary = {"task": task, "best_metric": best_metric}

@@ -122,7 +122,13 @@ def run_seed(
 
     Args:
       run: with the model directory of this seed.
+      task: makes the model, its loss and its answers.
+      splits: "train", and all that are scored or predicted.
+      config: the encoder's shape and dropout rates.
       checkpoint: of InitialModel.
+      seed: of head, order and dropout.
+      settings: what decides the weights, beside data and seed.
+      loop: how often to log, save and evaluate.
 
     Returns:
       The content of MODEL_DIR/results.json: `metrics` by split, and `predicted`, of what.

@@ -124,7 +124,8 @@ def warn_of_overlap(name: str, groups: Sequence[str], train_groups: Sequence[str
 
     Args:
       name: of the split.
-      groups, train_groups: of each example what Task.group returns.
+      groups: what Task.group returns of each example of the split; "" is compared with nothing.
+      train_groups: the same of the training examples.
     """
     different = {*groups} - {""}
     share = len(different.intersection(train_groups)) / max(1, len(different))
@@ -140,7 +141,8 @@ def warn_of_shares(train: Counter, dev: Counter, sizes: tuple[int, int]) -> list
     """Returns warnings of labels that dev has in another share than train, or hardly at all.
 
     Args:
-      train, dev: label -> examples; empty for a task without labels.
+      train: label -> examples; empty for a task without labels.
+      dev: likewise.
       sizes: the numbers of examples of both.
     """
     labels = {*train, *dev}
@@ -190,6 +192,9 @@ def describe_split(
     Args:
       name: of the split.
       num_rows: its examples.
+      sequences: of these examples, cut to `max_seq_length`.
+      tokenizer: computes the share of the text that the vocabulary cannot spell.
+      max_seq_length: pieces of a sequence, above which examples are truncated.
       notes: as of Task.summarise.
       longest: --max_seq_length that the model accepts at most.
     """

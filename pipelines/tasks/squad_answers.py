@@ -46,8 +46,10 @@ def answer_by_spans(
 
     Args:
       context: the text that the windows are of.
+      windows: all windows of one question.
       outputs: of each window `start_logits` and `end_logits`, float [L].
       max_answer_length: in pieces.
+      n_best_size: candidates to return, at most.
 
     Source: BERT's and the reference's run_squad.
     Deviation: they look at the pairs of the n_best_size best starts and ends only, and say "empty"
@@ -79,10 +81,12 @@ def answer_by_beams(
     """Decodes AlbertForAnswerableQuestionAnswering: its best starts, the best ends of each.
 
     Args:
+      context: the text that the windows are of.
+      windows: all windows of one question.
       outputs: of each window `start_top_log_probs`, `start_top_index` [starts],
         `end_top_log_probs`, `end_top_index` [starts * ends] and `cls_logits` [].
-
-    Other arguments as of answer_by_spans.
+      max_answer_length: in pieces.
+      n_best_size: candidates to return, at most.
 
     Source: the reference's squad_utils.write_predictions_v2.
     """
@@ -113,6 +117,9 @@ def _best_spans(
 
     Args:
       starts: float64 [pieces]; -inf: no span begins here.
+      ends: float64 [pieces].
+      max_length: of a span, in pieces.
+      count: spans to return, at most.
     """
     if not len(starts):
         return []

@@ -113,6 +113,7 @@ def check_answers(
 
     Args:
       path: where the questions come from.
+      questions: in the file's order.
       may_be_impossible: as in SQuAD 2.0.
       for_training: the first answer of each question has to lie where its answer_start says.
 

@@ -32,6 +32,8 @@ def f1(prediction: str, truth: str, empty_score: float = 0.0) -> float:
     """Returns the harmonic mean of precision and recall over the words of the answers.
 
     Args:
+      prediction: text as the model answers it; it is normalized first.
+      truth: one of the right answers; likewise.
       empty_score: what two answers without a word earn: 0 in SQuAD 1.1, 1 in 2.0.
     """
     predicted, true = normalize_answer(prediction).split(), normalize_answer(truth).split()
@@ -79,6 +81,7 @@ def score_v2(
     for a set that the threshold was not chosen on they promise too much.
 
     Args:
+      questions: with their right answers; those without any count as unanswerable.
       predictions: id -> text; "" says that the text does not tell.
       null_odds: id -> a number that grows with the doubt that there is an answer.
       null_threshold: no answer where null_odds is above it; the official script's default is 1.

@@ -59,6 +59,7 @@ def cut(num_pieces: int, room: int, doc_stride: int) -> list[tuple[int, int, np.
     """Cuts a paragraph into windows; one of no pieces where it has none.
 
     Args:
+      num_pieces: of the paragraph; 0 gives one window without pieces.
       room: pieces of a window.
       doc_stride: pieces from the beginning of one window to that of the next.
 

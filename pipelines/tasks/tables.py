@@ -213,6 +213,8 @@ def require_fields(
     """Checks that a JSON object has some fields.
 
     Args:
+      record: a JSON object of a file.
+      columns: names of the fields that it must have.
       where: file and line, for the error message.
       absent: as of read_table.
 
@@ -232,6 +234,8 @@ def as_text(value: object, column: str, where: str) -> str:
     """Returns a value that is text, which may be empty.
 
     Args:
+      value: a cell of a table, or a value of a JSON object.
+      column: its column or field, for the error message.
       where: file and line, for the error message.
 
     Raises:

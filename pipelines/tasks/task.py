@@ -53,8 +53,11 @@ def join(
     """Puts [CLS] and [SEP] around pieces that are already short enough.
 
     Args:
-      pairs: pieces of the first text and of the second; None: there is no second. Taken one by
-        one, so that they need not all be in memory.
+      tokenizer: gives the ids of [CLS] and [SEP].
+      pairs: pieces of the first text and of the second; None: there is no second. Taken one by one,
+        so that they need not all be in memory.
+      labels: as of Sequences.
+      sequences_per_example: pairs that belong to one example, one after the other.
     """
     pieces = array.array("i")  # a list of numbers takes ten times the room
     row_splits, first_lengths = [0], []
@@ -131,6 +134,9 @@ class Task(abc.ABC):
         """Returns sequences, and for each example of them what `score` needs to know of it.
 
         Args:
+          examples: as of `read`.
+          tokenizer: of the model that reads the pieces.
+          max_seq_length: pieces of a sequence at most, [CLS] and [SEP] included.
           training: without it nothing may be left out, and there need be no labels.
         """
 
@@ -204,6 +210,7 @@ class Task(abc.ABC):
         """Yields the examples of a file to predict one by one, with answers or all without.
 
         Args:
+          path: a local path, gs:// or s3://.
           first: the number of its first row.
 
         Raises:

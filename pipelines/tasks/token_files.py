@@ -60,6 +60,8 @@ def iterate_examples(
     """Yields the texts of a file one by one.
 
     Args:
+      path: .json, .jsonl, .conllu or another ending with CoNLL's columns; also compressed.
+      columns: where words and tags stand.
       first: the number of its first text.
       needs_tags: whether the tags must be there.
 

@@ -87,6 +87,7 @@ def score_rows(
     Raw texts whose tags mark entities have no `accuracy`: a span is no word.
 
     Args:
+      rows: of columns_of, each with `label` and `prediction`; they are read once.
       labels: all tags.
       types: of entities; None: the tags mark none.
     """

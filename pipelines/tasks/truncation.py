@@ -23,6 +23,8 @@ def truncated_pieces(
 
     Args:
       examples: each with `text` and `text_pair`, which may be None.
+      tokenizer: of the model that reads the pieces.
+      max_seq_length: pieces of a sequence, [CLS] and [SEP] included.
       full_lengths: gets what the lengths would be without truncation, as of encode_first.
     """
     for begin in range(0, len(examples), _BLOCK_EXAMPLES):

@@ -15,6 +15,8 @@ def parse_depths(
 
     Args:
       depth_schedule: such as ["3", "6:2000", "12:5000"]; empty: the config's depth throughout.
+      config: the shape of the whole model, whose depth must be the last one.
+      num_train_steps: of the run; every depth must begin before its end.
 
     Raises:
       UserError: if it does not lead to the config's depth, or the layers share no weights.

@@ -56,6 +56,7 @@ def make_scoring(
       strategy: the model was created in its scope.
       forward: (batch, dropout seed) -> outputs of AlbertForPreTraining with its hidden states.
       dataset_fn: (input context) -> batches of this host's replicas, as many on each host.
+      vocab_size: V, the length of `targets`.
 
     `on_batch` is called with the number of batches done before each batch. If it returns true, the
     pass ends and its result is None.

@@ -57,9 +57,14 @@ def train(
 
     Args:
       run: model, with its variables, and optimizer were made in the scope of its strategy.
+      model: (inputs, dropout_seed) -> outputs.
+      optimizer: a Keras optimizer, whose slots the checkpoints hold too.
+      objective: how outputs and batch become a loss.
       dataset_fn: (first step, input context) -> endless batches of this host's replicas from that
         step on.
       stages: in order; the first begins at step 0. Only the last one keeps best weights.
+      settings: what decides the weights; `num_train_steps` is the end.
+      loop: how often to log, save and evaluate.
 
     Raises:
       UserError: if loss or gradient stops being finite; the last checkpoint stays.
