@@ -86,7 +86,7 @@ def ask(
         if "[MASK]" not in text:
             raise UserError(f"--fill_mask={text!r} holds no [MASK]")
     # What is asked, as inputs of serving_default.
-    questions = [{"text": text} for text in texts]
+    questions: list[dict] = [{"text": text} for text in texts]
     questions += [{"text": first, "text_pair": second} for first, second in split_pairs]
     if question or context or options:
         questions.append({"question": question, "context": context})
@@ -159,7 +159,7 @@ def _readable(values: tf.Tensor) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else f"{value:.6g}"
 
 
-def _fill_masks(fill_mask, texts: list[str]) -> list[str]:
+def _fill_masks(fill_mask, texts: Sequence[str]) -> list[str]:
     answer = {name: t.numpy() for name, t in fill_mask(text=tf.constant(texts)).items()}
     lines = []
     for row, text in enumerate(texts):

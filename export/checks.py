@@ -17,7 +17,7 @@ _BAD = {tf.float32: float("nan"), tf.int32: -1, tf.string: ""}
 
 
 # The largest sizes that a request may set. Each word has at least one of the characters counted.
-_LARGEST = {"batch": MAX_ROWS, "words": MAX_CONTEXT_CHARS}
+_LARGEST: dict[int | str, int] = {"batch": MAX_ROWS, "words": MAX_CONTEXT_CHARS}
 _STRING_BYTES = 24  # memory of one string without its characters
 
 
@@ -33,7 +33,9 @@ def check_shapes(
       signature: in its inputs a dimension of one name has one size.
       sizes: of the dimensions that the model fixes, such as "choices".
     """
-    known = {name: (size, f"{size} as in the model") for name, size in sizes.items()}
+    known: dict[int | str, tuple] = {
+        name: (size, f"{size} as in the model") for name, size in sizes.items()
+    }
     given, checks = {}, []
     for name, field in signature.inputs.items():
         dimensions = f"{name} must be [{', '.join(map(str, field.shape))}]"
@@ -64,7 +66,7 @@ def check_shapes(
     return checked
 
 
-def _check_outputs(signature: Signature, sizes: dict[str, tf.Tensor]) -> list[tf.Operation]:
+def _check_outputs(signature: Signature, sizes: dict[int | str, tf.Tensor]) -> list[tf.Operation]:
     """Returns checks that no output is too large, as far as sizes of its dimensions are known."""
     checks = []
     for name, field in signature.outputs.items():

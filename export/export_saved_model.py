@@ -129,7 +129,7 @@ def _export(
     tokenizer = served.tokenizer
     provenance = {
         "kind": served.kind,
-        "task": served.task,
+        "task": served.task or None,
         "checkpoint": os.path.basename(served.checkpoint),
         "config": dataclasses.asdict(served.config),
         "checkpoint_index_sha256": files.sha256(served.checkpoint + ".index"),
@@ -268,14 +268,15 @@ def _question_with_options(number: int) -> tuple[str, dict]:
 def how_to_use(saved_model: str) -> str:
     """Says how to ask and to serve an export."""
     output = os.path.dirname(saved_model)
-    provenance = _provenance(saved_model)
-    kind, table = provenance["kind"], signatures.of_model(provenance["kind"], provenance["task"])
+    provenance = files.read_json(os.path.join(saved_model, files.PROVENANCE_FILE))
+    kind, task = provenance["kind"], provenance["task"] or {}
+    table = signatures.of_model(kind, task)
     lines = "\n".join(
         f"  {name}({', '.join(signature.inputs)}) -> {', '.join(signature.outputs)}"
         for name, signature in table.items()
     )
     if kind == "multiple_choice":
-        ask_flags, request = _question_with_options(provenance["task"]["num_choices"])
+        ask_flags, request = _question_with_options(task["num_choices"])
     else:
         has_pairs = "text_pair" in table["serving_default"].inputs
         about_text = _QUESTION_ABOUT_PAIR if has_pairs else _QUESTION_ABOUT_TEXT

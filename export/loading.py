@@ -70,10 +70,10 @@ def open_checkpoint(
     return ServedCheckpoint(kind, task, checkpoint, model_dir, config, tokenizer, max_seq_length)
 
 
-def _read_task(model_dir: str, kind: str | None) -> tuple[str, dict | None]:
+def _read_task(model_dir: str, kind: str | None) -> tuple[str, dict]:
     """Returns the attributes `kind` and `task` of ServedCheckpoint."""
     path = os.path.join(model_dir, model_directory.TASK_FILE)
-    task = files.read_json(path) if tf.io.gfile.exists(path) else None
+    task = files.read_json(path) if tf.io.gfile.exists(path) else {}
     found = task.get("kind") if task else "pretraining"
     if found not in signatures.KINDS:
         raise UserError(
@@ -82,12 +82,12 @@ def _read_task(model_dir: str, kind: str | None) -> tuple[str, dict | None]:
         )
     kind = kind or found
     if kind not in (found, "encoder"):
-        made_by = "pipelines.finetune makes such a model" if task is None else f"{path} says so"
+        made_by = "pipelines.finetune makes such a model" if not task else f"{path} says so"
         raise UserError(
             f"--kind={kind}, but {model_dir!r} holds a model for {found} ({made_by}): take "
             f"--kind={found} or --kind=encoder, or another --checkpoint"
         )
-    return kind, None if kind == "encoder" else task
+    return kind, {} if kind == "encoder" else task
 
 
 def load_module(served: ServedCheckpoint) -> ServingModule:

@@ -84,7 +84,7 @@ def convert(
     onnx, onnxruntime = _import("onnx"), _import("onnxruntime")
     served = open_checkpoint(checkpoint, kind)
     if served.kind not in _KINDS:
-        served = dataclasses.replace(served, kind="encoder", task=None)
+        served = dataclasses.replace(served, kind="encoder", task={})
     module = load_module(served)
     if sum(4 * v.shape.num_elements() for v in module.model.variables) > _LARGEST:
         raise UserError(f"{checkpoint!r} has more than 2 GB of weights: no file of ONNX holds them")
@@ -146,7 +146,8 @@ class _Graph:
     def __init__(self, onnx, module: ServingModule):
         self.onnx, self.module = onnx, module
         self.config = module.encoder.config
-        self.nodes, self.initializers = [], {}
+        self.nodes: list = []  # NodeProto
+        self.initializers: dict[str, np.ndarray] = {}
         # `encoder/attention_0/query/kernel`, without the model's name and the block's.
         self.weights = {
             re.sub(r"^.*?(encoder|classifier)/(block_\d+_\d+/)?", r"\1/", v.name[:-2]): v.numpy()

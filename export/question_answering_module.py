@@ -27,9 +27,12 @@ class QuestionAnsweringModule(ServingModule):
 
     def __init__(self, model: tf.keras.Model, served: ServedCheckpoint):
         super().__init__(model, served)
-        is_wordpiece = isinstance(served.tokenizer, WordPieceTokenizer)
-        aligning = AligningWordPiece if is_wordpiece else AligningTokenizer
-        self.tokenizer = aligning(served.tokenizer)
+        tokenizer = served.tokenizer
+        self.tokenizer = (
+            AligningWordPiece(tokenizer)
+            if isinstance(tokenizer, WordPieceTokenizer)
+            else AligningTokenizer(tokenizer)
+        )
         longest = served.max_seq_length - NUM_SPECIAL_PIECES - 1
         self.max_query_length = min(served.task["max_query_length"], longest)
         self.doc_stride = served.task["doc_stride"]

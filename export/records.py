@@ -55,7 +55,7 @@ def _find_errors(
     limits: dict[str, int],
     longest: int,
     sequences_per_record: int,
-    cls_id: int,
+    cls_id: int | None,
 ) -> tf.Tensor:
     """Says what is wrong with each record: string [batch]."""
     features = {name: tf.io.VarLenFeature(tf.int64) for name in FEATURES}

@@ -28,7 +28,7 @@ class ServedCheckpoint:
 
     Attributes:
       kind: one of signatures.KINDS.
-      task: the content of task.json; None for the kinds without a task.
+      task: the content of task.json; empty for the kinds without a task.
       checkpoint: its prefix.
       model_dir: holds the files that become assets: the vocabulary and, with a task, task.json.
       config: the model's config, with the layers that the checkpoint has.
@@ -38,7 +38,7 @@ class ServedCheckpoint:
     """
 
     kind: str
-    task: dict | None
+    task: dict
     checkpoint: str
     model_dir: str
     config: AlbertConfig
@@ -76,14 +76,14 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
         # bfloat16 is too coarse to add updates to.
         trainable = served.precision == "float32"
         self.trainable_variables = list(self.encoder.trainable_variables) if trainable else []
-        self.regularization_losses = []
+        self.regularization_losses: list[tf.Tensor] = []
         self.head_variables = [
             v for v in model.variables if not any(v is known for known in self.variables)
         ]
         vocabulary = os.path.join(served.model_dir, served.tokenizer.vocabulary_name)
         self.vocab_file = tf.saved_model.Asset(vocabulary)
         self.config_file = tf.saved_model.Asset(config_file)
-        if served.task is not None:
+        if served.task:
             self.task_file = tf.saved_model.Asset(os.path.join(served.model_dir, TASK_FILE))
         self.max_seq_length = served.max_seq_length
         self.tokenizer = served.tokenizer.in_graph()
@@ -118,7 +118,7 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
     @property
     def sizes(self) -> dict[str, int]:
         """The sizes of the dimensions that this very model fixes."""
-        config, task = self.encoder.config, self.served.task or {}
+        config, task = self.encoder.config, self.served.task
         sizes = {"hidden_size": config.hidden_size, "vocab_size": config.vocab_size}
         if "labels" in task:
             sizes["labels"] = len(task["labels"])
@@ -215,7 +215,7 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
         """Answers the signature `tokenize`."""
         second = self.pieces(text_pair)
         # Fine-tuning on pairs makes a pair of one that is empty.
-        has_pairs = (self.served.task or {}).get("has_pairs", False)
+        has_pairs = self.served.task.get("has_pairs", False)
         return self.packer.truncate_and_pack(
             self.pieces(text), second, has_pairs or second.row_lengths() > 0
         )

@@ -15,7 +15,7 @@ from .serving_module import ServedCheckpoint
 
 def description(served: ServedCheckpoint, output: str) -> dict:
     """Returns what an application must know of the model `output`, as its .json says it."""
-    tokenizer, task = served.tokenizer, served.task or {}
+    tokenizer, task = served.tokenizer, served.task
     ids = (
         tokenizer.pad_id,
         tokenizer.unk_id,

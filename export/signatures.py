@@ -385,17 +385,17 @@ KINDS = {
 }
 
 
-def of_model(kind: str, task: dict | None) -> dict[str, Signature]:
+def of_model(kind: str, task: dict) -> dict[str, Signature]:
     """Returns the signatures of a model.
 
     Args:
       kind: one of KINDS.
-      task: what task.json says of the model's task; None: nothing.
+      task: the content of task.json; empty for a model without a task.
     """
     table = KINDS[kind]
     if kind not in ("classifier", "regressor", "multilabel") or task["has_pairs"]:
         return table
-    of_text = {
+    of_text: dict[str, Signature] = {
         name: dataclasses.replace(table[name], inputs={"text": _TEXT})
         for name in ("serving_default", "unknown_share")
         if name in table

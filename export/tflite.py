@@ -87,7 +87,7 @@ def convert(
     """
     served = open_checkpoint(checkpoint, kind, max_seq_length)
     if served.kind not in _KINDS:
-        served = dataclasses.replace(served, kind="encoder", task=None)
+        served = dataclasses.replace(served, kind="encoder", task={})
     module = load_module(served)
     function = _function(module)
     model = _convert(function, quantize)

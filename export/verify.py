@@ -210,7 +210,7 @@ def _questions(functions: dict, sizes: dict[str, int]) -> list[tuple[str, dict]]
     return questions
 
 
-def _as_inputs(texts: list, pairs: list, choices: int) -> dict[str, list]:
+def _as_inputs(texts: list, pairs: list, choices: int) -> dict[str, list | np.ndarray]:
     """Returns texts under the names that the kinds of models have for them."""
     # Of choices that are alike, either may be the answer: those beyond the texts get their number.
     options = [
@@ -313,7 +313,8 @@ def _certain_ranks(probabilities: np.ndarray) -> np.ndarray:
 def _main(saved_model: str, questions_file: str, answers_file: str) -> None:
     """Answers the questions in the fresh process."""
     for name in _OUR_PACKAGES:
-        sys.modules[name] = None  # an import of it fails, installed or not
+        # Python: an import of it fails, installed or not. Typeshed declares modules only.
+        sys.modules[name] = None  # type: ignore[assignment]
 
     import tensorflow_text  # noqa: F401  The model's operations; TF Serving has them built in.
 

@@ -72,8 +72,8 @@ def define_flags() -> None:
 def main(_) -> None:
     """Reads the flags."""
     # Bytes of the shell that are no UTF-8 become U+FFFD, as in the model.
-    given = {
-        name: [os.fsencode(text).decode("utf-8", "replace") for text in FLAGS[name].value]
+    given: dict[str, list] = {
+        name: [os.fsencode(text).decode("utf-8", "replace") for text in FLAGS[name].value or ()]
         for name in _INPUTS
         if FLAGS[name].value
     }

@@ -13,7 +13,7 @@ from tests.export.task_models import MAX_SEQ_LENGTH, TASKS
 
 def test_a_pretrained_model(model_dir, tmp_path):
     served = open_checkpoint(str(model_dir))
-    assert (served.kind, served.task, served.max_seq_length) == ("pretraining", None, 61)
+    assert (served.kind, served.task, served.max_seq_length) == ("pretraining", {}, 61)
     with pytest.raises(ValueError, match=r"model for pretraining .pipelines\.finetune makes"):
         open_checkpoint(str(model_dir), "classifier")
     odd = shutil.copytree(model_dir, tmp_path / "odd")
@@ -27,7 +27,7 @@ def test_a_fine_tuned_model(make_module):
     served = open_checkpoint(directory)
     assert served.kind == "classifier" and served.checkpoint.endswith("/best/ckpt-1")
     served = open_checkpoint(directory, "encoder")
-    assert (served.kind, served.task, served.max_seq_length) == ("encoder", None, MAX_SEQ_LENGTH)
+    assert (served.kind, served.task, served.max_seq_length) == ("encoder", {}, MAX_SEQ_LENGTH)
     for kind in ("pretraining", "regressor"):
         with pytest.raises(ValueError, match="holds a model for classifier"):
             open_checkpoint(directory, kind)
