@@ -35,6 +35,7 @@ demo: $(BIN)/installed
 test: $(BIN)/installed
 	$(RUN) ruff check .
 	$(RUN) ruff format --check .
+	$(RUN) mypy
 	$(RUN) pytest -n 2 --max-worker-restart=0 --timeout=300 -o faulthandler_timeout=290
 
 # Writes tests/slow_tests.txt: commit it. TEST_SECONDS=900 skips what has not begun by then.

@@ -60,6 +60,11 @@ def test_it_holds_packages_recipes_and_serving_configs(wheel):
     assert not any(line.startswith("Requires-Dist: pytest") for line in required)
 
 
+def test_other_projects_check_their_calls_by_its_types(wheel):
+    """PEP 561: without this file a type checker takes all of the package for Any."""
+    assert "albert_tf/py.typed" in zipfile.ZipFile(wheel).namelist()
+
+
 def test_make_builds_it_without_the_environment(wheel):
     """No package of requirements.txt is installed: that takes minutes and gigabytes."""
     done = subprocess.run(
