@@ -98,7 +98,7 @@ def _announce_classes(execute, keras) -> None:
 def _announce_classes_with_keras() -> None:
     package = "keras" if sys.version_info < (3, 12) else "tf_keras"
     if package in sys.modules:
-        _announce_classes(lambda keras: None, sys.modules[package])
+        _announce_classes(lambda _: None, sys.modules[package])
     else:
         import_hook.add(package, _announce_classes)
 

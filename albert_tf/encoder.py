@@ -100,7 +100,7 @@ class RefusesKerasMask:
 
     name: str
 
-    def compute_mask(self, inputs, mask=None):
+    def compute_mask(self, inputs, mask=None):  # noqa: ARG002  Keras passes both
         """Returns None, as outputs have no mask of Keras.
 
         Raises:

@@ -71,7 +71,7 @@ class AlbertTokenizer:
 
     vocabulary_name = VOCABULARY_FILE  # in the directory of a model
 
-    def __new__(cls, spm_model_file: str, do_lower_case: bool = True):
+    def __new__(cls, spm_model_file: str, do_lower_case: bool = True):  # noqa: ARG004  for __init__
         """Chooses by the name of the file: vocab.txt is a WordPiece vocabulary."""
         if cls is AlbertTokenizer and os.fspath(spm_model_file).endswith(".txt"):
             from albert_tf.wordpiece import WordPieceTokenizer  # a subclass

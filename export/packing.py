@@ -176,7 +176,7 @@ def map_sorted_rows(
         for name, output in compute.structured_outputs.items()
     }
     _, _, arrays = tf.while_loop(
-        lambda number, begin, arrays: begin < num_rows,
+        lambda _number, begin, _arrays: begin < num_rows,
         compute_part,
         (0, 0, arrays),
         parallel_iterations=1,

@@ -298,7 +298,7 @@ def _evaluations(
 ) -> Callable[[Callable], Callable | None]:
     """Returns what makes Stage.evaluate from a forward pass, on examples that are drawn once."""
     if not loop.eval_steps:
-        return lambda forward: None
+        return lambda _: None
     batch_size = settings.global_batch_size // settings.gradient_accumulation_steps
     heldout, baselines = heldout_examples(
         sources, options, initial.tokenizer, batch_size, settings.eval_examples

@@ -43,7 +43,7 @@ def gelu_erf(x: tf.Tensor, training: bool = False) -> tf.Tensor:
     return one_pass.gelu_erf(x) if training else tf.nn.gelu(x, approximate=False)
 
 
-def relu(x: tf.Tensor, training: bool = False) -> tf.Tensor:
+def relu(x: tf.Tensor, training: bool = False) -> tf.Tensor:  # noqa: ARG001  as gelu
     """Rectified linear unit."""
     return tf.nn.relu(x)
 
@@ -200,7 +200,7 @@ class LayerNorm(tf.keras.layers.Layer):
     Source: the reference's tf.contrib.layers.layer_norm.
     """
 
-    def __init__(self, name: str = "layer_norm", trainable: bool = True, dtype=None):
+    def __init__(self, name: str = "layer_norm", trainable: bool = True, dtype=None):  # noqa: ARG002
         # autocast would turn the input into float32 for good; the output shall have its dtype.
         super().__init__(name=name, trainable=trainable, dtype="float32", autocast=False)
         self.supports_masking = True

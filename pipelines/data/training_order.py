@@ -101,7 +101,7 @@ def shuffled_groups(shards: Sequence[Shard], seed: int, start: int) -> tf.data.D
     groups = tf.data.Dataset.counter(epoch).flat_map(lambda e: _groups(table, num_sets, seed, e))
     groups = groups.scan(tf.constant(start - skipped, tf.int64), locate)
     # No group is shuffled only to be skipped.
-    groups = groups.filter(lambda slices, epoch, number, first, count: first + count > start)
+    groups = groups.filter(lambda _slices, _epoch, _number, first, count: first + count > start)
     return groups.map(shuffle)
 
 
@@ -150,7 +150,7 @@ def _groups(table: _Table, num_sets: int, seed: int, epoch: tf.Tensor) -> tf.dat
         return Slices(tf.boolean_mask(numbers, held), where, tf.boolean_mask(counts, held))
 
     groups = tf.data.Dataset.range(ends[-1]).map(lambda number: (slices_of(number), epoch, number))
-    return groups.filter(lambda slices, epoch, number: tf.size(slices.shards) > 0)
+    return groups.filter(lambda slices, _epoch, _number: tf.size(slices.shards) > 0)
 
 
 def _stream(seed: int, place: tf.Tensor, number: tf.Tensor) -> dict[str, tf.Tensor]:

@@ -155,7 +155,7 @@ def progress_note(unit: Unit, output_dir: str) -> Callable[[int], None]:
     each would be a request: there the progress counts finished units only.
     """
     if files.is_remote(output_dir):
-        return lambda done: None
+        return lambda _: None
     path = _note_file(unit, output_dir)
     last = time.monotonic()
 
