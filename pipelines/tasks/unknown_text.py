@@ -42,7 +42,9 @@ def unknown_shares(
     A piece counts once for each choice or window that shows it.
 
     Args:
+      sequences: the encoded examples.
       owners: of Task.owners; every example has a sequence.
+      tokenizer: that of the sequences.
 
     Returns:
       float32 [examples].
