@@ -55,13 +55,6 @@ wheel:
 	rm -rf build
 	$(or $(PYTHON),python3) -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir=dist .
 
-# tensorflow-addons (LAMB) has no wheel for Python 3.12 and later. Only the Python code of the one for
-# 3.11 is used, so it is right for all.
-ADDONS = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade \
-	--only-binary=:all: --python-version 3.11 --target \
-	"$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" \
-	tensorflow-addons==0.23.0
-
 # The environment; made again when the locked set changes.
 $(BIN)/installed: requirements.txt requirements-dev.txt
 	@version=$$($(or $(PYTHON),false) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null); \
@@ -70,7 +63,6 @@ $(BIN)/installed: requirements.txt requirements-dev.txt
 	@echo "== environment: the packages of requirements.txt and requirements-dev.txt -> .venv (some 600 MB, once)"
 	@$(PYTHON) -m venv .venv || { echo "error: $(PYTHON) has no venv module: install it (Debian: apt install python3-venv)" >&2; exit 2; }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt -r requirements-dev.txt
-	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 12))' || exit 0; $(ADDONS)
 	@touch $@
 
 # An environment that reads the packages of .venv, too. Made for Python 3.11.

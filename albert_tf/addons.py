@@ -1,85 +1,54 @@
-"""LAMB and AdamW of tensorflow-addons, as Keras stores and loads them: the only door to it.
+"""LAMB and AdamW, as Keras stores and loads them: on tensorflow-addons where it has a wheel.
 
-Importing this module imports tensorflow-addons, so albert_tf.optimization imports it only when it
-creates an optimizer. The package is past its end of life. If it stops working with a later
-TensorFlow, replace it here: `Lamb` and `AdamW` need two subclasses of
-tf.keras.optimizers.legacy.Optimizer with the slots `m` and `v` and the arguments that
-`optimization` passes. The tests compare every update with tests/golden/optimizer_steps.npz.
+This module is the only door to that package. Importing it imports the package, so
+albert_tf.optimization imports it only when it creates an optimizer. Python 3.12 and later have no
+wheel of the package and use keras_lamb instead. A run's checkpoints fit both.
 """
 
 from __future__ import annotations
 
-import contextlib
-import importlib
 import math
 import shlex
 import sys
-import sysconfig
 import warnings
 
 import tensorflow as tf
 
 from albert_tf.errors import UserError
 
-# Decay of the moments.
+# Decay of the moments: both classes' own.
 _BETA_1, _BETA_2 = 0.9, 0.999
 
 
-def _install() -> str:
-    """Returns the command that installs tensorflow-addons for this Python."""
-    options = ""
-    if sys.version_info >= (3, 12):  # no wheel, but only the Python code is used
-        options = (
-            "--no-deps --only-binary=:all: --python-version 3.11 "
-            f"--target {shlex.quote(sysconfig.get_path('purelib'))} "
-        )
-    return f"{shlex.quote(sys.executable)} -m pip install {options}tensorflow-addons==0.23.0"
+def _base() -> type:
+    """Returns the class that computes the updates."""
+    if sys.version_info >= (3, 12):
+        from albert_tf import keras_lamb
+
+        return keras_lamb.LAMB
+    with warnings.catch_warnings():
+        # Its import announces the end of life and the TensorFlow it knows; both are pinned.
+        warnings.filterwarnings("ignore", message="(?si).*TensorFlow Addons", category=UserWarning)
+        try:
+            import tensorflow_addons as tfa
+        except ModuleNotFoundError as error:
+            if error.name != "tensorflow_addons":
+                raise
+            command = f"{shlex.quote(sys.executable)} -m pip install tensorflow-addons==0.23.0"
+            raise UserError(f"LAMB and AdamW need a package: {command}") from error
+    return tfa.optimizers.LAMB
 
 
-@contextlib.contextmanager
-def _keras_2_as_keras():
-    """Lets tensorflow-addons find Keras 2 where it is the package tf-keras.
-
-    tensorflow-addons imports three modules of `keras.src`, which is Keras 3 then.
-    """
-    if not tf.keras.Model.__module__.startswith("tf_keras."):
-        yield
-        return
-    names = {
-        name: importlib.import_module(f"tf_{name}")
-        for name in ("keras.src", "keras.src.engine", "keras.src.utils")
-    }
-    before = {name: sys.modules[name] for name in names if name in sys.modules}
-    sys.modules.update(names)
-    try:
-        yield
-    finally:
-        for name in names:
-            del sys.modules[name]
-        sys.modules.update(before)
-
-
-with warnings.catch_warnings(), _keras_2_as_keras():
-    # Its import announces the end of life and the TensorFlow it knows; both are pinned.
-    warnings.filterwarnings("ignore", message="(?si).*TensorFlow Addons", category=UserWarning)
-    try:
-        import tensorflow_addons as tfa
-    except ModuleNotFoundError as error:
-        if error.name != "tensorflow_addons":
-            raise
-        raise UserError(f"LAMB and AdamW need a package: {_install()}") from error
-
-
-class _Optimizer(tfa.optimizers.LAMB):
-    """LAMB of tensorflow-addons with an option.
+class _Optimizer(_base()):
+    """LAMB with an option.
 
     Args:
       bias_correction: False uses the moments as they are.
-      **arguments: of the class of tensorflow-addons.
+      **arguments: of the base class.
     """
 
     def __init__(self, bias_correction: bool = True, **arguments):
-        super().__init__(beta_1=_BETA_1, beta_2=_BETA_2, **arguments)
+        super().__init__(**arguments)
         self.bias_correction = bias_correction
 
     def get_config(self) -> dict:

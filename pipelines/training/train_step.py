@@ -72,7 +72,7 @@ class TrainStep:
         has_loss = tf.math.is_finite(self._objective.loss(sums, denominators))
         finite = tf.math.is_finite(norm) & has_loss
         keep = tf.cast(finite, tf.float32)
-        # Of tensorflow-addons' optimizers only those compile that have no replicas to merge.
+        # Updates by Keras' older optimizers compile only where there are no replicas to merge.
         is_alone = isinstance(replica.strategy, tf.distribute.OneDeviceStrategy)
         is_alone |= not tf.distribute.has_strategy()
         apply = self._compiled_apply if is_alone else self._apply
