@@ -39,8 +39,10 @@ def _base() -> type:
     return tfa.optimizers.LAMB
 
 
-class _Optimizer(_base()):
-    """LAMB with an option.
+# For a .keras file Keras 2 collects the state of layers, metrics, losses and its newer optimizers,
+# not of its older optimizers, on which both base classes build. It finds this one as a Loss.
+class _Optimizer(_base(), tf.keras.losses.Loss):
+    """LAMB with an option, whose state a .keras file holds.
 
     Args:
       bias_correction: False uses the moments as they are.
@@ -50,25 +52,56 @@ class _Optimizer(_base()):
     def __init__(self, bias_correction: bool = True, **arguments):
         super().__init__(**arguments)
         self.bias_correction = bias_correction
+        self._trained = []  # variables, in the order of their moments in a file
+        # Moments from a file, until their variables are known; None where a file should hold some.
+        self._loaded = []
 
     def get_config(self) -> dict:
         """Returns the arguments of __init__ as values that JSON can hold."""
         config = {**super().get_config(), "bias_correction": self.bias_correction}
         return {name: value for name, value in config.items() if name not in ("beta_1", "beta_2")}
 
+    def save_own_variables(self, store) -> None:
+        """Stores step and moments, as Keras does when it saves a model."""
+        moments = [self.get_slot(v, slot).numpy() for slot in ("m", "v") for v in self._trained]
+        moments = moments or self._loaded or []
+        for i, array in enumerate([self.iterations.numpy(), *moments]):
+            store[str(i)] = array
+
+    def load_own_variables(self, store) -> None:
+        """Loads what save_own_variables stored."""
+        if store.keys():  # else the file is of version 0.4 or older
+            step, *self._loaded = [store[str(i)][()] for i in range(len(store.keys()))]
+            self.iterations.assign(step)
+
     @classmethod
     def from_config(cls, config: dict, **kwargs):
-        """Returns a new optimizer, as Keras does when it loads a model; warns that it is new.
+        """Returns a new optimizer, as Keras does before it loads its state."""
+        optimizer = super().from_config(config, **kwargs)
+        optimizer._loaded = None
+        return optimizer
 
-        Keras fills it afterwards from an .h5 file only.
-        """
-        warnings.warn(
-            f"{cls.__name__} begins anew unless an .h5 file is loaded: a .keras file and a "
-            "SavedModel hold neither its moments nor its step. To resume, store model and "
-            "optimizer with tf.train.Checkpoint",
-            stacklevel=2,
-        )
-        return super().from_config(config, **kwargs)
+    def _create_slots(self, var_list):
+        if self._loaded is None:
+            warnings.warn(
+                f"{type(self).__name__} begins anew unless an .h5 file or a checkpoint fills it: "
+                "it was made from its settings alone. A SavedModel, a .keras file of a model with "
+                "the policy mixed_float16 and one of version 0.4 hold neither moments nor step",
+                stacklevel=2,
+            )
+            self._loaded = []
+        if self._loaded:
+            if len(self._loaded) != 2 * len(var_list):
+                raise UserError(
+                    f"the .keras file holds moments of {len(self._loaded) // 2} variables, but "
+                    f"{len(var_list)} are trained: compile the model with a new optimizer"
+                )
+            names = [(variable, slot) for slot in ("m", "v") for variable in var_list]
+            for (variable, slot), array in zip(names, self._loaded):
+                self.add_slot(variable, slot, array)
+            self._loaded = []
+        super()._create_slots(var_list)
+        self._trained = list(var_list)
 
 
 def _uncorrected(dtype: tf.DType) -> dict[str, tf.Tensor]:

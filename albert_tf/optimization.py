@@ -69,9 +69,9 @@ def lamb(
       weight_decay: of the variables that EXCLUSIONS leave.
       bias_correction: False is the authors' code, step by step; True is tensorflow-addons'.
 
-    A model's .keras file holds no state of this optimizer, as tensorflow-addons builds on Keras'
-    older optimizers: to resume, store model and optimizer with tf.train.Checkpoint. Loading such a
-    file warns of it.
+    The updates are tensorflow-addons' up to Python 3.11, and our own, equal ones later. A .keras
+    file of a compiled model holds step and moments, and training resumes from it. A SavedModel, and
+    a .keras file of a model with Keras' policy mixed_float16, hold neither: the first update warns.
 
     Deviation: tensorflow-addons corrects the moments' bias, the authors' code does not. Adapted
     variables move alike, as their norm is divided out. Excluded ones move sqrt(1 - 0.999^t) /

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import albert_tf
 from albert_tf import models, optimization
 from albert_tf.encoder import AlbertEncoder
+from albert_tf.errors import UserError
 from tests.albert_tf.test_keras_contract import (
     CONFIG,
     EVERY,
@@ -188,35 +188,78 @@ def test_fit_learns_with_dropout(kind):
     assert are_equal(model.predict(data, verbose=0), model.predict(data, verbose=0))
 
 
-@pytest.mark.parametrize("bias_correction", [True, False])
-def test_a_model_compiled_with_lamb_is_loaded(bias_correction, tmp_path):
-    """In a process that has imported `albert_tf` alone of ours; LAMB's moments are not stored."""
-    model = functional_model()
-    schedule = optimization.WarmUpPolynomialDecay(0.01, 10, 2)
-    model.compile(albert_tf.lamb(schedule, bias_correction=bias_correction), loss="mse")
-    model.save(tmp_path / "model.keras")
+FIT = """
+import warnings
+import numpy as np, tensorflow as tf
+from albert_tf import optimization
+
+schedule = optimization.WarmUpPolynomialDecay(0.1, 10, 2)
+
+def fit(model):
+    model.fit(np.eye(4)[:, :3], np.ones([4, 2]), 4, epochs=3, shuffle=False, verbose=0)
+
+def write(path, model):
+    np.savez(path, *model.get_weights(), *model.optimizer.get_weights())
+"""
+
+
+@pytest.mark.parametrize(("kind", "bias_correction"), [("lamb", True), ("adamw", False)])
+def test_a_keras_file_resumes_the_optimizer(kind, bias_correction, tmp_path):
+    """Bit by bit, in a process that has imported `albert_tf` alone of ours.
+
+    The file is saved once more before a step is taken.
+    """
+    run_code(
+        f"""{FIT}
+model = tf.keras.Sequential([tf.keras.layers.Dense(2, input_shape=[3])])
+model.compile(optimization.{kind}(schedule, bias_correction={bias_correction}), loss="mse")
+fit(model)
+model.save("{tmp_path}/model.keras")
+fit(model)
+write("{tmp_path}/expected.npz", model)
+"""
+    )
     imports = ["import albert_tf", "import tensorflow as tf; tf.keras.Model"]
     imports = imports if bias_correction else imports[::-1]  # Keras may be there before
     code = (
         "\n".join(imports)
         + f"""
-import warnings
-with warnings.catch_warnings(record=True) as caught:
-    warnings.simplefilter("always")
-    model = tf.keras.models.load_model({str(tmp_path / "model.keras")!r})
-assert any("Lamb begins anew" in str(warning.message) for warning in caught), caught
-optimizer = model.optimizer
-from albert_tf import optimization
-assert optimizer.bias_correction is {bias_correction}
-assert optimizer.get_config() == albert_tf.lamb(
-    optimization.WarmUpPolynomialDecay(0.01, 10, 2), bias_correction={bias_correction}
-).get_config()
+tf.keras.models.load_model("{tmp_path}/model.keras").save("{tmp_path}/again.keras")
+model = tf.keras.models.load_model("{tmp_path}/again.keras")
+{FIT}
+warnings.filterwarnings("error", ".*begins anew")
+fit(model)
+write("{tmp_path}/found.npz", model)
 """
     )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+    expected, found = (np.load(tmp_path / f"{name}.npz") for name in ("expected", "found"))
+    assert expected["arr_2"] == 6 and len(expected.files) == 2 + 1 + 4
+    assert expected.files == found.files
+    for name in found.files:
+        np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
+
+
+def test_an_optimizer_without_its_state_says_so():
+    optimizer = optimization.lamb(0.1)
+    optimizer = type(optimizer).from_config(optimizer.get_config())
+    variable = tf.Variable([1.0, 2.0], name="kernel")
+    with pytest.warns(UserWarning, match="Lamb begins anew"):
+        optimizer.apply_gradients([(tf.ones([2]), variable)])
+
+
+def test_moments_of_other_variables_are_refused():
+    variables = [tf.Variable([1.0, 2.0], name=name) for name in ("kernel", "bias")]
+    optimizer, store = optimization.lamb(0.1), {}
+    optimizer.apply_gradients([(tf.ones([2]), variable) for variable in variables])
+    optimizer.save_own_variables(store)
+    loaded = optimization.lamb(0.1)
+    loaded.load_own_variables({name: np.asarray(array) for name, array in store.items()})
+    with pytest.raises(UserError, match="moments of 2 variables, but 1 are trained"):
+        loaded.apply_gradients([(tf.ones([2]), variables[0])])
 
 
 def test_a_global_seed_repeats_dropout():
