@@ -11,7 +11,9 @@ import math
 import shlex
 import sys
 import warnings
+from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from albert_tf.errors import UserError
@@ -39,9 +41,12 @@ def _base() -> type:
     return tfa.optimizers.LAMB
 
 
+_BASE: Any = _base()
+
+
 # For a .keras file Keras 2 collects the state of layers, metrics, losses and its newer optimizers,
 # not of its older optimizers, on which both base classes build. It finds this one as a Loss.
-class _Optimizer(_base(), tf.keras.losses.Loss):
+class _Optimizer(_BASE, tf.keras.losses.Loss):
     """LAMB with an option, whose state a .keras file holds.
 
     Args:
@@ -52,9 +57,9 @@ class _Optimizer(_base(), tf.keras.losses.Loss):
     def __init__(self, bias_correction: bool = True, **arguments):
         super().__init__(**arguments)
         self.bias_correction = bias_correction
-        self._trained = []  # variables, in the order of their moments in a file
+        self._trained: list[tf.Variable] = []  # variables, in the order of their moments in a file
         # Moments from a file, until their variables are known; None where a file should hold some.
-        self._loaded = []
+        self._loaded: list[np.ndarray] | None = []
 
     def get_config(self) -> dict:
         """Returns the arguments of __init__ as values that JSON can hold."""
