@@ -88,7 +88,7 @@ def verify(saved_model: str, module, functions: dict, exact=None) -> float:
       RuntimeError: if the process fails, loads our code, or any answer differs.
     """
     sizes = module.sizes
-    questions = _questions(functions, sizes)
+    questions = _questions(functions, sizes, module.served.tokenizer.cls_id)
     if "://" not in saved_model:
         saved_model = os.path.abspath(saved_model)  # the process starts in another directory
     with tempfile.TemporaryDirectory() as directory:
@@ -178,7 +178,7 @@ def _decoded(texts: tf.Tensor) -> list[str]:
     return [text.decode("utf-8", "replace") for text in texts.numpy()]
 
 
-def _questions(functions: dict, sizes: dict[str, int]) -> list[tuple[str, dict]]:
+def _questions(functions: dict, sizes: dict[str, int], cls_id: int) -> list[tuple[str, dict]]:
     """Returns pairs of a signature's name and its inputs: golden texts, random ids, no texts."""
     rng = np.random.RandomState(20200426)
     lengths = np.array([[11], [3], [7]])
@@ -189,6 +189,7 @@ def _questions(functions: dict, sizes: dict[str, int]) -> list[tuple[str, dict]]
         "segment_ids": real * (np.arange(11) >= 5).astype(np.int32),
         "mlm_positions": rng.randint(0, 11, [3, 2]).astype(np.int32),
     }
+    ids["input_ids"][:, 0] = cls_id  # else sequences that are choices get no answer
     choices = sizes.get("choices", 1)
     # Three examples of as many sequences each as the model chooses among.
     rows = [np.arange(first, first + choices) % 3 for first in range(3)]
