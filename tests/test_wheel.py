@@ -117,7 +117,8 @@ def main_job(home):
         "finetune": [
             *("--task=classification", "--train_file=table.csv", "--dev_fraction=0.2"),
             *("--text_column=text", "--label_column=label", "--init_checkpoint=model"),
-            *("--num_epochs=1", "--global_batch_size=8", "--output_dir=fine_tuned"),
+            *("--num_epochs=1", "--global_batch_size=8", "--warmup_fraction=0.1"),
+            "--output_dir=fine_tuned",
         ],
         "export_saved_model": ["--checkpoint=model", "--output=exports"],
         "recipes": [],
