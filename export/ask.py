@@ -168,6 +168,8 @@ def _fill_masks(fill_mask, texts: Sequence[str]) -> list[str]:
             candidates = zip(answer["pieces"][row, mask], answer["probabilities"][row, mask])
             words = (f"{piece.decode()} {100 * p:.1f} %" for piece, p in candidates)
             lines.append(f"  [MASK] {mask + 1}: {',  '.join(words)}")
+        if more := text.count("[MASK]") - answer["num_masks"][row]:
+            lines.append(f"  ({more} more [MASK] without an answer: too far back, or too many)")
     return [*lines, "", "(a word begins at ▁; a piece without it goes on with the word before)"]
 
 

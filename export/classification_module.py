@@ -32,7 +32,7 @@ class _TextModule(ServingModule):
         """Returns the sequences of texts, or of pairs."""
         if text_pair is None:
             return self.packer.truncate_and_pack(self.pieces(text))
-        return self.tokenize(text, text_pair)
+        return self.pack_texts(text, text_pair)
 
     def logits(self, tokens: dict) -> tf.Tensor:
         """Returns the head's outputs, float32 [batch, labels]."""

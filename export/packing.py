@@ -94,6 +94,18 @@ class Packer:
         )
         return {"input_ids": ids, "input_mask": mask, "segment_ids": types}
 
+    def pad_to_longest(self, tokens: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Pads what `pack` returned to max_seq_length columns, whatever the longest row is."""
+        missing = self.max_seq_length - tf.shape(tokens["input_ids"])[1]
+        padding = {"input_ids": self._pad_id, "input_mask": 0, "segment_ids": 0}
+        return {
+            name: tf.ensure_shape(
+                tf.pad(rows, [[0, 0], [0, missing]], constant_values=padding[name]),
+                [None, self.max_seq_length],
+            )
+            for name, rows in tokens.items()
+        }
+
 
 def rounded_up(lengths: tf.Tensor) -> tf.Tensor:
     """Returns the next multiple of LENGTH_STEP."""

@@ -45,7 +45,7 @@ class PreTrainingModule(ServingModule):
 
     def serving_default(self, text, text_pair) -> dict:
         """Answers the signature `serving_default`."""
-        return map_rows(self.answer, self.tokenize(text, text_pair))
+        return map_rows(self.answer, self.pack_texts(text, text_pair))
 
     def answer(self, tokens: dict) -> dict:
         """See ServingModule.answer."""
@@ -64,9 +64,10 @@ class PreTrainingModule(ServingModule):
         answers, places = map_sorted_rows(self._fill_masks, tokens)
         num_masks = answers["num_masks"]
 
-        def per_text(name):  # [all masks, k] -> [batch, masks, k]
+        def per_text(name):  # [all masks, k] -> [batch, MAX_MASKS, k]
             rows = tf.RaggedTensor.from_row_lengths(answers[name], num_masks)
-            return tf.gather(rows, places).to_tensor()
+            shape = [None, signatures.MAX_MASKS, signatures.NUM_CANDIDATES]
+            return tf.gather(rows, places).to_tensor(shape=shape)
 
         return {
             "pieces": per_text("pieces"),
@@ -78,6 +79,7 @@ class PreTrainingModule(ServingModule):
         """Returns `num_masks` [batch]; `pieces` and `probabilities` [masks of all texts, k]."""
         sequence_output = self.encode(**tokens)["sequence_output"]
         is_mask = tf.equal(tokens["input_ids"], self.mask_id)
+        is_mask &= tf.cumsum(tf.cast(is_mask, tf.int32), axis=1) <= signatures.MAX_MASKS
         # The masks of all texts in one row: logits exist for them alone, not for the padding of
         # texts with fewer. A row of zeros behind makes the row never empty.
         masked = tf.boolean_mask(sequence_output, is_mask)

@@ -119,7 +119,11 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
     def sizes(self) -> dict[str, int]:
         """The sizes of the dimensions that this very model fixes."""
         config, task = self.encoder.config, self.served.task
-        sizes = {"hidden_size": config.hidden_size, "vocab_size": config.vocab_size}
+        sizes = {
+            "hidden_size": config.hidden_size,
+            "vocab_size": config.vocab_size,
+            "max_seq_length": self.max_seq_length,
+        }
         if "labels" in task:
             sizes["labels"] = len(task["labels"])
         if "num_choices" in task:
@@ -213,6 +217,10 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
 
     def tokenize(self, text, text_pair) -> dict:
         """Answers the signature `tokenize`."""
+        return self.packer.pad_to_longest(self.pack_texts(text, text_pair))
+
+    def pack_texts(self, text: tf.Tensor, text_pair: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Packs a text, or two, of each row, as Packer.pack does."""
         second = self.pieces(text_pair)
         # Fine-tuning on pairs makes a pair of one that is empty.
         has_pairs = self.served.task.get("has_pairs", False)

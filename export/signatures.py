@@ -1,8 +1,9 @@
 """The signatures of an exported model: named, shaped and explained here and nowhere else.
 
 A dimension is a number, the name of a config field (`hidden_size`, `vocab_size`), what a task has
-(`labels`, `choices`), or a name whose size depends on the request: `batch`, `seq_len`,
-`predictions`, `masks`, `spans`, `words`.
+(`labels`, `choices`), the export's `max_seq_length`, or a name whose size depends on the request:
+`batch`, `seq_len`, `predictions`, `words`. The size of an output may depend on the sizes of inputs,
+never on their values: TF Serving joins and splits requests by rows.
 
 `python -m export.signature_table` prints the table of export/README.md.
 
@@ -20,6 +21,8 @@ import tensorflow as tf
 from .limits import CHARS_PER_PIECE, MAX_CONTEXT_CHARS
 
 NUM_CANDIDATES = 5
+# [MASK] of a text that `fill_mask` fills.
+MAX_MASKS = 20
 # The score of an answer where there is none, as in the reference.
 NO_ANSWER_SCORE = -2e6
 
@@ -104,6 +107,11 @@ _ERROR = {
     )
 }
 
+_PADDED = {
+    name: dataclasses.replace(field, shape=("batch", "max_seq_length"))
+    for name, field in _TOKENS.items()
+}
+
 # What every kind of model answers.
 COMMON = {
     "tokens": Signature("Encodes piece ids.", _TOKENS, {**_ENCODED, **_ERROR}),
@@ -113,7 +121,8 @@ COMMON = {
         {"pooled_output": _ENCODED["pooled_output"], **_ERROR},
     ),
     "tokenize": Signature(
-        f"Tokenizes a text, or two, into the inputs of `tokens`. {_TOO_LONG}",
+        "Tokenizes a text, or two, into the inputs of `tokens`. Columns that are padding in all "
+        f"rows may be cut off. {_TOO_LONG}",
         {
             "text": _TEXT,
             "text_pair": dataclasses.replace(
@@ -122,7 +131,7 @@ COMMON = {
                 "fine-tuned on pairs, the empty second text of a pair",
             ),
         },
-        _TOKENS,
+        _PADDED,
     ),
     "tokenization_info": Signature(
         "Says how to tokenize for `tokens`.",
@@ -176,18 +185,19 @@ PRETRAINING = {
         },
     ),
     "fill_mask": Signature(
-        "Fills each [MASK] in a text. A [MASK] past the longest length is cut off unanswered.",
+        f"Fills the first {MAX_MASKS} [MASK] of a text. A [MASK] past the longest length is cut "
+        "off unanswered.",
         {"text": dataclasses.replace(_TEXT, meaning=_TEXT.meaning + "; any number of [MASK]")},
         {
             "pieces": Field(
                 tf.string,
-                ("batch", "masks", NUM_CANDIDATES),
-                "likeliest pieces, best first, `▁` where a word begins; masks = the most in the "
-                'batch, "" past a text\'s own',
+                ("batch", MAX_MASKS, NUM_CANDIDATES),
+                "likeliest pieces, best first, `▁` where a word begins; "
+                '"" past a text\'s own masks',
             ),
             "probabilities": Field(
                 tf.float32,
-                ("batch", "masks", NUM_CANDIDATES),
+                ("batch", MAX_MASKS, NUM_CANDIDATES),
                 "their probabilities among all pieces; 0 past a text's own masks",
             ),
             "num_masks": Field(tf.int32, ("batch",), "how many [MASK] of the text are answered"),
@@ -290,16 +300,13 @@ TOKEN_CLASSIFIER = {
         "entities (parts of speech), every word is a span.",
         {"text": _LONG_TEXT},
         {
-            "labels": Field(
-                tf.string, ("batch", "spans"), 'type of each span in order; "" past the last'
-            ),
-            "texts": Field(tf.string, ("batch", "spans"), "its part of the text"),
-            "starts": Field(
-                tf.int32, ("batch", "spans"), "its first character, counted in Unicode characters"
-            ),
-            "limits": Field(tf.int32, ("batch", "spans"), "the character after its last"),
-            "probabilities": Field(
-                tf.float32, ("batch", "spans"), "mean probability of its words' labels"
+            "spans": Field(
+                tf.string,
+                ("batch",),
+                "JSON, a list of the spans in order. Each is an object of `start`, its first "
+                "character, `end`, the character after its last, both counted in Unicode "
+                "characters; `label`, its type; `text`, its part of the text; `probability`, the "
+                "mean of its words' labels",
             ),
             "num_spans": Field(tf.int32, ("batch",), "spans of the text"),
             **_UNKNOWN_SHARE,

@@ -48,16 +48,16 @@ class TokenClassifierModule(ServingModule):
         begins = tf.gather(tf.cast(chars.row_starts(), tf.int32), first.value_rowids())
         places = tf.ragged.range(begins + starts, begins + limits)
         texts = tf.strings.reduce_join(tf.gather(chars.flat_values, places), axis=1)
-        columns = {
-            "labels": label.flat_values,
-            "texts": texts,
-            "starts": starts,
-            "limits": limits,
-            "probabilities": tf.cast(mean, tf.float32),
+        members = {
+            "start": tf.strings.as_string(starts),
+            "end": tf.strings.as_string(limits),
+            "label": _json_strings(label.flat_values),
+            "text": _json_strings(texts),
+            "probability": tf.strings.as_string(tf.cast(mean, tf.float32), shortest=True),
         }
-        answers = {name: first.with_flat_values(c).to_tensor() for name, c in columns.items()}
+        spans = first.with_flat_values(_json_objects(members))
         return {
-            **answers,
+            "spans": _json_lists(spans),
             "num_spans": tf.cast(first.row_lengths(), tf.int32),
             "unknown_share": tags["unknown_share"],
         }
@@ -170,6 +170,29 @@ class TokenClassifierModule(ServingModule):
         )
         label = tf.gather(types, tf.gather(place, first))
         return tuple(tf.RaggedTensor.from_row_lengths(x, counts) for x in (first, last, label))
+
+
+def _json_strings(texts: tf.Tensor) -> tf.Tensor:
+    """Returns texts, string [n], valid UTF-8, as JSON writes them."""
+    texts = tf.strings.regex_replace(texts, r"\\", r"\\\\")
+    texts = tf.strings.regex_replace(texts, '"', r'\\"')
+    for code in range(32):  # JSON allows no control character in a string
+        texts = tf.strings.regex_replace(texts, rf"\x{code:02x}", rf"\\u{code:04x}")
+    return tf.strings.join(['"', texts, '"'])
+
+
+def _json_objects(members: dict[str, tf.Tensor]) -> tf.Tensor:
+    """Returns n JSON objects, string [n], from the members' values as JSON, each string [n]."""
+    parts: list = []
+    for name, values in members.items():
+        parts += [f', "{name}": ' if parts else f'{{"{name}": ', values]
+    return tf.strings.join([*parts, "}"])
+
+
+def _json_lists(values: tf.RaggedTensor) -> tf.Tensor:
+    """Returns a JSON list of each row's values, which are JSON: string [rows]."""
+    joined = tf.strings.reduce_join(values, axis=1, separator=", ")
+    return tf.strings.join(["[", joined, "]"])
 
 
 def _shifted(values: tf.Tensor) -> tf.Tensor:

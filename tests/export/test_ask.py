@@ -23,6 +23,8 @@ def test_the_answers_printed_are_the_saved_models(exported, loaded):
         piece = filled["pieces"][row, mask, 0].numpy().decode()
         percent = 100 * filled["probabilities"][row, mask, 0].numpy()
         assert f"  [MASK] {mask + 1}: {piece} {percent:.1f} %," in printed
+    many = ask(saved_model=str(exported), masked_texts=["[MASK]" * 22])
+    assert "  (2 more [MASK] without an answer: too far back, or too many)" in many
     order = loaded.signatures["serving_default"](
         text=tf.constant(["Dogs run.", "Birds sing."]),
         text_pair=tf.constant(["Birds sing.", "Dogs run."]),

@@ -92,7 +92,7 @@ def test_every_kind_answers_in_float32(make_module, name):
     exact = make_module(TASKS[name])
     module = load_module(dataclasses.replace(exact.served, precision="bfloat16"))
     functions = {"serving_default": module.function("serving_default")}
-    questions = verify._questions(functions, module.sizes)
+    questions = verify._questions(module, functions)
     answers = verify._answers(functions, questions)
     expected = verify._answers({"serving_default": exact.function("serving_default")}, questions)
     for theirs, answer in zip(expected, answers):

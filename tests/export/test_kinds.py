@@ -14,8 +14,18 @@ import tensorflow as tf
 
 from albert_tf.tokenization import AlbertTokenizer
 from export import serving
+from export.loading import load_module, open_checkpoint
 from export.signatures import KINDS, NO_ANSWER_SCORE, of_model
-from export.verify import _LONG_TEXTS, _TEXTS, _as_inputs, _example
+from export.verify import (
+    _LONG_TEXTS,
+    _NUMBERS,
+    _TEXTS,
+    _answers,
+    _as_inputs,
+    _difference,
+    _example,
+    _questions,
+)
 from pipelines.tasks.batches import example_lengths, make_batch
 from pipelines.tasks.classification import Example
 from pipelines.tasks.multiple_choice import MultipleChoiceExample
@@ -258,6 +268,56 @@ def test_the_page_on_serving_names_the_ops_of_tensorflow_text(modules, name):
     page = (Path(serving.__file__).parent / "README.md").read_text(encoding="utf-8")
     named = re.findall(r"`(Sentencepiece\w+|Normalize\w+)`", page)
     assert sorted(found) == sorted(named)[: 3 + name.startswith("question")]
+
+
+def check_batching(module, functions, seed):
+    """Compares rows that TF Serving's scheduler joins and splits with the same rows asked alone.
+
+    Source: batching_session.cc of TF Serving. It joins requests whose shapes differ in rows alone.
+    With splitting on, it also cuts a request, and joins the parts' outputs without a check.
+    """
+    rng = np.random.RandomState(seed)
+    names = set()
+    for signature, inputs in _questions(module, functions):
+        table = {
+            name: np.array(values, None if name in _NUMBERS else object)
+            for name, values in inputs.items()
+        }
+        number = len(next(iter(table.values()), ()))
+        if number < 2:
+            continue
+        names.add(signature)
+
+        def answer(rows, signature=signature, table=table):
+            return _answers(functions, [(signature, {n: v[rows] for n, v in table.items()})])[0]
+
+        rows = rng.choice(rng.choice(number, min(number, 5), replace=False), 12)
+        alone = {row: answer([row]) for row in set(rows)}
+        requests, batches = (
+            np.split(np.arange(12), np.sort(rng.choice(np.arange(1, 12), 3, replace=False)))
+            for _ in range(2)
+        )
+        parts = [answer(rows[batch]) for batch in batches]
+        joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        for places in requests:
+            expected = {n: np.concatenate([alone[row][n] for row in rows[places]]) for n in joined}
+            _difference((signature, rows), expected, {n: v[places] for n, v in joined.items()})
+    assert names == {name for name, f in functions.items() if f.structured_input_signature[1]}
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_rows_in_any_batches_are_answered_as_alone(modules, name):
+    check_batching(modules[name], functions_of(modules[name]), seed=len(name))
+
+
+def test_rows_in_any_batches_of_a_pretrained_model(module, functions):
+    check_batching(module, functions, seed=5)
+
+
+@pytest.mark.slow
+def test_rows_in_any_batches_of_an_encoder(model_dir):
+    module = load_module(open_checkpoint(str(model_dir), "encoder", MAX_SEQ_LENGTH))
+    check_batching(module, module.functions(), seed=5)
 
 
 HOSTILE = [*_TEXTS["text"], *_LONG_TEXTS["text"], b"x" * 100_000, b"[MASK]" * 50]

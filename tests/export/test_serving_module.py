@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tensorflow.python.util import _pywrap_util_port  # says whether there is oneDNN
 
 from export.packing import Packer
-from export.signatures import NUM_CANDIDATES, PRETRAINING
+from export.signatures import MAX_MASKS, NUM_CANDIDATES, PRETRAINING
 from tests.export.conftest import MAX_SEQ_LENGTH
 from tests.jobs import run_code
 
@@ -67,6 +67,7 @@ def alone(model, ids, types, positions=(0,)):
 
 def test_the_signatures_are_those_of_the_table(loaded, model):
     sizes = {"hidden_size": model.config.hidden_size, "vocab_size": model.config.vocab_size}
+    sizes["max_seq_length"] = MAX_SEQ_LENGTH
 
     def dimensions(field):
         return [sizes.get(d) if isinstance(d, str) else d for d in field.shape]
@@ -132,7 +133,8 @@ def test_masks_are_filled_as_the_model_fills_them_alone(loaded, model, tokenizer
     texts = ["The [MASK] fox", SHORT, "[MASK] dog [MASK] [MASK] birds"]
     answers = ask(loaded, "fill_mask", text=texts)
     assert answers["num_masks"].tolist() == [1, 0, 3]
-    assert answers["pieces"].shape == answers["probabilities"].shape == (3, 3, NUM_CANDIDATES)
+    shape = (3, MAX_MASKS, NUM_CANDIDATES)
+    assert answers["pieces"].shape == answers["probabilities"].shape == shape
     for row, text in enumerate(texts):
         ids = []
         for part in text.split("[MASK]"):
@@ -141,7 +143,7 @@ def test_masks_are_filled_as_the_model_fills_them_alone(loaded, model, tokenizer
         positions = [i for i, piece in enumerate(ids) if piece == tokenizer.mask_id]
         logits = alone(model, ids, types, positions or [0])["masked_lm_logits"][0]
         best = tf.math.top_k(tf.nn.softmax(logits), NUM_CANDIDATES)
-        for mask in range(3):
+        for mask in range(MAX_MASKS):
             pieces = [piece.decode() for piece in answers["pieces"][row, mask]]
             probabilities = answers["probabilities"][row, mask]
             if mask >= len(positions):
@@ -169,16 +171,19 @@ def test_text_that_touches_a_mask_begins_no_word(module, tokenizer, text, pieces
 def test_no_mask_and_no_texts_are_answered_with_nothing(loaded):
     answers = ask(loaded, "fill_mask", text=[SHORT, ""])
     assert answers["num_masks"].tolist() == [0, 0]
-    assert answers["pieces"].shape == (2, 0, NUM_CANDIDATES)
+    assert not answers["pieces"].any() and not answers["probabilities"].any()
     answers = ask(loaded, "fill_mask", text=[])
-    assert answers["pieces"].shape == (0, 0, NUM_CANDIDATES)
+    assert answers["pieces"].shape == (0, MAX_MASKS, NUM_CANDIDATES)
     answers = ask(loaded, "serving_default", text=[], text_pair=[])
     assert answers["in_order_probability"].shape == (0,)
 
 
-def test_masks_past_the_longest_length_are_cut_off(loaded):
-    answers = ask(loaded, "fill_mask", text=["[MASK]" * 50, LONG + "[MASK]"])
-    assert answers["num_masks"].tolist() == [MAX_SEQ_LENGTH - 2, 0]
+def test_masks_past_the_longest_length_or_the_most_of_a_text_are_cut_off(loaded):
+    most = ["a[MASK]" * 16, "[MASK]" * MAX_MASKS, "[MASK]" * (MAX_MASKS + 1)]
+    answers = ask(loaded, "fill_mask", text=["[MASK]" * 50, LONG + "[MASK]", *most])
+    expected = [MAX_MASKS, 0, 16, MAX_MASKS, MAX_MASKS]
+    assert answers["num_masks"].tolist() == expected
+    assert (answers["pieces"] != b"").all(axis=2).sum(axis=1).tolist() == expected
 
 
 def test_hostile_texts_get_finite_answers_and_do_not_touch_their_neighbours(loaded):

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from albert_tf.entities import find_entities
 from albert_tf.tokenization import AlbertTokenizer
+from export.token_classification_module import _json_strings
 from export.verify import _TEXTS, _padded
 from pipelines.tasks.token_files import TokenExample, of_text
 from tests.export.task_models import TASKS, ask, functions_of, token_classification
@@ -30,17 +31,9 @@ def tokenizer(tiny_vocabulary):
 
 def spans_of(answers, row):
     """The spans of a text as fine-tuning writes them."""
-    assert not answers["labels"][row, answers["num_spans"][row] :].any()
-    return [
-        {
-            "start": int(answers["starts"][row, i]),
-            "end": int(answers["limits"][row, i]),
-            "label": answers["labels"][row, i].decode(),
-            "text": answers["texts"][row, i].decode(),
-            "probability": pytest.approx(float(answers["probabilities"][row, i]), abs=2e-6),
-        }
-        for i in range(answers["num_spans"][row])
-    ]
+    spans = json.loads(answers["spans"][row])
+    assert len(spans) == answers["num_spans"][row]
+    return [{**s, "probability": pytest.approx(s["probability"], abs=2e-6)} for s in spans]
 
 
 def check_spans(task, module, tokenizer, directory, answer):
@@ -120,3 +113,8 @@ def test_bytes_that_are_no_text(module):
     assert answers["num_spans"][0] and not answers["num_spans"][1]
     for name, values in expected.items():
         np.testing.assert_array_equal(answers[name], values)
+
+
+def test_texts_become_strings_of_json():
+    texts = [*map(chr, range(0x80)), 'a\\"b\\\\n', "\u2028é北\U0001f469", "\r\n", ""]
+    assert [json.loads(text) for text in _json_strings(tf.constant(texts)).numpy()] == texts

@@ -18,7 +18,7 @@ from tests.export.task_models import TASKS
 
 
 def test_every_signature_is_asked(module, functions):
-    asked = {name for name, _ in verify._questions(functions, module.sizes)}
+    asked = {name for name, _ in verify._questions(module, functions)}
     assert asked == set(functions) == set(module.signatures)
 
 
@@ -52,7 +52,7 @@ def test_every_kind_answers_as_in_python(make_module, name):
     module = make_module(TASKS[name])
     names = {"serving_default", "tokenize", "examples"} & module.signatures.keys()
     functions = {name: module.function(name) for name in names}
-    questions = verify._questions(functions, module.sizes, module.served.tokenizer.cls_id)
+    questions = verify._questions(module, functions)
     answers = verify._answers(functions, questions)
     with verify._answering_in_python(module) as methods:
         assert methods.keys() - {"words"} == functions.keys() - {"examples"}

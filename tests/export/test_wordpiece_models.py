@@ -56,7 +56,7 @@ def test_labels(make_module, vocabulary, tmp_path):
     answers = module.serving_default(tf.constant(texts))["label"].numpy()
     assert [label.decode() for label in answers] == [row["prediction"] for row in read_tsv(path)]
     functions = {"serving_default": module.function("serving_default")}
-    asked = verify._questions(functions, module.sizes)
+    asked = verify._questions(module, functions)
     found = verify._answers(functions, asked)
     with verify._answering_in_python(module) as methods:
         expected = verify._answers(methods, asked)
