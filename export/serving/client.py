@@ -44,6 +44,17 @@ _WITHOUT_INPUTS = ("labels", "tokenization_info")  # signatures; over gRPC only
 _DEFAULT_LABEL = "stable"  # of models.config
 _TLS = "grpcs://"
 _SEPARATOR = "|||"
+# The server refuses calls beyond --grpc_max_threads instead of queueing them.
+_RETRY = {
+    "name": [{}],  # of all methods
+    "retryPolicy": {
+        "maxAttempts": 5,  # gRPC allows no more
+        "initialBackoff": "0.5s",
+        "maxBackoff": "8s",
+        "backoffMultiplier": 2,
+        "retryableStatusCodes": ["RESOURCE_EXHAUSTED"],
+    },
+}
 _EXPECTED = "expected TF Serving's REST API there"
 
 
@@ -107,7 +118,9 @@ def ask_grpc(
 ) -> dict[str, list]:
     """Returns a server's answers over gRPC, as nested lists; strings are UTF-8.
 
-    The calls of a process share one connection to each server.
+    The calls of a process share one connection to each server. A call that the server refuses as
+    RESOURCE_EXHAUSTED is repeated up to four times, after growing pauses. `spans` are lists of
+    dicts.
 
     Args:
       server: HOST:PORT, or grpcs://HOST:PORT of one that encrypts (its --ssl_config_file).
@@ -144,9 +157,10 @@ def ask_grpc(
     except grpc.RpcError as error:
         code, details = error.code().name, error.details()
         raise UserError(f"{server}, model {model!r}: {code}: {details}") from error
-    return {
+    outputs = {
         name: _texts(tf.make_ndarray(proto).tolist()) for name, proto in response.outputs.items()
     }
+    return _with_spans_read(outputs)
 
 
 @functools.lru_cache(maxsize=16)
@@ -159,6 +173,7 @@ def _channel(server: str, ca_file: str | None):
         ("grpc.max_receive_message_length", -1),
         # A server that was started again is found in seconds, not in up to two minutes.
         ("grpc.max_reconnect_backoff_ms", 2000),
+        ("grpc.service_config", json.dumps({"methodConfig": [_RETRY]})),
     ]
     if not server.startswith(_TLS):
         if ca_file:
@@ -225,7 +240,14 @@ def ask_rest(
         ) from error
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{request.full_url}: an answer of another form: {_EXPECTED}") from error
-    return outputs if isinstance(outputs, dict) else {"outputs": outputs}
+    return _with_spans_read(outputs) if isinstance(outputs, dict) else {"outputs": outputs}
+
+
+def _with_spans_read(outputs: dict[str, list]) -> dict[str, list]:
+    """Returns outputs with `spans`, if any, as lists of dicts instead of JSON."""
+    if "spans" not in outputs:
+        return outputs
+    return {**outputs, "spans": [json.loads(row) for row in outputs["spans"]]}
 
 
 def _as_json(value):

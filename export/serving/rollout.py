@@ -1,0 +1,363 @@
+r"""Moves a version label of a running TensorFlow Serving to another version, and back.
+
+The program edits models.config, which the server reads anew every 30 s. It adds a version in a
+first edit, waits until the server says AVAILABLE, and moves the label in a second edit: in one
+edit, the server refuses the label before it loads the version. It then waits until the label
+answers from that version. If the server does not follow, the edit is taken back.
+
+`--label=stable` also lets the label `previous` name the version that `stable` leaves; --rollback
+returns to it. A version that loses its last label is unloaded in the same edit. A killed program
+leaves a valid config; the same command resumes.
+
+Examples:
+  python -m export.serving.rollout --version=2 --label=canary
+  python -m export.serving.rollout --label=stable    # the version that canary names
+  python -m export.serving.rollout --rollback
+"""
+
+from __future__ import annotations
+
+import http.client
+import itertools
+import json
+import os
+import shutil
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable
+
+from absl import flags
+from google.protobuf import text_format
+from tensorflow_serving.config import model_server_config_pb2
+
+from albert_tf import program
+from albert_tf.errors import UserError
+
+FLAGS = flags.FLAGS
+
+STABLE, CANARY, PREVIOUS = "stable", "canary", "previous"
+_SECONDS_BETWEEN_CALLS = 1.0
+_CALL_TIMEOUT = 10.0  # seconds
+_FAILED = "END: "  # what a version's state and error begin with after the last try to load it
+
+
+def define_flags() -> None:
+    """Defines the flags; not at import, as programs share the names of flags."""
+    flags.DEFINE_string(
+        "config",
+        os.path.join(os.path.dirname(__file__), "models.config"),
+        "The config file that the server reads. It is edited.",
+    )
+    flags.DEFINE_string("server", "http://localhost:8501", "URL of the server's REST port.")
+    flags.DEFINE_string("model", "albert", "Name of the model in the config.")
+    flags.DEFINE_enum("label", None, [CANARY, STABLE], "Label to move.")
+    flags.DEFINE_integer(
+        "version",
+        None,
+        "Version that the label is to name. Default for --label=stable: that of canary.",
+        lower_bound=1,
+    )
+    flags.DEFINE_bool(
+        "rollback", False, "Return stable, and canary with it, to the version before."
+    )
+    flags.DEFINE_float(
+        "timeout", 900.0, "Seconds to wait for the server after each edit.", lower_bound=0.0
+    )
+
+
+def main(_) -> None:
+    """Reads the flags."""
+    if FLAGS.rollback == (FLAGS.label is not None) or (FLAGS.rollback and FLAGS.version):
+        raise UserError("expected either --label, with or without --version, or --rollback")
+    config = ConfigFile(FLAGS.config, FLAGS.model)
+    labels = dict(config.model.version_labels)
+    if FLAGS.rollback:
+        moved = labels_of_rollback(labels)
+    else:
+        moved = labels_of_rollout(labels, FLAGS.label, FLAGS.version)
+    move_labels(config, Server(FLAGS.server, FLAGS.model, FLAGS.timeout), moved)
+    print("\n".join(f"{label} is version {version}" for label, version in sorted(moved.items())))
+
+
+def labels_of_rollout(labels: dict[str, int], label: str, version: int | None) -> dict[str, int]:
+    """Returns the labels that a rollout moves, and the versions that they are to name.
+
+    Args:
+      labels: the labels of the config.
+      label: STABLE or CANARY.
+      version: the version to name; None: that of CANARY.
+
+    Raises:
+      UserError: if there is no version to name.
+    """
+    if version is None:
+        if label == CANARY or CANARY not in labels:
+            raise UserError(f"--label={label} needs --version: no other label names a version")
+        version = labels[CANARY]
+    moved = {label: version}
+    if label == STABLE and labels.get(STABLE, version) != version:
+        moved[PREVIOUS] = labels[STABLE]
+    return moved
+
+
+def labels_of_rollback(labels: dict[str, int]) -> dict[str, int]:
+    """Returns the labels that --rollback moves: STABLE, and CANARY if it names the same version.
+
+    Raises:
+      UserError: if nothing was rolled out before.
+    """
+    if PREVIOUS not in labels:
+        raise UserError(f"the config has no label {PREVIOUS!r}: nothing was rolled out to stable")
+    version = labels[PREVIOUS]
+    moved = {STABLE: version}
+    if labels.get(CANARY) == labels.get(STABLE):
+        moved[CANARY] = version
+    return moved
+
+
+def move_labels(config: ConfigFile, server: Server, moved: dict[str, int]) -> None:
+    """Lets labels name other versions, in a config and in the server that reads it.
+
+    Args:
+      config: the config file.
+      server: the server that reads it.
+      moved: versions by the labels that are to name them.
+
+    Raises:
+      UserError: if no server answers, if it does not follow, or if somebody else changed the
+        config meanwhile. Unless it was changed so, the config then has the labels that it had.
+    """
+    # Without a server nothing is edited.
+    earlier = server.states()
+    labels = config.model.version_labels
+    before, wanted = dict(labels), set(moved.values())
+    if wanted <= config.versions():
+        earlier = {}  # nothing is loaded anew: a failure is final
+    config.set_versions(config.versions() | wanted)
+    config.write()
+    try:
+        server.wait_available(wanted, earlier)
+    except UserError:
+        # At the next restart, a version that cannot be loaded would keep the ports closed.
+        config.set_versions(config.versions() - (wanted - set(before.values())))
+        config.write()
+        raise
+    with_all = config.versions()
+    labels.update(moved)
+    config.set_versions(with_all - (set(before.values()) - set(labels.values())))
+    config.write()
+    try:
+        server.wait_labels(moved)
+    except UserError:
+        labels.clear()
+        labels.update(before)
+        config.set_versions(with_all)
+        config.write()
+        raise
+
+
+class ConfigFile:
+    """A config file of TensorFlow Serving, and one model in it.
+
+    Args:
+      path: the file, a ModelServerConfig as text.
+      model_name: the model.
+
+    Raises:
+      UserError: if the file cannot be read, or its model has no list of versions.
+    """
+
+    def __init__(self, path: str, model_name: str):
+        self._path = path
+        self._text = self._read()
+        self._config = model_server_config_pb2.ModelServerConfig()
+        try:
+            text_format.Parse(self._text, self._config)
+        except text_format.ParseError as error:
+            raise UserError(f"{path}: {error}: expected a ModelServerConfig as text") from error
+        models = [m for m in self._config.model_config_list.config if m.name == model_name]
+        if len(models) != 1:
+            raise UserError(f"{path}: expected one model of name {model_name!r}, not {len(models)}")
+        (self.model,) = models
+        if not self.versions():
+            raise UserError(
+                f"{path}: expected versions of {model_name!r} under model_version_policy, "
+                "specific: with another policy, the server loads and unloads versions by itself"
+            )
+        for label, version in sorted(self.model.version_labels.items()):
+            if version not in self.versions():
+                raise UserError(
+                    f"{path}: label {label!r} names version {version}, which is not under "
+                    "versions: the server would ignore the file. Mend it first"
+                )
+
+    def versions(self) -> set[int]:
+        """Returns the versions to be loaded."""
+        return set(self.model.model_version_policy.specific.versions)
+
+    def set_versions(self, versions: set[int]) -> None:
+        """Sets the versions to be loaded."""
+        self.model.model_version_policy.specific.versions[:] = sorted(versions)
+
+    def write(self) -> None:
+        """Writes the file if it is to change. Of its comments, those at the top are kept.
+
+        Raises:
+          UserError: if the file is no longer as this object read or wrote it.
+        """
+        if self._read() != self._text:
+            raise UserError(
+                f"{self._path} was changed by somebody else meanwhile, and was left so: look at "
+                "it, then run the same command again"
+            )
+        written = model_server_config_pb2.ModelServerConfig()
+        text_format.Parse(self._text, written)
+        if written == self._config:
+            return
+        lines = self._text.splitlines(keepends=True)
+        comments = itertools.takewhile(lambda line: line.startswith("#"), lines)
+        self._text = "".join(comments) + text_format.MessageToString(self._config)
+        # Without TensorFlow's files, whose import takes seconds: a rollback is urgent.
+        partial = f"{self._path}.partial-{os.getpid()}"
+        with open(partial, "w", encoding="utf-8") as file:
+            file.write(self._text)
+            os.fsync(file.fileno())
+        shutil.copymode(self._path, partial)
+        os.replace(partial, self._path)
+
+    def _read(self) -> str:
+        with open(self._path, encoding="utf-8") as file:
+            return file.read()
+
+
+class Server:
+    """Calls to TensorFlow Serving's REST port.
+
+    Args:
+      url: http:// or https://HOST:PORT.
+      model_name: the model's name in the server's config.
+      timeout: seconds to wait for what the server is to do.
+    """
+
+    def __init__(self, url: str, model_name: str, timeout: float):
+        self._url = f"{url.rstrip('/')}/v1/models/{urllib.parse.quote(model_name)}"
+        self._timeout = timeout
+
+    def states(self) -> dict[int, str]:
+        """Returns the state of each version that the server has seen, with the error of a failure.
+
+        Raises:
+          UserError: if no server answers.
+        """
+        answer = self._get("")
+        return {
+            int(each["version"]): each["state"] + _error(each.get("status", {}))
+            for each in answer.get("model_version_status", [])
+        }
+
+    def wait_available(self, versions: set[int], earlier: dict[int, str]) -> None:
+        """Waits until versions are loaded.
+
+        Args:
+          versions: the versions.
+          earlier: the states before they were added to the config. The server answers the failure
+            of an earlier try until it begins the next one.
+
+        Raises:
+          UserError: if one of them fails to load, or time is up.
+        """
+
+        def missing():
+            states = self.states()
+            for version in versions:
+                if states.get(version) != earlier.get(version):
+                    earlier.pop(version, None)
+                    if states.get(version, "").startswith(_FAILED):
+                        raise UserError(f"version {version} cannot be loaded: {states[version]}")
+            not_available = [v for v in sorted(versions) if states.get(v) != "AVAILABLE"]
+            loading = [v for v, state in states.items() if state == "LOADING"]
+            others = [f"version {v} is LOADING" for v in loading if v not in versions]
+            return [f"version {v} is {states.get(v, 'not found')}" for v in not_available] + (
+                others if not_available else []
+            )
+
+        self._wait(
+            missing,
+            "Does the directory of versions have it? Does the server read this config anew "
+            "(--model_config_file_poll_wait_seconds)?",
+        )
+
+    def wait_labels(self, labels: dict[str, int]) -> None:
+        """Waits until labels answer from the versions that they are to name.
+
+        Raises:
+          UserError: if time is up.
+        """
+
+        def wrong():
+            found = {label: self._version_of(label) for label in labels}
+            return [
+                f"{label} answers from {'no version' if v is None else f'version {v}'}"
+                for label, v in found.items()
+                if v != labels[label]
+            ]
+
+        self._wait(wrong, "The server's log says why.")
+
+    def _wait(self, find_faults: Callable[[], list[str]], hint: str) -> None:
+        deadline = time.monotonic() + self._timeout
+        shown = None
+        while True:
+            try:
+                faults = "; ".join(find_faults())
+            except _NoAnswerError as error:  # such as of a server that is busy loading
+                faults = str(error)
+            if not faults:
+                return
+            if faults != shown:
+                print(faults, flush=True)
+                shown = faults
+            if time.monotonic() > deadline:
+                raise UserError(f"after {self._timeout:g} s: {faults}. {hint}")
+            time.sleep(_SECONDS_BETWEEN_CALLS)
+
+    def _version_of(self, label: str) -> int | None:
+        """Returns the version that answers for a label. The status call would ignore the label."""
+        answer = self._get(f"/labels/{urllib.parse.quote(label)}/metadata")
+        version = answer.get("model_spec", {}).get("version")
+        return None if version is None else int(version)
+
+    def _get(self, path: str) -> dict:
+        """Returns an answer of the server; of what it refuses, its error.
+
+        Raises:
+          UserError: if no server answers, or something else does.
+        """
+        url = self._url + path
+        try:
+            try:
+                with urllib.request.urlopen(url, timeout=_CALL_TIMEOUT) as response:
+                    answer = json.load(response)
+            except urllib.error.HTTPError as error:
+                answer = json.load(error)
+            return {**answer}
+        except (TypeError, ValueError) as error:
+            raise UserError(f"{url}: expected TensorFlow Serving's REST API there") from error
+        except (http.client.HTTPException, OSError) as error:
+            raise _NoAnswerError(f"{url}: {error}: expected a running server there") from error
+
+
+class _NoAnswerError(UserError):
+    """No server answers."""
+
+
+def _error(status: dict) -> str:
+    code = status.get("error_code", "OK")
+    return "" if code == "OK" else f": {code}: {status.get('error_message', '')}"
+
+
+if __name__ == "__main__":
+    define_flags()
+    program.run(main)

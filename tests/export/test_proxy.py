@@ -1,0 +1,180 @@
+"""The bounds of nginx.conf, by nginx itself in front of a stand-in for the REST port."""
+
+from __future__ import annotations
+
+import gzip
+import http.client
+import http.server
+import json
+import re
+import shutil
+import socket
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from export.serving import client, rollout
+
+SERVING = Path(client.__file__).parent
+PREDICT = "/v1/models/albert/labels/stable:predict"
+# Debian: nginx and libnginx-mod-http-js.
+NGINX = shutil.which("nginx") or "/usr/sbin/nginx"
+MODULES = Path(NGINX).resolve().parents[1] / "lib/nginx/modules"
+
+
+seen: list[tuple[str, bytes, str | None]] = []  # path, body and encoding of what came through
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    """Answers with what it got. A real server would end at nested JSON, packed or not."""
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        seen.append((self.path, body, self.headers["Content-Encoding"]))
+        self.reply({"outputs": {"got": [len(body)], "label": ["a"]}})
+
+    def do_GET(self):
+        seen.append((self.path, b"", None))
+        self.reply({"model_version_status": [{"version": "1", "state": "AVAILABLE"}]})
+
+    def reply(self, answer):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps(answer).encode())
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture(scope="module")
+def ports(tmp_path_factory):
+    """The ports of nginx, with its limits of time ten times shorter, and of the stand-in."""
+    if not (MODULES / "ngx_http_js_module.so").exists():
+        pytest.skip(f"no nginx with its module for JavaScript at {MODULES}")
+    directory = tmp_path_factory.mktemp("nginx")
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    config = (SERVING / "nginx.conf").read_text()
+    assert re.findall(r"timeout 10s", config) and "/config/bounds.js" in config
+    temporary = "".join(
+        f"{kind}_temp_path {directory}/{kind};"
+        for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    )
+    for ours, theirs in (
+        ("modules/", f"{MODULES}/"),
+        ("/config/", f"{SERVING}/"),
+        ("listen 8080", f"listen 127.0.0.1:{port}"),
+        ("albert:8501", f"127.0.0.1:{server.server_address[1]}"),
+        ("timeout 10s", "timeout 1s"),
+        ("/tmp/nginx.pid", f"{directory}/pid"),
+        ("http {", f"http {{ {temporary}"),
+    ):
+        assert ours in config
+        config = config.replace(ours, theirs)
+    (directory / "nginx.conf").write_text(config)
+    command = [NGINX, "-p", str(directory), "-c", str(directory / "nginx.conf")]
+    with open(directory / "log", "w") as log:
+        process = subprocess.Popen([*command, "-g", "daemon off;"], stderr=log)
+    deadline = time.monotonic() + 60
+    while socket.socket().connect_ex(("127.0.0.1", port)):
+        assert time.monotonic() < deadline, (directory / "log").read_text()
+        assert process.poll() is None, (directory / "log").read_text()
+        time.sleep(0.02)
+    yield port, server.server_address[1]
+    process.terminate()
+    process.wait(30)
+    server.shutdown()
+
+
+def send(port, body, path=PREDICT, headers=(), method="POST"):
+    """Returns the status, and whether the request came through."""
+    del seen[:]
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    try:
+        connection.request(method, path, body, dict(headers))
+        status = connection.getresponse().status
+    except (BrokenPipeError, ConnectionResetError):  # nginx need not read what is too large
+        status = 413
+    connection.close()
+    return status, bool(seen)
+
+
+def test_ordinary_requests_pass(ports):
+    texts = {"text": ['[[[[[[[[[[{{{ "quoted" \\', "é\n"], "text_pair": ["\\", '"[']}
+    for inputs, signature in (
+        (texts, "serving_default"),
+        ({"examples": [b"\xff\x00"]}, "examples"),
+        ({"input_ids": np.ones([100, 128], int)}, "tokens"),
+    ):
+        del seen[:]
+        answers = client.ask_rest(f"http://127.0.0.1:{ports[0]}", inputs, signature=signature)
+        [(path, body, _)] = seen
+        assert path == PREDICT and answers["got"] == [len(body)]
+        assert json.loads(body)["signature_name"] == signature
+    assert rollout.Server(f"http://127.0.0.1:{ports[0]}", "albert", 5.0).states() == {
+        1: "AVAILABLE"
+    }
+
+
+def test_nested_large_and_other_requests_are_refused(ports):
+    deep = b"[" * 100_000 + b"]" * 100_000
+    for body in (
+        deep,
+        b'{"inputs": ' + b'{"a":' * 100_000,
+        b'{"inputs": ["]]]]]]]", "\\"]]]", ' + deep + b"]}",
+        # Of bytes that are no UTF-8, none swallows the quote behind it.
+        b'["\xe2", "\xf0\x9f", ' + deep,
+    ):
+        assert send(ports[0], body) == (400, False)
+        assert send(ports[0], body, path="/V1/models/albert:predict") == (400, False)
+    assert send(ports[0], b" " * 10_000_000) == (413, False)
+    assert send(ports[0], b"{}", path="/monitoring/prometheus/metrics") == (404, False)
+    assert send(ports[0], None, "/monitoring/prometheus/metrics", method="GET") == (404, False)
+    assert send(ports[0], b"{}", method="PUT") == (403, False)
+    # Eight levels pass, nine do not.
+    assert send(ports[0], b"[" * 8 + b"]" * 8) == (200, True)
+    assert send(ports[0], b"[" * 9 + b"]" * 9) == (400, False)
+
+
+def test_a_packed_request_is_not_unpacked_behind_the_bounds(ports):
+    packed = gzip.compress(b"[" * 100_000)
+    assert send(ports[0], packed, headers={"Content-Encoding": "gzip"}) == (200, True)
+    [(_, body, encoding)] = seen
+    assert body == packed and encoding is None  # for the server, bytes that are no JSON
+
+
+def test_slow_clients_are_cut_off_and_never_reach_the_server(ports):
+    del seen[:]
+    head = f"POST {PREDICT} HTTP/1.1\r\nHost: a\r\n"
+    for begin in (head, f"{head}Content-Length: 100\r\n\r\n{{"):
+        with socket.create_connection(("127.0.0.1", ports[0]), timeout=60) as connection:
+            connection.sendall(begin.encode())
+            started = time.monotonic()
+            answer = connection.recv(1000)
+            assert answer == b"" or b" 408 " in answer.splitlines()[0]
+            assert 0.5 < time.monotonic() - started < 30
+    assert not seen
+
+
+def test_latency_added(ports):
+    """Prints medians; the bound is wide, as other programs may be running."""
+    body = json.dumps({"inputs": {"text": ["seven birds sing "] * 60}}).encode()
+
+    def median(port):
+        times = []
+        for _ in range(40):
+            started = time.perf_counter()
+            assert send(port, body) == (200, True)
+            times.append(time.perf_counter() - started)
+        return np.median(times)
+
+    through, direct = map(median, ports)
+    print(f"{len(body)} bytes: {1e3 * through:.2f} ms through nginx, {1e3 * direct:.2f} without")
+    assert through - direct < 0.25

@@ -1,0 +1,217 @@
+"""Rollouts against a stand-in that refuses and ignores what TensorFlow Serving does."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from export.serving import rollout
+from tests.export.stand_in import ModelServer
+
+SERVING = Path(rollout.__file__).parent
+SHIPPED = {"canary": 1, "stable": 1}
+
+
+@pytest.fixture
+def path(tmp_path, monkeypatch):
+    monkeypatch.setattr(rollout, "_SECONDS_BETWEEN_CALLS", 0.01)
+    return Path(shutil.copy(SERVING / "models.config", tmp_path))
+
+
+def read(path):
+    """The labels and versions of a config file, which has its comments and no file beside it."""
+    assert path.read_text().startswith("# What is served") and len(list(path.parent.iterdir())) == 1
+    config = rollout.ConfigFile(str(path), "albert")
+    return dict(config.model.version_labels), sorted(config.versions())
+
+
+def move(path, server, label=None, version=None, timeout=5.0):
+    config = rollout.ConfigFile(str(path), "albert")
+    labels = dict(config.model.version_labels)
+    moved = rollout.labels_of_rollout(labels, label, version) if label else None
+    moved = moved or rollout.labels_of_rollback(labels)
+    rollout.move_labels(config, rollout.Server(server.url, "albert", timeout), moved)
+
+
+def test_from_a_canary_to_stable_and_back(path):
+    with ModelServer(path, [1, 2, 3]).running() as server:
+        move(path, server, "canary", 2)
+        assert read(path) == ({"canary": 2, "stable": 1}, [1, 2])
+        assert server.labels == {"canary": 2, "stable": 1}
+        move(path, server, "stable")
+        assert read(path) == ({"canary": 2, "stable": 2, "previous": 1}, [1, 2])
+        move(path, server, "stable")  # once more: nothing is left to do
+        move(path, server, "canary", 3)
+        assert read(path) == ({"canary": 3, "stable": 2, "previous": 1}, [1, 2, 3])
+        move(path, server, "stable")
+        # Version 1 has no label any more.
+        expected = {"canary": 3, "stable": 3, "previous": 2}
+        assert read(path) == (expected, [2, 3]) and server.labels == expected
+        move(path, server)
+        expected = {"canary": 2, "stable": 2, "previous": 2}
+        assert read(path) == (expected, [2]) and server.labels == expected
+        move(path, server)  # once more: nothing is left to do
+        assert not server.log
+
+
+def test_the_server_ignores_both_edits_in_one(path):
+    """What the program is for, and what the stand-in must be able to show."""
+    with ModelServer(path, [1, 2]).running() as server:
+        text = path.read_text().replace("versions: 1", "versions: [1, 2]")
+        path.write_text(text.replace("value: 1", "value: 2", 1))
+        time.sleep(0.3)
+        assert 2 not in server.states and server.labels == SHIPPED and len(server.log) > 2
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        ([2], r"^version 2 cannot be loaded: END: INTERNAL: bad$"),
+        ([], r"after 0.5 s: version 2 is not found\. Does the directory of versions have it\?"),
+    ],
+)
+def test_a_version_that_never_becomes_available_is_taken_out(path, broken, message):
+    with ModelServer(path, [1, *broken], broken).running() as server:
+        with pytest.raises(ValueError, match=message):
+            move(path, server, "canary", 2, timeout=60.0 if broken else 0.5)
+        assert read(path) == (SHIPPED, [1]) and server.labels == SHIPPED
+
+
+def test_the_failure_of_an_earlier_try_does_not_count(path):
+    with ModelServer(path, [1, 2], broken=[2]).running() as server:
+        with pytest.raises(ValueError, match="cannot be loaded"):
+            move(path, server, "canary", 2)
+        polls = iter(range(30))
+
+        def begin_again(server):
+            is_added = "versions: 2" in path.read_text() and next(polls, None) is None
+            if is_added and server.states[2] == ("END", "INTERNAL"):
+                server.states[2] = ("END", "OK")
+
+        server.broken.clear()
+        server.before_poll = begin_again
+        move(path, server, "canary", 2)
+        assert server.labels == {"canary": 2, "stable": 1}
+
+
+def test_another_version_that_is_loading_is_named(path):
+    with ModelServer(path, [1, 2, 3]).running() as server:
+        server.load_polls = 10**9
+        path.write_text(path.read_text().replace("versions: 1", "versions: [1, 3]"))
+        while 3 not in server.states:
+            time.sleep(0.01)
+        with pytest.raises(ValueError, match="version 2 is not found; version 3 is LOADING"):
+            move(path, server, "canary", 2, timeout=0.3)
+    assert read(path) == (SHIPPED, [1, 3])
+
+
+def test_a_label_that_the_server_refuses_is_taken_back(path):
+    def lose_version_2(server):
+        if re.search(r'"canary"\s+value: 2', path.read_text()):
+            server.states[2] = ("END", "INTERNAL")
+
+    with ModelServer(path, [1, 2]).running() as server:
+        server.before_poll = lose_version_2
+        message = r"after 0.5 s: canary answers from version 1\. The server's log says why"
+        with pytest.raises(ValueError, match=message):
+            move(path, server, "canary", 2, timeout=0.5)
+        assert read(path) == (SHIPPED, [1, 2]) and server.log
+
+
+def test_a_change_by_somebody_else_is_left_alone(path):
+    with ModelServer(path, [1, 2], load_polls=20).running() as server:
+        theirs = []
+
+        def change(server):
+            if server.states.get(2) == ("LOADING", "OK") and not theirs:
+                theirs.append(path.read_text().replace('"canary"', '"theirs"'))
+                path.write_text(theirs[0])
+
+        server.before_poll = change
+        with pytest.raises(ValueError, match="changed by somebody else meanwhile"):
+            move(path, server, "canary", 2)
+        assert path.read_text() == theirs[0]
+
+
+def test_a_killed_program_resumes(path):
+    """Killed while the version is loading, and while the label is to answer."""
+    command = [sys.executable, "-m", "export.serving.rollout", "--version=2", "--label=canary"]
+    with ModelServer(path, [1, 2]).running() as server:
+        server.load_polls = 10**9
+        command += [f"--config={path}", f"--server={server.url}"]
+        for until, versions in (
+            (lambda: server.states.get(2) == ("LOADING", "OK"), {"canary": 1, "stable": 1}),
+            (lambda: "value: 2" in path.read_text(), {"canary": 2, "stable": 1}),
+        ):
+            process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+            deadline = time.monotonic() + 60
+            while not until():
+                assert time.monotonic() < deadline and process.poll() is None
+                time.sleep(0.005)
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            assert read(path) == (versions, [1, 2])
+            server.load_polls = 1
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0 and done.stdout.endswith("canary is version 2\n"), done
+        assert server.labels == {"canary": 2, "stable": 1}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("specific {", "specifi {"), "expected a ModelServerConfig as text"),
+        (('name: "albert"', 'name: "other"'), "one model of name 'albert', not 0"),
+        (("specific {\n        versions: 1\n      }", "latest {}"), "under model_version_policy"),
+        (("versions: 1", "versions: 7"), "label 'canary' names version 1, which is not under"),
+    ],
+)
+def test_configs_that_are_unfit(path, change, message):
+    text = path.read_text()
+    assert change[0] in text
+    path.write_text(text.replace(*change))
+    with pytest.raises(ValueError, match=message):
+        rollout.ConfigFile(str(path), "albert")
+
+
+def test_commands_that_are_refused(path):
+    def run(*flags):
+        command = [sys.executable, "-m", "export.serving.rollout", f"--config={path}", *flags]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 2 and read(path) == (SHIPPED, [1])
+        return done.stderr
+
+    assert "expected either --label" in run("--rollback", "--label=stable")
+    assert "nothing was rolled out to stable" in run("--rollback")
+    assert "expected a running server there" in run(
+        "--label=canary", "--version=2", "--server=http://127.0.0.1:1"
+    )
+    with pytest.raises(ValueError, match="needs --version"):
+        rollout.labels_of_rollout({"stable": 1}, "stable", None)
+
+
+def test_the_health_check_sees_the_stable_version(path):
+    compose = (SERVING / "compose.yaml").read_text()
+    script = re.search(r"- >-\n(.*?)      interval", compose, re.DOTALL)[1]
+    script = " ".join(line.strip() for line in script.splitlines()).replace("$$", "$")
+    assert "/8501 " in script
+
+    def check(port, label="stable"):
+        own = script.replace("8501", port).replace("labels/stable", f"labels/{label}")
+        return subprocess.run(["bash", "-c", own], capture_output=True, timeout=10).returncode
+
+    with ModelServer(path, [1]).running() as server:
+        port = server.url.rpartition(":")[2]
+        assert server.answer("/v1/models/albert/labels/nosuch")[0] == 200  # ignores the label
+        assert check(port) == 0 and check(port, "nosuch") == 1
+        server.states[1] = ("END", "OK")
+        server.before_poll = lambda server: server.states.update({1: ("END", "INTERNAL")})
+        assert check(port) == 1
+    assert check(port) == 1  # no port is open
