@@ -34,6 +34,7 @@ PROGRAMS = (
     "export.onnx",
     "export.ask",
     "export.serving.client",
+    "export.serving.rollout",
     "pipelines.data.demo_corpus",
 )
 
