@@ -103,8 +103,9 @@ def test_killed_at_a_request_of_each_kind(job, work, trained, store, tmp_path):
             run(*command, exit_code=-9)
             killed[kind] += 1
         except AssertionError as error:
-            # The progress lists what is there every few seconds: the last listings may be missing.
-            assert kind == "list" and str(error).startswith("0\n"), error  # noqa: PT017
+            # The last of these may be missing: the progress lists what is there every few seconds,
+            # and the lock is read and written every 30.
+            assert kind in ("list", "read", "write") and str(error).startswith("0\n"), error  # noqa: PT017
         store.rules.clear()
         run(*command)
         found, case = result(store, tmp_path / "space"), (kind, after, has_effect)
