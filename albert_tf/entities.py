@@ -2,7 +2,7 @@
 
 The definition is that of conlleval, the script of CoNLL-2000 to 2003. It stands here because the
 library for it, seqeval, has no wheel and no longer installs in a fresh environment (its setup
-script needs packages that pip does not bring). The tests compare both with this module.
+script needs packages that pip does not bring). The tests have conlleval's output for 13 cases.
 """
 
 from __future__ import annotations

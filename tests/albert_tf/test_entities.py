@@ -1,9 +1,6 @@
-"""Entities and their F1 are those of conlleval, and of seqeval where it is installed."""
+"""Entities and their F1 are those of conlleval."""
 
 from __future__ import annotations
-
-import random
-import warnings
 
 import pytest
 
@@ -59,21 +56,3 @@ def test_which_tags_mark_entities():
     assert are_entity_tags(["O", "B-person", "I-person"]) and are_entity_tags(["O", "B", "I"])
     assert not are_entity_tags(["O"]) and not are_entity_tags(["NN", "VB", "O"])
     assert not are_entity_tags(["B-person", "X-person"])
-
-
-@pytest.mark.extras("seqeval")
-def test_as_seqeval():
-    from seqeval import metrics
-
-    rng = random.Random(1)
-    for scheme in ["BI", "I", "BIES"] * 40:
-        tags = ["O", "O", *(f"{prefix}-{name}" for prefix in scheme for name in ("a", "b"))]
-        known = [rng.choices(tags, k=rng.randint(1, 12)) for _ in range(5)]
-        found = [[t if rng.random() < 0.6 else rng.choice(tags) for t in row] for row in known]
-        entities = ([set(find_entities(row)) for row in rows] for rows in (known, found))
-        ours = score_entities(zip(*entities), [])
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            for name in ("f1", "precision", "recall"):
-                theirs = getattr(metrics, f"{name}_score")(known, found)
-                assert ours[name] == pytest.approx(theirs), (known, found)
