@@ -244,5 +244,5 @@ def _message(error: Exception) -> str:
 
 
 def _fail(message: str) -> None:
-    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    print(f"error: {' '.join(installed_commands(message).split())}", file=sys.stderr)
     sys.exit(2)

@@ -289,10 +289,10 @@ def _difference(values: Any, formats: dict[str, type[Manifest]]) -> str | None:
     if not changes:
         return None
     return (
-        f"records of version {values.get('code_version')}, which this version, "
-        f"{albert_tf.__version__}, does not read: the manifest "
-        f"{' and '.join(changes)}; its examples would be others. Write the "
-        "records again and begin runs on them anew, or go on with the version that wrote them"
+        f"records of version {values.get('code_version')}, but this code is version "
+        f"{albert_tf.__version__}: the manifest {' and '.join(changes)}, and the examples of the "
+        "two versions differ. Write the records again and train on them in a new directory, or "
+        "use the version that wrote them"
     )
 
 

@@ -199,7 +199,7 @@ def test_says_how_a_manifest_of_another_version_differs(manifest, tmp_path):
     values = json.loads(path.read_text())
     del values["openings_with_order"]
     path.write_text(json.dumps({**values, "code_version": "0.2.0", "colour": 1}))
-    differs = r"version 0\.2\.0,.* lacks openings_with_order and has also colour;"
+    differs = r"version 0\.2\.0,.* lacks openings_with_order and has also colour,"
     with pytest.raises(UserError, match=differs):
         Manifest.read(str(tmp_path))
 
