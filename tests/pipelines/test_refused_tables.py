@@ -21,56 +21,105 @@ from tests.pipelines.ugly_files import (
 
 QUOTED = r"expected cells quoted as spreadsheets .* pass --quoting=none"
 ONE = "text,label\n"
+SEMI = "sep=;\ntext;label\n"
+# id: content of t.csv, what the one line says.
+CSV = {
+    "empty file": ("", r"t\.csv:1: empty; expected a line with the names"),
+    "nothing but a mark": ("\ufeff", r"t\.csv:1: empty"),
+    "nothing but blank lines": ("\n\n\n", r"t\.csv:1: empty"),
+    "a blank first line": ("\n" + TWO, r"t\.csv:1: empty; expected a line with the names"),
+    "nothing but a header": (ONE, r"t\.csv: no rows; expected"),
+    "no header": ("fine,pos\nbad,neg\n", r":1: no column 'text'.*found 'fine', 'pos'"),
+    "no label column": ("text,class\na,pos\n", r":1: no column 'label'"),
+    "capital names": ("Text,Label\na,pos\n", r":1: no column 'text'.*'Text', 'Label'"),
+    "names with spaces": ("text, label\na,pos\n", r":1: no column 'label'.*' label'"),
+    "a column twice": ("text,label,text\na,pos,b\n", r":1: several columns 'text'"),
+    "semicolons and a comma in the header": (
+        "text;label;a,b\nfine;pos;x\n",
+        r":1: no column 'text'.*found 'text;label;a', 'b'; .*begin the file with the line sep=;",
+    ),
+    "a cell too many, semicolons": (SEMI + "a;pos\nb;c;neg\n", r":4: 3 columns, expected 2"),
+    "a quote that swallows rows between semicolons": (
+        SEMI + 'x;pos\n"fine;pos\nbad;neg\nlast";neg\n',
+        r":4: a quotation mark here is closed in line 6 only",
+    ),
+    "tabs in csv": (TSV, r"columns seem to stand between tabs"),
+    "a cell too few": (ONE + "a,pos\nb\n", r":3: 1 columns, expected 2: 'text', 'label'"),
+    "a cell too many": (ONE + "a,pos\nb,c,neg\n", r":3: 3 columns, expected 2"),
+    "too many after quoted lines": (ONE + '"a\nb",pos\nb,c,neg\n', r":4: 3 columns, expected 2"),
+    "a quote never closed": (ONE + '"fine,pos\nbad,neg\n', rf":2: .*never closed.*{QUOTED}"),
+    "text after a quoted cell": (ONE + '"fine" indeed,pos\n', rf":2: .*{QUOTED}"),
+    "unquoted csv whose quotes swallow rows": (
+        ONE + '"12 inch a,pos\nb,neg\nc 9",pos\nd,neg\n',
+        rf":2: a quotation mark here is closed in line 4 only.*{QUOTED}",
+    ),
+    "backslash before a quote": (ONE + '"say \\"hi\\" now",pos\n', rf":2: .*{QUOTED}"),
+    "utf-16": (TWO.encode("utf-16"), r"this is UTF-16 text; convert the file"),
+    "utf-16 without a mark": (TWO.encode("utf-16-le"), r"this is UTF-16 text"),
+    "utf-32": (TWO.encode("utf-32"), r"t\.csv"),
+    "latin-1": (ONE.encode() + "caf\xe9,pos\n".encode("latin-1"), r":2: byte 0xE9 is not"),
+    "latin-1 in the header": (b"text,label,\xe9\na,b,c\n", r":1: byte 0xE9 is not UTF-8"),
+    "utf-8 cut off": ((ONE + "café").encode()[:-1], r":2: byte 0xC3 is not UTF-8"),
+    "a NUL": (ONE + "a\0b,pos\n", r":2: .*a NUL character"),
+    "a NUL in the header": ("te\0xt,label\na,pos\n", r":1: .*a NUL character"),
+    "a NUL in quotes": (ONE + '"a\n\0b",pos\n', r":3: .*a NUL character"),
+    "a spreadsheet": (
+        b"PK\x03\x04\x14\0\x06\0\x08\0\0\0!\0",
+        r"t\.csv: this is a ZIP archive or an Excel workbook \(\.xlsx\); .*CSV UTF-8",
+    ),
+    "an old spreadsheet": (
+        b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1",
+        r"t\.csv: this is an Excel workbook \(\.xls\).*CSV UTF-8",
+    ),
+    "parquet named csv": (b"PAR1\x15\x04", r"t\.csv: this is a Parquet file; .*to_csv"),
+    "gzip without its name": (gzip.compress(TWO.encode()), r"this is a gzip file; give it"),
+    "an empty label": (ONE + "a,pos\nb,\n", r":3: 'label' is \"\", expected a label"),
+    "a blank label": (ONE + "a,pos\nb,  \n", r":3: 'label' is .*expected a label"),
+    "one class": (ONE + "a,pos\nb,pos\n", r"every 'label' is 'pos'; expected two labels"),
+    "a space that does not break": (ONE + "a,v g\nb,v\xa0g\nc,n\n", r"labels 'v g' and"),
+    "where both labels stand": (
+        ONE + "a,x\nb,pos\n\nc,Pos\n",
+        r"t\.csv:5, .*t\.csv:3: labels 'Pos' and 'pos' differ only",
+    ),
+    "files put together": (
+        ONE + "a,pos\nb,neg\n" + ONE + "c,pos\n",
+        r":4: the header of line 1 again.*one after the other",
+    ),
+    "files with marks put together": (
+        '\ufeff"text","label"\na,pos\nb,neg\n\ufeff"text","label"\nc,pos\n',
+        r":4: the header of line 1 again",
+    ),
+    "files put together after a first line of separators": (
+        SEMI + "a;pos\ntext;label\nc;neg\n",
+        r":4: the header of line 2 again",
+    ),
+}
+# Labels that differ in a way that no user means.
+ALIKE = [("1", "1.0"), ("01", "1"), ("+1", "1"), ("1", "1e0"), ("-0", "0"), ("1", "１"),
+         ("Pos", "pos"), ("very good", "verygood"), ("v  g", "v g"),
+         ("GROSS", "groß"), ('"1,5"', "1.5")]  # fmt: skip
+for one, other in ALIKE:
+    message = "labels '{}' and '{}' differ only".format(*(x.strip('"') for x in (one, other)))
+    CSV[f"{one} and {other}"] = (f"{ONE}a,{one}\nb,{other}\nc,x\n", re.escape(message))
+for missing in ("nan", "NaN", "#N/A", "<NA>"):
+    message = f"'{missing}' spells that there is no label"
+    CSV[missing] = (ONE + f"a,pos\nb,{missing}\nc,neg\n", message)
+for mark in "\u200b\ufeff\xad\x07":
+    CSV[f"a label with U+{ord(mark):04X}"] = (
+        f"{ONE}a,pos\nb,{mark}pos\nc,neg\n",
+        rf"labels .*{re.escape(ascii(mark)[1:-1])}pos' .*differ only in .*invisible",
+    )
 # id: name of the file, content, what the one line says.
 REFUSED = {
-    "empty file": ("t.csv", "", r"t\.csv:1: empty; expected a line with the names"),
+    **{case: ("t.csv", *rest) for case, rest in CSV.items()},
     "empty jsonl": ("t.jsonl", "", r"t\.jsonl: no rows"),
     "empty json": ("t.json", "", r"t\.json: no rows"),
     "empty array": ("t.json", "[]", r"t\.json: no rows"),
     "empty gzip": ("t.csv.gz", gzip.compress(b""), r"t\.csv\.gz:1: empty"),
-    "nothing but a mark": ("t.csv", "\ufeff", r"t\.csv:1: empty"),
-    "nothing but blank lines": ("t.csv", "\n\n\n", r"t\.csv:1: empty"),
-    "a blank first line": ("t.csv", "\n" + TWO, r"t\.csv:1: empty; expected a line with the names"),
-    "nothing but a header": ("t.csv", ONE, r"t\.csv: no rows; expected"),
-    "no header": ("t.csv", "fine,pos\nbad,neg\n", r":1: no column 'text'.*found 'fine', 'pos'"),
-    "no text column": ("t.csv", "body,label\na,pos\n", r":1: no column 'text'"),
-    "no label column": ("t.csv", "text,class\na,pos\n", r":1: no column 'label'"),
-    "capital names": ("t.csv", "Text,Label\na,pos\n", r":1: no column 'text'.*'Text', 'Label'"),
-    "names with spaces": ("t.csv", "text, label\na,pos\n", r":1: no column 'label'.*' label'"),
-    "a column twice": ("t.csv", "text,label,text\na,pos,b\n", r":1: several columns 'text'"),
     "semicolons in tsv": ("t.tsv", "text;label\na;pos\n", r"columns seem to stand between ';'"),
-    "semicolons and a comma in the header": (
-        "t.csv",
-        "text;label;a,b\nfine;pos;x\n",
-        r":1: no column 'text'.*found 'text;label;a', 'b'; .*begin the file with the line sep=;",
-    ),
-    "a cell too many between semicolons": (
-        "t.csv",
-        "sep=;\ntext;label\na;pos\nb;c;neg\n",
-        r":4: 3 columns, expected 2",
-    ),
-    "a quote that swallows rows between semicolons": (
-        "t.csv",
-        'sep=;\ntext;label\nx;pos\n"fine;pos\nbad;neg\nlast";neg\n',
-        r":4: a quotation mark here is closed in line 6 only",
-    ),
-    "tabs in csv": ("t.csv", TSV, r"columns seem to stand between tabs"),
     "commas in tsv": ("t.tsv", TWO, r"columns seem to stand between commas"),
-    "a cell too few": ("t.csv", ONE + "a,pos\nb\n", r":3: 1 columns, expected 2: 'text', 'label'"),
-    "a cell too many": ("t.csv", ONE + "a,pos\nb,c,neg\n", r":3: 3 columns, expected 2"),
-    "a cell too many after quoted lines": (
-        "t.csv",
-        ONE + '"a\nb",pos\nb,c,neg\n',
-        r":4: 3 columns, expected 2",
-    ),
     "a tab too many": ("t.tsv", TSV + "x\ty\tz\n", r":4: 3 columns, expected 2"),
-    "a quote never closed": (
-        "t.csv",
-        ONE + '"fine,pos\nbad,neg\n',
-        rf":2: .*never closed.*{QUOTED}",
-    ),
     "a quote never closed in tsv": ("t.tsv", 'text\tlabel\n"a\tpos\nb\tneg\n', rf":2: .*{QUOTED}"),
-    "text after a quoted cell": ("t.csv", ONE + '"fine" indeed,pos\n', rf":2: .*{QUOTED}"),
     "unquoted tsv that begins with a quote": (
         "t.tsv",
         'text\tlabel\n"fine" he said\tpos\nbad\tneg\n',
@@ -81,50 +130,18 @@ REFUSED = {
         'text\tlabel\nx\tpos\n"fine\tpos\nbad\tneg\nlast"\tneg\n',
         rf":3: a quotation mark here is closed in line 5 only.*{QUOTED}",
     ),
-    "unquoted csv whose quotes swallow rows": (
-        "t.csv",
-        'text,label\n"12 inch a,pos\nb,neg\nc 9",pos\nd,neg\n',
-        rf":2: a quotation mark here is closed in line 4 only.*{QUOTED}",
-    ),
     "unquoted tsv whose quote swallows one row": (
         "t.tsv",
         'text\tlabel\n"fine\tpos\nlast"\tneg\n',
         rf":2: a quotation mark here is closed in line 3 only.*{QUOTED}",
     ),
-    "backslash before a quote": ("t.csv", ONE + '"say \\"hi\\" now",pos\n', rf":2: .*{QUOTED}"),
-    "utf-16": ("t.csv", TWO.encode("utf-16"), r"this is UTF-16 text; convert the file"),
-    "utf-16 without a mark": ("t.csv", TWO.encode("utf-16-le"), r"this is UTF-16 text"),
     "utf-16 of Excel": ("t.txt", TSV.encode("utf-16"), r"this is UTF-16 text"),
-    "utf-32": ("t.csv", TWO.encode("utf-32"), r"t\.csv"),
-    "latin-1": ("t.csv", ONE.encode() + "caf\xe9,pos\n".encode("latin-1"), r":2: byte 0xE9 is not"),
-    "latin-1 in the header": ("t.csv", b"text,label,\xe9\na,b,c\n", r":1: byte 0xE9 is not UTF-8"),
     "latin-1 in jsonl": ("t.jsonl", LINES.encode() + b'{"text": "\xe9"}', r":3: byte 0xE9"),
     "latin-1 in an array": ("t.json", b'[\n{"text": "\xe9"}]', r":2: byte 0xE9"),
-    "utf-8 cut off": ("t.csv", (ONE + "café").encode()[:-1], r":2: byte 0xC3 is not UTF-8"),
-    "a NUL": ("t.csv", ONE + "a\0b,pos\n", r":2: .*a NUL character"),
-    "a NUL in the header": ("t.csv", "te\0xt,label\na,pos\n", r":1: .*a NUL character"),
-    "a NUL in quotes": ("t.csv", ONE + '"a\n\0b",pos\n', r":3: .*a NUL character"),
     "a NUL in jsonl": ("t.jsonl", '{"text": "\0", "label": 1}\n', r":1: .*a NUL character"),
-    "a spreadsheet": (
-        "t.csv",
-        b"PK\x03\x04\x14\0\x06\0\x08\0\0\0!\0",
-        r"t\.csv: this is a ZIP archive or an Excel workbook \(\.xlsx\); .*CSV UTF-8",
-    ),
-    "an old spreadsheet": (
-        "t.csv",
-        b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1",
-        r"t\.csv: this is an Excel workbook \(\.xls\).*CSV UTF-8",
-    ),
-    "parquet named csv": ("t.csv", b"PAR1\x15\x04", r"t\.csv: this is a Parquet file; .*to_csv"),
     "parquet in gzip": ("t.csv.gz", gzip.compress(b"PAR1\x15"), r"this is a Parquet file"),
     "a name of a spreadsheet": ("t.xlsx", b"PK\x03\x04", r"expected a name that ends in \.csv"),
-    "no ending": ("train", TWO, r"expected a name that ends in \.csv"),
-    "parquet": ("t.parquet", b"PAR1", r"expected a name that ends in \.csv"),
-    "gzip without its name": (
-        "t.csv",
-        gzip.compress(TWO.encode()),
-        r"this is a gzip file; give it",
-    ),
+    "no ending": ("train", TWO, r"expected a name that ends in \.csv .*\.tsv, \.txt .*\.jsonl"),
     "text named gzip": ("t.csv.gz", TWO, r"not a whole gzip file"),
     "gzip cut off": ("t.csv.gz", gzip.compress(TWO.encode())[:-9], r"not a whole gzip file"),
     "zstandard cut off": (
@@ -139,7 +156,6 @@ REFUSED = {
     "an array that ends in a comma": ("t.json", '[{"text": "a", "label": 1},', r"is not closed"),
     "an array without a comma": ("t.json", '[{"text": "a", "label": 1}\n{}]', r":2: no comma"),
     "an array of numbers": ("t.json", "[1, 2]", r":1: an element is no object"),
-    "an array of arrays": ("t.json", "[[1, 2]]", r":1: an element is no object"),
     "text after an array": ("t.json", json.dumps(OBJECTS) + "\n[]", r":2: text after the end"),
     "bad json in an array": (
         "t.json",
@@ -148,81 +164,30 @@ REFUSED = {
     ),
     "no number within json": ("t.jsonl", '{"text": "a", "label": nope}\n', r":1: not JSON"),
     "an object over lines": ("t.json", json.dumps(OBJECTS[0], indent=1), r":1: not JSON"),
-    "an object of lists": (
-        "t.json",
-        '{"text": ["a"], "label": ["b"]}',
-        r":1: 'text' is \[\"a\"\], exp",
-    ),
+    "an object of lists": ("t.json", '{"text": ["a"], "label": ["b"]}', r":1: 'text' is \[\"a\"\]"),
     "a field too few": ("t.jsonl", LINES + '{"text": "a"}\n', r":3: no field 'label'"),
     "a field too few in an array": (
         "t.json",
         '[{"text": "a", "label": "x"},\n {"text": "a"}]',
-        r":2: no field 'label'",
+        r":2: no field 'label'; the object has 'text'",
     ),
     "deep nesting": ("t.jsonl", '{"text": ' + "[" * 99_999, r":1: not JSON"),
     "no text in json": ("t.jsonl", LINES + '{"text": null, "label": "pos"}', r":3: 'text' is null"),
     "a number as text": ("t.jsonl", LINES + '{"text": 5, "label": "pos"}', r":3: 'text' is 5"),
-    "a label that is null": ("t.jsonl", '{"text": "a", "label": null}', r":1: 'label' is null"),
-    "a label that is a list": ("t.jsonl", '{"text": "a", "label": ["x"]}', r":1: 'label' is \["),
-    "a label that is a fraction": (
-        "t.jsonl",
-        '{"text": "a", "label": 1.5}',
-        r":1: 'label' is 1\.5",
-    ),
-    "a label that is NaN": ("t.jsonl", '{"text": "a", "label": NaN}', r":1: 'label' is NaN"),
-    "an empty label": ("t.csv", ONE + "a,pos\nb,\n", r":3: 'label' is \"\", expected a label"),
-    "a blank label": ("t.csv", ONE + "a,pos\nb,  \n", r":3: 'label' is .*expected a label"),
-    "one class": ("t.csv", ONE + "a,pos\nb,pos\n", r"every 'label' is 'pos'; expected two labels"),
-    "1 and 1.0": ("t.csv", ONE + "a,1\nb,1.0\nc,0\n", r"labels '1' and '1\.0' differ only"),
-    "1 and 01": ("t.csv", ONE + "a,1\nb,01\nc,0\n", r"labels '01' and '1' differ only"),
-    "1 and +1": ("t.csv", ONE + "a,1\nb,+1\nc,0\n", r"labels '\+1' and '1' differ only"),
-    "1 and 1e0": ("t.csv", ONE + "a,1\nb,1e0\nc,0\n", r"labels '1' and '1e0' differ only"),
-    "0 and -0": ("t.csv", ONE + "a,0\nb,-0\nc,1\n", r"labels '-0' and '0' differ only"),
-    "1 and a wide 1": ("t.csv", ONE + "a,1\nb,１\nc,0\n", r"labels '1' and '１' differ only"),
-    "pos and Pos": ("t.csv", ONE + "a,pos\nb,Pos\nc,neg\n", r"labels 'Pos' and 'pos' differ only"),
-    "very good and verygood": (
-        "t.csv",
-        ONE + "a,very good\nb,verygood\nc,neg\n",
-        r"labels 'very good' and 'verygood' differ only",
-    ),
-    "two spaces and one": ("t.csv", ONE + "a,v g\nb,v  g\nc,neg\n", r"labels 'v  g' and 'v g'"),
-    "a space that does not break": ("t.csv", ONE + "a,v g\nb,v\xa0g\nc,n\n", r"labels 'v g' and"),
     "true and True": (
         "t.jsonl",
         '{"text": "a", "label": true}\n{"text": "b", "label": "true"}\n',
         r"labels 'True' and 'true' differ only",
     ),
-    "1 and true number": (
+    "1 and the text 1.0": (
         "t.jsonl",
         '{"text": "a", "label": 1}\n{"text": "b", "label": "1.0"}\n',
         r"labels '1' and '1\.0' differ only",
     ),
-    "ß and ss": ("t.csv", ONE + "a,groß\nb,GROSS\nc,x\n", r"labels 'GROSS' and 'groß' differ only"),
-    "where both labels stand": (
-        "t.csv",
-        ONE + "a,x\nb,pos\n\nc,Pos\n",
-        r"t\.csv:5, .*t\.csv:3: labels 'Pos' and 'pos' differ only",
-    ),
-    "1,5 and 1.5": ("t.csv", ONE + 'a,"1,5"\nb,1.5\nc,2\n', r"labels '1,5' and '1\.5' differ only"),
     "JSON true and 1": (
         "t.jsonl",
         '{"text": "a", "label": 1}\n{"text": "b", "label": true}\n{"text": "c", "label": 2}\n',
         r":1, .*:2: labels '1' and 'True' differ only in .*truth value",
-    ),
-    "files put together": (
-        "t.csv",
-        ONE + "a,pos\nb,neg\n" + ONE + "c,pos\n",
-        r":4: the header of line 1 again.*one after the other",
-    ),
-    "files with marks put together": (
-        "t.csv",
-        '\ufeff"text","label"\na,pos\nb,neg\n\ufeff"text","label"\nc,pos\n',
-        r":4: the header of line 1 again",
-    ),
-    "files put together after a first line of separators": (
-        "t.csv",
-        "sep=;\ntext;label\na;pos\ntext;label\nc;neg\n",
-        r":4: the header of line 2 again",
     ),
     "a key twice": (
         "t.jsonl",
@@ -234,19 +199,10 @@ REFUSED = {
         '[{"text": "a", "label": "x"},\n {"text": "a", "text": "b", "label": "y"}]',
         r":2: not JSON \(the field 'text' twice in one object",
     ),
-    "nan": ("t.csv", ONE + "a,pos\nb,nan\nc,neg\n", r"'nan' spells that there is no label"),
-    "NaN": ("t.csv", ONE + "a,pos\nb,NaN\nc,neg\n", r"'NaN' spells that there is no label"),
-    "#N/A": ("t.csv", ONE + "a,pos\nb,#N/A\nc,neg\n", r"'#N/A' spells that there is no label"),
-    "<NA>": ("t.csv", ONE + "a,pos\nb,<NA>\nc,neg\n", r"'<NA>' spells that there is no label"),
 }
-
-
-for mark in "\u200b\ufeff\xad\x07":
-    REFUSED[f"a label with U+{ord(mark):04X}"] = (
-        "t.csv",
-        f"{ONE}a,pos\nb,{mark}pos\nc,neg\n",
-        rf"labels .*{re.escape(ascii(mark)[1:-1])}pos' .*differ only in .*invisible",
-    )
+for label, shown in (("null", "null"), ('["x"]', r"\["), ("1.5", r"1\.5"), ("NaN", "NaN")):
+    content = f'{{"text": "a", "label": {label}}}'
+    REFUSED[f"a label that is {label}"] = ("t.jsonl", content, f":1: 'label' is {shown}")
 
 
 @pytest.mark.parametrize("case", REFUSED)

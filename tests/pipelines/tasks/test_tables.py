@@ -73,33 +73,6 @@ def test_json_lines(tmp_path):
     assert as_text(found[1][1][0], "a", "here") == "\ufffdz"  # half a character is no text
 
 
-FAULTS = [
-    ("t.xls", "a,b\n1,2\n", r"t\.xls: expected a name that ends in \.csv .*\.tsv, \.txt .*\.jsonl"),
-    ("t.tsv", "a\tb\n", r"t\.tsv: no rows"),
-    ("t.tsv", "", r"t\.tsv:1: empty; expected a line with the names of the columns"),
-    ("t.jsonl", "\n\n", r"t\.jsonl: no rows"),
-    ("t.tsv", "x\ty\n1\t2\n", r":1: no column 'a'; .* found 'x', 'y'$"),
-    ("t.tsv", "a\tb\ta\n1\t2\t3\n", r":1: several columns 'a'"),
-    ("t.tsv", "a\tb\n1\t2\n\n3\n", r":4: 1 columns, expected 2: 'a', 'b'$"),
-    ("t.tsv", "a\tb\n1\t2\t\n", r":2: 3 columns, expected 2"),
-    ("t.tsv", b"a\tb\n1\t2\n3\t\xe9t\xe9\n", r":3: byte 0xE9 is not UTF-8"),
-    ("t.tsv", "a\tb\n1\t2\n".encode("utf-16"), "this is UTF-16 text"),
-    ("t.jsonl", '{"a": 1, "b": 2}\n{"a": 1\n', r":2: not JSON \(Expecting ',' delimiter\)"),
-    ("t.jsonl", "[" * 100_000, r":1: not JSON"),
-    ("t.jsonl", '[{"a": 1}]\n', r":1: not a JSON object; expected one object a line"),
-    ("t.jsonl", '{"a": 1, "b": 2}\n{"a": 1, "c": 3}', r":2: no field 'b'; the object has 'a', 'c'"),
-    ("t.jsonl", b'{"a": "\xff", "b": 2}', r":1: byte 0xFF is not UTF-8"),
-]
-
-
-@pytest.mark.parametrize(("name", "content", "problem"), FAULTS)
-def test_faults_are_one_line_for_the_user(tmp_path, name, content, problem):
-    with pytest.raises(ValueError, match=problem) as error:
-        rows(write(tmp_path, name, content), ["a", "b"])
-    assert program.is_user_error(error.value)
-    assert "\n" not in str(error.value)
-
-
 @pytest.mark.parametrize(
     ("convert", "value", "result"),
     [
