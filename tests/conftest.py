@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import random
+import time
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -28,6 +29,8 @@ WORDS = (
 
 # At the end of a run a long file would keep one worker busy and the other idle.
 LONGEST = ("tests/test_end_to_end.py", "tests/export/", "tests/pipelines/training/")
+# A default test may take 5 s. This is three times as much: a busy or slow machine needs it.
+MAX_CPU_SECONDS = 15
 FILE_ORDER_SEED = os.environ.get("FILE_ORDER_SEED")
 
 
@@ -56,6 +59,17 @@ def pytest_runtest_setup(item):
     import tensorflow as tf
 
     tf.keras.utils.set_random_seed(0)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    """Fails a default test that takes too long."""
+    began = time.process_time()
+    result = yield
+    seconds = time.process_time() - began
+    if seconds > MAX_CPU_SECONDS and not {"slow", "extras"} & {m.name for m in item.iter_markers()}:
+        pytest.fail(f"{seconds:.1f} s of CPU, expected at most {MAX_CPU_SECONDS}: mark it slow")
+    return result
 
 
 @pytest.hookimpl(wrapper=True)
@@ -198,6 +212,46 @@ def work(tmp_path_factory):
     }
     (directory / "config.json").write_text(json.dumps(config))
     return directory
+
+
+@pytest.fixture
+def in_this_process():
+    """Runs the units of a record job one after the other: starting Beam takes longer."""
+    from tests import builders
+
+    with builders.units_in_this_process():
+        yield
+
+
+@pytest.fixture(scope="session")
+def table(tmp_path_factory):
+    """A directory of train.tsv, dev.tsv and test.tsv: two texts, and whether they name a river."""
+    from tests import builders
+
+    return builders.once(tmp_path_factory, "table", builders.write_table)
+
+
+@pytest.fixture(scope="session")
+def pretrained(tmp_path_factory, tiny_vocabulary):
+    """A model directory with random weights."""
+    from tests import builders
+
+    return builders.once(
+        tmp_path_factory,
+        "pretrained",
+        lambda path: builders.write_pretrained(path, tiny_vocabulary),
+    )
+
+
+@pytest.fixture(scope="session")
+def tuned(tmp_path_factory, table, pretrained):
+    """A directory of two finished seeds with random weights."""
+    from tests import builders
+
+    def write(path):
+        builders.write_tuned(path, table, pretrained)
+
+    return builders.once(tmp_path_factory, "tuned", write)
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import dataclasses
 import json
 import re
 import shutil
-import signal
 
 import numpy as np
 import pytest
@@ -27,13 +26,9 @@ from pipelines.training.strategy import create_strategy
 from tests.jobs import (
     NUM_STEPS,
     assert_same_bits,
-    curves,
     log,
-    num_entries,
     pretrain_flags,
     run,
-    start,
-    wait_for,
     weights,
 )
 
@@ -43,21 +38,6 @@ def model_dir(work):
     """A run that nothing interrupted."""
     run("pipelines.pretrain", *pretrain_flags(work, work / "model"))
     return work / "model"
-
-
-@pytest.mark.slow
-def test_killed_and_started_again_ends_in_the_same_bits(work, model_dir):
-    killed = work / "killed"
-    for kill_at in (3, 9):  # log entries: in the middle of a checkpoint's interval
-        process = start("pipelines.pretrain", *pretrain_flags(work, killed))
-        wait_for(lambda kill_at=kill_at: num_entries(killed) >= kill_at, [process])
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-        assert process.returncode == -signal.SIGKILL, "the run ended before it was killed"
-    run("pipelines.pretrain", *pretrain_flags(work, killed))
-    assert_same_bits(killed, model_dir)
-    assert curves(killed) == curves(model_dir)
-    assert [entry["step"] for entry in curves(killed)] == list(range(2, NUM_STEPS + 1, 2))
 
 
 def test_training_learns_and_leaves_curves(model_dir):
@@ -249,6 +229,7 @@ def test_everything_at_once(work):
     assert f"ckpt-{best['step']} on" in out
 
 
+@pytest.mark.slow
 def test_export_answers_raw_text(work, model_dir):
     flags = [f"--checkpoint={model_dir}", f"--output={work}/export", "--max_seq_length=40"]
     run("export.export_saved_model", *flags)

@@ -7,14 +7,12 @@ import pytest
 
 from tests.jobs import run, weights
 from tests.object_store import Rule
-from tests.pipelines.test_finetune import pretrained, table  # noqa: F401
-from tests.pipelines.test_predict import tuned  # noqa: F401
-from tests.test_remote_places import download, kill_after, record_flags
+from tests.test_remote_places import download, kill_after
 
 pytestmark = pytest.mark.slow
 
 
-def test_a_conversion_is_killed_repeated_and_read_back(store, pretrained, tmp_path):  # noqa: F811
+def test_a_conversion_is_killed_repeated_and_read_back(store, pretrained, tmp_path):
     store.upload(pretrained, "bucket/model")
     command = (
         "pipelines.convert_checkpoint",
@@ -48,19 +46,8 @@ def test_a_damaged_model_is_named_as_it_was_given(store, tmp_path):
     assert "gs://bucket/hub/" in err and "/tmp" not in err.replace(str(tmp_path), "")
 
 
-def test_static_examples_are_those_of_a_local_job(store, work, tmp_path):
-    store.upload(work / "corpus.txt", "bucket/corpus.txt")
-    store.upload(work / "vocabulary.model", "bucket/vocabulary.model")
-    for place in ("gs://bucket", str(tmp_path)):
-        flags = record_flags("gs://bucket", f"{place}/static", "--format=reference")
-        run("pipelines.create_pretraining_data", *flags, "--dupe_factor=2")
-    local = {str(path.relative_to(tmp_path)): path for path in tmp_path.rglob("*.tfrecord")}
-    found = {name: data for name, data in store.under("bucket/").items() if "tfrecord" in name}
-    assert len(found) > 6
-    assert found == {name: path.read_bytes() for name, path in local.items()}
-
-
-def test_predictions_are_killed_and_repeated(store, table, tuned, tmp_path):  # noqa: F811
+@pytest.mark.slow
+def test_predictions_are_killed_and_repeated(store, table, tuned, tmp_path):
     store.upload(tuned, "bucket/tuned")
     store.upload(table / "dev.tsv", "bucket/dev.tsv")
 

@@ -24,7 +24,6 @@ from pipelines.data.pretraining_dataset import (
 from pipelines.data.records import Manifest
 from pipelines.data.shard_writer import Settings
 from pipelines.train_vocab import train_vocab
-from tests.conftest import make_text
 from tests.nasty_files import ODD_NAME
 
 # The last sentencepiece (0.2.2) and sentencex (0.6) for Python 3.9 differ in two outcomes.
@@ -103,12 +102,6 @@ ENOUGH_FOR_A_VOCABULARY = {
 }
 # Tracked by Python: the long lines are of up to 1.6 MB.
 MAX_MEMORY_BYTES = 60_000_000
-
-
-@pytest.fixture
-def in_this_process(monkeypatch):
-    """Beam's start takes longer than the files."""
-    monkeypatch.setattr(job.beam_job, "run", lambda work, units, *_: [*map(work, units)])
 
 
 def create(input_file, output_dir, spm_model_file, shard_bytes=64_000_000, **text_format):
@@ -292,42 +285,3 @@ def test_records_cut_short(nasty, tiny_corpus, tiny_vocabulary, tmp_path, in_thi
         )
     assert program.is_user_error(error.value)
     assert Manifest.read(str(records)) == manifest
-
-
-# The kinds of trouble above, made here: these run wherever the tests do.
-@pytest.mark.parametrize(
-    ("name", "content", "problem", "outcome"),
-    [
-        ("a.txt", "Grüße.\n".encode("latin-1"), ":1: byte 0xFC is not UTF-8", (0, 0, 1)),
-        ("b.txt", b"One.\n\nTw\xc3", ":3: byte 0xC3 is not UTF-8", (1, 1, 1)),
-        ("c.txt", "One.\nTwo.\n".encode("utf-16-be"), UTF16, None),
-        ("d.txt", b"\n" * 5003, NO_TEXT, None),
-        ("e.txt", b"", NO_TEXT, None),
-        ("f.txt", b"x", None, (1, 1, 0)),
-        ("g.txt", b"\0\0\0\nOne\0two.\r\rThree.\r\n", None, (2, 3, 0)),
-        ("h [1]*é 空.txt", "One.\n\u00a0\nTwo.\n\u2028\n".encode(), None, (2, 2, 0)),
-        ("i.txt", b"a" * 70_001 + b"\n" + b"b " * 70_003, None, (1, 2, 0)),
-        ("j.txt", "[CLS] <pad> \u2581 [MASK]\n\u200d\ufeff\uffff".encode(), None, (1, 2, 0)),
-        ("k.txt.zst", b"no such thing", "not a whole Zstandard file", None),
-        ("l.txt", b"\x10\0\0\0\0\0\0\0\0\0\0\0abcd", None, (1, 1, 0)),
-    ],
-)
-def test_self_made(tiny_vocabulary, tmp_path, in_this_process, name, content, problem, outcome):
-    path = tmp_path / name
-    path.write_bytes(content)
-    options = {"input_file": path, "output_dir": tmp_path / "out", "shard_bytes": 40_000}
-    options["spm_model_file"] = tiny_vocabulary
-    if problem:
-        with pytest.raises(ValueError, match=problem) as error:
-            create(**options)
-        assert_is_for_the_user(error)
-    if outcome is None or outcome[0] == 0:
-        with pytest.raises(ValueError, match=NO_TEXT if outcome else problem):
-            create(**options, on_bad_line="skip")
-        return
-    manifest = create(**options, on_bad_line="skip")
-    assert (manifest.documents, manifest.sentences, manifest.skipped_lines) == outcome
-    together = tmp_path / "more.txt"
-    together.write_text(make_text(7, seed=1), encoding="utf-8")
-    options.update(input_file=f"{path},{together}", output_dir=tmp_path / "together")
-    assert create(**options, on_bad_line="skip").documents == outcome[0] + 7

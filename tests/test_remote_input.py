@@ -28,6 +28,7 @@ def directory(tmp_path_factory, tiny_vocabulary):
     return path
 
 
+@pytest.mark.slow
 def test_a_worker_in_another_process_yields_the_batches_of_a_local_dataset(directory):
     """As TPUStrategy places each host's input. Python generators would hang there for ever."""
     try:

@@ -11,10 +11,6 @@ import signal
 import pytest
 import tensorflow as tf
 
-from albert_tf.checkpoints import model_directory
-from albert_tf.config import AlbertConfig
-from albert_tf.models import AlbertForPreTraining
-from albert_tf.tokenization import AlbertTokenizer
 from tests.jobs import pretrain_flags, run
 from tests.object_store import Rule
 
@@ -204,31 +200,3 @@ def test_fine_tuning_and_prediction_in_remote_places(work, store, tmp_path):
     assert results == json.loads((tmp_path / "tuned/results.json").read_text())
     assert store.objects["bucket/labelled.csv"] == (tmp_path / "labelled.csv").read_bytes()
     assert unfinished(store) == []
-
-
-def test_conversion_in_remote_places(work, store, tmp_path):
-    """To Hugging Face's format and back: the weights are the same."""
-    model = AlbertForPreTraining(AlbertConfig.read(str(work / "config.json")))
-    model.create_variables()
-    model_directory.save_for_pretraining(model, str(tmp_path / "run"))
-    AlbertTokenizer(str(work / "vocabulary.model")).save(str(tmp_path / "run"))
-    store.upload(tmp_path / "run", "bucket/run")
-    for source, target, kind in (("run", "theirs", "huggingface"), ("theirs", "back", "albert_tf")):
-        run(
-            "pipelines.convert_checkpoint",
-            f"--input=gs://bucket/{source}",
-            f"--output_dir=gs://bucket/{target}",
-            f"--output_format={kind}",
-        )
-    assert "bucket/theirs/model.safetensors" in store.objects
-    for source in ("run", "theirs"):
-        store.put(f"bucket/{source}/.unfinished", b"upload 1")
-        _, err = run(
-            "pipelines.convert_checkpoint",
-            f"--input=gs://bucket/{source}",
-            f"--output_dir={tmp_path}/half",
-            exit_code=2,
-        )
-        assert f"error: 'gs://bucket/{source}' is not whole: its upload still runs" in err
-    back = download(store, "bucket/back/", tmp_path / "back")
-    assert weights(back / "checkpoints") == weights(tmp_path / "run" / "checkpoints")

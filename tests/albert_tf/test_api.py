@@ -21,6 +21,7 @@ from albert_tf.checkpoints import google, model_directory, name_map
 from albert_tf.errors import UserError
 from export.loading import load_module, open_checkpoint
 from tests import jobs, vocabularies
+from tests.builders import tiny_config
 from tests.jobs import PROJECT
 
 
@@ -52,16 +53,7 @@ def test_import_is_light():
 def pretrained(tmp_path_factory, tiny_vocabulary):
     """A model directory, and the pooled output of IDS."""
     tokenizer = albert_tf.AlbertTokenizer(str(tiny_vocabulary))
-    config = albert_tf.AlbertConfig(
-        vocab_size=tokenizer.vocab_size,
-        embedding_size=8,
-        hidden_size=12,
-        num_hidden_layers=2,
-        num_attention_heads=3,
-        intermediate_size=20,
-        max_position_embeddings=64,
-        initializer_range=0.3,
-    )
+    config = tiny_config(vocab_size=tokenizer.vocab_size, initializer_range=0.3)
     model = albert_tf.AlbertForPreTraining(config)
     model.create_variables()
     directory = str(tmp_path_factory.mktemp("api") / "model")

@@ -274,7 +274,15 @@ def test_training_drops_out(create, args):
     assert are_equal(seeded, layer(*args, dropout_seed=seed))
     assert are_equal(seeded, layer(*args, dropout_seed=seed, training=True))
     assert not are_equal(seeded, without)
-    # A graph draws anew at each call, too.
+
+
+@pytest.mark.parametrize(
+    ("create", "args"),
+    [case for case in WITH_DROPOUT if case.id in ("layer encoder", "model classification")],
+    indirect=["args"],
+)
+def test_a_graph_draws_anew_at_each_call(create, args):
+    layer = create()
     graph = tf.function(lambda: layer(*args, training=True))
     assert not are_equal(graph(), graph())
 

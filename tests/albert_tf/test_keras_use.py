@@ -42,7 +42,17 @@ def test_symbolic_calls_say_shapes_and_dtypes(create, args):
     assert [(x.shape, x.dtype) for x in outputs] == [(x.shape, x.dtype) for x in expected]
 
 
-@pytest.mark.parametrize(("create", "args"), EVERY)
+@pytest.mark.parametrize(
+    ("create", "args"),
+    [
+        pytest.param(
+            *case.values,
+            id=case.id,
+            marks=[pytest.mark.slow] * (case.id not in ("layer encoder", "model classification")),
+        )
+        for case in EVERY
+    ],
+)
 def test_functional_models_are_saved_and_cloned(create, args, tmp_path):
     inputs = symbolic(args)
     model = tf.keras.Model(inputs, create()(*inputs))

@@ -9,9 +9,9 @@ import pytest
 import tensorflow as tf
 
 from albert_tf import metrics
-from albert_tf.config import AlbertConfig
 from albert_tf.encoder import AlbertEncoder
 from albert_tf.losses import PRETRAINING_SUMS
+from tests.builders import tiny_config
 
 
 def test_pretraining_metrics_are_per_counted_prediction():
@@ -100,16 +100,7 @@ def test_angles_are_exact_near_0_and_180(degrees):
 
 def test_layer_distances_take_the_encoder_s_states():
     """One figure for each block; in NumPy, with the arc cosine, the same."""
-    config = AlbertConfig(
-        vocab_size=41,
-        embedding_size=6,
-        hidden_size=12,
-        num_hidden_layers=3,
-        num_attention_heads=3,
-        intermediate_size=17,
-        max_position_embeddings=19,
-        initializer_range=0.2,
-    )
+    config = tiny_config(num_hidden_layers=3, initializer_range=0.2)
     rng = np.random.default_rng(0)
     mask = (np.arange(13) < [[13], [7]]).astype(np.int32)
     batch = {

@@ -7,20 +7,12 @@ import pytest
 import tensorflow as tf
 
 from albert_tf import models
-from albert_tf.config import AlbertConfig
 from albert_tf.encoder import AlbertEncoder
 from albert_tf.errors import UserError
+from tests.builders import tiny_config
 
-CONFIG = AlbertConfig(
-    vocab_size=29,
-    embedding_size=8,
-    hidden_size=12,
-    num_hidden_layers=2,
-    num_attention_heads=3,
-    intermediate_size=20,
-    max_position_embeddings=7,
-    initializer_range=0.3,
-    hidden_dropout_prob=0.3,
+CONFIG = tiny_config(
+    vocab_size=29, max_position_embeddings=7, initializer_range=0.3, hidden_dropout_prob=0.3
 )
 IDS = np.random.default_rng(0).integers(1, 29, [4, 6]).astype(np.int32)
 INPUTS = {
@@ -38,6 +30,7 @@ ALL = {
     "question": lambda: models.AlbertForQuestionAnswering(CONFIG),
     "answerable": lambda: models.AlbertForAnswerableQuestionAnswering(CONFIG),
 }
+QUICK = ("encoder", "sequence")
 every = pytest.mark.parametrize("create", ALL.values(), ids=ALL)
 
 
@@ -151,7 +144,15 @@ def test_no_rows(create):
     )
 
 
-@every
+@pytest.mark.parametrize(
+    "create",
+    [
+        pytest.param(
+            create, id=name, marks=[pytest.mark.slow] * (name not in ("encoder", "sequence"))
+        )
+        for name, create in ALL.items()
+    ],
+)
 def test_training_may_be_a_tensor(create):
     model = create()
     seed = tf.constant([1, 2])

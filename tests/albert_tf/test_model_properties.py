@@ -275,6 +275,9 @@ def loss_and_gradients(model, batch, **kwargs):
     return outputs, loss, [tf.convert_to_tensor(gradient) for gradient in gradients]
 
 
+QUICK = (("all", "float32"), ("none", "mixed_bfloat16"))
+
+
 def largest_error(actual, expected):
     """Relative to the largest value, or to 1 where logits are small differences of large sums."""
     return np.abs(actual - expected).max() / max(1.0, np.abs(expected).max())
@@ -360,8 +363,16 @@ def test_vocabulary_is_not_rounded_to_bfloat16(mixed_bfloat16):
     np.testing.assert_allclose(model(batch)["masked_lm_logits"], expected, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16"])
-@pytest.mark.parametrize("sharing", SHARING_MODES)
+@pytest.mark.parametrize(
+    ("sharing", "precision"),
+    [
+        pytest.param(
+            sharing, precision, marks=[pytest.mark.slow] * ((sharing, precision) not in QUICK)
+        )
+        for precision in ("float32", "mixed_bfloat16")
+        for sharing in SHARING_MODES
+    ],
+)
 def test_compiled_equals_not_compiled(sharing, precision):
     tf.keras.mixed_precision.set_global_policy(precision)
     try:

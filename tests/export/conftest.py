@@ -10,24 +10,16 @@ import pytest
 import tensorflow as tf
 
 from albert_tf.checkpoints import model_directory
-from albert_tf.config import AlbertConfig
 from albert_tf.models import AlbertForPreTraining
 from albert_tf.tokenization import AlbertTokenizer
-from export.export_saved_model import export
+from export import export_saved_model
 from export.loading import open_checkpoint
 from export.pretraining_module import PreTrainingModule
+from tests.builders import tiny_config
 from tests.export.task_models import make_module  # noqa: F401  A fixture of several files.
 
 MAX_SEQ_LENGTH = 37
-CONFIG = AlbertConfig(
-    vocab_size=1,
-    embedding_size=12,
-    hidden_size=20,
-    num_hidden_layers=3,
-    num_attention_heads=2,
-    intermediate_size=28,
-    max_position_embeddings=61,
-)
+CONFIG = tiny_config(vocab_size=1, num_hidden_layers=3)
 
 
 @pytest.fixture(scope="session")
@@ -65,12 +57,16 @@ def functions(module) -> dict:
 
 
 @pytest.fixture(scope="session")
-def exported(tmp_path_factory, model_dir) -> Path:
-    """A published version; its export was verified in a fresh process."""
-    output = tmp_path_factory.mktemp("exports") / "tiny"
-    return Path(
-        export(checkpoint=str(model_dir), output=str(output), max_seq_length=MAX_SEQ_LENGTH)
-    )
+def exported(tmp_path_factory, model_dir, module, functions) -> Path:
+    """A published version of `module`, traced once; it was verified in a fresh process."""
+    output = str(tmp_path_factory.mktemp("exports") / "tiny")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(export_saved_model, "load_module", lambda served: module)
+        patch.setattr(module, "functions", lambda: functions)
+        made = export_saved_model.export(
+            checkpoint=str(model_dir), output=output, max_seq_length=MAX_SEQ_LENGTH
+        )
+    return Path(made)
 
 
 @pytest.fixture(scope="session")

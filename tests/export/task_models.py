@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf.config import AlbertConfig
 from albert_tf.tokenization import AlbertTokenizer
 from export.loading import load_module, open_checkpoint
 from pipelines.tasks.classification import ClassificationTask, Columns
@@ -19,17 +18,10 @@ from pipelines.tasks.multiple_choice import MultipleChoiceColumns, TableMultiple
 from pipelines.tasks.squad import SquadTask
 from pipelines.tasks.token_classification import TokenClassificationTask
 from pipelines.tasks.token_files import TokenColumns
+from tests.builders import tiny_config
 
 MAX_SEQ_LENGTH = 43
-CONFIG = AlbertConfig(
-    vocab_size=1,
-    embedding_size=12,
-    hidden_size=20,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    intermediate_size=28,
-    max_position_embeddings=61,
-)
+CONFIG = tiny_config(vocab_size=1)
 LABELS = ("no", "maybe", "sí")
 
 
@@ -67,10 +59,11 @@ TASKS = {
 }
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def make_module(tmp_path_factory, tiny_vocabulary):
-    """A function that gives random weights to the model of a task and makes its module."""
+    """A function that gives random weights to the model of a task and makes its module, once."""
 
+    @functools.cache
     def make(task, vocabulary=tiny_vocabulary, max_seq_length=MAX_SEQ_LENGTH, **config):
         tokenizer = AlbertTokenizer(str(vocabulary))
         directory = tmp_path_factory.mktemp("model")
@@ -92,11 +85,11 @@ def make_module(tmp_path_factory, tiny_vocabulary):
 
 
 @functools.cache  # traced once for all tests
-def functions_of(module):
-    return module.functions()
+def function_of(module, signature):
+    return module.function(signature)
 
 
 def ask(module, **inputs):
     tensors = {name: tf.constant(value, tf.string) for name, value in inputs.items()}
-    answers = functions_of(module)["serving_default"](**tensors)
+    answers = function_of(module, "serving_default")(**tensors)
     return {name: t.numpy() for name, t in answers.items()}

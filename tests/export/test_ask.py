@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from export.ask import ask
-from tests.export.task_models import TASKS
+from tests.export.task_models import TASKS, function_of
 
 
 def test_the_answers_printed_are_the_saved_models(exported, loaded):
@@ -57,7 +57,7 @@ def test_wrong_questions_are_refused(masked_texts, pairs, message):
 
 def test_as_many_options_as_the_model_takes(make_module, tmp_path):
     module = make_module(TASKS["multiple_choice"])
-    functions = {"serving_default": module.function("serving_default")}
+    functions = {"serving_default": function_of(module, "serving_default")}
     tf.saved_model.save(module, str(tmp_path / "1"), signatures=functions)
     question = {"saved_model": str(tmp_path), "question": "Who sings?", "context": "Birds sing."}
     lines = ask(**question, options=["Birds.", "Dogs.", "..."])
@@ -69,6 +69,7 @@ def test_as_many_options_as_the_model_takes(make_module, tmp_path):
             ask(**question, options=options)
 
 
+@pytest.mark.slow
 def test_asking_loads_no_model_code(exported):
     script = (
         "import sys; from export.ask import ask; "

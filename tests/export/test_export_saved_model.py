@@ -56,7 +56,7 @@ def test_the_export_holds_what_a_reader_needs(exported, model_dir):
     assert provenance["max_seq_length"] == MAX_SEQ_LENGTH
 
 
-@pytest.mark.parametrize("kind", ["encoder", "pretraining"])
+@pytest.mark.parametrize("kind", ["encoder", pytest.param("pretraining", marks=pytest.mark.slow)])
 def test_a_model_that_grows_has_the_layers_of_its_checkpoint(model_dir, tmp_path, unverified, kind):
     grows = tmp_path / "grows"
     shutil.copytree(model_dir, grows)

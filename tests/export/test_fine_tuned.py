@@ -11,30 +11,20 @@ import tensorflow as tf
 
 from export.ask import ask
 from export.export_saved_model import export, how_to_use
+from tests.builders import read_tsv
 from tests.jobs import run
-from tests.pipelines.test_finetune import finetune, pretrained, read_tsv, table  # noqa: F401
 
 
 @pytest.fixture(scope="module")
-def fine_tuned(tmp_path_factory, table, pretrained):  # noqa: F811
-    output_dir = tmp_path_factory.mktemp("runs") / "river"
-    # Few steps, so that it errs at times.
-    finetune(table, pretrained, output_dir, seeds=(7,), num_train_steps=45)
-    return output_dir
-
-
-@pytest.fixture(scope="module")
-def exported(tmp_path_factory, fine_tuned):
+def exported(tmp_path_factory, tuned):
     output = tmp_path_factory.mktemp("exports") / "river"
-    return export(checkpoint=str(fine_tuned / "seed_7"), output=str(output))
+    return export(checkpoint=str(tuned / "seed_1"), output=str(output))
 
 
-def test_the_dev_set_is_answered_as_in_fine_tuning(fine_tuned, exported, table):  # noqa: F811
-    reported = json.loads((fine_tuned / "seed_7/results.json").read_text())["metrics"]["dev"][
-        "accuracy"
-    ]
+def test_the_dev_set_is_answered_as_in_fine_tuning(tuned, exported, table):
+    reported = json.loads((tuned / "results.json").read_text())["dev"]["seeds"]["1"]["accuracy"]
     rows = read_tsv(table / "dev.tsv")
-    expected = read_tsv(fine_tuned / "seed_7/predictions/dev_predictions.tsv")
+    expected = read_tsv(tuned / "seed_1/predictions/dev_predictions.tsv")
     model = tf.saved_model.load(exported)
     predictions, probabilities = [], []
     for begin in range(0, len(rows), 13):
@@ -47,18 +37,16 @@ def test_the_dev_set_is_answered_as_in_fine_tuning(fine_tuned, exported, table):
         probabilities += answers["probabilities"].numpy().tolist()
     assert predictions == [row["prediction"] for row in expected]
     accuracy = np.mean([row["label"] == label for row, label in zip(rows, predictions)])
-    assert accuracy == reported and reported > 0.6
+    assert accuracy == reported and 0.2 < reported < 0.9
     labels = [label.decode() for label in model.signatures["labels"]()["labels"].numpy()]
     assert labels == ["other", "river"]
     columns = [[float(row[f"probability_{label}"]) for label in labels] for row in expected]
     np.testing.assert_allclose(probabilities, columns, atol=2e-6)
 
 
-def test_the_export_says_what_it_is_of(fine_tuned, exported):
+def test_the_export_says_what_it_is_of(tuned, exported):
     exported = Path(exported)
-    assert (exported / "assets/task.json").read_bytes() == (
-        fine_tuned / "seed_7/task.json"
-    ).read_bytes()
+    assert (exported / "assets/task.json").read_bytes() == (tuned / "seed_1/task.json").read_bytes()
     provenance = json.loads((exported / "assets.extra/export.json").read_text())
     assert provenance["kind"] == "classifier" and provenance["max_seq_length"] == 48
     assert provenance["task"]["labels"] == ["other", "river"]
@@ -80,8 +68,8 @@ def test_it_is_asked(exported):
 
 
 @pytest.mark.slow
-def test_its_encoder_alone_is_exported(fine_tuned, exported):
-    checkpoint, output = str(fine_tuned / "seed_7"), str(Path(exported).parent)
+def test_its_encoder_alone_is_exported(tuned, exported):
+    checkpoint, output = str(tuned / "seed_1"), str(Path(exported).parent)
     path = export(checkpoint=checkpoint, output=output, kind="encoder")
     assert Path(path).name == "2"
     text = {"text": tf.constant(["a river runs", ""])}
@@ -89,10 +77,10 @@ def test_its_encoder_alone_is_exported(fine_tuned, exported):
     assert pooled.shape == [2, 32]
 
 
-def test_another_kind_is_one_clear_line(fine_tuned, tmp_path):
+def test_another_kind_is_one_clear_line(tuned, tmp_path):
     _, error = run(
         "export.export_saved_model",
-        f"--checkpoint={fine_tuned}/seed_7",
+        f"--checkpoint={tuned}/seed_1",
         f"--output={tmp_path}/exports",
         "--kind=regressor",
         exit_code=2,

@@ -33,7 +33,7 @@ from pipelines.tasks.squad import SquadTask
 from pipelines.tasks.squad_files import Question, read_questions
 from pipelines.tasks.unknown_text import unknown_shares
 from tests.conftest import WORDS
-from tests.export.task_models import LABELS, MAX_SEQ_LENGTH, TASKS, ask, functions_of
+from tests.export.task_models import LABELS, MAX_SEQ_LENGTH, TASKS, ask, function_of
 
 ODD = ["", " \u3000", "Óld ﬁsh ½ _ [MASK] 1,000, 北京 한국", "\u0301", "¨ a_b _", "x" * 200, "a\0b"]
 
@@ -228,7 +228,7 @@ def test_records_are_answered_like_texts(modules, tokenizer, name):
     for i in range(len(examples)):  # padded, each in its own way
         rows = model_inputs(sequences, np.array([i]), longest + i).values()
         records.append(_example(dict(zip(("input_ids", "input_mask", "segment_ids"), rows))))
-    answers = functions_of(module)["examples"](examples=tf.constant(records))
+    answers = function_of(module, "examples")(examples=tf.constant(records))
     answers = {name: t.numpy() for name, t in answers.items()}
     assert answers.keys() == {*expected, "error"} and not any(answers["error"])
     for key, values in expected.items():
@@ -241,10 +241,8 @@ def test_records_are_answered_like_texts(modules, tokenizer, name):
 @pytest.mark.parametrize("name", TASKS)
 def test_the_signatures_are_those_of_the_table(modules, name):
     module = modules[name]
-    functions = functions_of(module)
-    assert functions.keys() == module.signatures.keys()
-    for signature, function in functions.items():
-        table = module.signatures[signature]
+    for signature, table in module.signatures.items():
+        function = function_of(module, signature)
         specs = {spec.name: spec for spec in tf.nest.flatten(function.structured_input_signature)}
         for fields, found in (
             (table.inputs, specs),
@@ -260,7 +258,8 @@ def test_the_signatures_are_those_of_the_table(modules, name):
 
 @pytest.mark.parametrize("name", TASKS)
 def test_the_page_on_serving_names_the_ops_of_tensorflow_text(modules, name):
-    graphs = [function.graph.as_graph_def() for function in functions_of(modules[name]).values()]
+    module = modules[name]
+    graphs = [function_of(module, s).graph.as_graph_def() for s in module.signatures]
     nodes = [node for graph in graphs for node in graph.node]
     nodes += [node for graph in graphs for f in graph.library.function for node in f.node_def]
     found = {node.op for node in nodes if re.match("Sentencepiece|Normalize", node.op)}

@@ -32,10 +32,10 @@ LONGEST_LINE = (
 )
 
 
-@pytest.fixture(
-    scope="module",
-    params=["own", pytest.param("real", marks=[pytest.mark.shared, pytest.mark.slow])],
-)
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module", params=["own", pytest.param("real", marks=pytest.mark.shared)])
 def vocabulary(request, tmp_path_factory):
     """A vocabulary of the tests' own sentences, and the published one with real text."""
     if request.param == "own":

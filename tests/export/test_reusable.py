@@ -75,6 +75,7 @@ def test_it_is_fine_tuned(saved):
     assert np.abs(table.numpy() - before).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_it_is_left_as_it_is(saved):
     path, encoder = saved
     model, layer = classifier(path, trainable=False)

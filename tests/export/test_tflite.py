@@ -92,6 +92,7 @@ def classifier_file(wide_dir):
     return path
 
 
+@pytest.mark.slow
 def test_a_classifier_in_int8_is_small_and_near(wide_dir, classifier_file, tmp_path):
     directory, model = wide_dir
     parameters = sum(v.shape.num_elements() for v in model.variables)

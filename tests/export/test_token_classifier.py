@@ -13,7 +13,7 @@ from albert_tf.tokenization import AlbertTokenizer
 from export.token_classification_module import _json_strings
 from export.verify import _TEXTS, _padded
 from pipelines.tasks.token_files import TokenExample, of_text
-from tests.export.task_models import TASKS, ask, functions_of, token_classification
+from tests.export.task_models import TASKS, ask, function_of, token_classification
 from tests.export.test_kinds import check_shares, evaluate, make_texts
 
 NAME = "token_classifier"
@@ -78,7 +78,7 @@ def test_words_that_are_given(module, tokenizer, tmp_path):
     with open(path, encoding="utf-8") as file:
         lines = [line.split("\t") for line in file.read().splitlines() if line]
     table = _padded(rows)
-    words = functions_of(module)["words"]
+    words = function_of(module, "words")
     answers = {key: t.numpy() for key, t in words(words=tf.constant(table)).items()}
     shares = check_shares(TASKS[NAME], module, tokenizer, examples, answers)
     assert shares.min() == 0 and shares[-1] > 0.01

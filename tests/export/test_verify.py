@@ -14,7 +14,7 @@ from export import verify
 from export.loading import open_checkpoint
 from export.pretraining_module import EncoderModule
 from tests.export.conftest import MAX_SEQ_LENGTH
-from tests.export.task_models import TASKS
+from tests.export.task_models import TASKS, function_of
 
 
 def test_every_signature_is_asked(module, functions):
@@ -51,7 +51,7 @@ def test_what_was_saved_does_not_judge_itself(model, model_dir, tmp_path):
 def test_every_kind_answers_as_in_python(make_module, name):
     module = make_module(TASKS[name])
     names = {"serving_default", "tokenize", "examples"} & module.signatures.keys()
-    functions = {name: module.function(name) for name in names}
+    functions = {name: function_of(module, name) for name in names}
     questions = verify._questions(module, functions)
     answers = verify._answers(functions, questions)
     with verify._answering_in_python(module) as methods:
@@ -61,6 +61,7 @@ def test_every_kind_answers_as_in_python(make_module, name):
         assert verify._difference(*triple) < 1e-5
 
 
+@pytest.mark.slow
 def test_our_code_is_out_of_reach_of_the_process(tmp_path, module, functions, monkeypatch):
     script = tmp_path / "script.py"
     with open(verify.__file__, encoding="utf-8") as file:

@@ -12,11 +12,11 @@ import tensorflow as tf
 
 import albert_tf
 from albert_tf.checkpoints import model_directory, name_map
-from albert_tf.config import AlbertConfig
 from albert_tf.models import AlbertForPreTraining
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines.convert_checkpoint import convert
 from tests import sentences
+from tests.builders import tiny_config
 from tests.jobs import run
 
 
@@ -25,17 +25,7 @@ def model_dir(tmp_path_factory, tiny_vocabulary):
     """A model directory with weights and a vocabulary for cased text."""
     tokenizer = AlbertTokenizer(str(tiny_vocabulary), do_lower_case=False)
     directory = str(tmp_path_factory.mktemp("model") / "model")
-    model = AlbertForPreTraining(
-        AlbertConfig(
-            vocab_size=tokenizer.vocab_size,
-            embedding_size=6,
-            hidden_size=8,
-            num_hidden_layers=3,
-            num_attention_heads=2,
-            intermediate_size=13,
-            max_position_embeddings=31,
-        )
-    )
+    model = AlbertForPreTraining(tiny_config(vocab_size=tokenizer.vocab_size, num_hidden_layers=3))
     model.create_variables()
     model_directory.save_for_pretraining(model, directory)
     tokenizer.save(directory)
@@ -90,7 +80,7 @@ def test_tokenizer_settings_of_huggingface(model_dir, tmp_path):
         "do_lower_case": False,
         "remove_space": True,
         "keep_accents": False,
-        "model_max_length": 31,
+        "model_max_length": 61,
     }
 
 

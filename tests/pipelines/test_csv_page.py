@@ -12,8 +12,8 @@ import sys
 
 import pytest
 
+from tests.builders import make_rows
 from tests.jobs import PROJECT
-from tests.pipelines.test_finetune import make_rows, pretrained  # noqa: F401
 from tests.pipelines.test_predict import read
 
 PAGE = PROJECT / "pipelines/tasks/FROM_CSV.md"
@@ -41,7 +41,7 @@ def test_the_page_has_what_it_names():
 
 
 @pytest.mark.slow
-def test_the_commands_run(pretrained, tmp_path):  # noqa: F811
+def test_the_commands_run(pretrained, tmp_path):
     for name, number, seed in (("tickets", 120, 1), ("new", 9, 2), ("tickets_test", 20, 3)):
         with open(tmp_path / f"{name}.csv", "w", newline="") as file:
             writer = csv.writer(file)

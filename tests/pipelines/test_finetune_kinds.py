@@ -13,8 +13,8 @@ from pipelines.tasks.squad import SquadTask
 from pipelines.tasks.token_classification import TokenClassificationTask
 from pipelines.tasks.token_files import TokenColumns
 from pipelines.training.settings import LoopSettings
+from tests.builders import read_tsv, run_task
 from tests.conftest import WORDS
-from tests.pipelines.test_finetune import pretrained, read_tsv, run_task  # noqa: F401
 
 
 def squad_files(directory):
@@ -95,13 +95,13 @@ KINDS = {
 }
 
 
-SLOW = ("beams", "numbers")
+SLOW = ("beams", "choices", "numbers", "tokens")
 
 
 @pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=[pytest.mark.slow] * (kind in SLOW)) for kind in KINDS]
 )
-def test_every_kind_of_task_runs_and_predicts(kind, pretrained, tmp_path):  # noqa: F811
+def test_every_kind_of_task_runs_and_predicts(kind, pretrained, tmp_path):
     task = KINDS[kind](tmp_path)
     loop = LoopSettings(steps_per_loop=10, save_checkpoint_steps=20, eval_steps=20)
     changes = {"num_train_steps": 20, "learning_rate": 1e-3, "loop": loop}

@@ -5,10 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import re
-import shutil
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -74,9 +70,8 @@ def files(tmp_path) -> Path:
 
 
 @pytest.fixture
-def index(files, tiny_vocabulary, tmp_path, monkeypatch):
-    """Runs the job over the files in this process: Beam's start takes longer."""
-    monkeypatch.setattr(job.beam_job, "run", lambda work, units, *_: [*map(work, units)])
+def index(files, tiny_vocabulary, tmp_path, in_this_process):
+    """Runs the job over the files."""
 
     def run(input_file=f"{files}/*", output="indexed", **changes):
         return job.index_records(
@@ -283,57 +278,6 @@ def test_on_beam(index, files, tmp_path, monkeypatch):
     write(files / "b.tfrecord", [static_example(), b"broken"])
     with pytest.raises(ValueError, match=r"b\.tfrecord: record 2: is no tf.train.Example"):
         index(output="bad")
-
-
-def start(files, vocabulary, output, *more) -> subprocess.Popen:
-    """Starts the program."""
-    flags = [f"--input_file={files}/*", f"--spm_model_file={vocabulary}", f"--output_dir={output}"]
-    return subprocess.Popen(
-        [sys.executable, "-m", "pipelines.index_records", *flags, *more],
-        cwd=PROJECT,
-        stderr=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        text=True,
-    )
-
-
-def finish(process) -> tuple[int, str]:
-    error = process.communicate(timeout=120)[1]
-    return process.returncode, error
-
-
-@pytest.mark.slow
-def test_two_workers_killed_and_resumed_write_the_bytes_of_one(index, tiny_vocabulary, tmp_path):
-    """Killed with SIGKILL when some files are checked."""
-    directory, output = tmp_path / "many", tmp_path / "two"
-    directory.mkdir()
-    write(directory / "00", [static_example(n % 90) for n in range(8_000)])
-    for number in range(1, 16):
-        shutil.copy(directory / "00", directory / f"{number:02d}")
-    process = start(directory, tiny_vocabulary, output, "--num_workers=2")
-    deadline = time.monotonic() + 60
-    while len(list(output.glob("units/*.json"))) < 2:
-        assert time.monotonic() < deadline and process.poll() is None
-        time.sleep(0.02)
-    process.kill()
-    finish(process)
-    inodes = {path: path.stat().st_ino for path in output.glob("units/*.json")}
-    assert 2 <= len(inodes) < 16
-    code, error = finish(start(directory, tiny_vocabulary, output, "--num_workers=2"))
-    assert code == 0, error
-    assert {path: path.stat().st_ino for path in inodes} == inodes
-    index(f"{directory}/*", output="one")
-    assert contents(output) == contents(tmp_path / "one")
-
-
-@pytest.mark.slow
-def test_an_error_in_a_process_is_one_line(files, tiny_vocabulary, tmp_path):
-    write(files / "b.tfrecord", [static_example(), b"broken"])
-    code, error = finish(start(files, tiny_vocabulary, tmp_path / "bad", "--num_workers=2"))
-    assert code == 2 and "Traceback" not in error
-    last = error.splitlines()[-1]
-    assert last.startswith(f"error: {files}/b.tfrecord: record 2: is no tf.train.Example"), error
-    assert not (tmp_path / "bad/manifest.json").exists()
 
 
 def test_resumes_no_work_of_another_version(index, tmp_path, monkeypatch):

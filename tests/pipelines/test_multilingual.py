@@ -19,6 +19,7 @@ from pipelines.data.pretraining_dataset import (
 from pipelines.data.shard_writer import Settings
 from pipelines.data.vocabulary_settings import resolve_lower_case
 from pipelines.train_vocab import train_vocab
+from tests import builders
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,15 @@ LANGUAGES = [
 BATCH = 64
 
 
-@pytest.fixture(scope="module", params=LANGUAGES, ids=lambda language: language.code)
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(
+            language, id=language.code, marks=[pytest.mark.slow] * (language.code in "vi de fr ar")
+        )
+        for language in LANGUAGES
+    ],
+)
 def masked(request, shared, tmp_path_factory):
     """Language, tokenizer and a batch of examples, with the printed report of the vocabulary."""
     language = request.param
@@ -73,8 +82,7 @@ def masked(request, shared, tmp_path_factory):
     }
     train_vocab([str(path)], str(directory / "vocabulary"), settings, text_format)
     model = str(directory / "vocabulary.model")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(job.beam_job, "run", lambda work, units, *_: [*map(work, units)])
+    with builders.units_in_this_process():
         manifest = job.create_pretraining_data(
             input_file=str(path),
             output_dir=str(directory / "records"),

@@ -6,64 +6,19 @@ import csv
 import gzip
 import json
 import shutil
-import signal
-import time
 
-import numpy as np
 import pytest
 import tensorflow as tf
 
 import albert_tf
-from albert_tf.config import AlbertConfig
 from albert_tf.errors import UserError
-from albert_tf.tokenization import AlbertTokenizer
 from export.export_saved_model import export
 from pipelines import predict as predict_lib
 from pipelines.tasks import prediction_file
-from pipelines.tasks.batches import make_prediction
 from pipelines.training.settings import LoopSettings
-from tests.jobs import run, start
-from tests.pipelines.test_finetune import (
-    DEV,
-    classification,
-    make_rows,
-    pretrained,  # noqa: F401
-    read_tsv,
-    run_task,
-    table,  # noqa: F401
-)
+from tests.builders import DEV, make_rows, read_tsv, run_task
+from tests.jobs import run
 from tests.pipelines.test_finetune_kinds import KINDS
-
-
-@pytest.fixture(scope="module")
-def tuned(tmp_path_factory, table, pretrained):  # noqa: F811
-    """A directory of two finished seeds as fine-tuning writes it, with random weights."""
-    output_dir = tmp_path_factory.mktemp("predict") / "river"
-    task = classification(table)
-    tokenizer = AlbertTokenizer.load(str(pretrained))
-    config = AlbertConfig.read(str(pretrained / "albert_config.json"))
-    examples = task.read("dev")
-    sequences, features = task.encode(examples, tokenizer, 48, False)
-    results = {"best_metric": "accuracy", "dev": {"seeds": {}}}
-    for seed in (1, 2):
-        directory = output_dir / f"seed_{seed}"
-        tf.keras.utils.set_random_seed(seed)
-        model = task.create_model(config, False)
-        model.create_variables()
-        for variable in model.trainable_variables:
-            variable.assign_add(tf.random.normal(variable.shape, stddev=0.1))
-        tf.train.Checkpoint(model=model).write(str(directory / "best/ckpt-7"))
-        config.write(str(directory / "albert_config.json"))
-        tokenizer.save(str(directory))
-        description = {"task": task.name, "max_seq_length": 48}
-        description.update({**task.description(), **task.source()})
-        (directory / "task.json").write_text(json.dumps(description))
-        strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
-        outputs = make_prediction(strategy, model, sequences, 11, 48, False)()
-        task.write_predictions(str(directory / "predictions"), "dev", examples, features, outputs)
-        results["dev"]["seeds"][str(seed)] = task.score(examples, features, outputs)
-    (output_dir / "results.json").write_text(json.dumps(results))
-    return output_dir
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +26,14 @@ def exported(tmp_path_factory, tuned):
     output = tmp_path_factory.mktemp("predict") / "exported"
     export(checkpoint=str(tuned / "seed_1"), output=str(output))
     return output
+
+
+@pytest.fixture
+def eager():
+    """Runs what is traced otherwise: tracing takes longer than these few rows."""
+    tf.config.run_functions_eagerly(True)
+    yield
+    tf.config.run_functions_eagerly(False)
 
 
 def predict(model, input_file, output_file, **arguments):
@@ -91,7 +54,7 @@ def write_csv(path, number, columns=("name", "first", "second", "label"), seed=9
     return path
 
 
-def test_a_run_predicts_what_it_predicted_of_dev(tuned, table, tmp_path):  # noqa: F811
+def test_a_run_predicts_what_it_predicted_of_dev(tuned, table, tmp_path):
     summary = predict(tuned / "seed_2", table / "dev.tsv", tmp_path / "out.csv")
     expected = read_tsv(tuned / "seed_2/predictions/dev_predictions.tsv")
     found = read(tmp_path / "out.csv")
@@ -109,6 +72,7 @@ def test_a_run_predicts_what_it_predicted_of_dev(tuned, table, tmp_path):  # noq
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.csv", "out.csv.run.json"]
 
 
+@pytest.mark.usefixtures("eager")
 def test_rows_that_the_vocabulary_cannot_spell(tuned, tmp_path):
     path = tmp_path / "in.csv"
     path.write_text("name,first,second\n1,我无法登录,我\n2,,\n3,a river,some river\n")
@@ -128,6 +92,7 @@ def test_an_export_predicts_what_its_run_predicts(tuned, exported, tmp_path):
         assert one == pytest.approx(other, abs=1e-5)
 
 
+@pytest.mark.usefixtures("eager")
 def test_the_best_seed_of_a_run_is_taken(tuned, tmp_path, capsys):
     path = write_csv(tmp_path / "in.csv", 5)
     results = json.loads((tuned / "results.json").read_text())
@@ -140,15 +105,7 @@ def test_the_best_seed_of_a_run_is_taken(tuned, tmp_path, capsys):
         assert f"seed_{best}\n" in capsys.readouterr().out
 
 
-def test_line_ends_in_json_do_not_break_the_table(tuned, tmp_path):
-    rows = [{"name": f"a\r{i}", "first": "the fox", "second": "ran"} for i in range(3)]
-    path = tmp_path / "in.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    for name in ("out.csv", "out.tsv"):
-        predict(tuned / "seed_1", path, tmp_path / name)
-        assert [row["id"] for row in read(tmp_path / name)] == [row["name"] for row in rows]
-
-
+@pytest.mark.usefixtures("eager")
 def test_cells_with_line_ends_are_counted(tuned, tmp_path, capsys):
     for cell, expected in (
         ('"the\nfox"', "rows     2; 1 cells with line ends\n"),
@@ -178,6 +135,7 @@ def test_rows_with_and_without_answers_are_refused(tuned, tmp_path):
         predict(tuned / "seed_1", mixed[1], tmp_path / "out.csv")
 
 
+@pytest.mark.usefixtures("eager")
 def test_files_with_and_without_answers_are_refused(tuned, tmp_path):
     label = classification_label(tuned)
     paths = [
@@ -201,19 +159,12 @@ def classification_label(tuned):
     return json.loads((tuned / "seed_1/task.json").read_text())["labels"][0]
 
 
-def test_nul_in_json_does_not_break_the_table(tuned, tmp_path):
-    path = tmp_path / "in.jsonl"
-    row = {"name": "a\0b", "first": "the\0fox", "second": "ran"}
-    path.write_text(json.dumps(row) + "\n")
-    predict(tuned / "seed_1", path, tmp_path / "out.csv")
-    [row] = read(tmp_path / "out.csv")
-    assert row["id"] == "a\ufffdb"
-
-
+@pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("name", ["in.tsv", "in.jsonl", "in.json", "in.csv.gz"])
 def test_any_table_without_answers(tuned, tmp_path, name):
+    odd = "\r\0" if "json" in name else ""  # a table holds no NUL
     records = [
-        {"name": f"n{i}", "first": f'{a}, "so" \n', "second": b}
+        {"name": f"n{odd}{i}", "first": f'{a}, "so" \n{odd}', "second": b}
         for i, (_, a, b, _) in enumerate(make_rows(9, 3))
     ]
     path = tmp_path / name
@@ -227,13 +178,16 @@ def test_any_table_without_answers(tuned, tmp_path, name):
             writer = csv.DictWriter(file, records[0], **style)
             writer.writeheader()
             writer.writerows(records)
-    summary = predict(tuned / "seed_1", path, tmp_path / "out.tsv")
+    out = tmp_path / ("out.csv" if name == "in.json" else "out.tsv")
+    summary = predict(tuned / "seed_1", path, out)
     assert summary["metrics"] == {} and summary["rows"] == 9
-    rows = read(tmp_path / "out.tsv")
-    assert [row["id"] for row in rows] == [record["name"] for record in records]
+    rows = read(out)
+    names = [record["name"].replace("\0", "\ufffd") for record in records]
+    assert [row["id"] for row in rows] == names
     assert "label" not in rows[0]
 
 
+@pytest.mark.usefixtures("eager")
 def test_a_job_that_is_stopped_loses_and_doubles_no_row(tuned, tmp_path, monkeypatch):
     path = write_csv(tmp_path / "in.csv", 95)
     predict(tuned / "seed_1", path, tmp_path / "whole.csv")
@@ -262,6 +216,7 @@ def test_a_job_that_is_stopped_loses_and_doubles_no_row(tuned, tmp_path, monkeyp
         predict(tuned / "seed_2", path, tmp_path / "out.csv")
 
 
+@pytest.mark.usefixtures("eager")
 def test_other_parts_are_refused(tuned, tmp_path, monkeypatch):
     path = write_csv(tmp_path / "in.csv", 20)
     monkeypatch.setattr(prediction_file, "ROWS_PER_PART", 10)
@@ -280,6 +235,7 @@ def test_other_parts_are_refused(tuned, tmp_path, monkeypatch):
         predict(tuned / "seed_1", path, tmp_path / "out.csv")
 
 
+@pytest.mark.usefixtures("eager")
 def test_answers_may_be_ignored(tuned, tmp_path):
     path = tmp_path / "in.csv"
     path.write_text("name,first,second,label\nx,a,b,\ny,c,d,unknown\n")
@@ -301,7 +257,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("case", FAULTS)
-def test_faults_are_told_before_the_work(tuned, pretrained, tmp_path, case):  # noqa: F811
+def test_faults_are_told_before_the_work(tuned, pretrained, tmp_path, case):
     changes, problem = FAULTS[case]
     (tmp_path / "unfinished/seed_1").mkdir(parents=True)
     header = changes.pop("header", "name,first,second,label")
@@ -328,7 +284,7 @@ def test_the_command(tuned, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_predicts_what_fine_tuning_predicts(kind, pretrained, tmp_path):  # noqa: F811
+def test_every_kind_predicts_what_fine_tuning_predicts(kind, pretrained, tmp_path):
     task = KINDS[kind](tmp_path)
     loop = LoopSettings(steps_per_loop=10, save_checkpoint_steps=10, eval_steps=10)
     results = run_task(task, pretrained, tmp_path / "run", num_train_steps=10, loop=loop)
@@ -368,22 +324,3 @@ def test_every_kind_predicts_what_fine_tuning_predicts(kind, pretrained, tmp_pat
         for name in one:
             number = isinstance(one[name], float) or name == "probabilities"
             assert other[name] == (pytest.approx(one[name], abs=1e-4) if number else one[name])
-
-
-@pytest.mark.slow
-def test_killed_and_resumed(tuned, tmp_path):
-    path = write_csv(tmp_path / "in.csv", 30_000)
-    flags = [f"--model={tuned}/seed_1", f"--input_file={path}"]
-    run("pipelines.predict", *flags, f"--output_file={tmp_path}/whole.csv")
-    for awaited in (1, 4):
-        process = start("pipelines.predict", *flags, f"--output_file={tmp_path}/out.csv")
-        part = tmp_path / f"out.csv.parts/part-{awaited:05}.jsonl"
-        until = time.monotonic() + 200
-        while not part.exists() and time.monotonic() < until:
-            time.sleep(0.01)
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-        assert part.exists() and not (tmp_path / "out.csv").exists()
-    run("pipelines.predict", *flags, f"--output_file={tmp_path}/out.csv")
-    assert (tmp_path / "out.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
-    assert np.unique([row["id"] for row in read(tmp_path / "out.csv")]).size == 30_000

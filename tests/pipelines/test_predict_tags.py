@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf.config import AlbertConfig
 from albert_tf.tokenization import AlbertTokenizer
 from export.export_saved_model import export
 from pipelines.predict import predict
 from pipelines.tasks.token_classification import TokenClassificationTask
 from pipelines.tasks.token_files import TokenColumns
+from tests.builders import tiny_config
 from tests.conftest import WORDS
 
 LABELS = ("O", "B-a", "I-a", "B-b", "I-b")
@@ -26,15 +26,7 @@ def tuned(tmp_path_factory, tiny_vocabulary):
     directory = tmp_path_factory.mktemp("tags") / "seed_1"
     task = TokenClassificationTask("token_classification", {}, TokenColumns(), LABELS, 9)
     tokenizer = AlbertTokenizer(str(tiny_vocabulary))
-    config = AlbertConfig(
-        vocab_size=tokenizer.vocab_size,
-        embedding_size=12,
-        hidden_size=20,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=28,
-        max_position_embeddings=61,
-    )
+    config = tiny_config(vocab_size=tokenizer.vocab_size)
     model = task.create_model(config, False)
     model.create_variables()
     rng = np.random.RandomState(3)

@@ -21,6 +21,7 @@ from albert_tf import program
 from pipelines import create_pretraining_data as job
 from pipelines.data import unit_job
 from pipelines.data.shard_writer import Settings, TextUnit
+from tests import builders
 from tests.conftest import make_text
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -50,13 +51,14 @@ def settings(vocabulary) -> Settings:
 
 
 def create(corpus, vocabulary, output) -> None:
-    """Does the job in this process: one worker."""
-    job.create_pretraining_data(
-        input_file=f"{corpus}/*.txt",
-        output_dir=str(output),
-        settings=settings(vocabulary),
-        shard_bytes=9000,
-    )
+    """Does the job in this process."""
+    with builders.units_in_this_process():
+        job.create_pretraining_data(
+            input_file=f"{corpus}/*.txt",
+            output_dir=str(output),
+            settings=settings(vocabulary),
+            shard_bytes=9000,
+        )
 
 
 @pytest.fixture(scope="module")
@@ -159,6 +161,7 @@ def test_a_full_disk_is_one_line_and_loses_nothing(corpus, tiny_vocabulary, undi
         assert before.items() <= finished_shards(output, undisturbed).items()
 
 
+@pytest.mark.slow
 def test_where_not_even_the_error_fits(corpus, tiny_vocabulary, undisturbed, tmp_path):
     with small_disk(tmp_path / "disk", 700) as disk:
         output = disk / "records"
@@ -236,25 +239,6 @@ def test_errors_in_processes_come_out_as_one_line(corpus, tiny_vocabulary, tmp_p
     assert last.startswith(f"error: {bad / 'b.txt'}:{line}: byte 0xE9 is not UTF-8"), error
     assert "Traceback" not in error
     assert not (output / "manifest.json").exists()
-
-
-@pytest.mark.slow
-def test_a_full_disk_with_two_workers(corpus, tiny_vocabulary, undisturbed, tmp_path):
-    with small_disk(tmp_path / "disk", 700) as disk:
-        output = disk / "records"
-        code, error = finish(start(corpus, tiny_vocabulary, output, "--num_workers=2"))
-        assert code == 2, error
-        last = error.splitlines()[-1]
-        assert last.startswith("error: ") and "no space left" in last.lower(), error
-        assert "Traceback" not in error
-        assert not list(output.rglob(".*"))
-        before = done_units(finished_shards(output, undisturbed))
-        assert 20 < len(before) < len(undisturbed)
-        make_room(disk, 8000)
-        code, error = finish(start(corpus, tiny_vocabulary, output, "--num_workers=2"))
-        assert code == 0, error
-        assert contents(output) == undisturbed
-        assert before.items() <= finished_shards(output, undisturbed).items()
 
 
 @pytest.mark.slow

@@ -245,28 +245,18 @@ def test_slots_prefix_and_keras_names_are_understood(tmp_path):
         assert np.array_equal(imported.weights[name], array), name
 
 
-@pytest.mark.parametrize("cut", [0, 30, 4000])
-def test_damaged_checkpoint(cut, tmp_path):
+@pytest.mark.parametrize(
+    ("file", "damage"),
+    [
+        *(("data-00000-of-00001", lambda data, cut=cut: data[:cut]) for cut in (0, 30, 4000)),
+        ("data-00000-of-00001", lambda data: data[:1234] + bytes([data[1234] ^ 1]) + data[1235:]),
+        ("index", lambda data: b"no index"),
+    ],
+)
+def test_damaged_checkpoint(file, damage, tmp_path):
     write("google", tmp_path / "out", make_model())
-    data = tmp_path / "out/model.ckpt-best.data-00000-of-00001"
-    data.write_bytes(data.read_bytes()[:cut])
-    with pytest.raises(ValueError, match=r"model.ckpt-best' is not a readable checkpoint"):
-        google.read(str(tmp_path / "out"))
-
-
-def test_damaged_index(tmp_path):
-    write("google", tmp_path / "out", make_model())
-    (tmp_path / "out/model.ckpt-best.index").write_bytes(b"no index")
-    with pytest.raises(ValueError, match=r"model.ckpt-best' is not a readable checkpoint"):
-        google.read(str(tmp_path / "out"))
-
-
-def test_altered_bytes_are_noticed(tmp_path):
-    write("google", tmp_path / "out", make_model())
-    data = tmp_path / "out/model.ckpt-best.data-00000-of-00001"
-    altered = bytearray(data.read_bytes())
-    altered[1234] ^= 1
-    data.write_bytes(altered)
+    path = tmp_path / f"out/model.ckpt-best.{file}"
+    path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(ValueError, match=r"model.ckpt-best' is not a readable checkpoint"):
         google.read(str(tmp_path / "out"))
 

@@ -56,6 +56,7 @@ beam_job.run(work, range(7), "DirectRunner", 2, [])
 """
 
 
+@pytest.mark.slow
 def test_workers_do_not_outlive_their_job(tmp_path):
     """Else they would write beside the job that is started again after a kill."""
     process = subprocess.Popen(

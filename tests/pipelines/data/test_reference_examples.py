@@ -20,6 +20,7 @@ from pipelines.data.records import SEGMENT_FEATURES, Manifest, serialize_segment
 from pipelines.data.reference_examples import parse_examples, serialize_examples
 from pipelines.data.segments import Segment, has_order
 from pipelines.data.shard_writer import Settings
+from tests import builders
 from tests.conftest import make_text
 
 LENGTH, PREDICTIONS, PASSES = 41, 7, 3
@@ -53,7 +54,8 @@ def create(tmp_path_factory, tiny_vocabulary):
             beam_options=[],
         )
 
-    return run
+    with builders.units_in_this_process():
+        yield run
 
 
 @pytest.fixture(scope="module")

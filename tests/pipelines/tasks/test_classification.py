@@ -19,6 +19,7 @@ from pipelines.tasks import truncation
 from pipelines.tasks.classification import ClassificationTask, Columns, Example
 from pipelines.tasks.figures import draw_confusion_matrix, draw_learning_curves
 from pipelines.tasks.truncation import truncate_pair
+from tests.builders import tiny_config
 
 COLUMNS = Columns(text="text", label="label")
 
@@ -296,15 +297,7 @@ def test_numbers(tmp_path, tokenizer):
 @pytest.mark.parametrize(("is_regression", "num_labels"), [(False, 3), (True, 1)])
 def test_model_and_losses(train, is_regression, num_labels):
     task = task_of(train, is_regression=is_regression)
-    config = AlbertConfig(
-        vocab_size=97,
-        embedding_size=8,
-        hidden_size=12,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=20,
-        max_position_embeddings=16,
-    )
+    config = tiny_config()
     ids = tf.ones([5, 7], tf.int32)
     outputs = task.create_model(config, False)(
         {"input_word_ids": ids, "input_mask": ids, "input_type_ids": ids}

@@ -13,7 +13,7 @@ from sklearn.metrics import f1_score
 from pipelines.tasks.classification import Columns
 from pipelines.tasks.multilabel import MultiLabelTask
 from pipelines.training.settings import LoopSettings
-from tests.pipelines.test_finetune import make_rows, pretrained, read_tsv, run_task  # noqa: F401
+from tests.builders import make_rows, run_task
 from tests.pipelines.test_predict import predict
 
 COLUMNS = Columns("text", "label")
@@ -140,7 +140,7 @@ def test_figures_losses_and_columns(tmp_path):
 
 
 @pytest.mark.slow
-def test_it_is_learnt_and_predicts_files(pretrained, tmp_path):  # noqa: F811
+def test_it_is_learnt_and_predicts_files(pretrained, tmp_path):
     lines = [
         json.dumps({"text": f"{a} {b}", "label": ["river"] * (label == "river") + ["z"] * (i % 2)})
         for i, (_, a, b, label) in enumerate(make_rows(90, 3))

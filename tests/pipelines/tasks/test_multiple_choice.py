@@ -10,7 +10,6 @@ import pytest
 import tensorflow as tf
 
 from albert_tf import program
-from albert_tf.config import AlbertConfig
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines.tasks import multiple_choice
 from pipelines.tasks.multiple_choice import (
@@ -20,6 +19,7 @@ from pipelines.tasks.multiple_choice import (
     question_with_options,
 )
 from pipelines.tasks.race import RaceTask
+from tests.builders import tiny_config
 
 COLUMNS = MultipleChoiceColumns(
     context="passage", question="query", options="endings", label="gold", id="name"
@@ -177,15 +177,7 @@ def test_figures_and_predictions(tmp_path):
 def test_model_and_losses():
     task = TableMultipleChoiceTask("own", {}, COLUMNS)
     task.num_choices = 3
-    config = AlbertConfig(
-        vocab_size=97,
-        embedding_size=8,
-        hidden_size=12,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=20,
-        max_position_embeddings=16,
-    )
+    config = tiny_config()
     ids = tf.ones([6, 7], tf.int32)
     inputs = {"input_word_ids": ids, "input_mask": ids, "input_type_ids": ids}
     outputs = task.create_model(config, False)(inputs)

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf.config import AlbertConfig
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines.tasks.batches import make_batch
 from pipelines.tasks.split_report import describe_split
 from pipelines.tasks.squad import SquadTask
 from pipelines.tasks.squad_files import Question
 from pipelines.tasks.squad_metrics import normalize_answer
+from tests.builders import tiny_config
 
 CONTEXT = (
     "The quick brown fox jumps over a lazy dog, while (seven) small birds sing in óld green trees. "
@@ -218,14 +218,8 @@ def test_a_question_that_leaves_no_room_is_truncated(tokenizer, questions):
 def test_the_models_take_what_the_task_gives(tokenizer, questions, has_answerability_head):
     task = SquadTask({}, True, has_answerability_head, doc_stride=20)
     examples = [*questions[:3], ask(9, CONTEXT)]
-    config = AlbertConfig(
-        vocab_size=tokenizer.vocab_size,
-        embedding_size=12,
-        hidden_size=24,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=28,
-        max_position_embeddings=64,
+    config = tiny_config(
+        vocab_size=tokenizer.vocab_size, num_hidden_layers=1, max_position_embeddings=64
     )
     tf.random.set_seed(3)
     model = task.create_model(config, recompute=False)

@@ -15,28 +15,20 @@ import tensorflow as tf
 
 from albert_tf import optimization, program
 from albert_tf.checkpoints import model_directory
-from albert_tf.config import AlbertConfig
 from albert_tf.models import AlbertForPreTraining
 from pipelines.training.checkpointing import Checkpointer
+from tests.builders import tiny_config
 
 
-def make_run(model_dir, **options):
+def make_run(model_dir, loss_scale=False, **options):
     """Returns a Checkpointer with the model and the optimizer whose state it keeps."""
     tf.keras.utils.set_random_seed(5)
-    model = AlbertForPreTraining(
-        AlbertConfig(
-            vocab_size=37,
-            embedding_size=5,
-            hidden_size=8,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            intermediate_size=13,
-            max_position_embeddings=17,
-        )
-    )
+    model = AlbertForPreTraining(tiny_config())
     model.create_variables()
     optimizer = optimization.lamb(0.1)
     optimization.create_slots(optimizer, model)
+    if loss_scale:
+        optimization.add_loss_scale(optimizer)
     return Checkpointer(str(model_dir), model, optimizer, **options), model, optimizer
 
 

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from albert_tf import optimization
 from albert_tf.errors import UserError
+from tests.pipelines.training import test_checkpointing
 from tests.pipelines.training.test_bad_batches import with_bad_batches
 from tests.pipelines.training.test_train_loop import logged, run
 from tests.replicas import mirrored
@@ -21,12 +22,6 @@ def overflows(monkeypatch):
     monkeypatch.setattr(optimization.LossScale, "INITIAL", 2.0**22)
 
 
-@pytest.fixture(scope="module")
-def float32_run(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("float32")
-    return directory, run(directory, 9)
-
-
 def assert_near(a, b, tolerance):
     for ours, theirs in zip(logged(a), logged(b)):
         ours.pop("loss_scale", None), theirs.pop("loss_scale", None)
@@ -34,8 +29,8 @@ def assert_near(a, b, tolerance):
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_is_near_float32(float32_run, tmp_path, precision):
-    directory, full = float32_run
+def test_is_near_float32(nine_steps, tmp_path, precision):
+    directory, full = nine_steps
     half = run(tmp_path, 9, mixed_precision=precision)
     assert_near(tmp_path, directory, 0.03)
     assert {variable.dtype for variable in half.variables} == {tf.float32}
@@ -43,7 +38,8 @@ def test_is_near_float32(float32_run, tmp_path, precision):
     assert 0.0 < tf.linalg.global_norm(differences) < 0.2
 
 
-@pytest.mark.parametrize("precision", ["float16", pytest.param("bfloat16", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", PRECISIONS)
 def test_resumes_in_the_same_bits(tmp_path, overflows, precision):
     whole = run(tmp_path / "whole", 14, dropout=0.3, mixed_precision=precision)
     run(tmp_path / "parts", 14, stop_at=8, dropout=0.3, mixed_precision=precision)
@@ -91,6 +87,17 @@ def test_only_overflows_leave_the_loss_in_the_log(tmp_path, monkeypatch):
 def test_a_loss_that_is_none_is_a_bad_batch(tmp_path):
     with pytest.raises(UserError, match="not finite in the batch of step 5"):
         run(tmp_path, 9, dataset_fn=with_bad_batches(5), mixed_precision="float16")
+
+
+def test_the_scale_is_part_of_a_checkpoint(tmp_path):
+    checkpointer, _, optimizer = test_checkpointing.make_run(tmp_path, loss_scale=True)
+    optimizer.loss_scale.update(tf.constant(False))
+    for _ in range(3):
+        optimizer.loss_scale.update(tf.constant(True))
+    checkpointer.save(4)
+    checkpointer, _, optimizer = test_checkpointing.make_run(tmp_path, loss_scale=True)
+    checkpointer.restore()
+    assert (optimizer.loss_scale.value, optimizer.loss_scale.steps) == (2.0**14, 3.0)
 
 
 def test_scale():

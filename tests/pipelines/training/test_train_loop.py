@@ -136,40 +136,19 @@ def logged(model_dir):
     ]
 
 
-@pytest.fixture(scope="module")
-def nine_steps(tmp_path_factory):
-    """A run of one device: its directory and its model."""
-    directory = tmp_path_factory.mktemp("nine")
-    return directory, run(directory, 9)
-
-
-@pytest.fixture(scope="module")
-def stopped(tmp_path_factory):
-    """A run with dropout, whole and stopped at step 8: their directories and the whole's model."""
-    directory = tmp_path_factory.mktemp("stopped")
-    whole = run(directory / "whole", 14, dropout=0.3)
-    run(directory / "parts", 14, stop_at=8, dropout=0.3)
-    return directory, whole
-
-
-def assert_resumes_in_the_same_bits(whole_dir, whole, parts_dir):
-    resumed = run(parts_dir, 14, dropout=0.3)
+def test_stopped_and_resumed_ends_in_the_same_bits(nine_steps, tmp_path):
+    """From step 4: the later checkpoints are damaged. Dropout is part of the state."""
+    whole = run(tmp_path / "whole", 9, dropout=0.3)
+    shutil.copytree(tmp_path / "whole", tmp_path / "parts")
+    for step in (8, 9):
+        (tmp_path / f"parts/checkpoints/ckpt-{step}.data-00000-of-00001").write_bytes(b"cut")
+    resumed = run(tmp_path / "parts", 9, dropout=0.3)
     for a, b in zip(whole.variables, resumed.variables):
         np.testing.assert_array_equal(a.numpy(), b.numpy(), err_msg=a.name)
-    assert logged(whole_dir) == logged(parts_dir)
-    assert [entry["step"] for entry in logged(parts_dir)] == [4, 8, 12, 14]
-
-
-def test_stopped_and_resumed_ends_in_the_same_bits(stopped, tmp_path):
-    directory, whole = stopped
-    parts = shutil.copytree(directory / "parts", tmp_path / "parts")
-    assert_resumes_in_the_same_bits(directory / "whole", whole, parts)
-
-
-def test_dropout_changes_the_run(nine_steps, tmp_path):
+    assert logged(tmp_path / "whole") == logged(tmp_path / "parts")
+    assert [entry["step"] for entry in logged(tmp_path / "parts")] == [4, 8, 9]
     _, without = nine_steps
-    with_dropout = run(tmp_path, 9, dropout=0.3)
-    assert np.abs(without.variables[0].numpy() - with_dropout.variables[0].numpy()).max() > 1e-4
+    assert np.abs(without.variables[0].numpy() - whole.variables[0].numpy()).max() > 1e-4
 
 
 def test_two_replicas_equal_one(nine_steps, tmp_path):
@@ -180,20 +159,6 @@ def test_two_replicas_equal_one(nine_steps, tmp_path):
     for a, b in zip(one.variables, two.variables):
         if "key/bias" not in a.name:  # its true gradient is 0: LAMB scales up the noise
             np.testing.assert_allclose(a.numpy(), b.numpy(), atol=2e-5, err_msg=a.name)
-
-
-def test_training_learns(tmp_path):
-    run(tmp_path, 60, learning_rate=0.05)
-    losses_ = [entry["masked_lm_loss"] for entry in logged(tmp_path)]
-    assert losses_[-1] < 0.5 * losses_[0]
-
-
-def test_damaged_newest_checkpoint_falls_back(stopped, tmp_path):
-    directory, whole = stopped
-    parts = shutil.copytree(directory / "parts", tmp_path / "parts")
-    for path in (parts / "checkpoints").glob("ckpt-8.data*"):
-        path.write_bytes(path.read_bytes()[:100])
-    assert_resumes_in_the_same_bits(directory / "whole", whole, parts)
 
 
 def assert_equal_weights(a, b, **tolerance):
@@ -235,8 +200,6 @@ class TestSignal:
         "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
     )
     def test_ends_after_the_step_in_flight_with_a_checkpoint(self, tmp_path, number):
-        whole = run(tmp_path / "whole", 200)
-
         def dataset_fn(first_step, replica_batch_size):
             def send(step):
                 if step == 130:
@@ -254,14 +217,13 @@ class TestSignal:
 
         handlers = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)]
         with pytest.raises(SystemExit) as end:
-            run(tmp_path / "parts", 200, dataset_fn=dataset_fn)
+            run(tmp_path, 200, dataset_fn=dataset_fn)
         assert end.value.code == 128 + number
         assert [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)] == handlers
-        stopped_at = logged(tmp_path / "parts")[-1]["step"]
+        stopped_at = logged(tmp_path)[-1]["step"]
         assert 100 < stopped_at < 200
-        newest = tf.train.latest_checkpoint(str(tmp_path / "parts" / "checkpoints"))
+        newest = tf.train.latest_checkpoint(str(tmp_path / "checkpoints"))
         assert newest.endswith(f"ckpt-{stopped_at}")
-        assert_equal_weights(whole, run(tmp_path / "parts", 200))
 
     def test_in_the_last_evaluation_is_not_forgotten(self, tmp_path):
         """What follows, such as another seed, may take long."""
@@ -291,29 +253,18 @@ class TestEvaluation:
         assert [path.name for path in (tmp_path / "best").glob("*.index")] == ["ckpt-8.index"]
         found = model_directory.find_checkpoint(str(tmp_path / "best"))
         assert found == (str(tmp_path), str(tmp_path / "best" / "ckpt-8"))
-        again = AlbertForPreTraining(tiny_config())
-        again.create_variables()
-        model_directory.restore_weights(again, found[1])
-        assert_equal_weights(again, run(tmp_path / "to_8", 16, stop_at=8))
+        best, saved = map(
+            tf.train.load_checkpoint, (found[1], str(tmp_path / "checkpoints/ckpt-8"))
+        )
+        names = [name for name in best.get_variable_to_shape_map() if name.startswith("model/")]
+        assert len(names) > 20
+        for name in names:
+            np.testing.assert_array_equal(best.get_tensor(name), saved.get_tensor(name))
 
     def test_is_remembered_after_a_restart(self, tmp_path):
         run(tmp_path, 16, stop_at=8, evaluations=[0.3, 0.5], loop={"eval_steps": 4})
         run(tmp_path, 16, evaluations=[0.4, 0.45], loop={"eval_steps": 4})
         assert [path.name for path in (tmp_path / "best").glob("*.index")] == ["ckpt-8.index"]
-
-    @pytest.mark.slow
-    def test_missing_after_a_kill_is_made_up_for(self, tmp_path):
-        run(tmp_path / "whole", 12, evaluations=[0.3, 0.5, 0.4], loop={"eval_steps": 4})
-        run(tmp_path / "parts", 12, stop_at=8, evaluations=[0.3, 0.5], loop={"eval_steps": 4})
-        metrics_file = tmp_path / "parts" / "metrics.jsonl"
-        lines = metrics_file.read_text().splitlines(keepends=True)
-        metrics_file.write_text("".join(lines[:-1]))  # killed after the checkpoint of step 8
-        shutil.rmtree(tmp_path / "parts" / "best")
-        run(tmp_path / "parts", 12, evaluations=[0.5, 0.4], loop={"eval_steps": 4})
-        assert logged(tmp_path / "parts") == logged(tmp_path / "whole")
-        assert [path.name for path in (tmp_path / "parts" / "best").glob("*.index")] == [
-            "ckpt-8.index"
-        ]
 
     def test_nothing_better_ends_the_run(self, tmp_path, capsys):
         loop = {"eval_steps": 4, "early_stopping_evaluations": 2}

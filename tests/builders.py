@@ -1,0 +1,175 @@
+"""What the tests of several files need: tables, models and runs, made once per run of the tests.
+
+The fixtures of tests/conftest.py give these to tests. `once` lets the worker processes of pytest
+share what one of them made: no test may change it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import fcntl
+import json
+import os
+import random
+
+import pytest
+import tensorflow as tf
+
+from albert_tf.checkpoints import model_directory
+from albert_tf.config import AlbertConfig
+from albert_tf.models import AlbertForPreTraining
+from albert_tf.tokenization import AlbertTokenizer
+from pipelines import finetune as finetune_lib
+from pipelines.data import beam_job
+from pipelines.tasks.batches import make_prediction
+from pipelines.tasks.classification import ClassificationTask, Columns
+from pipelines.tasks.seed_run import FinetuneSettings
+from pipelines.training.settings import LoopSettings
+from tests.conftest import WORDS
+
+TRAIN, DEV, TEST = 90, 33, 7
+
+
+def once(tmp_path_factory, name, make):
+    """Returns a directory that `make(directory)` fills, in whichever process asks first.
+
+    Raises: what `make` raises. The next process that asks then tries again.
+    """
+    root = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        root = root.parent
+    directory, done = root / "shared" / name, root / "shared" / f"{name}.done"
+    directory.mkdir(parents=True, exist_ok=True)
+    with open(f"{directory}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not done.exists():
+            make(directory)
+            done.touch()
+    return directory
+
+
+@contextlib.contextmanager
+def units_in_this_process():
+    """Lets record jobs do their units one after the other, without Beam."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(beam_job, "run", lambda work, units, *_: [*map(work, units)])
+        yield
+
+
+def tiny_config(**changes):
+    """Returns the config of a model that is made and traced fast."""
+    values = {
+        "vocab_size": 61,
+        "embedding_size": 12,
+        "hidden_size": 20,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 28,
+        "max_position_embeddings": 61,
+    }
+    return AlbertConfig(**{**values, **changes})
+
+
+def make_rows(number, seed):
+    """Two texts and whether they are about the river."""
+    rng = random.Random(seed)
+    rows = []
+    for i in range(number):
+        label = rng.choice(["river", "other"])
+        texts = [" ".join(rng.choices(WORDS, k=rng.randint(1, 14))) for _ in range(2)]
+        texts = [text.replace("river", "sea").replace("some", "sea") for text in texts]
+        if label == "river":
+            side = rng.randrange(2)
+            texts[side] = f"{texts[side]} river river some river"
+        rows.append((f"id{i}", *texts, label))
+    return rows
+
+
+def write_table(directory):
+    """Writes train.tsv, dev.tsv and test.tsv of `make_rows`."""
+    for seed, (split, number) in enumerate({"train": TRAIN, "dev": DEV, "test": TEST}.items()):
+        rows = [("name", "first", "second", "label"), *make_rows(number, seed)]
+        (directory / f"{split}.tsv").write_text("\n".join(map("\t".join, rows)) + "\n")
+
+
+def write_pretrained(directory, vocabulary):
+    """Writes a model directory with weights drawn at random."""
+    tokenizer = AlbertTokenizer(str(vocabulary))
+    sizes = {"embedding_size": 20, "hidden_size": 32, "num_attention_heads": 4}
+    sizes.update(intermediate_size=56, max_position_embeddings=64)
+    config = tiny_config(vocab_size=tokenizer.vocab_size, initializer_range=0.15, **sizes)
+    tf.keras.utils.set_random_seed(5)
+    model = AlbertForPreTraining(config)
+    model.create_variables()
+    model_directory.save_for_pretraining(model, str(directory))
+    tokenizer.save(str(directory))
+
+
+def write_tuned(output_dir, table, pretrained):
+    """Writes two finished seeds as fine-tuning does, with random weights."""
+    task = classification(table)
+    tokenizer = AlbertTokenizer.load(str(pretrained))
+    config = AlbertConfig.read(str(pretrained / "albert_config.json"))
+    examples = task.read("dev")
+    sequences, features = task.encode(examples, tokenizer, 48, False)
+    results = {"best_metric": "accuracy", "dev": {"seeds": {}}}
+    for seed in (1, 2):
+        directory = output_dir / f"seed_{seed}"
+        tf.keras.utils.set_random_seed(seed)
+        model = task.create_model(config, False)
+        model.create_variables()
+        for variable in model.trainable_variables:
+            variable.assign_add(tf.random.normal(variable.shape, stddev=0.1))
+        tf.train.Checkpoint(model=model).write(str(directory / "best/ckpt-7"))
+        config.write(str(directory / "albert_config.json"))
+        tokenizer.save(str(directory))
+        description = {"task": task.name, "max_seq_length": 48}
+        description.update({**task.description(), **task.source()})
+        (directory / "task.json").write_text(json.dumps(description))
+        strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
+        outputs = make_prediction(strategy, model, sequences, 11, 48, False)()
+        task.write_predictions(str(directory / "predictions"), "dev", examples, features, outputs)
+        results["dev"]["seeds"][str(seed)] = task.score(examples, features, outputs)
+    (output_dir / "results.json").write_text(json.dumps(results))
+
+
+def run_task(task, init_checkpoint, output_dir, seeds=(1,), **changes):
+    settings = {
+        "max_seq_length": 48,
+        "global_batch_size": 12,
+        "num_train_steps": 60,
+        "num_warmup_steps": 6,
+        "learning_rate": 5e-3,
+    }
+    arguments = {
+        "strategy": tf.distribute.OneDeviceStrategy("/cpu:0"),
+        "loop": LoopSettings(steps_per_loop=10, save_checkpoint_steps=20, eval_steps=20),
+    }
+    start = {"albert_config": None, "spm_model_file": None, "hidden_dropout_prob": 0.1}
+    for values in (arguments, start):
+        values.update({name: changes.pop(name) for name in list(changes) if name in values})
+    settings.update(changes)
+    return finetune_lib.finetune(
+        task=task,
+        initial=finetune_lib.initial_model(init_checkpoint and str(init_checkpoint), **start),
+        output_dir=str(output_dir),
+        random_seeds=seeds,
+        settings=FinetuneSettings(**settings),
+        **arguments,
+    )
+
+
+def classification(table, splits=("train", "dev")):
+    files = {split: str(table / f"{split}.tsv") for split in splits}
+    columns = Columns(text="first", text_pair="second", label="label", id="name")
+    return ClassificationTask("classification", files, columns)
+
+
+def finetune(table, pretrained, output_dir, seeds=(1,), splits=("train", "dev"), **changes):
+    return run_task(classification(table, splits), pretrained, output_dir, seeds, **changes)
+
+
+def read_tsv(path):
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
