@@ -306,7 +306,9 @@ def check_batching(module, functions, seed):
 
 @pytest.mark.parametrize("name", TASKS)
 def test_rows_in_any_batches_are_answered_as_alone(modules, name):
-    check_batching(modules[name], functions_of(modules[name]), seed=len(name))
+    module = modules[name]
+    functions = {signature: function_of(module, signature) for signature in module.signatures}
+    check_batching(module, functions, seed=len(name))
 
 
 def test_rows_in_any_batches_of_a_pretrained_model(module, functions):
