@@ -14,6 +14,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # TensorFlow reads both when it is imported: a fixture would be too late for forked programs.
 os.environ["GCS_RETRY_CONFIG_INIT_DELAY_TIME_US"] = "100"
 os.environ["GCS_RETRY_CONFIG_MAX_DELAY_TIME_US"] = "1000"
+# scikit-learn's threads wait for each other in busy loops, beside another worker of pytest.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 
