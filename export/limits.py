@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from albert_tf.text_limits import CHARS_PER_PIECE, MANY_OF_ONE_CHAR, MOST_OF_ONE_CHAR
 from albert_tf.tokenization import character_class, import_tensorflow_text
+from albert_tf.words import join_rows
 
 # A context of question answering is read in windows, each of which costs a computation.
 MAX_CONTEXT_CHARS = 100_000
@@ -128,4 +129,4 @@ def fill_blanks(questions: tf.Tensor, options: tf.Tensor, blank: str, number: in
             tf.gather(options, tf.boolean_mask(in_blank, is_read)),
         ]
     )
-    return tf.strings.reduce_join(tf.RaggedTensor.from_row_lengths(filled, row_lengths), axis=1)
+    return join_rows(tf.RaggedTensor.from_row_lengths(filled, row_lengths))

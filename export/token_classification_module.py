@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from albert_tf.entities import are_entity_tags, parse_tag
 from albert_tf.models import AlbertForTokenClassification
-from albert_tf.words import split_words_in_graph
+from albert_tf.words import join_rows, split_words_in_graph
 from .limits import are_words_read, first_chars_of_contexts
 from .packing import map_sorted_rows
 from .serving_module import ServedCheckpoint, ServingModule
@@ -47,7 +47,7 @@ class TokenClassifierModule(ServingModule):
         chars = tf.strings.unicode_split(text, "UTF-8")
         begins = tf.gather(tf.cast(chars.row_starts(), tf.int32), first.value_rowids())
         places = tf.ragged.range(begins + starts, begins + limits)
-        texts = tf.strings.reduce_join(tf.gather(chars.flat_values, places), axis=1)
+        texts = join_rows(tf.gather(chars.flat_values, places))
         members = {
             "start": tf.strings.as_string(starts),
             "end": tf.strings.as_string(limits),
@@ -191,8 +191,7 @@ def _json_objects(members: dict[str, tf.Tensor]) -> tf.Tensor:
 
 def _json_lists(values: tf.RaggedTensor) -> tf.Tensor:
     """Returns a JSON list of each row's values, which are JSON: string [rows]."""
-    joined = tf.strings.reduce_join(values, axis=1, separator=", ")
-    return tf.strings.join(["[", joined, "]"])
+    return tf.strings.join(["[", join_rows(values, ", "), "]"])
 
 
 def _shifted(values: tf.Tensor) -> tf.Tensor:

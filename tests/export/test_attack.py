@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from albert_tf.words import split_words_in_graph
 from export.records import serialize
 from tests.conftest import WORDS
 from tests.export.task_models import TASKS
@@ -98,6 +99,13 @@ def test_huge_texts_take_little_memory_and_time(modules, name):
         copies = len(data) * sum(np.prod(shape) for shape in shapes.values()) / 1e6
         most = 120 if name == "token_classifier" else 60
         assert grown < most + 2 * copies and time.monotonic() - began < 8
+
+
+def test_many_words_beside_a_long_one_take_little_memory():
+    """A dense tensor of their characters would be of 20,000 x 20,000."""
+    text = tf.constant(["a " * 20_000 + "x" * 20_000])
+    split_words_in_graph(tf.constant(["a b"]))  # the first one makes kernels
+    assert peak_megabytes(lambda: split_words_in_graph(text)) < 100
 
 
 def test_a_request_of_twenty_kilobytes_takes_little_memory(modules):
