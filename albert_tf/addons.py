@@ -58,7 +58,7 @@ class _Optimizer(_BASE, tf.keras.losses.Loss):
         super().__init__(**arguments)
         self.bias_correction = bias_correction
         self._trained: list[tf.Variable] = []  # variables, in the order of their moments in a file
-        # Moments from a file, until their variables are known; None where a file should hold some.
+        # Moments from a file, until the first update; None where a file should hold some.
         self._loaded: list[np.ndarray] | None = []
 
     def get_config(self) -> dict:
@@ -68,16 +68,40 @@ class _Optimizer(_BASE, tf.keras.losses.Loss):
 
     def save_own_variables(self, store) -> None:
         """Stores step and moments, as Keras does when it saves a model."""
-        moments = [self.get_slot(v, slot).numpy() for slot in ("m", "v") for v in self._trained]
+        moments = [self.get_slot(*slot).numpy() for slot in _slots(self._trained)]
         moments = moments or self._loaded or []
         for i, array in enumerate([self.iterations.numpy(), *moments]):
             store[str(i)] = array
 
     def load_own_variables(self, store) -> None:
-        """Loads what save_own_variables stored."""
-        if store.keys():  # else the file is of version 0.4 or older
-            step, *self._loaded = [store[str(i)][()] for i in range(len(store.keys()))]
-            self.iterations.assign(step)
+        """Loads what save_own_variables stored; moments of other shapes are skipped with a warning.
+
+        Before the first update the trained variables are unknown: moments wait for it.
+        """
+        if not store.keys():  # the file is of version 0.4 or older, or of a model without optimizer
+            return
+        step, *moments = [store[str(i)][()] for i in range(len(store.keys()))]
+        if not self._trained:
+            self._loaded = moments
+        elif self._fits(moments, self._trained):
+            for (variable, slot), array in zip(_slots(self._trained), moments):
+                self.get_slot(variable, slot).assign(array)
+        else:
+            return
+        self.iterations.assign(step)
+
+    def _fits(self, moments: list[np.ndarray], variables: list[tf.Variable]) -> bool:
+        """Returns whether these are the moments of these variables; warns if not, as Keras does."""
+        found = [array.shape for array in moments]
+        fits = found == [tuple(variable.shape) for variable, _ in _slots(variables)]
+        if not fits:
+            warnings.warn(
+                f"Skipping the optimizer state of the file, because {type(self).__name__} has two "
+                f"moments for each of {len(variables)} trained variables, whereas the file has "
+                f"{len(found)} arrays, of other number, order or shapes",
+                stacklevel=2,
+            )
+        return fits
 
     @classmethod
     def from_config(cls, config: dict, **kwargs):
@@ -89,24 +113,25 @@ class _Optimizer(_BASE, tf.keras.losses.Loss):
     def _create_slots(self, var_list):
         if self._loaded is None:
             warnings.warn(
-                f"{type(self).__name__} begins anew unless an .h5 file or a checkpoint fills it: "
-                "it was made from its settings alone. A SavedModel, a .keras file of a model with "
-                "the policy mixed_float16 and one of version 0.4 hold neither moments nor step",
+                f"{type(self).__name__} was created from its settings alone and starts at step 0. "
+                "A SavedModel, a .keras file of version 0.4 and one of a model with the policy "
+                "mixed_float16 hold no optimizer state. An .h5 file and a checkpoint restore the "
+                "state after this warning",
                 stacklevel=2,
             )
-            self._loaded = []
-        if self._loaded:
-            if len(self._loaded) != 2 * len(var_list):
-                raise UserError(
-                    f"the .keras file holds moments of {len(self._loaded) // 2} variables, but "
-                    f"{len(var_list)} are trained: compile the model with a new optimizer"
-                )
-            names = [(variable, slot) for slot in ("m", "v") for variable in var_list]
-            for (variable, slot), array in zip(names, self._loaded):
+        elif self._loaded and self._fits(self._loaded, var_list):
+            for (variable, slot), array in zip(_slots(var_list), self._loaded):
                 self.add_slot(variable, slot, array)
-            self._loaded = []
+        elif self._loaded:
+            self.iterations.assign(0)
+        self._loaded = []
         super()._create_slots(var_list)
         self._trained = list(var_list)
+
+
+def _slots(variables: list[tf.Variable]) -> list[tuple[tf.Variable, str]]:
+    """Returns variable and name of each moment, in the order of a file."""
+    return [(variable, slot) for slot in ("m", "v") for variable in variables]
 
 
 def _uncorrected(dtype: tf.DType) -> dict[str, tf.Tensor]:

@@ -94,6 +94,16 @@ def test_golden_steps_are_bit_equal(kind, bias_correction, make):
         assert_equal(ours, theirs)
 
 
+def test_a_kernel_of_zeros_moves(make):
+    moved = []
+    for base in BASES:
+        kernel = tf.Variable(tf.zeros([2, 2]), name="kernel")
+        make(base, "lamb", True).optimizer.apply_gradients([(tf.ones([2, 2]), kernel)])
+        moved.append(kernel.numpy())
+    assert moved[0].all()
+    assert_equal(moved[1], moved[0])
+
+
 @pytest.mark.parametrize(("kind", "bias_correction"), [("lamb", True), ("adamw", False)])
 @pytest.mark.parametrize(("first", "second"), [("addons", "own"), ("own", "addons")])
 def test_a_checkpoint_resumes_on_the_other(kind, bias_correction, first, second, make, tmp_path):

@@ -12,7 +12,6 @@ import tensorflow as tf
 
 from albert_tf import models, optimization
 from albert_tf.encoder import AlbertEncoder
-from albert_tf.errors import UserError
 from tests.albert_tf.test_keras_contract import (
     CONFIG,
     EVERY,
@@ -237,7 +236,7 @@ write("{tmp_path}/expected.npz", model)
 tf.keras.models.load_model("{tmp_path}/model.keras").save("{tmp_path}/again.keras")
 model = tf.keras.models.load_model("{tmp_path}/again.keras")
 {FIT}
-warnings.filterwarnings("error", ".*begins anew")
+warnings.filterwarnings("error", ".*(settings alone|Skipping)")
 fit(model)
 write("{tmp_path}/found.npz", model)
 """
@@ -257,19 +256,87 @@ def test_an_optimizer_without_its_state_says_so():
     optimizer = optimization.lamb(0.1)
     optimizer = type(optimizer).from_config(optimizer.get_config())
     variable = tf.Variable([1.0, 2.0], name="kernel")
-    with pytest.warns(UserWarning, match="Lamb begins anew"):
+    with pytest.warns(UserWarning, match="Lamb was created from its settings alone"):
         optimizer.apply_gradients([(tf.ones([2]), variable)])
 
 
-def test_moments_of_other_variables_are_refused():
-    variables = [tf.Variable([1.0, 2.0], name=name) for name in ("kernel", "bias")]
-    optimizer, store = optimization.lamb(0.1), {}
-    optimizer.apply_gradients([(tf.ones([2]), variable) for variable in variables])
-    optimizer.save_own_variables(store)
-    loaded = optimization.lamb(0.1)
-    loaded.load_own_variables({name: np.asarray(array) for name, array in store.items()})
-    with pytest.raises(UserError, match="moments of 2 variables, but 1 are trained"):
-        loaded.apply_gradients([(tf.ones([2]), variables[0])])
+def dense_model(optimizer, widths=(2,)):
+    layers = [tf.keras.layers.Dense(width) for width in widths]
+    model = tf.keras.Sequential([tf.keras.Input([3]), *layers])
+    model.compile(optimizer, loss="mse")
+    return model
+
+
+def fit(model, epochs=3):
+    """Takes as many steps; returns weights, step and moments."""
+    model.fit(np.eye(4)[:, :3], np.ones([4, 2]), 4, epochs=epochs, shuffle=False, verbose=0)
+    return state(model)
+
+
+def state(model):
+    variables = model.optimizer.variables
+    variables = variables() if callable(variables) else variables  # a method of the older class
+    return [variable.numpy() for variable in (*model.variables, *variables)]
+
+
+@pytest.mark.parametrize("file", ["model.keras", "model.weights.h5"])
+@pytest.mark.parametrize("create", [optimization.lamb, tf.keras.optimizers.AdamW])
+def test_load_weights_rolls_back_a_trained_model(create, file, tmp_path):
+    model = dense_model(create(0.1))
+    saved = fit(model)
+    (model.save if file == "model.keras" else model.save_weights)(tmp_path / file)
+    expected = fit(model)
+    model.load_weights(tmp_path / file)
+    for found, arrays in ((state(model), saved), (fit(model), expected)):
+        for array, other in zip(found, arrays):
+            np.testing.assert_array_equal(array, other)
+
+
+def freeze(model):
+    model.layers[0].trainable = False
+    model.compile(model.optimizer, loss="mse")  # else Keras warns and trains it
+
+
+def load_and_fit(model, path):
+    model.load_weights(path)
+    return fit(model, 1)
+
+
+@pytest.mark.parametrize(
+    ("create", "change"),
+    [
+        pytest.param(optimization.lamb, freeze, id="frozen"),
+        pytest.param(tf.keras.optimizers.AdamW, lambda model: None, id="of Keras' AdamW"),
+        pytest.param(tf.keras.optimizers.AdamW, fit, id="into a trained model"),
+    ],
+)
+def test_state_of_other_variables_is_skipped(create, change, tmp_path):
+    """A model then trains as one into which the weights alone were loaded."""
+    path = tmp_path / "a.weights.h5"
+    source = dense_model(create(0.1), [2, 2])
+    fit(source)
+    source.save_weights(path)
+    model, expected = (dense_model(optimization.lamb(0.1), [2, 2]) for _ in range(2))
+    expected.set_weights(model.get_weights())
+    for each in (model, expected):
+        change(each)
+    with pytest.warns(UserWarning, match="Skipping the optimizer state of the file, because Lamb"):
+        found = load_and_fit(model, path)
+    expected.set_weights([variable.numpy() for variable in source.weights])
+    for array, other in zip(found, fit(expected, 1)):
+        np.testing.assert_array_equal(array, other)
+
+
+def test_moments_in_another_order_are_skipped():
+    variables = [tf.Variable(tf.ones(shape)) for shape in ([2, 3], [4])]
+    first, second = optimization.lamb(0.1), optimization.lamb(0.1)
+    first.apply_gradients([(tf.ones_like(variable), variable) for variable in variables])
+    store = {}
+    first.save_own_variables(store)
+    second.load_own_variables({name: np.asarray(array) for name, array in store.items()})
+    with pytest.warns(UserWarning, match="Skipping the optimizer state"):
+        second.apply_gradients([(tf.ones_like(v), v) for v in variables[::-1]])
+    assert int(second.iterations) == 1
 
 
 def test_a_global_seed_repeats_dropout():
