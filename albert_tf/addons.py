@@ -44,10 +44,11 @@ def _base() -> type:
 _BASE: Any = _base()
 
 
-# For a .keras file Keras 2 collects the state of layers, metrics, losses and its newer optimizers,
-# not of its older optimizers, on which both base classes build. It finds this one as a Loss.
+# For .keras and .weights.h5 files Keras 2 collects the state of layers, metrics, losses and its
+# newer optimizers, not of its older ones, on which both base classes build. It finds this one as a
+# Loss.
 class _Optimizer(_BASE, tf.keras.losses.Loss):
-    """LAMB with an option, whose state a .keras file holds.
+    """LAMB with an option, whose state .keras and .weights.h5 files hold.
 
     Args:
       bias_correction: False uses the moments as they are.
@@ -97,8 +98,8 @@ class _Optimizer(_BASE, tf.keras.losses.Loss):
         if not fits:
             warnings.warn(
                 f"Skipping the optimizer state of the file, because {type(self).__name__} has two "
-                f"moments for each of {len(variables)} trained variables, whereas the file has "
-                f"{len(found)} arrays, of other number, order or shapes",
+                f"moments for each of {len(variables)} trained variables, and the {len(found)} "
+                "arrays of the file differ from these in number, order or shape",
                 stacklevel=2,
             )
         return fits
