@@ -1,18 +1,20 @@
 r"""Moves a version label of a running TensorFlow Serving to another version, and back.
 
-The program edits models.config, which the server reads anew every 30 s. It adds a version in a
-first edit, waits until the server says AVAILABLE, and moves the label in a second edit: in one
-edit, the server refuses the label before it loads the version. It then waits until the label
-answers from that version. If the server does not follow, the edit is taken back.
+The program edits the config file, which the server reads anew every 30 s. The first edit adds a
+version. When the server says AVAILABLE, the second edit moves the label: in one edit, the server
+would refuse the label before it loads the version. The program then waits until the label answers
+from that version. If the server does not follow, the edits are taken back.
 
-`--label=stable` also lets the label `previous` name the version that `stable` leaves; --rollback
-returns to it. A version that loses its last label is unloaded in the same edit. A killed program
-leaves a valid config; the same command resumes.
+`--label=stable` also moves the label `previous` to the version that `stable` named so far;
+--rollback returns to it. The second edit removes versions without a label. A killed program leaves
+a valid config; the same command resumes.
+
+If no server answers, --rollback edits the config all the same, and confirms nothing.
 
 Examples:
-  python -m export.serving.rollout --version=2 --label=canary
-  python -m export.serving.rollout --label=stable    # the version that canary names
-  python -m export.serving.rollout --rollback
+  python -m export.serving.rollout --config=models.config --version=2 --label=canary
+  python -m export.serving.rollout --config=models.config --label=stable  # canary's version
+  python -m export.serving.rollout --config=models.config --rollback
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import http.client
 import itertools
 import json
 import os
+import re
 import shutil
 import time
 import urllib.error
@@ -40,15 +43,14 @@ FLAGS = flags.FLAGS
 STABLE, CANARY, PREVIOUS = "stable", "canary", "previous"
 _SECONDS_BETWEEN_CALLS = 1.0
 _CALL_TIMEOUT = 10.0  # seconds
+_STRING = re.compile(r'"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\'')  # of a config
 _FAILED = "END: "  # what a version's state and error begin with after the last try to load it
 
 
 def define_flags() -> None:
     """Defines the flags; not at import, as programs share the names of flags."""
     flags.DEFINE_string(
-        "config",
-        os.path.join(os.path.dirname(__file__), "models.config"),
-        "The config file that the server reads. It is edited.",
+        "config", None, "The config file that the server reads. It is edited.", required=True
     )
     flags.DEFINE_string("server", "http://localhost:8501", "URL of the server's REST port.")
     flags.DEFINE_string("model", "albert", "Name of the model in the config.")
@@ -58,6 +60,7 @@ def define_flags() -> None:
         None,
         "Version that the label is to name. Default for --label=stable: that of canary.",
         lower_bound=1,
+        upper_bound=2**63 - 1,
     )
     flags.DEFINE_bool(
         "rollback", False, "Return stable, and canary with it, to the version before."
@@ -77,7 +80,20 @@ def main(_) -> None:
         moved = labels_of_rollback(labels)
     else:
         moved = labels_of_rollout(labels, FLAGS.label, FLAGS.version)
-    move_labels(config, Server(FLAGS.server, FLAGS.model, FLAGS.timeout), moved)
+    server = Server(FLAGS.server, FLAGS.model, FLAGS.timeout)
+    try:
+        server.states()
+    except NoAnswerError as error:
+        if not FLAGS.rollback:
+            raise
+        roll_back_unconfirmed(config, moved)
+        print(
+            f"{error}. {FLAGS.config} is rolled back, but nothing was confirmed. A server that is "
+            "starting reads the file at its next start: restart the server, then run the same "
+            "command again to confirm"
+        )
+    else:
+        move_labels(config, server, moved)
     print("\n".join(f"{label} is version {version}" for label, version in sorted(moved.items())))
 
 
@@ -117,8 +133,20 @@ def labels_of_rollback(labels: dict[str, int]) -> dict[str, int]:
     return moved
 
 
+def roll_back_unconfirmed(config: ConfigFile, moved: dict[str, int]) -> None:
+    """Moves labels in one edit, without a server; versions without a label are removed.
+
+    Args:
+      config: the config file.
+      moved: versions by the labels that are to name them. The versions must be in the config.
+    """
+    config.model.version_labels.update(moved)
+    config.drop_unlabelled()
+    config.write()
+
+
 def move_labels(config: ConfigFile, server: Server, moved: dict[str, int]) -> None:
-    """Lets labels name other versions, in a config and in the server that reads it.
+    """Moves labels to other versions, in a config and in the server that reads it.
 
     Args:
       config: the config file.
@@ -126,34 +154,38 @@ def move_labels(config: ConfigFile, server: Server, moved: dict[str, int]) -> No
       moved: versions by the labels that are to name them.
 
     Raises:
-      UserError: if no server answers, if it does not follow, or if somebody else changed the
-        config meanwhile. Unless it was changed so, the config then has the labels that it had.
+      UserError: if no server answers, if it does not follow, or if another program changed the
+        config meanwhile. Unless it was changed so, the config then has the labels that it had, and
+        none of the versions `moved` that had no label.
     """
     # Without a server nothing is edited.
     earlier = server.states()
     labels = config.model.version_labels
     before, wanted = dict(labels), set(moved.values())
+    with_added = config.versions() | wanted
+    # At the next restart, a version that cannot be loaded would keep the ports closed.
+    without_added = with_added - (wanted - set(before.values()))
     if wanted <= config.versions():
         earlier = {}  # nothing is loaded anew: a failure is final
-    config.set_versions(config.versions() | wanted)
-    config.write()
     try:
+        config.set_versions(with_added)
+        config.write()
         server.wait_available(wanted, earlier)
-    except UserError:
-        # At the next restart, a version that cannot be loaded would keep the ports closed.
-        config.set_versions(config.versions() - (wanted - set(before.values())))
+    except BaseException:  # Ctrl-C and SIGTERM, too
+        config.set_versions(without_added)
         config.write()
         raise
-    with_all = config.versions()
     labels.update(moved)
-    config.set_versions(with_all - (set(before.values()) - set(labels.values())))
+    config.drop_unlabelled()
     config.write()
     try:
         server.wait_labels(moved)
     except UserError:
+        # Not after Ctrl-C: the server may have unloaded a version that a label of `before` names.
+        # It would refuse that label. The config is good, and the same command resumes.
         labels.clear()
         labels.update(before)
-        config.set_versions(with_all)
+        config.set_versions(without_added)
         config.write()
         raise
 
@@ -170,7 +202,7 @@ class ConfigFile:
     """
 
     def __init__(self, path: str, model_name: str):
-        self._path = path
+        self._path = os.path.realpath(path)  # a link stays a link
         self._text = self._read()
         self._config = model_server_config_pb2.ModelServerConfig()
         try:
@@ -201,6 +233,13 @@ class ConfigFile:
         """Sets the versions to be loaded."""
         self.model.model_version_policy.specific.versions[:] = sorted(versions)
 
+    def drop_unlabelled(self) -> None:
+        """Removes the versions without a label, such as one that a killed program added."""
+        labelled = set(self.model.version_labels.values())
+        for version in sorted(self.versions() - labelled):
+            print(f"version {version} has no label: it is removed from versions")
+        self.set_versions(labelled)
+
     def write(self) -> None:
         """Writes the file if it is to change. Of its comments, those at the top are kept.
 
@@ -209,27 +248,37 @@ class ConfigFile:
         """
         if self._read() != self._text:
             raise UserError(
-                f"{self._path} was changed by somebody else meanwhile, and was left so: look at "
-                "it, then run the same command again"
+                f"{self._path} was changed by another program meanwhile, and is left as it is: "
+                "check it, then run the same command again"
             )
         written = model_server_config_pb2.ModelServerConfig()
         text_format.Parse(self._text, written)
         if written == self._config:
             return
         lines = self._text.splitlines(keepends=True)
-        comments = itertools.takewhile(lambda line: line.startswith("#"), lines)
-        self._text = "".join(comments) + text_format.MessageToString(self._config)
+        comments = "".join(itertools.takewhile(lambda line: line.startswith("#"), lines))
+        if "#" in _STRING.sub("", self._text[len(comments) :]):
+            print(f"{self._path}: comments behind the first other line are dropped")
+        text = comments + text_format.MessageToString(self._config)
         # Without TensorFlow's files, whose import takes seconds: a rollback is urgent.
         partial = f"{self._path}.partial-{os.getpid()}"
         with open(partial, "w", encoding="utf-8") as file:
-            file.write(self._text)
+            file.write(text)
             os.fsync(file.fileno())
         shutil.copymode(self._path, partial)
         os.replace(partial, self._path)
+        self._text = text
 
     def _read(self) -> str:
-        with open(self._path, encoding="utf-8") as file:
-            return file.read()
+        try:
+            with open(self._path, encoding="utf-8") as file:
+                return file.read()
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+            raise UserError(
+                f"--config={self._path}: {reason}: expected the config file that the server reads, "
+                "such as a copy of export/serving/models.config"
+            ) from error
 
 
 class Server:
@@ -269,13 +318,14 @@ class Server:
           UserError: if one of them fails to load, or time is up.
         """
 
+        begun = set()  # the versions whose state is another than before
+
         def missing():
             states = self.states()
-            for version in versions:
-                if states.get(version) != earlier.get(version):
-                    earlier.pop(version, None)
-                    if states.get(version, "").startswith(_FAILED):
-                        raise UserError(f"version {version} cannot be loaded: {states[version]}")
+            begun.update(v for v in versions if states.get(v) != earlier.get(v))
+            for version in sorted(begun):
+                if states.get(version, "").startswith(_FAILED):
+                    raise UserError(f"version {version} cannot be loaded: {states[version]}")
             not_available = [v for v in sorted(versions) if states.get(v) != "AVAILABLE"]
             loading = [v for v, state in states.items() if state == "LOADING"]
             others = [f"version {v} is LOADING" for v in loading if v not in versions]
@@ -312,7 +362,7 @@ class Server:
         while True:
             try:
                 faults = "; ".join(find_faults())
-            except _NoAnswerError as error:  # such as of a server that is busy loading
+            except NoAnswerError as error:  # such as of a server that is busy loading
                 faults = str(error)
             if not faults:
                 return
@@ -341,16 +391,25 @@ class Server:
                 with urllib.request.urlopen(url, timeout=_CALL_TIMEOUT) as response:
                     answer = json.load(response)
             except urllib.error.HTTPError as error:
-                answer = json.load(error)
+                answer = _error_of(error)
             return {**answer}
         except (TypeError, ValueError) as error:
             raise UserError(f"{url}: expected TensorFlow Serving's REST API there") from error
         except (http.client.HTTPException, OSError) as error:
-            raise _NoAnswerError(f"{url}: {error}: expected a running server there") from error
+            raise NoAnswerError(f"{url}: {error}: expected a running server there") from error
 
 
-class _NoAnswerError(UserError):
-    """No server answers."""
+class NoAnswerError(UserError):
+    """No server answers, or a proxy says so."""
+
+
+def _error_of(error: urllib.error.HTTPError) -> dict:
+    try:
+        return json.load(error)
+    except ValueError:
+        if error.code >= 500:  # a proxy's page, such as 502 Bad Gateway
+            raise http.client.HTTPException(str(error)) from error
+        raise
 
 
 def _error(status: dict) -> str:

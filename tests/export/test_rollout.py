@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import http.server
+import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
+from albert_tf.errors import UserError
 from export.serving import rollout
 from tests.export.stand_in import ModelServer
 
@@ -32,7 +36,30 @@ def read(path):
     return dict(config.model.version_labels), sorted(config.versions())
 
 
-def move(path, server, label=None, version=None, timeout=5.0):
+def replace(path, *change):
+    """Replaces a part of a file in one step, as the stand-in may read it at any moment."""
+    text = path.read_text()
+    assert change[0] in text
+    beside = path.with_name("beside")
+    beside.write_text(text.replace(*change))
+    os.replace(beside, path)
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def call(path, *flags, returncode=0):
+    command = [sys.executable, "-m", "export.serving.rollout", f"--config={path}", *flags]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == returncode, done
+    return done.stdout + done.stderr
+
+
+def move(path, server, label=None, version=None, timeout=60.0):
     config = rollout.ConfigFile(str(path), "albert")
     labels = dict(config.model.version_labels)
     moved = rollout.labels_of_rollout(labels, label, version) if label else None
@@ -65,9 +92,9 @@ def test_the_server_ignores_both_edits_in_one(path):
     """What the program is for, and what the stand-in must be able to show."""
     with ModelServer(path, [1, 2]).running() as server:
         text = path.read_text().replace("versions: 1", "versions: [1, 2]")
-        path.write_text(text.replace("value: 1", "value: 2", 1))
-        time.sleep(0.3)
-        assert 2 not in server.states and server.labels == SHIPPED and len(server.log) > 2
+        replace(path, path.read_text(), text.replace("value: 1", "value: 2", 1))
+        wait_until(lambda: len(server.log) > 2)
+        assert 2 not in server.states and server.labels == SHIPPED
 
 
 @pytest.mark.parametrize(
@@ -104,38 +131,45 @@ def test_the_failure_of_an_earlier_try_does_not_count(path):
 def test_another_version_that_is_loading_is_named(path):
     with ModelServer(path, [1, 2, 3]).running() as server:
         server.load_polls = 10**9
-        path.write_text(path.read_text().replace("versions: 1", "versions: [1, 3]"))
-        while 3 not in server.states:
-            time.sleep(0.01)
+        replace(path, "versions: 1", "versions: [1, 3]")
+        wait_until(lambda: 3 in server.states)
         with pytest.raises(ValueError, match="version 2 is not found; version 3 is LOADING"):
             move(path, server, "canary", 2, timeout=0.3)
     assert read(path) == (SHIPPED, [1, 3])
 
 
-def test_a_label_that_the_server_refuses_is_taken_back(path):
+def test_a_label_that_the_server_refuses_is_taken_back(path, monkeypatch):
     def lose_version_2(server):
         if re.search(r'"canary"\s+value: 2', path.read_text()):
             server.states[2] = ("END", "INTERNAL")
 
+    wait_labels = rollout.Server.wait_labels
+
+    def wait_no_longer_than_the_refusal(client, labels):
+        wait_until(lambda: server.log)
+        client._timeout = 0.0
+        wait_labels(client, labels)
+
+    monkeypatch.setattr(rollout.Server, "wait_labels", wait_no_longer_than_the_refusal)
     with ModelServer(path, [1, 2]).running() as server:
         server.before_poll = lose_version_2
-        message = r"after 0.5 s: canary answers from version 1\. The server's log says why"
+        message = r"after 0 s: canary answers from version 1\. The server's log says why"
         with pytest.raises(ValueError, match=message):
-            move(path, server, "canary", 2, timeout=0.5)
-        assert read(path) == (SHIPPED, [1, 2]) and server.log
+            move(path, server, "canary", 2)
+        assert read(path) == (SHIPPED, [1])
 
 
-def test_a_change_by_somebody_else_is_left_alone(path):
+def test_a_change_by_another_program_is_left_alone(path):
     with ModelServer(path, [1, 2], load_polls=20).running() as server:
         theirs = []
 
         def change(server):
             if server.states.get(2) == ("LOADING", "OK") and not theirs:
-                theirs.append(path.read_text().replace('"canary"', '"theirs"'))
-                path.write_text(theirs[0])
+                replace(path, '"canary"', '"theirs"')
+                theirs.append(path.read_text())
 
         server.before_poll = change
-        with pytest.raises(ValueError, match="changed by somebody else meanwhile"):
+        with pytest.raises(ValueError, match="changed by another program meanwhile"):
             move(path, server, "canary", 2)
         assert path.read_text() == theirs[0]
 
@@ -151,17 +185,91 @@ def test_a_killed_program_resumes(path):
             (lambda: "value: 2" in path.read_text(), {"canary": 2, "stable": 1}),
         ):
             process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-            deadline = time.monotonic() + 60
-            while not until():
-                assert time.monotonic() < deadline and process.poll() is None
-                time.sleep(0.005)
+            wait_until(until)
+            assert process.poll() is None
             process.send_signal(signal.SIGKILL)
             process.wait()
             assert read(path) == (versions, [1, 2])
             server.load_polls = 1
-        done = subprocess.run(command, capture_output=True, text=True)
-        assert done.returncode == 0 and done.stdout.endswith("canary is version 2\n"), done
+        assert call(path, *command[3:]).endswith("canary is version 2\n")
         assert server.labels == {"canary": 2, "stable": 1}
+
+
+def test_a_version_that_a_killed_program_left_is_removed(path, capsys):
+    replace(path, "versions: 1", "versions: [1, 2]")
+    with ModelServer(path, [1, 2, 3]).running() as server:
+        move(path, server, "canary", 3)
+        assert read(path) == ({"canary": 3, "stable": 1}, [1, 3])
+        assert "version 2 has no label: it is removed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_version_is_taken_out_after_ctrl_c(path, number):
+    with ModelServer(path, [1, 2]).running() as server:
+        server.load_polls = 10**9
+        command = [sys.executable, "-m", "export.serving.rollout", "--version=2", "--label=canary"]
+        command += [f"--config={path}", f"--server={server.url}"]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert "version 2 is" in process.stdout.readline()
+        process.send_signal(number)
+        process.communicate(timeout=60)
+        assert process.returncode == 128 + number and read(path) == (SHIPPED, [1])
+
+
+def test_a_rollback_needs_no_server(path):
+    """One that loads a broken version again and again opens no port."""
+    with ModelServer(path, [1, 2]).running() as server:
+        move(path, server, "canary", 2)
+        move(path, server, "stable")
+    gone = f"--server={server.url}"
+    assert "expected a running server" in call(path, "--label=stable", gone, returncode=2)
+    printed = call(path, "--rollback", gone)
+    assert "version 2 has no label" in printed and "nothing was confirmed" in printed
+    expected = {"canary": 1, "stable": 1, "previous": 1}
+    assert read(path) == (expected, [1])
+    with ModelServer(path, [1, 2], broken=[2]).running() as server:
+        assert "confirmed" not in call(path, "--rollback", f"--server={server.url}")
+        assert server.labels == expected
+
+
+def test_a_proxy_without_its_server_is_waited_for(path):
+    pages = [b"<html>502 Bad Gateway</html>"] * 3
+
+    class Proxy(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            code, body = (502, pages.pop()) if pages else (200, b'{"model_spec": {"version": "1"}}')
+            self.send_response(code)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            pass
+
+    proxy = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Proxy)
+    threading.Thread(target=proxy.serve_forever, daemon=True).start()
+    client = rollout.Server(f"http://127.0.0.1:{proxy.server_address[1]}", "albert", 60.0)
+    try:
+        client.wait_labels({"stable": 1})
+    finally:
+        proxy.shutdown()
+        proxy.server_close()
+    assert not pages
+
+
+def test_links_stay_and_comments_inside_are_named(path, tmp_path, capsys):
+    replace(path, "    base_path", "    # why # not\n    base_path")
+    replace(path, "/models/albert", "/models/#1")
+    (tmp_path / "links").mkdir()
+    link = tmp_path / "links" / "models.config"
+    link.symlink_to(path)
+    config = rollout.ConfigFile(str(link), "albert")
+    config.set_versions({1, 2})
+    config.write()
+    assert link.is_symlink() and "versions: 2" in path.read_text()
+    assert capsys.readouterr().out.endswith("comments behind the first other line are dropped\n")
+    config.set_versions({1})
+    config.write()
+    assert not capsys.readouterr().out  # a number sign in a string begins no comment
 
 
 @pytest.mark.parametrize(
@@ -174,25 +282,32 @@ def test_a_killed_program_resumes(path):
     ],
 )
 def test_configs_that_are_unfit(path, change, message):
-    text = path.read_text()
-    assert change[0] in text
-    path.write_text(text.replace(*change))
-    with pytest.raises(ValueError, match=message):
+    replace(path, *change)
+    with pytest.raises(UserError, match=message):
         rollout.ConfigFile(str(path), "albert")
 
 
-def test_commands_that_are_refused(path):
-    def run(*flags):
-        command = [sys.executable, "-m", "export.serving.rollout", f"--config={path}", *flags]
-        done = subprocess.run(command, capture_output=True, text=True)
-        assert done.returncode == 2 and read(path) == (SHIPPED, [1])
-        return done.stderr
+def test_configs_that_cannot_be_read(tmp_path):
+    (tmp_path / "latin").write_bytes(b"# caf\xe9\n")
+    for name, message in (
+        ("latin", r"latin: not UTF-8: expected the config"),
+        ("absent", r"absent: No such file or directory: expected the config.* such as a copy of"),
+    ):
+        with pytest.raises(UserError, match=message):
+            rollout.ConfigFile(str(tmp_path / name), "albert")
 
-    assert "expected either --label" in run("--rollback", "--label=stable")
-    assert "nothing was rolled out to stable" in run("--rollback")
-    assert "expected a running server there" in run(
-        "--label=canary", "--version=2", "--server=http://127.0.0.1:1"
-    )
+
+def test_commands_that_are_refused(path):
+    for flags, message in (
+        (["--rollback", "--label=stable"], "expected either --label"),
+        (["--rollback"], "nothing was rolled out to stable"),
+        (["--version=9223372036854775808", "--label=canary"], "flag --version=9223372036854775808"),
+        (
+            ["--label=canary", "--version=2", "--server=http://127.0.0.1:1"],
+            "expected a running server there",
+        ),
+    ):
+        assert message in call(path, *flags, returncode=2) and read(path) == (SHIPPED, [1])
     with pytest.raises(ValueError, match="needs --version"):
         rollout.labels_of_rollout({"stable": 1}, "stable", None)
 
