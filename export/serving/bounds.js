@@ -1,17 +1,26 @@
 // Refuses JSON that is nested deeper than any request to TensorFlow Serving (nginx.conf runs this).
 //
 // TensorFlow Serving reads JSON without a bound on nesting: 100,000 brackets end its process. The
-// longest way down is {"inputs": {"examples": [{"b64": ...}]}}, four levels.
+// longest way down is {"instances": [{"options": [{"b64": ...}]}]}, five levels.
 const DEEPEST = 8;
 
 function check(request) {
+  // nginx may hold a body in a file if its length is not announced. Files cannot be read here.
+  if (request.variables.request_body_file) {
+    refuse(request, 413, "the body in chunks is too large: send its Content-Length");
+    return;
+  }
   const body = request.requestBuffer;
   if (body !== undefined && isTooDeep(body)) {
-    request.headersOut["Content-Type"] = "application/json";
-    request.return(400, `{"error": "JSON is nested deeper than ${DEEPEST} levels"}\n`);
+    refuse(request, 400, `JSON is nested deeper than ${DEEPEST} levels`);
     return;
   }
   request.internalRedirect("@server");
+}
+
+function refuse(request, code, reason) {
+  request.headersOut["Content-Type"] = "application/json";
+  request.return(code, `{"error": "${reason}"}\n`);
 }
 
 // Reads bytes as a parser does that stops at the first error: brackets in strings do not count.
