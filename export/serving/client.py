@@ -1,8 +1,8 @@
 r"""Asks a TF Serving server: over gRPC, or over REST with --server=http://...
 
-Inputs are flags of their own names; one given several times makes a batch. Which a signature has,
-export_saved_model says at its end. Over REST nothing but Python's standard library is needed. A
-request names the version that --label says, stable by default; without a label it would get the
+Each input has a flag of its name; a flag given several times makes a batch. export_saved_model
+prints the inputs of each signature at its end. Over REST nothing but Python's standard library is
+needed. A request names the version by --label, stable by default. Without a label it would get the
 newest version, one on trial included.
 
 Examples:
@@ -50,7 +50,7 @@ _RETRY = {
     "retryPolicy": {
         "maxAttempts": 5,  # gRPC allows no more
         "initialBackoff": "0.5s",
-        "maxBackoff": "8s",
+        "maxBackoff": "4s",
         "backoffMultiplier": 2,
         "retryableStatusCodes": ["RESOURCE_EXHAUSTED"],
     },
@@ -66,7 +66,9 @@ def define_flags() -> None:
         "HOST:PORT or grpcs://HOST:PORT of gRPC; http:// or https://HOST:PORT of REST.",
         required=True,
     )
-    flags.DEFINE_string("ca_file", None, "PEM file of the authority to trust; default: the known.")
+    flags.DEFINE_string(
+        "ca_file", None, "PEM file of the authority to trust. Default: the system's."
+    )
     flags.DEFINE_string("model", "albert", "The model's name in the server's config.")
     flags.DEFINE_string(
         "label",
