@@ -53,7 +53,7 @@ class TokenClassifierModule(ServingModule):
             "end": tf.strings.as_string(limits),
             "label": _json_strings(label.flat_values),
             "text": _json_strings(texts),
-            "probability": tf.strings.as_string(tf.cast(mean, tf.float32), shortest=True),
+            "probability": _json_numbers(tf.cast(mean, tf.float32)),
         }
         spans = first.with_flat_values(_json_objects(members))
         return {
@@ -179,6 +179,11 @@ def _json_strings(texts: tf.Tensor) -> tf.Tensor:
     for code in range(32):  # JSON allows no control character in a string
         texts = tf.strings.regex_replace(texts, rf"\x{code:02x}", rf"\\u{code:04x}")
     return tf.strings.join(['"', texts, '"'])
+
+
+def _json_numbers(values: tf.Tensor) -> tf.Tensor:
+    """Returns float32 numbers [n] as JSON writes them, string [n]; NaN and infinity are null."""
+    return tf.where(tf.math.is_finite(values), tf.strings.as_string(values, shortest=True), "null")
 
 
 def _json_objects(members: dict[str, tf.Tensor]) -> tf.Tensor:

@@ -271,7 +271,7 @@ def _difference(question: tuple[str, dict], expected: dict, answer: dict) -> flo
       RuntimeError: if they are not the same answer.
     """
     largest = 0.0
-    expected, answer = _with_spans_read(expected), _with_spans_read(answer)
+    expected, answer = _with_probabilities_apart(expected), _with_probabilities_apart(answer)
     if expected.keys() != answer.keys():
         raise RuntimeError(f"{question[0]} answers {sorted(answer)}, not {sorted(expected)}")
     for name, ours in expected.items():
@@ -292,7 +292,7 @@ def _difference(question: tuple[str, dict], expected: dict, answer: dict) -> flo
     return largest
 
 
-def _with_spans_read(outputs: dict) -> dict:
+def _with_probabilities_apart(outputs: dict) -> dict:
     """Returns outputs with the probabilities of `spans` apart, as numbers: digits may differ."""
     if "spans" not in outputs:
         return outputs

@@ -29,7 +29,7 @@ import urllib.request
 from absl import flags
 
 from albert_tf import program
-from albert_tf.errors import UserError
+from albert_tf.errors import UserError, shown
 
 FLAGS = flags.FLAGS
 
@@ -249,7 +249,13 @@ def _with_spans_read(outputs: dict[str, list]) -> dict[str, list]:
     """Returns outputs with `spans`, if any, as lists of dicts instead of JSON."""
     if "spans" not in outputs:
         return outputs
-    return {**outputs, "spans": [json.loads(row) for row in outputs["spans"]]}
+    try:
+        return {**outputs, "spans": [json.loads(row) for row in outputs["spans"]]}
+    except (TypeError, ValueError) as error:
+        raise UserError(
+            f"spans={shown(outputs['spans'])}: {error}: expected JSON in each row, as an export of "
+            "0.5.0 or later writes it. Export the model again, and check its weights for NaN"
+        ) from error
 
 
 def _as_json(value):

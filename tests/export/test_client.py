@@ -31,6 +31,7 @@ from google.protobuf import text_format
 from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
 from tensorflow_serving.config import model_server_config_pb2
 
+from albert_tf.errors import UserError
 from export import signatures
 from export.serving import client
 from tests.jobs import run
@@ -295,6 +296,8 @@ def test_spans_are_read():
     spans = [{"start": 0, "end": 2, "label": "B", "text": "é\n", "probability": 0.5}]
     outputs = {"spans": [json.dumps(spans), "[]"], "num_spans": [1, 0]}
     assert client._with_spans_read(outputs) == {"spans": [spans, []], "num_spans": [1, 0]}
+    with pytest.raises(UserError, match=r"^spans=.*nan.*expected JSON in each row"):
+        client._with_spans_read({"spans": ['[{"probability": nan}]']})
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from albert_tf.entities import find_entities
 from albert_tf.tokenization import AlbertTokenizer
-from export.token_classification_module import _json_strings
+from export.token_classification_module import _json_numbers, _json_strings
 from export.verify import _TEXTS, _padded
 from pipelines.tasks.token_files import TokenExample, of_text
 from tests.export.task_models import TASKS, ask, function_of, token_classification
@@ -113,6 +113,14 @@ def test_bytes_that_are_no_text(module):
     assert answers["num_spans"][0] and not answers["num_spans"][1]
     for name, values in expected.items():
         np.testing.assert_array_equal(answers[name], values)
+
+
+def test_what_is_no_number_becomes_null():
+    """A model of NaN weights answers with JSON all the same."""
+    values = [0.1, 1.0, 1e-12, float("nan"), float("inf")]
+    written = _json_numbers(tf.constant(values, tf.float32)).numpy()
+    read = [json.loads(value) for value in written]
+    assert read[3:] == [None, None] and np.array_equal(np.float32(read[:3]), np.float32(values[:3]))
 
 
 def test_texts_become_strings_of_json():
