@@ -318,7 +318,7 @@ class Server:
           UserError: if one of them fails to load, or time is up.
         """
 
-        begun = set()  # the versions whose state is another than before
+        begun: set[int] = set()  # the versions whose state is another than before
 
         def missing():
             states = self.states()
