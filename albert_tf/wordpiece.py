@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from albert_tf.errors import UserError
 from albert_tf.tokenization import WORDPIECE_FILE, AlbertTokenizer, import_tensorflow_text
-from albert_tf.words import SCRIPTS_WITHOUT_SPACES
+from albert_tf.words import SCRIPTS_WITHOUT_SPACES, row_ids
 
 CONTINUATION = "##"  # before a piece that continues a word
 _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -289,7 +289,7 @@ class InGraphWordPiece(tf.Module):
         place = tf.searchsorted(self._changed, flat, side="right") - 1
         is_changed = tf.equal(tf.gather(self._changed, place), flat)
         rows = tf.gather(self._rows, tf.where(is_changed, place, 0))
-        origins = rows.value_rowids()
+        origins = row_ids(rows)
         end = [tf.size(flat, tf.int64)]
         is_kept = tf.logical_not(tf.gather(is_changed, origins))
         prepared = tf.where(is_kept, tf.gather(flat, origins), rows.flat_values)
@@ -300,7 +300,7 @@ class InGraphWordPiece(tf.Module):
     def tokenize(self, texts: tf.Tensor) -> PreparedWords:
         """Tokenizes texts, string [batch], and says where the pieces stand."""
         codes, origins = self._prepare(texts)
-        flat, text_of_char = codes.flat_values, codes.value_rowids()
+        flat, text_of_char = codes.flat_values, row_ids(codes)
         is_letter = tf.not_equal(flat, ord(" "))
         # A text's first character begins a word whatever is before it.
         is_other_text = tf.not_equal(text_of_char[1:], text_of_char[:-1])
@@ -318,7 +318,7 @@ class InGraphWordPiece(tf.Module):
         words = tf.where(sizes > _LONGEST_WORD, _NO_WORD, words)
         pieces = self._wordpiece.tokenize(words)
 
-        word_of_piece = pieces.value_rowids()
+        word_of_piece = row_ids(pieces)
         is_first = tf.equal(tf.ragged.range(pieces.row_lengths()).flat_values, 0)
         is_unknown = tf.equal(pieces.flat_values, self._unk_id)
         length = tf.gather(self._lengths, pieces.flat_values)

@@ -66,7 +66,7 @@ def split_words_in_graph(texts: tf.Tensor) -> InGraphWords:
     kind = codes.with_flat_values(tf.gather(kinds, found))
     kind = tf.concat([kind, tf.fill([chars.nrows(), 1], _SPACE)], axis=1)
     places = tf.ragged.range(kind.row_lengths()).flat_values
-    text_of_char, kind = kind.value_rowids(), kind.flat_values
+    text_of_char, kind = row_ids(kind), kind.flat_values
     before = tf.concat([[_SPACE], kind[:-1]], axis=0)
     goes_on = (kind == _LETTER) & ((before == _LETTER) | (before == _MARK))
     goes_on |= (kind == _MARK) & (before != _SPACE)
@@ -92,6 +92,15 @@ def split_words_in_graph(texts: tf.Tensor) -> InGraphWords:
     )
 
 
+def row_ids(values: tf.RaggedTensor) -> tf.Tensor:
+    """Returns the row of each value: int64 [values].
+
+    Of row splits, RaggedTensor.value_rowids makes a dense tensor of rows x longest row.
+    """
+    places = tf.range(tf.size(values.flat_values, tf.int64))
+    return tf.searchsorted(values.row_limits(), places, side="right", out_type=tf.int64)
+
+
 def join_rows(values: tf.RaggedTensor, separator: str = "") -> tf.Tensor:
     """Returns the strings of each row joined: string [rows] of [rows, (strings)].
 
@@ -99,7 +108,7 @@ def join_rows(values: tf.RaggedTensor, separator: str = "") -> tf.Tensor:
     of 50,000 strings.
     """
     return tf.strings.unsorted_segment_join(
-        values.flat_values, values.value_rowids(), values.nrows(), separator
+        values.flat_values, row_ids(values), values.nrows(), separator
     )
 
 

@@ -10,6 +10,7 @@ import sentencepiece
 import tensorflow as tf
 
 from albert_tf.tokenization import WORD_BOUNDARY, AlbertTokenizer, InGraphTokenizer
+from albert_tf.words import row_ids
 
 # Python's white space as a class of characters in a regular expression; RE2's own is ASCII.
 WHITE_SPACE = "[" + "".join(filter(str.isspace, map(chr, range(0x3001)))) + "]"
@@ -66,7 +67,7 @@ class AligningTokenizer(InGraphTokenizer):
         bases = tf.cumsum(sizes + 1, exclusive=True)
         pieces, begins, limits = self._tokenize_with_offsets(prepared, bases)
         chars, offsets = tf.strings.unicode_split_with_offsets(prepared, "UTF-8")
-        places = offsets.flat_values + tf.gather(bases, chars.value_rowids())
+        places = offsets.flat_values + tf.gather(bases, row_ids(chars))
 
         written = _WrittenCharacters(self, texts, bases)
         origins = written.at(places)  # of each prepared character
@@ -86,11 +87,11 @@ class AligningTokenizer(InGraphTokenizer):
         # Up to where the next piece begins, as marks that were dropped lie between; but one
         # character that became several ends with each of them.
         last = tf.gather(origins, tf.maximum(following - 1, first))
-        is_end = tf.equal(limits, tf.gather(bases + sizes, pieces.value_rowids()))
+        is_end = tf.equal(limits, tf.gather(bases + sizes, row_ids(pieces)))
         origins = tf.concat([origins, [0]], axis=0)
         next_start = tf.where(
             is_end,
-            tf.gather(written.ends, pieces.value_rowids()),
+            tf.gather(written.ends, row_ids(pieces)),
             tf.gather(origins, following),
         )
         lasts = tf.maximum(next_start - 1, last)
@@ -105,7 +106,7 @@ class AligningTokenizer(InGraphTokenizer):
     def _tokenize_with_offsets(self, prepared, bases):
         """Returns pieces, ragged, and int64 [all pieces] where they begin and end."""
         pieces, begins, limits = self._sentencepiece.tokenize_with_offsets(prepared)
-        ids, bases = pieces.flat_values, tf.gather(bases, pieces.value_rowids())
+        ids, bases = pieces.flat_values, tf.gather(bases, row_ids(pieces))
         begins = tf.cast(begins.flat_values, tf.int64) + bases
         limits = tf.cast(limits.flat_values, tf.int64) + bases
         # Of the bytes of a character SentencePiece gives it to the last, the others have nothing.
@@ -121,7 +122,7 @@ class AligningTokenizer(InGraphTokenizer):
         # may be a space.
         num_bytes = tf.gather(self._num_bytes, parts.flat_values)
         before = tf.concat([[0], tf.cumsum(num_bytes)], axis=0)
-        piece_of_part = parts.value_rowids()
+        piece_of_part = row_ids(parts)
         behind = tf.gather(tf.gather(before, parts.row_limits()), piece_of_part) - before[1:]
         part_limits = tf.gather(limits, piece_of_part) - behind
         is_first = tf.equal(tf.ragged.range(parts.row_lengths()).flat_values, 0)
@@ -142,7 +143,7 @@ class _WrittenCharacters:
 
     def __init__(self, tokenizer: InGraphTokenizer, texts: tf.Tensor, bases: tf.Tensor):
         chars, self.offsets, self.limits = split_characters(texts)
-        text_of_char, chars_of_text = chars.value_rowids(), chars.row_splits
+        text_of_char, chars_of_text = row_ids(chars), chars.row_splits
         chars = chars.flat_values
 
         is_space = matches(chars, WHITE_SPACE)
@@ -185,7 +186,7 @@ def split_characters(texts: tf.Tensor) -> tuple[tf.RaggedTensor, tf.Tensor, tf.T
     """
     chars, offsets = tf.strings.unicode_split_with_offsets(texts, "UTF-8")
     offsets = tf.cast(offsets.flat_values, tf.int32)
-    text_of_char = chars.value_rowids()
+    text_of_char = row_ids(chars)
     is_last = tf.equal(
         tf.range(tf.size(text_of_char, tf.int64)) + 1, tf.gather(chars.row_limits(), text_of_char)
     )

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from albert_tf.text_limits import CHARS_PER_PIECE, MANY_OF_ONE_CHAR, MOST_OF_ONE_CHAR
 from albert_tf.tokenization import character_class, import_tensorflow_text
-from albert_tf.words import join_rows
+from albert_tf.words import join_rows, row_ids
 
 # A context of question answering is read in windows, each of which costs a computation.
 MAX_CONTEXT_CHARS = 100_000
@@ -111,7 +111,7 @@ def fill_blanks(questions: tf.Tensor, options: tf.Tensor, blank: str, number: in
       string [rows]; a question without a blank as it is.
     """
     parts = tf.strings.split(questions, blank)
-    row = parts.value_rowids()
+    row = row_ids(parts)
     is_last = tf.equal(tf.range(tf.size(row, tf.int64)) + 1, tf.gather(parts.row_limits(), row))
     in_blank = tf.where(is_last, tf.size(options, tf.int64), row)
     options = tf.concat([options, [""]], axis=0)  # none is behind the last part

@@ -7,6 +7,7 @@ import tensorflow as tf
 from albert_tf.encoder import AlbertEncoder
 from albert_tf.models import AlbertForPreTraining
 from albert_tf.tokenization import MASK, WORD_BOUNDARY
+from albert_tf.words import row_ids
 from . import signatures
 from .packing import map_rows, map_sorted_rows
 from .serving_module import ServedCheckpoint, ServingModule
@@ -105,7 +106,7 @@ class PreTrainingModule(ServingModule):
 
         pieces = self.tokenizer(flat)
         is_first = tf.equal(tf.ragged.range(pieces.row_lengths()).flat_values, 0)
-        joins = is_first & tf.gather(after_mask & touches, pieces.value_rowids())
+        joins = is_first & tf.gather(after_mask & touches, row_ids(pieces))
         ids = pieces.flat_values
         ids = tf.where(joins, tf.gather(self._without_boundary(), ids), ids)
         pieces = tf.ragged.boolean_mask(

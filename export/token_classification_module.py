@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from albert_tf.entities import are_entity_tags, parse_tag
 from albert_tf.models import AlbertForTokenClassification
-from albert_tf.words import join_rows, split_words_in_graph
+from albert_tf.words import join_rows, row_ids, split_words_in_graph
 from .limits import are_words_read, first_chars_of_contexts
 from .packing import map_sorted_rows
 from .serving_module import ServedCheckpoint, ServingModule
@@ -45,7 +45,7 @@ class TokenClassifierModule(ServingModule):
         limits = tf.gather(found.limits.flat_values, last.flat_values)
         # Its characters are joined: tf.strings.substr would copy the whole text for each span.
         chars = tf.strings.unicode_split(text, "UTF-8")
-        begins = tf.gather(tf.cast(chars.row_starts(), tf.int32), first.value_rowids())
+        begins = tf.gather(tf.cast(chars.row_starts(), tf.int32), row_ids(first))
         places = tf.ragged.range(begins + starts, begins + limits)
         texts = join_rows(tf.gather(chars.flat_values, places))
         members = {
@@ -166,7 +166,7 @@ class TokenClassifierModule(ServingModule):
         first = tf.where(is_inside & ~goes_on)[:, 0]
         last = tf.where(is_inside & ~tf.concat([goes_on[1:], [False]], axis=0))[:, 0]
         counts = tf.math.unsorted_segment_sum(
-            tf.ones_like(first), tf.gather(words.value_rowids(), first), words.nrows()
+            tf.ones_like(first), tf.gather(row_ids(words), first), words.nrows()
         )
         label = tf.gather(types, tf.gather(place, first))
         return tuple(tf.RaggedTensor.from_row_lengths(x, counts) for x in (first, last, label))

@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from albert_tf.words import row_ids
+
 
 class Windows(NamedTuple):
     """Windows over the pieces of texts, those of a text side by side.
@@ -43,7 +45,7 @@ def cut(texts: tf.RaggedTensor, room: tf.Tensor, doc_stride: int) -> Windows:
     first, last = (x + tf.gather(texts.row_starts(), text) for x in (first, last))
 
     pieces = tf.ragged.range(first, last)
-    piece, window = pieces.flat_values, pieces.value_rowids()
+    piece, window = pieces.flat_values, row_ids(pieces)
     first_seen, last_seen = tf.gather(first, window), tf.gather(last, window)
     context = tf.cast(tf.minimum(piece - first_seen, last_seen - 1 - piece), tf.float64)
     # The longer window wins where the sides are about equal; the earlier where all is.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from albert_tf.wordpiece import InGraphWordPiece
+from albert_tf.words import row_ids
 from .alignment import WHITE_SPACE, AlignedPieces, matches, split_characters
 
 
@@ -24,7 +25,7 @@ class AligningWordPiece(InGraphWordPiece):
         )
         chars, offsets, limits = split_characters(texts)
         # What follows the last piece may be dropped, and stand in the next text.
-        last_of_text = tf.gather(chars.row_limits() - 1, prepared.pieces.value_rowids())
+        last_of_text = tf.gather(chars.row_limits() - 1, row_ids(prepared.pieces))
         last = tf.minimum(last, last_of_text)
         is_visible = tf.cast(~matches(chars.flat_values, WHITE_SPACE), tf.int64)
         visible_through = tf.cumsum(is_visible)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf.words import split_words_in_graph
+from albert_tf.words import join_rows, split_words_in_graph
 from export.records import serialize
 from tests.conftest import WORDS
 from tests.export.task_models import TASKS
@@ -106,6 +106,18 @@ def test_many_words_beside_a_long_one_take_little_memory():
     text = tf.constant(["a " * 20_000 + "x" * 20_000])
     split_words_in_graph(tf.constant(["a b"]))  # the first one makes kernels
     assert peak_megabytes(lambda: split_words_in_graph(text)) < 100
+
+
+@pytest.mark.parametrize(
+    "lengths", [[1] * 20_000 + [20_000], [20_000] + [1] * 20_000], ids=["last", "first"]
+)
+def test_rows_beside_a_long_one_are_joined_in_little_memory(lengths):
+    """Of a ragged tensor that has row splits alone, as tf.ragged.range makes."""
+    values = tf.RaggedTensor.from_row_lengths(tf.fill([sum(lengths)], "x"), lengths)
+    join_rows(tf.ragged.constant([["a"], []]))  # the first one makes kernels
+    joined = []
+    assert peak_megabytes(lambda: joined.append(join_rows(values))) < 100
+    assert [len(text) for text in joined[0].numpy()] == lengths
 
 
 def test_a_request_of_twenty_kilobytes_takes_little_memory(modules):
