@@ -301,7 +301,7 @@ def how_to_use(saved_model: str) -> str:
 ask it:
   {program.installed_commands("python -m export.ask")} --saved_model={saved_model} {ask_flags}
 serve it{not_named}:
-  docker run -p 8500:8500 -p 8501:8501 -v {place} \\
+  docker run -p 127.0.0.1:8500:8500 -p 127.0.0.1:8501:8501 -v {place} \\
     -v "{config}:/config:ro" tensorflow/serving:{tag} \\
     --model_config_file=/config/models.config --allow_version_labels_for_unavailable_models=true
   curl localhost:8501/v1/models/albert/labels/stable:predict -d '{body}'"""
