@@ -95,7 +95,8 @@ def split_words_in_graph(texts: tf.Tensor) -> InGraphWords:
 def row_ids(values: tf.RaggedTensor) -> tf.Tensor:
     """Returns the row of each value: int64 [values].
 
-    Of row splits, RaggedTensor.value_rowids makes a dense tensor of rows x longest row.
+    RaggedTensor.value_rowids computes them from row splits with memory of rows x longest row: 4 GB
+    for 5,000 rows of one value beside one of 90,000.
     """
     places = tf.range(tf.size(values.flat_values, tf.int64))
     return tf.searchsorted(values.row_limits(), places, side="right", out_type=tf.int64)
@@ -104,8 +105,8 @@ def row_ids(values: tf.RaggedTensor) -> tf.Tensor:
 def join_rows(values: tf.RaggedTensor, separator: str = "") -> tf.Tensor:
     """Returns the strings of each row joined: string [rows] of [rows, (strings)].
 
-    tf.strings.reduce_join makes a dense tensor of ragged rows: 9 GB of 20,000 short ones beside one
-    of 50,000 strings.
+    tf.strings.reduce_join takes memory of rows x longest row: 9 GB for 20,000 rows of two strings
+    beside one of 50,000.
     """
     return tf.strings.unsorted_segment_join(
         values.flat_values, row_ids(values), values.nrows(), separator

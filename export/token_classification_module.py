@@ -37,10 +37,9 @@ class TokenClassifierModule(ServingModule):
         found = split_words_in_graph(text)
         tags = self._tag(found.words)
         first, last, label = self._spans(found.words, tags["place"])
-        # Probabilities of the words of each span.
-        sums = tf.concat([[0.0], tf.cumsum(tf.cast(tags["probability"], tf.float64))], axis=0)
-        mean = tf.gather(sums, last.flat_values + 1) - tf.gather(sums, first.flat_values)
-        mean /= tf.cast(last.flat_values + 1 - first.flat_values, tf.float64)
+        words_of_span = tf.ragged.range(first.flat_values, last.flat_values + 1)
+        probabilities = tf.gather(tags["probability"], words_of_span.flat_values)
+        mean = tf.math.segment_mean(tf.cast(probabilities, tf.float64), row_ids(words_of_span))
         starts = tf.gather(found.starts.flat_values, first.flat_values)
         limits = tf.gather(found.limits.flat_values, last.flat_values)
         # Its characters are joined: tf.strings.substr would copy the whole text for each span.

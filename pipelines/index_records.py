@@ -25,7 +25,7 @@ from albert_tf import files, job_directory, program
 from albert_tf.errors import UserError
 from albert_tf.tokenization import AlbertTokenizer
 from .data import beam_job, unit_job
-from .data.records import Manifest, ReferenceManifest, make_splits
+from .data.records import Manifest, ReferenceManifest, Split, make_splits
 from .data.reference_check import FileUnit, check_file, first_lengths
 from .data.sentence_pairs import SENTENCE_OBJECTIVES
 
@@ -116,13 +116,7 @@ def index_records(
         check_file, lengths=lengths, spm_model_file=spm_model_file, output_dir=output_dir
     )
     unit_job.run_units("checking records", check, units, output_dir, **workers)
-    shards = [marker["shard"] for marker in unit_job.read_markers(units, output_dir)]
-    for unit, shard in zip(units, shards):
-        if not shard["examples"]:
-            print(f"{unit.path}: holds no record, skipped")
-    splits = make_splits(
-        {unit.split: [shard]} for unit, shard in zip(units, shards) if shard["examples"]
-    )
+    splits = _read_splits(units, output_dir)
     if not splits["train"].examples:
         count = sum(unit.split == "train" for unit in units)
         raise UserError(f"--input_file={input_file}: no record in any of {count} files")
@@ -144,6 +138,17 @@ def index_records(
         f"--max_predictions_per_seq={lengths[1]}"
     )
     return manifest
+
+
+def _read_splits(units: list[FileUnit], output_dir: str) -> dict[str, Split]:
+    """Returns the files that hold records, by split; names the others."""
+    shards = [marker["shard"] for marker in unit_job.read_markers(units, output_dir)]
+    for unit, shard in zip(units, shards):
+        if not shard["examples"]:
+            print(f"{unit.path}: holds no record, skipped")
+    return make_splits(
+        {unit.split: [shard]} for unit, shard in zip(units, shards) if shard["examples"]
+    )
 
 
 def plan_units(input_file: str, heldout_file: str | None) -> list[FileUnit]:

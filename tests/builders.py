@@ -66,7 +66,7 @@ def tiny_config(**changes):
         "num_hidden_layers": 2,
         "num_attention_heads": 2,
         "intermediate_size": 28,
-        "max_position_embeddings": 61,
+        "max_position_embeddings": 67,
     }
     return AlbertConfig(**{**values, **changes})
 
@@ -106,6 +106,16 @@ def write_pretrained(directory, vocabulary):
     tokenizer.save(str(directory))
 
 
+def write_task_model(directory, task, model, tokenizer, max_seq_length):
+    """Writes a model as a finished seed of fine-tuning leaves it, without figures."""
+    tf.train.Checkpoint(model=model).write(str(directory / "best/ckpt-7"))
+    model.config.write(str(directory / "albert_config.json"))
+    tokenizer.save(str(directory))
+    description = {"task": task.name, "max_seq_length": max_seq_length}
+    description.update({**task.description(), **task.source()})
+    (directory / "task.json").write_text(json.dumps(description))
+
+
 def write_tuned(output_dir, table, pretrained):
     """Writes two finished seeds as fine-tuning does, with random weights."""
     task = classification(table)
@@ -121,12 +131,7 @@ def write_tuned(output_dir, table, pretrained):
         model.create_variables()
         for variable in model.trainable_variables:
             variable.assign_add(tf.random.normal(variable.shape, stddev=0.1))
-        tf.train.Checkpoint(model=model).write(str(directory / "best/ckpt-7"))
-        config.write(str(directory / "albert_config.json"))
-        tokenizer.save(str(directory))
-        description = {"task": task.name, "max_seq_length": 48}
-        description.update({**task.description(), **task.source()})
-        (directory / "task.json").write_text(json.dumps(description))
+        write_task_model(directory, task, model, tokenizer, 48)
         strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
         outputs = make_prediction(strategy, model, sequences, 11, 48, False)()
         task.write_predictions(str(directory / "predictions"), "dev", examples, features, outputs)

@@ -380,7 +380,7 @@ class Server:
         return None if version is None else int(version)
 
     def _get(self, path: str) -> dict:
-        """Returns an answer of the server; of what it refuses, its error.
+        """Returns the server's answer, which is the error where the server refuses the call.
 
         Raises:
           UserError: if no server answers, or something else does.
@@ -400,7 +400,7 @@ class Server:
 
 
 class NoAnswerError(UserError):
-    """No server answers, or a proxy says so."""
+    """No server answers, or a proxy in front of it gets no answer."""
 
 
 def _error_of(error: urllib.error.HTTPError) -> dict:

@@ -276,7 +276,7 @@ class Manifest:
 
 
 def _difference(values: Any, formats: dict[str, type[Manifest]]) -> str | None:
-    """Says how the fields of a manifest.json differ from those of this version; None: nothing."""
+    """Describes how the fields of a manifest.json differ from this version's; None: nothing."""
     kind = formats.get(values.get("format")) if isinstance(values, dict) else None
     if kind is None:
         return f"no manifest of records: its format is none of {', '.join(formats)}"

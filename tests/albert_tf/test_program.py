@@ -38,6 +38,13 @@ def test_a_users_error_is_one_line(body, message):
     assert message in err and len(err.strip().splitlines()) == 1
 
 
+def test_an_error_of_the_wheel_names_its_programs(monkeypatch, capsys):
+    monkeypatch.setattr(program, "installed_module", lambda name: f"albert_tf.{name}")
+    with pytest.raises(SystemExit):
+        program._fail("run python -m pipelines.data.show_records first")
+    assert capsys.readouterr().err == "error: run albert show_records first\n"
+
+
 def test_verbosity_shows_where_a_users_error_was_found():
     body = "files.match_files('no/such/*.txt', 'input_file')"
     err = stderr_of(body, "--verbosity=1", exit_code=2)

@@ -13,6 +13,7 @@ from albert_tf.tokenization import AlbertTokenizer
 from export.token_classification_module import _json_numbers, _json_strings
 from export.verify import _TEXTS, _padded
 from pipelines.tasks.token_files import TokenExample, of_text
+from tests.conftest import WORDS
 from tests.export.task_models import TASKS, ask, function_of, token_classification
 from tests.export.test_kinds import check_shares, evaluate, make_texts
 
@@ -121,6 +122,23 @@ def test_what_is_no_number_becomes_null():
     written = _json_numbers(tf.constant(values, tf.float32)).numpy()
     read = [json.loads(value) for value in written]
     assert read[3:] == [None, None] and np.array_equal(np.float32(read[:3]), np.float32(values[:3]))
+
+
+def test_words_of_no_number_change_the_spans_of_their_row_alone(module, monkeypatch):
+    tag = module._tag
+
+    def with_a_bad_row(words):
+        found = tag(words)
+        is_bad = tf.equal(words.value_rowids(), 1)
+        probability = tf.where(is_bad, float("nan"), found["probability"])
+        return {**found, "probability": probability}
+
+    monkeypatch.setattr(module, "_tag", with_a_bad_row)
+    texts = [" ".join(WORDS[:n]) for n in (23, 31, 29)]
+    rows = [json.loads(row) for row in module.serving_default(tf.constant(texts))["spans"].numpy()]
+    assert all(rows)
+    for place, row in enumerate(rows):
+        assert {span["probability"] is None for span in row} == {place == 1}
 
 
 def test_texts_become_strings_of_json():

@@ -80,7 +80,7 @@ def test_tokenizer_settings_of_huggingface(model_dir, tmp_path):
         "do_lower_case": False,
         "remove_space": True,
         "keep_accents": False,
-        "model_max_length": 61,
+        "model_max_length": 67,
     }
 
 

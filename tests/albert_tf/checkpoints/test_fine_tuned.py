@@ -112,7 +112,7 @@ def test_what_others_wrote(kind, expected, tiny_vocabulary, tmp_path):
         **expected,
         "kind": kind,
         "labels": task["labels"],
-        "max_seq_length": 61,
+        "max_seq_length": 67,
     }
 
 
