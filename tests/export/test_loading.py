@@ -13,7 +13,7 @@ from tests.export.task_models import MAX_SEQ_LENGTH, TASKS
 
 def test_a_pretrained_model(model_dir, tmp_path):
     served = open_checkpoint(str(model_dir))
-    assert (served.kind, served.task, served.max_seq_length) == ("pretraining", {}, 61)
+    assert (served.kind, served.task, served.max_seq_length) == ("pretraining", {}, 67)
     with pytest.raises(ValueError, match=r"model for pretraining .pipelines\.finetune makes"):
         open_checkpoint(str(model_dir), "classifier")
     odd = shutil.copytree(model_dir, tmp_path / "odd")

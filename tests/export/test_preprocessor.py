@@ -10,7 +10,7 @@ from export.preprocessor import PREPROCESSOR_DIR, Preprocessor
 from tests.export.conftest import MAX_SEQ_LENGTH
 from tests.export.test_serving_module import LONG, SHORT, packed
 
-LONGEST = 61
+LONGEST = 67
 
 
 @pytest.fixture(scope="module")

@@ -225,7 +225,7 @@ def test_wrong_inputs_get_a_clear_error(loaded, model):
     too_long = tf.zeros([1, model.config.max_position_embeddings + 1], tf.int32)
     for ids in (too_long, too_long[:, :0]):
         for signature in ("tokens", "pooled"):
-            with pytest.raises(tf.errors.InvalidArgumentError, match="seq_len must be 1 to 61"):
+            with pytest.raises(tf.errors.InvalidArgumentError, match="seq_len must be 1 to 67"):
                 ask(loaded, signature, input_ids=ids, input_mask=ids, segment_ids=ids)
 
 

@@ -134,8 +134,8 @@ def test_an_app_needs_the_files_beside_it_alone(wide_dir, classifier_file):
 
 def test_wrong_requests_are_refused_before_anything_is_written(model_dir, tmp_path):
     output = tmp_path / "m.tflite"
-    with pytest.raises(ValueError, match="61 rows"):
-        convert(checkpoint=str(model_dir), output=str(output), max_seq_length=62)
+    with pytest.raises(ValueError, match="67 rows"):
+        convert(checkpoint=str(model_dir), output=str(output), max_seq_length=68)
     with pytest.raises(ValueError, match="holds a model for pretraining"):
         convert(checkpoint=str(model_dir), output=str(output), kind="classifier")
-    assert MAX_SEQ_LENGTH < 62 and not output.exists()
+    assert MAX_SEQ_LENGTH < 68 and not output.exists()
