@@ -1,5 +1,5 @@
 # make demo   raw text to an answer of the served model, on a corpus that every installation has
-# make test   the tests; `make test-slow` the longer ones; `make test-extras` those of ONNX, torch, s3://
+# make test   the tests; `make test-slow` the longer ones; `make test-extras` those of ONNX, torch, Dask
 
 # The first Python that both stacks allow: TensorFlow 2.15 (3.9 to 3.11), else 2.21 (3.12, 3.13).
 PYTHON ?= $(shell for python in python3.11 python3.10 python3.9 python3.13 python3.12 python3 python; do \

@@ -1,6 +1,6 @@
 """Files on any file system that tf.io.gfile reaches: find them, write them whole or not at all.
 
-A local file is written under a temporary name and renamed. In an object store (`gs://`, `s3://`)
+A local file is written under a temporary name and renamed. In an object store (`gs://`)
 renaming copies and deletes object by object, but an object is whole or absent. So a remote file is
 written to local temporary space and uploaded under its final name. A remote directory is only a
 prefix of object names: it need not be created, and a missing one lists as empty.
@@ -24,7 +24,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from albert_tf import s3
 from albert_tf.errors import UserError
 from albert_tf.progress import Progress
 
@@ -44,7 +43,7 @@ def match_files(patterns: str | Sequence[str], flag_name: str) -> list[str]:
     """Returns the sorted files that the globs or paths name.
 
     Args:
-      patterns: globs or paths, local or remote (`gs://`, `s3://`); commas separate several.
+      patterns: globs or paths, local or remote (`gs://`); commas separate several.
       flag_name: the flag they came from, for the error message.
 
     Raises:
@@ -58,7 +57,7 @@ def match_files(patterns: str | Sequence[str], flag_name: str) -> list[str]:
     files: dict[str, str] = {}
     for pattern in patterns:
         # A file whose very name holds `[` or `*` is found by name before it is read as a glob.
-        names = [pattern] if tf.io.gfile.exists(pattern) else glob(pattern)
+        names = [pattern] if tf.io.gfile.exists(pattern) else tf.io.gfile.glob(pattern)
         directories = _directories(names, pattern)
         found = [name for name in names if name not in directories]
         if not found:
@@ -96,36 +95,10 @@ def absolute(path: str) -> str:
 
 
 def names_in(directory: str) -> list[str]:
-    """Returns the names in a directory, without a trailing slash; none if it does not exist.
-
-    Raises:
-      OSError: if its store does not answer.
-    """
-
-    def listed():
-        with contextlib.suppress(tf.errors.NotFoundError):
-            return [name.rstrip("/") for name in tf.io.gfile.listdir(directory)]
-        return []
-
-    return listed() or ask_again(listed, directory) or []
-
-
-def glob(pattern: str) -> list[str]:
-    """Returns the names that a pattern matches.
-
-    Raises:
-      OSError: if their store does not answer.
-    """
-    return tf.io.gfile.glob(pattern) or ask_again(lambda: tf.io.gfile.glob(pattern), pattern) or []
-
-
-def ask_again(found: Callable[[], Any], path: str) -> Any:
-    """Returns what nothing was found of before, once it is certain that the store answers.
-
-    None where there is no doubt.
-    """
-    s3.check_answers(path)
-    return found() if path.startswith("s3://") else None
+    """Returns the names in a directory, without a trailing slash; none if it does not exist."""
+    with contextlib.suppress(tf.errors.NotFoundError):
+        return [name.rstrip("/") for name in tf.io.gfile.listdir(directory)]
+    return []
 
 
 def check_finished(directory: str) -> None:
@@ -190,7 +163,7 @@ def sizes(paths: Sequence[str]) -> dict[str, int]:
 def write_atomically(path: str, data: bytes | str) -> None:
     """Writes `data` to `path` so that no reader ever sees half of it; makes its directory."""
     if is_remote(path):
-        with _naming(path), tf.io.gfile.GFile(path, "wb") as file:
+        with tf.io.gfile.GFile(path, "wb") as file:
             file.write(data)
         return
     with whole_files(os.path.dirname(path)) as local_path:
@@ -229,23 +202,10 @@ def upload(local: str, path: str) -> None:
     Raises:
       OSError, tf.errors.OpError: if the object is not there afterwards in its size.
     """
-    with _naming(path):
-        tf.io.gfile.copy(local, path, overwrite=True)
+    tf.io.gfile.copy(local, path, overwrite=True)
     there, here = tf.io.gfile.stat(path).length, os.path.getsize(local)
     if there != here:
         raise OSError(f"{path} has {there:,} bytes after {here:,} were uploaded: run it again")
-
-
-@contextlib.contextmanager
-def _naming(path: str) -> Iterator[None]:
-    """Adds the path to errors of the s3:// plugin, which do not name the object."""
-    try:
-        yield
-    except tf.errors.UnknownError as error:
-        if not path.startswith("s3://"):
-            raise
-        message = error.message.lstrip(": ")
-        raise OSError(f"{path}: {message} (run the same command again)") from error
 
 
 def upload_directory(local: str, remote: str, last: Sequence[str] = ()) -> None:

@@ -65,7 +65,6 @@ def run(main: Callable[[list[str]], None]) -> None:
             _fail(f"unknown argument {argv[1]!r}: every option is a flag, see --help")
         signal.signal(signal.SIGTERM, terminate)
         try:
-            _load_plugin()
             main(argv)
         except KeyboardInterrupt:
             print("\ninterrupted; run the same command again to resume", file=sys.stderr)
@@ -79,17 +78,6 @@ def run(main: Callable[[list[str]], None]) -> None:
 
     never_proxy_loopback()
     app.run(guarded, flags_parser=_parse_flags)
-
-
-def _load_plugin() -> None:
-    """Loads TensorFlow's plugin for `s3://` if a flag is such a path, or paths between commas."""
-    values = flags.FLAGS.flag_values_dict().values()
-    texts = [text for value in values for text in (value if isinstance(value, list) else [value])]
-    parts = [part.strip() for text in texts for part in str(text).split(",")]
-    if any(part.startswith("s3://") for part in parts):
-        from albert_tf import s3  # imports TensorFlow, which not every program needs
-
-        s3.load_plugin(*parts)
 
 
 def never_proxy_loopback() -> None:
@@ -227,7 +215,8 @@ def store_error(message: str) -> str | None:
         return None
     text = " ".join(found[0].split())
     if text.startswith("File system scheme"):
-        return f"{text.rstrip(')')}): expected a local path, gs:// or s3://"
+        remedy = "expected a local path or gs://; mount another store, or copy from it"
+        return f"{text.rstrip(')')}): {remedy}"
     return f"{text} (the store was tried again as often as it allows; run the same command again)"
 
 

@@ -48,6 +48,7 @@ FLAGS = flags.FLAGS
 
 def define_flags() -> None:
     """Defines the flags; not at import, as programs share the names of flags."""
+    job_directory.define_flags()
     flags.DEFINE_string(
         "checkpoint", None, "A model directory or one of its checkpoints.", required=True
     )
@@ -288,12 +289,7 @@ def how_to_use(saved_model: str) -> str:
     config = os.path.join(os.path.dirname(os.path.abspath(__file__)), "serving")
     body = json.dumps({"inputs": request})
     place = f'"{os.path.abspath(output)}:/models/albert:ro"'
-    if output.startswith("s3://"):
-        # Not since its version 2.7: https://github.com/tensorflow/serving/issues/1963
-        copy = f"aws s3 cp --recursive {saved_model} albert/{version}"
-        not_named += f" (TensorFlow Serving reads no s3://, so first {copy})"
-        place = '"$PWD/albert:/models/albert:ro"'
-    elif files.is_remote(output):
+    if files.is_remote(output):
         not_named = f' (let models.config there say base_path: "{output}" and version {version})'
         place = "$PWD/key.json:/key.json:ro -e GOOGLE_APPLICATION_CREDENTIALS=/key.json"
     return f"""{saved_model} answers

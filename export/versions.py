@@ -17,7 +17,7 @@ from albert_tf.errors import UserError
 def existing(directory: str) -> list[int]:
     """Returns the finished versions in a directory, oldest first; none if it does not exist."""
     if files.is_remote(directory):
-        marks = files.glob(os.path.join(directory, "*", files.PROVENANCE_FILE))
+        marks = tf.io.gfile.glob(os.path.join(directory, "*", files.PROVENANCE_FILE))
         names = [mark.split("/")[-3] for mark in marks]
     else:
         names = files.names_in(directory)

@@ -65,6 +65,7 @@ _MIN_UNIT_BYTES = 500_000
 
 def define_flags() -> None:
     """Defines the flags; not at import, as programs share the names of flags."""
+    job_directory.define_flags()
     corpus.define_flags()
     flags.DEFINE_string("output_dir", None, "Where the records go.", required=True)
     flags.DEFINE_string(

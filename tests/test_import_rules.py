@@ -50,7 +50,6 @@ DOORS = {
         "export/verify.py",
     },
     "tensorflow_hub": set(),
-    "tensorflow_io": {"albert_tf/s3.py"},
     "apache_beam": {"pipelines/data/beam_job.py"},
     "transformers": set(),
     "onnx": {"export/onnx.py"},

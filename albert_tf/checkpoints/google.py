@@ -84,7 +84,7 @@ def read(
             raise UserError(f"{name} is of {dtypes[name].name}: expected floats")
         tensors = dict(zip(_canonical(names), map(reader.get_tensor, names)))
     except UNREADABLE as error:
-        reraise_store_error(error, prefix)
+        reraise_store_error(error)
         reason = str(error).strip().splitlines()[0]
         raise UserError(f"{prefix!r} is not a readable checkpoint: {reason}") from error
     weights = name_map.to_ours(

@@ -126,7 +126,7 @@ def write(
     Their ALBERT has a projection even at E == H: the identity is written then.
 
     Args:
-      directory: a local path, gs:// or s3://, whose files of the same names are replaced.
+      directory: a local path or gs://, whose files of the same names are replaced.
       config: the shape. Without `table`, one that shares no weights, has E == H and the exact gelu
         is written as a BERT.
       weights: our name -> float32 array, all variables of `table`.

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
-from albert_tf import files, program, s3
+from albert_tf import files, program
 from albert_tf.checkpoints import name_map
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import UserError
@@ -34,16 +34,10 @@ TASK_FILE = "task.json"
 UNREADABLE = (tf.errors.OpError, AssertionError, ValueError, LookupError, RuntimeError)
 
 
-def reraise_store_error(error: Exception, path: str) -> None:
-    """Raises an error of UNREADABLE again if it is the store's: it tells nothing of the file.
-
-    Args:
-      error: an error of UNREADABLE, as TensorFlow raised it.
-      path: what was read.
-    """
+def reraise_store_error(error: Exception) -> None:
+    """Raises an error of UNREADABLE again if it is the store's: it tells nothing of the file."""
     if isinstance(error, tf.errors.PermissionDeniedError) or program.store_error(str(error)):
         raise error
-    s3.check_answers(path)
 
 
 def checkpoints_directory(model_dir: str) -> str:
@@ -211,7 +205,7 @@ def _read(target: tf.train.Checkpoint, checkpoint: str) -> None:
         check_index(shapes, length_of_data(checkpoint))
         target.read(checkpoint).assert_existing_objects_matched().expect_partial()
     except UNREADABLE as error:
-        reraise_store_error(error, checkpoint)
+        reraise_store_error(error)
         reason = str(error).strip().splitlines()[0]
         raise UserError(f"{checkpoint!r} does not hold this model's weights: {reason}") from error
 

@@ -51,7 +51,7 @@ def find(path: str) -> bool:
         reader = tf.train.load_checkpoint(saved_model.variables_prefix(path))
         return _MARK in saved_model.variable_keys(reader)
     except (*UNREADABLE, DecodeError) as error:
-        reraise_store_error(error, path)
+        reraise_store_error(error)
         return False
 
 
@@ -90,7 +90,7 @@ def read(
     except UserError:
         raise
     except (*UNREADABLE, DecodeError) as error:
-        reraise_store_error(error, path)
+        reraise_store_error(error)
         reason = str(error).strip().splitlines()[0]
         raise UserError(f"{prefix!r} is not a readable SavedModel: {reason}") from error
     weights = name_map.to_ours(tensors, config, "google", prefix, allow_missing, allow_unused)

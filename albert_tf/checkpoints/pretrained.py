@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from albert_tf import files, s3
+from albert_tf import files
 from albert_tf.checkpoints import (
     fine_tuned,
     google,
@@ -72,7 +72,6 @@ def from_pretrained(path: str | os.PathLike) -> tuple[tf.keras.Model, AlbertToke
       UserError: if the path is none of these, or it lacks a vocabulary.
     """
     path = os.fspath(path).rstrip("/")
-    s3.load_plugin(path)
     files.check_finished(path)
     if saved_model.is_export(path):
         config, tokenizer = saved_model.read_config_and_tokenizer(path)
@@ -121,7 +120,6 @@ def save_pretrained(
             "pipelines.convert_checkpoint --output_format=huggingface writes the directory of a "
             "fine-tuned model"
         )
-    s3.load_plugin(os.fspath(directory))
     with files.new_directory(os.fspath(directory)) as partial:
         write_huggingface(partial, model, tokenizer)
 
@@ -135,7 +133,7 @@ def write_huggingface(
     """Writes weights, config, vocabulary, tokenizer settings and a model card.
 
     Args:
-      directory: a local path, gs:// or s3://, whose files of the same names are replaced.
+      directory: a local path or gs://, whose files of the same names are replaced.
       model: its variables exist; they are written as they are.
       tokenizer: the source of the vocabulary file and of do_lower_case.
       model_dir: the model directory whose settings the card lists, if there is one.

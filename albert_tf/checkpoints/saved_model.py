@@ -89,7 +89,7 @@ def restore_encoder(encoder: tf.keras.layers.Layer, path: str) -> None:
         keys = {_name_in_encoder(n): key for n, key in variable_keys(reader).items()}
         shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
     except (*UNREADABLE, DecodeError) as error:
-        reraise_store_error(error, path)
+        reraise_store_error(error)
         raise _unreadable(path, error) from error
     for variable in encoder.weights:
         name = _name_in_encoder(variable.name.removesuffix(":0"))
@@ -100,7 +100,7 @@ def restore_encoder(encoder: tf.keras.layers.Layer, path: str) -> None:
         try:
             variable.assign(reader.get_tensor(key).astype(np.float32))
         except UNREADABLE as error:
-            reraise_store_error(error, path)
+            reraise_store_error(error)
             raise _unreadable(path, error) from error
 
 

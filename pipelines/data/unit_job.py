@@ -17,7 +17,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from albert_tf import files, job_directory, program, remote_lock, s3
+from albert_tf import files, job_directory, program, remote_lock
 from albert_tf.errors import UserError
 from albert_tf.progress import Progress
 from . import beam_job
@@ -88,8 +88,6 @@ def run_units(
     """
     remove_leftovers(output_dir)
     work = functools.partial(work_or_error, work, output_dir)
-    if s3.plugin_is_loaded():
-        work = functools.partial(_with_plugin, work)
     with _progress(title, units, output_dir, kind) as unfinished:
         try:
             beam_job.run(work, unfinished, runner, num_workers, beam_options)
@@ -113,12 +111,6 @@ def remove_leftovers(output_dir: str) -> None:
                     # A worker that outlives its job for an instant may finish it meanwhile.
                     files.remove(os.path.join(directory, name))
     files.remove(os.path.join(output_dir, ERROR_FILE))
-
-
-def _with_plugin(work: Callable[[Any], None], unit: Any) -> None:
-    """Calls `work(unit)` in a worker process of a job that uses `s3://`."""
-    s3.load_plugin("s3://")
-    work(unit)
 
 
 def work_or_error(work: Callable[[Any], None], output_dir: str, unit: Any) -> None:

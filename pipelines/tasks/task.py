@@ -210,7 +210,7 @@ class Task(abc.ABC):
         """Yields the examples of a file to predict one by one, with answers or all without.
 
         Args:
-          path: a local path, gs:// or s3://.
+          path: a local path or gs://.
           first: the number of its first row.
 
         Raises:

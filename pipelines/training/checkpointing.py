@@ -60,7 +60,7 @@ class Checkpointer:
             try:
                 self._checkpoint.read(path).assert_existing_objects_matched()
             except model_directory.UNREADABLE as error:
-                model_directory.reraise_store_error(error, path)
+                model_directory.reraise_store_error(error)
                 logging.warning(
                     "checkpoint %s is damaged, trying the one before: %s",
                     path,

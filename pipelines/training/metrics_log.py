@@ -125,7 +125,7 @@ class MetricsLog:
 def read_metrics(model_dir: str) -> list[dict[str, float]]:
     """Returns the entries of MODEL_DIR/metrics.jsonl; a line cut off by a kill is left out."""
     path = os.path.join(model_dir, "metrics.jsonl")
-    if not (tf.io.gfile.exists(path) or files.ask_again(lambda: tf.io.gfile.exists(path), path)):
+    if not tf.io.gfile.exists(path):
         return []
     with tf.io.gfile.GFile(path) as file:
         lines = file.read().split("\n")

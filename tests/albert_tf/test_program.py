@@ -113,16 +113,6 @@ def test_hosts_of_a_run_are_not_proxied(monkeypatch, tf_config, hosts):
     assert os.environ["no_proxy"].split(",") == own + ["host0", "10.0.0.2", "::5"][:hosts]
 
 
-def test_s3_without_its_plugin_is_one_line():
-    define = "from absl import flags\nflags.DEFINE_string('place', '', 'A place.')\n"
-    hide = "import sys\nsys.modules['tensorflow_io'] = None"
-    body = f"print('nothing is done')\n{define}{hide}"
-    out, err = outputs_of(body, "--place=a,s3://bucket/b", exit_code=2)
-    assert err.startswith("error: s3:// needs the plugin tensorflow-io: ")
-    assert err.count("\n") == 1 and not out
-    outputs_of(body, "--place=what is s3://?", exit_code=0)
-
-
 @pytest.mark.parametrize("value", ["nan", "inf"])
 def test_numbers_that_are_none(value):
     body = "pass\nfrom absl import flags\nflags.DEFINE_float('rate', 0.1, 'A rate.', 0.0)"
