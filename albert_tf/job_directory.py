@@ -13,11 +13,22 @@ from collections.abc import Iterator
 
 import numpy as np
 import tensorflow as tf
+from absl import flags
 
 import albert_tf
 from albert_tf import files, remote_lock
 from albert_tf.checkpoints.model_directory import RUN_FILE
 from albert_tf.errors import UserError
+
+
+def define_flags() -> None:
+    """Defines the flag of `lock`, for each program that holds a directory."""
+    flags.disclaim_key_flags()  # it is the caller's
+    flags.DEFINE_bool(
+        "take_over",
+        False,
+        "Write to a remote output directory that a killed job on another machine has left locked.",
+    )
 
 
 @contextlib.contextmanager
@@ -31,7 +42,8 @@ def lock(directory: str) -> Iterator[None]:
       UserError: if another job holds the directory.
     """
     if files.is_remote(directory):
-        with remote_lock.hold(directory):
+        take_over = "take_over" in flags.FLAGS and flags.FLAGS.take_over
+        with remote_lock.hold(directory, take_over):
             yield
         return
     tf.io.gfile.makedirs(directory)
@@ -57,7 +69,7 @@ def claim(model_dir: str, settings: dict) -> None:
     others; one line on stdout then names them.
 
     Args:
-      model_dir: a local path, gs:// or s3://, without the characters * ? [ and backslash.
+      model_dir: a local path or gs://, without the characters * ? [ and backslash.
       settings: everything that changes the run's result, JSON-serialisable.
 
     Raises:

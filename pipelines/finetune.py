@@ -36,7 +36,7 @@ import tensorflow as tf
 from absl import flags
 
 from albert_tf import config as config_lib
-from albert_tf import files, program
+from albert_tf import files, job_directory, program
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import UserError
 from albert_tf.tokenization import AlbertTokenizer
@@ -74,6 +74,7 @@ _OF_FINISHED_RUNS = ("output_dir", "test_file", "global_batch_size")
 
 def define_flags() -> None:
     """Defines the flags; not at import, as programs share the names of flags."""
+    job_directory.define_flags()
     define_task_flags()
     flags.DEFINE_string(
         "init_checkpoint",

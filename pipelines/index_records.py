@@ -34,6 +34,7 @@ FLAGS = flags.FLAGS
 
 def define_flags() -> None:
     """Defines the flags; not at import, as programs share the names of flags."""
+    job_directory.define_flags()
     flags.DEFINE_string(
         "input_file", None, "TFRecord files: globs or paths, comma between.", required=True
     )

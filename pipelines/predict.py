@@ -26,7 +26,7 @@ import json
 from absl import flags
 
 import albert_tf
-from albert_tf import files, program
+from albert_tf import files, job_directory, program
 from albert_tf.errors import UserError
 from albert_tf.progress import Progress
 from .tasks import fine_tuned, tables
@@ -41,6 +41,7 @@ _COLUMNS = ("text", "text_pair", "label", "id", "question", "options")
 
 def define_flags() -> None:
     """Defines the flags; not at import, as programs share the names of flags."""
+    job_directory.define_flags()
     flags.DEFINE_string(
         "model", None, "A run of pipelines.finetune, one of its seeds, or an export.", required=True
     )

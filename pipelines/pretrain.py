@@ -32,7 +32,7 @@ import tensorflow as tf
 from absl import flags, logging
 
 from albert_tf import config as config_lib
-from albert_tf import optimization, program
+from albert_tf import job_directory, optimization, program
 from albert_tf.checkpoints import model_directory
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import UserError
@@ -86,6 +86,7 @@ _RECORD_NAMES = {"segments": "segments", "reference": "static examples"}
 
 def define_flags() -> None:
     """Defines the flags; not at import, as programs share the names of flags."""
+    job_directory.define_flags()
     flags.DEFINE_string(
         "record_dir",
         None,

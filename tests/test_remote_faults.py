@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import socket
 import threading
-import time
 
 import pytest
 import tensorflow as tf
 
-from albert_tf import program
+from albert_tf import program, remote_lock
 from tests.conftest import make_text
 from tests.jobs import pretrain_flags, run, run_code
 from tests.object_store import Rule
@@ -196,81 +197,44 @@ def test_pretraining_goes_on_without_a_log(inputs, store):
 
 
 HOLD = """
-import sys, time
-from albert_tf import program, remote_lock
-remote_lock._PATIENCE_SECONDS, remote_lock._RENEWAL_SECONDS = 1.0, 0.3
-seconds = float(sys.argv.pop())
+from albert_tf import job_directory, program
+job_directory.define_flags()
 def main(_):
-    with remote_lock.hold("gs://bucket/out"):
-        print("held", flush=True)
-        time.sleep(seconds)
+    with job_directory.lock("gs://bucket/out"):
+        print("held")
 program.run(main)
 """
-ELSEWHERE = {
-    "run": "another",
-    "host": "elsewhere",
-    "process": 1,
-    "started": "5",
-    "time": "2026-01-01 00:00:00",
-}
 
 
-def put_lock(store, number=0):
-    holder = {**ELSEWHERE, "time": f"2026-01-01 00:00:{number:02d}"}
-    store.put("bucket/out/.lock.json", json.dumps(holder).ljust(400).encode())
+def put_lock(store, **changed):
+    holder = {"host": "elsewhere", "process": 1, "started": "5", "time": "2026-01-01 00:00:00"}
+    store.put("bucket/out/.lock.json", json.dumps({"run": "another", **holder, **changed}).encode())
 
 
-def test_the_lock_of_a_silent_machine_is_taken_over(store):
+def test_the_lock_of_another_machine_is_taken_over_on_demand(store):
     put_lock(store)
-    out, err = run_code(HOLD, "0")
-    assert out == "held\n" and "waiting 1 s for a sign" in err
-    assert unfinished(store) == []
+    out, err = run_code(HOLD, exit_code=2)
+    assert out == "" and "'gs://bucket/out': process 1 on elsewhere, begun at 2026-01-01" in err
+    assert err.endswith("--take_over\n") and unfinished(store) == ["bucket/out/.lock.json"]
+    out, _ = run_code(HOLD, "--take_over")
+    assert out == "held\n" and unfinished(store) == []
 
 
-def test_the_lock_of_a_machine_that_renews_it_is_respected(store):
-    put_lock(store)
-    store.rules.append(Rule("read", "lock", after=1, call=lambda: put_lock(store, 30)))
-    out, err = run_code(HOLD, "0", exit_code=2)
-    assert out == "" and "another job is writing to 'gs://bucket/out': process 1 on elsewh" in err
+def test_the_lock_of_a_living_process_is_respected(store):
+    began = remote_lock._start_of(os.getpid())
+    put_lock(store, host=socket.gethostname(), process=os.getpid(), started=began)
+    assert "--take_over" in run_code(HOLD, exit_code=2)[1]
+    put_lock(store, host=socket.gethostname(), process=os.getpid(), started="5")
+    assert run_code(HOLD)[0] == "held\n"
+
+
+def test_the_lock_of_who_took_over_stays(store):
+    store.rules.append(Rule("read", "lock", call=lambda: put_lock(store)))
+    assert run_code(HOLD)[0] == "held\n"
     assert unfinished(store) == ["bucket/out/.lock.json"]
-
-
-def test_a_job_whose_lock_was_taken_over_ends(store):
-    store.rules.append(Rule("read", "lock", after=2, call=lambda: put_lock(store)))
-    out, err = run_code(HOLD, "30", exit_code=2)
-    assert out == "held\n" and "process 1 on elsewhere took over 'gs://bucket/out'" in err
-    assert unfinished(store) == ["bucket/out/.lock.json"]
-
-
-def test_of_two_jobs_that_start_at_once_one_goes_on(store):
-    """The first lock arrives when the second job holds the directory already."""
-    store.rules.append(Rule("write", "lock", seconds=3.0))
-    code = HOLD.replace("0.3", "4.0").replace('print("held"', "print(time.time()")
-    began, ended = {}, {}
-
-    def hold(name, seconds, exit_code):
-        began[name], _ = run_code(code, seconds, exit_code=exit_code)
-        ended[name] = time.time()
-
-    first = threading.Thread(target=hold, args=("first", "0", 0))
-    first.start()
-    while not store.rules[0].seen:
-        first.join(0.05)
-    hold("second", "30", 2)
-    first.join()
-    assert float(began["second"]) < ended["second"] < float(began["first"])
-    assert unfinished(store) == []
-
-
-def test_a_lock_that_is_renewed_too_late_ends_the_job(store):
-    """Another may have taken over meanwhile, and its lock be overwritten."""
-    store.rules.append(Rule("write", "lock", after=1, seconds=2.5))
-    out, err = run_code(HOLD, "30", exit_code=2)
-    assert out == "held\n"
-    assert "the lock of 'gs://bucket/out' was not renewed for " in err
 
 
 def test_an_object_that_is_no_lock(store):
     store.put("bucket/out/.lock.json", b'{"run": "a"}')
-    _, err = run_code(HOLD, "0", exit_code=2)
-    assert err.startswith("error: gs://bucket/out/.lock.json: no lock of a job; remove it")
+    _, err = run_code(HOLD, exit_code=2)
+    assert err.startswith("error: another job is writing to 'gs://bucket/out': process None on")
