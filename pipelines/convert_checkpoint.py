@@ -5,8 +5,8 @@
                                   (of a BERT: bert_model.ckpt.index, bert_config.json)
   a TF-Hub module                 directory: saved_model.pb, variables/, assets/
   an encoder of Model Garden or TF2-Hub   the same, and albert_config.json beside saved_model.pb
-  a Hugging Face model            local directory: config.json and model.safetensors,
-                                  pytorch_model.bin (needs torch) or tf_model.h5
+  a Hugging Face model            local directory: config.json and model.safetensors
+                                  or pytorch_model.bin (needs torch)
   a model directory of this project, or one checkpoint of it
   a fine-tuned model of either: OUTPUT_DIR/seed_N of pipelines.finetune, or a classifier, tagger,
                                   answerer of questions or chooser in transformers' format

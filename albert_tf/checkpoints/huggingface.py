@@ -12,10 +12,9 @@ import os
 import pickle
 import re
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 
-import h5py
 import numpy as np
 import safetensors
 import safetensors.numpy
@@ -28,37 +27,42 @@ from albert_tf.errors import UserError, shown
 from albert_tf.tokenization import WORDPIECE_FILE, AlbertTokenizer
 
 CONFIG_FILE = "config.json"
-SAFETENSORS_FILE, TORCH_FILE, KERAS_FILE = "model.safetensors", "pytorch_model.bin", "tf_model.h5"
+SAFETENSORS_FILE, TORCH_FILE = "model.safetensors", "pytorch_model.bin"
 _SAFE_TORCH = "2.10"  # pyproject.toml says so, too
 
 # What their files hold twice: the second name, the first.
 _ALIASES = {
-    "torch": {
-        "predictions.decoder.weight": "albert.embeddings.word_embeddings.weight",
-        "predictions.decoder.bias": "predictions.bias",
-        "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
-        "cls.predictions.decoder.bias": "cls.predictions.bias",
-    },
-    "keras": {"predictions/decoder/bias": "predictions/bias"},
+    "predictions.decoder.weight": "albert.embeddings.word_embeddings.weight",
+    "predictions.decoder.bias": "predictions.bias",
+    "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+    "cls.predictions.decoder.bias": "cls.predictions.bias",
 }
 _NOT_WEIGHTS = re.compile(r"(albert|bert)\.embeddings\.(position_ids|token_type_ids)")
 # BERTs that were converted from TensorFlow long ago name normalizations as it does.
 _OLD_NAMES = {".gamma": ".weight", ".beta": ".bias"}
 # What their classes for masked LM alone, the commonest there, do not have.
-_NOT_IN_MASKED_LM = r"^(albert[./]pooler|sop_classifier|bert[./]pooler|cls[./]seq_relationship)[./]"
+_NOT_IN_MASKED_LM = r"^(albert\.pooler|sop_classifier|bert\.pooler|cls\.seq_relationship)\."
 # Theirs exists at E == H too.
-_PROJECTION = {
-    "torch": tuple(f"albert.encoder.embedding_hidden_mapping_in.{x}" for x in ("weight", "bias")),
-    "keras": tuple(f"albert/encoder/embedding_hidden_mapping_in/{x}" for x in ("kernel", "bias")),
-}
+_PROJECTION = tuple(
+    f"albert.encoder.embedding_hidden_mapping_in.{name}" for name in ("weight", "bias")
+)
 
 
 def find_weights(directory: str) -> str | None:
-    """Returns the weights beside a config.json: safetensors before torch's before TensorFlow's."""
+    """Returns the weights beside a config.json: safetensors before torch's.
+
+    Raises:
+      UserError: if they are in a tf_model.h5 alone.
+    """
     if tf.io.gfile.exists(os.path.join(directory, CONFIG_FILE)):
-        for name in (SAFETENSORS_FILE, TORCH_FILE, KERAS_FILE):
+        for name in (SAFETENSORS_FILE, TORCH_FILE):
             if tf.io.gfile.exists(path := os.path.join(directory, name)):
                 return path
+        if tf.io.gfile.exists(os.path.join(directory, "tf_model.h5")):
+            raise UserError(
+                f"{directory!r} has its weights in tf_model.h5 alone, which is not read: load it "
+                "by transformers with from_tf=True and save_pretrained"
+            )
     return None
 
 
@@ -88,17 +92,16 @@ def read(
         notes.append(f"config.json says layer_norm_eps {shown(epsilon)}; here it is always 1e-12")
     if {"AlbertForMaskedLM", "BertForMaskedLM"} & {*(values.get("architectures") or ())}:
         allow_missing = "|".join(filter(None, [allow_missing, _NOT_IN_MASKED_LM]))
-    dialect = "keras" if path.endswith(KERAS_FILE) else "torch"
     with files.local_file(path) as local:
         try:
-            name_map.check_size(config, os.path.getsize(local), dialect, allow_missing, table)
+            name_map.check_size(config, os.path.getsize(local), "torch", allow_missing, table)
         except UserError as error:
             raise _damaged(path, error) from error
         try:
             tensors = _READERS[os.path.basename(path)](local)
         except UserError as error:  # it names the copy
             raise UserError(str(error).replace(local, path)) from error
-    if dialect == "torch" and not any(name.startswith(f"{family}.") for name in tensors):
+    if not any(name.startswith(f"{family}.") for name in tensors):
         # An AlbertModel or BertModel alone, without heads.
         tensors = {f"{family}.{name}": array for name, array in tensors.items()}
     tensors = {
@@ -106,10 +109,10 @@ def read(
         for name, array in tensors.items()
         if not _NOT_WEIGHTS.fullmatch(name)
     }
-    _drop_aliases(tensors, dialect, path)
+    _drop_aliases(tensors, path)
     if family == "albert" and config.embedding_size == config.hidden_size:
-        _drop_identity_projection(tensors, config, dialect, path)
-    weights = name_map.to_ours(tensors, config, dialect, path, allow_missing, allow_unused, table)
+        _drop_identity_projection(tensors, config, path)
+    weights = name_map.to_ours(tensors, config, "torch", path, allow_missing, allow_unused, table)
     return name_map.Imported(config, weights, directory, notes)
 
 
@@ -139,7 +142,7 @@ def write(
         family, architecture, table = "bert", "BertForPreTraining", name_map.BERT_TABLE
     tensors = name_map.from_ours(weights, config, "torch", table)
     if family == "albert" and config.embedding_size == config.hidden_size:
-        kernel, bias = _PROJECTION["torch"]
+        kernel, bias = _PROJECTION
         tensors[kernel] = np.eye(config.hidden_size, dtype=np.float32)
         tensors[bias] = np.zeros(config.hidden_size, np.float32)
     values = {
@@ -257,68 +260,9 @@ def _version(text: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", text)[:2])
 
 
-def _read_keras(path: str) -> dict[str, np.ndarray]:
-    tensors, num_bytes = {}, 0
-    try:
-        with h5py.File(path, "r") as file:
-            for name, dataset in _datasets(file, path, set()):
-                num_bytes += dataset.nbytes
-                if num_bytes > os.path.getsize(path):  # one data set of several names
-                    raise UserError(f"{path}: {name}: more values than the file holds")
-                # LAYER/MODEL/LAYER/.../kernel:0; tied weights lie under every layer that uses them.
-                parts = name.removesuffix(":0").split("/")
-                tensors["/".join(parts[2:])] = np.asarray(dataset)
-    except UserError:
-        raise
-    except (OSError, RuntimeError, ValueError, LookupError, TypeError) as error:
-        raise _damaged(path, error) from error
-    return tensors
-
-
-def _datasets(group: h5py.Group, path: str, seen: set[int]) -> Iterator[tuple[str, h5py.Dataset]]:
-    """Yields names and data sets, all of which are numbers in this very file.
-
-    A file of HDF5 can name others, from which the library would read whatever its user may read
-    (external and virtual data sets, links), and can declare more than it holds.
-
-    Args:
-      group: of the file.
-      path: the file, for error messages.
-      seen: addresses of groups that were read; this one is added.
-
-    Raises:
-      UserError: naming what is neither a group nor such a data set.
-    """
-    seen.add(h5py.h5o.get_info(group.id).addr)
-    for key in group:
-        name = f"{group.name}/{key}".lstrip("/")
-        if not isinstance(group.get(key, getlink=True), h5py.HardLink):
-            raise UserError(f"{path}: {name} is a link to elsewhere: expected a data set")
-        node = group[key]
-        if isinstance(node, h5py.Group):
-            if h5py.h5o.get_info(node.id).addr in seen:
-                raise UserError(f"{path}: {name} is a link to another group: expected its own")
-            yield from _datasets(node, path, seen)
-            continue
-        layout = node.id.get_create_plist().get_layout() if isinstance(node, h5py.Dataset) else None
-        # Neither external, nor virtual, nor in (compressed) chunks, nor without values.
-        is_plain = (
-            layout in (h5py.h5d.CONTIGUOUS, h5py.h5d.COMPACT)
-            and not node.external
-            and node.dtype.kind == "f"
-            and node.id.get_storage_size() == node.nbytes
-        )
-        if not is_plain:
-            raise UserError(
-                f"{path}: {name} is no plain data set of floats whose values are in this file"
-            )
-        yield name, node
-
-
 _READERS = {
     SAFETENSORS_FILE: _read_safetensors,
     TORCH_FILE: _read_torch,
-    KERAS_FILE: _read_keras,
 }
 
 
@@ -327,8 +271,8 @@ def _damaged(path: str, error: Exception) -> UserError:
     return UserError(f"{path!r} is damaged or no file of its kind: {reason}")
 
 
-def _drop_aliases(tensors: dict[str, np.ndarray], dialect: str, path: str) -> None:
-    for alias, name in _ALIASES[dialect].items():
+def _drop_aliases(tensors: dict[str, np.ndarray], path: str) -> None:
+    for alias, name in _ALIASES.items():
         if alias in tensors:
             array = tensors.pop(alias)
             if not np.array_equal(tensors.setdefault(name, array), array):
@@ -338,9 +282,9 @@ def _drop_aliases(tensors: dict[str, np.ndarray], dialect: str, path: str) -> No
 
 
 def _drop_identity_projection(
-    tensors: dict[str, np.ndarray], config: AlbertConfig, dialect: str, path: str
+    tensors: dict[str, np.ndarray], config: AlbertConfig, path: str
 ) -> None:
-    kernel, bias = _PROJECTION[dialect]
+    kernel, bias = _PROJECTION
     if kernel not in tensors or bias not in tensors:
         return
     if not np.array_equal(tensors[kernel], np.eye(config.hidden_size)) or tensors[bias].any():

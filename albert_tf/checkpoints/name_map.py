@@ -5,7 +5,7 @@ BERT_TABLE has the names of BERTs, which are read as models that share nothing (
 How their configs describe shared weights stands in reference_config.py. Weights come back as they
 went, bit for bit; copies of a shared half come back as one variable each.
 
-Source: the reference's modeling.py; Hugging Face's modeling_albert and modeling_tf_albert.
+Source: the reference's modeling.py; Hugging Face's modeling_albert.
 Deviation: layer i belongs to group i * groups // layers in whole numbers. The reference computes
 int(i / layers * groups), which misses groups for 22 or 23 layers in as many groups (rounding).
 """
@@ -27,24 +27,24 @@ from albert_tf.encoder import sharing_plan
 from albert_tf.errors import UserError
 from albert_tf.models import AlbertForPreTraining
 
-# What a layer holds: ours, Google's, Hugging Face's for PyTorch and for TensorFlow, and where the
-# matrix is [out, in], which here is [in, out].
+# What a layer holds: ours, Google's, Hugging Face's, and who has the matrix as [out, in]; here it
+# is [in, out].
 _LEAVES = {
     "dense": (
-        ("/kernel", "/kernel", ".weight", "/kernel", ("torch",)),
-        ("/bias", "/bias", ".bias", "/bias", ()),
+        ("/kernel", "/kernel", ".weight", ("torch",)),
+        ("/bias", "/bias", ".bias", ()),
     ),
     "classes": (
-        ("/kernel", "/output_weights", ".weight", "/kernel", ("google", "torch")),
-        ("/bias", "/output_bias", ".bias", "/bias", ()),
+        ("/kernel", "/output_weights", ".weight", ("google", "torch")),
+        ("/bias", "/output_bias", ".bias", ()),
     ),
     "norm": (
-        ("/gamma", "/gamma", ".weight", "/gamma", ()),
-        ("/beta", "/beta", ".bias", "/beta", ()),
+        ("/gamma", "/gamma", ".weight", ()),
+        ("/beta", "/beta", ".bias", ()),
     ),
-    "words": (("", "", ".weight", "/weight", ()),),
-    "table": (("", "", ".weight", "/embeddings", ()),),
-    "vector": (("", "", "", "", ()),),
+    "words": (("", "", ".weight", ()),),
+    "table": (("", "", ".weight", ()),),
+    "vector": (("", "", "", ()),),
 }
 
 # Scopes, and in each: ours, Google's, Hugging Face's, what it holds, the shape of its largest part
@@ -192,16 +192,14 @@ class Variable:
     Attributes:
       ours: name in our model, as `model_variables` gives it.
       google: name in a TF1 checkpoint.
-      torch: name in Hugging Face's PyTorch files.
-      keras: name in Hugging Face's tf_model.h5, from the layer (`albert/...`) on.
-      transposed: which of "google", "torch", "keras" store the transposed matrix.
+      torch: name in Hugging Face's files.
+      transposed: which of "google", "torch" store the transposed matrix.
       shape: of ours.
     """
 
     ours: str
     google: str
     torch: str
-    keras: str
     transposed: tuple[str, ...]
     shape: tuple[int, ...]
 
@@ -254,14 +252,11 @@ def variables(config: AlbertConfig, table: Table = None) -> Iterator[Variable]:
                 continue
             for indices in _blocks(config) if "{a}" in ours or "{f}" in ours else [{}]:
                 names = [name.format(**indices) for name in (ours, google, torch)]
-                # `layer_groups.0.query` of PyTorch is `layer_groups_._0/query` in TensorFlow.
-                keras = re.sub(r"/(\d+)/", r"_._\1/", names[2].replace(".", "/"))
-                for our_leaf, google_leaf, torch_leaf, keras_leaf, transposed in _LEAVES[kind]:
+                for our_leaf, google_leaf, torch_leaf, transposed in _LEAVES[kind]:
                     yield Variable(
                         names[0] + our_leaf,
                         names[1] + google_leaf,
                         names[2] + torch_leaf,
-                        keras + keras_leaf,
                         transposed,
                         shape[-1:] if our_leaf == "/bias" else shape,
                     )
@@ -279,7 +274,7 @@ def check_size(
     Args:
       config: the model's shape.
       num_bytes: of all files.
-      dialect: "ours", "google", "torch" or "keras".
+      dialect: "ours", "google" or "torch".
       allow_missing: regular expression of names (of the dialect) that need not be there.
       table: as of `variables`.
 
@@ -320,7 +315,7 @@ def to_ours(
     Args:
       tensors: their name -> array, without what is known to be no weight.
       config: the model's shape.
-      dialect: "google", "torch" or "keras".
+      dialect: "google" or "torch".
       source: the file, for error messages.
       allow_missing: regular expression of (their) names that the checkpoint may lack. The encoder
         may only lack its pooler.

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 
-import h5py
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from albert_tf import losses
-from albert_tf.checkpoints import google, huggingface, name_map
+from albert_tf.checkpoints import google, name_map
 from tests.golden import make_golden
 
 RELATIVE_TOLERANCE = 1e-5
@@ -27,16 +26,6 @@ def write_tf1_checkpoint(directory, case):
         tensors=[tf.constant(array) for array in tensors.values()],
     )
     (directory / "albert_config.json").write_text(json.dumps(case.config))
-    return str(directory)
-
-
-def write_tf_model_h5(directory, case):
-    """A tf_model.h5 with the dataset names of a real one."""
-    described = json.loads(make_golden.HF_NAMES.read_text())
-    (directory / "config.json").write_text(json.dumps(described["config"]))
-    with h5py.File(directory / "tf_model.h5", "w") as file:
-        for path, (name, transposed) in described["names"].items():
-            file[path] = case.weights[name].T if transposed else case.weights[name]
     return str(directory)
 
 
@@ -105,27 +94,20 @@ def test_equals_reference(name, tmp_path):
     assert_parity(path, google.read(path), case)
 
 
-def test_equals_reference_from_tf_model_h5(tmp_path):
-    case = make_golden.read_fixture("tiny_gelu")
-    path = write_tf_model_h5(tmp_path, case)
-    assert_parity(path, huggingface.read(path), case)
-
-
 @pytest.mark.shared
 @pytest.mark.parametrize(
-    ("name", "path", "reader"),
+    ("name", "path"),
     [
-        ("forward", "google_tf1/tf1_ckpt", google),
-        ("forward_noproj", None, google),
-        ("tiny_gelu", "tiny_gelu/model.ckpt", google),
-        ("tiny_gelu", "tiny_gelu/hf_tf", huggingface),
+        ("forward", "google_tf1/tf1_ckpt"),
+        ("forward_noproj", None),
+        ("tiny_gelu", "tiny_gelu/model.ckpt"),
     ],
 )
-def test_equals_whole_reference(name, path, reader, shared, tmp_path):
+def test_equals_whole_reference(name, path, shared, tmp_path):
     golden = shared / "golden"
     case = make_golden.read_reference(golden, name)
     path = str(golden / path) if path else write_tf1_checkpoint(tmp_path / name, case)
-    assert_parity(path, reader.read(path), case)
+    assert_parity(path, google.read(path), case)
 
 
 @pytest.mark.shared

@@ -6,9 +6,7 @@ Each CASE.npz holds a random model (TF1 names), a batch, and of every output and
 reference implementation computed from them a summary: the largest element, the norm, a projection
 onto fixed numbers and up to 64 elements. optimizer_steps.npz holds such summaries of the weights
 and slots after the steps of the reference's optimizers, and the description of each run.
-learning_rates.json holds learning rates of the reference's schedule. hf_tf_names.json tells which
-weight each tensor of a tf_model.h5 of the same weights holds: found by its values, not by any table
-of names.
+learning_rates.json holds learning rates of the reference's schedule.
 """
 
 from __future__ import annotations
@@ -18,12 +16,10 @@ import json
 import sys
 from pathlib import Path
 
-import h5py
 import numpy as np
 
 DIRECTORY = Path(__file__).resolve().parent
 CASES = ("forward", "forward_noproj", "tiny_gelu")
-HF_NAMES = DIRECTORY / "hf_tf_names.json"
 # Run of an optimizer -> the case whose model and batch it trains.
 RUNS = {
     "lamb_const": "forward",
@@ -203,25 +199,6 @@ def read_learning_rates(golden: Path) -> list[dict]:
     return [case for case in cases if case["start_warmup_step"] == 0]
 
 
-def hf_tf_names(directory: Path, weights: dict[str, np.ndarray]) -> dict[str, list]:
-    """Returns for each dataset of a tf_model.h5 the weight it holds, and if transposed."""
-    names = {}
-
-    def visit(path, node):
-        if isinstance(node, h5py.Dataset):
-            array = np.asarray(node)
-            names[path] = next(
-                [name, transposed]
-                for name, weight in weights.items()
-                for transposed, candidate in ((False, weight), (True, weight.T))
-                if candidate.shape == array.shape and np.array_equal(candidate, array)
-            )
-
-    with h5py.File(directory / "tf_model.h5", "r") as file:
-        file.visititems(visit)
-    return names
-
-
 def main(golden: Path) -> None:
     """Writes all fixtures."""
     for name in CASES:
@@ -229,9 +206,6 @@ def main(golden: Path) -> None:
         write_fixture(case, DIRECTORY / f"{name}.npz")
     write_steps(golden)
     LEARNING_RATES.write_text(json.dumps(read_learning_rates(golden)) + "\n")
-    names = hf_tf_names(golden / "tiny_gelu/hf_tf", case.weights)
-    config = json.loads((golden / "tiny_gelu/hf_tf/config.json").read_text())
-    HF_NAMES.write_text(json.dumps({"config": config, "names": names}, indent=0) + "\n")
 
 
 if __name__ == "__main__":

@@ -135,13 +135,11 @@ def test_notes_about_config_of_huggingface(tmp_path):
     assert "tanh form" in imported.notes[0] and "1e-05" in imported.notes[1]
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "tf_model.h5"])
 @pytest.mark.parametrize("length", [90, 90_000])
-def test_damaged_file_of_huggingface(name, length, tmp_path):
+def test_damaged_file_of_huggingface(length, tmp_path):
     write("huggingface", tmp_path / "out", make_model())
-    (tmp_path / "out/model.safetensors").unlink()
-    (tmp_path / "out" / name).write_bytes(b"0123456789" * (length // 10))
-    with pytest.raises(ValueError, match=f"{name}' is damaged or no file of its kind"):
+    (tmp_path / "out/model.safetensors").write_bytes(b"0123456789" * (length // 10))
+    with pytest.raises(ValueError, match=r"model.safetensors' is damaged or no file of its kind"):
         huggingface.read(str(tmp_path / "out"))
 
 

@@ -70,7 +70,7 @@ def test_the_table_has_every_variable(sharing, changes):
     assert {row.ours: row.shape for row in rows} == {
         n: tuple(v.shape) for n, v in variables.items()
     }
-    for dialect in ("google", "torch", "keras"):
+    for dialect in ("google", "torch"):
         assert len({getattr(row, dialect) for row in rows}) == len(rows)
 
 

@@ -102,7 +102,7 @@ def test_transformers_loads_our_export(changes, transformers, tmp_path):
         np.testing.assert_array_equal(array, written[name])
 
 
-@pytest.mark.parametrize("form", ["archive", "before archives", "parameters", "bfloat16", "h5"])
+@pytest.mark.parametrize("form", ["archive", "before archives", "parameters", "bfloat16"])
 def test_files_that_transformers_and_torch_wrote(form, transformers, tmp_path):
     import torch
 
@@ -117,11 +117,6 @@ def test_files_that_transformers_and_torch_wrote(form, transformers, tmp_path):
         torch.save(theirs.state_dict(), path, _use_new_zipfile_serialization=False)
     elif form == "parameters":
         torch.save(dict(theirs.named_parameters()), path)
-    elif form == "h5":
-        path.unlink()
-        keras = transformers.TFAlbertForPreTraining.from_pretrained(tmp_path / "safe", from_pt=True)
-        keras.save_pretrained(tmp_path / form)
-        assert huggingface.find_weights(tmp_path / form).endswith(huggingface.KERAS_FILE)
     expected = huggingface.read(str(tmp_path / "safe")).weights
     found = huggingface.read(str(tmp_path / form)).weights
     assert found.keys() == expected.keys()
