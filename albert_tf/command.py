@@ -8,14 +8,10 @@ from __future__ import annotations
 import ast
 import importlib.util
 import runpy
-import shutil
 import sys
 from pathlib import Path
 
 from albert_tf import program
-
-# Flagfiles name their configs and each other by this path from the working directory.
-_RECIPES = Path("pipelines/recipes")
 
 # In the order of a model's life, by their modules in a checkout.
 PROGRAMS = (
@@ -28,7 +24,6 @@ PROGRAMS = (
     "pipelines.finetune",
     "pipelines.predict",
     "pipelines.convert_checkpoint",
-    "pipelines.reproduce",
     "export.export_saved_model",
     "export.tflite",
     "export.onnx",
@@ -56,27 +51,12 @@ def main() -> None:
     if wanted in modules:
         del sys.argv[1]
         runpy.run_module(modules[wanted], run_name="__main__", alter_sys=True)
-    elif wanted == "recipes":
-        _copy_recipes()
     elif wanted in ("--help", "-h", "help"):
         lines = ["albert PROGRAM [--flag=value ...]; albert PROGRAM --help explains one", ""]
         lines += [f"  {name:24} {_summary(module)}" for name, module in modules.items()]
-        lines += [f"  {'recipes':24} Copies the recipes to {_RECIPES}, where README names them."]
         program.print_help("\n".join([*lines, "", _EXAMPLES]))
     else:
-        _fail(f"no program {wanted!r}: expected {', '.join(modules)}, recipes")
-
-
-def _copy_recipes() -> None:
-    """Copies the package's recipes to the working directory."""
-    if _RECIPES.exists():
-        _fail(f"{_RECIPES} is there already: nothing was copied; move it away to get a new copy")
-    package = _source(program.installed_module("pipelines")).parent
-    partial = _RECIPES.with_name("recipes.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    shutil.copytree(package / "recipes", partial)
-    partial.rename(_RECIPES)
-    print(f"copied to {_RECIPES}; {_RECIPES}/README.md says what each is for")
+        _fail(f"no program {wanted!r}: expected {', '.join(modules)}")
 
 
 def _fail(message: str) -> None:

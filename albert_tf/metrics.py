@@ -108,3 +108,8 @@ def layer_distances(hidden_states: list[tf.Tensor], input_mask: tf.Tensor) -> di
         "degrees": tf.stack(degrees),
         "weight": tf.reduce_sum(weights),
     }
+
+
+def layer_means(sums: dict[str, np.ndarray]) -> dict[str, list[float]]:
+    """Returns the means of layer_distances, one a block: `l2_distance` and `degrees`."""
+    return {name: (sums[name] / sums["weight"]).tolist() for name in ("l2_distance", "degrees")}

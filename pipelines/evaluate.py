@@ -41,6 +41,7 @@ from .training.heldout import check_heldout_split, make_scoring
 FLAGS = flags.FLAGS
 
 _OBJECTIVE_NAMES = {"sop": "sentence order", "nsp": "next sentence "}
+_MOVEMENTS = {"l2_distance": "L2 distance", "degrees": "degrees"}  # Fig. 1 of the paper
 
 
 def define_flags() -> None:
@@ -165,6 +166,7 @@ def _figures(totals: dict, baselines: dict, tokenizer: AlbertTokenizer) -> dict:
             for kind, (correct, pairs) in kinds.items()
             if pairs
         },
+        "layers": metrics.layer_means(totals["layers"]),
         "most_frequent_piece": tokenizer.id_to_piece(most_frequent),
         "most_frequent_accuracy": float(targets[most_frequent] / max(targets.sum(), 1)),
     }
@@ -212,6 +214,9 @@ def report(result: dict) -> str:
                 f"{100 * figures['words_accuracy']:.2f} % from the words that each part begins "
                 f"with, {100 * figures['overlap_accuracy']:.2f} % from the overlap of words"
             )
+    for name, means in result["layers"].items():
+        values = " ".join(f"{mean:.3g}" for mean in means)
+        lines.append(f"  layers          move their input by {values} ({_MOVEMENTS[name]})")
     return "\n".join(lines)
 
 

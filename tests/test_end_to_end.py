@@ -77,6 +77,8 @@ def test_evaluation(work, model_dir):
     assert result["examples"] > 20
     assert 0 < result["most_frequent_accuracy"] < 1
     assert {"openings", "inside"} == result["sentence_order"].keys()
+    assert all(len(means) == 3 and min(means) > 0 for means in result["layers"].values())
+    assert out.count("move their input by") == 2
     for figures in result["sentence_order"].values():
         low, high = figures["interval"]
         assert low <= figures["accuracy"] <= high

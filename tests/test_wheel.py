@@ -47,12 +47,12 @@ def site(wheel, tmp_path_factory):
     return directory
 
 
-def test_it_holds_packages_recipes_and_serving_configs(wheel):
+def test_it_holds_packages_and_serving_configs(wheel):
     """Under one top-level name: `pipelines` and `export` are names that other teams use."""
     names = zipfile.ZipFile(wheel).namelist()
     sources = [PROJECT / "albert_tf", PROJECT / "pipelines", PROJECT / "export"]
     files = {path for source in sources for path in source.rglob("*.py")}
-    files |= {*PROJECT.glob("pipelines/recipes/**/*.*"), *PROJECT.glob("export/serving/*.*")}
+    files |= {*PROJECT.glob("export/serving/*.*")}
     inside = {path.relative_to(PROJECT).as_posix().removeprefix("albert_tf/") for path in files}
     assert {f"albert_tf/{name}" for name in inside} <= set(names)
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"albert_tf"}
@@ -121,8 +121,6 @@ def main_job(home):
             "--output_dir=fine_tuned",
         ],
         "export_saved_model": ["--checkpoint=model", "--output=exports"],
-        "recipes": [],
-        "reproduce": ["--table=parameters"],
         "ask": ["--saved_model=exports", "--fill_mask=The [MASK] is here."],
     }
 

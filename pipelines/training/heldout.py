@@ -111,9 +111,7 @@ def make_evaluation(
             return {}
         values = {**metrics.pretraining_metrics(totals["losses"]), **known}
         scalars = {f"heldout_{name}": value for name, value in values.items()}
-        layers = totals["layers"]
-        for name in ("l2_distance", "degrees"):
-            means = (layers[name] / layers["weight"]).tolist()
+        for name, means in metrics.layer_means(totals["layers"]).items():
             scalars.update({f"layers/{name}_{i:02d}": mean for i, mean in enumerate(means, 1)})
         return scalars
 

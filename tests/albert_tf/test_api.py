@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import json
-import os
 import re
 import subprocess
 import sys
@@ -191,22 +190,3 @@ def test_command_lists_and_runs_programs():
     assert wrong.startswith("error: no program 'pretrian'")
     helped, _ = albert("ask", "--help")
     assert "--saved_model" in helped and helped.startswith("Asks an exported model.")
-
-
-def test_recipes_are_copied_to_any_directory(tmp_path):
-    def recipes():
-        command = [sys.executable, "-m", "albert_tf.command", "recipes"]
-        environment = {**os.environ, "PYTHONPATH": str(PROJECT)}
-        return subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True
-        )
-
-    assert recipes().returncode == 0
-    copied, ours = tmp_path / "pipelines/recipes", PROJECT / "pipelines/recipes"
-    names = sorted(path.relative_to(ours) for path in ours.rglob("*") if path.is_file())
-    assert names == sorted(path.relative_to(copied) for path in copied.rglob("*") if path.is_file())
-    assert all((copied / name).read_bytes() == (ours / name).read_bytes() for name in names)
-    (copied / "demo_64.flags").write_text("mine")
-    again = recipes()
-    assert again.returncode == 2 and again.stderr.startswith("error: pipelines/recipes is there")
-    assert (copied / "demo_64.flags").read_text() == "mine"

@@ -1,26 +1,17 @@
-"""The paper's tables against our shapes, recipes against pretrain's flags, a row run twice."""
+"""The paper's tables against our shapes, and recipes against pretrain's flags."""
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import json
-import signal
-import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from albert_tf.checkpoints import model_directory
 from albert_tf.config import SHARING_MODES, AlbertConfig
 from albert_tf.models import AlbertForPreTraining
-from albert_tf.tokenization import AlbertTokenizer
-from pipelines import create_pretraining_data, reproduce
-from pipelines.data.pretraining_dataset import evaluation_dataset, evaluation_options
-from pipelines.data.records import Manifest
-from pipelines.data.shard_writer import Settings
-from tests.jobs import PROJECT, run, run_code, start
+from pipelines import reproduce
+from tests.jobs import PROJECT, run_code
 
 TABLES = ("overall", "embedding", "sharing", "sentence_objective", "same_time")
 ROWS = {
@@ -46,26 +37,6 @@ TINY = AlbertConfig(
 def in_the_project(monkeypatch):
     """Recipes name each other by paths from here."""
     monkeypatch.chdir(PROJECT)
-
-
-@pytest.fixture(scope="module")
-def records(tmp_path_factory, tiny_corpus, tiny_vocabulary) -> str:
-    directory = str(tmp_path_factory.mktemp("reproduce") / "records")
-    create_pretraining_data.create_pretraining_data(
-        input_file=str(tiny_corpus),
-        output_dir=directory,
-        settings=Settings(
-            spm_model_file=str(tiny_vocabulary),
-            do_lower_case=True,
-            max_seq_length=41,
-            short_seq_prob=0.1,
-            heldout_fraction=0.3,
-            random_seed=12345,
-        ),
-        shard_bytes=9000,
-        num_workers=1,
-    )
-    return directory
 
 
 # Parameters
@@ -233,93 +204,3 @@ def test_a_table_lists_recipe_cost_and_figures():
     assert float(days) == pytest.approx(float(flops) / 1e15 / 86400, rel=0.01)
     assert " ".join(figures) == "34h 93.5/87.4 86.9/84.3 87.8 94.6 77.3 87.2"
     assert albert.split()[0] == "albert_xxlarge"
-
-
-# Running a row
-
-
-@pytest.mark.slow
-def test_a_row_runs_is_killed_and_goes_on(records, tiny_vocabulary, tmp_path):
-    model_dir = tmp_path / "runs" / "row"
-    command = [
-        *("pipelines.reproduce", "--table=embedding", "--row=all_64"),
-        *(f"--record_dir={records}", f"--spm_model_file={tiny_vocabulary}"),
-        f"--model_dir={model_dir}",
-        "--pretrain_flags=--max_seq_length=41 --global_batch_size=2 --num_train_steps=8 "
-        "--num_warmup_steps=2 --steps_per_loop=1 --save_checkpoint_steps=1",
-    ]
-    process = start(*command)
-    checkpoint = model_dir / "checkpoints" / "ckpt-2.index"
-    deadline = time.monotonic() + 300
-    while not checkpoint.exists() and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.02)
-    # To stop the program is to stop the training.
-    process.send_signal(signal.SIGKILL)
-    printed = process.communicate()
-    assert checkpoint.exists(), printed
-    logged = (model_dir / "metrics.jsonl").read_bytes()
-    time.sleep(3)
-    assert (model_dir / "metrics.jsonl").read_bytes() == logged
-    assert not (model_dir / "checkpoints" / "ckpt-8.index").exists()
-    config = AlbertConfig.read(str(model_dir / "albert_config.json"))
-    assert config == dataclasses.replace(
-        AlbertConfig.named("albert_base_v1"),
-        embedding_size=64,
-        vocab_size=AlbertTokenizer(str(tiny_vocabulary)).vocab_size,
-    )
-    out, _ = run(*command)
-    assert "-m pipelines.pretrain --flagfile=pipelines/recipes/paper/all_64.flags" in out
-    assert (model_dir / "checkpoints" / "ckpt-8.index").exists()
-    steps = [json.loads(line)["step"] for line in (model_dir / "metrics.jsonl").open()]
-    assert steps == list(range(1, 9))
-
-
-def test_wrong_requests_are_one_line():
-    _, err = run("pipelines.reproduce", "--table=same_time", "--row=nsp", exit_code=2)
-    assert err.splitlines()[-1] == (
-        "error: --row needs --record_dir, --spm_model_file, --model_dir"
-    )
-    with pytest.raises(ValueError, match="no row 'nsp'; its rows: bert_large, albert_xxlarge"):
-        reproduce.find_row("same_time", "nsp")
-
-
-# Fig. 1
-
-
-def test_layers_are_means_over_positions_whatever_the_batch(records, tiny_vocabulary, tmp_path):
-    tokenizer = AlbertTokenizer(str(tiny_vocabulary))
-    config = dataclasses.replace(TINY, vocab_size=tokenizer.vocab_size, initializer_range=0.2)
-    model = AlbertForPreTraining(config)
-    model.create_variables()
-    model_directory.save_for_pretraining(model, str(tmp_path / "model"))
-    tokenizer.save(str(tmp_path / "model"))
-
-    def measure(name, **changes):
-        text = reproduce.layers(
-            checkpoint=str(tmp_path / "model"),
-            record_dir=records,
-            output=str(tmp_path / name),
-            **{"max_seq_length": None, "batch_size": 7, "num_batches": 1000, **changes},
-        )
-        assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
-        with (tmp_path / f"{name}.csv").open() as file:
-            header, *rows = csv.reader(file)
-        assert header == ["layer", "l2_distance", "cosine_similarity_degrees"]
-        return text, np.array(rows, np.float64)
-
-    # In NumPy, from all positions at once.
-    options = evaluation_options([Manifest.read(records)], 41, "sop")
-    (batch,) = evaluation_dataset(records, "heldout", options, tokenizer, 1000)
-    states = np.stack(model.encoder(batch)["hidden_states"]).astype(np.float64)
-    states = states[:, batch["input_mask"].numpy() == 1]
-    before, after = states[:-1], states[1:]
-    norms = np.linalg.norm(before, axis=-1) * np.linalg.norm(after, axis=-1)
-    degrees = np.degrees(np.arccos((before * after).sum(-1) / norms))
-    distances = np.linalg.norm(after - before, axis=-1)
-    expected = np.stack([np.arange(1, 6), distances.mean(1), degrees.mean(1)], axis=1)
-
-    text, found = measure("by_7")
-    np.testing.assert_allclose(found, expected, rtol=1e-4)
-    assert f"{states.shape[1]:,} positions" in text
-    np.testing.assert_allclose(measure("by_16", batch_size=16)[1], expected, rtol=1e-4)
-    assert not np.allclose(measure("few", num_batches=1)[1], expected, rtol=1e-4)
