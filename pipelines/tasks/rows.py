@@ -14,11 +14,6 @@ from ..data.text_files import read_lines
 
 # Characters of one cell. An unclosed quotation mark is found before the whole file is in memory.
 _MAX_CELL = 1 << 26
-# Characters of a JSON array that are parsed at a time.
-_BLOCK = 1 << 20
-# A parser that stops so near to the end of a block may have stopped because of that end.
-_NEAR_THE_END = 16
-_WHITE_SPACE = " \t\r\n"
 # A comma or semicolon that divides no columns, such as that of "1,000".
 _IN_PROSE = re.compile(r"[,;]\s|\d[,;]\d")
 # The first line of Excel's CSV, where it names what stands between the columns.
@@ -147,80 +142,30 @@ def read_json_lines(path: str) -> Iterator[tuple[int, dict]]:
 
 
 def read_json_objects(path: str) -> Iterator[tuple[int, dict]]:
-    """Yields (line number from 1, object) of an array of objects, or of one object a line.
+    """Yields (number from 1, object) of an array of objects, or of one object a line.
 
-    An array is read in parts: memory does not grow with the file.
+    The number is the line's; in an array, which is in memory as a whole, the object's.
 
     Raises:
       UserError: for a file that is neither.
     """
     head = next((part.lstrip() for _, part in read_text_parts(path) if part.strip()), "")
-    if head.startswith("["):
-        yield from _read_json_array(path)
-    else:
+    if not head.startswith("["):
         yield from read_json_lines(path)
-
-
-def _read_json_array(path: str) -> Iterator[tuple[int, dict]]:
-    decoder = json.JSONDecoder(object_pairs_hook=_as_object)
-    parts = read_text_parts(path)
-    text, place, line, is_first = "", 0, 1, True
-
-    def fail(what: str) -> UserError:
-        return UserError(f"{path}:{line}: {what}; expected an array of objects: [{{...}}, {{...}}]")
-
-    def read_on() -> bool:
-        """Drops what was parsed and adds about as much as there is; tells if anything came."""
-        nonlocal text, place
-        new, size = [], 0
-        for _, part in parts:
-            new.append(part)
-            size += len(part)
-            if size >= max(_BLOCK, len(text) - place):
-                break
-        text, place = text[place:] + "".join(new), 0
-        return size > 0
-
-    def next_character() -> str:
-        """Returns the next one that is no white space, "" at the end; leaves `place` there."""
-        nonlocal place, line
-        while True:
-            while place < len(text) and text[place] in _WHITE_SPACE:
-                line += text[place] == "\n"
-                place += 1
-            if place < len(text):
-                return text[place]
-            if not read_on():
-                return ""
-
-    next_character()
-    place += 1  # the bracket that the caller saw
-    while (found := next_character()) != "]":
-        if not is_first:
-            if found != ",":
-                raise fail("the array is not closed" if not found else "no comma between objects")
-            place += 1
-            found = next_character()
-        if found != "{":
-            raise fail("the array is not closed" if not found else "an element is no object")
-        while True:
-            try:
-                record, end = decoder.raw_decode(text, place)
-                break
-            except json.JSONDecodeError as error:
-                cut = "Unterminated string" in error.msg or len(text) - error.pos < _NEAR_THE_END
-                line_of_error = line + text.count("\n", place, error.pos)
-                if not (cut and read_on()):
-                    line = line_of_error
-                    raise fail(f"not JSON ({error.msg})") from error
-            except (ValueError, RecursionError) as error:
-                raise fail(f"not JSON ({error})") from error
-        yield line, record
-        line += text.count("\n", place, end)
-        place, is_first = end, False
-    place += 1
-    if next_character():
-        raise fail("text after the end of the array")
+        return
+    expected = "expected an array of objects: [{...}, {...}]"
+    text = "".join(part for _, part in read_text_parts(path))
+    try:
+        records = json.loads(text, object_pairs_hook=_as_object)
+    except json.JSONDecodeError as error:
+        where = f"{path}:{error.lineno}"
+        raise UserError(f"{where}: not JSON ({error.msg}); {expected}") from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: not JSON ({error}); {expected}") from error
+    for number, record in enumerate(records, start=1):
+        if not isinstance(record, dict):
+            raise UserError(f"{path}:{number}: element {number} is no object; {expected}")
+        yield number, record
 
 
 def read_text_lines(path: str) -> Iterator[tuple[int, str]]:
