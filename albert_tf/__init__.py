@@ -84,13 +84,12 @@ _KERAS_CLASSES = (
 )
 
 
-def _announce_classes(execute, keras) -> None:
+def _announce_classes(keras) -> None:
     """Lets Keras load a functional model that holds layers of ours which are not imported yet.
 
     Keras refuses a layer whose class is not registered, though its file names the module of the
     class. With None registered it imports that module; the import then registers the class.
     """
-    execute(keras)
     for name in _KERAS_CLASSES:
         keras.saving.get_custom_objects().setdefault(f"{__name__}>{name}", None)
 
@@ -98,7 +97,7 @@ def _announce_classes(execute, keras) -> None:
 def _announce_classes_with_keras() -> None:
     package = "keras" if sys.version_info < (3, 12) else "tf_keras"
     if package in sys.modules:
-        _announce_classes(lambda _: None, sys.modules[package])
+        _announce_classes(sys.modules[package])
     else:
         import_hook.add(package, _announce_classes)
 

@@ -1,21 +1,15 @@
-"""Runs code of ours with the import of a package that is imported later: `add`."""
+"""Runs code of ours after the import of a package that is imported later: `add`."""
 
 import sys
 
 
 def add(name: str, action) -> None:
-    """Calls `action(execute, module)` when the package `name` is imported; once.
-
-    Args:
-      name: a package that is not imported yet.
-      action: calls `execute(module)`, which runs the package's own code, and what belongs around
-        it.
-    """
+    """Calls `action(module)` once, when the package `name`, not imported yet, has been imported."""
     sys.meta_path.insert(0, _Finder(name, action))
 
 
 class _Finder:
-    """Finds the package as Python does, and lets the action import it."""
+    """Finds the package as Python does, and calls the action when its code has run."""
 
     def __init__(self, name, action):
         self.name, self.action = name, action
@@ -31,8 +25,9 @@ class _Finder:
 
             # Here, as TensorFlow looks for Keras long before it imports it.
             def execute_once(module):
-                self.action(execute, module)
+                execute(module)
                 sys.meta_path.remove(self)  # only now: an import that failed may be tried again
+                self.action(module)
 
             # This loader is the package's own: no other import calls it.
             spec.loader.exec_module = execute_once  # type: ignore[method-assign]

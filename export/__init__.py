@@ -1,5 +1,5 @@
 """SavedModel export for TF Serving: `python -m export.export_saved_model --help`."""
 
-from albert_tf import tensorflow_messages
+import os
 
-tensorflow_messages.hide()
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # as pipelines does

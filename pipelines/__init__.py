@@ -1,5 +1,6 @@
 """The jobs: each file here is a program, `python -m pipelines.NAME --help`."""
 
-from albert_tf import tensorflow_messages
+import os
 
-tensorflow_messages.hide()
+# What TensorFlow logs at its start would be the first thing a user meets; real failures raise.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

@@ -92,7 +92,7 @@ def test_a_hook_outlives_an_import_that_fails(tmp_path):
         "import os, sys",
         f"sys.path.insert(0, {str(tmp_path)!r})",
         "from albert_tf import import_hook",
-        "def action(execute, module): execute(module); print('after')",
+        "def action(module): print('after')",
         "import_hook.add('fragile', action)",
         "for os.environ['DIVISOR'] in '011':",
         "    try: import fragile",
@@ -103,26 +103,7 @@ def test_a_hook_outlives_an_import_that_fails(tmp_path):
     assert done.stdout.split() == ["failed", "after", "False"], done.stderr
 
 
+@pytest.mark.skipif(HAS_KERAS_3, reason="TensorFlow 2.21 logs whatever the level is")
 def test_programs_start_without_a_word():
     done = python(START)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-
-
-@keras_3
-def test_messages_of_an_import_that_fails(tmp_path):
-    package = tmp_path / "tensorflow"
-    package.mkdir()
-
-    def fail(line):
-        (package / "__init__.py").write_text(f"import os\nos.write(2, b'why\\n')\n{line}\n")
-        return python(START, PYTHONPATH=str(tmp_path)).stderr
-
-    assert fail("raise ImportError('no library')").startswith("why\nTraceback")
-    assert "why\n" in fail("os.abort()")
-
-
-@keras_3
-def test_messages_that_are_wanted():
-    # Which lines TensorFlow writes depends on the processor, so any line counts.
-    # `test_programs_start_without_a_word` shows that there is none without the variable.
-    assert python(START, TF_CPP_MIN_LOG_LEVEL="0").stderr
