@@ -5,7 +5,7 @@ their columns. Each seed of --random_seeds is a run of its own. OUTPUT_DIR/seed_
 with the best dev metric, metrics.jsonl, TensorBoard curves, and predictions in the task's format,
 including those of the GLUE and SQuAD sites. OUTPUT_DIR/results.json has the metrics of all seeds
 and their median. Run the same command again to resume a killed run. A finished run only predicts
-what is new, such as another --test_file; then it needs only --output_dir and that flag.
+what is new, such as another --test_file; pipelines.predict asks it without its training data.
 
 Tables are .csv or .tsv with the csv module's quoting (a cell with a comma, a line end or a
 quotation mark is enclosed in quotation marks, and those within it are doubled), .jsonl, or .json
@@ -36,13 +36,12 @@ import tensorflow as tf
 from absl import flags
 
 from albert_tf import config as config_lib
-from albert_tf import files, job_directory, program
+from albert_tf import job_directory, program
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import UserError
 from albert_tf.tokenization import AlbertTokenizer
 from .tasks.dev_split import DIVISION, comparable, split_off_dev
-from .tasks.finished_run import predict_test_files, stored_metrics
-from .tasks.results import name_test_sets, summarise, write_summary
+from .tasks.results import stored_metrics, summarise, write_summary
 from .tasks.seed_run import (
     FinetuneSettings,
     TaskSplit,
@@ -68,8 +67,6 @@ from .training.strategy import (
 FLAGS = flags.FLAGS
 
 _OPTIONAL = ("num_epochs", "warmup_fraction", "freeze_encoder")
-# The flags of this program that a finished run reads to predict a new test file.
-_OF_FINISHED_RUNS = ("output_dir", "test_file", "global_batch_size")
 
 
 def define_flags() -> None:
@@ -120,16 +117,6 @@ def define_flags() -> None:
 
 def main(_) -> None:
     """Reads the flags."""
-    if FLAGS.task is None:
-        if not FLAGS.test_file:
-            raise UserError(
-                "--task: name it; or, to predict with a finished run of --output_dir, give "
-                "--test_file alone"
-            )
-        _check_only_predicts()
-        paths = files.match_files(FLAGS.test_file, "test_file")
-        predict_test_files(FLAGS.output_dir, paths, FLAGS.global_batch_size)
-        return
     for name, other in (("num_train_steps", "num_epochs"), ("num_warmup_steps", "warmup_fraction")):
         if FLAGS[name].present and FLAGS[other].present:
             raise UserError(f"--{name} and --{other} are two ways to say the same: give one")
@@ -149,22 +136,6 @@ def main(_) -> None:
         strategy=strategy_from_flags(),
         dev_fraction=FLAGS.dev_fraction,
     )
-
-
-def _check_only_predicts() -> None:
-    """Refuses flags that a finished run would ignore.
-
-    Raises:
-      UserError: naming the first.
-    """
-    for name in FLAGS:
-        is_ours = not FLAGS.find_module_defining_flag(name).startswith("absl.")
-        if is_ours and FLAGS[name].present and name not in _OF_FINISHED_RUNS:
-            raise UserError(
-                f"--{name} does not apply to a finished run, which reads files as in training: "
-                "remove the flag (pipelines.predict accepts other columns), or name the --task to "
-                "fine-tune"
-            )
 
 
 @naming_lost_workers()
@@ -225,7 +196,6 @@ def finetune(
     del identity["save_checkpoint_steps"], identity["max_bad_batches"]
 
     with run.hold(identity):
-        splits = _name_test_sets(task, splits, output_dir, run.is_chief)
         if run.is_chief:
             _print_plan(task, splits, initial, settings, random_seeds, strategy)
         # Seeds of earlier calls count, too: a run's result does not depend on how it was called.
@@ -259,7 +229,7 @@ def _identity(
         "task": task.name,
         **task.description(),
         "train": fingerprint(splits["train"]),
-        # It chooses the weights. Other sets than these are for --test_file.
+        # It chooses the weights; a test set does not.
         "dev": fingerprint(splits["dev"]) if loop.eval_steps else None,
         "init_weights": checkpoint and hash_of_weights(checkpoint),
         "vocabulary": initial.tokenizer.sha256,
@@ -327,16 +297,6 @@ def _read_splits(task: Task, dev_fraction: float) -> dict[str, list]:
             raise UserError(f"--dev_fraction={dev_fraction}: there is a dev set: give one of both")
         splits["train"], splits["dev"] = split_off_dev(task, splits["train"], dev_fraction)
     return splits
-
-
-def _name_test_sets(
-    task: Task, splits: dict[str, TaskSplit], output_dir: str, writes: bool
-) -> dict[str, TaskSplit]:
-    """Returns the splits, a test set under another name where the run has predicted another one."""
-    others = {name: fingerprint(splits[name]) for name in task.other_splits() if name in splits}
-    paths = getattr(task, "files", {})
-    names = name_test_sets(output_dir, others, paths, writes)
-    return {names.get(name, name): split for name, split in splits.items()}
 
 
 def _seeds(texts: Sequence[str]) -> list[int]:

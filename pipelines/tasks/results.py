@@ -1,49 +1,32 @@
-"""The metrics of all seeds (median and spread), and the test sets that a run has predicted."""
+"""The metrics of all seeds: median and spread."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import tensorflow as tf
 
 from albert_tf import files
 
 RESULTS_FILE = "results.json"
-_TEST_SETS_FILE = "test_sets.json"
 
 
-def name_test_sets(
-    output_dir: str,
-    fingerprints: Mapping[str, str],
-    paths: Mapping[str, Sequence[str]],
-    writes: bool,
-) -> dict[str, str]:
-    """Returns a name for each test set: its own, or NAME_2 and so on if another set has that.
-
-    The figures of earlier sets stay under their names. OUTPUT_DIR/test_sets.json holds all.
-
-    Args:
-      output_dir: of fine-tuning; its test_sets.json is read, and written if `writes`.
-      fingerprints: name of the split -> hash of its examples.
-      paths: name of the split -> its files, for the reader of that file.
-      writes: whether this host writes files.
-    """
-    file = os.path.join(output_dir, _TEST_SETS_FILE)
-    known = files.read_json(file) if tf.io.gfile.exists(file) else {}
-    names, before = {}, len(known)
-    for split, fingerprint in fingerprints.items():
-        number, name = 1, split
-        while name in known and known[name]["fingerprint"] != fingerprint:
-            number += 1
-            name = f"{split}_{number}"
-        known.setdefault(name, {"fingerprint": fingerprint, "files": list(paths.get(split, ()))})
-        names[split] = name
-    if writes and len(known) > before:
-        files.write_atomically(file, json.dumps(known, indent=2) + "\n")
-    return names
+def stored_metrics(output_dir: str) -> dict[int, dict[str, dict]]:
+    """Returns the metrics by split of each seed that is trained to the end."""
+    names = tf.io.gfile.listdir(output_dir) if tf.io.gfile.isdir(output_dir) else []
+    seeds = sorted(
+        int(match[1]) for name in names if (match := re.fullmatch(r"seed_(\d+)/?", name))
+    )
+    paths = {seed: os.path.join(output_dir, f"seed_{seed}", RESULTS_FILE) for seed in seeds}
+    return {
+        seed: files.read_json(path)["metrics"]
+        for seed, path in paths.items()
+        if tf.io.gfile.exists(path)
+    }
 
 
 def summarise(task: str, best_metric: str, results: Mapping[int, Mapping[str, dict]]) -> dict:

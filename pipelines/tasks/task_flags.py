@@ -48,8 +48,8 @@ def define_task_flags() -> None:
         "task",
         None,
         NAMES,
-        f"GLUE, SQuAD and RACE come from --data_dir; {', '.join(_OWN)} are for sets of your own. A "
-        "finished run that only predicts a new --test_file needs no --task.",
+        f"GLUE, SQuAD and RACE come from --data_dir; {', '.join(_OWN)} are for sets of your own.",
+        required=True,
     )
     flags.DEFINE_string("data_dir", None, "Directory of the task's files as they are downloaded.")
     for split in ("train", "dev", "test"):

@@ -14,7 +14,6 @@ import tensorflow as tf
 from albert_tf.checkpoints import model_directory
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines.tasks.classification import ClassificationTask
-from pipelines.tasks.finished_run import predict_test_files
 from pipelines.training.settings import LoopSettings
 from tests.builders import DEV, TEST, classification, finetune, make_rows, read_tsv, run_task
 from tests.jobs import run, start, weights
@@ -134,34 +133,17 @@ def test_a_finished_run_only_predicts(two_seeds, table, pretrained):
     assert thin["dev"]["seeds"]["1"] == results["dev"]["seeds"]["1"]
 
 
-def test_new_test_files_keep_earlier_figures(two_seeds, table, pretrained, tmp_path):
-    """With all flags or with the finished run alone, without its training file."""
+def test_another_test_file_takes_the_place_of_the_first(two_seeds, table, pretrained, tmp_path):
     shutil.copytree(two_seeds[0], tmp_path / "run")
-    (tmp_path / "run/test_sets.json").unlink(missing_ok=True)
-    for seed in (1, 2):
-        path = tmp_path / f"run/seed_{seed}/results.json"
-        results = json.loads(path.read_text())
-        results["metrics"].pop("test", None), results["predicted"].pop("test", None)
-        path.write_text(json.dumps(results))
-    dev = two_seeds[1]["dev"]
-    first = finetune(table, pretrained, tmp_path / "run", (1, 2), ("train", "dev", "test"))
-    assert first["dev"] == dev and first["test"]["seeds"].keys() == {"1", "2"}
-    summary = predict_test_files(str(tmp_path / "run"), [str(table / "dev.tsv")], 7)
-    assert summary["dev"] == dev and summary["test"] == first["test"]
-    assert summary["test_2"] == dev, "it is the same file"
-    assert json.loads((tmp_path / "run/results.json").read_text()) == summary
+    splits = ("train", "dev", "test")
+    first = finetune(table, pretrained, tmp_path / "run", (1, 2), splits)
+    other = shutil.copytree(table, tmp_path / "table")
+    shutil.copy(table / "dev.tsv", other / "test.tsv")
+    second = finetune(other, pretrained, tmp_path / "run", (1, 2), splits)
+    assert second["dev"] == first["dev"] == second["test"]
     predictions = tmp_path / "run/seed_2/predictions"
-    ours, theirs = (read_tsv(predictions / f"{s}_predictions.tsv") for s in ("test_2", "dev"))
-    assert [row["prediction"] for row in ours] == [row["prediction"] for row in theirs]
-    # All that was told stays, whichever way another call comes.
-    assert predict_test_files(str(tmp_path / "run"), [str(table / "test.tsv")], 7) == summary
-    again = finetune(table, pretrained, tmp_path / "run", (1, 2), ("train", "dev", "test"))
-    assert again == summary
-    sets = json.loads((tmp_path / "run/test_sets.json").read_text())
-    assert [entry["files"] for entry in sets.values()] == [
-        [str(table / "test.tsv")],
-        [str(table / "dev.tsv")],
-    ]
+    ours, theirs = (read_tsv(predictions / f"{s}_predictions.tsv") for s in ("test", "dev"))
+    assert ours == theirs and len(ours) == DEV != TEST
     for name in ("curves.png", "predictions/dev_confusion.png"):
         assert (two_seeds[0] / "seed_1" / name).read_bytes().startswith(b"\x89PNG")
 

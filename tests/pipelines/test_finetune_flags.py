@@ -24,10 +24,7 @@ from tests.jobs import run, weights
     ("flags", "message"),
     [
         ("--task=rte", "give --data_dir"),
-        ("", "--task: name it; or, to predict with a finished run"),
-        ("--test_file={train}", "no finished run in"),
-        ("--test_file={train} --text_column=x", "--text_column does not apply to a finished"),
-        ("--test_file={train} --num_epochs=3", "--num_epochs does not apply to a finished"),
+        ("", "flag --task=None: Flag --task must have a value other than None."),
         ("--task=rte --num_epochs=2 --num_train_steps=9", "are two ways to say the same"),
         (
             "{own} --init_checkpoint={model} --num_epochs=0",
