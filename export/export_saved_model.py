@@ -27,7 +27,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import metadata
 
 import tensorflow as tf
@@ -237,33 +237,35 @@ def _size(directory: str) -> int:
     )
 
 
-# A question to each kind, to begin with: flags of export.ask, inputs of serving_default.
-_QUESTIONS = {
-    "pretraining": (
-        '--fill_mask="The [MASK] function returns an array."',
-        {"text": ["He knocked."], "text_pair": ["Nobody answered."]},
-    ),
-    "encoder": ('--text="A text."', {"text": ["A text."]}),
-    "token_classifier": ('--text="Ada met Bob."', {"text": ["Ada met Bob."]}),
-    "question_answering": (
-        '--question="Who sings?" --context="Seven small birds sing."',
-        {"question": ["Who sings?"], "context": ["Seven small birds sing."]},
-    ),
+# Something to begin with for each input of serving_default, as flags of export.ask.
+_ASKED = {
+    ("text",): '--text="Ada met Bob."',
+    ("text", "text_pair"): '--pair="Ada met Bob. ||| He smiled."',
+    ("question", "context"): '--question="Who sings?" --context="Seven small birds sing."',
+    ("context", "question", "options"): '--context="Birds sing." --question="Who sings?"',
 }
-_QUESTION_ABOUT_TEXT = ('--text="A text."', {"text": ["A text."]})
-_QUESTION_ABOUT_PAIR = (
-    '--pair="A text. ||| Another."',
-    {"text": ["A text."], "text_pair": ["Another."]},
-)
+_INPUTS = {
+    "text": ["Ada met Bob."],
+    "text_pair": ["He smiled."],
+    "question": ["Who sings?"],
+    "context": ["Seven small birds sing."],
+}
 
 
-def _question_with_options(number: int) -> tuple[str, dict]:
-    options = ["Birds.", "Dogs.", *["..."] * number][:number]
-    ask_flags = " ".join(f'--option="{option}"' for option in options)
-    return (
-        f'--context="Birds sing." --question="Who sings?" {ask_flags}',
-        {"context": ["Birds sing."], "question": ["Who sings?"], "options": [options]},
-    )
+def _first_question(inputs: Sequence[str], task: dict) -> tuple[str, dict]:
+    """Returns a question to begin with: flags of export.ask, and a request's inputs.
+
+    Args:
+      inputs: of serving_default.
+      task: the content of task.json.
+    """
+    ask_flags = _ASKED[tuple(inputs)]
+    request = {name: _INPUTS[name] for name in inputs if name in _INPUTS}
+    if "options" in inputs:
+        options = ["Birds.", "Dogs.", *["..."] * task["num_choices"]][: task["num_choices"]]
+        ask_flags += "".join(f' --option="{option}"' for option in options)
+        request["options"] = [options]
+    return ask_flags, request
 
 
 def how_to_use(saved_model: str) -> str:
@@ -276,12 +278,9 @@ def how_to_use(saved_model: str) -> str:
         f"  {name}({', '.join(signature.inputs)}) -> {', '.join(signature.outputs)}"
         for name, signature in table.items()
     )
-    if kind == "multiple_choice":
-        ask_flags, request = _question_with_options(task["num_choices"])
-    else:
-        has_pairs = "text_pair" in table["serving_default"].inputs
-        about_text = _QUESTION_ABOUT_PAIR if has_pairs else _QUESTION_ABOUT_TEXT
-        ask_flags, request = _QUESTIONS.get(kind, about_text)
+    ask_flags, request = _first_question(tuple(table["serving_default"].inputs), task)
+    if "fill_mask" in table:
+        ask_flags = '--fill_mask="The [MASK] function returns an array."'
     version = os.path.basename(saved_model)
     not_named = "" if version == "1" else f" (let models.config there name version {version})"
     # TF Serving's releases have the numbers of TensorFlow's; the client is tested with this one.

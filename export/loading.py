@@ -7,9 +7,10 @@ import os
 import tensorflow as tf
 
 from albert_tf import files, program
-from albert_tf.checkpoints import fine_tuned, model_directory
+from albert_tf.checkpoints import model_directory
 from albert_tf.encoder import AlbertEncoder
 from albert_tf.errors import UserError
+from albert_tf.kinds import KINDS
 from albert_tf.models import AlbertForPreTraining
 from albert_tf.tokenization import AlbertTokenizer
 from . import signatures
@@ -25,12 +26,15 @@ from .serving_module import ServedCheckpoint, ServingModule
 from .token_classification_module import TokenClassifierModule
 
 _MODULES = {
-    "multiple_choice": MultipleChoiceModule,
-    "question_answering": QuestionAnsweringModule,
-    "token_classifier": TokenClassifierModule,
-    "classifier": ClassifierModule,
-    "regressor": RegressorModule,
-    "multilabel": MultiLabelModule,
+    module.kind: module
+    for module in (
+        ClassifierModule,
+        RegressorModule,
+        MultiLabelModule,
+        MultipleChoiceModule,
+        QuestionAnsweringModule,
+        TokenClassifierModule,
+    )
 }
 
 
@@ -114,7 +118,7 @@ def load_module(served: ServedCheckpoint) -> ServingModule:
     if kind == "pretraining":
         model, module = AlbertForPreTraining(config), PreTrainingModule
     else:
-        model, module = fine_tuned.create_model(config, task), _MODULES[kind]
+        model, module = KINDS[kind].create_model(config, task), _MODULES[kind]
     model.create_variables()
     model_directory.restore_weights(model, served.checkpoint)
     if served.precision == "bfloat16":

@@ -19,7 +19,7 @@ Examples:
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import importlib
 import json
 import math
@@ -32,31 +32,22 @@ import tensorflow as tf
 from absl import flags, logging
 
 from albert_tf import files, program
-from albert_tf.encoder import cls_only_positions
 from albert_tf.errors import UserError
 from albert_tf.layers.primitives import LAYER_NORM_EPSILON
-from . import sidecar
-from .loading import load_module, open_checkpoint
+from . import fixed_graph, sidecar
 from .serving_module import ServingModule
 
 FLAGS = flags.FLAGS
 
-INPUTS = ("input_ids", "input_mask", "segment_ids")
 TOLERANCE = 1e-4
 _COMPARED_BATCHES = ((1, 2), (3, 17), (2, 64))  # rows, at most as many pieces
-# The other kinds answer from texts of any length, in parts: no single graph says what they do.
-_KINDS = ("encoder", "classifier", "regressor", "multilabel")
 _OPSET, _IR_VERSION = 20, 9  # of 2023: the first with Gelu's tanh form
 _LARGEST = 2**31 - 1  # bytes of a protocol buffer
 
 
 def define_flags() -> None:
     """Defines the flags; not at import, as programs share the names of flags."""
-    flags.DEFINE_string(
-        "checkpoint", None, "A model directory or one of its checkpoints.", required=True
-    )
-    flags.DEFINE_string("output", None, "The .onnx file.", required=True)
-    flags.DEFINE_enum("kind", None, _KINDS, "Default: what fine-tuning made of it, or encoder.")
+    fixed_graph.define_flags(".onnx")
     flags.DEFINE_bool("quantize", False, "Store weights and embeddings in 8 bits.")
 
 
@@ -82,10 +73,8 @@ def convert(
         is missing, if the model is larger than a file of ONNX can be, or answers otherwise.
     """
     onnx, onnxruntime = _import("onnx"), _import("onnxruntime")
-    served = open_checkpoint(checkpoint, kind)
-    if served.kind not in _KINDS:
-        served = dataclasses.replace(served, kind="encoder", task={})
-    module = load_module(served)
+    module = fixed_graph.load(checkpoint, kind)
+    served = module.served
     if sum(4 * v.shape.num_elements() for v in module.model.variables) > _LARGEST:
         raise UserError(f"{checkpoint!r} has more than 2 GB of weights: no file of ONNX holds them")
     model = _Graph(onnx, module).model()
@@ -109,12 +98,8 @@ def convert(
     sidecar.write(served, output)
     files.write_atomically(output, data)
     parameters = sum(v.shape.num_elements() for v in module.model.variables)
-    print(
-        f"{output}: {served.kind}, {parameters / 1e6:.1f}M parameters, {len(data) / 1e6:.1f} MB"
-        f"{' in int8' if quantize else ''}"
-    )
-    for name, difference in differences.items():
-        print(f"  {name}: at most {difference:.1e} from the model's own")
+    size = f"{parameters / 1e6:.1f}M parameters, {len(data) / 1e6:.1f} MB"
+    fixed_graph.report(served, output, size + (" in int8" if quantize else ""), differences)
     return differences
 
 
@@ -140,7 +125,7 @@ class _Graph:
 
     Args:
       onnx: the package.
-      module: of one of _KINDS.
+      module: of fixed_graph.load.
     """
 
     def __init__(self, onnx, module: ServingModule):
@@ -178,7 +163,7 @@ class _Graph:
             self.nodes.append(helper.make_node("Identity", [tensor], [name]))
         ids = [
             helper.make_tensor_value_info(name, types.INT64, ["batch", "seq_len"])
-            for name in INPUTS
+            for name in fixed_graph.INPUTS
         ]
         answers = [
             helper.make_tensor_value_info(name, types.FLOAT, shapes[name]) for name in outputs
@@ -255,10 +240,10 @@ class _Graph:
     def _same_shape(self) -> list[str]:
         """Returns the names of the inputs, [b, L] all three; others fail the request."""
         last = self._constant([-1], np.int64)
-        inputs = [self._op("Unsqueeze", name, last) for name in INPUTS]
-        rule = f"{', '.join(INPUTS)} must have one shape"
+        inputs = [self._op("Unsqueeze", name, last) for name in fixed_graph.INPUTS]
+        rule = f"{', '.join(fixed_graph.INPUTS)} must have one shape"
         joined = self._op("Concat", *inputs, axis=-1, rule=rule)
-        numbers = (self._constant(i, np.int64) for i in range(len(INPUTS)))
+        numbers = (self._constant(i, np.int64) for i in range(len(fixed_graph.INPUTS)))
         return [self._op("Gather", joined, number, axis=2) for number in numbers]
 
     def _look_up(self, table: str, index: str, name: str) -> str:
@@ -318,41 +303,23 @@ class _Graph:
         return self._layer_norm(self._op("Add", x, self._dense(inner, f"{scope}/output")), scope)
 
 
-def answer(module: ServingModule, ids: dict[str, np.ndarray]) -> dict[str, tf.Tensor]:
-    """Returns the model's own answers, under the names of the ONNX model's outputs."""
-    ids = {name: tf.constant(value, tf.int32) for name, value in ids.items()}
-    if module.kind == "encoder":
-        return {name: t for name, t in module.encode(**ids).items() if name != "hidden_states"}
-    names = ("input_word_ids", "input_mask", "input_type_ids")
-    inputs = dict(zip(names, (ids[name] for name in INPUTS)))
-    positions = cls_only_positions(ids["input_ids"])
-    logits = module.model.classifier(module.encoder(inputs, positions=positions)["pooled_output"])
-    if module.kind == "regressor":
-        return {"value": logits[:, 0]}
-    if module.kind == "multilabel":
-        return {"probabilities": tf.sigmoid(logits)}
-    return {"probabilities": tf.nn.softmax(logits)}
-
-
 def _differences(session, module: ServingModule) -> dict[str, float]:
     """Returns for each output the largest difference of onnxruntime's from the model's."""
     rng = np.random.RandomState(20200426)
-    vocab_size = module.encoder.config.vocab_size
-    differences: dict[str, float] = {}
+    masks = []
     for rows, length in _COMPARED_BATCHES:
         length = min(length, module.max_seq_length)
         # Each row has some padding but the first.
         lengths = np.append(length, rng.randint(1, length + 1, rows - 1))
-        mask = (np.arange(length) < lengths[:, np.newaxis]).astype(np.int64)
-        ids = mask * rng.randint(0, vocab_size, mask.shape)
-        segments = mask * (np.arange(length) >= length // 2)
-        inputs = dict(zip(INPUTS, (ids, mask, segments)))
-        expected = answer(module, inputs)
-        names = list(expected)
-        for name, found in zip(names, session.run(names, inputs)):
-            difference = float(np.abs(found - expected[name].numpy()).max())
-            differences[name] = max(differences.get(name, 0.0), difference)
-    return differences
+        masks.append((np.arange(length) < lengths[:, np.newaxis]).astype(np.int32))
+    names = [output.name for output in session.get_outputs()]
+
+    def run(inputs):
+        inputs = {name: value.astype(np.int64) for name, value in inputs.items()}
+        return dict(zip(names, session.run(names, inputs)))
+
+    expected = functools.partial(fixed_graph.answer, module)
+    return fixed_graph.differences(run, expected, module.encoder.config.vocab_size, masks)
 
 
 if __name__ == "__main__":

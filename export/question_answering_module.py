@@ -24,6 +24,7 @@ class QuestionAnsweringModule(ServingModule):
     """
 
     kind = "question_answering"
+    has_python_tokenizer = False  # answers need the places of pieces in the text
 
     def __init__(self, model: tf.keras.Model, served: ServedCheckpoint):
         super().__init__(model, served)

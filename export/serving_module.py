@@ -59,9 +59,14 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
     Args:
       model: a model with an `encoder`, its variables created.
       served: what the model was built from.
+
+    Attributes:
+      kind: the name of the kind.
+      has_python_tokenizer: whether an AlbertTokenizer can take the place of `tokenizer`.
     """
 
     kind: str
+    has_python_tokenizer = True
 
     def __init__(self, model: tf.keras.Model, served: ServedCheckpoint):
         super().__init__()

@@ -400,7 +400,7 @@ def of_model(kind: str, task: dict) -> dict[str, Signature]:
       task: the content of task.json; empty for a model without a task.
     """
     table = KINDS[kind]
-    if kind not in ("classifier", "regressor", "multilabel") or task["has_pairs"]:
+    if task.get("has_pairs", True):
         return table
     of_text: dict[str, Signature] = {
         name: dataclasses.replace(table[name], inputs={"text": _TEXT})

@@ -20,7 +20,6 @@ Examples:
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import tempfile
 import warnings
@@ -31,26 +30,17 @@ import tensorflow as tf
 from absl import flags, logging
 
 from albert_tf import files, program
-from albert_tf.encoder import cls_only_positions
-from . import sidecar
-from .loading import load_module, open_checkpoint
+from . import fixed_graph, sidecar
 from .serving_module import ServingModule
 
 FLAGS = flags.FLAGS
 
-_INPUTS = ("input_ids", "input_mask", "segment_ids")
 _COMPARED_ROWS = 4
-# The other kinds answer from texts of any length, in parts: no fixed graph says what they do.
-_KINDS = ("encoder", "classifier", "regressor", "multilabel")
 
 
 def define_flags() -> None:
     """Defines the flags; not at import, as programs share the names of flags."""
-    flags.DEFINE_string(
-        "checkpoint", None, "A model directory or one of its checkpoints.", required=True
-    )
-    flags.DEFINE_string("output", None, "The .tflite file.", required=True)
-    flags.DEFINE_enum("kind", None, _KINDS, "Default: what fine-tuning made of it, or encoder.")
+    fixed_graph.define_flags(".tflite")
     program.define_max_seq_length(help="Inputs are padded to it. Default: that of --checkpoint.")
     flags.DEFINE_bool("quantize", False, "Store weights as int8.")
 
@@ -85,47 +75,31 @@ def convert(
     Raises:
       UserError: if the checkpoint cannot be opened or built; see open_checkpoint and load_module.
     """
-    served = open_checkpoint(checkpoint, kind, max_seq_length)
-    if served.kind not in _KINDS:
-        served = dataclasses.replace(served, kind="encoder", task={})
-    module = load_module(served)
+    module = fixed_graph.load(checkpoint, kind, max_seq_length)
+    served = module.served
     function = _function(module)
     model = _convert(function, quantize)
     differences = _differences(model, function, served.config.vocab_size, served.max_seq_length)
     sidecar.write(served, output)
     files.write_atomically(output, model)
     parameters = sum(v.shape.num_elements() for v in module.model.variables)
-    print(
-        f"{output}: {served.kind}, length {served.max_seq_length}, {parameters / 1e6:.1f}M "
-        f"parameters, {len(model) / 1e6:.1f} MB{' in int8' if quantize else ''}"
+    size = (
+        f"length {served.max_seq_length}, {parameters / 1e6:.1f}M parameters, "
+        f"{len(model) / 1e6:.1f} MB{' in int8' if quantize else ''}"
     )
-    for name, difference in differences.items():
-        print(f"  {name}: at most {difference:.1e} from the model's own")
+    fixed_graph.report(served, output, size, differences)
     return differences
 
 
 def _function(module: ServingModule):
     """Returns the concrete function: int32 [1, max_seq_length] inputs, the kind's outputs."""
 
-    def answer(input_ids, input_mask, segment_ids):
-        inputs = {
-            "input_word_ids": input_ids,
-            "input_mask": input_mask,
-            "input_type_ids": segment_ids,
-        }
-        positions = None if module.kind == "encoder" else cls_only_positions(input_ids)
-        encoded = module.encoder(inputs, positions=positions)
-        if module.kind == "encoder":
-            return {name: encoded[name] for name in ("sequence_output", "pooled_output")}
-        logits = module.model.classifier(encoded["pooled_output"])
-        if module.kind == "regressor":
-            return {"value": logits[:, 0]}
-        if module.kind == "multilabel":
-            return {"probabilities": tf.sigmoid(logits)}
-        return {"probabilities": tf.nn.softmax(logits)}
+    def answer(**ids):
+        return fixed_graph.answer(module, ids)
 
-    specs = [tf.TensorSpec([1, module.max_seq_length], tf.int32, name) for name in _INPUTS]
-    return tf.function(answer).get_concrete_function(*specs)
+    shape = [1, module.max_seq_length]
+    specs = {name: tf.TensorSpec(shape, tf.int32, name) for name in fixed_graph.INPUTS}
+    return tf.function(answer).get_concrete_function(**specs)
 
 
 def _convert(function, quantize: bool) -> bytes:
@@ -159,18 +133,11 @@ def _differences(model: bytes, function, vocab_size: int, max_seq_length: int) -
     with warnings.catch_warnings():  # of its move to another package, which 2.21 has not made yet
         warnings.filterwarnings("ignore", message="(?s).*Interpreter is deprecated")
         runner = tf.lite.Interpreter(model_content=model).get_signature_runner()
-    rng = np.random.RandomState(20200426)
-    differences: dict[str, float] = {}
-    for length in np.linspace(2, max_seq_length, _COMPARED_ROWS).astype(int):
-        mask = (np.arange(max_seq_length) < length).astype(np.int32)[np.newaxis]
-        ids = mask * rng.randint(0, vocab_size, mask.shape).astype(np.int32)
-        segments = mask * (np.arange(max_seq_length) >= length // 2).astype(np.int32)
-        inputs = dict(zip(_INPUTS, (ids, mask, segments)))
-        expected = function(**{name: tf.constant(value) for name, value in inputs.items()})
-        for name, answer in runner(**inputs).items():
-            difference = float(np.abs(answer - expected[name].numpy()).max())
-            differences[name] = max(differences.get(name, 0.0), difference)
-    return differences
+    lengths = np.linspace(2, max_seq_length, _COMPARED_ROWS).astype(int)
+    masks = [(np.arange(max_seq_length) < n).astype(np.int32)[np.newaxis] for n in lengths]
+    return fixed_graph.differences(
+        lambda inputs: runner(**inputs), lambda inputs: function(**inputs), vocab_size, masks
+    )
 
 
 if __name__ == "__main__":

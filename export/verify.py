@@ -145,7 +145,7 @@ def _answering_in_python(module):
     Yields:
       Its methods for the signatures that take text, by their names.
     """
-    if module.kind == "question_answering":
+    if not module.has_python_tokenizer:
         yield {}
         return
     in_graph = module.tokenizer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any, NamedTuple
+from typing import Any
 
 import tensorflow as tf
 
@@ -13,108 +13,8 @@ from albert_tf.checkpoints import huggingface, model_directory, name_map
 from albert_tf.checkpoints.model_card import model_card
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import UserError, shown
-from albert_tf.models import (
-    AlbertForAnswerableQuestionAnswering,
-    AlbertForMultipleChoice,
-    AlbertForQuestionAnswering,
-    AlbertForSequenceClassification,
-    AlbertForTokenClassification,
-)
+from albert_tf.kinds import KINDS, Kind
 from albert_tf.tokenization import TOKENIZER_CONFIG_FILE, AlbertTokenizer
-
-# config.json's problem_type of the kinds that have the same class there.
-_PROBLEMS = {
-    "classifier": "single_label_classification",
-    "regressor": "regression",
-    "multilabel": "multi_label_classification",
-}
-
-# What fine-tuning would record by default, where a foreign model does not say it.
-_DEFAULTS: dict[str, dict[str, Any]] = {
-    "token_classifier": {"doc_stride": 128},
-    "question_answering": {
-        "may_be_impossible": False,
-        "has_answerability_head": False,
-        "doc_stride": 128,
-        "max_query_length": 64,
-        "max_answer_length": 30,
-        "n_best_size": 20,
-        "null_threshold": 0.0,
-    },
-    "multiple_choice": {"max_qa_length": 128},
-}
-
-
-class _Architecture(NamedTuple):
-    """How a kind of model is called there.
-
-    Attributes:
-      name: of the class in transformers.
-      torch_head, our_head: the names of its dense layer.
-      has_pooler: whether that reads the pooler's output.
-      task: the name of the task here, and its name in their hub.
-    """
-
-    name: str
-    torch_head: str
-    our_head: str
-    has_pooler: bool
-    task: str
-    pipeline: str
-
-
-_SEQUENCE = _Architecture(
-    "AlbertForSequenceClassification",
-    "classifier",
-    "classifier/output",
-    True,
-    "classification",
-    "text-classification",
-)
-_ARCHITECTURES = {
-    "classifier": _SEQUENCE,
-    "regressor": _SEQUENCE._replace(task="regression"),
-    "multilabel": _SEQUENCE._replace(task="multilabel"),
-    "multiple_choice": _SEQUENCE._replace(
-        name="AlbertForMultipleChoice", task="multiple_choice", pipeline="multiple-choice"
-    ),
-    "token_classifier": _Architecture(
-        "AlbertForTokenClassification",
-        "classifier",
-        "classifier/output",
-        False,
-        "token_classification",
-        "token-classification",
-    ),
-    "question_answering": _Architecture(
-        "AlbertForQuestionAnswering",
-        "qa_outputs",
-        "span/output",
-        False,
-        "squad_v1",
-        "question-answering",
-    ),
-}
-
-
-def create_model(config: AlbertConfig, task: dict) -> tf.keras.Model:
-    """Returns the model of a task, without variables.
-
-    Args:
-      config: the encoder's shape; the head's width follows from `task`.
-      task: the content of task.json.
-    """
-    kind = task["kind"]
-    if kind == "multiple_choice":
-        return AlbertForMultipleChoice(config, task["num_choices"])
-    if kind == "question_answering":
-        if task["has_answerability_head"]:
-            return AlbertForAnswerableQuestionAnswering(config)
-        return AlbertForQuestionAnswering(config)
-    if kind == "token_classifier":
-        return AlbertForTokenClassification(config, len(task["labels"]))
-    num_labels = 1 if kind == "regressor" else len(task["labels"])
-    return AlbertForSequenceClassification(config, num_labels)
 
 
 def find(path: str) -> bool:
@@ -124,7 +24,7 @@ def find(path: str) -> bool:
     if not huggingface.find_weights(path):
         return False
     values = files.read_config(os.path.join(path, huggingface.CONFIG_FILE))
-    names = {architecture.name for architecture in _ARCHITECTURES.values()}
+    names = {kind.architecture for kind in KINDS.values()}
     return bool(names & {*(values.get("architectures") or ())})
 
 
@@ -141,7 +41,8 @@ def load(path: str) -> tuple[tf.keras.Model, dict]:
     best = os.path.join(path, model_directory.BEST_DIR)
     has_best = bool(model_directory.list_checkpoints(best))
     _, checkpoint = model_directory.find_checkpoint(best if has_best else path)
-    model = create_model(model_directory.read_config(path, checkpoint), task)
+    config = model_directory.read_config(path, checkpoint)
+    model = KINDS[task["kind"]].create_model(config, task)
     model.create_variables()
     model_directory.restore_weights(model, checkpoint)
     return model, task
@@ -156,12 +57,12 @@ def to_huggingface(path: str, directory: str, tokenizer: AlbertTokenizer) -> Non
       UserError: if their classes have no such head.
     """
     task = files.read_json(os.path.join(path, model_directory.TASK_FILE))
-    architecture = _ARCHITECTURES.get(task["kind"])
-    if architecture is None or task.get("has_answerability_head"):
+    kind = KINDS.get(task["kind"])
+    if kind is None or task.get("has_answerability_head"):
         raise UserError(
             f"{path!r}: Hugging Face's classes have no counterpart of this head (beams for SQuAD "
             "2.0; fine-tune with --squad_head=spans for one that they have)"
-            if architecture
+            if kind
             else f"{path!r}: models of kind {task['kind']!r} have no counterpart there"
         )
     if huggingface.find_weights(path):
@@ -172,9 +73,9 @@ def to_huggingface(path: str, directory: str, tokenizer: AlbertTokenizer) -> Non
         directory,
         config,
         name_map.arrays(model),
-        architecture.name,
-        _config_values(config, task),
-        _table(architecture, task),
+        kind.architecture,
+        _config_values(config, task, kind),
+        _table(kind, task),
     )
     tokenizer.save(directory)
     settings = {
@@ -182,30 +83,27 @@ def to_huggingface(path: str, directory: str, tokenizer: AlbertTokenizer) -> Non
             tokenizer, config.max_position_embeddings
         ),
         model_directory.TASK_FILE: json.dumps(task, indent=2, ensure_ascii=False) + "\n",
-        "README.md": model_card(path, task, config, architecture.pipeline),
+        "README.md": model_card(path, task, config, kind.pipeline),
     }
     for name, text in settings.items():
         files.write_atomically(os.path.join(directory, name), text)
 
 
-def _config_values(config: AlbertConfig, task: dict) -> dict:
+def _config_values(config: AlbertConfig, task: dict, kind: Kind) -> dict:
     """Returns what config.json says of the task."""
     values: dict[str, Any] = {"classifier_dropout_prob": config.classifier_dropout_prob}
-    labels = task.get("labels", ["LABEL_0"] if task["kind"] == "regressor" else None)
-    if labels:
+    # Theirs names the one output of a regression, too.
+    if labels := task.get("labels", ["LABEL_0"] if kind.problem_type else None):
         values["id2label"] = {str(place): label for place, label in enumerate(labels)}
         values["label2id"] = {label: place for place, label in enumerate(labels)}
-    if task["kind"] in _PROBLEMS:
-        values["problem_type"] = _PROBLEMS[task["kind"]]
+    if kind.problem_type:
+        values["problem_type"] = kind.problem_type
     return values
 
 
-def _table(architecture: _Architecture, task: dict) -> name_map.Table:
-    num_outputs = len(task["labels"]) if "labels" in task else 1
-    if task["kind"] == "question_answering":
-        num_outputs = 2
+def _table(kind: Kind, task: dict) -> name_map.Table:
     return name_map.fine_tuned_table(
-        architecture.torch_head, architecture.our_head, num_outputs, architecture.has_pooler
+        kind.torch_head, kind.our_head, kind.num_outputs(task), kind.has_pooler
     )
 
 
@@ -247,11 +145,11 @@ def load_huggingface(path: str, has_pairs: bool = False) -> tuple[tf.keras.Model
       The model, the content of task.json for it, and notes for the user.
     """
     task = _read_task(path, has_pairs)
-    architecture = _ARCHITECTURES[task["kind"]]
-    table = _table(architecture, task)
-    unused = None if architecture.has_pooler else r"^albert[./]pooler"
+    kind = KINDS[task["kind"]]
+    table = _table(kind, task)
+    unused = None if kind.has_pooler else r"^albert[./]pooler"
     imported = huggingface.read(path, allow_unused=unused, table=table)
-    model = create_model(imported.config, task)
+    model = kind.create_model(imported.config, task)
     fresh = name_map.assign(model, imported, path)
     notes = list(imported.notes)
     if fresh:
@@ -262,10 +160,9 @@ def load_huggingface(path: str, has_pairs: bool = False) -> tuple[tf.keras.Model
 def _read_ours(path: str) -> dict:
     file = os.path.join(path, model_directory.TASK_FILE)
     task = files.read_json(file)
-    if task.get("kind") not in _ARCHITECTURES:
+    if task.get("kind") not in KINDS:
         raise UserError(
-            f"{file}: kind is {shown(task.get('kind'))}, expected one of "
-            f"{', '.join(_ARCHITECTURES)}"
+            f"{file}: kind is {shown(task.get('kind'))}, expected one of {', '.join(KINDS)}"
         )
     return task
 
@@ -278,30 +175,31 @@ def _read_task(path: str, has_pairs: bool) -> dict:
     values = files.read_config(config_file)
     by_place = values.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
     labels = [by_place[key] for key in sorted(by_place, key=int)]
-    kind = next(
-        kind for kind, a in _ARCHITECTURES.items() if a.name in values.get("architectures", ())
-    )
-    if kind == "classifier":
-        by_problem = {problem: kind for kind, problem in _PROBLEMS.items()}
-        kind = by_problem.get(values.get("problem_type", ""), kind)
-        if len(labels) == 1 and kind != "multilabel":
-            kind = "regressor"
-    task = {"task": _ARCHITECTURES[kind].task, "kind": kind, **_DEFAULTS.get(kind, {})}
-    if kind in _PROBLEMS:
-        task["has_pairs"] = has_pairs
-    if kind in ("classifier", "multilabel", "token_classifier"):
-        if len(labels) < 2:
-            raise UserError(
-                f"{config_file}: id2label has {len(labels)} label, expected two or more"
-            )
-        task["labels"] = labels
-    if kind == "multilabel":
-        text = "".join(labels)
-        task["label_separator"] = next((mark for mark in ",;|" if mark not in text), "\t")
-    if kind == "multiple_choice":
+    kind = _kind_of(values, len(labels))
+    if kind.defaults is None:
         raise UserError(
             f"{path!r} does not say among how many options it chooses: put a task.json beside it, "
             'such as {"task": "multiple_choice", "kind": "multiple_choice", "num_choices": 4, '
             '"max_qa_length": 128, "max_seq_length": 512}'
         )
+    task = {"task": kind.task, "kind": kind.name, **kind.defaults(labels)}
+    if kind.problem_type:
+        task["has_pairs"] = has_pairs
+    if kind.has_labels:
+        if len(labels) < 2:
+            raise UserError(
+                f"{config_file}: id2label has {len(labels)} label, expected two or more"
+            )
+        task["labels"] = labels
     return {**task, "max_seq_length": AlbertConfig.read(config_file).max_position_embeddings}
+
+
+def _kind_of(values: dict, num_labels: int) -> Kind:
+    """Returns the kind that a config.json describes."""
+    names = values.get("architectures") or ()
+    kinds = [kind for kind in KINDS.values() if kind.architecture in names]
+    by_problem = {kind.problem_type: kind for kind in kinds}
+    kind = by_problem.get(values.get("problem_type") or "", kinds[0])
+    # A classifier of one label is what they make for regression.
+    is_regression = kind is kinds[0] and kind.problem_type and num_labels == 1
+    return KINDS["regressor"] if is_regression else kind

@@ -14,9 +14,10 @@ from albert_tf.checkpoints.model_directory import TASK_FILE
 from albert_tf.config import AlbertConfig
 from albert_tf.models import AlbertForSequenceClassification
 from albert_tf.tokenization import AlbertTokenizer
+from export.fixed_graph import INPUTS
+from export.fixed_graph import answer as answer_of_model
 from export.loading import load_module, open_checkpoint
-from export.onnx import INPUTS, convert
-from export.onnx import answer as answer_of_model
+from export.onnx import convert
 
 needs_packages = pytest.mark.extras("onnx", "onnxruntime")
 LABELS = ["no", "yes", "perhaps"]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from scipy import special
 
-from albert_tf.checkpoints import fine_tuned
+from albert_tf.kinds import KINDS
 from pipelines.convert_checkpoint import convert_fine_tuned
 from pipelines.predict import predict
 from pipelines.tasks import fine_tuned as runs
@@ -71,7 +71,7 @@ def ask(vocabulary, tmp_path, monkeypatch):
 def pipeline_of(kind, directory, **arguments):
     import transformers
 
-    name = fine_tuned._ARCHITECTURES[kind].pipeline
+    name = KINDS[kind].pipeline
     return transformers.pipeline(name, model=directory, device="cpu", **arguments)
 
 

@@ -12,8 +12,9 @@ import safetensors.numpy
 import tensorflow as tf
 
 import albert_tf
-from albert_tf.checkpoints import fine_tuned, name_map
+from albert_tf.checkpoints import name_map
 from albert_tf.config import AlbertConfig
+from albert_tf.kinds import KINDS
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines.convert_checkpoint import convert_fine_tuned
 from tests.builders import tiny_config
@@ -44,7 +45,7 @@ def write_model(directory, task, vocabulary, **config):
     directory.mkdir()
     tokenizer = AlbertTokenizer(str(vocabulary))
     config = dataclasses.replace(CONFIG, vocab_size=tokenizer.vocab_size, **config)
-    model = fine_tuned.create_model(config, task)
+    model = KINDS[task["kind"]].create_model(config, task)
     model.create_variables()
     rng = np.random.RandomState(3)
     for variable in model.variables:
@@ -60,7 +61,7 @@ def write_model(directory, task, vocabulary, **config):
 def read_weights(directory):
     task = json.loads((directory / "task.json").read_text())
     config = AlbertConfig.read(str(directory / "albert_config.json"))
-    model = fine_tuned.create_model(config, task)
+    model = KINDS[task["kind"]].create_model(config, task)
     model.create_variables()
     checkpoint = tf.train.latest_checkpoint(str(directory / "best"))
     tf.train.Checkpoint(model=model).read(checkpoint).assert_existing_objects_matched()
@@ -74,7 +75,7 @@ def test_there_and_back(task, tiny_vocabulary, tmp_path):
         input_path=str(tmp_path / "a"), output_dir=str(tmp_path / "hf"), output_format="huggingface"
     )
     values = json.loads((tmp_path / "hf/config.json").read_text())
-    assert values["architectures"] == [fine_tuned._ARCHITECTURES[task["kind"]].name]
+    assert values["architectures"] == [KINDS[task["kind"]].architecture]
     if "labels" in task:
         assert values["id2label"] == {str(i): label for i, label in enumerate(task["labels"])}
         assert values["label2id"] == {label: i for i, label in enumerate(task["labels"])}
@@ -186,7 +187,7 @@ def test_transformers_answers_the_same(task, tiny_vocabulary, tmp_path):
     )
     tensors = safetensors.numpy.load_file(tmp_path / "hf/model.safetensors")
     assert all(array.dtype == np.float32 for array in tensors.values())
-    kind = fine_tuned._ARCHITECTURES[task["kind"]].name
+    kind = KINDS[task["kind"]].architecture
     theirs, info = getattr(transformers, kind).from_pretrained(
         str(tmp_path / "hf"), output_loading_info=True
     )

@@ -1,0 +1,153 @@
+"""The kinds of fine-tuned models, one row each: how they are made, and called elsewhere.
+
+`kind` in task.json names a row. A new kind also needs a Task in pipelines, and signatures and a
+module in export.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from albert_tf.config import AlbertConfig
+from albert_tf.models import (
+    AlbertForAnswerableQuestionAnswering,
+    AlbertForMultipleChoice,
+    AlbertForQuestionAnswering,
+    AlbertForSequenceClassification,
+    AlbertForTokenClassification,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """What the models of a kind have in common.
+
+    Attributes:
+      name: in task.json and as --kind of the exports.
+      task: the --task of pipelines.finetune that makes one from a table.
+      create_model: (config, content of task.json) -> the model, without variables.
+      num_outputs: content of task.json -> width of the dense layer on the encoder.
+      architecture: its class in transformers.
+      torch_head: the dense layer's name there.
+      pipeline: the name of its task on Hugging Face's hub.
+      our_head: the dense layer's name here.
+      has_pooler: whether that layer reads the pooler's output.
+      problem_type: of config.json, which tells kinds of one class apart; "" where none does.
+      has_labels: whether task.json has `labels`, a name for each output.
+      defaults: labels -> what fine-tuning would record by default, where a foreign model does not
+        say it; None if only task.json can say what the model does.
+      answers: of the dense layer's logits [b, width], for kinds that answer each sequence by
+        itself: the outputs by name.
+    """
+
+    name: str
+    task: str
+    create_model: Callable[[AlbertConfig, dict], tf.keras.Model]
+    num_outputs: Callable[[dict], int]
+    architecture: str
+    torch_head: str
+    pipeline: str
+    our_head: str = "classifier/output"
+    has_pooler: bool = True
+    problem_type: str = ""
+    has_labels: bool = False
+    defaults: Callable[[Sequence[str]], dict[str, Any]] | None = lambda _: {}
+    answers: Callable[[tf.Tensor], dict[str, tf.Tensor]] | None = None
+
+
+def _question_answering(config: AlbertConfig, task: dict) -> tf.keras.Model:
+    if task["has_answerability_head"]:
+        return AlbertForAnswerableQuestionAnswering(config)
+    return AlbertForQuestionAnswering(config)
+
+
+def _separator(labels: Sequence[str]) -> str:
+    text = "".join(labels)
+    return next((mark for mark in ",;|" if mark not in text), "\t")
+
+
+_CLASSIFIER = Kind(
+    name="classifier",
+    task="classification",
+    create_model=lambda config, task: AlbertForSequenceClassification(config, len(task["labels"])),
+    num_outputs=lambda task: len(task["labels"]),
+    architecture="AlbertForSequenceClassification",
+    torch_head="classifier",
+    pipeline="text-classification",
+    problem_type="single_label_classification",
+    has_labels=True,
+    answers=lambda logits: {"probabilities": tf.nn.softmax(logits)},
+)
+
+KINDS = {
+    kind.name: kind
+    for kind in (
+        _CLASSIFIER,
+        dataclasses.replace(
+            _CLASSIFIER,
+            name="regressor",
+            task="regression",
+            create_model=lambda config, _: AlbertForSequenceClassification(config, 1),
+            num_outputs=lambda _: 1,
+            problem_type="regression",
+            has_labels=False,
+            answers=lambda logits: {"value": logits[:, 0]},
+        ),
+        dataclasses.replace(
+            _CLASSIFIER,
+            name="multilabel",
+            task="multilabel",
+            problem_type="multi_label_classification",
+            defaults=lambda labels: {"label_separator": _separator(labels)},
+            answers=lambda logits: {"probabilities": tf.sigmoid(logits)},
+        ),
+        Kind(
+            name="multiple_choice",
+            task="multiple_choice",
+            create_model=lambda config, task: AlbertForMultipleChoice(config, task["num_choices"]),
+            num_outputs=lambda _: 1,
+            architecture="AlbertForMultipleChoice",
+            torch_head="classifier",
+            pipeline="multiple-choice",
+            defaults=None,
+        ),
+        Kind(
+            name="token_classifier",
+            task="token_classification",
+            create_model=lambda config, task: AlbertForTokenClassification(
+                config, len(task["labels"])
+            ),
+            num_outputs=lambda task: len(task["labels"]),
+            architecture="AlbertForTokenClassification",
+            torch_head="classifier",
+            pipeline="token-classification",
+            has_pooler=False,
+            has_labels=True,
+            defaults=lambda _: {"doc_stride": 128},
+        ),
+        Kind(
+            name="question_answering",
+            task="squad_v1",
+            create_model=_question_answering,
+            num_outputs=lambda _: 2,
+            architecture="AlbertForQuestionAnswering",
+            torch_head="qa_outputs",
+            pipeline="question-answering",
+            our_head="span/output",
+            has_pooler=False,
+            defaults=lambda _: {
+                "may_be_impossible": False,
+                "has_answerability_head": False,
+                "doc_stride": 128,
+                "max_query_length": 64,
+                "max_answer_length": 30,
+                "n_best_size": 20,
+                "null_threshold": 0.0,
+            },
+        ),
+    )
+}
