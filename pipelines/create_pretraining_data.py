@@ -40,7 +40,7 @@ from albert_tf import files, job_directory, program
 from albert_tf.errors import UserError
 from albert_tf.packing import NUM_SPECIAL_PIECES
 from albert_tf.tokenization import AlbertTokenizer
-from .data import beam_job, corpus, reference_job, unit_job
+from .data import beam_job, corpus, reference_job, unit_job, word_runs
 from .data.duplicates import find_duplicates, hash_ranges
 from .data.examples import DRAWS, ExampleOptions, define_example_flags, options_from
 from .data.records import Manifest, ReferenceManifest, SegmentManifest, make_splits
@@ -129,6 +129,14 @@ def _define_segment_flags() -> None:
         "Shuffle the sentences of each document: the control for figures of sentence order, which "
         "must then be at chance. The same documents are held out. Each document must fit into "
         "memory.",
+    )
+    flags.DEFINE_integer(
+        "run_pieces",
+        None,
+        f"Cut documents into runs of words, of {word_runs.SHORTEST} pieces to this many, in place "
+        "of sentences. With --max_sentences=2 a model learns from them to compare what meets "
+        "(Recipes, order).",
+        lower_bound=word_runs.SHORTEST,
     )
     flags.DEFINE_float(
         "heldout_fraction",

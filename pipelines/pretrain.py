@@ -235,13 +235,16 @@ def _identity(
     The number of replicas, which only changes the draws of dropout, is not part of it: a run may
     resume on another machine.
     """
+    of_settings = dataclasses.asdict(settings)
+    if settings.optimizer == "lamb":
+        del of_settings["optimizer"]  # runs of version 0.5.0 have none, and are resumed
     return {
         **{f"config.{name}": value for name, value in dataclasses.asdict(config).items()},
         "records": ",".join(source.manifest.fingerprint() for source in sources),
         "rows_of_each": [source.quota for source in sources] if len(sources) > 1 else None,
         "init_weights": init_weights,
         **dataclasses.asdict(options),
-        **dataclasses.asdict(settings),
+        **of_settings,
         "steps_per_loop": loop.steps_per_loop,
         "heldout_split": sources[0].manifest.heldout_split,
         "draws": DRAWS,
@@ -326,14 +329,14 @@ def _print_results(model_dir: str) -> None:
 
 
 def make_optimizer(settings: PretrainingSettings) -> tf.keras.optimizers.Optimizer:
-    """Returns LAMB with its schedule."""
-    optimizer = optimization.lamb(
-        optimization.WarmUpPolynomialDecay(
-            settings.peak_learning_rate, settings.num_train_steps, settings.num_warmup_steps
-        ),
-        settings.weight_decay,
-        settings.lamb_bias_correction,
+    """Returns the optimizer with its schedule."""
+    rate = optimization.WarmUpPolynomialDecay(
+        settings.peak_learning_rate, settings.num_train_steps, settings.num_warmup_steps
     )
+    if settings.optimizer == "adamw":
+        optimizer = optimization.adamw(rate, settings.weight_decay, bias_correction=True)
+    else:
+        optimizer = optimization.lamb(rate, settings.weight_decay, settings.lamb_bias_correction)
     if settings.mixed_precision == "float16":
         optimization.add_loss_scale(optimizer)
     return optimizer

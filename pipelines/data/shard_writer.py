@@ -22,6 +22,7 @@ from .records import SPLITS, Shard, serialize_segment, write_records
 from .segments import Segment, has_order, split_document
 from .text_files import is_compressed
 from .unit_job import Unit, progress_note, write_marker
+from .word_runs import cut_runs
 
 # The counts in the marker of a unit.
 COUNTS = (
@@ -61,6 +62,7 @@ class Settings:
     remove_duplicates: bool = False
     max_sentences: int | None = None
     shuffle_sentences: bool = False
+    run_pieces: int | None = None
 
 
 class Range(NamedTuple):
@@ -153,6 +155,8 @@ def write_unit(
             if settings.shuffle_sentences:
                 pieces = list(pieces)
                 rng.shuffle(pieces)
+            if settings.run_pieces:
+                pieces = cut_runs(pieces, settings.run_pieces, word_starts, rng)
             for segment in split_document(
                 pieces,
                 settings.max_seq_length,

@@ -155,15 +155,22 @@ class PretrainingSettings(TrainingSettings):
         "Correct the bias of LAMB's moments, as tensorflow-addons does; the ALBERT authors do not.",
         True,
     )
+    optimizer: str = setting(
+        flags.DEFINE_enum,
+        "lamb, as published; or adamw with corrected bias, by which sentence order is learnt "
+        "(Recipes, order).",
+        "lamb",
+        enum_values=["lamb", "adamw"],
+    )
     separator_order_loss: bool = setting(
         flags.DEFINE_bool,
-        "Experimental: score the order of a pair at the [SEP] between its parts too while "
-        "training, and add that loss. The trained model answers from [CLS] alone.",
+        "Score the order of a pair at the [SEP] between its parts too while training, and add that "
+        "loss. The trained model answers from [CLS] alone.",
         False,
     )
     order_loss_weight: float = setting(
         flags.DEFINE_float,
-        "Experimental: weight of the sentence-order loss; masked LM has 1.",
+        "Weight of the sentence-order loss; masked LM has 1.",
         1.0,
         lower_bound=0.0,
     )
