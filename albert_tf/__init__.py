@@ -37,6 +37,7 @@ _MODULES = {
     "AlbertForSequenceClassification": "models",
     "AlbertForTokenClassification": "models",
     "AlbertTokenizer": "tokenization",
+    "SentenceScorer": "scoring",
     "from_pretrained": "checkpoints.pretrained",
     "lamb": "optimization",
     "save_pretrained": "checkpoints.pretrained",

@@ -21,6 +21,7 @@ PROGRAMS = (
     "pipelines.data.show_records",
     "pipelines.pretrain",
     "pipelines.evaluate",
+    "pipelines.minimal_pairs",
     "pipelines.finetune",
     "pipelines.predict",
     "pipelines.convert_checkpoint",

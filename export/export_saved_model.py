@@ -260,7 +260,7 @@ def _first_question(inputs: Sequence[str], task: dict) -> tuple[str, dict]:
       task: the content of task.json.
     """
     ask_flags = _ASKED[tuple(inputs)]
-    request = {name: _INPUTS[name] for name in inputs if name in _INPUTS}
+    request: dict[str, list] = {name: _INPUTS[name] for name in inputs if name in _INPUTS}
     if "options" in inputs:
         options = ["Birds.", "Dogs.", *["..."] * task["num_choices"]][: task["num_choices"]]
         ask_flags += "".join(f' --option="{option}"' for option in options)

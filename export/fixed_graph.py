@@ -58,7 +58,9 @@ def answer(module: ServingModule, ids: Mapping[str, tf.Tensor]) -> dict[str, tf.
         encoded = module.encoder(inputs)
         return {name: encoded[name] for name in ("sequence_output", "pooled_output")}
     encoded = module.encoder(inputs, positions=cls_only_positions(inputs["input_word_ids"]))
-    return KINDS[module.kind].answers(module.model.classifier(encoded["pooled_output"]))
+    answers = KINDS[module.kind].answers
+    assert answers is not None, module.kind
+    return answers(module.model.classifier(encoded["pooled_output"]))
 
 
 def differences(

@@ -1,0 +1,263 @@
+"""Tests a pre-trained ALBERT on minimal pairs: which of two sentences is the right one?
+
+The model prefers the sentence of the higher pseudo-log-likelihood (albert_tf/scoring.py). Prints,
+for each group of pairs and as the mean of all groups, how often that is the right sentence, with
+95 % intervals, beside the same of the pieces' frequencies alone. A tie counts one half; chance is
+50 %. OUTPUT.json has all figures, OUTPUT.png a bar a group.
+
+A .jsonl, .csv or .tsv has a pair a row, as BLiMP does. A .txt has a pair in two lines, the wrong
+sentence first, as Zorro does; its name is the group.
+
+Examples:
+  python -m pipelines.minimal_pairs --checkpoint=runs/base --record_dir=records \\
+      --input_file='blimp/data/*.jsonl' --output=runs/base_blimp
+  python -m pipelines.minimal_pairs --checkpoint=runs/base --record_dir=records \\
+      --input_file='zorro/*.txt' --output=runs/base_zorro
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import math
+import os
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+from absl import flags
+
+from albert_tf import files, metrics, program
+from albert_tf.checkpoints import model_directory
+from albert_tf.errors import UserError
+from albert_tf.progress import Progress
+from albert_tf.scoring import SentenceScorer
+from albert_tf.tokenization import AlbertTokenizer
+from .data.pretraining_dataset import evaluation_options
+from .data.records import Manifest, parse_segments
+from .tasks.rows import read_text_lines
+from .tasks.tables import as_text, read_table
+
+FLAGS = flags.FLAGS
+
+
+class Pair(NamedTuple):
+    """A right and a wrong sentence that differ in one point, and the group they belong to."""
+
+    good: str
+    bad: str
+    group: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Columns:
+    """The columns of a table of pairs."""
+
+    good: str = "sentence_good"
+    bad: str = "sentence_bad"
+    group: str = "UID"
+
+
+def define_flags() -> None:
+    """Defines the flags; not at import, as programs share the names of flags."""
+    flags.DEFINE_string(
+        "checkpoint", None, "A model directory or one of its checkpoints.", required=True
+    )
+    flags.DEFINE_string("input_file", None, "Paths or globs of the pairs.", required=True)
+    flags.DEFINE_string("output", None, "Writes OUTPUT.json and OUTPUT.png.", required=True)
+    for field in dataclasses.fields(Columns):
+        flags.DEFINE_string(f"{field.name}_column", field.default, f"Column of the {field.name}.")
+    flags.DEFINE_string(
+        "record_dir", None, "Records that the model was trained on, for the pieces' frequencies."
+    )
+    flags.DEFINE_integer(
+        "pairs_per_group", None, "Use the first pairs of each group only. Default: all.", 1
+    )
+    flags.DEFINE_enum(
+        "masking",
+        "word",
+        ["word", "piece"],
+        "What is hidden of a piece to predict: the rest of its word too, or the piece alone.",
+    )
+
+
+def main(_) -> None:
+    """Reads the flags."""
+    columns = Columns(*(FLAGS[f"{f.name}_column"].value for f in dataclasses.fields(Columns)))
+    paths = files.match_files(FLAGS.input_file, "input_file")
+    pairs = read_pairs(paths, columns, FLAGS.pairs_per_group)
+    print(f"{len(pairs):,} pairs of {len({pair.group for pair in pairs}):,} groups", flush=True)
+    model, model_dir = model_directory.load_for_pretraining(FLAGS.checkpoint)
+    tokenizer = AlbertTokenizer.load(model_dir)
+    scorer = SentenceScorer(model, tokenizer, masks_rest_of_word=FLAGS.masking == "word")
+    right = {"model": _right(*(score(scorer, tokenizer, texts) for texts in _sides(pairs)))}
+    if FLAGS.record_dir:
+        log_frequencies = read_log_frequencies(FLAGS.record_dir, tokenizer)
+        sums = (_sums(log_frequencies, tokenizer, texts) for texts in _sides(pairs))
+        right["frequencies"] = _right(*sums)
+    result = {"checkpoint": FLAGS.checkpoint, "masking": FLAGS.masking, **figures(pairs, right)}
+    files.write_atomically(f"{FLAGS.output}.json", json.dumps(result, indent=2) + "\n")
+    files.write_atomically(f"{FLAGS.output}.png", draw(result))
+    print(f"{report(result)}\nwritten to {FLAGS.output}.json and {FLAGS.output}.png")
+
+
+def read_pairs(paths: Sequence[str], columns: Columns, pairs_per_group: int | None) -> list[Pair]:
+    """Returns the pairs of files, at most so many of each group.
+
+    Raises:
+      UserError: for a file that is not as the program's description says.
+    """
+    pairs: list[Pair] = []
+    counts: dict[str, int] = {}
+    for path in paths:
+        for pair in _read_lines(path) if path.endswith(".txt") else _read_rows(path, columns):
+            counts[pair.group] = counts.get(pair.group, 0) + 1
+            if pairs_per_group is None or counts[pair.group] <= pairs_per_group:
+                pairs.append(pair)
+    return pairs
+
+
+def _read_rows(path: str, columns: Columns) -> Iterator[Pair]:
+    names = dataclasses.astuple(columns)
+    for number, row in read_table(path, names):
+        yield Pair(*(as_text(row[name], name, f"{path}:{number}") for name in names))
+
+
+def _read_lines(path: str) -> Iterator[Pair]:
+    group = os.path.splitext(os.path.basename(path))[0]
+    lines = [line for _, line in read_text_lines(path)]
+    if not lines or len(lines) % 2:
+        raise UserError(
+            f"{path}: {len(lines):,} lines; expected pairs, the wrong sentence in the first line "
+            "and the right one in the second"
+        )
+    for bad, good in zip(lines[::2], lines[1::2]):
+        yield Pair(good, bad, group)
+
+
+def score(scorer: SentenceScorer, tokenizer: AlbertTokenizer, texts: Sequence[str]) -> np.ndarray:
+    """Returns the pseudo-log-likelihood of each text and reports the progress."""
+    total, done = sum(map(len, tokenizer.encode_batch(texts))), 0
+
+    with Progress("scoring", total, unit="piece") as progress:
+
+        def on_batch(pieces: int) -> None:
+            nonlocal done
+            done += pieces
+            progress.update(done)
+
+        return np.array([found.log_likelihood for found in scorer(texts, on_batch)])
+
+
+def read_log_frequencies(record_dir: str, tokenizer: AlbertTokenizer) -> np.ndarray:
+    """Returns for each piece the logarithm of its share of the training records' pieces.
+
+    Each piece counts once more than it is found, so that no logarithm is infinite.
+
+    Raises:
+      UserError: if the records are not of the tokenizer's vocabulary.
+    """
+    manifest = Manifest.read(record_dir)
+    options = evaluation_options([manifest], manifest.max_seq_length, "none")
+    manifest.check(record_dir, tokenizer, options)
+    counts = np.ones(tokenizer.vocab_size)
+    for batch in tf.data.TFRecordDataset(manifest.paths(record_dir, "train")).batch(4096):
+        pieces = parse_segments(batch)["input_ids"].flat_values
+        counts += np.bincount(pieces.numpy(), minlength=tokenizer.vocab_size)
+    return np.log(counts / counts.sum())
+
+
+def _sums(log_frequencies, tokenizer: AlbertTokenizer, texts: Sequence[str]) -> np.ndarray:
+    return np.array([log_frequencies[ids].sum() for ids in tokenizer.encode_batch(texts)])
+
+
+def _sides(pairs: Sequence[Pair]) -> tuple[list[str], list[str]]:
+    return [pair.good for pair in pairs], [pair.bad for pair in pairs]
+
+
+def _right(good: np.ndarray, bad: np.ndarray) -> np.ndarray:
+    """Returns for each pair 1 if the right sentence has the higher score, 0.5 for a tie."""
+    is_tie = np.isclose(good, bad, rtol=1e-6, atol=0)
+    return np.where(is_tie, 0.5, good > bad)
+
+
+def figures(pairs: Sequence[Pair], right: dict[str, np.ndarray]) -> dict:
+    """Returns the figures of each group, and their means over the groups.
+
+    Args:
+      pairs: with their groups.
+      right: name of a scorer -> what `_right` returns for it.
+    """
+    names = np.array([pair.group for pair in pairs])
+    groups = {}
+    for group in dict.fromkeys(names.tolist()):
+        found = {name: values[names == group] for name, values in right.items()}
+        number = len(found["model"])
+        groups[group] = {
+            "pairs": number,
+            **{name: float(values.mean()) for name, values in found.items()},
+            "interval": list(metrics.wilson_interval(found["model"].sum(), number)),
+        }
+    means = {name: np.mean([values[name] for values in groups.values()]) for name in right}
+    variance = sum(v["model"] * (1 - v["model"]) / v["pairs"] for v in groups.values())
+    reach = 1.96 * math.sqrt(variance) / len(groups)
+    return {
+        "mean": {name: float(value) for name, value in means.items()},
+        "interval": [float(means["model"] - reach), float(means["model"] + reach)],
+        "groups": groups,
+    }
+
+
+def report(result: dict) -> str:
+    """Formats the figures."""
+    width = max(map(len, result["groups"]))
+    lines = [
+        f"  {group:{width}}  {_line(values, values)}, {values['pairs']:,} pairs"
+        for group, values in result["groups"].items()
+    ]
+    mean = f"  {'mean of the groups':{width}}  {_line(result['mean'], result)}"
+    return "\n".join([*lines, mean])
+
+
+def _line(values: dict, intervals: dict) -> str:
+    low, high = (100 * value for value in intervals["interval"])
+    line = f"{100 * values['model']:5.1f} % ({low:.1f} to {high:.1f})"
+    if "frequencies" in values:
+        line += f", frequencies alone {100 * values['frequencies']:5.1f} %"
+    return line
+
+
+def draw(result: dict) -> bytes:
+    """Returns a PNG: a bar a group, with its interval, beside chance and the frequencies."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    groups = dict(sorted(result["groups"].items(), key=lambda item: item[1]["model"]))
+    places = np.arange(len(groups))
+    shares = np.array([100 * values["model"] for values in groups.values()])
+    intervals = 100 * np.array([values["interval"] for values in groups.values()]).T
+    figure, axes = pyplot.subplots(figsize=(9, 1.5 + 0.22 * len(groups)), constrained_layout=True)
+    axes.barh(places, shares, xerr=np.abs(intervals - shares), color="#9ab8d9", ecolor="#44566c")
+    if "frequencies" in result["mean"]:
+        frequencies = [100 * values["frequencies"] for values in groups.values()]
+        axes.plot(frequencies, places, "|", color="#b03a2e", label="frequencies alone")
+    axes.axvline(50, color="black", linewidth=0.8, linestyle=":", label="chance")
+    axes.set_yticks(places, list(groups), fontsize=7)
+    axes.set_xlim(0, 100)
+    axes.set_ylim(-1, len(groups))
+    axes.set_xlabel("right sentence preferred, %")
+    axes.set_title(f"mean of {len(groups)} groups: {100 * result['mean']['model']:.1f} %")
+    axes.legend(loc="lower right", fontsize=7)
+    data = io.BytesIO()
+    figure.savefig(data, format="png", dpi=110)
+    pyplot.close(figure)
+    return data.getvalue()
+
+
+if __name__ == "__main__":
+    define_flags()
+    program.run(main)

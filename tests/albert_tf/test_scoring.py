@@ -1,0 +1,76 @@
+"""Pseudo-log-likelihoods against a loop that masks by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from albert_tf.errors import UserError
+from albert_tf.models import AlbertForPreTraining
+from albert_tf.scoring import SentenceScorer
+from albert_tf.tokenization import AlbertTokenizer
+from tests.builders import tiny_config
+from tests.conftest import make_text
+
+WORDS = make_text(2, seed=5).translate(str.maketrans("", "", ".?!")).split()
+TEXTS = ["", WORDS[0], "zzq xw zzzqx", " ".join(WORDS[:30]), " ".join(WORDS[3:9]), "é 中 zqzq"]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_vocabulary):
+    return AlbertTokenizer(str(tiny_vocabulary))
+
+
+@pytest.fixture(scope="module")
+def model(tokenizer):
+    config = tiny_config(vocab_size=tokenizer.vocab_size, initializer_range=0.3)
+    model = AlbertForPreTraining(config)
+    model.create_variables()
+    return model
+
+
+def by_hand(model, tokenizer, text, masks_rest_of_word):
+    """Masks one piece after the other; no batch, no padding."""
+    ids, total = [tokenizer.cls_id, *tokenizer.encode(text), tokenizer.sep_id], 0.0
+    starts = tokenizer.word_starts()
+    for i in range(1, len(ids) - 1):
+        masked = list(ids)
+        masked[i] = tokenizer.mask_id
+        rest = i + 1
+        while masks_rest_of_word and rest < len(ids) - 1 and not starts[ids[rest]]:
+            masked[rest] = tokenizer.mask_id
+            rest += 1
+        inputs = {"input_word_ids": tf.constant([masked]), "masked_lm_positions": [[i]]}
+        logits = model(inputs)["masked_lm_logits"][0, 0]
+        total += float(tf.nn.log_softmax(logits)[ids[i]])
+    return total
+
+
+@pytest.mark.parametrize("masks_rest_of_word", [True, False])
+def test_scores_equal_those_by_hand(model, tokenizer, masks_rest_of_word):
+    scorer = SentenceScorer(model, tokenizer, masks_rest_of_word, pieces_per_batch=100)
+    scored = []
+    found = scorer(TEXTS, scored.append)
+    expected = [by_hand(model, tokenizer, text, masks_rest_of_word) for text in TEXTS]
+    np.testing.assert_allclose([s.log_likelihood for s in found], expected, rtol=1e-5, atol=1e-4)
+    pieces = [len(tokenizer.encode(text)) for text in TEXTS]
+    assert [s.num_pieces for s in found] == pieces and sum(scored) == sum(pieces)
+    assert [s.num_words for s in found[:5]] == [len(text.split()) for text in TEXTS[:5]]
+    assert scorer(["he, too."])[0].num_words == 4
+    assert len(scored) > 3, "one batch hides padding"
+
+
+def test_the_rest_of_a_word_matters(model, tokenizer):
+    both = [SentenceScorer(model, tokenizer, rest)([TEXTS[2]])[0] for rest in (True, False)]
+    assert abs(both[0].log_likelihood - both[1].log_likelihood) > 1e-3
+
+
+def test_a_text_as_long_as_the_model_reads_and_one_that_is_longer(model, tokenizer):
+    room = model.config.max_position_embeddings - 2
+    words = " ".join(WORDS * 9).split()
+    longest = max(n for n in range(1, 99) if len(tokenizer.encode(" ".join(words[:n]))) <= room)
+    scorer = SentenceScorer(model, tokenizer)
+    assert scorer([" ".join(words[:longest])])[0].num_pieces > room - 9
+    with pytest.raises(UserError, match=rf"{WORDS[0]}.* pieces, but the model reads {room}"):
+        scorer([" ".join(words[:99])])

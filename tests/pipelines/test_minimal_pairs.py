@@ -1,0 +1,89 @@
+"""Minimal pairs: files, ties, figures of groups, and the program from end to end."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from albert_tf.checkpoints import model_directory
+from albert_tf.models import AlbertForPreTraining
+from albert_tf.tokenization import AlbertTokenizer
+from pipelines import minimal_pairs
+from pipelines.minimal_pairs import Columns, Pair, read_pairs
+from tests.builders import tiny_config
+from tests.jobs import run
+
+ROWS = [
+    {"sentence_good": "the cats sleep", "sentence_bad": "the cats sleeps", "UID": "agreement"},
+    {"sentence_good": "he is here", "sentence_bad": "he are here", "UID": "agreement"},
+    {"sentence_good": "the river is old", "sentence_bad": "the river is old", "UID": "tie"},
+]
+
+
+def write(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def test_files_of_both_forms(tmp_path):
+    table = write(tmp_path / "a.jsonl", ROWS)
+    (tmp_path / "island.txt").write_text("wrong one\nright one\nwrong two\nright two\n")
+    pairs = read_pairs([table, str(tmp_path / "island.txt")], Columns(), 1)
+    assert [pair.group for pair in pairs] == ["agreement", "tie", "island"]
+    assert pairs[0] == Pair("the cats sleep", "the cats sleeps", "agreement")
+    assert pairs[2] == Pair("right one", "wrong one", "island")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("odd.txt", "one\ntwo\nthree\n", r"odd\.txt: 3 lines; expected pairs, the wrong"),
+        ("empty.txt", "", r"empty\.txt: 0 lines"),
+        ("a.jsonl", '{"sentence_good": "a"}\n', r"a\.jsonl:1: no field 'sentence_bad'"),
+        ("a.csv", "good,bad\nx,y\n", r"a\.csv:1: no column 'sentence_good'"),
+    ],
+)
+def test_bad_input(tmp_path, name, content, message):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ValueError, match=message):
+        read_pairs([str(tmp_path / name)], Columns(), None)
+
+
+def test_a_tie_is_one_half_and_groups_count_alike():
+    pairs = [Pair("", "", group) for group in "aaab"]
+    right = {"model": minimal_pairs._right(np.array([2, 1, 3, 0.0]), np.array([1, 1, 4, -1.0]))}
+    assert right["model"].tolist() == [1, 0.5, 0, 1]
+    found = minimal_pairs.figures(pairs, right)
+    assert found["groups"]["a"]["model"] == 0.5 and found["groups"]["b"]["pairs"] == 1
+    assert found["mean"]["model"] == 0.75
+    low, high = found["interval"]
+    assert low < 0.75 < high and low + high == pytest.approx(1.5)
+
+
+def test_the_program(work, tmp_path):
+    tokenizer = AlbertTokenizer(str(work / "vocabulary.model"))
+    model = AlbertForPreTraining(tiny_config(vocab_size=tokenizer.vocab_size))
+    model.create_variables()
+    model_directory.save_for_pretraining(model, str(tmp_path / "model"))
+    tokenizer.save(str(tmp_path / "model"))
+    flags = [
+        f"--checkpoint={tmp_path}/model",
+        f"--input_file={write(tmp_path / 'a.jsonl', ROWS)}",
+        f"--record_dir={work}/records",
+        f"--output={tmp_path}/out",
+    ]
+    out, _ = run("pipelines.minimal_pairs", *flags)
+    assert "3 pairs of 2 groups" in out and "mean of the groups" in out
+    assert out.count("frequencies alone") == 3
+    result = json.loads((tmp_path / "out.json").read_text())
+    assert result["groups"]["tie"] == {
+        "pairs": 1,
+        "model": 0.5,
+        "frequencies": 0.5,
+        "interval": result["groups"]["tie"]["interval"],
+    }
+    assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
+    again, _ = run("pipelines.minimal_pairs", *flags, "--pairs_per_group=1", "--masking=piece")
+    assert "2 pairs of 2 groups" in again
