@@ -15,7 +15,6 @@ import contextlib
 import http.server
 import json
 import re
-import socket
 import threading
 import time
 
@@ -56,12 +55,6 @@ def serving(handler, tls=None):
         server.shutdown()
         server.server_close()
         thread.join()
-
-
-def free_port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
 
 
 class ModelServer:

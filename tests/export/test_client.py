@@ -33,8 +33,8 @@ from tensorflow_serving.config import model_server_config_pb2
 from albert_tf.errors import UserError
 from export import signatures
 from export.serving import client
-from tests.export.stand_in import QuietHandler, free_port, serving
-from tests.jobs import run
+from tests.export.stand_in import QuietHandler, serving
+from tests.jobs import free_port, run
 
 SERVING = Path(client.__file__).parent
 TEXTS = {"text": ["The quick fox.", "Où sont-elles?"], "text_pair": ["Dogs run.", "北京"]}

@@ -309,7 +309,7 @@ def test_hostile_texts_are_answered(modules, name):
     module = modules[name]
     names = module.signatures["serving_default"].inputs
     choices = module.sizes.get("choices", 1)
-    short = ["dog", "", "old fox", b"\xff", "birds"] * 40
+    short = ["dog", "", "old fox", b"\xff", "birds"] * 200
     for texts in (HOSTILE, short, ["", ""]):
         inputs = _as_inputs(texts, texts[::-1], choices)
         answers = ask(module, **{key: inputs[key] for key in names})

@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 
 from export.serving import client, rollout
-from tests.export.stand_in import QuietHandler, free_port, serving
+from tests.export.stand_in import QuietHandler, serving
+from tests.jobs import free_port
 
 SERVING = Path(client.__file__).parent
 PREDICT = "/v1/models/albert/labels/stable:predict"

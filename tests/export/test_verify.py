@@ -58,7 +58,7 @@ def check_in_python(module, functions):
     questions = verify._questions(module, functions)
     answers = verify._answers(functions, questions)
     with verify._answering_in_python(module) as methods:
-        assert methods.keys() - {"words", "tokenize"} == {"serving_default"}
+        assert functions.keys() - {"examples"} <= methods.keys()
         expected = verify._answers({**functions, **methods}, questions)
     for triple in zip(questions, expected, answers):
         assert verify._difference(*triple) < 1e-5
