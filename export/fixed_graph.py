@@ -50,10 +50,10 @@ def answer(module: ServingModule, ids: Mapping[str, tf.Tensor]) -> dict[str, tf.
 
     Args:
       module: of `load`.
-      ids: int32 [b, L], by INPUTS.
+      ids: integers [b, L], by INPUTS.
     """
     names = ("input_word_ids", "input_mask", "input_type_ids")
-    inputs = dict(zip(names, (ids[name] for name in INPUTS)))
+    inputs = dict(zip(names, (tf.cast(ids[name], tf.int32) for name in INPUTS)))
     if module.kind == "encoder":
         encoded = module.encoder(inputs)
         return {name: encoded[name] for name in ("sequence_output", "pooled_output")}

@@ -178,3 +178,28 @@ def finetune(table, pretrained, output_dir, seeds=(1,), splits=("train", "dev"),
 def read_tsv(path):
     with open(path, newline="") as file:
         return list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+
+
+def write_sentences(directory, **numbers):
+    """Writes SPLIT.tsv with as many labelled sentences, for `finetune_flags`."""
+    rng = random.Random(3)
+    words = ["river", "lazy", "green", "summer", "boats"]
+    for split, number in numbers.items():
+        rows = [(rng.choice(words), " ".join(rng.choices(words, k=9))) for _ in range(number)]
+        lines = ["label\ttext", *(f"{int('y' in w)}\t{w} {text}" for w, text in rows)]
+        (directory / f"{split}.tsv").write_text("\n".join(lines) + "\n")
+
+
+def finetune_flags(place, init_checkpoint, splits=("train", "dev")):
+    return [
+        "--task=classification",
+        *(f"--{split}_file={place}/{split}.tsv" for split in splits),
+        f"--init_checkpoint={init_checkpoint}",
+        "--global_batch_size=12",
+        "--num_train_steps=6",
+        "--num_warmup_steps=2",
+        "--learning_rate=2e-3",
+        "--steps_per_loop=3",
+        "--save_checkpoint_steps=3",
+        "--eval_steps=3",
+    ]

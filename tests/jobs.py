@@ -11,6 +11,7 @@ import json
 import multiprocessing
 import os
 import runpy
+import socket
 import subprocess
 import sys
 import tempfile
@@ -33,14 +34,19 @@ _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(["pipelines.pretrain", "pipelines.finetune", "tensorflow_text"])
 
 
+def free_port():
+    """Returns a port of loopback that nothing listens at."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
 def start(module, *flags, env=None, before=""):
     """Starts a program; `before` is code that its process runs first."""
     program = ["-m", module]
     if before:
-        program = [
-            "-c",
-            f"{before}\nimport runpy\nrunpy.run_module({module!r}, None, '__main__', True)",
-        ]
+        code = f"{before}\nimport runpy\nrunpy.run_module({module!r}, None, '__main__', True)"
+        program = ["-c", code]
     return subprocess.Popen(
         [sys.executable, *program, *flags],
         cwd=PROJECT,
@@ -49,6 +55,13 @@ def start(module, *flags, env=None, before=""):
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def finish(process, exit_code=0, timeout=300):
+    """Waits for the end of a program that `start` made; returns what it printed."""
+    out, err = process.communicate(timeout=timeout)
+    assert process.returncode == exit_code, f"{process.returncode}\n{out}\n{err}"
+    return out, err
 
 
 def run(module, *flags, exit_code=0):

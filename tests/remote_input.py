@@ -12,7 +12,6 @@ import json
 import multiprocessing
 import os
 import pathlib
-import socket
 import sys
 import time
 
@@ -24,6 +23,7 @@ from pipelines.data.examples import ExampleOptions
 from pipelines.data.pretraining_dataset import evaluation_dataset, pretraining_dataset, read_sources
 from pipelines.tasks.batches import training_dataset
 from pipelines.tasks.task import Sequences
+from tests.jobs import free_port
 
 _BATCHES = 7
 
@@ -80,15 +80,19 @@ def take(dataset: tf.data.Dataset, job: str) -> list[dict[str, bytes]]:
     return batches
 
 
+def start_worker():
+    """Forks a worker, before this process does anything with TensorFlow; returns its process."""
+    port = free_port()
+    worker = multiprocessing.get_context("fork").Process(target=serve, args=(port,), daemon=True)
+    worker.start()
+    tf.config.experimental_connect_to_host(f"127.0.0.1:{port}", job_name="worker")
+    return worker
+
+
 def main(directory: str) -> None:
     """Prints [name, equal batches, batches here, batches there, seconds there] of each dataset."""
     makers = datasets(pathlib.Path(directory))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    worker = multiprocessing.get_context("fork").Process(target=serve, args=(port,), daemon=True)
-    worker.start()  # before this process does anything with TensorFlow
-    tf.config.experimental_connect_to_host(f"127.0.0.1:{port}", job_name="worker")
+    worker = start_worker()
     for name, make in makers.items():
         local = take(make(), "localhost")
         started = time.monotonic()

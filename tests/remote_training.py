@@ -8,26 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import multiprocessing
-import socket
 import sys
 
 import tensorflow as tf
 
 from albert_tf import program
-from tests.remote_input import serve
+from tests.remote_input import start_worker
 
 DEVICE = "/job:worker/replica:0/task:0/device:CPU:0"
 
 
 def connect() -> tf.distribute.Strategy:
     """Makes the worker the default device, as TPUClusterResolver does, and the only replica."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    worker = multiprocessing.get_context("fork").Process(target=serve, args=(port,), daemon=True)
-    worker.start()
-    tf.config.experimental_connect_to_host(f"127.0.0.1:{port}", job_name="worker")
+    start_worker()
     contextlib.ExitStack().enter_context(tf.device(DEVICE))
     return tf.distribute.OneDeviceStrategy(DEVICE)
 

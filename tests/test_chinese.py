@@ -6,7 +6,6 @@ import json
 import random
 
 import pytest
-import tensorflow as tf
 
 from albert_tf.tokenization import AlbertTokenizer
 from tests.jobs import run
@@ -105,24 +104,3 @@ def test_text_to_answer(directory):
     assert len(found) == 5 and set(found) <= pieces
     out, _ = run("export.ask", f"--saved_model={directory}/export/tuned/seed_12345", "--text=天地")
     assert "label:" in out
-
-
-def test_masks_hide_whole_words_and_single_characters(directory):
-    tokenizer = AlbertTokenizer(str(directory / "vocab.txt"))
-    starts = tokenizer.word_starts()
-    ids = tokenizer.encode("天地ab。")
-    assert [bool(starts[i]) for i in ids] == [True, True, True, False, True]
-    assert tokenizer.replacement_ids().min() == len(SPECIAL)
-
-
-def test_the_vocabulary_is_in_the_graph(directory):
-    tokenizer = AlbertTokenizer(str(directory / "vocab.txt"), do_lower_case=False)
-    graph = tokenizer.in_graph()
-    module = tf.Module()
-    module.tokenizer = graph
-    module.ids = tf.function(
-        lambda texts: graph(texts).to_tensor(), input_signature=[tf.TensorSpec([None], tf.string)]
-    )
-    tf.saved_model.save(module, str(directory / "saved"))
-    loaded = tf.saved_model.load(str(directory / "saved"))
-    assert loaded.ids(["天地ab。"]).numpy().tolist() == [tokenizer.encode("天地ab。")]

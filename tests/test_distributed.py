@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import json
-import random
 import shutil
 import signal
-import socket
 
 import pytest
 
-from tests.jobs import NUM_STEPS, log, num_entries, pretrain_flags, run, start, wait_for
+from tests.builders import finetune_flags, read_tsv, write_sentences
+from tests.jobs import (
+    NUM_STEPS,
+    finish,
+    free_port,
+    log,
+    num_entries,
+    pretrain_flags,
+    run,
+    start,
+    wait_for,
+)
 
 # What a sum over two workers may differ by, in another order of its terms.
 TOLERANCE = 1e-5
@@ -36,34 +45,14 @@ def start_workers(*job, second=(), module="pipelines.pretrain", before=""):
       second: flags of the second alone.
       before: code that the first, the chief, runs first.
     """
-    sockets = [socket.socket() for _ in range(2)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    workers = [f"127.0.0.1:{one.getsockname()[1]}" for one in sockets]
-    for one in sockets:
-        one.close()
-    return [
-        start(
-            module,
-            *job,
-            *(second if index else ()),
-            "--strategy=multi_worker",
-            before="" if index else before,
-            env={
-                "TF_CONFIG": json.dumps(
-                    {"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}}
-                ),
-                "CUDA_VISIBLE_DEVICES": "-1",
-            },
-        )
-        for index in range(2)
-    ]
-
-
-def finish(processes, timeout=300):
-    for process in processes:
-        out, err = process.communicate(timeout=timeout)
-        assert process.returncode == 0, f"{out}\n{err}"
+    workers = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+    processes = []
+    for index, (more, code) in enumerate((((), before), (second, ""))):
+        config = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}}
+        env = {"TF_CONFIG": json.dumps(config), "CUDA_VISIBLE_DEVICES": "-1"}
+        flags = [*job, *more, "--strategy=multi_worker"]
+        processes.append(start(module, *flags, before=code, env=env))
+    return processes
 
 
 def losses(model_dir):
@@ -87,12 +76,8 @@ def assert_same_run(model_dir, one_device):
 
 
 def test_collectives_of_a_step_and_whether_hosts_agree():
-    reports = []
     for process in start_workers(module="tests.collectives"):
-        out, err = process.communicate(timeout=120)
-        assert process.returncode == 0, f"{out}\n{err}"
-        reports.append(json.loads(out))
-    for report in reports:
+        report = json.loads(finish(process)[0])
         # One holds the denominators, before the forward pass; one the sums and the gradients.
         assert report["step"] == 2
         assert report["agree"] == ""
@@ -108,15 +93,12 @@ def test_a_mirrored_strategy_of_one_device(work, config, one_device):
 
 @pytest.mark.slow
 def test_two_workers_equal_one_device(work, config, one_device):
-    finish(start_workers(*flags(work, config, work / "two_workers", "--eval_steps=10")))
+    for process in start_workers(*flags(work, config, work / "two_workers", "--eval_steps=10")):
+        finish(process)
     assert_same_run(work / "two_workers", one_device)
     evaluated = [
-        [
-            entry["heldout_masked_lm_loss"]
-            for entry in log(directory)
-            if "heldout_masked_lm_loss" in entry
-        ]
-        for directory in (work / "two_workers", one_device)
+        [entry["heldout_masked_lm_loss"] for entry in log(run) if "heldout_masked_lm_loss" in entry]
+        for run in (work / "two_workers", one_device)
     ]
     assert len(evaluated[0]) == 3
     assert evaluated[0] == pytest.approx(evaluated[1], rel=TOLERANCE)
@@ -129,8 +111,7 @@ def test_sigterm_to_one_worker_stops_both_at_one_step(work, config, one_device):
     wait_for(lambda: num_entries(work / "stopped") >= 4, processes)
     processes[1].send_signal(signal.SIGTERM)
     for process in processes:
-        out, err = process.communicate(timeout=120)
-        assert process.returncode == 128 + signal.SIGTERM, f"{out}\n{err}"
+        finish(process, 128 + signal.SIGTERM)
     last = max(losses(work / "stopped"))
     assert (work / "stopped" / "checkpoints" / f"ckpt-{last}.index").exists()
 
@@ -143,8 +124,7 @@ def test_hosts_that_differ_are_refused(work, config, one_device, difference):
     shutil.copytree(one_device, directory)
     job = flags(work, config, directory, "--eval_steps=10")
     for process in start_workers(*job, second=[difference.format(work=work)]):
-        out, err = process.communicate(timeout=120)
-        assert process.returncode == 2, f"{out}\n{err}"
+        _, err = finish(process, 2)
         assert "the hosts of this run do not agree" in err and "Traceback" not in err
 
 
@@ -154,12 +134,10 @@ def test_a_run_of_other_settings_is_one_line_on_every_host(work, config, one_dev
     directory = work / "other_settings"
     shutil.copytree(one_device, directory)
     job = flags(work, config, directory, "--eval_steps=10", "--learning_rate=0.01")
-    messages = []
-    for process in start_workers(*job):
-        out, err = process.communicate(timeout=120)
-        assert process.returncode == 2 and "Traceback" not in err, f"{out}\n{err}"
-        messages.append(err.splitlines()[-1])
-    assert "holds another run" in messages[0] and "was lost" in messages[1]
+    errors = [finish(process, 2)[1] for process in start_workers(*job)]
+    assert not any("Traceback" in err for err in errors)
+    first, second = (err.splitlines()[-1] for err in errors)
+    assert "holds another run" in first and "was lost" in second
 
 
 SLOW_CHIEF = """
@@ -176,43 +154,30 @@ Checkpointer.save_best = save_late
 @pytest.mark.slow
 def test_two_workers_fine_tune_as_one_device(work, one_device, tmp_path):
     """Both predict with the best weights, also when the chief is late with writing them."""
-    rng = random.Random(3)
-    words = ["river", "lazy", "green", "summer", "boats"]
-    for split, number in (("train", 61), ("dev", 37), ("test", 5)):
-        rows = [(rng.choice(words), " ".join(rng.choices(words, k=9))) for _ in range(number)]
-        lines = ["label\ttext", *(f"{int('y' in w)}\t{w} {text}" for w, text in rows)]
-        (tmp_path / f"{split}.tsv").write_text("\n".join(lines) + "\n")
+    write_sentences(tmp_path, train=61, dev=37, test=5)
     job = [
-        "--task=classification",
-        *(f"--{split}_file={tmp_path}/{split}.tsv" for split in ("train", "dev", "test")),
-        f"--init_checkpoint={one_device}",
+        *finetune_flags(tmp_path, one_device, ("train", "dev", "test")),
         "--hidden_dropout_prob=0",
         "--classifier_dropout_prob=0",
-        "--global_batch_size=12",
         "--gradient_accumulation_steps=2",
         "--num_train_steps=20",
-        "--num_warmup_steps=2",
-        "--learning_rate=2e-3",
         "--steps_per_loop=5",
+        "--save_checkpoint_steps=5",
         "--eval_steps=5",
     ]
     run("pipelines.finetune", *job, f"--output_dir={tmp_path}/one")
-    finish(
-        start_workers(
-            *job, f"--output_dir={tmp_path}/two", module="pipelines.finetune", before=SLOW_CHIEF
-        )
-    )
+    job.append(f"--output_dir={tmp_path}/two")
+    for process in start_workers(*job, module="pipelines.finetune", before=SLOW_CHIEF):
+        finish(process)
     ours, theirs = [
         json.loads((tmp_path / name / "results.json").read_text()) for name in ("two", "one")
     ]
     assert ours == theirs and set(ours) >= {"dev", "test"}
-    tables = [
-        (tmp_path / name / "seed_12345/predictions/dev_predictions.tsv").read_text().split("\n")
-        for name in ("two", "one")
-    ]
-    assert len(tables[0]) == len(tables[1]) == 39
-    for mine, other in zip(*[[row.split("\t") for row in table[1:38]] for table in tables]):
-        assert mine[:3] == other[:3]
-        assert [float(p) for p in mine[3:]] == pytest.approx(
-            [float(p) for p in other[3:]], abs=1e-3
-        )
+    predictions = "seed_12345/predictions/dev_predictions.tsv"
+    ours, theirs = (read_tsv(tmp_path / name / predictions) for name in ("two", "one"))
+    assert len(ours) == len(theirs) == 37
+    for row, other in zip(ours, theirs):
+        for (name, value), expected in zip(row.items(), other.values()):
+            if name.startswith("probability"):
+                value, expected = float(value), pytest.approx(float(expected), abs=1e-3)
+            assert value == expected

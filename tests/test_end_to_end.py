@@ -49,15 +49,14 @@ def test_training_learns_and_leaves_curves(model_dir):
 
 def test_padding_counts_as_no_tokens(work, model_dir):
     entry = log(model_dir)[0]
-    train = Manifest.read(str(work / "records")).splits["train"]
+    manifest = Manifest.read(str(work / "records"))
+    train = manifest.splits["train"]
     mean = entry["tokens_per_second"] / entry["examples_per_second"]
     assert mean == pytest.approx(train.pieces / train.examples + 3)
     assert entry["padded_tokens_per_second"] == pytest.approx(40 * entry["examples_per_second"])
-
-
-def test_the_default_length_is_that_of_the_records(work, model_dir):
-    assert Manifest.read(str(work / "records")).max_seq_length == 40
-    assert json.loads((model_dir / "run.json").read_text())["max_seq_length"] == 40
+    # The default length is that of the records.
+    run_length = json.loads((model_dir / "run.json").read_text())["max_seq_length"]
+    assert manifest.max_seq_length == run_length == 40
 
 
 def test_a_second_call_has_nothing_to_do(work, model_dir):

@@ -239,8 +239,7 @@ def test_vocabulary(nasty, tmp_path, name):
         assert_is_for_the_user(error)
 
 
-@pytest.mark.parametrize("input_format", ["sentences", "prose"])
-def test_all_together(nasty, tiny_vocabulary, tmp_path, input_format):
+def test_all_together(nasty, tiny_vocabulary, tmp_path):
     with pytest.raises(ValueError, match=r"is not UTF-8|is UTF-16 text|not a whole gzip") as error:
         create(f"{nasty}/*.*", tmp_path / "refused", tiny_vocabulary)
     assert_is_for_the_user(error)
@@ -248,13 +247,12 @@ def test_all_together(nasty, tiny_vocabulary, tmp_path, input_format):
     texts.mkdir()
     expected = [1, 2, 0]  # of the one file that the index of the directory passes over
     shutil.copy(nasty / ODD_NAME, texts)
-    for name, (problem, as_sentences, as_prose) in OUTCOMES.items():
+    for name, (problem, as_sentences, _) in OUTCOMES.items():
         if as_sentences:
-            counts = as_sentences if input_format == "sentences" else (*as_prose, as_sentences[2])
-            expected = [a + b for a, b in zip(expected, counts)]
+            expected = [a + b for a, b in zip(expected, as_sentences)]
         if as_sentences or problem == NO_TEXT:
             shutil.copy(nasty / name, texts)
-    skipping = {"input_format": input_format, "on_bad_line": "skip"}
+    skipping = {"input_format": "sentences", "on_bad_line": "skip"}
     settings = {
         "vocab_size": 300,
         "model_type": "unigram",

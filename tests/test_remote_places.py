@@ -11,6 +11,7 @@ import signal
 import pytest
 import tensorflow as tf
 
+from tests.builders import finetune_flags, write_sentences
 from tests.jobs import pretrain_flags, run
 from tests.object_store import Rule
 
@@ -99,22 +100,10 @@ def test_vocabulary_and_records_in_remote_places(work, store):
 
 
 @pytest.mark.slow
-def test_pretraining_in_remote_places(work, store, tmp_path):
-    """The weights are those of a local run, bit for bit."""
-    for name in ("records", "config.json", "vocabulary.model"):
-        store.upload(work / name, f"bucket/{name}")
-    run("pipelines.pretrain", *pretrain_flags("gs://bucket", "gs://bucket/run"), *STEPS)
-    run("pipelines.pretrain", *pretrain_flags(work, tmp_path / "run"), *STEPS)
-    checkpoints = download(store, "bucket/run/", tmp_path / "remote") / "checkpoints"
-    assert weights(checkpoints) == weights(tmp_path / "run" / "checkpoints")
-    flags = ("--checkpoint=gs://bucket/run", "--record_dir=gs://bucket/records")
-    run("pipelines.evaluate", *flags)
-    assert unfinished(store) == []
-
-
-@pytest.mark.slow
-def test_an_export_to_a_remote_place(work, store):
+def test_evaluation_and_export_in_remote_places(work, store):
+    store.upload(work / "records", "bucket/records")
     run("pipelines.pretrain", *pretrain_flags(work, "gs://bucket/run"), *STEPS)
+    run("pipelines.evaluate", "--checkpoint=gs://bucket/run", "--record_dir=gs://bucket/records")
     flags = ("--checkpoint=gs://bucket/run", "--output=gs://bucket/export")
     out, _ = run("export.export_saved_model", *flags)
     assert "verified" in out
@@ -122,6 +111,7 @@ def test_an_export_to_a_remote_place(work, store):
     answer, _ = run("export.ask", "--saved_model=gs://bucket/export", "--fill_mask=the [MASK] fox")
     assert answer
     assert {name.split("/")[2] for name in store.objects if "bucket/export/" in name} == {"1"}
+    assert unfinished(store) == []
 
 
 def assert_same_files(store, prefix, directory, but=r"\0"):
@@ -171,25 +161,12 @@ def test_fine_tuning_and_prediction_in_remote_places(work, store, tmp_path):
     """Scores and predictions are those of local places."""
     run("pipelines.pretrain", *pretrain_flags(work, tmp_path / "run"), *STEPS)
     store.upload(tmp_path / "run", "bucket/run")
-    for split, number in (("train", 61), ("dev", 37)):
-        lines = ["label\ttext", *(f"{i % 2}\tlazy boats {i} in the river" for i in range(number))]
-        (tmp_path / f"{split}.tsv").write_text("\n".join(lines) + "\n")
+    write_sentences(tmp_path, train=61, dev=37)
+    for split in ("train", "dev"):
         store.upload(tmp_path / f"{split}.tsv", f"bucket/{split}.tsv")
     for place in (tmp_path, "gs://bucket"):
-        run(
-            "pipelines.finetune",
-            "--task=classification",
-            *(f"--{split}_file={place}/{split}.tsv" for split in ("train", "dev")),
-            f"--init_checkpoint={place}/run",
-            f"--output_dir={place}/tuned",
-            "--global_batch_size=12",
-            "--num_train_steps=6",
-            "--num_warmup_steps=2",
-            "--learning_rate=2e-3",
-            "--steps_per_loop=3",
-            "--save_checkpoint_steps=3",
-            "--eval_steps=3",
-        )
+        flags = finetune_flags(place, f"{place}/run")
+        run("pipelines.finetune", *flags, f"--output_dir={place}/tuned")
         run(
             "pipelines.predict",
             f"--model={place}/tuned",

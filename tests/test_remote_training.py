@@ -6,16 +6,16 @@ import json
 
 import pytest
 
-from tests.jobs import assert_same_bits, curves, pretrain_flags, run, start
+from tests.builders import finetune_flags, write_sentences
+from tests.jobs import assert_same_bits, curves, finish, pretrain_flags, run, start
 
 
 def run_remotely(module, *flags):
     process = start("tests.remote_training", module, *flags)
     try:
-        out, err = process.communicate(timeout=300)
+        finish(process)
     finally:
         process.kill()
-    assert process.returncode == 0, f"{out}\n{err}"
 
 
 def flags(work, model_dir):
@@ -38,21 +38,8 @@ def test_pretraining_on_a_worker_is_the_run_on_this_machine(work, here):
 
 @pytest.mark.slow
 def test_fine_tuning_on_a_worker_is_the_run_on_this_machine(here, tmp_path):
-    for split, number in (("train", 61), ("dev", 37)):
-        lines = ["label\ttext", *(f"{i % 2}\tlazy boats {i} in the river" for i in range(number))]
-        (tmp_path / f"{split}.tsv").write_text("\n".join(lines) + "\n")
-    job = [
-        "--task=classification",
-        *(f"--{split}_file={tmp_path}/{split}.tsv" for split in ("train", "dev")),
-        f"--init_checkpoint={here}",
-        "--global_batch_size=12",
-        "--num_train_steps=12",
-        "--num_warmup_steps=2",
-        "--learning_rate=2e-3",
-        "--steps_per_loop=3",
-        "--save_checkpoint_steps=6",
-        "--eval_steps=6",
-    ]
+    write_sentences(tmp_path, train=61, dev=37)
+    job = finetune_flags(tmp_path, here)
     run("pipelines.finetune", *job, f"--output_dir={tmp_path}/here")
     run_remotely("pipelines.finetune", *job, f"--output_dir={tmp_path}/there")
     results = [

@@ -55,16 +55,13 @@ def test_it_holds_packages_and_serving_configs(wheel):
     files |= {*PROJECT.glob("export/serving/*.*")}
     inside = {path.relative_to(PROJECT).as_posix().removeprefix("albert_tf/") for path in files}
     assert {f"albert_tf/{name}" for name in inside} <= set(names)
+    # PEP 561: without this file a type checker takes all of the package for Any.
+    assert "albert_tf/py.typed" in names
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"albert_tf"}
     [metadata] = [name for name in names if name.endswith("METADATA")]
     required = zipfile.ZipFile(wheel).read(metadata).decode().splitlines()
     assert any(line.startswith("Requires-Dist: tensorflow-text") for line in required)
     assert not any(line.startswith("Requires-Dist: pytest") for line in required)
-
-
-def test_other_projects_check_their_calls_by_its_types(wheel):
-    """PEP 561: without this file a type checker takes all of the package for Any."""
-    assert "albert_tf/py.typed" in zipfile.ZipFile(wheel).namelist()
 
 
 def test_make_builds_it_without_the_environment(wheel):

@@ -72,8 +72,8 @@ def stored(form, model, tokenizer, directory, tmp_path):
         google.write(path, model.config, name_map.arrays(model))
         tokenizer.save(path)
         return path
-    module = load_module(open_checkpoint(directory, "encoder", 16))
-    tf.saved_model.save(module, path, signatures=module.functions())
+    # Its signatures are not read: tracing them takes seconds.
+    tf.saved_model.save(load_module(open_checkpoint(directory, "encoder", 16)), path)
     Path(path, "assets.extra").mkdir()
     provenance = {"do_lower_case": tokenizer.do_lower_case}
     Path(path, "assets.extra", "export.json").write_text(json.dumps(provenance))
@@ -104,11 +104,11 @@ def test_what_differs_is_a_warning(pretrained, tmp_path):
     arrays = safetensors.numpy.load_file(path / "model.safetensors")
     without = {name: array for name, array in arrays.items() if "sop_classifier" not in name}
     safetensors.numpy.save_file(without, path / "model.safetensors")
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with (
+        pytest.warns(UserWarning, match="gelu"),
+        pytest.warns(UserWarning, match="freshly initialised: sentence_order"),
+    ):
         albert_tf.from_pretrained(path)
-    messages = " ".join(str(warning.message) for warning in caught)
-    assert "gelu" in messages and "freshly initialised: sentence_order" in messages
 
 
 def test_bad_directories(pretrained, tmp_path, other_vocabulary):
@@ -129,17 +129,6 @@ def test_bad_directories(pretrained, tmp_path, other_vocabulary):
     (foreign / "task.json").write_text("{}")
     with pytest.raises(UserError, match=r"task\.json: kind is None, expected one of classifier, "):
         albert_tf.from_pretrained(foreign)
-
-
-def test_lamb_in_compile(pretrained):
-    model = albert_tf.AlbertForSequenceClassification(pretrained[0].config, num_labels=2)
-    ids = np.random.default_rng(0).integers(5, 50, [64, 6]).astype(np.int32)
-    labels = np.arange(64, dtype=np.int32) % 2
-    ids[:, 1] = np.where(labels, 7, 9)
-    loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(albert_tf.lamb(0.01), loss={"logits": loss})
-    losses = model.fit(ids, {"logits": labels}, epochs=15, batch_size=16, verbose=0).history["loss"]
-    assert min(losses) < 0.6 * losses[0]
 
 
 def indented(path):

@@ -8,19 +8,12 @@ import math
 import pytest
 import tensorflow as tf
 
-from albert_tf.config import SHARING_MODES, AlbertConfig
+from albert_tf.config import SHARING_MODES
 from albert_tf.flops import training_flops_per_example
 from albert_tf.models import AlbertForPreTraining
+from tests.builders import tiny_config
 
-TINY = AlbertConfig(
-    vocab_size=211,
-    embedding_size=24,
-    hidden_size=48,
-    num_hidden_layers=5,
-    num_attention_heads=3,
-    intermediate_size=112,
-    max_position_embeddings=70,
-)
+TINY = tiny_config(embedding_size=24, hidden_size=48, num_hidden_layers=5, num_attention_heads=3)
 
 
 @pytest.mark.parametrize("sharing", SHARING_MODES)

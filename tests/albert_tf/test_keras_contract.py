@@ -8,6 +8,7 @@ and all objects of a class have one name, as checkpoints know variables by it.
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -15,7 +16,6 @@ import tensorflow as tf
 
 import albert_tf
 from albert_tf import heads, models
-from albert_tf.config import AlbertConfig
 from albert_tf.encoder import AlbertEncoder
 from albert_tf.layers import primitives
 from albert_tf.layers.attention import SelfAttention
@@ -23,20 +23,18 @@ from albert_tf.layers.embeddings import FactorizedEmbedding
 from albert_tf.layers.feed_forward import FeedForward
 from albert_tf.layers.primitives import LayerNorm
 from albert_tf.layers.transformer_block import TransformerBlock
+from tests.builders import tiny_config
 
 BATCH, LENGTH, HIDDEN, MASKED = 2, 6, 12, 3
-CONFIG = AlbertConfig(
+DROPOUT = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout_prob")
+CONFIG = tiny_config(
     vocab_size=29,
     embedding_size=8,
     hidden_size=HIDDEN,
-    num_hidden_layers=2,
     num_attention_heads=3,
-    intermediate_size=20,
-    hidden_dropout_prob=0.5,
-    attention_probs_dropout_prob=0.5,
-    classifier_dropout_prob=0.5,
     max_position_embeddings=LENGTH,
     initializer_range=0.3,
+    **dict.fromkeys(DROPOUT, 0.5),
 )
 _rng = np.random.default_rng(5)
 INPUTS = {  # NumPy's: a tensor would initialise TensorFlow before the tests choose its devices
@@ -53,76 +51,40 @@ TABLE = _rng.normal(size=[29, 8]).astype(np.float32)
 # name -> (creates it, arguments of a call, whether dropout acts in it)
 LAYERS = {
     "layer_norm": (LayerNorm, [HIDDEN_STATES], False),
-    "embeddings": (lambda **kw: FactorizedEmbedding(CONFIG, **kw), [INPUTS], True),
-    "attention": (lambda **kw: SelfAttention(CONFIG, **kw), [HIDDEN_STATES], True),
-    "feed_forward": (lambda **kw: FeedForward(CONFIG, **kw), [HIDDEN_STATES], True),
+    "embeddings": (partial(FactorizedEmbedding, CONFIG), [INPUTS], True),
+    "attention": (partial(SelfAttention, CONFIG), [HIDDEN_STATES], True),
+    "feed_forward": (partial(FeedForward, CONFIG), [HIDDEN_STATES], True),
     "block": (
         lambda **kw: TransformerBlock(SelfAttention(CONFIG, **kw), FeedForward(CONFIG, **kw), **kw),
         [HIDDEN_STATES],
         True,
     ),
-    "encoder": (lambda **kw: AlbertEncoder(CONFIG, **kw), [INPUTS], True),
-    "recomputing encoder": (
-        lambda **kw: AlbertEncoder(CONFIG, recompute=True, **kw),
-        [INPUTS],
-        True,
-    ),
-    "masked_lm": (
-        lambda **kw: heads.MaskedLMHead(CONFIG, **kw),
-        [HIDDEN_STATES[:, :MASKED], TABLE],
-        False,
-    ),
-    "sentence_order": (lambda **kw: heads.SentenceOrderHead(CONFIG, **kw), [POOLED], False),
-    "classification": (
-        lambda **kw: heads.ClassificationHead(CONFIG, num_labels=3, **kw),
-        [POOLED],
-        True,
-    ),
-    "span": (
-        lambda **kw: heads.SpanHead(CONFIG, **kw),
-        [HIDDEN_STATES, INPUTS["input_mask"]],
-        False,
-    ),
-    "span_beam": (lambda **kw: heads.SpanBeamHead(CONFIG, **kw), [HIDDEN_STATES, MAY_ANSWER], True),
+    "encoder": (partial(AlbertEncoder, CONFIG), [INPUTS], True),
+    "recomputing encoder": (partial(AlbertEncoder, CONFIG, recompute=True), [INPUTS], True),
+    "masked_lm": (partial(heads.MaskedLMHead, CONFIG), [HIDDEN_STATES[:, :MASKED], TABLE], False),
+    "sentence_order": (partial(heads.SentenceOrderHead, CONFIG), [POOLED], False),
+    "classification": (partial(heads.ClassificationHead, CONFIG, num_labels=3), [POOLED], True),
+    "span": (partial(heads.SpanHead, CONFIG), [HIDDEN_STATES, INPUTS["input_mask"]], False),
+    "span_beam": (partial(heads.SpanBeamHead, CONFIG), [HIDDEN_STATES, MAY_ANSWER], True),
 }
 MODELS = {
-    "pretraining": (lambda **kw: models.AlbertForPreTraining(CONFIG, **kw), MASKED_INPUTS),
+    "pretraining": (partial(models.AlbertForPreTraining, CONFIG), MASKED_INPUTS),
     "classification": (
-        lambda **kw: models.AlbertForSequenceClassification(CONFIG, num_labels=3, **kw),
+        partial(models.AlbertForSequenceClassification, CONFIG, num_labels=3),
         INPUTS,
     ),
     "token_classification": (
-        lambda **kw: models.AlbertForTokenClassification(CONFIG, num_labels=3, **kw),
+        partial(models.AlbertForTokenClassification, CONFIG, num_labels=3),
         INPUTS,
     ),
-    "multiple_choice": (
-        lambda **kw: models.AlbertForMultipleChoice(CONFIG, num_choices=2, **kw),
-        INPUTS,
-    ),
-    "question_answering": (lambda **kw: models.AlbertForQuestionAnswering(CONFIG, **kw), INPUTS),
-    "answerable": (
-        lambda **kw: models.AlbertForAnswerableQuestionAnswering(CONFIG, **kw),
-        INPUTS,
-    ),
+    "multiple_choice": (partial(models.AlbertForMultipleChoice, CONFIG, num_choices=2), INPUTS),
+    "question_answering": (partial(models.AlbertForQuestionAnswering, CONFIG), INPUTS),
+    "answerable": (partial(models.AlbertForAnswerableQuestionAnswering, CONFIG), INPUTS),
 }
-EVERY = [
-    *(pytest.param(create, args, id=f"layer {name}") for name, (create, args, _) in LAYERS.items()),
-    *(
-        pytest.param(create, [inputs], id=f"model {name}")
-        for name, (create, inputs) in MODELS.items()
-    ),
-]
-WITH_DROPOUT = [
-    *(
-        pytest.param(create, args, id=f"layer {name}")
-        for name, (create, args, has_dropout) in LAYERS.items()
-        if has_dropout
-    ),
-    *(
-        pytest.param(create, [inputs], id=f"model {name}")
-        for name, (create, inputs) in MODELS.items()
-    ),
-]
+EVERY = [pytest.param(create, args, id=f"layer {n}") for n, (create, args, _) in LAYERS.items()]
+EVERY += [pytest.param(create, [args], id=f"model {n}") for n, (create, args) in MODELS.items()]
+WITHOUT_DROPOUT = {f"layer {name}" for name, (*_, drops_out) in LAYERS.items() if not drops_out}
+WITH_DROPOUT = [case for case in EVERY if case.id not in WITHOUT_DROPOUT]
 
 
 @pytest.fixture
@@ -223,22 +185,13 @@ def test_a_subclass_may_have_layers_of_its_own():
 
 
 @pytest.mark.parametrize(("create", "args"), EVERY, indirect=["args"])
-def test_variables_come_with_the_first_call_alone(create, args):
-    layer = create()
-    layer(*args)
-    count = len(layer.variables)
-    assert count and len(layer.trainable_variables) == count
-    assert not layer.non_trainable_variables
-    layer(*args, training=True)
-    assert len(layer.variables) == count
-
-
-@pytest.mark.parametrize(("create", "args"), EVERY, indirect=["args"])
-def test_every_variable_has_a_gradient(create, args):
+def test_variables_come_with_the_first_call_alone_and_have_gradients(create, args):
     layer = create()
     with tf.GradientTape() as tape:
         outputs = tf.nest.flatten(layer(*args))
         loss = tf.add_n([tf.reduce_sum(tf.square(x)) for x in outputs if x.dtype == tf.float32])
+    variables = layer.variables
+    assert variables and not layer.non_trainable_variables
     gradients = zip(tape.gradient(loss, layer.trainable_variables), layer.trainable_variables)
     without = {variable.name for gradient, variable in gradients if gradient is None}
     # These models read the pieces' output only.
@@ -251,15 +204,20 @@ def test_every_variable_has_a_gradient(create, args):
             models.AlbertForAnswerableQuestionAnswering,
         ),
     )
+    layer(*args, training=True)
+    assert len(layer.variables) == len(variables)
 
 
 @pytest.mark.parametrize(("create", "args"), EVERY, indirect=["args"])
 def test_without_training_nothing_is_random(create, args):
     layer = create()
-    assert are_equal(layer(*args), layer(*args))
-    assert are_equal(layer(*args), layer(*args, training=False))
+    expected = layer(*args)
+    assert are_equal(layer(*args), expected)
+    options = {"training": False}
     if "dropout_seed" in layer._call_spec.full_argspec.args:
-        assert are_equal(layer(*args), layer(*args, training=False, dropout_seed=[1, 2]))
+        options["dropout_seed"] = [1, 2]
+    assert are_equal(layer(*args, **options), expected)
+    assert are_equal(layer(*args, training=False), expected)
 
 
 @pytest.mark.parametrize(("create", "args"), WITH_DROPOUT, indirect=["args"])
@@ -287,13 +245,8 @@ def test_a_graph_draws_anew_at_each_call(create, args):
     assert not are_equal(graph(), graph())
 
 
-HEADS = (
-    heads.MaskedLMHead,
-    heads.SentenceOrderHead,
-    heads.ClassificationHead,
-    heads.SpanHead,
-    heads.SpanBeamHead,
-)
+HEADS = (heads.MaskedLMHead, heads.SentenceOrderHead, heads.ClassificationHead)
+HEADS += (heads.SpanHead, heads.SpanBeamHead)
 LOGITS = ("classifier", "output", "start", "end", "answer")  # names of what gives them
 
 
@@ -374,13 +327,8 @@ def test_recomputed_gradients_are_the_same():
 def test_the_encoder_needs_piece_ids_alone():
     encoder = AlbertEncoder(CONFIG)
     ids = INPUTS["input_word_ids"]
-    whole = encoder(
-        {
-            "input_word_ids": ids,
-            "input_mask": tf.ones_like(ids),
-            "input_type_ids": tf.zeros_like(ids),
-        }
-    )
+    ones, zeros = np.ones_like(ids), np.zeros_like(ids)
+    whole = encoder({"input_word_ids": ids, "input_mask": ones, "input_type_ids": zeros})
     assert are_equal(encoder(ids), whole)
     assert are_equal(encoder({"input_word_ids": ids}), whole)
 

@@ -14,6 +14,7 @@ from albert_tf import models, optimization
 from albert_tf.encoder import AlbertEncoder
 from tests.albert_tf.test_keras_contract import (
     CONFIG,
+    DROPOUT,
     EVERY,
     INPUTS,
     LENGTH,
@@ -42,26 +43,14 @@ def test_symbolic_calls_say_shapes_and_dtypes(create, args):
 
 
 @pytest.mark.parametrize(
-    ("create", "args"),
-    [
-        pytest.param(
-            *case.values,
-            id=case.id,
-            marks=[pytest.mark.slow] * (case.id not in ("layer encoder", "model classification")),
-        )
-        for case in EVERY
-    ],
+    ("create", "args"), [case for case in EVERY if case.id in ("layer encoder", "model answerable")]
 )
-def test_functional_models_are_saved_and_cloned(create, args, tmp_path):
+def test_functional_models_are_cloned(create, args):
     inputs = symbolic(args)
     model = tf.keras.Model(inputs, create()(*inputs))
-    expected = model(args)
-    model.save(tmp_path / "model.keras")
-    loaded = tf.keras.models.load_model(tmp_path / "model.keras")
-    assert are_equal(loaded(args), expected)
     clone = tf.keras.models.clone_model(model)
     clone.set_weights(model.get_weights())
-    assert are_equal(clone(args), expected)
+    assert are_equal(clone(args), model(args))
 
 
 @pytest.mark.slow
@@ -110,12 +99,12 @@ def functional_model(config=CONFIG):
     return tf.keras.Model(inputs, tf.keras.layers.Dense(2)(pooled))
 
 
-def test_a_loaded_functional_model_drops_out(tmp_path):
+def test_a_functional_model_is_saved_with_its_dropout(tmp_path):
     model = functional_model()
     model.save(tmp_path / "model.keras")
-    for each in (model, tf.keras.models.load_model(tmp_path / "model.keras")):
-        assert not are_equal(each(INPUTS, training=True), each(INPUTS, training=True))
-        assert are_equal(each(INPUTS), model(INPUTS))
+    loaded = tf.keras.models.load_model(tmp_path / "model.keras")
+    assert are_equal(loaded(INPUTS), model(INPUTS))
+    assert not are_equal(loaded(INPUTS, training=True), loaded(INPUTS, training=True))
 
 
 @pytest.mark.parametrize(("create", "inputs"), MODELS.values(), ids=MODELS)
@@ -172,24 +161,19 @@ print(len(loaded))
 @pytest.mark.parametrize("kind", ["own", "functional"])
 def test_fit_learns_with_dropout(kind):
     """The label is whether the first piece is among the lower half of the vocabulary."""
-    rates = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout_prob")
-    config = dataclasses.replace(CONFIG, **dict.fromkeys(rates, 0.1))
-    rng = np.random.default_rng(1)
-    ids = rng.integers(1, 29, [256, LENGTH]).astype(np.int32)
+    config = dataclasses.replace(CONFIG, num_hidden_layers=1, **dict.fromkeys(DROPOUT, 0.1))
+    ids = np.random.default_rng(1).integers(1, 29, [256, LENGTH]).astype(np.int32)
     labels = (ids[:, 0] < 15).astype(np.int32)
-    data = {
-        "input_word_ids": ids,
-        "input_mask": np.ones_like(ids),
-        "input_type_ids": np.zeros_like(ids),
-    }
+    ones, zeros = np.ones_like(ids), np.zeros_like(ids)
+    data = {"input_word_ids": ids, "input_mask": ones, "input_type_ids": zeros}
     loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     if kind == "own":
         model = models.AlbertForSequenceClassification(config, num_labels=2)
         losses, metrics, targets = {"logits": loss}, {"logits": "accuracy"}, {"logits": labels}
     else:
         model, losses, metrics, targets = functional_model(config), loss, "accuracy", labels
-    model.compile(tf.keras.optimizers.Adam(0.003), loss=losses, metrics=metrics)
-    history = model.fit(data, targets, batch_size=32, epochs=20, verbose=0).history
+    model.compile(tf.keras.optimizers.Adam(0.005), loss=losses, metrics=metrics)
+    history = model.fit(data, targets, batch_size=32, epochs=12, verbose=0).history
     assert history["loss"][-1] < 0.8 * history["loss"][0]
     result = model.evaluate(data, targets, verbose=0, return_dict=True)
     [accuracy] = [value for name, value in result.items() if "accuracy" in name]
@@ -197,59 +181,41 @@ def test_fit_learns_with_dropout(kind):
     assert are_equal(model.predict(data, verbose=0), model.predict(data, verbose=0))
 
 
-FIT = """
-import warnings
-import numpy as np, tensorflow as tf
-from albert_tf import optimization
-
-schedule = optimization.WarmUpPolynomialDecay(0.1, 10, 2)
-
-def fit(model):
-    model.fit(np.eye(4)[:, :3], np.ones([4, 2]), 4, epochs=3, shuffle=False, verbose=0)
-
-def write(path, model):
-    np.savez(path, *model.get_weights(), *model.optimizer.get_weights())
-"""
-
-
-@pytest.mark.parametrize(("kind", "bias_correction"), [("lamb", True), ("adamw", False)])
-def test_a_keras_file_resumes_the_optimizer(kind, bias_correction, tmp_path):
-    """Bit by bit, in a process that has imported `albert_tf` alone of ours.
+def test_a_keras_file_resumes_the_optimizer(tmp_path):
+    """Bit by bit, in a process that has imported `albert_tf` alone of ours, before Keras or after.
 
     The file is saved once more before a step is taken.
     """
-    run_code(
-        f"""{FIT}
-model = tf.keras.Sequential([tf.keras.layers.Dense(2, input_shape=[3])])
-model.compile(optimization.{kind}(schedule, bias_correction={bias_correction}), loss="mse")
-fit(model)
-model.save("{tmp_path}/model.keras")
-fit(model)
-write("{tmp_path}/expected.npz", model)
-"""
-    )
     imports = ["import albert_tf", "import tensorflow as tf; tf.keras.Model"]
-    imports = imports if bias_correction else imports[::-1]  # Keras may be there before
-    code = (
-        "\n".join(imports)
-        + f"""
-tf.keras.models.load_model("{tmp_path}/model.keras").save("{tmp_path}/again.keras")
-model = tf.keras.models.load_model("{tmp_path}/again.keras")
-{FIT}
+    cases = {"lamb": (True, imports), "adamw": (False, imports[::-1])}
+    for kind, (bias_correction, lines) in cases.items():
+        schedule = optimization.WarmUpPolynomialDecay(0.1, 10, 2)
+        model = dense_model(getattr(optimization, kind)(schedule, bias_correction=bias_correction))
+        fit(model)
+        model.save(tmp_path / f"{kind}.keras")
+        fit(model)
+        arrays = [*model.get_weights(), *model.optimizer.get_weights()]
+        np.savez(tmp_path / f"{kind}.npz", *arrays)
+        assert arrays[2] == 6 and len(arrays) == 2 + 1 + 4
+        code = f"""
+import warnings
+import numpy as np
+path = "{tmp_path}/{kind}.keras"
+tf.keras.models.load_model(path).save(path)
+model = tf.keras.models.load_model(path)
 warnings.filterwarnings("error", ".*(settings alone|Skipping)")
-fit(model)
-write("{tmp_path}/found.npz", model)
+model.fit(np.eye(4)[:, :3], np.ones([4, 2]), 4, epochs=3, shuffle=False, verbose=0)
+found = [*model.get_weights(), *model.optimizer.get_weights()]
+for array, expected in zip(found, np.load("{tmp_path}/{kind}.npz").values()):
+    np.testing.assert_array_equal(array, expected)
 """
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    expected, found = (np.load(tmp_path / f"{name}.npz") for name in ("expected", "found"))
-    assert expected["arr_2"] == 6 and len(expected.files) == 2 + 1 + 4
-    assert expected.files == found.files
-    for name in found.files:
-        np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
+        done = subprocess.run(
+            [sys.executable, "-c", "\n".join([*lines, code])],
+            cwd=PROJECT,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
 
 
 def test_an_optimizer_without_its_state_says_so():

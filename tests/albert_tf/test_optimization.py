@@ -10,8 +10,9 @@ import tensorflow as tf
 
 from albert_tf import optimization
 from albert_tf.checkpoints import name_map
-from albert_tf.config import AlbertConfig
+from albert_tf.config import SHARING_MODES
 from albert_tf.models import AlbertForPreTraining
+from tests.builders import tiny_config
 from tests.golden import make_golden
 
 # Of each array's largest element, float32 against float64. LAMB's bias correction takes 1 - 0.999^t
@@ -27,56 +28,9 @@ SHAPES = {
     "masked_lm/output_bias": (11,),
 }
 
-ADAPTED = {
-    "encoder/embeddings/word_embeddings",
-    "encoder/embeddings/token_type_embeddings",
-    "encoder/embeddings/position_embeddings",
-    "encoder/embeddings/projection/kernel",
-    "encoder/attention_0/query/kernel",
-    "encoder/attention_0/key/kernel",
-    "encoder/attention_0/value/kernel",
-    "encoder/attention_0/output/kernel",
-    "encoder/feed_forward_0/intermediate/kernel",
-    "encoder/feed_forward_0/output/kernel",
-    "encoder/pooler/kernel",
-    "masked_lm/transform/kernel",
-    "sentence_order/classifier/kernel",
-}
-EXCLUDED = {
-    "encoder/embeddings/layer_norm/gamma",
-    "encoder/embeddings/layer_norm/beta",
-    "encoder/embeddings/projection/bias",
-    "encoder/attention_0/query/bias",
-    "encoder/attention_0/key/bias",
-    "encoder/attention_0/value/bias",
-    "encoder/attention_0/output/bias",
-    "encoder/attention_0/layer_norm/gamma",
-    "encoder/attention_0/layer_norm/beta",
-    "encoder/feed_forward_0/intermediate/bias",
-    "encoder/feed_forward_0/output/bias",
-    "encoder/feed_forward_0/layer_norm/gamma",
-    "encoder/feed_forward_0/layer_norm/beta",
-    "encoder/pooler/bias",
-    "masked_lm/transform/bias",
-    "masked_lm/layer_norm/gamma",
-    "masked_lm/layer_norm/beta",
-    "masked_lm/output_bias",
-    "sentence_order/classifier/bias",
-}
-
 
 def tiny_model(**changes):
-    config = AlbertConfig(
-        vocab_size=37,
-        embedding_size=5,
-        hidden_size=8,
-        num_hidden_layers=3,
-        num_attention_heads=2,
-        intermediate_size=13,
-        max_position_embeddings=17,
-        **changes,
-    )
-    model = AlbertForPreTraining(config)
+    model = AlbertForPreTraining(tiny_config(num_hidden_layers=3, **changes))
     model.create_variables()
     return model
 
@@ -173,20 +127,17 @@ class TestFormula:
 
 
 class TestExclusions:
-    def test_golden_list(self):
-        optimizer = optimization.lamb(0.1)
-        variables = name_map.model_variables(tiny_model())
-        assert len(variables) == len(ADAPTED) + len(EXCLUDED) == 32
-        for chosen in (optimizer._do_use_weight_decay, optimizer._do_layer_adaptation):
-            assert {name for name, variable in variables.items() if chosen(variable)} == ADAPTED
-        assert set(variables) - ADAPTED == EXCLUDED
-
-    @pytest.mark.parametrize("sharing", ["all", "none", "attention", "ffn"])
+    @pytest.mark.parametrize("sharing", SHARING_MODES)
     def test_vectors_are_excluded_and_matrices_are_not(self, sharing):
         optimizer = optimization.lamb(0.1)
-        for variable in tiny_model(parameter_sharing=sharing).trainable_variables:
-            assert optimizer._do_layer_adaptation(variable) == (len(variable.shape) == 2)
-            assert optimizer._do_use_weight_decay(variable) == (len(variable.shape) == 2)
+        variables = name_map.model_variables(tiny_model(parameter_sharing=sharing))
+        for name, variable in variables.items():
+            is_matrix = len(variable.shape) == 2
+            assert optimizer._do_layer_adaptation(variable) == is_matrix
+            assert optimizer._do_use_weight_decay(variable) == is_matrix
+            assert is_excluded(name) != is_matrix
+        if sharing == "all":
+            assert sum(map(is_excluded, variables)) == 19 and len(variables) == 32
 
     @pytest.mark.parametrize("kind", ["lamb", "adamw"])
     def test_without_gradient_only_the_others_decay(self, kind):
@@ -198,12 +149,9 @@ class TestExclusions:
         # LAMB's update, 0.5 * w, is brought to the norm of w.
         kept = 0.75 if kind == "lamb" else 0.875
         for name, variable in variables.items():
-            if name in EXCLUDED:
-                np.testing.assert_array_equal(variable.numpy(), before[name], err_msg=name)
-            else:
-                np.testing.assert_allclose(
-                    variable.numpy(), kept * before[name], rtol=1e-5, err_msg=name
-                )
+            factor = 1.0 if is_excluded(name) else kept
+            rtol = 0 if is_excluded(name) else 1e-5
+            np.testing.assert_allclose(variable, factor * before[name], rtol, err_msg=name)
 
     def test_only_the_others_move_in_proportion_to_their_norm(self):
         moved = []
@@ -217,7 +165,7 @@ class TestExclusions:
             optimizer.apply_gradients(zip(gradients, variables.values()))
             moved.append({n: np.linalg.norm(v.numpy() - before[n]) for n, v in variables.items()})
         for name, variable in variables.items():
-            if name in EXCLUDED:  # the bias-corrected first step is the gradient's sign
+            if is_excluded(name):  # the bias-corrected first step is the gradient's sign
                 expected = 0.125 * np.sqrt(np.prod(variable.shape))
                 assert moved[0][name] == pytest.approx(expected, rel=1e-3), name
                 assert moved[1][name] == pytest.approx(expected, rel=1e-3), name
@@ -238,42 +186,22 @@ class TestSchedule:
     def test_equals_reference(self):
         cases = json.loads(make_golden.LEARNING_RATES.read_text())
         assert len(cases) == 5
+        names = ("init_lr", "num_train_steps", "num_warmup_steps", "poly_power")
         for case in cases:
-            schedule = optimization.WarmUpPolynomialDecay(
-                case["init_lr"],
-                case["num_train_steps"],
-                case["num_warmup_steps"],
-                case["poly_power"],
-            )
+            schedule = optimization.WarmUpPolynomialDecay(*(case[name] for name in names))
             steps, rates = zip(*case["values"])
             # The last steps of 125,000 lie at float32's rounding of 1 - t / total.
             np.testing.assert_allclose(
                 [schedule(step) for step in steps], rates, rtol=1e-5, atol=1e-7 * case["init_lr"]
             )
 
-    @pytest.mark.parametrize(
-        ("step", "rate"),
-        [
-            (0, 0.0),
-            (1, 0.25),
-            (3, 0.75),
-            (4, 0.8),
-            (5, 0.75),
-            (10, 0.5),
-            (19, 0.05),
-            (20, 0),
-            (25, 0),
-        ],
-    )
-    def test_by_hand(self, step, rate):
+    def test_by_hand(self):
         schedule = optimization.WarmUpPolynomialDecay(1.0, 20, 4)
-        assert float(schedule(step)) == pytest.approx(rate, abs=1e-6)
-        assert float(schedule(tf.constant(step, tf.int64))) == pytest.approx(rate, abs=1e-6)
-
-    def test_power(self):
+        rates = {0: 0, 1: 0.25, 3: 0.75, 4: 0.8, 5: 0.75, 10: 0.5, 19: 0.05, 20: 0, 25: 0}
+        for step, rate in rates.items():
+            assert float(schedule(step)) == pytest.approx(rate, abs=1e-6), step
+            assert float(schedule(tf.constant(step, tf.int64))) == pytest.approx(rate, abs=1e-6)
         assert float(optimization.WarmUpPolynomialDecay(8.0, 4, 0, 2.0)(2)) == pytest.approx(2.0)
-
-    def test_no_warm_up_begins_at_the_peak(self):
         assert float(optimization.WarmUpPolynomialDecay(0.5, 10, 0)(0)) == 0.5
 
     def test_config_makes_the_same(self):

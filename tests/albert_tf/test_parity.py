@@ -15,16 +15,21 @@ from tests.golden import make_golden
 RELATIVE_TOLERANCE = 1e-5
 
 
+def save_tensors(prefix, tensors, slices=None):
+    """Writes a checkpoint in TF1's format; `slices` as tf.raw_ops.SaveV2 takes them."""
+    tf.raw_ops.SaveV2(
+        prefix=prefix,
+        tensor_names=list(tensors),
+        shape_and_slices=slices or [""] * len(tensors),
+        tensors=[tf.constant(array) for array in tensors.values()],
+    )
+
+
 def write_tf1_checkpoint(directory, case):
     """A checkpoint in TF1's format, in the names of the reference."""
     directory.mkdir(parents=True)
     tensors = {**case.weights, "global_step": np.int64(7)}
-    tf.raw_ops.SaveV2(
-        prefix=str(directory / "model.ckpt-best"),
-        tensor_names=list(tensors),
-        shape_and_slices=[""] * len(tensors),
-        tensors=[tf.constant(array) for array in tensors.values()],
-    )
+    save_tensors(str(directory / "model.ckpt-best"), tensors)
     (directory / "albert_config.json").write_text(json.dumps(case.config))
     return str(directory)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -52,11 +53,10 @@ def test_verbosity_shows_where_a_users_error_was_found():
     assert err.strip().splitlines()[-1].startswith("error: --input_file: no file matches")
 
 
-@pytest.mark.parametrize(
-    "body", ["int('seven')", "1 / 0", "import json; json.loads('{')", "raise ValueError('seven')"]
-)
-def test_a_fault_of_ours_keeps_its_traceback(body):
-    assert "Traceback" in stderr_of(body, exit_code=1)
+def test_a_fault_of_ours_keeps_its_traceback():
+    assert "Traceback" in stderr_of("int('seven')", exit_code=1)
+    for error in (ZeroDivisionError(), json.JSONDecodeError("", "", 0), ValueError("seven")):
+        assert not program.is_user_error(error)
 
 
 def test_interrupted_and_stray_arguments():
@@ -142,21 +142,16 @@ def test_errors_of_the_file_system_in_tensorflows_clothes():
     assert program.is_user_error(error.value)
 
 
-class TestMatchFiles:
-    def test_globs_names_and_commas(self, tmp_path):
-        for name in ("b.txt", "a.txt", "c [1].txt", "d.csv"):
-            (tmp_path / name).write_text("x")
-        patterns = f"{tmp_path}/[ab].txt,{tmp_path}/c [1].txt"
-        found = [path.rsplit("/", 1)[1] for path in files.match_files(patterns, "input_file")]
-        assert found == ["a.txt", "b.txt", "c [1].txt"]
-
-    def test_a_directory_is_no_file(self, tmp_path):
-        with pytest.raises(ValueError, match=r"only directories do: write DIR/\* for the files"):
-            files.match_files(str(tmp_path), "input_file")
-
-    def test_nothing_named(self):
-        with pytest.raises(ValueError, match="--input_file is empty"):
-            files.match_files(" ,", "input_file")
+def test_files_that_match(tmp_path):
+    for name in ("b.txt", "a.txt", "c [1].txt", "d.csv"):
+        (tmp_path / name).write_text("x")
+    patterns = f"{tmp_path}/[ab].txt,{tmp_path}/c [1].txt"
+    found = [path.rsplit("/", 1)[1] for path in files.match_files(patterns, "input_file")]
+    assert found == ["a.txt", "b.txt", "c [1].txt"]
+    with pytest.raises(ValueError, match=r"only directories do: write DIR/\* for the files"):
+        files.match_files(str(tmp_path), "input_file")
+    with pytest.raises(ValueError, match="--input_file is empty"):
+        files.match_files(" ,", "input_file")
 
 
 def test_writing_leaves_nothing_half_done(tmp_path, monkeypatch):

@@ -10,7 +10,6 @@ import tensorflow as tf
 
 from albert_tf import losses
 from albert_tf.checkpoints import model_directory
-from albert_tf.config import AlbertConfig
 from albert_tf.models import (
     AlbertForAnswerableQuestionAnswering,
     AlbertForMultipleChoice,
@@ -18,6 +17,7 @@ from albert_tf.models import (
     AlbertForQuestionAnswering,
     AlbertForSequenceClassification,
 )
+from tests.builders import tiny_config
 
 BATCH, LENGTH, HIDDEN = 3, 11, 24
 LENGTHS, FIRST_LENGTHS = [11, 8, 9], [4, 5, 3]
@@ -25,13 +25,10 @@ LENGTHS, FIRST_LENGTHS = [11, 8, 9], [4, 5, 3]
 
 @pytest.fixture
 def config():
-    return AlbertConfig(
-        vocab_size=61,
+    return tiny_config(
         embedding_size=16,
         hidden_size=HIDDEN,
-        num_hidden_layers=2,
         num_attention_heads=4,
-        intermediate_size=40,
         max_position_embeddings=19,
         initializer_range=0.3,
         classifier_dropout_prob=0.5,
@@ -197,7 +194,7 @@ def test_the_encoder_of_another_model(config, inputs, tmp_path):
     for mine, theirs in zip(model.encoder.weights, pretrained.encoder.weights):
         np.testing.assert_array_equal(mine, theirs)
     np.testing.assert_array_equal(model.span.output_dense.kernel, before)
-    other = AlbertForQuestionAnswering(AlbertConfig(**{**vars(config), "hidden_size": 32}))
+    other = AlbertForQuestionAnswering(dataclasses.replace(config, hidden_size=32))
     other.create_variables()
     with pytest.raises(ValueError, match="does not hold this model's weights"):
         model_directory.restore_encoder(other.encoder, checkpoint)

@@ -63,8 +63,9 @@ def train(directory, lines, vocab_size, **options):
     return vocabularies.train(directory / "vocabulary", lines, vocab_size, **options)
 
 
-def graph_function(tokenizer):
-    return tf.function(tokenizer.in_graph(), input_signature=[tf.TensorSpec([None], tf.string)])
+def graph_function(tokenizer, in_graph=None):
+    in_graph = in_graph or tokenizer.in_graph()
+    return tf.function(in_graph, input_signature=[tf.TensorSpec([None], tf.string)])
 
 
 def assert_graph_agrees(tokenizer, texts):
@@ -157,16 +158,19 @@ def test_long_texts_are_left_to_the_graph(tokenizer, monkeypatch):
 
 
 def test_saved_model_needs_no_file(tmp_path, tokenizer, digits_tokenizer):
-    for name, one in {"tiny": tokenizer, "digits": digits_tokenizer}.items():
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "天", "a", "##b"]
+    (tmp_path / "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
+    word_pieces = AlbertTokenizer(str(tmp_path / "vocab.txt"), do_lower_case=False)
+    texts = [*HOSTILE, "天地ab。"]
+    every = {"tiny": tokenizer, "digits": digits_tokenizer, "word pieces": word_pieces}
+    for name, one in every.items():
         module = tf.Module()
         module.tokenizer = one.in_graph()
-        module.tokenize = tf.function(
-            module.tokenizer, input_signature=[tf.TensorSpec([None], tf.string)]
-        )
+        module.tokenize = graph_function(one, module.tokenizer)
         tf.saved_model.save(module, str(tmp_path / name))
         (tmp_path / name).rename(tmp_path / f"{name}-moved")
         loaded = tf.saved_model.load(str(tmp_path / f"{name}-moved"))
-        assert loaded.tokenize(tf.constant(HOSTILE)).to_list() == one.encode_batch(HOSTILE)
+        assert loaded.tokenize(tf.constant(texts)).to_list() == one.encode_batch(texts)
 
 
 @pytest.mark.parametrize("do_lower_case", [True, False])
@@ -209,30 +213,22 @@ def test_decoded_for_reading(tokenizer):
     assert tokenizer.decode(tokenizer.encode("The Quick fox.")) == "the quick fox."
 
 
-class TestErrors:
-    def test_no_file(self):
-        with pytest.raises(ValueError, match="no SentencePiece model at 'nowhere'"):
-            AlbertTokenizer("nowhere")
-
-    def test_a_directory(self, tmp_path):
-        with pytest.raises(ValueError, match="no SentencePiece model at"):
-            AlbertTokenizer(str(tmp_path))
-
-    def test_broken_config(self, tokenizer, tmp_path):
-        tokenizer.save(str(tmp_path))
-        (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case"')
-        with pytest.raises(ValueError, match=r"tokenizer_config.json' is not a JSON object"):
-            AlbertTokenizer.load(str(tmp_path))
-
-    def test_not_a_model(self, tmp_path):
-        (tmp_path / "x.vocab").write_text("<pad>\t0\n<unk>\t0\n")
-        with pytest.raises(ValueError, match="is not a SentencePiece model"):
-            AlbertTokenizer(str(tmp_path / "x.vocab"))
-
-    def test_lacks_mask(self, tmp_path):
-        model = train(tmp_path, ["some words in here"] * 3, 23, control_pieces=("[CLS]", "[SEP]"))
-        with pytest.raises(ValueError, match=r"lacks \[MASK\]"):
-            AlbertTokenizer(str(model))
+def test_files_that_are_no_model(tokenizer, tmp_path):
+    (tmp_path / "x.vocab").write_text("<pad>\t0\n<unk>\t0\n")
+    controls = ("[CLS]", "[SEP]")
+    model = train(tmp_path, ["some words in here"] * 3, 23, control_pieces=controls)
+    for path, message in (
+        ("nowhere", "no SentencePiece model at 'nowhere'"),
+        (tmp_path, "no SentencePiece model at"),
+        (tmp_path / "x.vocab", "is not a SentencePiece model"),
+        (model, r"lacks \[MASK\]"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            AlbertTokenizer(str(path))
+    tokenizer.save(str(tmp_path))
+    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case"')
+    with pytest.raises(ValueError, match=r"tokenizer_config.json' is not a JSON object"):
+        AlbertTokenizer.load(str(tmp_path))
 
 
 def test_a_seed_that_is_set_does_no_harm(tiny_vocabulary):

@@ -57,17 +57,8 @@ def check_graph(texts):
 
 
 def test_graph_on_awkward_texts(nasty):
-    texts = [
-        "",
-        " ",
-        "a",
-        "a b",
-        "\0 a\0b",
-        "x" * 500,
-        "¨ a_b",
-        "\u0301",
-        "\U0001f469\u200d\U0001f467!",
-    ]
+    texts = ["", " ", "a", "a b", "\0 a\0b", "x" * 500, "¨ a_b", "\u0301"]
+    texts.append("\U0001f469\u200d\U0001f467!")
     for path in filter(Path.is_file, sorted(nasty.glob("*.txt"))):
         texts += path.read_bytes()[:3000].decode("utf-8", "replace").splitlines()[:40]
     check_graph(texts)

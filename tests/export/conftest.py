@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +12,8 @@ import pytest
 import tensorflow as tf
 
 from albert_tf.checkpoints import model_directory
-from albert_tf.models import AlbertForPreTraining
+from albert_tf.config import AlbertConfig
+from albert_tf.models import AlbertForPreTraining, AlbertForSequenceClassification
 from albert_tf.tokenization import AlbertTokenizer
 from export import export_saved_model
 from export.loading import open_checkpoint
@@ -20,6 +23,29 @@ from tests.export.task_models import make_module  # noqa: F401  A fixture of sev
 
 MAX_SEQ_LENGTH = 37
 CONFIG = tiny_config(vocab_size=1, num_hidden_layers=3)
+
+
+def write_classifier(directory, model_dir, kind, labels, scale=0.3, **changes):
+    """Writes a fine-tuned model with random weights beside the vocabulary of `model_dir`.
+
+    Args:
+      labels: None of a regressor.
+      changes: of the config, and the description's `has_pairs` and `max_seq_length`.
+    """
+    shutil.copytree(model_dir, directory, ignore=shutil.ignore_patterns("checkpoints"))
+    task = {"task": "toy", "kind": kind, "labels": labels, "has_pairs": True, "max_seq_length": 37}
+    task.update({name: changes.pop(name) for name in task.keys() & changes.keys()})
+    values = json.loads((model_dir / "albert_config.json").read_text())
+    config = AlbertConfig(**{**values, **changes})
+    config.write(str(directory / "albert_config.json"))
+    (directory / model_directory.TASK_FILE).write_text(json.dumps(task))
+    model = AlbertForSequenceClassification(config, len(labels) if labels else 1)
+    model.create_variables()
+    rng = np.random.RandomState(3)
+    for variable in model.variables:
+        variable.assign_add(rng.normal(0, scale, variable.shape))
+    tf.train.Checkpoint(model=model).save(str(directory / "checkpoints" / "ckpt"))
+    return model
 
 
 @pytest.fixture(scope="session")

@@ -25,6 +25,38 @@ _PATH = re.compile(r"/v1/models/albert(?:/labels/(\w+))?(?:/versions/(\d+))?(/me
 LOADED = ("AVAILABLE", "OK")
 
 
+class QuietHandler(http.server.BaseHTTPRequestHandler):
+    """Logs nothing; `reply` sends a status and text, bytes or what becomes JSON."""
+
+    def reply(self, code, answer):
+        self.send_response(code)
+        self.end_headers()
+        body = answer if isinstance(answer, (bytes, str)) else json.dumps(answer)
+        self.wfile.write(body if isinstance(body, bytes) else body.encode())
+
+    def body(self):
+        return self.rfile.read(int(self.headers["Content-Length"]))
+
+    def log_message(self, *_):
+        pass
+
+
+@contextlib.contextmanager
+def serving(handler, tls=None):
+    """Serves HTTP on loopback, by an ssl.SSLContext if one is given; yields the port."""
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    if tls:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever, args=[0.05], daemon=True)
+    thread.start()
+    try:
+        yield server.server_address[1]
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
 class ModelServer:
     """Serves the versions of a config file; `before_poll(self)` may make a fault.
 
@@ -104,15 +136,9 @@ class ModelServer:
         """Polls and answers at `url`, once the first versions are loaded."""
         stand_in, stop = self, threading.Event()
 
-        class Handler(http.server.BaseHTTPRequestHandler):
+        class Handler(QuietHandler):
             def do_GET(self):
-                code, answer = stand_in.answer(self.path)
-                self.send_response(code)
-                self.end_headers()
-                self.wfile.write(json.dumps(answer).encode())
-
-            def log_message(self, *_):
-                pass
+                self.reply(*stand_in.answer(self.path))
 
         while not self.states or self._loading is not None:
             self.poll()
@@ -122,16 +148,12 @@ class ModelServer:
                 self.poll()
                 time.sleep(seconds_between_polls)
 
-        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{server.server_address[1]}"
-        threads = [threading.Thread(target=target) for target in (poll, server.serve_forever)]
-        for thread in threads:
-            thread.start()
-        try:
-            yield self
-        finally:
-            stop.set()
-            server.shutdown()
-            server.server_close()
-            for thread in threads:
+        thread = threading.Thread(target=poll)
+        thread.start()
+        with serving(Handler) as port:
+            self.url = f"http://127.0.0.1:{port}"
+            try:
+                yield self
+            finally:
+                stop.set()
                 thread.join()

@@ -17,17 +17,6 @@ from tests.export.conftest import MAX_SEQ_LENGTH
 from tests.export.task_models import TASKS, function_of
 
 
-@pytest.fixture(scope="module")
-def half(model_dir, tmp_path_factory):
-    output = tmp_path_factory.mktemp("bfloat16") / "tiny"
-    return export(
-        checkpoint=str(model_dir),
-        output=str(output),
-        max_seq_length=MAX_SEQ_LENGTH,
-        precision="bfloat16",
-    )
-
-
 def test_answers_and_what_is_stored_in_which_dtype(model_dir, functions):
     served = open_checkpoint(str(model_dir), None, MAX_SEQ_LENGTH)
     module = load_module(dataclasses.replace(served, precision="bfloat16"))
@@ -46,20 +35,15 @@ def test_answers_and_what_is_stored_in_which_dtype(model_dir, functions):
 
 
 @pytest.mark.slow
-def test_it_is_another_export_than_that_in_float32(half, model_dir, capsys):
-    output = half.rpartition("/")[0]
-    again = export(
-        checkpoint=str(model_dir),
-        output=output,
-        max_seq_length=MAX_SEQ_LENGTH,
-        precision="bfloat16",
-    )
+def test_it_is_another_export_than_that_in_float32(model_dir, tmp_path, capsys):
+    arguments = {"checkpoint": str(model_dir), "output": str(tmp_path), "max_seq_length": 37}
+    half = export(**arguments, precision="bfloat16")
+    again = export(**arguments, precision="bfloat16")
     assert again == half and "exported before" in capsys.readouterr().out
     with open(f"{half}/assets.extra/export.json") as file:
         assert json.load(file)["precision"] == "bfloat16"
     assert not tf.saved_model.load(half).trainable_variables
-    other = export(checkpoint=str(model_dir), output=output, max_seq_length=MAX_SEQ_LENGTH)
-    assert other != half
+    assert export(**arguments) != half
 
 
 @pytest.mark.slow

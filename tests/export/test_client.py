@@ -7,12 +7,11 @@ SavedModel, and speak of errors as it does. Where tensorflow_model_server is ins
 from __future__ import annotations
 
 import base64
+import contextlib
 import functools
-import http.server
 import json
 import re
 import shutil
-import socket
 import ssl
 import subprocess
 import sys
@@ -34,7 +33,8 @@ from tensorflow_serving.config import model_server_config_pb2
 from albert_tf.errors import UserError
 from export import signatures
 from export.serving import client
-from tests.jobs import run
+from tests.export.stand_in import QuietHandler, serving
+from tests.jobs import free_port, run
 
 SERVING = Path(client.__file__).parent
 TEXTS = {"text": ["The quick fox.", "Où sont-elles?"], "text_pair": ["Dogs run.", "北京"]}
@@ -117,70 +117,68 @@ def grpc_service(answer, specs_of):
     return Service
 
 
-@pytest.fixture(scope="module")
-def grpc_server(grpc_service):
+@contextlib.contextmanager
+def serving_grpc(service, credentials=None):
     server = grpc.server(futures.ThreadPoolExecutor(max_workers=8))
-    prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(grpc_service(), server)
-    port = server.add_insecure_port("127.0.0.1:0")
+    prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(service(), server)
+    address = "127.0.0.1:0"
+    add = server.add_secure_port if credentials else server.add_insecure_port
+    port = add(address, credentials) if credentials else add(address)
     server.start()
-    yield f"127.0.0.1:{port}"
+    yield port
     server.stop(None)
 
 
 @pytest.fixture(scope="module")
+def grpc_server(grpc_service):
+    with serving_grpc(grpc_service) as port:
+        yield f"127.0.0.1:{port}"
+
+
+@pytest.fixture(scope="module")
 def rest_handler(answer, specs_of):
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_POST(self):
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+    def predict(body):
+        """Returns the code and the JSON that TF Serving answers."""
+        signature = body["signature_name"]
+        if signature in ("labels", "tokenization_info"):
+            # Source: json_tensor.cc of TF Serving, of every signature without inputs.
+            return 400, {"error": f"Failed to get input map for signature: {signature}"}
+        try:
+            check_json(body["inputs"], specs_of(signature))
+        except ValueError as error:
+            return 400, {"error": str(error)}
+        values = {
+            name: np.char.decode(a.astype("S"), "utf-8").tolist()
+            if a.dtype == object
+            else a.tolist()
+            for name, a in answer(signature, decoded(body["inputs"])).items()
+        }
+        if len(values) == 1:  # the real one leaves a single output's name away
+            (values,) = values.values()
+        return 200, {"outputs": values}
+
+    other_pages = {"/page/": "a page", "/list/": [1], "/object/": {"predictions": [1]}}
+
+    class Handler(QuietHandler):
+        def do_POST(self):  # noqa: N802
+            body = json.loads(self.body())
             if re.fullmatch(r"/v1/models/albert(/labels/stable)?:predict", self.path):
                 labels.append("stable" if "stable" in self.path else "")
-                signature = body["signature_name"]
-                if signature in ("labels", "tokenization_info"):
-                    # Source: json_tensor.cc of TF Serving, of every signature without inputs.
-                    message = f"Failed to get input map for signature: {signature}"
-                    return self.reply(400, {"error": message})
-                try:
-                    check_json(body["inputs"], specs_of(signature))
-                except ValueError as error:
-                    return self.reply(400, {"error": str(error)})
-                outputs = answer(signature, decoded(body["inputs"]))
-                values = {
-                    n: np.char.decode(a.astype("S"), "utf-8").tolist()
-                    if a.dtype == object
-                    else a.tolist()
-                    for n, a in outputs.items()
-                }
-                if len(values) == 1:  # the real one leaves a single output's name away
-                    (values,) = values.values()
-                self.reply(200, {"outputs": values})
-            elif self.path.startswith("/v1/"):
-                self.reply(404, {"error": f"Servable not found: {self.path}"})
-            elif self.path.startswith("/page/"):
-                self.reply(200, "a page", as_json=False)
-            elif self.path.startswith("/list/"):
-                self.reply(200, [1])
-            elif self.path.startswith("/object/"):
-                self.reply(200, {"predictions": [1]})
-            else:
-                self.reply(404, "not JSON of an error")
-
-        def reply(self, code, message, as_json=True):
-            self.send_response(code)
-            self.end_headers()
-            self.wfile.write((json.dumps(message) if as_json else message).encode())
-
-        def log_message(self, *_):
-            pass
+                return self.reply(*predict(body))
+            if self.path.startswith("/v1/"):
+                return self.reply(404, {"error": f"Servable not found: {self.path}"})
+            for place, page in other_pages.items():
+                if self.path.startswith(place):
+                    return self.reply(200, page)
+            self.reply(404, json.dumps("not JSON of an error"))
 
     return Handler
 
 
 @pytest.fixture(scope="module")
 def rest_server(rest_handler):
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), rest_handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_address[1]}"
-    server.shutdown()
+    with serving(rest_handler) as port:
+        yield f"http://127.0.0.1:{port}"
 
 
 @pytest.fixture(params=["grpc", "rest"])
@@ -205,9 +203,10 @@ def test_texts_get_the_answers_of_the_signature(ask, answer, label):
 
 
 def test_strings_come_back_as_text(ask, answer):
-    answers = ask({"text": ["The [MASK] fox.", "[MASK][MASK]"]}, signature="fill_mask")
+    texts = {"text": ["The [MASK] fox.", "[MASK][MASK]"]}
+    answers = ask(texts, signature="fill_mask")
     assert answers["num_masks"] == [1, 2]
-    pieces = answer("fill_mask", {"text": ["The [MASK] fox.", "[MASK][MASK]"]})["pieces"]
+    pieces = answer("fill_mask", texts)["pieces"]
     assert answers["pieces"][0][0][0] == pieces[0, 0, 0].decode()
 
 
@@ -216,21 +215,18 @@ def test_what_the_server_refuses_is_one_clear_error(ask):
         ask(TEXTS, label="canary")
 
 
-def test_no_server_is_one_clear_error(rest_server):
+def test_no_server_or_another_is_one_clear_error(grpc_server, rest_server):
     with pytest.raises(ValueError, match="UNAVAILABLE"):
         client.ask_grpc("127.0.0.1:1", TEXTS, timeout=5)
-    with pytest.raises(ValueError, match=r":1/v1/models/albert/labels/stable:predict.*refused"):
-        client.ask_rest("http://127.0.0.1:1", TEXTS)
-    with pytest.raises(ValueError, match="404 Not Found: expected TF Serving"):
-        client.ask_rest(rest_server + "/elsewhere", TEXTS)
-
-
-def test_what_is_no_rest_api_is_one_clear_error(grpc_server, rest_server):
-    with pytest.raises(ValueError, match=r"expected TF Serving.*for its gRPC port leave http://"):
-        client.ask_rest(f"http://{grpc_server}", TEXTS)
-    for place in ("page", "list", "object"):
-        with pytest.raises(ValueError, match=f"/{place}/.*of another form: expected TF Serving"):
-            client.ask_rest(f"{rest_server}/{place}", TEXTS)
+    elsewhere = "of another form: expected TF Serving"
+    for server, message in {
+        "http://127.0.0.1:1": r":1/v1/models/albert/labels/stable:predict.*refused",
+        f"{rest_server}/elsewhere": "404 Not Found: expected TF Serving",
+        f"http://{grpc_server}": r"expected TF Serving.*for its gRPC port leave http://",
+        **{f"{rest_server}/{p}": f"/{p}/.*{elsewhere}" for p in ("page", "list", "object")},
+    }.items():
+        with pytest.raises(ValueError, match=message):
+            client.ask_rest(server, TEXTS)
 
 
 def test_rows_of_unlike_lengths_are_one_clear_error(grpc_server):
@@ -317,19 +313,17 @@ def certificate(tmp_path_factory):
 def test_encrypted_connections(answer, certificate, grpc_service, rest_handler):
     ca_file = str(certificate / "ca.pem")
     pair = tuple((certificate / name).read_bytes() for name in ("key.pem", "ca.pem"))
-    server = grpc.server(futures.ThreadPoolExecutor(max_workers=8))
-    prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(grpc_service(), server)
-    port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([pair]))
-    server.start()
-    rest = http.server.ThreadingHTTPServer(("127.0.0.1", 0), rest_handler)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate / "ca.pem", certificate / "key.pem")
-    rest.socket = context.wrap_socket(rest.socket, server_side=True)
-    threading.Thread(target=rest.serve_forever, daemon=True).start()
     expected = answer("serving_default", TEXTS)["pooled_output"]
-    grpcs, https = f"grpcs://localhost:{port}", f"https://localhost:{rest.server_address[1]}"
-    try:
-        for ask, url in ((client.ask_grpc, grpcs), (client.ask_rest, https)):
+    with (
+        serving_grpc(grpc_service, grpc.ssl_server_credentials([pair])) as port,
+        serving(rest_handler, context) as rest_port,
+    ):
+        for ask, url in (
+            (client.ask_grpc, f"grpcs://localhost:{port}"),
+            (client.ask_rest, f"https://localhost:{rest_port}"),
+        ):
             answers = ask(url, TEXTS, ca_file=ca_file)
             np.testing.assert_allclose(answers["pooled_output"], expected, rtol=1e-6)
             with pytest.raises(ValueError, match=r"UNAVAILABLE|CERTIFICATE_VERIFY_FAILED"):
@@ -338,9 +332,6 @@ def test_encrypted_connections(answer, certificate, grpc_service, rest_handler):
                 ask(url, TEXTS, ca_file="/absent")
         with pytest.raises(ValueError, match=f"--ca_file={ca_file} is for grpcs://localhost"):
             client.ask_grpc(f"localhost:{port}", TEXTS, ca_file=ca_file)
-    finally:
-        server.stop(None)
-        rest.shutdown()
 
 
 def test_the_program_prints_json_and_needs_no_tensorflow_over_rest(rest_server):
@@ -406,36 +397,33 @@ def test_tf_serving_itself(exported, answer, tmp_path):
     binary = shutil.which("tensorflow_model_server")
     if binary is None:
         pytest.skip("no tensorflow_model_server on the path")
-    ports = []
-    for _ in range(2):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            ports.append(free.getsockname()[1])
+    port, rest_port = free_port(), free_port()
     config = (SERVING / "models.config").read_text()
     config = config.replace("/models/albert", str(exported.parent))
     (tmp_path / "models.config").write_text(config)
-    command = [binary, f"--port={ports[0]}", f"--rest_api_port={ports[1]}"]
+    command = [binary, f"--port={port}", f"--rest_api_port={rest_port}"]
     command += [f"--model_config_file={tmp_path / 'models.config'}"]
     command += ["--allow_version_labels_for_unavailable_models=true"]
     with open(tmp_path / "log", "w") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+
+    def is_available():
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{rest_port}/v1/models/albert") as status:
+                return b"AVAILABLE" in status.read()
+        except OSError:
+            return False
+
     try:
         deadline = time.monotonic() + 120
-        url = f"http://127.0.0.1:{ports[1]}/v1/models/albert"
-        while True:
-            try:
-                with urllib.request.urlopen(url) as status:
-                    if b"AVAILABLE" in status.read():
-                        break
-            except OSError:
-                pass
+        while not is_available():
             assert process.poll() is None, (tmp_path / "log").read_text()
             assert time.monotonic() < deadline, (tmp_path / "log").read_text()
             time.sleep(0.5)
         expected = answer("serving_default", TEXTS)
         for answers in (
-            client.ask_grpc(f"127.0.0.1:{ports[0]}", TEXTS, label="stable"),
-            client.ask_rest(f"http://127.0.0.1:{ports[1]}", TEXTS, label=None),
+            client.ask_grpc(f"127.0.0.1:{port}", TEXTS, label="stable"),
+            client.ask_rest(f"http://127.0.0.1:{rest_port}", TEXTS, label=None),
         ):
             for name, values in expected.items():
                 np.testing.assert_allclose(answers[name], values, rtol=1e-5, atol=1e-5)

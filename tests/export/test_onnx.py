@@ -4,39 +4,24 @@ from __future__ import annotations
 
 import importlib
 import json
-import shutil
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
-from albert_tf.checkpoints.model_directory import TASK_FILE
-from albert_tf.config import AlbertConfig
-from albert_tf.models import AlbertForSequenceClassification
 from albert_tf.tokenization import AlbertTokenizer
 from export.fixed_graph import INPUTS
 from export.fixed_graph import answer as answer_of_model
 from export.loading import load_module, open_checkpoint
 from export.onnx import convert
+from tests.export.conftest import write_classifier
 
 needs_packages = pytest.mark.extras("onnx", "onnxruntime")
 LABELS = ["no", "yes", "perhaps"]
 
 
-def write_model(directory, model_dir, kind, scale=0.3, **changes):
-    shutil.copytree(model_dir, directory, ignore=shutil.ignore_patterns("checkpoints"))
-    values = json.loads((model_dir / "albert_config.json").read_text())
-    config = AlbertConfig(**{**values, **changes})
-    config.write(str(directory / "albert_config.json"))
+def write_model(directory, model_dir, kind, **changes):
     labels = None if kind == "regressor" else LABELS
-    description = {"task": "toy", "kind": kind, "labels": labels, "has_pairs": True}
-    (directory / TASK_FILE).write_text(json.dumps({**description, "max_seq_length": 37}))
-    model = AlbertForSequenceClassification(config, 1 if kind == "regressor" else 3)
-    model.create_variables()
-    rng = np.random.RandomState(3)
-    for variable in model.variables:
-        variable.assign_add(rng.normal(0, scale, variable.shape))
-    tf.train.Checkpoint(model=model).save(str(directory / "checkpoints" / "ckpt"))
+    write_classifier(directory, model_dir, kind, labels, **changes)
     return directory
 
 

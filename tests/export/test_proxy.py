@@ -10,7 +10,6 @@ import re
 import shutil
 import socket
 import subprocess
-import threading
 import time
 from pathlib import Path
 
@@ -18,6 +17,8 @@ import numpy as np
 import pytest
 
 from export.serving import client, rollout
+from tests.export.stand_in import QuietHandler, serving
+from tests.jobs import free_port
 
 SERVING = Path(client.__file__).parent
 PREDICT = "/v1/models/albert/labels/stable:predict"
@@ -29,71 +30,59 @@ MODULES = Path(NGINX).resolve().parents[1] / "lib/nginx/modules"
 seen: list[tuple[str, bytes, str | None]] = []  # path, body and encoding of what came through
 
 
-class Handler(http.server.BaseHTTPRequestHandler):
+class Handler(QuietHandler):
     """Answers with what it got. A real server would end at nested JSON, packed or not."""
 
-    def do_POST(self):
-        body = self.rfile.read(int(self.headers["Content-Length"]))
+    def do_POST(self):  # noqa: N802
+        body = self.body()
         seen.append((self.path, body, self.headers["Content-Encoding"]))
-        self.reply({"outputs": {"got": [len(body)], "label": ["a"]}})
+        self.reply(200, {"outputs": {"got": [len(body)], "label": ["a"]}})
 
-    def do_GET(self):
+    def do_GET(self):  # noqa: N802
         seen.append((self.path, b"", None))
-        self.reply({"model_version_status": [{"version": "1", "state": "AVAILABLE"}]})
-
-    def reply(self, answer):
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(json.dumps(answer).encode())
-
-    def log_message(self, *_):
-        pass
+        self.reply(200, {"model_version_status": [{"version": "1", "state": "AVAILABLE"}]})
 
 
 @pytest.fixture(scope="module")
-def ports(tmp_path_factory):
-    """The ports of nginx, with its limits of time ten times shorter, and of the stand-in."""
+def port(tmp_path_factory):
+    """The port of nginx, with its limits of time ten times shorter, before the stand-in."""
     if not (MODULES / "ngx_http_js_module.so").exists():
         pytest.skip(f"no nginx with its module for JavaScript at {MODULES}")
     directory = tmp_path_factory.mktemp("nginx")
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     config = (SERVING / "nginx.conf").read_text()
     assert re.findall(r"timeout 10s", config) and "/config/bounds.js" in config
     temporary = "".join(
         f"{kind}_temp_path {directory}/{kind};"
         for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
     )
-    for ours, theirs in (
-        ("modules/", f"{MODULES}/"),
-        ("/config/", f"{SERVING}/"),
-        ("listen 8080", f"listen 127.0.0.1:{port}"),
-        ("albert:8501", f"127.0.0.1:{server.server_address[1]}"),
-        ("timeout 10s", "timeout 1s"),
-        ("/tmp/nginx.pid", f"{directory}/pid"),
-        ("http {", f"http {{ {temporary}"),
-    ):
-        assert ours in config
-        config = config.replace(ours, theirs)
-    (directory / "nginx.conf").write_text(config)
-    command = [NGINX, "-p", str(directory), "-c", str(directory / "nginx.conf")]
-    with open(directory / "log", "w") as log:
-        # The workers must be able to write to the directory of the test.
-        owner = f"{directory.owner()} {directory.group()}"
-        options = ["-g", f"daemon off; user {owner};"]
-        process = subprocess.Popen([*command, *options], stderr=log)
-    deadline = time.monotonic() + 60
-    while socket.socket().connect_ex(("127.0.0.1", port)):
-        assert time.monotonic() < deadline, (directory / "log").read_text()
-        assert process.poll() is None, (directory / "log").read_text()
-        time.sleep(0.02)
-    yield port, server.server_address[1]
-    process.terminate()
-    process.wait(30)
-    server.shutdown()
+    with serving(Handler) as upstream:
+        for ours, theirs in (
+            ("modules/", f"{MODULES}/"),
+            ("/config/", f"{SERVING}/"),
+            ("listen 8080", f"listen 127.0.0.1:{port}"),
+            ("albert:8501", f"127.0.0.1:{upstream}"),
+            ("timeout 10s", "timeout 1s"),
+            ("/tmp/nginx.pid", f"{directory}/pid"),
+            ("http {", f"http {{ {temporary}"),
+        ):
+            assert ours in config
+            config = config.replace(ours, theirs)
+        (directory / "nginx.conf").write_text(config)
+        command = [NGINX, "-p", str(directory), "-c", str(directory / "nginx.conf")]
+        with open(directory / "log", "w") as log:
+            # The workers must be able to write to the directory of the test.
+            owner = f"{directory.owner()} {directory.group()}"
+            options = ["-g", f"daemon off; user {owner};"]
+            process = subprocess.Popen([*command, *options], stderr=log)
+        deadline = time.monotonic() + 60
+        while socket.socket().connect_ex(("127.0.0.1", port)):
+            assert time.monotonic() < deadline, (directory / "log").read_text()
+            assert process.poll() is None, (directory / "log").read_text()
+            time.sleep(0.02)
+        yield port
+        process.terminate()
+        process.wait(30)
 
 
 def send(port, body, path=PREDICT, headers=(), method="POST"):
@@ -109,7 +98,7 @@ def send(port, body, path=PREDICT, headers=(), method="POST"):
     return status, bool(seen)
 
 
-def test_ordinary_requests_pass(ports):
+def test_ordinary_requests_pass(port):
     texts = {"text": ['[[[[[[[[[[{{{ "quoted" \\', "é\n"], "text_pair": ["\\", '"[']}
     for inputs, signature in (
         (texts, "serving_default"),
@@ -117,16 +106,14 @@ def test_ordinary_requests_pass(ports):
         ({"input_ids": np.ones([100, 128], int)}, "tokens"),
     ):
         del seen[:]
-        answers = client.ask_rest(f"http://127.0.0.1:{ports[0]}", inputs, signature=signature)
+        answers = client.ask_rest(f"http://127.0.0.1:{port}", inputs, signature=signature)
         [(path, body, _)] = seen
         assert path == PREDICT and answers["got"] == [len(body)]
         assert json.loads(body)["signature_name"] == signature
-    assert rollout.Server(f"http://127.0.0.1:{ports[0]}", "albert", 5.0).states() == {
-        1: "AVAILABLE"
-    }
+    assert rollout.Server(f"http://127.0.0.1:{port}", "albert", 5.0).states() == {1: "AVAILABLE"}
 
 
-def test_nested_large_and_other_requests_are_refused(ports):
+def test_nested_large_and_other_requests_are_refused(port):
     deep = b"[" * 100_000 + b"]" * 100_000
     for body in (
         deep,
@@ -135,22 +122,22 @@ def test_nested_large_and_other_requests_are_refused(ports):
         # Of bytes that are no UTF-8, none swallows the quote behind it.
         b'["\xe2", "\xf0\x9f", ' + deep,
     ):
-        assert send(ports[0], body) == (400, False)
-        assert send(ports[0], body, path="/V1/models/albert:predict") == (400, False)
-    assert send(ports[0], b" " * 300_000) == (413, False)
-    assert send(ports[0], b" " * 10_000_000) == (413, False)
-    assert send(ports[0], b"{}", path="/monitoring/prometheus/metrics") == (404, False)
-    assert send(ports[0], None, "/monitoring/prometheus/metrics", method="GET") == (404, False)
-    assert send(ports[0], b"{}", method="PUT") == (403, False)
+        assert send(port, body) == (400, False)
+        assert send(port, body, path="/V1/models/albert:predict") == (400, False)
+    assert send(port, b" " * 300_000) == (413, False)
+    assert send(port, b" " * 10_000_000) == (413, False)
+    assert send(port, b"{}", path="/monitoring/prometheus/metrics") == (404, False)
+    assert send(port, None, "/monitoring/prometheus/metrics", method="GET") == (404, False)
+    assert send(port, b"{}", method="PUT") == (403, False)
     # A path is matched as it is resolved, and passed as it was sent.
     for path in ("/monitoring/prometheus/metrics/../../../v1/", "/v1/../monitoring/"):
-        assert send(ports[0], None, path, method="GET") == (404, False)
+        assert send(port, None, path, method="GET") == (404, False)
     # Eight levels pass, nine do not.
-    assert send(ports[0], b"[" * 8 + b"]" * 8) == (200, True)
-    assert send(ports[0], b"[" * 9 + b"]" * 9) == (400, False)
+    assert send(port, b"[" * 8 + b"]" * 8) == (200, True)
+    assert send(port, b"[" * 9 + b"]" * 9) == (400, False)
 
 
-def test_bodies_in_chunks_are_bounded(ports):
+def test_bodies_in_chunks_are_bounded(port):
     """nginx holds one in a file if it is too large with the heads of its chunks."""
     fine = b'{"inputs": {"text": ["%s"]}}' % (b"a" * 100_000)
     for body, size, expected in (
@@ -161,21 +148,21 @@ def test_bodies_in_chunks_are_bounded(ports):
         (b"[" * 900_000, 100_000, (413, False)),
     ):
         chunks = [body[i : i + size] for i in range(0, len(body), size)]
-        assert send(ports[0], iter(chunks)) == expected
+        assert send(port, iter(chunks)) == expected
 
 
-def test_a_packed_request_is_not_unpacked_behind_the_bounds(ports):
+def test_a_packed_request_is_not_unpacked_behind_the_bounds(port):
     packed = gzip.compress(b"[" * 100_000)
-    assert send(ports[0], packed, headers={"Content-Encoding": "gzip"}) == (200, True)
+    assert send(port, packed, headers={"Content-Encoding": "gzip"}) == (200, True)
     [(_, body, encoding)] = seen
     assert body == packed and encoding is None  # for the server, bytes that are no JSON
 
 
-def test_slow_clients_are_cut_off_and_never_reach_the_server(ports):
+def test_slow_clients_are_cut_off_and_never_reach_the_server(port):
     del seen[:]
     head = f"POST {PREDICT} HTTP/1.1\r\nHost: a\r\n"
     for begin in (head, f"{head}Content-Length: 100\r\n\r\n{{"):
-        with socket.create_connection(("127.0.0.1", ports[0]), timeout=60) as connection:
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
             connection.sendall(begin.encode())
             started = time.monotonic()
             answer = connection.recv(1000)

@@ -22,15 +22,13 @@ from export.loading import load_module, open_checkpoint
 from export.signatures import NUM_CANDIDATES
 from export.verify import _certain_ranks, _example
 from tests import sentences
-from tests.export.task_models import CONFIG, TASKS
+from tests.export.task_models import CONFIG
 from tests.export.test_serving_module import packed
 
 LONGEST = 43
 LINES_PER_LANGUAGE = 12
-LONGEST_LINE = (
-    2_000  # characters; Python's tokenizer and the graph's are compared further elsewhere
-)
-
+# In characters; Python's tokenizer and the graph's are compared further elsewhere.
+LONGEST_LINE = 2_000
 
 pytestmark = pytest.mark.slow
 
@@ -180,24 +178,6 @@ def test_a_pretrained_model(pretrained, tokenizer, texts):
     answers = ask(signatures["pretraining"]["serving_default"], text=texts, text_pair=texts[::-1])
     check(answers, expected)
     check(ask(signatures["pretraining"]["examples"], examples=as_records(rows)), expected)
-
-
-def test_a_regressor(make_module, vocabulary, tokenizer, texts, tmp_path):
-    module = make_module(TASKS["regressor"], vocabulary, LONGEST)
-    signatures = saved(module, tmp_path / "1")
-    encoded = tokenizer.encode_batch(texts)
-    # A pair is one, even if its second text is empty.
-    rows = [packed_pair(*pair, tokenizer) for pair in zip(encoded, encoded[::-1])]
-    expected = in_python(rows, lambda inputs: {"value": module.model(inputs)["logits"][:, 0]})
-    check(ask(signatures["serving_default"], text=texts, text_pair=texts[::-1]), expected)
-    check(ask(signatures["examples"], examples=as_records(rows)), expected)
-
-
-def packed_pair(first, second, tokenizer):
-    if second:
-        return packed(first, second, tokenizer, LONGEST)
-    ids, types = packed(first[: LONGEST - 3], [], tokenizer, LONGEST)
-    return [*ids, tokenizer.sep_id], [*types, 1]
 
 
 def around_masks(text, tokenizer, ids_of):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import http.server
 import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -17,7 +15,7 @@ import pytest
 
 from albert_tf.errors import UserError
 from export.serving import rollout
-from tests.export.stand_in import ModelServer
+from tests.export.stand_in import ModelServer, QuietHandler, serving
 
 SERVING = Path(rollout.__file__).parent
 SHIPPED = {"canary": 1, "stable": 1}
@@ -174,24 +172,27 @@ def test_a_change_by_another_program_is_left_alone(path):
         assert path.read_text() == theirs[0]
 
 
+def command(path, server):
+    flags = [f"--config={path}", f"--server={server.url}", "--version=2", "--label=canary"]
+    return [sys.executable, "-m", "export.serving.rollout", *flags]
+
+
 def test_a_killed_program_resumes(path):
     """Killed while the version is loading, and while the label is to answer."""
-    command = [sys.executable, "-m", "export.serving.rollout", "--version=2", "--label=canary"]
     with ModelServer(path, [1, 2]).running() as server:
         server.load_polls = 10**9
-        command += [f"--config={path}", f"--server={server.url}"]
         for until, versions in (
             (lambda: server.states.get(2) == ("LOADING", "OK"), {"canary": 1, "stable": 1}),
             (lambda: "value: 2" in path.read_text(), {"canary": 2, "stable": 1}),
         ):
-            process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+            process = subprocess.Popen(command(path, server), stdout=subprocess.DEVNULL)
             wait_until(until)
             assert process.poll() is None
             process.send_signal(signal.SIGKILL)
             process.wait()
             assert read(path) == (versions, [1, 2])
             server.load_polls = 1
-        assert call(path, *command[3:]).endswith("canary is version 2\n")
+        assert call(path, *command(path, server)[4:]).endswith("canary is version 2\n")
         assert server.labels == {"canary": 2, "stable": 1}
 
 
@@ -207,9 +208,7 @@ def test_a_version_that_a_killed_program_left_is_removed(path, capsys):
 def test_a_version_is_taken_out_after_ctrl_c(path, number):
     with ModelServer(path, [1, 2]).running() as server:
         server.load_polls = 10**9
-        command = [sys.executable, "-m", "export.serving.rollout", "--version=2", "--label=canary"]
-        command += [f"--config={path}", f"--server={server.url}"]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(command(path, server), stdout=subprocess.PIPE, text=True)
         assert "version 2 is" in process.stdout.readline()
         process.send_signal(number)
         process.communicate(timeout=60)
@@ -233,26 +232,15 @@ def test_a_rollback_needs_no_server(path):
 
 
 def test_a_proxy_without_its_server_is_waited_for(path):
-    pages = [b"<html>502 Bad Gateway</html>"] * 3
+    pages = [(502, "<html>502 Bad Gateway</html>")] * 3
 
-    class Proxy(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            code, body = (502, pages.pop()) if pages else (200, b'{"model_spec": {"version": "1"}}')
-            self.send_response(code)
-            self.end_headers()
-            self.wfile.write(body)
+    class Proxy(QuietHandler):
+        def do_GET(self):  # noqa: N802
+            self.reply(*pages.pop() if pages else (200, {"model_spec": {"version": "1"}}))
 
-        def log_message(self, *_):
-            pass
-
-    proxy = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Proxy)
-    threading.Thread(target=proxy.serve_forever, daemon=True).start()
-    client = rollout.Server(f"http://127.0.0.1:{proxy.server_address[1]}", "albert", 60.0)
-    try:
+    with serving(Proxy) as port:
+        client = rollout.Server(f"http://127.0.0.1:{port}", "albert", 60.0)
         client.wait_labels({"stable": 1})
-    finally:
-        proxy.shutdown()
-        proxy.server_close()
     assert not pages
 
 
@@ -285,16 +273,13 @@ def test_configs_that_are_unfit(path, change, message):
     replace(path, *change)
     with pytest.raises(UserError, match=message):
         rollout.ConfigFile(str(path), "albert")
-
-
-def test_configs_that_cannot_be_read(tmp_path):
-    (tmp_path / "latin").write_bytes(b"# caf\xe9\n")
-    for name, message in (
-        ("latin", r"latin: not UTF-8: expected the config"),
-        ("absent", r"absent: No such file or directory: expected the config.* such as a copy of"),
-    ):
-        with pytest.raises(UserError, match=message):
-            rollout.ConfigFile(str(tmp_path / name), "albert")
+    path.write_bytes(b"# caf\xe9\n")
+    with pytest.raises(UserError, match=r"models.config: not UTF-8: expected the config"):
+        rollout.ConfigFile(str(path), "albert")
+    path.unlink()
+    message = r"models.config: No such file or directory: expected the config.* such as a copy of"
+    with pytest.raises(UserError, match=message):
+        rollout.ConfigFile(str(path), "albert")
 
 
 def test_commands_that_are_refused(path):

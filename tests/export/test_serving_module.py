@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tensorflow.python.util import _pywrap_util_port  # says whether there is oneDNN
 
 from export.packing import Packer
-from export.signatures import MAX_MASKS, NUM_CANDIDATES, PRETRAINING
+from export.signatures import MAX_MASKS, NUM_CANDIDATES
 from tests.export.conftest import MAX_SEQ_LENGTH
 from tests.jobs import run_code
 
@@ -65,30 +65,10 @@ def alone(model, ids, types, positions=(0,)):
     return {**model.encoder(inputs), **model(inputs)}
 
 
-def test_the_signatures_are_those_of_the_table(loaded, model):
-    sizes = {"hidden_size": model.config.hidden_size, "vocab_size": model.config.vocab_size}
-    sizes["max_seq_length"] = MAX_SEQ_LENGTH
-
-    def dimensions(field):
-        return [sizes.get(d) if isinstance(d, str) else d for d in field.shape]
-
-    assert set(loaded.signatures) == set(PRETRAINING)
-    for name, signature in PRETRAINING.items():
-        function = loaded.signatures[name]
-        for fields, specs in (
-            (signature.inputs, function.structured_input_signature[1]),
-            (signature.outputs, function.structured_outputs),
-        ):
-            assert set(fields) == set(specs), name
-            for key, field in fields.items():
-                assert specs[key].dtype == field.dtype, (name, key)
-                assert specs[key].shape.as_list() == dimensions(field), (name, key)
-
-
 lengths = st.lists(st.tuples(*[st.integers(0, 2 * MAX_SEQ_LENGTH)] * 2), max_size=4)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(lengths, st.sampled_from([MAX_SEQ_LENGTH, MAX_SEQ_LENGTH + 1]))
 def test_packing_is_the_references(tokenizer, pairs, max_seq_length):
     firsts = [list(range(100, 100 + a)) for a, _ in pairs]
@@ -168,22 +148,16 @@ def test_text_that_touches_a_mask_begins_no_word(module, tokenizer, text, pieces
     assert " ".join(map(tokenizer.id_to_piece, ids)) == pieces
 
 
-def test_no_mask_and_no_texts_are_answered_with_nothing(loaded):
-    answers = ask(loaded, "fill_mask", text=[SHORT, ""])
-    assert answers["num_masks"].tolist() == [0, 0]
-    assert not answers["pieces"].any() and not answers["probabilities"].any()
-    answers = ask(loaded, "fill_mask", text=[])
-    assert answers["pieces"].shape == (0, MAX_MASKS, NUM_CANDIDATES)
-    answers = ask(loaded, "serving_default", text=[], text_pair=[])
-    assert answers["in_order_probability"].shape == (0,)
-
-
 def test_masks_past_the_longest_length_or_the_most_of_a_text_are_cut_off(loaded):
     most = ["a[MASK]" * 16, "[MASK]" * MAX_MASKS, "[MASK]" * (MAX_MASKS + 1)]
-    answers = ask(loaded, "fill_mask", text=["[MASK]" * 50, LONG + "[MASK]", *most])
-    expected = [MAX_MASKS, 0, 16, MAX_MASKS, MAX_MASKS]
+    broken = [b"caf\xe9 [MASK]", "caf\ufffd [MASK]"]
+    answers = ask(loaded, "fill_mask", text=["[MASK]" * 50, LONG + "[MASK]", "", *most, *broken])
+    expected = [MAX_MASKS, 0, 0, 16, MAX_MASKS, MAX_MASKS, 1, 1]
     assert answers["num_masks"].tolist() == expected
     assert (answers["pieces"] != b"").all(axis=2).sum(axis=1).tolist() == expected
+    # Bytes that are no UTF-8 are read as replacement characters.
+    np.testing.assert_allclose(*answers["probabilities"][-2:], atol=1e-5)
+    assert ask(loaded, "fill_mask", text=[])["pieces"].shape == (0, MAX_MASKS, NUM_CANDIDATES)
 
 
 def test_hostile_texts_get_finite_answers_and_do_not_touch_their_neighbours(loaded):
@@ -194,26 +168,6 @@ def test_hostile_texts_get_finite_answers_and_do_not_touch_their_neighbours(load
     by_itself = ask(loaded, "serving_default", text=HOSTILE[:1], text_pair=HOSTILE[-1:])
     for name, answer in by_itself.items():
         np.testing.assert_allclose(default[name][0], answer[0], atol=1e-5)
-
-
-def test_bytes_that_are_no_utf8_are_read_as_replacement_characters(loaded):
-    answers = ask(loaded, "fill_mask", text=[b"caf\xe9 [MASK]", "caf\ufffd [MASK]".encode()])
-    np.testing.assert_allclose(*answers["probabilities"], atol=1e-5)
-
-
-def test_a_thousand_texts_in_one_request(loaded):
-    answers = ask(loaded, "serving_default", text=["dog"] * 1000, text_pair=["fox"] * 1000)
-    assert answers["in_order_probability"].shape == (1000,)
-
-
-def test_every_line_of_the_nasty_files_gets_an_answer(loaded, nasty):
-    files = sorted(p for p in nasty.iterdir() if p.is_file())
-    lines = [line[:50_000] for path in files for line in path.read_bytes().split(b"\n")]
-    assert len(lines) > 100
-    for begin in range(0, len(lines), 256):
-        batch = lines[begin : begin + 256]
-        answers = ask(loaded, "serving_default", text=batch, text_pair=batch)
-        assert np.isfinite(answers["in_order_probability"]).all()
 
 
 def test_wrong_inputs_get_a_clear_error(loaded, model):

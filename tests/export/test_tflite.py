@@ -9,12 +9,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf.checkpoints.model_directory import TASK_FILE
-from albert_tf.config import AlbertConfig
-from albert_tf.models import AlbertForSequenceClassification
 from albert_tf.tokenization import AlbertTokenizer
 from export.tflite import convert
-from tests.export.conftest import MAX_SEQ_LENGTH
+from tests.export.conftest import MAX_SEQ_LENGTH, write_classifier
 
 LENGTH = 19
 LABELS = ["no", "yes", "perhaps"]
@@ -62,25 +59,9 @@ def test_the_encoder_answers_alike_without_padding(float_file, model):
 def wide_dir(model_dir, tmp_path_factory):
     """A classifier of which weights, not the graph, make the size; its layers are shared."""
     directory = tmp_path_factory.mktemp("wide") / "model"
-    shutil.copytree(model_dir, directory, ignore=shutil.ignore_patterns("checkpoints"))
-    values = json.loads((model_dir / "albert_config.json").read_text())
-    values.update(hidden_size=256, intermediate_size=1024, num_hidden_layers=6)
-    config = AlbertConfig(**values)
-    config.write(str(directory / "albert_config.json"))
-    description = {
-        "task": "toy",
-        "kind": "classifier",
-        "labels": LABELS,
-        "has_pairs": False,
-        "max_seq_length": LENGTH,
-    }
-    (directory / TASK_FILE).write_text(json.dumps(description))
-    model = AlbertForSequenceClassification(config, len(LABELS))
-    model.create_variables()
-    rng = np.random.RandomState(3)
-    for variable in model.variables:
-        variable.assign_add(rng.normal(0, 0.05, variable.shape))
-    tf.train.Checkpoint(model=model).save(str(directory / "checkpoints" / "ckpt"))
+    sizes = {"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 6}
+    described = {"has_pairs": False, "max_seq_length": LENGTH}
+    model = write_classifier(directory, model_dir, "classifier", LABELS, 0.05, **sizes, **described)
     return directory, model
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pathlib
-import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,7 +13,8 @@ import tensorflow as tf
 
 from albert_tf.checkpoints import google, huggingface, name_map, pretrained
 from albert_tf.errors import UserError
-from tests.albert_tf.checkpoints.test_name_map import make_model, weights_of
+from tests.albert_tf.checkpoints.test_name_map import assert_same, make_model, weights_of
+from tests.albert_tf.test_parity import save_tensors
 
 BERT = {"parameter_sharing": "none", "embedding_size": 12, "hidden_act": "gelu_erf"}
 
@@ -43,17 +43,21 @@ def test_names_and_config(directory):
     config = json.loads((path / "config.json").read_text())
     assert (config["model_type"], config["hidden_act"]) == ("bert", "gelu")
     assert config["architectures"] == ["BertForPreTraining"]
+    # Without hidden_act it is the exact gelu.
+    del config["hidden_act"]
+    (path / "config.json").write_text(json.dumps(config))
+    assert huggingface.read(str(path)).config.hidden_act == "gelu_erf"
 
 
 def test_encoder_alone_under_old_names(directory):
     """A BertModel: no prefix, no heads; normalizations as TensorFlow names them."""
     path, model = directory
-    tensors = safetensors.numpy.load_file(path / "model.safetensors")
-    for new, old in (("weight", "gamma"), ("bias", "beta")):
-        tensors = {
-            re.sub(f"LayerNorm.{new}$", f"LayerNorm.{old}", n): t for n, t in tensors.items()
-        }
-    encoder = {n.removeprefix("bert."): t for n, t in tensors.items() if n.startswith("bert.")}
+    encoder = {}
+    for name, tensor in safetensors.numpy.load_file(path / "model.safetensors").items():
+        name = name.replace("LayerNorm.weight", "LayerNorm.gamma")
+        name = name.replace("LayerNorm.bias", "LayerNorm.beta")
+        if name.startswith("bert."):
+            encoder[name.removeprefix("bert.")] = tensor
     change(path, {**encoder, "embeddings.position_ids": np.arange(19)[np.newaxis]})
     with pytest.raises(UserError, match=r"lacks cls\.predictions\..*--allow_missing"):
         huggingface.read(str(path))
@@ -61,14 +65,6 @@ def test_encoder_alone_under_old_names(directory):
     expected = weights_of(model)
     for name, array in weights_of(found.model).items():
         assert not name.startswith("encoder/") or np.array_equal(array, expected[name]), name
-
-
-def test_without_hidden_act_it_is_the_exact_gelu(directory):
-    path, _ = directory
-    config = json.loads((path / "config.json").read_text())
-    del config["hidden_act"]
-    (path / "config.json").write_text(json.dumps(config))
-    assert huggingface.read(str(path)).config.hidden_act == "gelu_erf"
 
 
 @pytest.mark.parametrize("do_lower_case", [True, False])
@@ -107,15 +103,9 @@ def test_what_is_no_bert_is_refused(directory):
 def test_checkpoint_of_googles_bert(tmp_path):
     """Its "gelu" is the tanh form."""
     model = make_model(parameter_sharing="none", embedding_size=12)
-    weights = weights_of(model)
-    tensors = name_map.from_ours(weights, model.config, "google", name_map.BERT_TABLE)
+    tensors = name_map.from_ours(weights_of(model), model.config, "google", name_map.BERT_TABLE)
     assert tensors["bert/encoder/layer_1/attention/output/LayerNorm/gamma"].shape == (12,)
-    tf.raw_ops.SaveV2(
-        prefix=str(tmp_path / "bert_model.ckpt"),
-        tensor_names=list(tensors),
-        shape_and_slices=[""] * len(tensors),
-        tensors=list(tensors.values()),
-    )
+    save_tensors(str(tmp_path / "bert_model.ckpt"), tensors)
     values = huggingface.config_values(model.config)
     names = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
     names += ("intermediate_size", "max_position_embeddings", "type_vocab_size")
@@ -123,8 +113,7 @@ def test_checkpoint_of_googles_bert(tmp_path):
     (tmp_path / "bert_config.json").write_text(json.dumps(config))
     imported = google.read(str(tmp_path / "bert_model.ckpt"))
     assert (imported.config.hidden_act, imported.config.parameter_sharing) == ("gelu", "none")
-    for name, array in weights.items():
-        assert np.array_equal(imported.weights[name], array), name
+    assert_same(imported.weights, model)
 
 
 @pytest.mark.slow

@@ -58,6 +58,15 @@ def write_model(directory, task, vocabulary, **config):
     return model
 
 
+def to_hugging_face(directory):
+    """Converts the model `a` of a directory to `hf` beside it; returns the latter."""
+    theirs = directory / "hf"
+    convert_fine_tuned(
+        input_path=str(directory / "a"), output_dir=str(theirs), output_format="huggingface"
+    )
+    return theirs
+
+
 def read_weights(directory):
     task = json.loads((directory / "task.json").read_text())
     config = AlbertConfig.read(str(directory / "albert_config.json"))
@@ -71,9 +80,7 @@ def read_weights(directory):
 def test_there_and_back(task, tiny_vocabulary, tmp_path):
     hidden_size = 12 if task["kind"] in ("classifier", "question_answering") else 20  # or embedded
     model = write_model(tmp_path / "a", task, tiny_vocabulary, hidden_size=hidden_size)
-    convert_fine_tuned(
-        input_path=str(tmp_path / "a"), output_dir=str(tmp_path / "hf"), output_format="huggingface"
-    )
+    to_hugging_face(tmp_path)
     values = json.loads((tmp_path / "hf/config.json").read_text())
     assert values["architectures"] == [KINDS[task["kind"]].architecture]
     if "labels" in task:
@@ -104,9 +111,7 @@ def test_what_others_wrote(kind, expected, tiny_vocabulary, tmp_path):
     """Without our task.json: labels, kind and lengths come from their config."""
     task = {"task": "own", "kind": kind, **TASKS[kind]}
     write_model(tmp_path / "a", {**task, "max_seq_length": 60}, tiny_vocabulary)
-    convert_fine_tuned(
-        input_path=str(tmp_path / "a"), output_dir=str(tmp_path / "hf"), output_format="huggingface"
-    )
+    to_hugging_face(tmp_path)
     (tmp_path / "hf/task.json").unlink()
     convert_fine_tuned(input_path=str(tmp_path / "hf"), output_dir=str(tmp_path / "b"))
     assert json.loads((tmp_path / "b/task.json").read_text()) == {
@@ -121,18 +126,14 @@ def test_separators_that_labels_leave_free(tiny_vocabulary, tmp_path):
     labels = ["a, b", "c", "d"]
     task = {"task": "own", "kind": "multilabel", "labels": labels, "has_pairs": False}
     write_model(tmp_path / "a", {**task, "max_seq_length": 60}, tiny_vocabulary)
-    arguments = {"input_path": str(tmp_path / "hf"), "output_dir": str(tmp_path / "b")}
-    convert_fine_tuned(
-        input_path=str(tmp_path / "a"), output_dir=str(tmp_path / "hf"), output_format="huggingface"
-    )
-    (tmp_path / "hf/task.json").unlink()
-    convert_fine_tuned(**arguments)
+    theirs = to_hugging_face(tmp_path)
+    (theirs / "task.json").unlink()
+    convert_fine_tuned(input_path=str(theirs), output_dir=str(tmp_path / "b"))
     assert json.loads((tmp_path / "b/task.json").read_text())["label_separator"] == ";"
-    config = json.loads((tmp_path / "hf/config.json").read_text())
-    config["id2label"] = {"0": "alone"}
-    (tmp_path / "hf/config.json").write_text(json.dumps(config))
+    config = json.loads((theirs / "config.json").read_text())
+    (theirs / "config.json").write_text(json.dumps({**config, "id2label": {"0": "alone"}}))
     with pytest.raises(ValueError, match="label, expected two or more"):
-        convert_fine_tuned(**{**arguments, "output_dir": str(tmp_path / "c")})
+        convert_fine_tuned(input_path=str(theirs), output_dir=str(tmp_path / "c"))
 
 
 def test_what_has_no_counterpart(tiny_vocabulary, tmp_path):
@@ -166,10 +167,7 @@ def test_a_directory_of_seeds(tiny_vocabulary, tmp_path):
 def test_choices_without_a_number(tiny_vocabulary, tmp_path):
     task = {"task": "race", "kind": "multiple_choice", **TASKS["multiple_choice"]}
     write_model(tmp_path / "a", {**task, "max_seq_length": 60}, tiny_vocabulary)
-    convert_fine_tuned(
-        input_path=str(tmp_path / "a"), output_dir=str(tmp_path / "hf"), output_format="huggingface"
-    )
-    (tmp_path / "hf/task.json").unlink()
+    (to_hugging_face(tmp_path) / "task.json").unlink()
     with pytest.raises(ValueError, match="does not say among how many options"):
         convert_fine_tuned(input_path=str(tmp_path / "hf"), output_dir=str(tmp_path / "b"))
 
@@ -182,9 +180,7 @@ def test_transformers_answers_the_same(task, tiny_vocabulary, tmp_path):
     import transformers
 
     model = write_model(tmp_path / "a", task, tiny_vocabulary)
-    convert_fine_tuned(
-        input_path=str(tmp_path / "a"), output_dir=str(tmp_path / "hf"), output_format="huggingface"
-    )
+    to_hugging_face(tmp_path)
     tensors = safetensors.numpy.load_file(tmp_path / "hf/model.safetensors")
     assert all(array.dtype == np.float32 for array in tensors.values())
     kind = KINDS[task["kind"]].architecture

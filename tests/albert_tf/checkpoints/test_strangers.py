@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import shutil
 import sys
 import types
@@ -17,7 +16,15 @@ import albert_tf
 from albert_tf.checkpoints import google, huggingface, model_directory, name_map, saved_model
 from albert_tf.config import AlbertConfig
 from albert_tf.tokenization import AlbertTokenizer
-from tests.albert_tf.checkpoints.test_name_map import TINY, make_model, weights_of, write
+from tests.albert_tf.checkpoints.test_name_map import (
+    TINY,
+    change_config,
+    make_model,
+    read_tensors,
+    weights_of,
+    write,
+)
+from tests.albert_tf.test_parity import save_tensors
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +92,9 @@ def test_a_later_torch_reads(version, torch_dir, trained, monkeypatch):
         huggingface.read(str(torch_dir))
 
 
+CALLS_BYTEARRAY = b"cbuiltins\nbytearray\nM\xff\xff\x85R." + bytes(10_000)
+
+
 def compressed_archive(path):
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("data/0", bytes(10_000_000))
@@ -98,11 +108,11 @@ def archive_of_one_file_many_times(path):
 
 def archive_that_calls_bytearray(path):
     with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("data.pkl", b"cbuiltins\nbytearray\nM\xff\xff\x85R." + bytes(10_000))
+        archive.writestr("data.pkl", CALLS_BYTEARRAY)
 
 
 def pickle_that_calls_bytearray(path):
-    path.write_bytes(b"\x80\x02cbuiltins\nbytearray\nM\xff\xff\x85R." + bytes(10_000))
+    path.write_bytes(b"\x80\x02" + CALLS_BYTEARRAY)
 
 
 def half_an_archive(path):
@@ -128,21 +138,19 @@ def test_a_torch_file_that_takes_more_than_it_is_long(hostile, message, torch_di
         huggingface.read(str(torch_dir), allow_missing=".")
 
 
-def test_torch_tensors_that_are_larger_together_than_their_file(torch_dir, trained, monkeypatch):
-    tensors = {f"x{i}": Tensor(np.zeros(1, np.float32), repeated=5_000) for i in range(9)}
-    fake_torch(monkeypatch, "2.10.0", tensors)
-    with pytest.raises(ValueError, match=r"is damaged.*declares more values"):
-        huggingface.read(str(torch_dir))
-
-
-def test_a_torch_tensor_of_no_numbers(torch_dir, monkeypatch):
+def test_torch_tensors_that_are_no_weights(torch_dir, trained, monkeypatch):
     class Sparse(Tensor):
         def numpy(self):
             raise TypeError("can't convert Sparse layout tensor to numpy")
 
-    fake_torch(monkeypatch, "2.10.0", {"x": Sparse(np.zeros(1))})
-    with pytest.raises(ValueError, match=r"is damaged.*can't convert Sparse"):
-        huggingface.read(str(torch_dir))
+    large = {f"x{i}": Tensor(np.zeros(1, np.float32), repeated=5_000) for i in range(9)}
+    for tensors, message in (
+        (large, "declares more values"),  # together, than their file has
+        ({"x": Sparse(np.zeros(1))}, "can't convert Sparse"),
+    ):
+        fake_torch(monkeypatch, "2.10.0", tensors)
+        with pytest.raises(ValueError, match=f"is damaged.*{message}"):
+            huggingface.read(str(torch_dir))
 
 
 @pytest.mark.parametrize("most", [{"num_hidden_layers": 10**7}, {"hidden_size": 12 * 10**7}])
@@ -153,8 +161,8 @@ def test_sizes_without_end_are_refused(most):
 
 def grow(config_file):
     """A config of 16 GB for weights of some KB."""
-    values = json.loads(config_file.read_text())
-    config_file.write_text(json.dumps({**values, "vocab_size": 800_000, "embedding_size": 5_000}))
+    sizes = {"vocab_size": 800_000, "embedding_size": 5_000}
+    change_config(config_file.parent, config_file.name, **sizes)
 
 
 @pytest.mark.parametrize("form", ["google", "huggingface", "ours"])
@@ -172,15 +180,9 @@ def test_a_config_larger_than_its_files(form, trained, tmp_path, monkeypatch):
 
 def write_again(prefix, more, slices):
     """Writes a checkpoint anew with other tensors, which TensorFlow declares larger than given."""
-    reader = tf.train.load_checkpoint(prefix)
-    tensors = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
-    tensors = {name: value for name, value in tensors.items() if name not in more}
-    tf.raw_ops.SaveV2(
-        prefix=prefix,
-        tensor_names=[*tensors, *more],
-        shape_and_slices=[""] * len(tensors) + [slices] * len(more),
-        tensors=[*map(tf.constant, tensors.values()), *map(tf.constant, more.values())],
-    )
+    tensors = {name: value for name, value in read_tensors(prefix).items() if name not in more}
+    every = [""] * len(tensors) + [slices] * len(more)
+    save_tensors(prefix, {**tensors, **more}, every)
 
 
 # One of 40 GB; or several, none of which alone is larger than the file.
@@ -205,25 +207,25 @@ def test_a_checkpoint_of_texts(tmp_path, trained):
         google.read(str(tmp_path))
 
 
-def test_a_directory_that_names_a_checkpoint_elsewhere(tmp_path, trained):
+def copy_newer(directory):
+    for file in directory.glob("model.ckpt-best.*"):
+        shutil.copy(file, file.with_name(file.name.replace("best", "2")))
+
+
+def test_several_checkpoints(tmp_path, trained, monkeypatch):
     for name in ("stranger", "own"):
         write("google", tmp_path / name, trained)
-    for file in (tmp_path / "stranger").glob("model.ckpt-best.*"):
-        shutil.copy(file, file.with_name(file.name.replace("best", "2")))
-    checkpoint = 'model_checkpoint_path: "../own/model.ckpt-best"'
-    (tmp_path / "stranger/checkpoint").write_text(checkpoint)
-    with pytest.raises(ValueError, match="holds 2 checkpoints: name one of them by prefix"):
-        google.read(str(tmp_path / "stranger"))
+        copy_newer(tmp_path / name)
+    several = "holds 2 checkpoints: name one of them by prefix"
+    for named in (None, "../own/model.ckpt-best"):
+        if named:
+            (tmp_path / "stranger/checkpoint").write_text(f'model_checkpoint_path: "{named}"')
+        with pytest.raises(ValueError, match=several):
+            google.read(str(tmp_path / "stranger"))
+    assert google.read(str(tmp_path / "stranger/model.ckpt-2")).config == TINY
     (tmp_path / "stranger/checkpoint").write_text('model_checkpoint_path: "model.ckpt-best"')
-    assert google.read(str(tmp_path / "stranger")).config == trained.config
-
-
-def test_a_relative_directory_whose_newest_checkpoint_has_an_absolute_path(
-    tmp_path, trained, monkeypatch
-):
-    write("google", tmp_path / "own", trained)
-    for file in (tmp_path / "own").glob("model.ckpt-best.*"):
-        shutil.copy(file, file.with_name(file.name.replace("best", "2")))
+    assert google.find(str(tmp_path / "stranger"))[0].endswith("model.ckpt-best")
+    # A relative directory whose newest checkpoint has an absolute path.
     newest = tmp_path / "own/model.ckpt-2"
     (tmp_path / "own/checkpoint").write_text(f'model_checkpoint_path: "{newest}"')
     monkeypatch.chdir(tmp_path)
