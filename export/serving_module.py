@@ -56,6 +56,10 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
     `regularization_losses` make it a Reusable SavedModel, which hub.KerasLayer can fine-tune. (They
     are attributes for that: those of tf.Module are no part of a SavedModel.)
 
+    tf.random.set_seed and tf.keras.utils.set_random_seed clear TensorFlow's kernel cache, and with
+    it every in-graph SentencePiece model of the process. A module in memory then fails: seed before
+    it is made. Served models are not affected.
+
     Args:
       model: a model with an `encoder`, its variables created.
       served: what the model was built from.
