@@ -46,7 +46,8 @@ _BASE: Any = _base()
 
 # For .keras and .weights.h5 files Keras 2 collects the state of layers, metrics, losses and its
 # newer optimizers, not of its older ones, on which both base classes build. It finds this one as a
-# Loss.
+# Loss. A newer optimizer that reads the older class's checkpoints would have to override some ten
+# private methods.
 class _Optimizer(_BASE, tf.keras.losses.Loss):
     """LAMB with an option, whose state .keras and .weights.h5 files hold.
 

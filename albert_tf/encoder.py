@@ -209,6 +209,11 @@ class AlbertEncoder(RefusesKerasMask, FromConfig, tf.keras.layers.Layer):
             )
             for (attention, feed_forward), seed in zip(plan, block_seeds)
         ]
+        # Five sixths of the last block's products with weights are then computed at these positions
+        # only. Pre-training needs the masked positions and [CLS]. Labels, numbers, choices and the
+        # signature `pooled` need [CLS] alone. All positions are needed for the movement of each
+        # layer in `evaluate`, answer spans, tags, hub.KerasLayer, `mean_pooled_output`, and the
+        # signatures `tokens`, `mlm`, `sop` and `fill_mask`.
         if positions is not None:
             positions = tf.pad(positions, [[0, 0], [1, 0]])  # [CLS] is at 0
             blocks[-1] = functools.partial(blocks[-1], positions=positions)

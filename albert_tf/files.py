@@ -2,8 +2,10 @@
 
 A local file is written under a temporary name and renamed. In an object store (`gs://`)
 renaming copies and deletes object by object, but an object is whole or absent. So a remote file is
-written to local temporary space and uploaded under its final name. A remote directory is only a
-prefix of object names: it need not be created, and a missing one lists as empty.
+written to local temporary space and uploaded under its final name. TMPDIR must have room for the
+largest one: a shard, a checkpoint, an export, a table of predictions, or the weights of others. A
+remote directory is only a prefix of object names: it need not be created, and a missing one lists
+as empty.
 """
 
 from __future__ import annotations

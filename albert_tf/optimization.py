@@ -88,6 +88,7 @@ def lamb(
         epsilon=1e-6,
         weight_decay=weight_decay,
         exclude_from_weight_decay=EXCLUSIONS,
+        # Given, because None and [] both mean the list of weight decay in tensorflow-addons.
         exclude_from_layer_adaptation=EXCLUSIONS,
     )
 

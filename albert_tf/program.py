@@ -1,4 +1,8 @@
-"""How every program starts and ends: one clear line and exit code 2 for bad input."""
+"""How every program starts and ends: one clear line and exit code 2 for bad input.
+
+This module, files, job_directory and progress are in albert_tf because all programs use them, and
+`export` and `pipelines` must not import each other.
+"""
 
 from __future__ import annotations
 

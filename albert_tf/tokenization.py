@@ -159,6 +159,7 @@ class AlbertTokenizer:
 
         There the releases of SentencePiece choose differently, and tensorflow-text holds an older
         one than the Python package: such text, rare outside of noise, is left to tensorflow-text.
+        Such text has repeated strings, words of more than 64 characters, or more than 512 pieces.
         """
         if len(ids) > _LONGEST_TEXT:
             return True

@@ -1,4 +1,8 @@
-"""WordPiece tokenization, as of BERT and of ALBERT's Chinese models: in Python and in the graph."""
+"""WordPiece tokenization, as of BERT and of ALBERT's Chinese models: in Python and in the graph.
+
+One table of characters prepares the text on both sides. tensorflow-text's FastBertTokenizer was not
+used because it folds case (ß becomes ss). That was read in its source, not run.
+"""
 
 from __future__ import annotations
 

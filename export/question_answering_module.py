@@ -19,6 +19,9 @@ from .wordpiece_alignment import AligningWordPiece
 class QuestionAnsweringModule(ServingModule):
     """Finds answers in texts, with either of the models for it.
 
+    There is no signature `examples`: an answer is text, and records hold pieces only. The threshold
+    for "no answer" is that of fine-tuning.
+
     Source: the reference's squad_utils, after BERT's run_squad.
     Deviation: a question is also cut where it leaves no room for the context.
     """

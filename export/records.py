@@ -83,7 +83,8 @@ def _find_errors(
         return index, tf.where(bad_lengths, message, error)
 
     # A batch of records fails as a whole where one is no tf.Example. A data set of them can pass
-    # over those. One element of its own at the end, as there may be no other.
+    # over those; what that costs was not measured. One element of its own at the end, as there may
+    # be no other.
     number = tf.size(records, tf.int64)
     checked = tf.data.Dataset.range(number).map(check).ignore_errors()
     end = tf.data.Dataset.from_tensors((number, tf.constant("")))

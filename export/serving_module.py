@@ -56,6 +56,10 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
     `regularization_losses` make it a Reusable SavedModel, which hub.KerasLayer can fine-tune. (They
     are attributes for that: those of tf.Module are no part of a SavedModel.)
 
+    tf.random.set_seed and tf.keras.utils.set_random_seed clear TensorFlow's kernel cache, and with
+    it every in-graph SentencePiece model of the process. A module in memory then fails: seed before
+    it is made. Served models are not affected.
+
     Args:
       model: a model with an `encoder`, its variables created.
       served: what the model was built from.
@@ -93,9 +97,11 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
         self.max_seq_length = served.max_seq_length
         self.tokenizer = served.tokenizer.in_graph()
         self.packer = Packer(served.tokenizer, served.max_seq_length)
-        # Traced once and called by every signature: each graph is saved once. As functions of their
-        # own at run time too, in which TensorFlow 1's sessions, such as TensorFlow Serving's, find
-        # the gelu: constants of functions put into the caller's graph hide it there.
+        # Traced once and called by every signature: each graph is saved once. Inlining a function
+        # adds control inputs to its constants. In TensorFlow 1's sessions, such as TensorFlow
+        # Serving's, these hide the pattern of gelu from oneDNN (primitives.gelu). So these stay
+        # functions at run time. Question answering calls its model without one: its gelu is fused
+        # in TensorFlow 2 only.
         ids = tf.TensorSpec([None, None], tf.int32)
         function = functools.partial(
             tf.function,
@@ -148,6 +154,8 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
     @tf.function
     def __call__(self, inputs: dict, training: bool = False) -> dict:
         """Encodes, to be fine-tuned by who loads the SavedModel.
+
+        Only the branch of training uses XLA, which a server may lack.
 
         Args:
           inputs: dict of int32 [batch, seq_len] `input_word_ids`, `input_mask` (1 = real) and
@@ -278,6 +286,9 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
 
     def share_of_unknown(self, tokens: dict, counts: tf.Tensor | None = None) -> tf.Tensor:
         """Computes AlbertTokenizer.unknown_shares of requests, each the whole of its sequences.
+
+        All sequences of a request count, so one rule holds for every kind. Pieces in the overlap of
+        two windows count twice, a question once for each window, a context once for each choice.
 
         Args:
           tokens: `input_ids` and `input_mask`, int32 [sequences, seq_len].

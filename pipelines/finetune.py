@@ -231,6 +231,7 @@ def _identity(
         "train": fingerprint(splits["train"]),
         # It chooses the weights; a test set does not.
         "dev": fingerprint(splits["dev"]) if loop.eval_steps else None,
+        # Read at every start, also of a run with checkpoints: the next seed starts from them.
         "init_weights": checkpoint and hash_of_weights(checkpoint),
         "vocabulary": initial.tokenizer.sha256,
         **{f"config.{name}": value for name, value in dataclasses.asdict(config).items()},

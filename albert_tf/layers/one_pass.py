@@ -1,8 +1,9 @@
 """Element-wise passes of training. XLA makes one of each; TensorFlow's ops would make several.
 
 They load and store the dtype of x and compute in float32. Under bfloat16 that is more exact than
-TensorFlow's ops, and faster on CPUs, where these work on bfloat16 slowly. XLA is asked for in
-training only, as a server may be built without it.
+TensorFlow's ops, and faster on CPUs, where these work on bfloat16 slowly. XLA is used in training
+only, as a server may be built without it. Products of matrices and the softmax itself stay with
+oneDNN: XLA's are slower.
 """
 
 from __future__ import annotations

@@ -15,7 +15,8 @@ class TransformerBlock(tf.keras.layers.Layer):
 
     The halves are handed in, so that blocks can share one half and own the other: under
     `parameter_sharing="attention"` L blocks hold one attention and L feed-forwards. Each layer
-    normalization belongs to the half that it ends.
+    normalization belongs to the half that it ends. The paper does not say so, and its parameter
+    counts are rounded too far to decide it.
 
     Source: Lan et al. 2020, section 3.1, "cross-layer parameter sharing".
     """

@@ -321,7 +321,8 @@ def _shuffled_records(
       seed: of the order of the records.
       start: counted from the beginning of the run; it may be beyond the first epoch.
       is_ours: (numbers of records in the run, int64 [n]) -> bool [n], which of them to return;
-        default: all. The others are read, but not kept.
+        default: all. The others are read, but not kept. That is simple and exact; the cost is that
+        every host reads the whole data set.
     """
     paths = tf.constant(source.manifest.paths(source.record_dir, "train"))
 

@@ -72,8 +72,8 @@ def shuffled_groups(shards: Sequence[Shard], seed: int, start: int) -> tf.data.D
     """Computes the order of training, from record number `start` of the run on, without end.
 
     An epoch deals the shards to as few sets as can be read in groups: each set gets one of every
-    few neighbours, and so of the whole corpus. Each group of a set takes some parts of all its
-    shards. The records of a group are shuffled as a whole.
+    few neighbours, and so of the whole corpus. (One set holds up to 8 GB of records.) Each group of
+    a set takes some parts of all its shards. The records of a group are shuffled as a whole.
 
     Args:
       shards: the shards; one at least holds records.
@@ -133,7 +133,8 @@ def _groups(table: _Table, num_sets: int, seed: int, epoch: tf.Tensor) -> tf.dat
     num_groups = tf.gather(powers, tf.searchsorted(powers, needed))
     ends = tf.cumsum(num_groups)
     # Each shard begins with another of its parts: so a small one, which has few, does not always
-    # come in the last group.
+    # come in the last group. The other parts follow in cyclic order, so some records are more
+    # frequent at some places of an epoch.
     shifts = _random_int64([num_shards], _stream(seed, epoch, _SHIFTS))
 
     def slices_of(number):
@@ -167,6 +168,7 @@ def _random_int64(shape: tf.Tensor, stream: dict[str, tf.Tensor]) -> tf.Tensor:
 
 
 def _permutation(count: tf.Tensor, stream: dict[str, tf.Tensor]) -> tf.Tensor:
+    # Not index_shuffle: its permutations of few elements are not uniform.
     return tf.raw_ops.StatelessShuffle(value=tf.range(count), **stream)
 
 

@@ -11,7 +11,8 @@ import tensorflow as tf
 from ..training.strategy import has_several_hosts
 from .task import Outputs, Sequences
 
-# Lengths are multiples of it: few shapes, little padding.
+# Lengths are multiples of it: few shapes, little padding. Each new length compiles the element-wise
+# passes of training once, in 0.15 s.
 _LENGTH_STEP = 8
 # Batches of neighbouring lengths are made of so many batches' examples.
 _BATCHES_SORTED_TOGETHER = 16
@@ -235,7 +236,8 @@ def _of_all_replicas(
 ) -> dict[str, tf.Tensor]:
     """Returns the outputs of the global batch from those of this replica, on all replicas.
 
-    A sum in which each replica has zeros for the rows of the others.
+    A sum in which each replica has zeros for the rows of the others. strategy.gather fails on
+    outputs of several lengths ("Shape mismatch in the collective instance").
     """
     replica = tf.distribute.get_replica_context()
     # Of a dataset that ends, several hosts do not know the rows of a batch before it runs.

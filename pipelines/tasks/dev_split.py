@@ -17,7 +17,8 @@ DIVISION = 2
 def comparable(text: str) -> str:
     """Returns what texts share that a model may read as one.
 
-    They differ only in case, accents, white space or Unicode's compatible forms.
+    They differ only in case, accents, white space or Unicode's compatible forms. The vocabulary is
+    not used, so that all models get the same division.
     """
     if not text.isascii():
         plain = unicodedata.normalize("NFKD", text)

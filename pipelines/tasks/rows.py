@@ -26,7 +26,8 @@ def read_quoted_rows(path: str, separator: str) -> Iterator[tuple[int, list[str]
 
     A cell in quotation marks may hold separators, line ends (which become \\n) and, doubled,
     quotation marks. That is how spreadsheets and pandas write tables. A blank line is a row
-    without cells. For `separator` "," see _divided_lines.
+    without cells. For `separator` "," see _divided_lines. Quoting is read strictly: a file without
+    quoting then fails, where a lenient reader would join and lose rows.
 
     Raises:
       UserError: for a file that is not UTF-8, for quotation marks that are no such quoting, and

@@ -277,6 +277,8 @@ def label_key(label: str) -> str:
 def check_labels(places: Mapping[str, str]) -> None:
     """Refuses labels that were found in data and are hardly meant.
 
+    Labels that differ only in form are not merged: the owner of the file decides what is meant.
+
     Args:
       places: label -> file and line where it stands first.
 

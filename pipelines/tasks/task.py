@@ -52,6 +52,10 @@ def join(
 ) -> Sequences:
     """Puts [CLS] and [SEP] around pieces that are already short enough.
 
+    An export makes the same sequences in the graph. Fine-tuning does not use that code: it takes
+    more CPU time (tests/benchmarks/README.md, finetune), and the code here is the independent check
+    of what an export answers.
+
     Args:
       tokenizer: gives the ids of [CLS] and [SEP].
       pairs: pieces of the first text and of the second; None: there is no second. Taken one by one,

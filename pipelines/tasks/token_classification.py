@@ -66,8 +66,8 @@ class WordWindow:
 class TokenClassificationTask(Task):
     """Tags for words. The tag stands at a word's first piece; its other pieces have none.
 
-    Each word is tokenized by itself. A long text is cut into windows, and each word is tagged where
-    it has most on both sides.
+    Each word is tokenized by itself, so that training on words and serving raw text agree. A long
+    text is cut into windows, and each word is tagged where it has most on both sides.
 
     Source: Devlin et al. 2019, section 5.3.
     Deviation: the loss of an example is the mean over its words, so that it does not depend on the

@@ -254,7 +254,12 @@ class LoopSettings:
 
 @contextlib.contextmanager
 def precision(mixed_precision: str) -> Iterator[None]:
-    """Sets the dtype policy of the layers that are created inside: --mixed_precision."""
+    """Sets the dtype policy of the layers that are created inside: --mixed_precision.
+
+    Under bfloat16 the embeddings' sum, softmax, LayerNorm, logits, losses and the update stay
+    float32. Weights are cast at each product. Casting them once a step might save some 2 % (an
+    estimate), but would sum the gradients of shared weights in bfloat16.
+    """
     before = tf.keras.mixed_precision.global_policy()
     policy = "float32" if mixed_precision == "none" else f"mixed_{mixed_precision}"
     tf.keras.mixed_precision.set_global_policy(policy)

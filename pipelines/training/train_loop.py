@@ -129,7 +129,9 @@ class _Loop:
             self._evaluate_if_due(stage, stop)
             if self._step == end or _is_over(self._best_values(), loop):
                 return
-            # Loops end at the same steps wherever the run began: same log, same sums.
+            # Loops end at the same steps wherever the run began: same log, same sums. A stop by a
+            # signal ends a loop early: it adds a log entry and divides the sums. Weights stay equal
+            # bit for bit.
             loop_end = self._step - self._step % loop.steps_per_loop + loop.steps_per_loop
             started = time.monotonic()
             totals = run_steps(

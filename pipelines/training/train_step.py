@@ -42,6 +42,7 @@ class TrainStep:
         self._loss_scale = getattr(optimizer, "loss_scale", None)
         self._micro_batches = settings.gradient_accumulation_steps
         compute = self._gradients if self._micro_batches == 1 else self._accumulate
+        # Forward and backward pass only: the update does not compile everywhere, see `run`.
         self._compute = tf.function(compute, jit_compile=True) if settings.jit_compile else compute
         # XLA makes one pass over a variable, where the optimizer's own operations make twenty.
         self._compiled_apply = tf.function(self._apply, jit_compile=True)
@@ -71,8 +72,11 @@ class TrainStep:
         gradients, norm = optimization.clip_by_global_norm(gradients, _MAX_GRADIENT_NORM)
         has_loss = tf.math.is_finite(self._objective.loss(sums, denominators))
         finite = tf.math.is_finite(norm) & has_loss
+        # To skip the update would need a branch around apply_gradients, which MirroredStrategy
+        # forbids. So moments decay and the step counts.
         keep = tf.cast(finite, tf.float32)
         # Updates by Keras' older optimizers compile only where there are no replicas to merge.
+        # MirroredStrategy merges those of one device, too.
         is_alone = isinstance(replica.strategy, tf.distribute.OneDeviceStrategy)
         is_alone |= not tf.distribute.has_strategy()
         apply = self._compiled_apply if is_alone else self._apply
@@ -102,7 +106,8 @@ class TrainStep:
             loss = self._objective.loss(sums, denominators)
             if self._loss_scale:
                 loss *= scale
-        # A task may leave out what others use, such as the pooler.
+        # A task may leave out what others use, such as the pooler. Those weights then decay by rate
+        # times decay, some 1e-6 a step.
         gradients = tape.gradient(
             loss,
             self._model.trainable_variables,
