@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
 
 import tensorflow as tf
 
@@ -181,15 +180,13 @@ class GlueTask(ClassificationTask):
     ) -> list[str]:
         """Writes, beside the readable file, the one that gluebenchmark.com takes."""
         paths = super().write_predictions(directory, split, examples, features, outputs)
-        # Of test_2 and so on: another file by the name of an earlier one.
-        of, number = re.fullmatch(r"(.*?)(_\d+)?", split).groups(default="")
-        if of in self.submissions:
+        if split in self.submissions:
             answers = self.predict(outputs)
             if self.is_regression:
                 answers = [f"{number:.3f}" for number in answers.clip(0, 5)]
             else:
                 answers = [self.labels[place] for place in answers]
-            path = os.path.join(directory, f"{self.submissions[of]}{number}.tsv")
+            path = os.path.join(directory, f"{self.submissions[split]}.tsv")
             write_table(path, {"index": range(len(answers)), "prediction": answers})
             paths.append(path)
         return paths
