@@ -79,8 +79,8 @@ def test_the_best_weights_are_those_of_the_best_score(two_seeds):
         assert scores[int(path.rsplit("-", 1)[1])] == best
 
 
-def test_the_best_weights_predict(table, pretrained, tmp_path, monkeypatch):
-    """Of a run that gets worse from its first evaluation on."""
+def test_the_best_weights_predict(table, pretrained, tiny_vocabulary, tmp_path, monkeypatch):
+    """Of a run from random weights that gets worse from its first evaluation on."""
     task = classification(table)
     score, falling = task.score, iter([0.9, 0.5, 0.4])
 
@@ -91,7 +91,9 @@ def test_the_best_weights_predict(table, pretrained, tmp_path, monkeypatch):
 
     scored = []
     monkeypatch.setattr(task, "score", falling_score)
-    run_task(task, pretrained, tmp_path)
+    config = str(pretrained / "albert_config.json")
+    start = {"albert_config": config, "spm_model_file": str(tiny_vocabulary)}
+    run_task(task, None, tmp_path, **start)
     assert model_directory.find_checkpoint(str(tmp_path / "seed_1/best"))[1].endswith("ckpt-20")
     at_20, _, at_60, predicted = scored
     assert predicted == at_20 != at_60
