@@ -22,6 +22,7 @@ from pipelines.data.records import SEGMENT_FEATURES, Manifest
 from pipelines.data.shard_writer import Settings
 from tests.conftest import make_text
 from tests.jobs import run as run_program
+from tests.pipelines.data.small_records import contents
 
 
 @pytest.fixture(scope="module")
@@ -59,14 +60,6 @@ def create(texts, tiny_vocabulary, tmp_path, in_this_process):
         )
 
     return run
-
-
-def contents(directory) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(directory)): path.read_bytes()
-        for path in sorted(Path(directory).rglob("*"))
-        if path.is_file()
-    }
 
 
 def records(directory, manifest, split) -> list[bytes]:

@@ -23,6 +23,7 @@ from pipelines.data.records import Manifest, ReferenceManifest, Shard, Split, se
 from pipelines.data.segments import Segment
 from pipelines.evaluate import evaluate
 from tests.jobs import run
+from tests.pipelines.data.small_records import contents
 
 run_on_beam = job.beam_job.run
 PROJECT = Path(__file__).resolve().parents[2]
@@ -200,11 +201,6 @@ def test_files_of_other_lengths_are_refused(index, files):
     write(files / "d.tfrecord", [static_example(masked_lm_ids=[1] * 6)])
     with pytest.raises(ValueError, match=r"d\.tfrecord: record 1: .* has 6 values instead of 5"):
         index()
-
-
-def contents(directory) -> dict[str, bytes]:
-    paths = [path for path in Path(directory).rglob("*") if path.is_file()]
-    return {str(path.relative_to(directory)): path.read_bytes() for path in paths}
 
 
 def test_a_finished_job_is_not_done_again(index, monkeypatch, capsys):

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf.tokenization import AlbertTokenizer
 from pipelines.data import pretraining_dataset as pretraining_dataset_module
 from pipelines.data import records, training_order
 from pipelines.data.examples import ExampleOptions, example_draws
@@ -23,11 +22,6 @@ from tests.pipelines.data.small_records import write_records
 COUNTS = {"train": [7, 0, 13, 3], "heldout": [5, 6]}
 OPTIONS = ExampleOptions(max_seq_length=24, seed=77)
 GLOBAL_BATCH = 4
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tiny_vocabulary):
-    return AlbertTokenizer(str(tiny_vocabulary))
 
 
 @pytest.fixture(scope="module")

@@ -15,12 +15,13 @@ from pipelines import create_pretraining_data as job
 from pipelines.data import reference_job
 from pipelines.data.examples import ExampleOptions
 from pipelines.data.pretraining_dataset import evaluation_dataset
-from pipelines.data.records import SEGMENT_FEATURES, Manifest, serialize_segment
+from pipelines.data.records import Manifest, serialize_segment
 from pipelines.data.reference_examples import parse_examples, serialize_examples
 from pipelines.data.segments import Segment, has_order
 from pipelines.data.shard_writer import Settings
 from tests import builders
 from tests.conftest import make_text
+from tests.pipelines.data.small_records import contents, read_segments
 
 LENGTH, PREDICTIONS, PASSES = 41, 7, 3
 OPTIONS = ExampleOptions(LENGTH, PREDICTIONS, seed=99)
@@ -64,11 +65,6 @@ def record_dir(create, tmp_path_factory) -> Path:
     return directory
 
 
-def contents(directory):
-    paths = sorted(path for path in Path(directory).rglob("*") if path.is_file())
-    return {str(path.relative_to(directory)): path.read_bytes() for path in paths}
-
-
 def read_features(paths):
     """Yields each record's features as (kind, values)."""
     for record in tf.data.TFRecordDataset([str(path) for path in paths]).as_numpy_iterator():
@@ -82,21 +78,9 @@ def read_features(paths):
         }
 
 
-def read_segments(directory, split) -> list[Segment]:
-    manifest = Manifest.read(str(directory))
-    found = []
-    for record in tf.data.TFRecordDataset(manifest.paths(str(directory), split)):
-        parsed = tf.io.parse_single_example(record, SEGMENT_FEATURES)
-        values = {name: value.numpy().tolist() for name, value in parsed.items()}
-        found.append(
-            Segment(
-                values["input_ids"],
-                values["sentence_starts"],
-                *values["room_before"],
-                bool(*values["opens_document"]),
-            )
-        )
-    return found
+def segments_of(directory, split) -> list[Segment]:
+    paths = Manifest.read(str(directory)).paths(str(directory), split)
+    return [segment for segment, _ in read_segments(paths)]
 
 
 def unmask(features):
@@ -129,7 +113,7 @@ def test_schema_is_the_references(record_dir):
 
 @pytest.mark.parametrize(("split", "passes"), [("train", PASSES), ("heldout", 1)])
 def test_every_segment_comes_once_a_pass(record_dir, split, passes):
-    segments = read_segments(record_dir / "segments", split)
+    segments = segments_of(record_dir / "segments", split)
     # A segment without an order is a single part.
     expected = collections.Counter((repr(s.input_ids), has_order(s)) for s in segments)
     manifest = Manifest.read(str(record_dir))
@@ -148,7 +132,7 @@ def test_every_segment_comes_once_a_pass(record_dir, split, passes):
 
 def test_what_has_no_label_is_counted(record_dir, capsys, create):
     alone = {
-        split: sum(not has_order(s) for s in read_segments(record_dir / "segments", split))
+        split: sum(not has_order(s) for s in segments_of(record_dir / "segments", split))
         for split in ("train", "heldout")
     }
     manifest = Manifest.read(str(record_dir))
@@ -239,7 +223,7 @@ def test_a_killed_job_resumes(create, record_dir, tmp_path):
 def test_without_an_objective_no_label_is_missed(create, tmp_path, capsys):
     options = ExampleOptions(LENGTH, PREDICTIONS, seed=99, sentence_objective="none")
     manifest = create(tmp_path / "records", options, dupe_factor=1)
-    segments = read_segments(tmp_path / "records" / "segments", "train")
+    segments = segments_of(tmp_path / "records" / "segments", "train")
     assert manifest.splits["train"].examples == len(segments)
     assert manifest.drawn_with["unlabelled"] == 0
     assert "random label" not in capsys.readouterr().out
