@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -11,6 +9,7 @@ import tensorflow as tf
 from pipelines.tasks import seed_run
 from pipelines.training.settings import LoopSettings
 from tests.builders import finetune
+from tests.jobs import log
 from tests.pipelines.training.test_train_loop import batches, logged, run
 
 
@@ -61,8 +60,7 @@ def test_of_fine_tuning_without_a_dev_set(table, pretrained, tmp_path, monkeypat
     loop = LoopSettings(steps_per_loop=1, save_checkpoint_steps=3, max_bad_batches=1)
     changes = {"loop": loop, "num_train_steps": 3, "num_warmup_steps": 0}
     results = finetune(table, pretrained, tmp_path, splits=("train", "test"), **changes)
-    lines = (tmp_path / "seed_1/metrics.jsonl").read_text().splitlines()
-    has_loss = {entry["step"]: "loss" in entry for entry in map(json.loads, lines)}
+    has_loss = {entry["step"]: "loss" in entry for entry in log(tmp_path / "seed_1")}
     assert has_loss == {1: True, 2: False, 3: True}
     # The last weights predict.
     assert "dev" not in results
