@@ -14,7 +14,6 @@ import tensorflow as tf
 from albert_tf.checkpoints import model_directory
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines.tasks.classification import ClassificationTask
-from pipelines.training.settings import LoopSettings
 from tests.builders import DEV, TEST, classification, finetune, make_rows, read_tsv, run_task
 from tests.jobs import run, start, weights
 from tests.replicas import mirrored
@@ -80,8 +79,8 @@ def test_the_best_weights_are_those_of_the_best_score(two_seeds):
         assert scores[int(path.rsplit("-", 1)[1])] == best
 
 
-def test_the_best_weights_predict(table, pretrained, tmp_path, monkeypatch):
-    """Of a run that gets worse from its first evaluation on."""
+def test_the_best_weights_predict(table, pretrained, tiny_vocabulary, tmp_path, monkeypatch):
+    """Of a run from random weights that gets worse from its first evaluation on."""
     task = classification(table)
     score, falling = task.score, iter([0.9, 0.5, 0.4])
 
@@ -92,7 +91,9 @@ def test_the_best_weights_predict(table, pretrained, tmp_path, monkeypatch):
 
     scored = []
     monkeypatch.setattr(task, "score", falling_score)
-    run_task(task, pretrained, tmp_path)
+    config = str(pretrained / "albert_config.json")
+    start = {"albert_config": config, "spm_model_file": str(tiny_vocabulary)}
+    run_task(task, None, tmp_path, **start)
     assert model_directory.find_checkpoint(str(tmp_path / "seed_1/best"))[1].endswith("ckpt-20")
     at_20, _, at_60, predicted = scored
     assert predicted == at_20 != at_60
@@ -198,16 +199,6 @@ def test_replicas_and_micro_batches_change_nothing(
     assert len(losses(tmp_path / "one")) == 2
     np.testing.assert_allclose(losses(tmp_path / "other"), losses(tmp_path / "one"), rtol=1e-4)
     assert results == expected
-
-
-def test_without_a_dev_set_the_last_weights_are_taken(table, pretrained, tmp_path):
-    loop = LoopSettings(steps_per_loop=10, save_checkpoint_steps=20)
-    results = finetune(
-        table, pretrained, tmp_path, splits=("train", "test"), loop=loop, num_train_steps=20
-    )
-    assert "dev" not in results
-    assert (tmp_path / "seed_1/predictions/test_predictions.tsv").exists()
-    assert not (tmp_path / "seed_1/best").exists()
 
 
 def test_another_run_in_the_directory(two_seeds, table, pretrained, tmp_path):

@@ -15,7 +15,6 @@ from albert_tf import optimization
 from albert_tf.checkpoints import model_directory
 from pipelines import finetune as finetune_lib
 from pipelines.tasks.seed_run import FinetuneSettings
-from pipelines.training.settings import LoopSettings
 from tests.builders import classification, finetune, run_task
 from tests.jobs import run, weights
 
@@ -133,20 +132,9 @@ def test_it_begins_with_an_exported_model(table, pretrained, tmp_path, kind):
         finetune(table, tmp_path / "exported/1", tmp_path / "c", **changes)
 
 
-def test_from_random_weights(table, pretrained, tiny_vocabulary, tmp_path):
-    task = classification(table)
+def test_random_weights_need_a_config_and_a_vocabulary(table, tmp_path):
     with pytest.raises(ValueError, match="both --albert_config and --spm_model_file"):
-        run_task(task, None, tmp_path)
-    results = run_task(
-        task,
-        None,
-        tmp_path,
-        albert_config=str(pretrained / "albert_config.json"),
-        spm_model_file=str(tiny_vocabulary),
-        num_train_steps=20,
-        loop=LoopSettings(steps_per_loop=20, save_checkpoint_steps=20, eval_steps=20),
-    )
-    assert 0.0 < results["dev"]["median"]["accuracy"] < 1.0
+        run_task(classification(table), None, tmp_path)
 
 
 @pytest.mark.parametrize(("given", "expected", "warns"), [(None, 24, False), (32, 32, True)])

@@ -15,6 +15,7 @@ from pipelines.tasks.token_files import TokenColumns
 from pipelines.training.settings import LoopSettings
 from tests.builders import read_tsv, run_task
 from tests.conftest import WORDS
+from tests.jobs import log
 
 
 def squad_files(directory):
@@ -108,8 +109,7 @@ def test_every_kind_of_task_runs_and_predicts(kind, pretrained, tmp_path):
     changes["gradient_accumulation_steps"] = 2
     results = run_task(task, pretrained, tmp_path / "out", **changes)
     assert task.best_metric in results["dev"]["median"]
-    entries = (tmp_path / "out/seed_1/metrics.jsonl").read_text().splitlines()
-    first, last = [entry["loss"] for entry in map(json.loads, entries) if "loss" in entry]
+    first, last = [e["loss"] for e in log(tmp_path / "out/seed_1") if "loss" in e]
     assert last < first, "it learns what it was shown"
     description = json.loads((tmp_path / "out/seed_1/task.json").read_text())
     assert description["max_seq_length"] == 48 and description["kind"] == task.description()["kind"]

@@ -52,7 +52,9 @@ BATCH = 64
     scope="module",
     params=[
         pytest.param(
-            language, id=language.code, marks=[pytest.mark.slow] * (language.code in "vi de fr ar")
+            language,
+            id=language.code,
+            marks=[pytest.mark.slow] * (language.code in "vi de fr ar ru"),
         )
         for language in LANGUAGES
     ],

@@ -23,6 +23,7 @@ from pipelines.data import unit_job
 from pipelines.data.shard_writer import Settings, TextUnit
 from tests import builders
 from tests.conftest import make_text
+from tests.pipelines.data.small_records import contents
 
 PROJECT = Path(__file__).resolve().parents[2]
 
@@ -67,14 +68,6 @@ def undisturbed(corpus, tiny_vocabulary, tmp_path_factory) -> dict[str, bytes]:
     output = tmp_path_factory.mktemp("undisturbed")
     create(corpus, tiny_vocabulary, output)
     return contents(output)
-
-
-def contents(directory) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(directory)): path.read_bytes()
-        for path in Path(directory).rglob("*")
-        if path.is_file()
-    }
 
 
 def finished_shards(output, undisturbed) -> dict[str, int]:

@@ -1,6 +1,8 @@
-"""Small directories of records that tests write."""
+"""Small directories of records that tests write, and what such directories hold."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -64,3 +66,25 @@ def write_manifest(directory, tokenizer, splits):
         skipped_lines=0,
         splits=splits,
     ).write(str(directory))
+
+
+def contents(directory) -> dict[str, bytes]:
+    """Returns path -> bytes of every file below a directory."""
+    paths = [path for path in Path(directory).rglob("*") if path.is_file()]
+    return {str(path.relative_to(directory)): path.read_bytes() for path in paths}
+
+
+def read_segments(paths) -> list[tuple[Segment, int]]:
+    """Returns the segments of files with the hash of their documents."""
+    found = []
+    for record in tf.data.TFRecordDataset([str(path) for path in paths]):
+        parsed = tf.io.parse_single_example(record, records.SEGMENT_FEATURES)
+        values = {name: value.numpy().tolist() for name, value in parsed.items()}
+        segment = Segment(
+            values["input_ids"],
+            values["sentence_starts"],
+            *values["room_before"],
+            bool(*values["opens_document"]),
+        )
+        found.append((segment, *values["document_id"]))
+    return found

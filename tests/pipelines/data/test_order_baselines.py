@@ -37,7 +37,7 @@ def tell(documents, objective, seq_length):
     return tell_by_lengths(documents, [True], options, 0.1, PAIRS, shuffle_sentences=True)
 
 
-@pytest.mark.parametrize(("objective", "seq_length"), [("sop", 32), ("sop", 128), ("nsp", 64)])
+@pytest.mark.parametrize(("objective", "seq_length"), [("sop", 32), ("nsp", 64)])
 def test_lengths_do_not_tell_the_label(documents, objective, seq_length):
     told = tell(documents, objective, seq_length)
     assert told["logistic_regression"] < CHANCE
@@ -99,10 +99,9 @@ def record_dir(tmp_path_factory, tiny_vocabulary):
     return str(directory)
 
 
-@pytest.mark.parametrize("split", ["heldout", "train"])
-def test_lengths_that_tell_the_label_are_found(record_dir, tiny_vocabulary, split):
+def test_lengths_that_tell_the_label_are_found(record_dir, tiny_vocabulary):
     tokenizer = AlbertTokenizer(str(tiny_vocabulary))
-    found = order_baselines(record_dir, split, ExampleOptions(24), tokenizer)
+    found = order_baselines(record_dir, "train", ExampleOptions(24), tokenizer)
     assert found.keys() == {"openings", "inside"}
     # The shorter sentence comes second, unless the parts are swapped.
     for kind, least in (("openings", 70), ("inside", 400)):

@@ -18,7 +18,6 @@ from pipelines.data import records, shard_writer, unit_job
 from pipelines.data.corpus import read_documents
 from pipelines.data.examples import ExampleOptions
 from pipelines.data.records import (
-    SEGMENT_FEATURES,
     Manifest,
     ReferenceManifest,
     SegmentManifest,
@@ -29,6 +28,7 @@ from pipelines.data.records import (
 )
 from pipelines.data.segments import NO_ROOM, Segment, split_document
 from pipelines.data.shard_writer import Range, Settings, TextUnit
+from tests.pipelines.data.small_records import read_segments
 
 
 @pytest.fixture
@@ -73,28 +73,12 @@ def job(tmp_path, tiny_corpus, tiny_vocabulary) -> SimpleNamespace:
     return SimpleNamespace(unit=unit, settings=settings, output_dir=output_dir, write=write)
 
 
-def read_records(path) -> list[tuple[Segment, int]]:
-    """Returns segments with the hash of their documents."""
-    found = []
-    for record in tf.data.TFRecordDataset(str(path)):
-        parsed = tf.io.parse_single_example(record, SEGMENT_FEATURES)
-        values = {name: value.numpy().tolist() for name, value in parsed.items()}
-        segment = Segment(
-            values["input_ids"],
-            values["sentence_starts"],
-            *values["room_before"],
-            bool(*values["opens_document"]),
-        )
-        found.append((segment, *values["document_id"]))
-    return found
-
-
 def test_a_record_is_read_as_written(tmp_path):
     path = str(tmp_path / "x.tfrecord")
     with tf.io.TFRecordWriter(path) as writer:
         writer.write(serialize_segment(Segment([5, 30000, 7], [0, 2], 4, True), (1 << 63) - 1))
         writer.write(serialize_segment(Segment([9], [0], NO_ROOM, False), 3))
-    assert read_records(path) == [
+    assert read_segments([path]) == [
         (([5, 30000, 7], [0, 2], 4, True), (1 << 63) - 1),
         (([9], [0], NO_ROOM, False), 3),
     ]
@@ -247,7 +231,7 @@ def test_a_unit_holds_every_segment_of_its_documents(job):
         documents[shard_writer.opening_hash(texts[:3]) >> 1] = list(segments)
     sides = {}
     for split in ("train", "heldout"):
-        found = read_records(job.output_dir / f"{split}-00001-of-00003.tfrecord")
+        found = read_segments([job.output_dir / f"{split}-00001-of-00003.tfrecord"])
         shard = Shard(**marker["shards"][split][0])
         assert shard.examples == len(found)
         assert shard.pieces == sum(len(segment.input_ids) for segment, _ in found)
@@ -274,7 +258,7 @@ def test_the_order_of_records_is_of_seed_and_file(job):
         unit = dataclasses.replace(job.unit, **changes.pop("unit", {}))
         settings = dataclasses.replace(settings, **changes)
         shard_writer.write_unit(unit, settings, str(job.output_dir))
-        return read_records(job.output_dir / f"train-{unit.name}.tfrecord")
+        return read_segments([job.output_dir / f"train-{unit.name}.tfrecord"])
 
     first = written()
     assert written() == first

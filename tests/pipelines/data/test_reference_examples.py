@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import json
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,15 +12,16 @@ import tensorflow as tf
 
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines import create_pretraining_data as job
-from pipelines.data import reference_job, unit_job
+from pipelines.data import reference_job
 from pipelines.data.examples import ExampleOptions
 from pipelines.data.pretraining_dataset import evaluation_dataset
-from pipelines.data.records import SEGMENT_FEATURES, Manifest, serialize_segment
+from pipelines.data.records import Manifest, serialize_segment
 from pipelines.data.reference_examples import parse_examples, serialize_examples
 from pipelines.data.segments import Segment, has_order
 from pipelines.data.shard_writer import Settings
 from tests import builders
 from tests.conftest import make_text
+from tests.pipelines.data.small_records import contents, read_segments
 
 LENGTH, PREDICTIONS, PASSES = 41, 7, 3
 OPTIONS = ExampleOptions(LENGTH, PREDICTIONS, seed=99)
@@ -65,11 +65,6 @@ def record_dir(create, tmp_path_factory) -> Path:
     return directory
 
 
-def contents(directory):
-    paths = sorted(path for path in Path(directory).rglob("*") if path.is_file())
-    return {str(path.relative_to(directory)): path.read_bytes() for path in paths}
-
-
 def read_features(paths):
     """Yields each record's features as (kind, values)."""
     for record in tf.data.TFRecordDataset([str(path) for path in paths]).as_numpy_iterator():
@@ -83,28 +78,9 @@ def read_features(paths):
         }
 
 
-def schema(lengths):
-    types = {
-        name: "float_list" if name == "masked_lm_weights" else "int64_list" for name in lengths
-    }
-    return {name: (types[name], length) for name, length in lengths.items()}
-
-
-def read_segments(directory, split) -> list[Segment]:
-    manifest = Manifest.read(str(directory))
-    found = []
-    for record in tf.data.TFRecordDataset(manifest.paths(str(directory), split)):
-        parsed = tf.io.parse_single_example(record, SEGMENT_FEATURES)
-        values = {name: value.numpy().tolist() for name, value in parsed.items()}
-        found.append(
-            Segment(
-                values["input_ids"],
-                values["sentence_starts"],
-                *values["room_before"],
-                bool(*values["opens_document"]),
-            )
-        )
-    return found
+def segments_of(directory, split) -> list[Segment]:
+    paths = Manifest.read(str(directory)).paths(str(directory), split)
+    return [segment for segment, _ in read_segments(paths)]
 
 
 def unmask(features):
@@ -122,32 +98,22 @@ def unmask(features):
 
 
 def test_schema_is_the_references(record_dir):
-    lengths = dict.fromkeys(("input_ids", "input_mask", "segment_ids", "token_boundary"), LENGTH)
-    predictions = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
-    expected = schema(
-        {**lengths, **dict.fromkeys(predictions, PREDICTIONS), "next_sentence_labels": 1}
-    )
+    """Names, types and lengths of the authors' records (128 and 20 there)."""
+    pieces = ("input_ids", "input_mask", "segment_ids", "token_boundary")
+    expected = dict.fromkeys(pieces, ("int64_list", LENGTH))
+    for name in ("masked_lm_positions", "masked_lm_ids"):
+        expected[name] = ("int64_list", PREDICTIONS)
+    expected["masked_lm_weights"] = ("float_list", PREDICTIONS)
+    expected["next_sentence_labels"] = ("int64_list", 1)
     records = list(read_features(record_dir.glob("*.tfrecord")))
     assert len(records) > 200
     for features in records:
         assert {name: (kind, len(values)) for name, (kind, values) in features.items()} == expected
 
 
-@pytest.mark.shared
-def test_schema_has_the_lengths_of_the_authors_records(create, shared, tmp_path):
-    stats = json.loads((shared / "data/google_pretraining_tfrecords/stats.json").read_text())
-    theirs = {name: (f"{kind}_list", length) for name, (length, kind) in stats["features"].items()}
-    # Two lengths of theirs, 128 and 20; of ours 41 and 7.
-    scale = {128: LENGTH, 20: PREDICTIONS, 1: 1}
-    manifest = create(tmp_path / "records", dupe_factor=1)
-    (features, *_) = read_features(manifest.paths(str(tmp_path / "records"), "heldout"))
-    ours = {name: (kind, len(values)) for name, (kind, values) in features.items()}
-    assert ours == {name: (kind, scale[length]) for name, (kind, length) in theirs.items()}
-
-
 @pytest.mark.parametrize(("split", "passes"), [("train", PASSES), ("heldout", 1)])
 def test_every_segment_comes_once_a_pass(record_dir, split, passes):
-    segments = read_segments(record_dir / "segments", split)
+    segments = segments_of(record_dir / "segments", split)
     # A segment without an order is a single part.
     expected = collections.Counter((repr(s.input_ids), has_order(s)) for s in segments)
     manifest = Manifest.read(str(record_dir))
@@ -166,7 +132,7 @@ def test_every_segment_comes_once_a_pass(record_dir, split, passes):
 
 def test_what_has_no_label_is_counted(record_dir, capsys, create):
     alone = {
-        split: sum(not has_order(s) for s in read_segments(record_dir / "segments", split))
+        split: sum(not has_order(s) for s in segments_of(record_dir / "segments", split))
         for split in ("train", "heldout")
     }
     manifest = Manifest.read(str(record_dir))
@@ -254,19 +220,10 @@ def test_a_killed_job_resumes(create, record_dir, tmp_path):
     ]
 
 
-def test_order_of_units_does_not_matter(create, record_dir, tmp_path, monkeypatch):
-    run = unit_job.beam_job.run
-    monkeypatch.setattr(
-        unit_job.beam_job, "run", lambda work, units, *rest: run(work, units[::-1], *rest)
-    )
-    create(tmp_path / "records")
-    assert contents(tmp_path / "records") == contents(record_dir)
-
-
 def test_without_an_objective_no_label_is_missed(create, tmp_path, capsys):
     options = ExampleOptions(LENGTH, PREDICTIONS, seed=99, sentence_objective="none")
     manifest = create(tmp_path / "records", options, dupe_factor=1)
-    segments = read_segments(tmp_path / "records" / "segments", "train")
+    segments = segments_of(tmp_path / "records" / "segments", "train")
     assert manifest.splits["train"].examples == len(segments)
     assert manifest.drawn_with["unlabelled"] == 0
     assert "random label" not in capsys.readouterr().out
@@ -310,20 +267,18 @@ def test_what_is_read_is_what_was_drawn(record_dir, tiny_vocabulary):
     assert labels[: len(written)].tolist() == [f["next_sentence_labels"][1][0] for f in written]
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
+def test_static_examples_are_what_they_are(record_dir, tiny_vocabulary):
+    manifest, tokenizer = Manifest.read(str(record_dir)), AlbertTokenizer(str(tiny_vocabulary))
+
+    def check(**changes):
+        values = {"max_seq_length": LENGTH, "max_predictions_per_seq": PREDICTIONS, **changes}
+        manifest.check(str(record_dir), tokenizer, ExampleOptions(**values))
+
+    check(sentence_objective="none")
+    for changes, remedy in (
         ({"max_seq_length": 64}, "max_seq_length 41, not 64: give --max_seq_length=41"),
         ({"max_predictions_per_seq": 8}, "give --max_predictions_per_seq=7"),
         ({"sentence_objective": "nsp"}, "give --sentence_objective=sop"),
-        ({"sentence_objective": "none"}, None),
-    ],
-)
-def test_static_examples_are_what_they_are(record_dir, tiny_vocabulary, changes, message):
-    values = {"max_seq_length": LENGTH, "max_predictions_per_seq": PREDICTIONS, **changes}
-    manifest, tokenizer = Manifest.read(str(record_dir)), AlbertTokenizer(str(tiny_vocabulary))
-    if message is None:
-        manifest.check(str(record_dir), tokenizer, ExampleOptions(**values))
-        return
-    with pytest.raises(ValueError, match=message):
-        manifest.check(str(record_dir), tokenizer, ExampleOptions(**values))
+    ):
+        with pytest.raises(ValueError, match=remedy):
+            check(**changes)

@@ -14,7 +14,6 @@ import tensorflow as tf
 
 from albert_tf import program
 from albert_tf.config import AlbertConfig
-from albert_tf.tokenization import AlbertTokenizer
 from pipelines.tasks import truncation
 from pipelines.tasks.classification import ClassificationTask, Columns, Example
 from pipelines.tasks.figures import draw_confusion_matrix, draw_learning_curves
@@ -22,11 +21,6 @@ from pipelines.tasks.truncation import truncate_pair
 from tests.builders import tiny_config
 
 COLUMNS = Columns(text="text", label="label")
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tiny_vocabulary):
-    return AlbertTokenizer(str(tiny_vocabulary))
 
 
 def table(path, header, *rows):

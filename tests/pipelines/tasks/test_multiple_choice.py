@@ -10,7 +10,6 @@ import pytest
 import tensorflow as tf
 
 from albert_tf import program
-from albert_tf.tokenization import AlbertTokenizer
 from pipelines.tasks import multiple_choice
 from pipelines.tasks.multiple_choice import (
     MultipleChoiceColumns,
@@ -31,11 +30,6 @@ RECORD = {
     "endings": ["a", "b", "c"],
     "gold": 2,
 }
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tiny_vocabulary):
-    return AlbertTokenizer(str(tiny_vocabulary))
 
 
 def write(path, *records):

@@ -14,7 +14,6 @@ import pytest
 import tensorflow as tf
 
 from albert_tf.config import AlbertConfig
-from albert_tf.tokenization import AlbertTokenizer
 from pipelines import finetune
 from pipelines.tasks.classification import ClassificationTask, Columns, Example
 from pipelines.tasks.dev_split import DIVISION, comparable, split_off_dev
@@ -39,11 +38,6 @@ from pipelines.tasks.unknown_text import describe_unknown_characters, unknown_sh
 from tests.conftest import WORDS
 
 KOREAN = "긍정적인 문장입니다"
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tiny_vocabulary):
-    return AlbertTokenizer(str(tiny_vocabulary))
 
 
 def report(directory, tokenizer, rows, max_seq_length=16, **arguments):

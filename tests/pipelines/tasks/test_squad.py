@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf.tokenization import AlbertTokenizer
 from pipelines.tasks.batches import make_batch
 from pipelines.tasks.split_report import describe_split
 from pipelines.tasks.squad import SquadTask
@@ -22,11 +21,6 @@ CONTEXT = (
     "And every river 🦊🦊 runs down to some distant sea\u0000 under bright 日本 summer skies."
 )
 ANSWERS = ["The quick", "seven", "óld green", "🦊🦊", "日本", "summer skies.", "sea"]
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tiny_vocabulary):
-    return AlbertTokenizer(str(tiny_vocabulary))
 
 
 def ask(number, context, answer=None, text="where do the birds sing"):

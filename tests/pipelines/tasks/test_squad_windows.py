@@ -26,11 +26,6 @@ from tests.conftest import make_text
 
 
 @pytest.fixture(scope="module")
-def tokenizer(tiny_vocabulary):
-    return AlbertTokenizer(str(tiny_vocabulary))
-
-
-@pytest.fixture(scope="module")
 def byte_tokenizer(tmp_path_factory):
     """A vocabulary that spells unknown characters in bytes."""
     lines = make_text(60).splitlines()

@@ -8,17 +8,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf.tokenization import AlbertTokenizer
 from pipelines.tasks.token_classification import TokenClassificationTask
 from pipelines.tasks.token_files import TokenColumns, TokenExample, of_text
 from tests.conftest import WORDS
 
 LABELS = ("O", "B-a", "I-a", "B-b", "I-b")
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tiny_vocabulary):
-    return AlbertTokenizer(str(tiny_vocabulary))
 
 
 def task(labels=LABELS, doc_stride=5, **files):

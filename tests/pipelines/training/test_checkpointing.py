@@ -131,7 +131,6 @@ def lost(path):
     path.unlink()
 
 
-DAMAGES = [cut, empty, zeros, garbage, one_bit, lost]
 PARTS = ["data-00000-of-00001", "index"]
 
 
@@ -140,8 +139,13 @@ def damage_files(model_dir, damage, part, *steps):
         damage(model_dir / "checkpoints" / f"ckpt-{step}.{part}")
 
 
-@pytest.mark.parametrize("part", PARTS)
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize(
+    ("damage", "part"),
+    [
+        *((damage, PARTS[0]) for damage in (cut, zeros, one_bit, lost)),
+        *((damage, PARTS[1]) for damage in (empty, garbage, one_bit, lost)),
+    ],
+)
 def test_a_damaged_checkpoint_falls_back_with_a_warning(run_dir, warnings, damage, part):
     damage_files(run_dir, damage, part, 12)
     run = assert_restores(run_dir, 8)
@@ -161,8 +165,7 @@ def test_two_damaged_ones(run_dir, warnings):
     assert len(warnings()) == 2
 
 
-@pytest.mark.parametrize("part", PARTS)
-@pytest.mark.parametrize("damage", [zeros, lost])
+@pytest.mark.parametrize(("damage", "part"), [(zeros, PARTS[0]), (lost, PARTS[1])])
 def test_all_damaged_is_an_error_and_no_new_start(run_dir, damage, part):
     damage_files(run_dir, damage, part, 4, 8, 12)
     before = names(run_dir)

@@ -10,7 +10,7 @@ from albert_tf import optimization
 from albert_tf.errors import UserError
 from tests.pipelines.training import test_checkpointing
 from tests.pipelines.training.test_bad_batches import with_bad_batches
-from tests.pipelines.training.test_train_loop import logged, run
+from tests.pipelines.training.test_train_loop import assert_equal_weights, logged, run
 from tests.replicas import mirrored
 
 PRECISIONS = ["bfloat16", "float16"]
@@ -44,8 +44,7 @@ def test_resumes_in_the_same_bits(tmp_path, overflows, precision):
     whole = run(tmp_path / "whole", 14, dropout=0.3, mixed_precision=precision)
     run(tmp_path / "parts", 14, stop_at=8, dropout=0.3, mixed_precision=precision)
     resumed = run(tmp_path / "parts", 14, dropout=0.3, mixed_precision=precision)
-    for a, b in zip(whole.variables, resumed.variables):
-        np.testing.assert_array_equal(a.numpy(), b.numpy(), err_msg=a.name)
+    assert_equal_weights(whole, resumed)
     assert logged(tmp_path / "whole") == logged(tmp_path / "parts")
 
 
@@ -76,17 +75,15 @@ def test_an_overflow_halves_the_scale_and_is_no_bad_batch(tmp_path, overflows):
     assert np.isfinite(logged(tmp_path)[-1]["loss"])
 
 
-def test_only_overflows_leave_the_loss_in_the_log(tmp_path, monkeypatch):
+def test_overflows_leave_the_loss_in_the_log_and_a_loss_that_is_none_ends_the_run(
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr(optimization.LossScale, "INITIAL", 2.0**60)
-    run(tmp_path, 4, mixed_precision="float16")
+    with pytest.raises(UserError, match="not finite in the batch of step 5"):
+        run(tmp_path, 9, dataset_fn=with_bad_batches(5), mixed_precision="float16")
     [entry] = logged(tmp_path)
     assert np.isfinite(entry["loss"]) and "gradient_norm" not in entry
     assert entry["loss_scale"] == 2.0**56
-
-
-def test_a_loss_that_is_none_is_a_bad_batch(tmp_path):
-    with pytest.raises(UserError, match="not finite in the batch of step 5"):
-        run(tmp_path, 9, dataset_fn=with_bad_batches(5), mixed_precision="float16")
 
 
 def test_the_scale_is_part_of_a_checkpoint(tmp_path):

@@ -1,0 +1,12 @@
+"""What tests of several modules here need."""
+
+from __future__ import annotations
+
+import pytest
+
+from albert_tf.tokenization import AlbertTokenizer
+
+
+@pytest.fixture(scope="session")
+def tokenizer(tiny_vocabulary):
+    return AlbertTokenizer(str(tiny_vocabulary))
