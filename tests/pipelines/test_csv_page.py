@@ -30,13 +30,18 @@ def commands():
 def test_the_page_has_what_it_names():
     text = PAGE.read_text(encoding="utf-8")
     assert all((PAGE.parent / link).exists() for link in LINK.findall(text))
-    programs = {words[2] for words in commands()}
-    assert {"pipelines.finetune", "export.export_saved_model", "pipelines.predict"} <= programs
+    assert [words[2] for words in commands()] == [
+        "pipelines.finetune",
+        "export.export_saved_model",
+        "export.serving.client",
+        "export.ask",
+        "pipelines.predict",
+    ]
 
 
 @pytest.mark.slow
 def test_the_commands_run(pretrained, tmp_path):
-    for name, number, seed in (("tickets", 120, 1), ("new", 9, 2), ("tickets_test", 20, 3)):
+    for name, number, seed in (("tickets", 120, 1), ("new", 9, 2)):
         with open(tmp_path / f"{name}.csv", "w", newline="") as file:
             writer = csv.writer(file)
             rows = [(f'{a}, "{b}"', label) for _, a, b, label in make_rows(number, seed)]
@@ -56,5 +61,4 @@ def test_the_commands_run(pretrained, tmp_path):
     assert "2 labels: 'other' " in outputs["pipelines.finetune"]
     assert "label: " in outputs["export.ask"]
     assert len(read(tmp_path / "labelled.csv")) == 9
-    results = json.loads((tmp_path / "runs/tickets/results.json").read_text())
-    assert results["dev"] and results["test"]
+    assert json.loads((tmp_path / "runs/tickets/results.json").read_text())["dev"]
