@@ -28,19 +28,21 @@ def hold(directory: str, take_over: bool = False) -> Iterator[None]:
 
     Args:
       directory: in an object store.
-      take_over: True takes the lock of another machine. That of a process of this machine that has
-        ended is always taken.
+      take_over: True takes the lock of another machine, whose job goes on writing if it still
+        runs. The lock of a process of this machine is taken if and only if that has ended.
 
     Raises:
       UserError: if another job holds the directory.
     """
     path = os.path.join(directory, LOCK_FILE)
-    holder = _read(path)
-    if holder and not _has_ended(holder) and not take_over:
+    holder = _read(path) or {}
+    is_here = holder.get("started") and holder.get("host") == socket.gethostname()
+    lives_here = is_here and _start_of(holder["process"]) == holder["started"]
+    if lives_here or (holder and not is_here and not take_over):
+        advice = "" if lives_here else ", or if it has ended, add --take_over"
         raise UserError(
             f"another job is writing to {directory!r}: process {holder.get('process')} on "
-            f"{holder.get('host')}, begun at {holder.get('time')} UTC; wait for its end, or if it "
-            "has ended, add --take_over"
+            f"{holder.get('host')}, begun at {holder.get('time')} UTC; wait for its end{advice}"
         )
     own = {
         "run": secrets.token_hex(8),
@@ -61,12 +63,6 @@ def hold(directory: str, take_over: bool = False) -> Iterator[None]:
 
 def _read(path: str) -> dict | None:
     return files.read_json(path) if tf.io.gfile.exists(path) else None
-
-
-def _has_ended(holder: dict) -> bool:
-    """Tells whether a holder is known to have ended: of other machines nothing is known."""
-    is_here = holder.get("started") and holder.get("host") == socket.gethostname()
-    return bool(is_here) and _start_of(holder["process"]) != holder["started"]
 
 
 def _start_of(process: int) -> str:

@@ -41,12 +41,14 @@ from albert_tf.config import AlbertConfig
 from albert_tf.errors import UserError
 from albert_tf.tokenization import AlbertTokenizer
 from .tasks.dev_split import DIVISION, comparable, split_off_dev
-from .tasks.results import stored_metrics, summarise, write_summary
+from .tasks.results import stored_results, summarise, write_summary
 from .tasks.seed_run import (
     FinetuneSettings,
     TaskSplit,
     fingerprint,
+    kept_results,
     run_seed,
+    what_is_predicted,
 )
 from .tasks.split_report import describe_split, warn_of_overlap, warn_of_shares
 from .tasks.task import Task
@@ -199,7 +201,12 @@ def finetune(
         if run.is_chief:
             _print_plan(task, splits, initial, settings, random_seeds, strategy)
         # Seeds of earlier calls count, too: a run's result does not depend on how it was called.
-        results = stored_metrics(output_dir)
+        # Of other test sets, or another decoding, their figures say nothing beside these.
+        predicted = what_is_predicted(task, splits)
+        results = {
+            seed: kept_results(stored, predicted)["metrics"]
+            for seed, stored in stored_results(output_dir).items()
+        }
         for seed in random_seeds:
             of_seed = dataclasses.replace(
                 run,

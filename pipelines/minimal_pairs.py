@@ -36,9 +36,9 @@ from albert_tf.progress import Progress
 from albert_tf.scoring import SentenceScorer
 from albert_tf.tokenization import AlbertTokenizer
 from .data.pretraining_dataset import evaluation_options
-from .data.records import Manifest, parse_segments
+from .data.records import Manifest, SegmentManifest, parse_segments
 from .tasks.rows import read_text_lines
-from .tasks.tables import as_text, read_table
+from .tasks.tables import as_label, as_text, read_table
 
 FLAGS = flags.FLAGS
 
@@ -70,7 +70,10 @@ def define_flags() -> None:
     for field in dataclasses.fields(Columns):
         flags.DEFINE_string(f"{field.name}_column", field.default, f"Column of the {field.name}.")
     flags.DEFINE_string(
-        "record_dir", None, "Records that the model was trained on, for the pieces' frequencies."
+        "record_dir",
+        None,
+        "Record directories that the model was trained on, comma-separated, for the pieces' "
+        "frequencies.",
     )
     flags.DEFINE_integer(
         "pairs_per_group", None, "Use the first pairs of each group only. Default: all.", 1
@@ -91,12 +94,13 @@ def main(_) -> None:
     print(f"{len(pairs):,} pairs of {len({pair.group for pair in pairs}):,} groups", flush=True)
     model, model_dir = model_directory.load_for_pretraining(FLAGS.checkpoint)
     tokenizer = AlbertTokenizer.load(model_dir)
-    scorer = SentenceScorer(model, tokenizer, masks_rest_of_word=FLAGS.masking == "word")
-    right = {"model": _right(*(score(scorer, tokenizer, texts) for texts in _sides(pairs)))}
+    right = {}
     if FLAGS.record_dir:
         log_frequencies = read_log_frequencies(FLAGS.record_dir, tokenizer)
         sums = (_sums(log_frequencies, tokenizer, texts) for texts in _sides(pairs))
         right["frequencies"] = _right(*sums)
+    scorer = SentenceScorer(model, tokenizer, masks_rest_of_word=FLAGS.masking == "word")
+    right["model"] = _right(*(score(scorer, tokenizer, texts) for texts in _sides(pairs)))
     result = {"checkpoint": FLAGS.checkpoint, "masking": FLAGS.masking, **figures(pairs, right)}
     files.write_atomically(f"{FLAGS.output}.json", json.dumps(result, indent=2) + "\n")
     files.write_atomically(f"{FLAGS.output}.png", draw(result))
@@ -112,20 +116,24 @@ def read_pairs(paths: Sequence[str], columns: Columns, pairs_per_group: int | No
     pairs: list[Pair] = []
     counts: dict[str, int] = {}
     for path in paths:
-        for pair in _read_lines(path) if path.endswith(".txt") else _read_rows(path, columns):
+        read = _read_lines(path) if path.endswith(".txt") else _read_rows(path, columns)
+        for number, pair in read:
+            if not pair.good.strip() or not pair.bad.strip():
+                raise UserError(f"{path}:{number}: an empty sentence; expected two of words")
             counts[pair.group] = counts.get(pair.group, 0) + 1
             if pairs_per_group is None or counts[pair.group] <= pairs_per_group:
                 pairs.append(pair)
     return pairs
 
 
-def _read_rows(path: str, columns: Columns) -> Iterator[Pair]:
-    names = dataclasses.astuple(columns)
-    for number, row in read_table(path, names):
-        yield Pair(*(as_text(row[name], name, f"{path}:{number}") for name in names))
+def _read_rows(path: str, columns: Columns) -> Iterator[tuple[int, Pair]]:
+    for number, row in read_table(path, dataclasses.astuple(columns)):
+        where = f"{path}:{number}"
+        good, bad = (as_text(row[name], name, where) for name in (columns.good, columns.bad))
+        yield number, Pair(good, bad, as_label(row[columns.group], columns.group, where))
 
 
-def _read_lines(path: str) -> Iterator[Pair]:
+def _read_lines(path: str) -> Iterator[tuple[int, Pair]]:
     group = os.path.splitext(os.path.basename(path))[0]
     lines = [line for _, line in read_text_lines(path)]
     if not lines or len(lines) % 2:
@@ -133,8 +141,8 @@ def _read_lines(path: str) -> Iterator[Pair]:
             f"{path}: {len(lines):,} lines; expected pairs, the wrong sentence in the first line "
             "and the right one in the second"
         )
-    for bad, good in zip(lines[::2], lines[1::2]):
-        yield Pair(good, bad, group)
+    for number, (bad, good) in enumerate(zip(lines[::2], lines[1::2])):
+        yield 2 * number + 1, Pair(good, bad, group)
 
 
 def score(scorer: SentenceScorer, tokenizer: AlbertTokenizer, texts: Sequence[str]) -> np.ndarray:
@@ -159,11 +167,16 @@ def read_log_frequencies(record_dir: str, tokenizer: AlbertTokenizer) -> np.ndar
     Raises:
       UserError: if the records are not of the tokenizer's vocabulary.
     """
-    manifest = Manifest.read(record_dir)
-    options = evaluation_options([manifest], manifest.max_seq_length, "none")
-    manifest.check(record_dir, tokenizer, options)
     counts = np.ones(tokenizer.vocab_size)
-    for batch in tf.data.TFRecordDataset(manifest.paths(record_dir, "train")).batch(4096):
+    paths = []
+    for directory in record_dir.split(","):
+        manifest = Manifest.read(directory)
+        options = evaluation_options([manifest], manifest.max_seq_length, "none")
+        manifest.check(directory, tokenizer, options)
+        if not isinstance(manifest, SegmentManifest):
+            raise UserError(f"--record_dir={directory}: expected records of segments")
+        paths += manifest.paths(directory, "train")
+    for batch in tf.data.TFRecordDataset(paths).batch(4096):
         pieces = parse_segments(batch)["input_ids"].flat_values
         counts += np.bincount(pieces.numpy(), minlength=tokenizer.vocab_size)
     return np.log(counts / counts.sum())
@@ -201,7 +214,12 @@ def figures(pairs: Sequence[Pair], right: dict[str, np.ndarray]) -> dict:
             "interval": list(metrics.wilson_interval(found["model"].sum(), number)),
         }
     means = {name: np.mean([values[name] for values in groups.values()]) for name in right}
-    variance = sum(v["model"] * (1 - v["model"]) / v["pairs"] for v in groups.values())
+    # Agresti and Coull 1998: two right and two wrong pairs more, as a group may be all right.
+    variance = 0.0
+    for values in groups.values():
+        number = values["pairs"] + 4
+        share = (values["model"] * values["pairs"] + 2) / number
+        variance += share * (1 - share) / number
     reach = 1.96 * math.sqrt(variance) / len(groups)
     return {
         "mean": {name: float(value) for name, value in means.items()},

@@ -236,8 +236,8 @@ def _identity(
     resume on another machine.
     """
     of_settings = dataclasses.asdict(settings)
-    if settings.optimizer == "lamb":
-        del of_settings["optimizer"]  # runs of version 0.5.0 have none, and are resumed
+    # Runs of version 0.5.0 name no optimizer, and are resumed. AdamW has no such option of LAMB.
+    del of_settings["optimizer" if settings.optimizer == "lamb" else "lamb_bias_correction"]
     return {
         **{f"config.{name}": value for name, value in dataclasses.asdict(config).items()},
         "records": ",".join(source.manifest.fingerprint() for source in sources),

@@ -223,7 +223,7 @@ def test_the_lock_of_another_machine_is_taken_over_on_demand(store):
 def test_the_lock_of_a_living_process_is_respected(store):
     began = remote_lock._start_of(os.getpid())
     put_lock(store, host=socket.gethostname(), process=os.getpid(), started=began)
-    assert "--take_over" in run_code(HOLD, exit_code=2)[1]
+    assert run_code(HOLD, "--take_over", exit_code=2)[1].endswith("wait for its end\n")
     put_lock(store, host=socket.gethostname(), process=os.getpid(), started="5")
     assert run_code(HOLD)[0] == "held\n"
 

@@ -15,18 +15,14 @@ from albert_tf import files
 RESULTS_FILE = "results.json"
 
 
-def stored_metrics(output_dir: str) -> dict[int, dict[str, dict]]:
-    """Returns the metrics by split of each seed that is trained to the end."""
+def stored_results(output_dir: str) -> dict[int, dict]:
+    """Returns the content of results.json of each seed that is trained to the end."""
     names = tf.io.gfile.listdir(output_dir) if tf.io.gfile.isdir(output_dir) else []
     seeds = sorted(
         int(match[1]) for name in names if (match := re.fullmatch(r"seed_(\d+)/?", name))
     )
     paths = {seed: os.path.join(output_dir, f"seed_{seed}", RESULTS_FILE) for seed in seeds}
-    return {
-        seed: files.read_json(path)["metrics"]
-        for seed, path in paths.items()
-        if tf.io.gfile.exists(path)
-    }
+    return {seed: files.read_json(path) for seed, path in paths.items() if tf.io.gfile.exists(path)}
 
 
 def summarise(task: str, best_metric: str, results: Mapping[int, Mapping[str, dict]]) -> dict:

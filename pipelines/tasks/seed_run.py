@@ -261,14 +261,14 @@ def _write_predictions(task: Task, directory: str, name: str, split: TaskSplit, 
 def _keep_results(run: Run, predicted: dict) -> dict:
     """Removes from results.json what is to be predicted anew; returns the rest."""
     path = os.path.join(run.model_dir, RESULTS_FILE)
-    kept = _kept_results(files.read_json(path), predicted)
+    kept = kept_results(files.read_json(path), predicted)
     if run.is_chief and not predicted.items() <= kept["predicted"].items():
         # Killed amidst the files, the seed must not take the old ones for new.
         files.write_atomically(path, json.dumps(kept) + "\n")
     return kept
 
 
-def _kept_results(results: dict, predicted: dict) -> dict:
+def kept_results(results: dict, predicted: dict) -> dict:
     """Returns what holds of earlier results: not what another decoding or other examples gave."""
     earlier = results.get("predicted") or {}
     if earlier.get("decoding") != predicted["decoding"]:

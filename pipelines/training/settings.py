@@ -152,7 +152,8 @@ class PretrainingSettings(TrainingSettings):
     )
     lamb_bias_correction: bool = setting(
         flags.DEFINE_bool,
-        "Correct the bias of LAMB's moments, as tensorflow-addons does; the ALBERT authors do not.",
+        "Correct the bias of LAMB's moments, as tensorflow-addons does; the ALBERT authors do not. "
+        "AdamW's is always corrected.",
         True,
     )
     optimizer: str = setting(

@@ -142,6 +142,9 @@ def test_another_test_file_takes_the_place_of_the_first(two_seeds, table, pretra
     shutil.copy(table / "dev.tsv", other / "test.tsv")
     second = finetune(other, pretrained, tmp_path / "run", (1, 2), splits)
     assert second["dev"] == first["dev"] == second["test"]
+    alone = finetune(table, pretrained, tmp_path / "run", (2,), splits)
+    assert alone["dev"] == first["dev"] and alone["test"]["seeds"].keys() == {"2"}
+    second = finetune(other, pretrained, tmp_path / "run", (1, 2), splits)
     predictions = tmp_path / "run/seed_2/predictions"
     ours, theirs = (read_tsv(predictions / f"{s}_predictions.tsv") for s in ("test", "dev"))
     assert ours == theirs and len(ours) == DEV != TEST

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from albert_tf.checkpoints import model_directory
 from albert_tf.models import AlbertForPreTraining
+from albert_tf.scoring import SentenceScorer
 from albert_tf.tokenization import AlbertTokenizer
 from pipelines import minimal_pairs
+from pipelines.data.records import Manifest
 from pipelines.minimal_pairs import Columns, Pair, read_pairs
 from tests.builders import tiny_config
 from tests.jobs import run
@@ -41,6 +45,8 @@ def test_files_of_both_forms(tmp_path):
     [
         ("odd.txt", "one\ntwo\nthree\n", r"odd\.txt: 3 lines; expected pairs, the wrong"),
         ("empty.txt", "", r"empty\.txt: 0 lines"),
+        ("blank.txt", "\nwrong\nright\nwrong\n", r"blank\.txt:1: an empty sentence"),
+        ("b.csv", "sentence_good,sentence_bad,UID\na,b,x\n,b,x\n", r"b\.csv:3: an empty"),
         ("a.jsonl", '{"sentence_good": "a"}\n', r"a\.jsonl:1: no field 'sentence_bad'"),
         ("a.csv", "good,bad\nx,y\n", r"a\.csv:1: no column 'sentence_good'"),
     ],
@@ -60,6 +66,9 @@ def test_a_tie_is_one_half_and_groups_count_alike():
     assert found["mean"]["model"] == 0.75
     low, high = found["interval"]
     assert low < 0.75 < high and low + high == pytest.approx(1.5)
+    # Groups that are all right are not certain.
+    low, high = minimal_pairs.figures(pairs, {"model": np.ones(4)})["interval"]
+    assert high - low > 0.3
 
 
 def test_the_program(work, tmp_path):
@@ -85,5 +94,31 @@ def test_the_program(work, tmp_path):
         "interval": result["groups"]["tie"]["interval"],
     }
     assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
+    texts = [(row["sentence_good"], row["sentence_bad"]) for row in ROWS[:2]]
+    scores = [[s.log_likelihood for s in SentenceScorer(model, tokenizer)(pair)] for pair in texts]
+    expected = np.mean([good > bad for good, bad in scores])
+    assert result["groups"]["agreement"]["model"] == expected
+    swapped = ["--good_column=sentence_bad", "--bad_column=sentence_good", "--masking=word"]
+    run("pipelines.minimal_pairs", *flags, *swapped)
+    result = json.loads((tmp_path / "out.json").read_text())
+    assert result["groups"]["agreement"]["model"] == 1 - expected
     again, _ = run("pipelines.minimal_pairs", *flags, "--pairs_per_group=1", "--masking=piece")
     assert "2 pairs of 2 groups" in again
+
+
+def test_frequencies_are_those_of_all_records(work):
+    tokenizer = AlbertTokenizer(str(work / "vocabulary.model"))
+    records = str(work / "records")
+    paths = Manifest.read(records).paths(records, "train")
+    pieces = [
+        tf.train.Example.FromString(record.numpy()).features.feature["input_ids"].int64_list.value
+        for record in tf.data.TFRecordDataset(paths)
+    ]
+    counts = 1 + np.bincount(np.concatenate(pieces), minlength=tokenizer.vocab_size)
+    found = minimal_pairs.read_log_frequencies(records, tokenizer)
+    np.testing.assert_allclose(np.exp(found), counts / counts.sum(), rtol=1e-9)
+    twice = minimal_pairs.read_log_frequencies(f"{records},{records}", tokenizer)
+    assert np.exp(twice).sum() == pytest.approx(1) and not np.array_equal(twice, found)
+    with pytest.raises(ValueError, match="were made with another vocabulary"):
+        other = SimpleNamespace(vocab_size=9, sha256="0" * 64, do_lower_case=True)
+        minimal_pairs.read_log_frequencies(records, other)
