@@ -96,3 +96,20 @@ def test_the_parts_of_the_hour_follow_one_another():
         shapes.append({**config, "num_hidden_layers": None})
     assert depths == [[2], [2], [2, 4, 6]]
     assert shapes[0] == shapes[1] == shapes[2]
+
+
+def test_the_parts_of_the_order_recipe_follow_one_another():
+    parts = flags_of("pretrain", PROJECT / "pipelines/recipes/order")
+    assert parts.keys() == {"masked_lm", "order", "sentences"}
+    shapes = []
+    for flags in parts.values():
+        assert flags["max_seq_length"] == 52
+        assert flags["eval_steps"] % flags["steps_per_loop"] == 0
+        assert flags["save_checkpoint_steps"] % flags["steps_per_loop"] == 0
+        config = json.loads((PROJECT / flags["albert_config"]).read_text())
+        shapes.append({**config, "num_hidden_layers": None})
+    assert shapes[0] == shapes[1] == shapes[2]
+    both = [parts[name] for name in ("order", "sentences")]
+    differing = {name for name in both[0] if both[0][name] != both[1][name]}
+    assert differing - {"flagfile"} == {"record_weights", "num_train_steps", "num_warmup_steps"}
+    assert both[0]["optimizer"] == "adamw" and both[0]["separator_order_loss"]
