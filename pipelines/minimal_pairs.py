@@ -223,7 +223,10 @@ def figures(pairs: Sequence[Pair], right: dict[str, np.ndarray]) -> dict:
     reach = 1.96 * math.sqrt(variance) / len(groups)
     return {
         "mean": {name: float(value) for name, value in means.items()},
-        "interval": [float(means["model"] - reach), float(means["model"] + reach)],
+        "interval": [
+            max(float(means["model"] - reach), 0.0),
+            min(float(means["model"] + reach), 1.0),
+        ],
         "groups": groups,
     }
 

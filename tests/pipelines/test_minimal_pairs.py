@@ -65,10 +65,10 @@ def test_a_tie_is_one_half_and_groups_count_alike():
     assert found["groups"]["a"]["model"] == 0.5 and found["groups"]["b"]["pairs"] == 1
     assert found["mean"]["model"] == 0.75
     low, high = found["interval"]
-    assert low < 0.75 < high and low + high == pytest.approx(1.5)
+    assert low < 0.75 < high <= 1
     # Groups that are all right are not certain.
     low, high = minimal_pairs.figures(pairs, {"model": np.ones(4)})["interval"]
-    assert high - low > 0.3
+    assert high - low > 0.15 and high == 1
 
 
 def test_the_program(work, tmp_path):
