@@ -68,8 +68,10 @@ class SentenceScorer:
           on_batch: called with the number of pieces that each batch has scored.
 
         Raises:
-          UserError: if a text has more pieces than the model reads.
+          UserError: if a text has more pieces than the model reads, or `texts` is one string.
         """
+        if isinstance(texts, str):
+            raise UserError("expected a list of sentences, got one string: put it into a list")
         encoded = [np.asarray(ids, np.int32) for ids in self._tokenizer.encode_batch(texts)]
         room = self._model.config.max_position_embeddings - 2
         for text, ids in zip(texts, encoded):

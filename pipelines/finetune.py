@@ -201,12 +201,7 @@ def finetune(
         if run.is_chief:
             _print_plan(task, splits, initial, settings, random_seeds, strategy)
         # Seeds of earlier calls count, too: a run's result does not depend on how it was called.
-        # Of other test sets, or another decoding, their figures say nothing beside these.
-        predicted = what_is_predicted(task, splits)
-        results = {
-            seed: kept_results(stored, predicted)["metrics"]
-            for seed, stored in stored_results(output_dir).items()
-        }
+        results = _results_of_earlier_calls(task, splits, output_dir)
         for seed in random_seeds:
             of_seed = dataclasses.replace(
                 run,
@@ -221,6 +216,17 @@ def finetune(
         if run.is_chief:
             write_summary(output_dir, summary)
     return summary
+
+
+def _results_of_earlier_calls(
+    task: Task, splits: dict[str, TaskSplit], output_dir: str
+) -> dict[int, dict[str, dict]]:
+    """Returns each finished seed's metrics of these very splits with this decoding."""
+    predicted = what_is_predicted(task, splits)
+    return {
+        seed: kept_results(stored, predicted)["metrics"]
+        for seed, stored in stored_results(output_dir).items()
+    }
 
 
 def _identity(

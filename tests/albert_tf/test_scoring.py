@@ -72,5 +72,7 @@ def test_a_text_as_long_as_the_model_reads_and_one_that_is_longer(model, tokeniz
     longest = max(n for n in range(1, 99) if len(tokenizer.encode(" ".join(words[:n]))) <= room)
     scorer = SentenceScorer(model, tokenizer)
     assert scorer([" ".join(words[:longest])])[0].num_pieces > room - 9
+    with pytest.raises(UserError, match="expected a list of sentences"):
+        scorer("one string")
     with pytest.raises(UserError, match=rf"{WORDS[0]}.* pieces, but the model reads {room}"):
         scorer([" ".join(words[:99])])
