@@ -211,7 +211,7 @@ def figures(pairs: Sequence[Pair], right: dict[str, np.ndarray]) -> dict:
         groups[group] = {
             "pairs": number,
             **{name: float(values.mean()) for name, values in found.items()},
-            "interval": list(metrics.wilson_interval(found["model"].sum(), number)),
+            "interval": _interval(found["model"].sum(), number),
         }
     means = {name: np.mean([values[name] for values in groups.values()]) for name in right}
     # Agresti and Coull 1998: two right and two wrong pairs more, as a group may be all right.
@@ -229,6 +229,14 @@ def figures(pairs: Sequence[Pair], right: dict[str, np.ndarray]) -> dict:
         ],
         "groups": groups,
     }
+
+
+def _interval(right: float, number: int) -> list[float]:
+    """Returns Wilson's interval; of a half, the mean of those of its neighbours."""
+    ends = (
+        metrics.wilson_interval(value, number) for value in (math.floor(right), math.ceil(right))
+    )
+    return [sum(pair) / 2 for pair in zip(*ends)]
 
 
 def report(result: dict) -> str:

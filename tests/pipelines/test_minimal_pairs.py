@@ -93,6 +93,7 @@ def test_the_program(work, tmp_path):
         "frequencies": 0.5,
         "interval": result["groups"]["tie"]["interval"],
     }
+    assert sum(result["groups"]["tie"]["interval"]) == pytest.approx(1)
     assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
     texts = [(row["sentence_good"], row["sentence_bad"]) for row in ROWS[:2]]
     scores = [[s.log_likelihood for s in SentenceScorer(model, tokenizer)(pair)] for pair in texts]
