@@ -41,6 +41,9 @@ class SentenceScorer:
         would give a rare word of several pieces away.
       pieces_per_batch: computed at once, padding included.
 
+    Raises:
+      UserError: if the model has no masked LM, or another vocabulary.
+
     Source: Salazar et al. 2020, section 2; masks_rest_of_word: Kauf and Ivanova 2023, PLL-word-l2r.
     """
 
@@ -51,6 +54,16 @@ class SentenceScorer:
         masks_rest_of_word: bool = True,
         pieces_per_batch: int = 16_384,
     ):
+        if not isinstance(model, AlbertForPreTraining):
+            raise UserError(
+                f"expected an AlbertForPreTraining, got {type(model).__name__}: a fine-tuned model "
+                "and an encoder have no masked LM"
+            )
+        if model.config.vocab_size != tokenizer.vocab_size:
+            raise UserError(
+                f"the model has {model.config.vocab_size} pieces, the tokenizer "
+                f"{tokenizer.vocab_size}: they belong to different models"
+            )
         self._model, self._tokenizer = model, tokenizer
         self._masks_rest_of_word = masks_rest_of_word
         self._pieces_per_batch = pieces_per_batch

@@ -38,7 +38,7 @@ from albert_tf.tokenization import AlbertTokenizer
 from .data.pretraining_dataset import evaluation_options
 from .data.records import Manifest, SegmentManifest, parse_segments
 from .tasks.rows import read_text_lines
-from .tasks.tables import as_label, as_text, read_table
+from .tasks.tables import as_label, as_text, ending, read_table
 
 FLAGS = flags.FLAGS
 
@@ -116,7 +116,7 @@ def read_pairs(paths: Sequence[str], columns: Columns, pairs_per_group: int | No
     pairs: list[Pair] = []
     counts: dict[str, int] = {}
     for path in paths:
-        read = _read_lines(path) if path.endswith(".txt") else _read_rows(path, columns)
+        read = _read_lines(path) if ending(path) == ".txt" else _read_rows(path, columns)
         for number, pair in read:
             if not pair.good.strip() or not pair.bad.strip():
                 raise UserError(f"{path}:{number}: an empty sentence; expected two of words")
@@ -134,7 +134,7 @@ def _read_rows(path: str, columns: Columns) -> Iterator[tuple[int, Pair]]:
 
 
 def _read_lines(path: str) -> Iterator[tuple[int, Pair]]:
-    group = os.path.splitext(os.path.basename(path))[0]
+    group = os.path.basename(path).rpartition(".txt")[0]
     lines = [line for _, line in read_text_lines(path)]
     if not lines or len(lines) % 2:
         raise UserError(

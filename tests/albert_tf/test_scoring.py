@@ -66,6 +66,14 @@ def test_the_rest_of_a_word_matters(model, tokenizer):
     assert abs(both[0].log_likelihood - both[1].log_likelihood) > 1e-3
 
 
+def test_models_that_have_no_masked_lm_of_these_pieces(model, tokenizer):
+    with pytest.raises(UserError, match="expected an AlbertForPreTraining, got AlbertEncoder"):
+        SentenceScorer(model.encoder, tokenizer)
+    other = AlbertForPreTraining(tiny_config(vocab_size=tokenizer.vocab_size + 1))
+    with pytest.raises(UserError, match=rf"has {tokenizer.vocab_size + 1} pieces, the tokenizer"):
+        SentenceScorer(other, tokenizer)
+
+
 def test_a_text_as_long_as_the_model_reads_and_one_that_is_longer(model, tokenizer):
     room = model.config.max_position_embeddings - 2
     words = " ".join(WORDS * 9).split()

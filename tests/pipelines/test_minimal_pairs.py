@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from types import SimpleNamespace
 
@@ -34,7 +35,10 @@ def write(path, rows):
 def test_files_of_both_forms(tmp_path):
     table = write(tmp_path / "a.jsonl", ROWS)
     (tmp_path / "island.txt").write_text("wrong one\nright one\nwrong two\nright two\n")
-    pairs = read_pairs([table, str(tmp_path / "island.txt")], Columns(), 1)
+    (tmp_path / "case.txt.gz").write_bytes(gzip.compress(b"him sleeps\nhe sleeps\n"))
+    names = ["island.txt", "case.txt.gz"]
+    pairs = read_pairs([table, *(str(tmp_path / name) for name in names)], Columns(), 1)
+    assert pairs.pop() == Pair("he sleeps", "him sleeps", "case")
     assert [pair.group for pair in pairs] == ["agreement", "tie", "island"]
     assert pairs[0] == Pair("the cats sleep", "the cats sleeps", "agreement")
     assert pairs[2] == Pair("right one", "wrong one", "island")
