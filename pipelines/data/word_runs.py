@@ -16,8 +16,8 @@ def cut_runs(
 ) -> Iterator[list[int]]:
     """Yields the pieces of a document in runs, which begin and end anywhere in its sentences.
 
-    What follows a run is told by the words where both meet, so that a small model learns within
-    some 50,000 pairs to look there. Two sentences tell it less often.
+    The words on both sides of a cut show which run comes first, so a small model learns to compare
+    them within some 50,000 pairs. Two sentences show their order less often.
 
     Args:
       sentences: the pieces of each sentence, in order. Read as needed.
