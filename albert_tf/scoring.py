@@ -105,9 +105,7 @@ class SentenceScorer:
 
     def _words(self, ids: np.ndarray) -> np.ndarray:
         """Returns for each piece the number of its word."""
-        starts = self._word_starts[ids].astype(np.int64)
-        starts[:1] = 1
-        return np.cumsum(starts)
+        return np.cumsum(self._word_starts[ids])
 
     def _batches(self, encoded: list[np.ndarray]) -> Iterator[tuple[np.ndarray, ...]]:
         """Yields batches of rows, each a sentence with one piece to predict.

@@ -80,6 +80,11 @@ def test_layer_distances_of_hand_made_states():
     assert found["weight"] == 5
     np.testing.assert_allclose(found["l2_distance"], [5 * math.sqrt(5), 4 * 3 + 4], rtol=1e-6)
     np.testing.assert_allclose(found["degrees"], [5 * 90, 180], rtol=1e-6)
+    means = metrics.layer_means({name: value.numpy() for name, value in found.items()})
+    assert means == {
+        "l2_distance": pytest.approx([math.sqrt(5), 3.2]),
+        "degrees": pytest.approx([90, 36]),
+    }
 
 
 @pytest.mark.parametrize("degrees", [0.0, 0.001, 1.0, 89.0, 179.999])
