@@ -67,8 +67,9 @@ def define_flags() -> None:
     )
     flags.DEFINE_string("input_file", None, "Paths or globs of the pairs.", required=True)
     flags.DEFINE_string("output", None, "Writes OUTPUT.json and OUTPUT.png.", required=True)
-    for field in dataclasses.fields(Columns):
-        flags.DEFINE_string(f"{field.name}_column", field.default, f"Column of the {field.name}.")
+    for name, default in dataclasses.asdict(Columns()).items():
+        content = {"good": "right sentence", "bad": "wrong sentence", "group": "group's name"}[name]
+        flags.DEFINE_string(f"{name}_column", default, f"Column of the {content}.")
     flags.DEFINE_string(
         "record_dir",
         None,
@@ -82,7 +83,7 @@ def define_flags() -> None:
         "masking",
         "word",
         ["word", "piece"],
-        "What is hidden of a piece to predict: the rest of its word too, or the piece alone.",
+        "word: mask the piece to predict and the rest of its word. piece: mask that piece alone.",
     )
 
 
