@@ -2,4 +2,6 @@
 
 import os
 
+import albert_tf  # noqa: F401  Selects Keras 2, which must precede any import of TensorFlow.
+
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # as pipelines does

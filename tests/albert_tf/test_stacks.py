@@ -53,9 +53,23 @@ def test_tensorflow_imported_before_without_the_variable():
         "import os, sys, types",
         "sys.modules['tensorflow'] = types.SimpleNamespace(_tf_uses_legacy_keras=False)",
         "os.environ['TF_USE_LEGACY_KERAS'] = '1'",
-        "import pipelines.training",
+        "import pipelines",
     )
     assert done.stderr.splitlines()[-1] == MESSAGE
+
+
+@pytest.mark.parametrize("package", ["pipelines", "export"])
+def test_programs_select_keras_2_before_they_import_tensorflow(package):
+    done = python("import os, sys", f"import {package}", "print(sorted(sys.modules))")
+    assert "'albert_tf'" in done.stdout, done.stderr
+    assert "'tensorflow'" not in done.stdout
+
+
+@keras_3
+@pytest.mark.parametrize("program", ["pipelines.pretrain", "export.export_saved_model"])
+def test_programs_can_be_imported(program):
+    done = python(f"import {program}")
+    assert done.returncode == 0, done.stderr
 
 
 @keras_3
