@@ -36,7 +36,7 @@ _MODULES = {
     "AlbertForQuestionAnswering": "models",
     "AlbertForSequenceClassification": "models",
     "AlbertForTokenClassification": "models",
-    "AlbertTokenizer": "tokenization",
+    "AlbertTokenizer": "text.tokenization",
     "SentenceScorer": "scoring",
     "from_pretrained": "checkpoints.pretrained",
     "lamb": "optimization",

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from albert_tf.errors import UserError
+from albert_tf.storage.errors import UserError
 
 # Decay of the moments: both classes' own.
 _BETA_1, _BETA_2 = 0.9, 0.999

@@ -8,8 +8,8 @@ import json
 
 import tensorflow as tf
 
-from albert_tf import files
-from albert_tf.errors import UserError, shown
+from albert_tf.storage import files
+from albert_tf.storage.errors import UserError, shown
 
 SHARING_MODES = ("all", "attention", "ffn", "none")
 ACTIVATIONS = ("gelu", "gelu_erf", "relu")

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 import tensorflow as tf
 
 from albert_tf.config import AlbertConfig
-from albert_tf.errors import UserError
 from albert_tf.layers.attention import SelfAttention, attention_bias
 from albert_tf.layers.embeddings import FactorizedEmbedding
 from albert_tf.layers.feed_forward import FeedForward
@@ -23,6 +22,7 @@ from albert_tf.layers.primitives import (
 )
 from albert_tf.layers.recompute import apply_recomputed
 from albert_tf.layers.transformer_block import TransformerBlock
+from albert_tf.storage.errors import UserError
 
 
 def sharing_plan(config: AlbertConfig) -> list[tuple[int, int]]:

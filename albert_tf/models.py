@@ -12,7 +12,6 @@ from albert_tf.encoder import (
     cls_only_positions,
     complete_inputs,
 )
-from albert_tf.errors import UserError
 from albert_tf.heads import (
     ClassificationHead,
     MaskedLMHead,
@@ -27,6 +26,7 @@ from albert_tf.layers.primitives import (
     resolve_dropout_seed,
     seeds,
 )
+from albert_tf.storage.errors import UserError
 
 
 class _AlbertModel(RefusesKerasMask, FromConfig, tf.keras.Model):

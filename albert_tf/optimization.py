@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from albert_tf.errors import UserError
+from albert_tf.storage.errors import UserError
 
 # Variables that neither decay nor are adapted layer by layer: regular expressions of their names.
 EXCLUSIONS = ["LayerNorm", "layer_norm", "bias"]

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from albert_tf.errors import UserError
 from albert_tf.models import AlbertForPreTraining
-from albert_tf.tokenization import AlbertTokenizer
+from albert_tf.storage.errors import UserError
+from albert_tf.text.tokenization import AlbertTokenizer
 
 _LENGTH_STEP = 8  # lengths of batches are multiples of it
 

@@ -22,8 +22,8 @@ from collections.abc import Sequence
 import tensorflow as tf
 from absl import flags
 
-from albert_tf import program
-from albert_tf.errors import UserError
+from albert_tf.jobs import program
+from albert_tf.storage.errors import UserError
 from . import versions
 
 FLAGS = flags.FLAGS

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from .limits import MAX_CONTEXT_CHARS, MAX_OUTPUT_BYTES, MAX_ROWS
 from .signatures import Signature
+from .text.limits import MAX_CONTEXT_CHARS, MAX_OUTPUT_BYTES, MAX_ROWS
 
 # What a bad row has in each output, by its dtype: no answer looks like it.
 _BAD = {tf.float32: float("nan"), tf.int32: -1, tf.string: ""}

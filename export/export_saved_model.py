@@ -34,12 +34,13 @@ import tensorflow as tf
 from absl import flags, logging
 
 import albert_tf
-from albert_tf import files, job_directory, processor, program
-from albert_tf.errors import UserError
+from albert_tf.jobs import job_directory, processor, program
+from albert_tf.storage import files
+from albert_tf.storage.errors import UserError
 from . import signatures, versions
 from .loading import load_module, open_checkpoint
-from .preprocessor import PREPROCESSOR_DIR
-from .serving_module import ServingModule
+from .modules.serving_module import ServingModule
+from .text.preprocessor import PREPROCESSOR_DIR
 from .verify import BFLOAT16_TOLERANCE, verify
 from .warmup import write_warmup_requests
 

@@ -17,7 +17,7 @@ from absl import flags
 from albert_tf.encoder import cls_only_positions
 from albert_tf.kinds import KINDS
 from .loading import load_module, open_checkpoint
-from .serving_module import ServedCheckpoint, ServingModule
+from .modules.serving_module import ServedCheckpoint, ServingModule
 
 INPUTS = ("input_ids", "input_mask", "segment_ids")
 _KINDS = ("encoder", *(kind.name for kind in KINDS.values() if kind.answers))

@@ -6,24 +6,25 @@ import os
 
 import tensorflow as tf
 
-from albert_tf import files, program
 from albert_tf.checkpoints import model_directory
 from albert_tf.encoder import AlbertEncoder
-from albert_tf.errors import UserError
+from albert_tf.jobs import program
 from albert_tf.kinds import KINDS
 from albert_tf.models import AlbertForPreTraining
-from albert_tf.tokenization import AlbertTokenizer
+from albert_tf.storage import files
+from albert_tf.storage.errors import UserError
+from albert_tf.text.tokenization import AlbertTokenizer
 from . import signatures
-from .classification_module import (
+from .modules.classification_module import (
     ClassifierModule,
     MultiLabelModule,
     MultipleChoiceModule,
     RegressorModule,
 )
-from .pretraining_module import EncoderModule, PreTrainingModule
-from .question_answering_module import QuestionAnsweringModule
-from .serving_module import ServedCheckpoint, ServingModule
-from .token_classification_module import TokenClassifierModule
+from .modules.pretraining_module import EncoderModule, PreTrainingModule
+from .modules.question_answering_module import QuestionAnsweringModule
+from .modules.serving_module import ServedCheckpoint, ServingModule
+from .modules.token_classification_module import TokenClassifierModule
 
 _MODULES = {
     module.kind: module

@@ -31,11 +31,12 @@ import numpy as np
 import tensorflow as tf
 from absl import flags, logging
 
-from albert_tf import files, program
-from albert_tf.errors import UserError
+from albert_tf.jobs import program
 from albert_tf.layers.primitives import LAYER_NORM_EPSILON
+from albert_tf.storage import files
+from albert_tf.storage.errors import UserError
 from . import fixed_graph, sidecar
-from .serving_module import ServingModule
+from .modules.serving_module import ServingModule
 
 FLAGS = flags.FLAGS
 

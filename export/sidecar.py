@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import os
 
-from albert_tf import files
-from .serving_module import ServedCheckpoint
+from albert_tf.storage import files
+from .modules.serving_module import ServedCheckpoint
 
 
 def description(served: ServedCheckpoint, output: str) -> dict:

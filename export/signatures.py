@@ -18,7 +18,7 @@ import dataclasses
 
 import tensorflow as tf
 
-from .limits import CHARS_PER_PIECE, MAX_CONTEXT_CHARS
+from .text.limits import CHARS_PER_PIECE, MAX_CONTEXT_CHARS
 
 NUM_CANDIDATES = 5
 # [MASK] of a text that `fill_mask` fills.

@@ -29,9 +29,10 @@ import numpy as np
 import tensorflow as tf
 from absl import flags, logging
 
-from albert_tf import files, program
+from albert_tf.jobs import program
+from albert_tf.storage import files
 from . import fixed_graph, sidecar
-from .serving_module import ServingModule
+from .modules.serving_module import ServingModule
 
 FLAGS = flags.FLAGS
 

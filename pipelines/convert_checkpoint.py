@@ -31,11 +31,12 @@ from __future__ import annotations
 
 from absl import flags
 
-from albert_tf import files, program
 from albert_tf.checkpoints import fine_tuned, google, model_directory, name_map, pretrained
 from albert_tf.checkpoints.target_vocab import change_vocabulary
-from albert_tf.errors import UserError
-from albert_tf.tokenization import AlbertTokenizer
+from albert_tf.jobs import program
+from albert_tf.storage import files
+from albert_tf.storage.errors import UserError
+from albert_tf.text.tokenization import AlbertTokenizer
 
 FORMATS = ("albert_tf", "huggingface", "google")
 

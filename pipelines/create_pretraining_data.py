@@ -36,10 +36,11 @@ from collections.abc import Sequence
 from absl import flags
 
 import albert_tf
-from albert_tf import files, job_directory, program
-from albert_tf.errors import UserError
-from albert_tf.packing import NUM_SPECIAL_PIECES
-from albert_tf.tokenization import AlbertTokenizer
+from albert_tf.jobs import job_directory, program
+from albert_tf.storage import files
+from albert_tf.storage.errors import UserError
+from albert_tf.text.packing import NUM_SPECIAL_PIECES
+from albert_tf.text.tokenization import AlbertTokenizer
 from .data import beam_job, corpus, reference_job, unit_job, word_runs
 from .data.duplicates import find_duplicates, hash_ranges
 from .data.examples import DRAWS, ExampleOptions, define_example_flags, options_from

@@ -25,12 +25,14 @@ import tensorflow as tf
 from absl import flags
 
 import albert_tf
-from albert_tf import files, metrics, program
+from albert_tf import metrics
 from albert_tf.checkpoints import model_directory
 from albert_tf.config import AlbertConfig
-from albert_tf.errors import UserError
-from albert_tf.progress import Progress
-from albert_tf.tokenization import AlbertTokenizer
+from albert_tf.jobs import program
+from albert_tf.storage import files
+from albert_tf.storage.errors import UserError
+from albert_tf.storage.progress import Progress
+from albert_tf.text.tokenization import AlbertTokenizer
 from .data.examples import DRAWS, ExampleOptions
 from .data.order_baselines import order_baselines
 from .data.pretraining_dataset import evaluation_dataset, evaluation_options

@@ -36,13 +36,14 @@ import tensorflow as tf
 from absl import flags
 
 from albert_tf import config as config_lib
-from albert_tf import job_directory, program
 from albert_tf.config import AlbertConfig
-from albert_tf.errors import UserError
-from albert_tf.tokenization import AlbertTokenizer
-from .tasks.dev_split import DIVISION, comparable, split_off_dev
-from .tasks.results import stored_results, summarise, write_summary
-from .tasks.seed_run import (
+from albert_tf.jobs import job_directory, program
+from albert_tf.storage.errors import UserError
+from albert_tf.text.tokenization import AlbertTokenizer
+from .tasks.reading.dev_split import DIVISION, comparable, split_off_dev
+from .tasks.reading.split_report import describe_split, warn_of_overlap, warn_of_shares
+from .tasks.running.results import stored_results, summarise, write_summary
+from .tasks.running.seed_run import (
     FinetuneSettings,
     TaskSplit,
     fingerprint,
@@ -50,10 +51,9 @@ from .tasks.seed_run import (
     run_seed,
     what_is_predicted,
 )
-from .tasks.split_report import describe_split, warn_of_overlap, warn_of_shares
+from .tasks.running.unknown_text import describe_unknown_characters
 from .tasks.task import Task
 from .tasks.task_flags import create_task, define_task_flags
-from .tasks.unknown_text import describe_unknown_characters
 from .training.run import InitialModel, Run, hash_of_weights, read_initial_model
 from .training.settings import (
     LoopSettings,

@@ -21,9 +21,10 @@ import functools
 from absl import flags
 
 import albert_tf
-from albert_tf import files, job_directory, program
-from albert_tf.errors import UserError
-from albert_tf.tokenization import AlbertTokenizer
+from albert_tf.jobs import job_directory, program
+from albert_tf.storage import files
+from albert_tf.storage.errors import UserError
+from albert_tf.text.tokenization import AlbertTokenizer
 from .data import beam_job, unit_job
 from .data.records import Manifest, ReferenceManifest, Split, make_splits
 from .data.reference_check import FileUnit, check_file, first_lengths

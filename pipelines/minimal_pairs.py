@@ -29,16 +29,18 @@ import numpy as np
 import tensorflow as tf
 from absl import flags
 
-from albert_tf import files, metrics, program
+from albert_tf import metrics
 from albert_tf.checkpoints import model_directory
-from albert_tf.errors import UserError
-from albert_tf.progress import Progress
+from albert_tf.jobs import program
 from albert_tf.scoring import SentenceScorer
-from albert_tf.tokenization import AlbertTokenizer
+from albert_tf.storage import files
+from albert_tf.storage.errors import UserError
+from albert_tf.storage.progress import Progress
+from albert_tf.text.tokenization import AlbertTokenizer
 from .data.pretraining_dataset import evaluation_options
 from .data.records import Manifest, SegmentManifest, parse_segments
-from .tasks.rows import read_text_lines
-from .tasks.tables import as_label, as_text, ending, read_table
+from .tasks.reading.rows import read_text_lines
+from .tasks.reading.tables import as_label, as_text, ending, read_table
 
 FLAGS = flags.FLAGS
 

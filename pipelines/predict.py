@@ -3,7 +3,7 @@
 --model is what pipelines.finetune wrote (OUTPUT_DIR: the seed that is best on dev; or
 OUTPUT_DIR/seed_N), or an export of it. --input_file is a table as fine-tuning reads it: .csv, .tsv,
 .jsonl or .json, compressed or not; for models that answer questions also SQuAD's JSON, for models
-that tag words CoNLL's columns (see pipelines/tasks/token_rows.py for their rows). Columns are
+that tag words CoNLL's columns (pipelines/tasks/scoring/token_rows.py has their rows). Columns are
 those that the model was fine-tuned with, unless flags name others.
 
 OUTPUT_FILE has a row for each row of the input, in its order: id, label if the input has answers,
@@ -26,13 +26,15 @@ import json
 from absl import flags
 
 import albert_tf
-from albert_tf import files, job_directory, program
-from albert_tf.errors import UserError
-from albert_tf.progress import Progress
-from .tasks import fine_tuned, tables
-from .tasks.prediction_file import check_output_name, predict_file
-from .tasks.split_report import num_line_ends
-from .tasks.unknown_text import texts_of
+from albert_tf.jobs import job_directory, program
+from albert_tf.storage import files
+from albert_tf.storage.errors import UserError
+from albert_tf.storage.progress import Progress
+from .tasks.reading import tables
+from .tasks.reading.split_report import num_line_ends
+from .tasks.running import fine_tuned
+from .tasks.running.prediction_file import check_output_name, predict_file
+from .tasks.running.unknown_text import texts_of
 
 FLAGS = flags.FLAGS
 

@@ -32,13 +32,13 @@ import tensorflow as tf
 from absl import flags, logging
 
 from albert_tf import config as config_lib
-from albert_tf import job_directory, optimization, program
+from albert_tf import optimization
 from albert_tf.checkpoints import model_directory
 from albert_tf.config import AlbertConfig
-from albert_tf.errors import UserError
-from albert_tf.flops import training_flops_per_example
+from albert_tf.jobs import job_directory, program
 from albert_tf.models import AlbertForPreTraining
-from albert_tf.tokenization import AlbertTokenizer, find_vocabulary
+from albert_tf.storage.errors import UserError
+from albert_tf.text.tokenization import AlbertTokenizer, find_vocabulary
 from .data.examples import (
     DRAWS,
     ExampleOptions,
@@ -56,6 +56,7 @@ from .data.pretraining_dataset import (
 from .data.training_order import BLOCK_ROWS
 from .training import metrics_log, train_loop
 from .training.depth_schedule import parse_depths
+from .training.flops import training_flops_per_example
 from .training.heldout import check_heldout_split, make_evaluation, make_scoring
 from .training.objective import pretraining_objective
 from .training.run import (

@@ -20,11 +20,11 @@ import tensorflow as tf
 from absl import flags
 
 from albert_tf import config as config_lib
-from albert_tf import program
 from albert_tf.config import AlbertConfig
-from albert_tf.errors import UserError
-from albert_tf.flops import training_flops_per_example
+from albert_tf.jobs import program
 from albert_tf.models import AlbertForPreTraining
+from albert_tf.storage.errors import UserError
+from .training.flops import training_flops_per_example
 
 FLAGS = flags.FLAGS
 

@@ -29,10 +29,11 @@ import sentencepiece
 import tensorflow as tf
 from absl import flags
 
-from albert_tf import files, program
-from albert_tf.errors import UserError
-from albert_tf.progress import duration
-from albert_tf.tokenization import CLS, MASK, PAD, SEP, UNK, preprocess
+from albert_tf.jobs import program
+from albert_tf.storage import files
+from albert_tf.storage.errors import UserError
+from albert_tf.storage.progress import duration
+from albert_tf.text.tokenization import CLS, MASK, PAD, SEP, UNK, preprocess
 from .data import corpus, vocabulary_report
 from .data.vocabulary_settings import settings_path
 

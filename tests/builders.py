@@ -19,12 +19,12 @@ import tensorflow as tf
 from albert_tf.checkpoints import model_directory
 from albert_tf.config import AlbertConfig
 from albert_tf.models import AlbertForPreTraining
-from albert_tf.tokenization import AlbertTokenizer
+from albert_tf.text.tokenization import AlbertTokenizer
 from pipelines import finetune as finetune_lib
 from pipelines.data import beam_job
-from pipelines.tasks.batches import make_prediction
 from pipelines.tasks.classification import ClassificationTask, Columns
-from pipelines.tasks.seed_run import FinetuneSettings
+from pipelines.tasks.running.batches import make_prediction
+from pipelines.tasks.running.seed_run import FinetuneSettings
 from pipelines.training.settings import LoopSettings
 from tests.conftest import WORDS
 

@@ -18,10 +18,10 @@ import time
 import numpy as np
 import tensorflow as tf
 
-from albert_tf.tokenization import AlbertTokenizer
+from albert_tf.text.tokenization import AlbertTokenizer
 from pipelines.data.examples import ExampleOptions
 from pipelines.data.pretraining_dataset import evaluation_dataset, pretraining_dataset, read_sources
-from pipelines.tasks.batches import training_dataset
+from pipelines.tasks.running.batches import training_dataset
 from pipelines.tasks.task import Sequences
 from tests.jobs import free_port
 

@@ -12,7 +12,7 @@ import sys
 
 import tensorflow as tf
 
-from albert_tf import program
+from albert_tf.jobs import program
 from tests.remote_input import start_worker
 
 DEVICE = "/job:worker/replica:0/task:0/device:CPU:0"

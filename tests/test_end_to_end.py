@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf import program
 from albert_tf.checkpoints import model_directory
 from albert_tf.config import AlbertConfig
+from albert_tf.jobs import program
 from albert_tf.models import AlbertForPreTraining
-from albert_tf.tokenization import AlbertTokenizer
+from albert_tf.text.tokenization import AlbertTokenizer
 from pipelines.data.examples import ExampleOptions
 from pipelines.data.pretraining_dataset import check_sources, read_sources
 from pipelines.data.records import Manifest

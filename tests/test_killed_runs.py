@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf.tokenization import AlbertTokenizer
+from albert_tf.text.tokenization import AlbertTokenizer
 from pipelines.data import pretraining_dataset, training_order
 from pipelines.data.examples import ExampleOptions
 from tests.jobs import (

@@ -12,8 +12,8 @@ import tracemalloc
 import pytest
 import tensorflow as tf
 
-from albert_tf import program
-from albert_tf.tokenization import AlbertTokenizer
+from albert_tf.jobs import program
+from albert_tf.text.tokenization import AlbertTokenizer
 from pipelines import create_pretraining_data as job
 from pipelines.data.corpus import TextFormat, read_documents
 from pipelines.data.examples import ExampleOptions

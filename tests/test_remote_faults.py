@@ -11,7 +11,7 @@ import threading
 import pytest
 import tensorflow as tf
 
-from albert_tf import program, remote_lock
+from albert_tf.jobs import program, remote_lock
 from tests.conftest import make_text
 from tests.jobs import pretrain_flags, run, run_code
 from tests.object_store import Rule
@@ -19,7 +19,8 @@ from tests.test_remote_places import STEPS, record_flags, unfinished
 
 LOOK = """
 import sys
-from albert_tf import files, program
+from albert_tf.jobs import program
+from albert_tf.storage import files
 place = sys.argv.pop()
 def main(_):
     print(len(files.sizes(files.match_files(place, "input_file"))))
@@ -197,7 +198,7 @@ def test_pretraining_goes_on_without_a_log(inputs, store):
 
 
 HOLD = """
-from albert_tf import job_directory, program
+from albert_tf.jobs import job_directory, program
 job_directory.define_flags()
 def main(_):
     with job_directory.lock("gs://bucket/out"):

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from albert_tf.tokenization import AlbertTokenizer
+from albert_tf.text.tokenization import AlbertTokenizer
 from tests.jobs import PROJECT
 from tests.pipelines.data.small_records import write_records
 

@@ -147,7 +147,7 @@ def test_static_examples_in_remote_places(work, store, tmp_path):
         )
     assert "bucket/indexed/manifest.json" in store.objects
     shown, _ = run(
-        "pipelines.data.show_records",
+        "pipelines.show_records",
         "--record_dir=gs://bucket/indexed",
         "--spm_model_file=gs://bucket/vocabulary.model",
         "--num_examples=2",

@@ -136,7 +136,7 @@ def test_programs_are_modules_of_albert_tf(site, tmp_path):
     assert done.returncode == 0, done.stderr
     assert "\n  albert train_vocab --input_file" in done.stdout
     assert "python -m" not in done.stdout
-    albert = [sys.executable, "-m", "albert_tf.command"]
+    albert = [sys.executable, "-m", "albert_tf.jobs.command"]
     listed = run(*albert, "--help", cwd=tmp_path, PYTHONPATH=str(site))
     assert listed.stdout.count("\n  ") >= 17, listed.stderr
 
@@ -144,7 +144,7 @@ def test_programs_are_modules_of_albert_tf(site, tmp_path):
 @pytest.mark.slow
 def test_main_job_from_another_directory(site, tmp_path):
     home = tmp_path / "home"
-    albert = [sys.executable, "-m", "albert_tf.command"]
+    albert = [sys.executable, "-m", "albert_tf.jobs.command"]
     for program, flags in main_job(home).items():
         done = run(*albert, program, *flags, cwd=home, PYTHONPATH=str(site))
         assert done.returncode == 0, f"{program}: {done.stderr}"

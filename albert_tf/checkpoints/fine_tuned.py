@@ -8,13 +8,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from albert_tf import files
 from albert_tf.checkpoints import huggingface, model_directory, name_map
 from albert_tf.checkpoints.model_card import model_card
 from albert_tf.config import AlbertConfig
-from albert_tf.errors import UserError, shown
 from albert_tf.kinds import KINDS, Kind
-from albert_tf.tokenization import TOKENIZER_CONFIG_FILE, AlbertTokenizer
+from albert_tf.storage import files
+from albert_tf.storage.errors import UserError, shown
+from albert_tf.text.tokenization import TOKENIZER_CONFIG_FILE, AlbertTokenizer
 
 
 def find(path: str) -> bool:

@@ -9,11 +9,11 @@ import re
 import numpy as np
 import tensorflow as tf
 
-from albert_tf import files
 from albert_tf.checkpoints import model_directory, name_map, reference_config
 from albert_tf.checkpoints.model_directory import CONFIG_FILE, UNREADABLE, reraise_store_error
 from albert_tf.config import AlbertConfig
-from albert_tf.errors import UserError
+from albert_tf.storage import files
+from albert_tf.storage.errors import UserError
 
 CHECKPOINT = "model.ckpt-best"  # the name of the released ones
 

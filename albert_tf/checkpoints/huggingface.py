@@ -20,11 +20,11 @@ import safetensors
 import safetensors.numpy
 import tensorflow as tf
 
-from albert_tf import files
 from albert_tf.checkpoints import name_map, reference_config
 from albert_tf.config import AlbertConfig
-from albert_tf.errors import UserError, shown
-from albert_tf.tokenization import WORDPIECE_FILE, AlbertTokenizer
+from albert_tf.storage import files
+from albert_tf.storage.errors import UserError, shown
+from albert_tf.text.tokenization import WORDPIECE_FILE, AlbertTokenizer
 
 CONFIG_FILE = "config.json"
 SAFETENSORS_FILE, TORCH_FILE = "model.safetensors", "pytorch_model.bin"

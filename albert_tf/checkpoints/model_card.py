@@ -6,9 +6,9 @@ import os
 
 import tensorflow as tf
 
-from albert_tf import files
 from albert_tf.checkpoints import model_directory
 from albert_tf.config import AlbertConfig
+from albert_tf.storage import files
 
 # Of a run's settings those that a reader looks for.
 _SETTINGS = (

@@ -19,11 +19,11 @@ from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
-from albert_tf import files, program
 from albert_tf.checkpoints import name_map
 from albert_tf.config import AlbertConfig
-from albert_tf.errors import UserError
 from albert_tf.models import AlbertForPreTraining
+from albert_tf.storage import files
+from albert_tf.storage.errors import UserError, store_error
 
 CONFIG_FILE = "albert_config.json"
 BEST_DIR = "best"
@@ -36,7 +36,7 @@ UNREADABLE = (tf.errors.OpError, AssertionError, ValueError, LookupError, Runtim
 
 def reraise_store_error(error: Exception) -> None:
     """Raises an error of UNREADABLE again if it is the store's: it tells nothing of the file."""
-    if isinstance(error, tf.errors.PermissionDeniedError) or program.store_error(str(error)):
+    if isinstance(error, tf.errors.PermissionDeniedError) or store_error(str(error)):
         raise error
 
 

@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError
 
 from albert_tf.checkpoints import model_directory, name_map, reference_config, saved_model
 from albert_tf.checkpoints.model_directory import CONFIG_FILE, UNREADABLE, reraise_store_error
-from albert_tf.errors import UserError
+from albert_tf.storage.errors import UserError
 
 # Their names, in this order of patterns, and Google's of the same variables.
 _BLOCK = "bert/encoder/transformer/group_0/inner_group_0/"

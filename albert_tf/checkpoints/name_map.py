@@ -24,8 +24,8 @@ import tensorflow as tf
 from albert_tf.checkpoints import reference_config
 from albert_tf.config import AlbertConfig
 from albert_tf.encoder import sharing_plan
-from albert_tf.errors import UserError
 from albert_tf.models import AlbertForPreTraining
+from albert_tf.storage.errors import UserError
 
 # What a layer holds: ours, Google's, Hugging Face's, and who has the matrix as [out, in]; here it
 # is [in, out].

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from albert_tf import files
 from albert_tf.checkpoints import (
     fine_tuned,
     google,
@@ -19,9 +18,10 @@ from albert_tf.checkpoints import (
     saved_model,
 )
 from albert_tf.checkpoints.model_card import model_card
-from albert_tf.errors import UserError
 from albert_tf.models import AlbertForPreTraining
-from albert_tf.tokenization import (
+from albert_tf.storage import files
+from albert_tf.storage.errors import UserError
+from albert_tf.text.tokenization import (
     TOKENIZER_CONFIG_FILE,
     WORDPIECE_FILE,
     AlbertTokenizer,

@@ -17,9 +17,9 @@ import os
 
 import tensorflow as tf
 
-from albert_tf import files
 from albert_tf.config import AlbertConfig
-from albert_tf.errors import UserError
+from albert_tf.storage import files
+from albert_tf.storage.errors import UserError
 
 # Their "gelu" of an ALBERT is either form: see huggingface.read. This key of ours says which.
 OUR_ACTIVATION = "albert_tf_hidden_act"

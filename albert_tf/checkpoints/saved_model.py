@@ -13,7 +13,6 @@ import tensorflow as tf
 from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
-from albert_tf import files
 from albert_tf.checkpoints import name_map
 from albert_tf.checkpoints.model_directory import (
     CONFIG_FILE,
@@ -22,8 +21,9 @@ from albert_tf.checkpoints.model_directory import (
     reraise_store_error,
 )
 from albert_tf.config import AlbertConfig
-from albert_tf.errors import UserError
-from albert_tf.tokenization import AlbertTokenizer, find_vocabulary
+from albert_tf.storage import files
+from albert_tf.storage.errors import UserError
+from albert_tf.text.tokenization import AlbertTokenizer, find_vocabulary
 
 _FLOATS = (tf.float32, tf.bfloat16)
 

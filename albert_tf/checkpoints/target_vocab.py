@@ -8,7 +8,7 @@ import numpy as np
 
 from albert_tf.checkpoints import name_map
 from albert_tf.models import AlbertForPreTraining
-from albert_tf.tokenization import WORD_BOUNDARY, AlbertTokenizer
+from albert_tf.text.tokenization import WORD_BOUNDARY, AlbertTokenizer
 
 # What has a row for each piece.
 _TABLES = ("encoder/embeddings/word_embeddings", "masked_lm/output_bias")

@@ -28,8 +28,8 @@ import urllib.request
 
 from absl import flags
 
-from albert_tf import program
-from albert_tf.errors import UserError, shown
+from albert_tf.jobs import program
+from albert_tf.storage.errors import UserError, shown
 
 FLAGS = flags.FLAGS
 

@@ -35,8 +35,8 @@ from absl import flags
 from google.protobuf import text_format
 from tensorflow_serving.config import model_server_config_pb2
 
-from albert_tf import program
-from albert_tf.errors import UserError
+from albert_tf.jobs import program
+from albert_tf.storage.errors import UserError
 
 FLAGS = flags.FLAGS
 

@@ -17,7 +17,7 @@ from typing import Any
 from absl import flags
 
 import albert_tf
-from albert_tf.errors import UserError
+from albert_tf.storage.errors import UserError
 
 # A process of DirectRunner: Beam's own start, but without output (exceptions of our code come back
 # to this process all the same). It exits at Ctrl-C, and as soon as this process is gone: Beam would

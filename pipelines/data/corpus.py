@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from absl import flags
 
-from albert_tf.errors import UserError
+from albert_tf.storage.errors import UserError
 from .sentences import split_sentences
 from .text_files import decode_line, read_lines, refuse_line
 

@@ -24,9 +24,10 @@ import sentencex
 import tensorflow as tf
 from absl import flags
 
-from albert_tf import files, program
-from albert_tf.errors import UserError
-from albert_tf.progress import Progress
+from albert_tf.jobs import program
+from albert_tf.storage import files
+from albert_tf.storage.errors import UserError
+from albert_tf.storage.progress import Progress
 
 FLAGS = flags.FLAGS
 

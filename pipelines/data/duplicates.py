@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
-from albert_tf import files
+from albert_tf.storage import files
 from .unit_job import Unit
 
 # A hash of 16 bytes, as two numbers in the same order, and the number of its document.

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import tensorflow as tf
 from absl import flags
 
-from albert_tf.tokenization import AlbertTokenizer
+from albert_tf.text.tokenization import AlbertTokenizer
 from .masking import MaskingVocabulary, mask_ngrams
 from .sentence_pairs import (
     SENTENCE_OBJECTIVES,

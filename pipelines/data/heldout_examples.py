@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from albert_tf.errors import UserError
-from albert_tf.tokenization import AlbertTokenizer
+from albert_tf.storage.errors import UserError
+from albert_tf.text.tokenization import AlbertTokenizer
 from .examples import ExampleOptions
 from .order_baselines import BASELINES, order_baselines
 from .pretraining_dataset import Source, evaluation_dataset, evaluation_options

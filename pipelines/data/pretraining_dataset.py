@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
-from albert_tf.errors import UserError
-from albert_tf.tokenization import AlbertTokenizer
+from albert_tf.storage.errors import UserError
+from albert_tf.text.tokenization import AlbertTokenizer
 from .examples import ExampleOptions, example_draws, example_maker
 from .records import (
     Manifest,

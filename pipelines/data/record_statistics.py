@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from albert_tf.tokenization import AlbertTokenizer
+from albert_tf.text.tokenization import AlbertTokenizer
 from .masking import unmask
 
 _BINS = 20  # of positions, as shares of the text

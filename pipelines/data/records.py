@@ -31,10 +31,10 @@ import numpy as np
 import tensorflow as tf
 
 import albert_tf
-from albert_tf import files
-from albert_tf.errors import UserError
-from albert_tf.packing import NUM_SPECIAL_PIECES
-from albert_tf.tokenization import AlbertTokenizer
+from albert_tf.storage import files
+from albert_tf.storage.errors import UserError
+from albert_tf.text.packing import NUM_SPECIAL_PIECES
+from albert_tf.text.tokenization import AlbertTokenizer
 from .examples import ExampleOptions
 from .segments import Segment
 

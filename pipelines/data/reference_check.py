@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
-from albert_tf import files
-from albert_tf.errors import UserError
-from albert_tf.tokenization import AlbertTokenizer
+from albert_tf.storage import files
+from albert_tf.storage.errors import UserError
+from albert_tf.text.tokenization import AlbertTokenizer
 from .records import shard_layout
 from .reference_examples import check_examples, example_lengths
 from .unit_job import Unit, write_marker

@@ -21,8 +21,8 @@ import numpy as np
 import tensorflow as tf
 
 import albert_tf
-from albert_tf import files
-from albert_tf.tokenization import AlbertTokenizer
+from albert_tf.storage import files
+from albert_tf.text.tokenization import AlbertTokenizer
 from .examples import ExampleOptions, example_draws, example_maker
 from .records import (
     SPLITS,

@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from albert_tf.packing import NUM_SPECIAL_PIECES
+from albert_tf.text.packing import NUM_SPECIAL_PIECES
 
 # How many pieces short of the longest a segment may end so as to cut a sentence between two words.
 _MAX_UNUSED = 8

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from albert_tf import packing
+from albert_tf.text import packing
 from .segments import NO_ROOM
 
 # sop: in order or swapped? nsp: consecutive, or the second from another document? none: no label.

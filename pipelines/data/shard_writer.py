@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from albert_tf import files
-from albert_tf.tokenization import AlbertTokenizer
+from albert_tf.storage import files
+from albert_tf.text.tokenization import AlbertTokenizer
 from . import duplicates
 from .corpus import TextFormat, read_documents
 from .records import SPLITS, Shard, serialize_segment, write_records

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import tensorflow as tf
 import zstandard
 
-from albert_tf.errors import UserError
+from albert_tf.storage.errors import UserError
 
 _BLOCK_BYTES = 1 << 20
 # A longer line is read in parts. Only its first bytes decide where the parts end, so the same line

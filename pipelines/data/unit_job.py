@@ -17,9 +17,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from albert_tf import files, job_directory, program, remote_lock
-from albert_tf.errors import UserError
-from albert_tf.progress import Progress
+from albert_tf.jobs import job_directory, program, remote_lock
+from albert_tf.storage import files
+from albert_tf.storage.errors import UserError, store_error
+from albert_tf.storage.progress import Progress
 from . import beam_job
 
 UNITS_DIR = "units"
@@ -93,8 +94,8 @@ def run_units(
             beam_job.run(work, unfinished, runner, num_workers, beam_options)
         except Exception as error:
             # Where even ERROR_FILE could not be written, Beam brings the error in a traceback.
-            if store_error := program.store_error(str(error)):
-                raise UserError(store_error) from error
+            if message := store_error(str(error)):
+                raise UserError(message) from error
             raise
         _raise_noted_error(output_dir)
     remove_leftovers(output_dir)  # of workers that outlived a killed job until now

@@ -6,8 +6,8 @@ import os
 
 import tensorflow as tf
 
-from albert_tf import files
-from albert_tf.errors import UserError
+from albert_tf.storage import files
+from albert_tf.storage.errors import UserError
 
 
 def settings_path(spm_model_file: str) -> str:

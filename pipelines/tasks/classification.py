@@ -15,14 +15,12 @@ from scipy import special
 
 from albert_tf import losses
 from albert_tf.config import AlbertConfig
-from albert_tf.errors import UserError
 from albert_tf.models import AlbertForSequenceClassification
-from albert_tf.tokenization import AlbertTokenizer
-from .class_weights import as_array
-from .figures import MOST_LABELS, draw_confusion_matrix
-from .metrics import METRICS
-from .split_report import describe_labels, describe_texts, warn_of_rounding
-from .tables import (
+from albert_tf.storage.errors import UserError
+from albert_tf.text.tokenization import AlbertTokenizer
+from .reading.class_weights import as_array
+from .reading.split_report import describe_labels, describe_texts, warn_of_rounding
+from .reading.tables import (
     as_label,
     as_number,
     as_text,
@@ -33,8 +31,10 @@ from .tables import (
     read_table,
     write_table,
 )
+from .reading.truncation import truncated_pieces
+from .scoring.figures import MOST_LABELS, draw_confusion_matrix
+from .scoring.metrics import METRICS
 from .task import Outputs, Sequences, Task, file_lists, join
-from .truncation import truncated_pieces
 
 # Of more labels not all probabilities are written, but those of the likeliest.
 _MOST_PROBABILITIES = 20

@@ -7,10 +7,10 @@ import os
 
 import tensorflow as tf
 
-from albert_tf import files
-from albert_tf.errors import UserError
+from albert_tf.storage import files
+from albert_tf.storage.errors import UserError
 from .classification import ClassificationTask, Columns, Example
-from .tables import write_table
+from .reading.tables import write_table
 from .task import Outputs
 
 _ENTAILMENT = ("entailment", "not_entailment")

@@ -11,11 +11,11 @@ import numpy as np
 import tensorflow as tf
 from scipy import sparse, special
 
-from albert_tf.errors import UserError
+from albert_tf.storage.errors import UserError
 from .classification import ClassificationTask, Columns, Example
-from .metrics import METRICS
-from .split_report import describe_labels, describe_texts
-from .tables import as_label, as_text
+from .reading.split_report import describe_labels, describe_texts
+from .reading.tables import as_label, as_text
+from .scoring.metrics import METRICS
 from .task import Outputs
 
 _THRESHOLD = 0.5

@@ -16,15 +16,15 @@ from scipy import special
 
 from albert_tf import losses
 from albert_tf.config import AlbertConfig
-from albert_tf.errors import UserError
 from albert_tf.models import AlbertForMultipleChoice
-from albert_tf.packing import NUM_SPECIAL_PIECES
-from albert_tf.tokenization import AlbertTokenizer
-from .metrics import METRICS
-from .split_report import describe_labels, warn_of_rows
-from .tables import as_text, has_answers, read_table, write_table
+from albert_tf.storage.errors import UserError
+from albert_tf.text.packing import NUM_SPECIAL_PIECES
+from albert_tf.text.tokenization import AlbertTokenizer
+from .reading.split_report import describe_labels, warn_of_rows
+from .reading.tables import as_text, has_answers, read_table, write_table
+from .reading.truncation import encode_first
+from .scoring.metrics import METRICS
 from .task import Outputs, Sequences, Task, file_lists, join
-from .truncation import encode_first
 
 # Examples tokenized at a time: as lists of Python numbers pieces take ten times the room.
 _BLOCK_EXAMPLES = 1000

@@ -7,14 +7,14 @@ import re
 
 import tensorflow as tf
 
-from albert_tf.errors import UserError
+from albert_tf.storage.errors import UserError
 from .multiple_choice import (
     MultipleChoiceExample,
     MultipleChoiceTask,
     as_options,
 )
-from .rows import read_json_lines
-from .tables import as_text, require_fields
+from .reading.rows import read_json_lines
+from .reading.tables import as_text, require_fields
 
 _LEVELS = ("middle", "high")
 _LETTERS = ["A", "B", "C", "D"]

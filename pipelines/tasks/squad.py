@@ -12,18 +12,19 @@ import numpy as np
 import tensorflow as tf
 from scipy import special
 
-from albert_tf import files, losses
+from albert_tf import losses
 from albert_tf.config import AlbertConfig
-from albert_tf.errors import UserError
 from albert_tf.models import AlbertForAnswerableQuestionAnswering, AlbertForQuestionAnswering
-from albert_tf.packing import NUM_SPECIAL_PIECES
-from albert_tf.tokenization import AlbertTokenizer
-from .split_report import warn_of_rows
-from .squad_answers import NO_SPAN_SCORE, Answer, answer_by_beams, answer_by_spans
-from .squad_files import Question, check_answers, is_squad_file, read_questions
-from .squad_metrics import score_v1, score_v2
-from .squad_windows import Aligner, Window, cut
-from .tables import as_text, column_names, read_table
+from albert_tf.storage import files
+from albert_tf.storage.errors import UserError
+from albert_tf.text.packing import NUM_SPECIAL_PIECES
+from albert_tf.text.tokenization import AlbertTokenizer
+from .reading.split_report import warn_of_rows
+from .reading.squad_files import Question, check_answers, is_squad_file, read_questions
+from .reading.squad_windows import Aligner, Window, cut
+from .reading.tables import as_text, column_names, read_table
+from .scoring.squad_answers import NO_SPAN_SCORE, Answer, answer_by_beams, answer_by_spans
+from .scoring.squad_metrics import score_v1, score_v2
 from .task import Outputs, Sequences, Task, file_lists, join
 
 

@@ -11,8 +11,8 @@ import numpy as np
 import tensorflow as tf
 
 from albert_tf.config import AlbertConfig
-from albert_tf.errors import UserError
-from albert_tf.tokenization import AlbertTokenizer
+from albert_tf.storage.errors import UserError
+from albert_tf.text.tokenization import AlbertTokenizer
 
 Outputs = list[dict[str, np.ndarray]]
 

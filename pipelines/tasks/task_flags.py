@@ -8,17 +8,18 @@ from collections.abc import Mapping, Sequence
 import tensorflow as tf
 from absl import flags
 
-from albert_tf import files
-from albert_tf.errors import UserError
-from . import class_weights, glue, tables
+from albert_tf.storage import files
+from albert_tf.storage.errors import UserError
+from . import glue
 from .classification import ClassificationTask, Columns
 from .multilabel import MultiLabelTask
 from .multiple_choice import MultipleChoiceColumns, TableMultipleChoiceTask
 from .race import RaceTask
+from .reading import class_weights, tables
+from .reading.token_files import TokenColumns
 from .squad import SquadTask
 from .task import Task
 from .token_classification import TokenClassificationTask
-from .token_files import TokenColumns
 
 _SQUAD_FILES = {
     "squad_v1": {"train": "train-v1.1.json", "dev": "dev-v1.1.json"},

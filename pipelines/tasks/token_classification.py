@@ -13,35 +13,26 @@ import numpy as np
 import tensorflow as tf
 from scipy import special
 
-from albert_tf import files, losses
+from albert_tf import losses
 from albert_tf.config import AlbertConfig
-from albert_tf.entities import (
+from albert_tf.models import AlbertForTokenClassification
+from albert_tf.storage import files
+from albert_tf.storage.errors import UserError
+from albert_tf.text.entities import (
     OUTSIDE,
     are_entity_tags,
     find_entities,
     parse_tag,
     score_entities,
 )
-from albert_tf.errors import UserError
-from albert_tf.models import AlbertForTokenClassification
-from albert_tf.tokenization import AlbertTokenizer
-from .metrics import METRICS
-from .split_report import describe_labels, warn_of_rows, warn_of_tags
-from .squad_windows import cut
-from .tables import check_labels, listed_labels
+from albert_tf.text.tokenization import AlbertTokenizer
+from .reading.split_report import describe_labels, warn_of_rows, warn_of_tags
+from .reading.squad_windows import cut
+from .reading.tables import check_labels, listed_labels
+from .reading.token_files import TokenColumns, TokenExample, iterate_examples
+from .scoring.metrics import METRICS
+from .scoring.token_rows import Tagged, columns_of, predicted_spans, score_rows, spans_of_tags
 from .task import Outputs, Sequences, Task, file_lists, join
-from .token_files import (
-    TokenColumns,
-    TokenExample,
-    iterate_examples,
-)
-from .token_rows import (
-    Tagged,
-    columns_of,
-    predicted_spans,
-    score_rows,
-    spans_of_tags,
-)
 
 _NUM_SPECIAL_PIECES = 2  # [CLS] and [SEP]
 # Words tokenized at a time: as lists of Python numbers pieces take ten times the room.

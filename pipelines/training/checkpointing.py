@@ -12,9 +12,9 @@ import tempfile
 import tensorflow as tf
 from absl import logging
 
-from albert_tf import files
 from albert_tf.checkpoints import model_directory
-from albert_tf.errors import UserError
+from albert_tf.storage import files
+from albert_tf.storage.errors import UserError
 
 
 class Checkpointer:

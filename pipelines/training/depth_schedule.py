@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from albert_tf.config import AlbertConfig
-from albert_tf.errors import UserError
+from albert_tf.storage.errors import UserError
 
 
 def parse_depths(

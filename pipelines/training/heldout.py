@@ -8,9 +8,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from albert_tf import files, losses, metrics
+from albert_tf import losses, metrics
 from albert_tf.checkpoints.model_directory import RUN_FILE
-from albert_tf.errors import UserError
+from albert_tf.storage import files
+from albert_tf.storage.errors import UserError
 
 
 def check_heldout_split(model_dir: str, heldout_split: dict[str, Any] | None) -> None:

@@ -16,7 +16,7 @@ import tempfile
 import tensorflow as tf
 from absl import logging
 
-from albert_tf import files
+from albert_tf.storage import files
 
 # Of a guess between two answers; a dotted line in the picture.
 _CHANCE = {

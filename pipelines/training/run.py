@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from albert_tf import files, job_directory
 from albert_tf.checkpoints import model_directory, saved_model
 from albert_tf.config import AlbertConfig
-from albert_tf.tokenization import AlbertTokenizer
+from albert_tf.jobs import job_directory
+from albert_tf.storage import files
+from albert_tf.text.tokenization import AlbertTokenizer
 from .strategy import check_hosts_agree, is_chief
 
 

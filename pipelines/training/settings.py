@@ -11,8 +11,8 @@ from typing import Any
 import tensorflow as tf
 from absl import flags
 
-from albert_tf import processor
-from albert_tf.errors import UserError
+from albert_tf.jobs import processor
+from albert_tf.storage.errors import UserError
 
 # The published run of ALBERT: Lan et al. 2020, section 4.1; warm-up as in the reference.
 PUBLISHED = {

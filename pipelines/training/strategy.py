@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import tensorflow as tf
 from absl import flags
 
-from albert_tf.errors import UserError
+from albert_tf.storage.errors import UserError
 
 STRATEGIES = ("one_device", "mirrored", "multi_worker", "tpu")
 

@@ -13,8 +13,8 @@ import tensorflow as tf
 from absl import logging
 
 from albert_tf import optimization
-from albert_tf.errors import UserError
-from albert_tf.progress import Progress
+from albert_tf.storage.errors import UserError
+from albert_tf.storage.progress import Progress
 from .checkpointing import Checkpointer
 from .metrics_log import MetricsLog
 from .objective import Objective

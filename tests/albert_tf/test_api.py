@@ -17,7 +17,7 @@ import tensorflow as tf
 
 import albert_tf
 from albert_tf.checkpoints import google, model_directory, name_map
-from albert_tf.errors import UserError
+from albert_tf.storage.errors import UserError
 from export.loading import load_module, open_checkpoint
 from tests import jobs, vocabularies
 from tests.builders import tiny_config
@@ -165,7 +165,7 @@ def test_examples_run(read, name, pretrained, tmp_path, monkeypatch):
 
 def test_command_lists_and_runs_programs():
     def albert(*arguments, exit_code=0):
-        return jobs.run("albert_tf.command", *arguments, exit_code=exit_code)
+        return jobs.run("albert_tf.jobs.command", *arguments, exit_code=exit_code)
 
     listed, _ = albert()
     assert "  pretrain                 " in listed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from albert_tf.entities import are_entity_tags, find_entities, score_entities
+from albert_tf.text.entities import are_entity_tags, find_entities, score_entities
 
 # Known tags, found tags, and what conlleval (2004-01-26) prints of them: known, found, correct
 # phrases; precision, recall, FB1.

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from albert_tf import files
+from albert_tf.storage import files
 from tests.jobs import PROJECT
 
 
@@ -71,7 +71,8 @@ def test_a_killed_upload_is_replaced_and_two_at_once_do_not_both_succeed(as_a_st
 
 def test_what_killed_processes_left_beside_a_directory_is_removed(tmp_path):
     program = (
-        "import os, sys; from albert_tf import files; block = files.new_directory(sys.argv[1]); "
+        "import os, sys; from albert_tf.storage import files; "
+        "block = files.new_directory(sys.argv[1]); "
         "partial = block.__enter__(); os.mkdir(partial); open(partial + '/file', 'w').close(); "
         "os.kill(os.getpid(), 9)"
     )

@@ -9,8 +9,8 @@ import pytest
 import tensorflow as tf
 
 from albert_tf.config import SHARING_MODES
-from albert_tf.flops import training_flops_per_example
 from albert_tf.models import AlbertForPreTraining
+from pipelines.training.flops import training_flops_per_example
 from tests.builders import tiny_config
 
 TINY = tiny_config(embedding_size=24, hidden_size=48, num_hidden_layers=5, num_attention_heads=3)

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 import albert_tf
-from albert_tf import job_directory
+from albert_tf.jobs import job_directory
 
 
 def test_a_directory_is_one_jobs(tmp_path):

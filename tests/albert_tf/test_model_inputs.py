@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from albert_tf import models
 from albert_tf.encoder import AlbertEncoder
-from albert_tf.errors import UserError
+from albert_tf.storage.errors import UserError
 from tests.builders import tiny_config
 
 CONFIG = tiny_config(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from albert_tf.packing import lay_out
+from albert_tf.text.packing import lay_out
 
 CLS, SEP, PAD = 2, 3, 9
 A, B, C, D, E = range(11, 16)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from albert_tf import processor
+from albert_tf.jobs import processor
 
 HAS = "this processor has bfloat16 instructions"
 LACKS = "this processor has no bfloat16 instructions"

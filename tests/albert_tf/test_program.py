@@ -10,8 +10,9 @@ import sys
 import pytest
 import tensorflow as tf
 
-from albert_tf import files, program
-from albert_tf.errors import UserError
+from albert_tf.jobs import program
+from albert_tf.storage import files
+from albert_tf.storage.errors import UserError
 from pipelines.training import strategy
 from tests.jobs import PROJECT, run_code
 
@@ -23,7 +24,8 @@ def stderr_of(body, *arguments, exit_code):
 
 def outputs_of(body, *arguments, exit_code):
     """Runs a program whose main does `body`; returns its stdout and stderr."""
-    code = f"from albert_tf import files, program\ndef main(_):\n    {body}\nprogram.run(main)\n"
+    imports = "from albert_tf.jobs import program\nfrom albert_tf.storage import files"
+    code = f"{imports}\ndef main(_):\n    {body}\nprogram.run(main)\n"
     return run_code(code, *arguments, exit_code=exit_code)
 
 
@@ -42,7 +44,7 @@ def test_a_users_error_is_one_line(body, message):
 def test_an_error_of_the_wheel_names_its_programs(monkeypatch, capsys):
     monkeypatch.setattr(program, "installed_module", lambda name: f"albert_tf.{name}")
     with pytest.raises(SystemExit):
-        program._fail("run python -m pipelines.data.show_records first")
+        program._fail("run python -m pipelines.show_records first")
     assert capsys.readouterr().err == "error: run albert show_records first\n"
 
 
@@ -166,7 +168,7 @@ def test_writing_leaves_nothing_half_done(tmp_path, monkeypatch):
 def test_help_groups_flags_by_what_they_are_about():
     code = (
         "from absl import flags\n"
-        "from albert_tf import program\n"
+        "from albert_tf.jobs import program\n"
         "from pipelines.training import strategy\n"
         "strategy.define_strategy_flags()\n"
         "flags.DEFINE_string('mine', None, 'Its own.')\n"
@@ -183,8 +185,8 @@ def test_help_groups_flags_by_what_they_are_about():
 @pytest.mark.parametrize(
     "code",
     [
-        "from albert_tf import program\nprogram.run(lambda _: None)",
-        "from albert_tf import command\ncommand.main()",
+        "from albert_tf.jobs import program\nprogram.run(lambda _: None)",
+        "from albert_tf.jobs import command\ncommand.main()",
     ],
 )
 def test_help_into_a_closed_pipe_says_nothing_on_stderr(code):
@@ -199,7 +201,7 @@ def test_help_into_a_closed_pipe_says_nothing_on_stderr(code):
 def test_sigterm_lets_a_program_remove_what_is_unfinished(tmp_path):
     body = f"""
 import os, signal
-from albert_tf import program
+from albert_tf.jobs import program
 def main(_):
     try:
         os.kill(os.getpid(), signal.SIGTERM)

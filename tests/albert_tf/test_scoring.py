@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf.errors import UserError
 from albert_tf.models import AlbertForPreTraining
 from albert_tf.scoring import SentenceScorer
-from albert_tf.tokenization import AlbertTokenizer
+from albert_tf.storage.errors import UserError
+from albert_tf.text.tokenization import AlbertTokenizer
 from tests.builders import tiny_config
 from tests.conftest import make_text
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import albert_tf
 from albert_tf import keras_lamb, optimization
-from albert_tf.errors import UserError
+from albert_tf.storage.errors import UserError
 from tests.jobs import PROJECT
 
 HAS_KERAS_3 = sys.version_info >= (3, 12)

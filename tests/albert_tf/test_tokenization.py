@@ -9,7 +9,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from albert_tf.tokenization import AlbertTokenizer
+from albert_tf.text.tokenization import AlbertTokenizer
 from tests import sentences, vocabularies
 from tests.jobs import run_code
 
@@ -237,7 +237,7 @@ def test_a_seed_that_is_set_does_no_harm(tiny_vocabulary):
         """
 import sys
 import tensorflow as tf
-from albert_tf.tokenization import AlbertTokenizer
+from albert_tf.text.tokenization import AlbertTokenizer
 
 tokenizer = AlbertTokenizer(sys.argv[1])
 text = "eee eeeee " + "e" * 300  # Segmentations of equal score: asks the graph.

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf.tokenization import AlbertTokenizer
-from albert_tf.wordpiece import WordPieceTokenizer, _prepared
-from export.wordpiece_alignment import AligningWordPiece
+from albert_tf.text.tokenization import AlbertTokenizer, WordPieceTokenizer
+from albert_tf.text.wordpiece import prepared
+from export.text.wordpiece_alignment import AligningWordPiece
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 HEAD = "\n".join(SPECIAL) + "\n"
@@ -45,7 +45,7 @@ def vocabulary():
     rng = random.Random(5)
     pieces = ["[PAD]", "[unused1]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     words = {
-        w for lower in (True, False) for t in TEXTS for w in t.translate(_prepared(lower)).split()
+        w for lower in (True, False) for t in TEXTS for w in t.translate(prepared(lower)).split()
     }
     for word in sorted(words):
         if len(word) > 40:

@@ -11,7 +11,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from albert_tf.words import split_words, split_words_in_graph
+from albert_tf.text.words import split_words, split_words_in_graph
 
 # TensorFlow 2.15 takes them for no text.
 NONCHARACTERS = re.compile(

@@ -27,11 +27,13 @@ import numpy as np
 import tensorflow as tf
 from absl import flags, logging
 
-from albert_tf import files, program
-from albert_tf.errors import UserError
-from albert_tf.tokenization import AlbertTokenizer
+from albert_tf.jobs import program
+from albert_tf.storage import files
+from albert_tf.storage.errors import UserError
+from albert_tf.text.tokenization import AlbertTokenizer
 from pipelines.convert_checkpoint import convert_fine_tuned
-from pipelines.tasks import fine_tuned, glue
+from pipelines.tasks import glue
+from pipelines.tasks.running import fine_tuned
 from tests.benchmarks.measuring import print_table
 
 FLAGS = flags.FLAGS

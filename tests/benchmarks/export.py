@@ -44,8 +44,8 @@ import numpy as np
 from absl import flags
 from sentencepiece import SentencePieceProcessor
 
-from albert_tf import program
-from albert_tf.errors import UserError
+from albert_tf.jobs import program
+from albert_tf.storage.errors import UserError
 from tests.benchmarks import export_peers as peers
 from tests.benchmarks.measuring import (
     ceiling,
@@ -178,7 +178,7 @@ def export_random_encoder(
     from albert_tf.checkpoints import model_directory
     from albert_tf.config import AlbertConfig
     from albert_tf.models import AlbertForPreTraining
-    from albert_tf.tokenization import AlbertTokenizer
+    from albert_tf.text.tokenization import AlbertTokenizer
     from export import onnx, tflite
     from export.export_saved_model import export
 
@@ -287,7 +287,7 @@ def _text_batches(side: str) -> list:
     batches = [texts[i : i + _TEXTS_A_BATCH] for i in range(0, len(texts), _TEXTS_A_BATCH)]
     if side == "ours_texts":
         return batches
-    from albert_tf.tokenization import AlbertTokenizer
+    from albert_tf.text.tokenization import AlbertTokenizer
 
     tokenizer = AlbertTokenizer(FLAGS.spm_model_file)
     padded = []

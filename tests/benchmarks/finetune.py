@@ -24,8 +24,8 @@ import time
 import numpy as np
 from absl import flags
 
-from albert_tf import program
-from albert_tf.errors import UserError
+from albert_tf.jobs import program
+from albert_tf.storage.errors import UserError
 from tests.benchmarks.measuring import (
     ceiling,
     in_fresh_process,
@@ -108,7 +108,7 @@ def measure(side: str) -> dict:
 
 def read_sequences():
     """Returns a Task and the pieces of its training examples."""
-    from albert_tf.tokenization import AlbertTokenizer
+    from albert_tf.text.tokenization import AlbertTokenizer
     from pipelines.tasks.classification import ClassificationTask, Columns
     from pipelines.tasks.glue import GlueTask
     from pipelines.tasks.squad import SquadTask
@@ -141,8 +141,8 @@ def our_steps(task, sequences, has_fixed_length: bool) -> tuple[float, float]:
 
     from albert_tf import optimization
     from albert_tf.config import AlbertConfig
-    from pipelines.tasks.batches import training_dataset
-    from pipelines.tasks.seed_run import FinetuneSettings, task_objective
+    from pipelines.tasks.running.batches import training_dataset
+    from pipelines.tasks.running.seed_run import FinetuneSettings, task_objective
     from pipelines.training.train_step import TrainStep, make_step_loop
 
     strategy = tf.distribute.OneDeviceStrategy("/cpu:0")

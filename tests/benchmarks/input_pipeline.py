@@ -23,7 +23,7 @@ import numpy as np
 import tensorflow as tf
 from absl import flags
 
-from albert_tf import program
+from albert_tf.jobs import program
 from pipelines.data import pretraining_dataset as pipeline
 from pipelines.data.examples import ExampleOptions, example_draws
 from pipelines.data.masking import MaskingVocabulary, mask_ngrams

@@ -20,7 +20,7 @@ import tensorflow as tf
 from absl import flags
 from sklearn.linear_model import SGDClassifier
 
-from albert_tf import program
+from albert_tf.jobs import program
 from pipelines.data.records import Manifest, parse_segments
 from pipelines.data.segments import Segment, has_order
 

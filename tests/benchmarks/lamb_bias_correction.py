@@ -19,8 +19,9 @@ import numpy as np
 import tensorflow as tf
 from absl import flags
 
-from albert_tf import losses, optimization, program
+from albert_tf import losses, optimization
 from albert_tf.config import AlbertConfig
+from albert_tf.jobs import program
 from albert_tf.models import AlbertForPreTraining
 
 FLAGS = flags.FLAGS

@@ -18,9 +18,10 @@ import time
 import tensorflow as tf
 from absl import flags
 
-from albert_tf import losses, optimization, program
+from albert_tf import losses, optimization
 from albert_tf.checkpoints import model_directory
-from albert_tf.tokenization import AlbertTokenizer
+from albert_tf.jobs import program
+from albert_tf.text.tokenization import AlbertTokenizer
 from pipelines.data.records import Manifest, parse_segments
 
 FLAGS = flags.FLAGS

@@ -24,7 +24,7 @@ import time
 
 from absl import flags
 
-from albert_tf import program
+from albert_tf.jobs import program
 from tests.benchmarks.measuring import in_fresh_process
 
 FLAGS = flags.FLAGS
@@ -61,7 +61,7 @@ def _make(directory: str, rows: int, albert_config: str | None, vocabulary: str 
     import tensorflow as tf
 
     from albert_tf.config import AlbertConfig
-    from albert_tf.tokenization import AlbertTokenizer
+    from albert_tf.text.tokenization import AlbertTokenizer
     from pipelines.data.corpus import TextFormat
     from pipelines.tasks.classification import ClassificationTask, Columns
     from pipelines.train_vocab import train_vocab
@@ -149,9 +149,9 @@ def _evaluation(directory: str, source: str, batch_size: int) -> tuple[int, floa
     import tensorflow as tf
 
     from albert_tf.checkpoints import model_directory
-    from albert_tf.tokenization import AlbertTokenizer
-    from pipelines.tasks import fine_tuned
-    from pipelines.tasks.batches import make_prediction
+    from albert_tf.text.tokenization import AlbertTokenizer
+    from pipelines.tasks.running import fine_tuned
+    from pipelines.tasks.running.batches import make_prediction
 
     path = os.path.join(directory, "run", "seed_1")
     task = fine_tuned.task_of(fine_tuned.read_description(path), {})

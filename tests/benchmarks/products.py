@@ -20,8 +20,8 @@ from collections.abc import Iterable
 import tensorflow as tf
 from absl import flags
 
-from albert_tf import program
 from albert_tf.config import AlbertConfig
+from albert_tf.jobs import program
 from tests.benchmarks.measuring import print_table, product_rates, seconds, tensorflow_product
 
 FLAGS = flags.FLAGS

@@ -21,7 +21,8 @@ from pathlib import Path
 
 from absl import flags
 
-from albert_tf import files, program
+from albert_tf.jobs import program
+from albert_tf.storage import files
 from pipelines.data.records import Manifest
 from tests.benchmarks.measuring import ceiling, median, print_table, tensorflow_product
 from tests.benchmarks.memory import run_and_weigh

@@ -25,8 +25,10 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from albert_tf import files, metrics, program
-from albert_tf.tokenization import AlbertTokenizer
+from albert_tf import metrics
+from albert_tf.jobs import program
+from albert_tf.storage import files
+from albert_tf.text.tokenization import AlbertTokenizer
 from pipelines.data.corpus import read_documents
 from pipelines.data.examples import ExampleOptions, example_draws
 from pipelines.data.segments import Segment, split_document

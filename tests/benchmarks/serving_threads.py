@@ -23,7 +23,7 @@ import time
 
 from absl import flags
 
-from albert_tf import program
+from albert_tf.jobs import program
 from tests.benchmarks.export import make_exports
 from tests.benchmarks.measuring import in_fresh_process, median, print_table
 

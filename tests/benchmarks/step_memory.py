@@ -18,8 +18,8 @@ import tensorflow as tf
 from absl import flags
 
 from albert_tf import config as config_lib
-from albert_tf import program
 from albert_tf.config import AlbertConfig
+from albert_tf.jobs import program
 from albert_tf.models import AlbertForPreTraining
 from pipelines.data.examples import ExampleOptions
 from pipelines.training.settings import (

@@ -27,11 +27,12 @@ import numpy as np
 import tensorflow as tf
 from absl import flags
 
-from albert_tf import files, program
 from albert_tf.checkpoints import huggingface, model_directory
 from albert_tf.config import AlbertConfig
-from albert_tf.errors import UserError
-from albert_tf.tokenization import AlbertTokenizer
+from albert_tf.jobs import program
+from albert_tf.storage import files
+from albert_tf.storage.errors import UserError
+from albert_tf.text.tokenization import AlbertTokenizer
 from pipelines.data.vocabulary_settings import resolve_lower_case
 
 FLAGS = flags.FLAGS

@@ -11,7 +11,7 @@ plain_keras, huggingface_tf, keras_nlp, model_garden: the same loop, losses and 
 huggingface_torch, huggingface_torch_gathered and ..._compiled: see train_step_peers; AdamW.
 ..._bfloat16: under --mixed_precision=bfloat16; of torch under its autocast. The others: float32.
 
-Floating point operations are those of albert_tf.flops for all sides: what one computes beyond
+Operations are counted by pipelines.training.flops for all sides: what one computes beyond
 them (every position's logits, the last block where nothing is asked, recomputed blocks) does not
 count as work done. "whole" counts the last block whole, which all but ours compute. The ceiling is
 a best rate, a step's a median: "sgemm's" says what sgemm itself keeps of its best in the median.
@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from absl import flags
 
-from albert_tf import program
+from albert_tf.jobs import program
 from tests.benchmarks import train_step_peers as peers
 from tests.benchmarks.measuring import (
     in_fresh_process,
@@ -314,12 +314,12 @@ def make_batch(
 
 
 def flops_per_example(seq_length: int, predictions: int, whole_last_block: bool) -> int:
-    """Returns what albert_tf.flops counts for albert_base."""
+    """Returns what pipelines.training.flops counts for albert_base."""
     import tensorflow as tf
 
     from albert_tf.config import AlbertConfig
-    from albert_tf.flops import training_flops_per_example
     from albert_tf.models import AlbertForPreTraining
+    from pipelines.training.flops import training_flops_per_example
 
     with tf.Graph().as_default():
         model = AlbertForPreTraining(AlbertConfig.named("albert_base"))

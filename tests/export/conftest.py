@@ -14,10 +14,10 @@ import tensorflow as tf
 from albert_tf.checkpoints import model_directory
 from albert_tf.config import AlbertConfig
 from albert_tf.models import AlbertForPreTraining, AlbertForSequenceClassification
-from albert_tf.tokenization import AlbertTokenizer
+from albert_tf.text.tokenization import AlbertTokenizer
 from export import export_saved_model
 from export.loading import open_checkpoint
-from export.pretraining_module import PreTrainingModule
+from export.modules.pretraining_module import PreTrainingModule
 from tests.builders import tiny_config
 from tests.export.task_models import make_module  # noqa: F401  A fixture of several files.
 

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf.tokenization import AlbertTokenizer
+from albert_tf.text.tokenization import AlbertTokenizer
 from export.loading import load_module, open_checkpoint
 from pipelines.tasks.classification import ClassificationTask, Columns
 from pipelines.tasks.multilabel import MultiLabelTask
 from pipelines.tasks.multiple_choice import MultipleChoiceColumns, TableMultipleChoiceTask
+from pipelines.tasks.reading.token_files import TokenColumns
 from pipelines.tasks.squad import SquadTask
 from pipelines.tasks.token_classification import TokenClassificationTask
-from pipelines.tasks.token_files import TokenColumns
 from tests.builders import tiny_config
 
 MAX_SEQ_LENGTH = 43

@@ -10,9 +10,9 @@ import tensorflow as tf
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from albert_tf.tokenization import AlbertTokenizer
-from export.alignment import WHITE_SPACE, AligningTokenizer
-from pipelines.tasks.squad_windows import Aligner
+from albert_tf.text.tokenization import AlbertTokenizer
+from export.text.alignment import WHITE_SPACE, AligningTokenizer
+from pipelines.tasks.reading.squad_windows import Aligner
 from tests import vocabularies
 from tests.conftest import make_text
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf.words import join_rows, split_words_in_graph
+from albert_tf.text.words import join_rows, split_words_in_graph
 from export.records import serialize
 from tests.conftest import WORDS
 from tests.export.task_models import TASKS

@@ -30,7 +30,7 @@ from google.protobuf import text_format
 from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
 from tensorflow_serving.config import model_server_config_pb2
 
-from albert_tf.errors import UserError
+from albert_tf.storage.errors import UserError
 from export import signatures
 from export.serving import client
 from tests.export.stand_in import QuietHandler, serving

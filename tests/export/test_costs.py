@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from export.limits import (
+from export.text.limits import (
     MAX_CONTEXT_CHARS,
     MAX_ROWS,
     are_words_read,

@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf.tokenization import AlbertTokenizer
+from albert_tf.text.tokenization import AlbertTokenizer
 from export import serving, verify
 from export.signatures import KINDS, NO_ANSWER_SCORE, of_model
 from export.verify import _LONG_TEXTS, _TEXTS, _answers, _as_inputs, _example
-from pipelines.tasks.batches import example_lengths, make_batch
 from pipelines.tasks.classification import Example
 from pipelines.tasks.multiple_choice import MultipleChoiceExample
+from pipelines.tasks.reading.squad_files import Question, read_questions
+from pipelines.tasks.running.batches import example_lengths, make_batch
+from pipelines.tasks.running.unknown_text import unknown_shares
 from pipelines.tasks.squad import SquadTask
-from pipelines.tasks.squad_files import Question, read_questions
-from pipelines.tasks.unknown_text import unknown_shares
 from tests.conftest import WORDS
 from tests.export.task_models import LABELS, MAX_SEQ_LENGTH, TASKS, ask, function_of
 

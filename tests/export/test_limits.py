@@ -10,7 +10,7 @@ import tensorflow as tf
 from export.verify import _TEXTS
 from pipelines.tasks.classification import Example
 from pipelines.tasks.multiple_choice import MultipleChoiceColumns
-from pipelines.tasks.truncation import encode_first
+from pipelines.tasks.reading.truncation import encode_first
 from tests.export.task_models import TASKS, MultipleChoice
 
 

@@ -8,7 +8,7 @@ import json
 import numpy as np
 import pytest
 
-from albert_tf.tokenization import AlbertTokenizer
+from albert_tf.text.tokenization import AlbertTokenizer
 from export.fixed_graph import INPUTS
 from export.fixed_graph import answer as answer_of_model
 from export.loading import load_module, open_checkpoint

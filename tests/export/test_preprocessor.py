@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from export.preprocessor import PREPROCESSOR_DIR, Preprocessor
+from export.text.preprocessor import PREPROCESSOR_DIR, Preprocessor
 from tests.export.conftest import MAX_SEQ_LENGTH
 from tests.export.test_serving_module import LONG, SHORT, packed
 

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from albert_tf.checkpoints import model_directory
 from albert_tf.models import AlbertForPreTraining
-from albert_tf.tokenization import AlbertTokenizer
+from albert_tf.text.tokenization import AlbertTokenizer
 from export.loading import load_module, open_checkpoint
 from export.signatures import NUM_CANDIDATES
 from export.verify import _certain_ranks, _example

@@ -12,7 +12,7 @@ from albert_tf.checkpoints import saved_model
 from albert_tf.encoder import AlbertEncoder
 from albert_tf.models import AlbertForSequenceClassification
 from export.loading import open_checkpoint
-from export.pretraining_module import EncoderModule
+from export.modules.pretraining_module import EncoderModule
 from tests.export.conftest import CONFIG
 
 NAMES = ("input_word_ids", "input_mask", "input_type_ids")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from albert_tf.errors import UserError
+from albert_tf.storage.errors import UserError
 from export.serving import rollout
 from tests.export.stand_in import ModelServer, QuietHandler, serving
 

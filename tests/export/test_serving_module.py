@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensorflow.python.util import _pywrap_util_port  # says whether there is oneDNN
 
-from export.packing import Packer
 from export.signatures import MAX_MASKS, NUM_CANDIDATES
+from export.text.packing import Packer
 from tests.export.conftest import MAX_SEQ_LENGTH
 from tests.jobs import run_code
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf.tokenization import AlbertTokenizer
+from albert_tf.text.tokenization import AlbertTokenizer
 from export.tflite import convert
 from tests.export.conftest import MAX_SEQ_LENGTH, write_classifier
 

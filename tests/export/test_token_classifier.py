@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf.entities import find_entities
-from albert_tf.tokenization import AlbertTokenizer
-from export.token_classification_module import _json_numbers, _json_strings
+from albert_tf.text.entities import find_entities
+from albert_tf.text.tokenization import AlbertTokenizer
+from export.modules.token_classification_module import _json_numbers, _json_strings
 from export.verify import _TEXTS, _padded
-from pipelines.tasks.token_files import TokenExample, of_text
+from pipelines.tasks.reading.token_files import TokenExample, of_text
 from tests.conftest import WORDS
 from tests.export.task_models import TASKS, ask, function_of, token_classification
 from tests.export.test_kinds import check_shares, evaluate, make_texts

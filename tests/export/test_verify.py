@@ -9,10 +9,10 @@ import pytest
 import tensorflow as tf
 
 import albert_tf
-from albert_tf.tokenization import AlbertTokenizer, InGraphTokenizer
+from albert_tf.text.tokenization import AlbertTokenizer, InGraphTokenizer
 from export import verify
 from export.loading import open_checkpoint
-from export.pretraining_module import EncoderModule
+from export.modules.pretraining_module import EncoderModule
 from tests.export.conftest import MAX_SEQ_LENGTH
 from tests.export.task_models import TASKS, function_of
 

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from albert_tf.tokenization import AlbertTokenizer
+from albert_tf.text.tokenization import AlbertTokenizer
 from export import sidecar
 from pipelines.tasks.classification import Example
-from pipelines.tasks.squad_files import Question
+from pipelines.tasks.reading.squad_files import Question
 from tests.conftest import WORDS
 from tests.export.task_models import TASKS, ask, function_of
 from tests.export.test_kinds import check_answers, evaluate, make_texts, read_tsv

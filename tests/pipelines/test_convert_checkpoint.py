@@ -13,7 +13,7 @@ import tensorflow as tf
 import albert_tf
 from albert_tf.checkpoints import model_directory, name_map
 from albert_tf.models import AlbertForPreTraining
-from albert_tf.tokenization import AlbertTokenizer
+from albert_tf.text.tokenization import AlbertTokenizer
 from pipelines.convert_checkpoint import convert
 from tests import sentences
 from tests.builders import tiny_config

@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 from albert_tf.checkpoints import model_directory
-from albert_tf.tokenization import AlbertTokenizer
+from albert_tf.text.tokenization import AlbertTokenizer
 from pipelines.tasks.classification import ClassificationTask
 from tests.builders import DEV, TEST, classification, finetune, make_rows, read_tsv, run_task
 from tests.jobs import run, start, weights

@@ -14,7 +14,7 @@ import tensorflow as tf
 from albert_tf import optimization
 from albert_tf.checkpoints import model_directory
 from pipelines import finetune as finetune_lib
-from pipelines.tasks.seed_run import FinetuneSettings
+from pipelines.tasks.running.seed_run import FinetuneSettings
 from tests.builders import classification, finetune, run_task
 from tests.jobs import run, weights
 

@@ -9,9 +9,9 @@ import pytest
 
 from pipelines.tasks.classification import ClassificationTask, Columns
 from pipelines.tasks.multiple_choice import MultipleChoiceColumns, TableMultipleChoiceTask
+from pipelines.tasks.reading.token_files import TokenColumns
 from pipelines.tasks.squad import SquadTask
 from pipelines.tasks.token_classification import TokenClassificationTask
-from pipelines.tasks.token_files import TokenColumns
 from pipelines.training.settings import LoopSettings
 from tests.builders import read_tsv, run_task
 from tests.conftest import WORDS

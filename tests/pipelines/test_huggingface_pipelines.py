@@ -15,7 +15,7 @@ from scipy import special
 from albert_tf.kinds import KINDS
 from pipelines.convert_checkpoint import convert_fine_tuned
 from pipelines.predict import predict
-from pipelines.tasks import fine_tuned as runs
+from pipelines.tasks.running import fine_tuned as runs
 from tests.albert_tf.checkpoints.test_fine_tuned import TASKS, write_model
 from tests.conftest import WORDS
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf.tokenization import AlbertTokenizer
+from albert_tf.text.tokenization import AlbertTokenizer
 from pipelines import index_records as job
 from pipelines.data import records, training_order
 from pipelines.data.examples import ExampleOptions

@@ -13,7 +13,7 @@ import tensorflow as tf
 from albert_tf.checkpoints import model_directory
 from albert_tf.models import AlbertForPreTraining
 from albert_tf.scoring import SentenceScorer
-from albert_tf.tokenization import AlbertTokenizer
+from albert_tf.text.tokenization import AlbertTokenizer
 from pipelines import minimal_pairs
 from pipelines.data.records import Manifest
 from pipelines.minimal_pairs import Columns, Pair, read_pairs

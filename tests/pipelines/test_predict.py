@@ -11,10 +11,10 @@ import pytest
 import tensorflow as tf
 
 import albert_tf
-from albert_tf.errors import UserError
+from albert_tf.storage.errors import UserError
 from export.export_saved_model import export
 from pipelines import predict as predict_lib
-from pipelines.tasks import prediction_file
+from pipelines.tasks.running import prediction_file
 from pipelines.training.settings import LoopSettings
 from tests.builders import DEV, make_rows, read_tsv, run_task
 from tests.jobs import run

@@ -7,11 +7,11 @@ import json
 import numpy as np
 import pytest
 
-from albert_tf.tokenization import AlbertTokenizer
+from albert_tf.text.tokenization import AlbertTokenizer
 from export.export_saved_model import export
 from pipelines.predict import predict
+from pipelines.tasks.reading.token_files import TokenColumns
 from pipelines.tasks.token_classification import TokenClassificationTask
-from pipelines.tasks.token_files import TokenColumns
 from tests.builders import tiny_config, write_task_model
 from tests.conftest import WORDS
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from albert_tf import program
+from albert_tf.jobs import program
 from pipelines import create_pretraining_data as job
 from pipelines.data import unit_job
 from pipelines.data.shard_writer import Settings, TextUnit

@@ -11,7 +11,7 @@ import time
 import pytest
 import sentencepiece
 
-from albert_tf.tokenization import AlbertTokenizer, preprocess
+from albert_tf.text.tokenization import AlbertTokenizer, preprocess
 from pipelines import train_vocab as program
 from pipelines.data.corpus import TextFormat
 from pipelines.data.vocabulary_report import report

@@ -10,7 +10,7 @@ import json
 import pytest
 
 from pipelines.tasks.classification import ClassificationTask, Columns
-from pipelines.tasks.tables import column_names, write_table
+from pipelines.tasks.reading.tables import column_names, write_table
 from tests.pipelines.ugly_files import (
     AS_TWO,
     BIG,

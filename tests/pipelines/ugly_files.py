@@ -9,7 +9,7 @@ import lzma
 
 import zstandard
 
-from albert_tf import program
+from albert_tf.jobs import program
 from pipelines.tasks.classification import ClassificationTask, Columns
 
 COMPRESS = {

@@ -12,7 +12,7 @@ import safetensors.numpy
 import tensorflow as tf
 
 from albert_tf.checkpoints import google, huggingface, name_map, pretrained
-from albert_tf.errors import UserError
+from albert_tf.storage.errors import UserError
 from tests.albert_tf.checkpoints.test_name_map import assert_same, make_model, weights_of
 from tests.albert_tf.test_parity import save_tensors
 

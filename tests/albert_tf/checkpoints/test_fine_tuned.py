@@ -15,7 +15,7 @@ import albert_tf
 from albert_tf.checkpoints import name_map
 from albert_tf.config import AlbertConfig
 from albert_tf.kinds import KINDS
-from albert_tf.tokenization import AlbertTokenizer
+from albert_tf.text.tokenization import AlbertTokenizer
 from pipelines.convert_checkpoint import convert_fine_tuned
 from tests.builders import tiny_config
 

@@ -10,7 +10,7 @@ import safetensors.numpy
 import tensorflow as tf
 
 from albert_tf.checkpoints import huggingface, name_map
-from albert_tf.errors import UserError
+from albert_tf.storage.errors import UserError
 from tests.albert_tf.checkpoints.test_name_map import (
     assert_same,
     change_config,

@@ -8,7 +8,7 @@ import pytest
 
 from albert_tf.checkpoints import model_directory
 from albert_tf.config import AlbertConfig
-from albert_tf.errors import UserError
+from albert_tf.storage.errors import UserError
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import tensorflow as tf
 import albert_tf
 from albert_tf.checkpoints import google, huggingface, model_directory, name_map, saved_model
 from albert_tf.config import AlbertConfig
-from albert_tf.tokenization import AlbertTokenizer
+from albert_tf.text.tokenization import AlbertTokenizer
 from tests.albert_tf.checkpoints.test_name_map import (
     TINY,
     change_config,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from albert_tf.errors import UserError
+from albert_tf.storage.errors import UserError
 from pipelines.data import beam_job
 
 PROJECT = Path(__file__).resolve().parents[3]

@@ -25,7 +25,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf.tokenization import AlbertTokenizer
+from albert_tf.text.tokenization import AlbertTokenizer
 from pipelines.create_pretraining_data import create_pretraining_data
 from pipelines.data.examples import ExampleOptions, example_draws, example_maker
 from pipelines.data.pretraining_dataset import (

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf.tokenization import AlbertTokenizer
+from albert_tf.text.tokenization import AlbertTokenizer
 from pipelines.data import order_baselines as baselines
 from pipelines.data import records, sentence_pairs
 from pipelines.data.examples import ExampleOptions

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf.tokenization import AlbertTokenizer
+from albert_tf.text.tokenization import AlbertTokenizer
 from pipelines import create_pretraining_data as job
 from pipelines.data import reference_job
 from pipelines.data.examples import ExampleOptions

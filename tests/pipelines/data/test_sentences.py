@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from albert_tf import words
+from albert_tf.text import words
 from pipelines.data import sentences
 from pipelines.data.sentences import split_sentences
 

@@ -13,7 +13,7 @@ from pipelines.data.masking import unmask
 from pipelines.data.record_statistics import ExampleStatistics, draw, report
 from pipelines.data.records import Manifest
 from pipelines.data.shard_writer import Settings
-from pipelines.data.show_records import example_text, show_records
+from pipelines.show_records import example_text, show_records
 from tests.jobs import run
 
 PNG = b"\x89PNG\r\n"
@@ -205,6 +205,6 @@ def test_as_many_as_asked_for(record_dir, tiny_vocabulary, capsys):
 def test_the_program(record_dir, tiny_vocabulary):
     flags = [f"--record_dir={record_dir}", f"--spm_model_file={tiny_vocabulary}"]
     out, _ = run(
-        "pipelines.data.show_records", "--num_examples=1", "--num_statistics_examples=9", *flags
+        "pipelines.show_records", "--num_examples=1", "--num_statistics_examples=9", *flags
     )
     assert "example 1: label:" in out and "% of the pieces: " in out

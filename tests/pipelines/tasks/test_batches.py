@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipelines.tasks import batches
-from pipelines.tasks.batches import (
+from pipelines.tasks.running import batches
+from pipelines.tasks.running.batches import (
     example_lengths,
     make_batch,
     make_prediction,

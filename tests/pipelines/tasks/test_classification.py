@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf import program
 from albert_tf.config import AlbertConfig
-from pipelines.tasks import truncation
+from albert_tf.jobs import program
 from pipelines.tasks.classification import ClassificationTask, Columns, Example
-from pipelines.tasks.figures import draw_confusion_matrix, draw_learning_curves
-from pipelines.tasks.truncation import truncate_pair
+from pipelines.tasks.reading import truncation
+from pipelines.tasks.reading.truncation import truncate_pair
+from pipelines.tasks.scoring.figures import draw_confusion_matrix, draw_learning_curves
 from tests.builders import tiny_config
 
 COLUMNS = Columns(text="text", label="label")

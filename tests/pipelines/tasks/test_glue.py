@@ -9,8 +9,8 @@ import json
 import numpy as np
 import pytest
 
-from albert_tf import program
-from albert_tf.tokenization import AlbertTokenizer
+from albert_tf.jobs import program
+from albert_tf.text.tokenization import AlbertTokenizer
 from pipelines.tasks.glue import TASKS, GlueTask
 
 # Names of the columns as published, train and dev first; a dash: not in files without answers.

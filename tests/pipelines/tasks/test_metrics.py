@@ -7,7 +7,7 @@ import warnings
 import numpy as np
 import pytest
 
-from pipelines.tasks.metrics import METRICS
+from pipelines.tasks.scoring.metrics import METRICS
 
 # 3 true positives, 1 false positive, 2 false negatives, 4 true negatives.
 LABELS = np.array([1, 1, 1, 0, 1, 1, 0, 0, 0, 0])

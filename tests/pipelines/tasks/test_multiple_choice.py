@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf import program
+from albert_tf.jobs import program
 from pipelines.tasks import multiple_choice
 from pipelines.tasks.multiple_choice import (
     MultipleChoiceColumns,

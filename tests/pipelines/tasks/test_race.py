@@ -8,8 +8,8 @@ import json
 import numpy as np
 import pytest
 
-from albert_tf import program
-from albert_tf.tokenization import AlbertTokenizer
+from albert_tf.jobs import program
+from albert_tf.text.tokenization import AlbertTokenizer
 from pipelines.tasks.multiple_choice import question_with_options
 from pipelines.tasks.race import RaceTask
 

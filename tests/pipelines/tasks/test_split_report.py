@@ -16,25 +16,25 @@ import tensorflow as tf
 from albert_tf.config import AlbertConfig
 from pipelines import finetune
 from pipelines.tasks.classification import ClassificationTask, Columns, Example
-from pipelines.tasks.dev_split import DIVISION, comparable, split_off_dev
 from pipelines.tasks.multilabel import MultiLabelTask
 from pipelines.tasks.multiple_choice import (
     MultipleChoiceColumns,
     MultipleChoiceExample,
     TableMultipleChoiceTask,
 )
-from pipelines.tasks.seed_run import FinetuneSettings, TaskSplit
-from pipelines.tasks.split_report import (
+from pipelines.tasks.reading.dev_split import DIVISION, comparable, split_off_dev
+from pipelines.tasks.reading.split_report import (
     describe_labels,
     describe_split,
     warn_of_overlap,
     warn_of_shares,
 )
+from pipelines.tasks.reading.squad_files import Question
+from pipelines.tasks.reading.token_files import TokenColumns, of_text
+from pipelines.tasks.running.seed_run import FinetuneSettings, TaskSplit
+from pipelines.tasks.running.unknown_text import describe_unknown_characters, unknown_shares
 from pipelines.tasks.squad import SquadTask
-from pipelines.tasks.squad_files import Question
 from pipelines.tasks.token_classification import TokenClassificationTask
-from pipelines.tasks.token_files import TokenColumns, of_text
-from pipelines.tasks.unknown_text import describe_unknown_characters, unknown_shares
 from tests.conftest import WORDS
 
 KOREAN = "긍정적인 문장입니다"

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipelines.tasks.batches import make_batch
-from pipelines.tasks.split_report import describe_split
+from pipelines.tasks.reading.split_report import describe_split
+from pipelines.tasks.reading.squad_files import Question
+from pipelines.tasks.running.batches import make_batch
+from pipelines.tasks.scoring.squad_metrics import normalize_answer
 from pipelines.tasks.squad import SquadTask
-from pipelines.tasks.squad_files import Question
-from pipelines.tasks.squad_metrics import normalize_answer
 from tests.builders import tiny_config
 
 CONTEXT = (

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pipelines.tasks.squad_answers import answer_by_beams, answer_by_spans
-from pipelines.tasks.squad_windows import Paragraph, Window, cut
+from pipelines.tasks.reading.squad_windows import Paragraph, Window, cut
+from pipelines.tasks.scoring.squad_answers import answer_by_beams, answer_by_spans
 
 
 def make_windows(num_pieces, room, doc_stride, offset):

@@ -7,9 +7,9 @@ import json
 
 import pytest
 
-from albert_tf.tokenization import AlbertTokenizer
+from albert_tf.text.tokenization import AlbertTokenizer
+from pipelines.tasks.reading.squad_files import is_squad_file, read_questions
 from pipelines.tasks.squad import SquadTask
-from pipelines.tasks.squad_files import is_squad_file, read_questions
 
 
 def question(question_id="q1", text="When?", answers=(("fox", 4),), **more):

@@ -6,8 +6,14 @@ import json
 
 import pytest
 
-from pipelines.tasks.squad_files import Question, read_questions
-from pipelines.tasks.squad_metrics import exact_match, f1, normalize_answer, score_v1, score_v2
+from pipelines.tasks.reading.squad_files import Question, read_questions
+from pipelines.tasks.scoring.squad_metrics import (
+    exact_match,
+    f1,
+    normalize_answer,
+    score_v1,
+    score_v2,
+)
 
 
 def asked(question_id, *answers):

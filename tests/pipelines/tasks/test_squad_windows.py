@@ -16,11 +16,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from albert_tf.models import _may_answer
-from albert_tf.tokenization import AlbertTokenizer
-from pipelines.tasks.batches import make_batch
+from albert_tf.text.tokenization import AlbertTokenizer
+from pipelines.tasks.reading.squad_files import read_questions
+from pipelines.tasks.reading.squad_windows import Aligner, cut
+from pipelines.tasks.running.batches import make_batch
 from pipelines.tasks.squad import SquadTask
-from pipelines.tasks.squad_files import read_questions
-from pipelines.tasks.squad_windows import Aligner, cut
 from tests.albert_tf.test_tokenization import train
 from tests.conftest import make_text
 

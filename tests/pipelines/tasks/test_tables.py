@@ -6,15 +6,9 @@ import json
 
 import pytest
 
-from albert_tf import program
-from pipelines.tasks.rows import read_json_lines
-from pipelines.tasks.tables import (
-    as_label,
-    as_number,
-    as_text,
-    read_table,
-    write_table,
-)
+from albert_tf.jobs import program
+from pipelines.tasks.reading.rows import read_json_lines
+from pipelines.tasks.reading.tables import as_label, as_number, as_text, read_table, write_table
 
 
 def write(directory, name, content):

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from pipelines.tasks.reading.token_files import TokenColumns, TokenExample, of_text
 from pipelines.tasks.token_classification import TokenClassificationTask
-from pipelines.tasks.token_files import TokenColumns, TokenExample, of_text
 from tests.conftest import WORDS
 
 LABELS = ("O", "B-a", "I-a", "B-b", "I-b")

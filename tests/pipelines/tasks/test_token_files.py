@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from pipelines.tasks.token_files import TokenColumns, iterate_examples
+from pipelines.tasks.reading.token_files import TokenColumns, iterate_examples
 
 
 def read(path, needs_tags=True, first=0, **columns):

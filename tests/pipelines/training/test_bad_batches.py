@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipelines.tasks import seed_run
+from pipelines.tasks.running import seed_run
 from pipelines.training.settings import LoopSettings
 from tests.builders import finetune
 from tests.jobs import log

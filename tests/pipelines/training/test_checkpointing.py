@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf import optimization, program
+from albert_tf import optimization
 from albert_tf.checkpoints import model_directory
+from albert_tf.jobs import program
 from albert_tf.models import AlbertForPreTraining
 from pipelines.training.checkpointing import Checkpointer
 from tests.builders import tiny_config

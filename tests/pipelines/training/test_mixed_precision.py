@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from albert_tf import optimization
-from albert_tf.errors import UserError
+from albert_tf.storage.errors import UserError
 from tests.pipelines.training import test_checkpointing
 from tests.pipelines.training.test_bad_batches import with_bad_batches
 from tests.pipelines.training.test_train_loop import assert_equal_weights, logged, run

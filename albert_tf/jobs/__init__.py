@@ -1,0 +1,1 @@
+"""What every program shares: its start and end, and its output directory."""

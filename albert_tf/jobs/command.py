@@ -1,0 +1,83 @@
+"""The command `albert`: `albert pretrain --help` is `python -m pipelines.pretrain --help`.
+
+The wheel installs it, for use from any directory.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import runpy
+import sys
+from pathlib import Path
+
+from albert_tf.jobs import program
+
+# In the order of a model's life, by their modules in a checkout.
+PROGRAMS = (
+    "pipelines.train_vocab",
+    "pipelines.create_pretraining_data",
+    "pipelines.index_records",
+    "pipelines.show_records",
+    "pipelines.pretrain",
+    "pipelines.evaluate",
+    "pipelines.minimal_pairs",
+    "pipelines.finetune",
+    "pipelines.predict",
+    "pipelines.convert_checkpoint",
+    "export.export_saved_model",
+    "export.tflite",
+    "export.onnx",
+    "export.ask",
+    "export.serving.client",
+    "export.serving.rollout",
+    "pipelines.data.demo_corpus",
+)
+
+_EXAMPLES = """\
+From text to an answer:
+  albert train_vocab --input_file='corpus/*.txt' --output_prefix=own --vocab_size=30000
+  albert create_pretraining_data --input_file='corpus/*.txt' --spm_model_file=own.model \\
+      --max_seq_length=128 --output_dir=records
+  albert pretrain --record_dir=records --spm_model_file=own.model --albert_config=albert_base \\
+      --num_train_steps=10000 --num_warmup_steps=500 --model_dir=runs/base
+  albert export_saved_model --checkpoint=runs/base --output=exports/base
+  albert ask --saved_model=exports/base --fill_mask='She opened the [MASK].'"""
+
+
+def main() -> None:
+    """Runs the program that the first argument names, with the other arguments."""
+    modules = {name.rpartition(".")[2]: program.installed_module(name) for name in PROGRAMS}
+    wanted = sys.argv[1] if len(sys.argv) > 1 else "--help"
+    if wanted in modules:
+        del sys.argv[1]
+        runpy.run_module(modules[wanted], run_name="__main__", alter_sys=True)
+    elif wanted in ("--help", "-h", "help"):
+        lines = ["albert PROGRAM [--flag=value ...]; albert PROGRAM --help explains one", ""]
+        lines += [f"  {name:24} {_summary(module)}" for name, module in modules.items()]
+        program.print_help("\n".join([*lines, "", _EXAMPLES]))
+    else:
+        _fail(f"no program {wanted!r}: expected {', '.join(modules)}")
+
+
+def _fail(message: str) -> None:
+    print(f"error: {message}", file=sys.stderr)
+    sys.exit(2)
+
+
+def _summary(module: str) -> str:
+    """Returns the first line of a program's docstring; the program is not imported."""
+    docstring = ast.get_docstring(ast.parse(_source(module).read_text(encoding="utf-8")))
+    return (docstring or module).splitlines()[0]
+
+
+def _source(module: str) -> Path:
+    """Returns the file of a module, or of a package's __init__, which is not imported."""
+    spec = importlib.util.find_spec(module)
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError(f"no source file of {module}: install albert_tf again")
+    return Path(spec.origin)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""The output directory of a job: one job at a time writes to it, always with the same settings."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Iterator
+
+import numpy as np
+import tensorflow as tf
+from absl import flags
+
+import albert_tf
+from albert_tf.checkpoints.model_directory import RUN_FILE
+from albert_tf.jobs import remote_lock
+from albert_tf.storage import files
+from albert_tf.storage.errors import UserError
+
+
+def define_flags() -> None:
+    """Defines the flag of `lock`, for each program that holds a directory."""
+    flags.disclaim_key_flags()  # it is the caller's
+    flags.DEFINE_bool(
+        "take_over",
+        False,
+        "Write to a remote output directory that a killed job on another machine has left locked.",
+    )
+
+
+@contextlib.contextmanager
+def lock(directory: str) -> Iterator[None]:
+    """Keeps other jobs out of a directory, which is created if it is missing.
+
+    The lock of a local directory ends with the process, however it ends, and keeps out the jobs of
+    this machine. For a remote one see remote_lock.
+
+    Raises:
+      UserError: if another job holds the directory.
+    """
+    if files.is_remote(directory):
+        take_over = "take_over" in flags.FLAGS and flags.FLAGS.take_over
+        with remote_lock.hold(directory, take_over):
+            yield
+        return
+    tf.io.gfile.makedirs(directory)
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            # Any other: a file system that does not lock directories, such as NFS.
+            if error.errno == errno.EWOULDBLOCK:
+                raise UserError(
+                    f"another job is writing to {directory!r}: wait for its end, or end it"
+                ) from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def claim(model_dir: str, settings: dict) -> None:
+    """Makes `model_dir` the directory of the run with these settings, unless it already is.
+
+    RUN_FILE also stores the versions that the run was started with. A run may be resumed with
+    others; one line on stdout then names them.
+
+    Args:
+      model_dir: a local path or gs://, without the characters * ? [ and backslash.
+      settings: everything that changes the run's result, JSON-serialisable.
+
+    Raises:
+      UserError: if the directory holds another run or something else, or cannot hold one.
+    """
+    if pattern := set(model_dir) & set("*?[\\"):
+        raise UserError(
+            f"{model_dir!r}: TensorFlow mistakes {' '.join(sorted(pattern))} in a directory's name "
+            "for a pattern and finds no checkpoint there: choose another"
+        )
+    path = os.path.join(model_dir, RUN_FILE)
+    settings = json.loads(json.dumps(settings))
+    if tf.io.gfile.exists(path):
+        theirs = files.read_json(path)
+        versions = theirs.pop("versions", {})  # older runs have none
+        differing = [
+            f"{key} {theirs.get(key)!r} there, {settings.get(key)!r} here"
+            for key in sorted({*theirs, *settings})
+            if theirs.get(key) != settings.get(key)
+        ]
+        if len({*theirs} & {*settings}) < len(theirs) / 2:
+            raise UserError(
+                f"{model_dir!r} holds another run, that of another program: choose another "
+                "directory"
+            )
+        if differing:
+            raise UserError(
+                f"{model_dir!r} holds another run ({'; '.join(differing)}): choose another "
+                "directory, or the same settings to resume that run"
+            )
+        _tell_of_other_versions(versions)
+        return
+    if any(not name.startswith(".") for name in files.names_in(model_dir)):
+        raise UserError(
+            f"{model_dir!r} holds files but no run of this job ({RUN_FILE}): choose an empty "
+            "or new directory"
+        )
+    content = {**settings, "versions": _versions()}
+    files.write_atomically(path, json.dumps(content, indent=2) + "\n")
+
+
+def describe_files(sizes: dict[str, int], listing: object) -> str:
+    """Returns number, bytes and a hash of input files (path -> bytes) as a setting of `claim`."""
+    digest = hashlib.sha256(json.dumps(listing).encode()).hexdigest()
+    return f"{len(sizes)} files of {sum(sizes.values())} bytes, names and sizes {digest[:8]}"
+
+
+def _versions() -> dict[str, str]:
+    """Returns the versions of what computes a run's result."""
+    return {
+        "albert_tf": albert_tf.__version__,
+        "tensorflow": tf.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def _tell_of_other_versions(versions: dict[str, str]) -> None:
+    """Prints a line if a run was started with other versions than it is resumed with."""
+    changes = [(name, versions.get(name, own), own) for name, own in _versions().items()]
+    changes = [change for change in changes if change[1] != change[2]]
+    if changes:
+        begun = ", ".join(f"{name} {old}" for name, old, _ in changes)
+        resumed = ", ".join(f"{name} {new}" for name, _, new in changes)
+        print(
+            f"begun with {begun}, resumed with {resumed}: the result may differ slightly from that "
+            "of one version",
+            flush=True,
+        )

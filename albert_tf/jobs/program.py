@@ -1,0 +1,225 @@
+"""How every program starts and ends: one clear line and exit code 2 for bad input.
+
+This module, files, job_directory and progress are in albert_tf because all programs use them, and
+`export` and `pipelines` must not import each other.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import os
+import re
+import signal
+import socket
+import sys
+import traceback
+from typing import Callable
+
+from absl import app, flags, logging
+
+from albert_tf.storage.errors import UserError, store_error
+
+# TensorFlow's errors of the file system are not OSErrors.
+_FILE_ERRORS = (
+    "AlreadyExistsError",
+    "DataLossError",
+    "FailedPreconditionError",
+    "NotFoundError",
+    "PermissionDeniedError",
+)
+# What TensorFlow raises for a store that refuses, fails or cannot be reached, or has no plugin. In
+# other places they are faults of the code, so the message must name a remote path.
+_STORE_ERRORS = (
+    "OpError",  # of a reader of checkpoints
+    "AbortedError",
+    "DeadlineExceededError",
+    "InternalError",
+    "InvalidArgumentError",
+    "UnauthenticatedError",
+    "UnavailableError",
+    "UnimplementedError",
+    "UnknownError",
+)
+
+
+def run(main: Callable[[list[str]], None]) -> None:
+    """Runs `main` under absl and turns the user's errors into one line on stderr.
+
+    A UserError gets one line and exit code 2. So does an OSError of any origin (no such file, disk
+    full, no permission), including TensorFlow's own file-system errors, and a wrong flag.
+    --verbosity=1 prints the traceback before that line. Every other exception is a fault of the
+    code and keeps its traceback. Ctrl-C exits with 130, SIGTERM with 143; both let the program
+    remove what is unfinished.
+    """
+    process = os.getpid()
+
+    def terminate(number, _):
+        if os.getpid() == process:  # not one that this one has forked
+            print("\nterminated; run the same command again to resume", file=sys.stderr)
+        sys.exit(128 + number)
+
+    def guarded(argv: list[str]) -> None:
+        if len(argv) > 1:
+            _fail(f"unknown argument {argv[1]!r}: every option is a flag, see --help")
+        signal.signal(signal.SIGTERM, terminate)
+        try:
+            main(argv)
+        except KeyboardInterrupt:
+            print("\ninterrupted; run the same command again to resume", file=sys.stderr)
+            sys.exit(130)
+        except Exception as error:
+            if not is_user_error(error):
+                raise
+            if flags.FLAGS.verbosity > 0:
+                traceback.print_exc()
+            _fail(_message(error))
+
+    never_proxy_loopback()
+    app.run(guarded, flags_parser=_parse_flags)
+
+
+def never_proxy_loopback() -> None:
+    """Lets the environment's proxies serve neither this machine nor other hosts of the run.
+
+    gRPC, by which Beam and TensorFlow's workers talk to each other, would send such calls to the
+    proxy of https_proxy, too. The processes that this one starts inherit the environment.
+    """
+    for name in ("no_proxy", "no_grpc_proxy"):  # gRPC reads the second instead where it is set
+        if name == "no_grpc_proxy" and name not in os.environ:
+            continue
+        given = os.environ.get(name) or os.environ.get("NO_PROXY", "")
+        hosts = [host.strip() for host in given.split(",") if host.strip()]
+        if "*" not in hosts:
+            own = ("localhost", "127.0.0.1", "::1", socket.gethostname(), *_hosts_of_run())
+            os.environ[name] = ",".join(dict.fromkeys([*hosts, *own]))
+
+
+def _hosts_of_run() -> list[str]:
+    """Returns the hosts that TF_CONFIG names; none if it is not what TensorFlow reads."""
+    try:
+        cluster = json.loads(os.environ.get("TF_CONFIG", "{}"))["cluster"]
+        addresses = [address for task in cluster.values() for address in task]
+        return [address.rpartition(":")[0].strip("[]") for address in addresses]
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return []
+
+
+def define_max_seq_length(
+    name: str = "max_seq_length", default: int | None = None, help: str = ""
+) -> None:
+    """Defines --max_seq_length; `help` says what is special to the program, as its default."""
+    flags.disclaim_key_flags()  # it is the caller's
+    of_all = "Maximum length of a sequence in pieces, [CLS] and [SEP] included."
+    flags.DEFINE_integer(name, default, f"{of_all} {help}".strip(), lower_bound=8)
+
+
+def check_max_seq_length(max_seq_length: int, rows: int, trained_length: int | None = None) -> None:
+    """Raises a UserError beyond the position table, and warns beyond `trained_length` if given.
+
+    Args:
+      max_seq_length: what the flag of this name says.
+      rows: of the position table, max_position_embeddings.
+      trained_length: what the checkpoint was trained with at most.
+    """
+    if max_seq_length > rows:
+        raise UserError(
+            f"--max_seq_length={max_seq_length} is beyond the position table of the model "
+            f"({rows} rows): use at most {rows}, or a model with more max_position_embeddings"
+        )
+    if trained_length and max_seq_length > trained_length:
+        print(
+            f"warning: --max_seq_length={max_seq_length}, but the checkpoint was trained with at "
+            f"most {trained_length} pieces: its training never used the positions beyond"
+        )
+
+
+def installed_module(name: str) -> str:
+    """Returns the name of a module of `pipelines` or `export` in this installation.
+
+    `pipelines.pretrain` of a checkout is `albert_tf.pipelines.pretrain` of the wheel, which has one
+    top-level name.
+    """
+    return f"albert_tf.{name}" if importlib.util.find_spec("albert_tf.pipelines") else name
+
+
+def installed_commands(text: str) -> str:
+    """Returns `text` with its commands of a checkout as those of this installation.
+
+    `python -m pipelines.pretrain` is `albert pretrain` where the wheel is installed.
+    """
+    if installed_module("pipelines") == "pipelines":
+        return text
+    return re.sub(r"python -m (?:pipelines|export)\.(?:\w+\.)*(\w+)", r"albert \1", text)
+
+
+def print_help(text: str) -> None:
+    """Prints to stdout, of which head or a pager may read a part only."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:  # Python must not flush again
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _help() -> str:
+    """Returns what the program does, and its flags by the module that defines them.
+
+    A group's title is the first line of its module. absl's own --help has one alphabetical list.
+    """
+    main = sys.modules["__main__"]
+    parts = [installed_commands(main.__doc__ or "")]
+    for name in flags.FLAGS.flags_by_module_dict():
+        if name in (sys.argv[0], main.__name__):
+            title = "The program's own flags."
+        elif name.startswith(("albert_tf.", "pipelines.", "export.")):
+            title = (sys.modules[name].__doc__ or name).splitlines()[0]
+        else:
+            continue
+        _, _, described = flags.FLAGS.module_help(name).strip().partition("\n")
+        parts.append(f"{title}\n{described}\n")
+    return "\n".join([*parts, "--helpfull also lists absl's flags, such as --flagfile."])
+
+
+def _parse_flags(argv: list[str]) -> list[str]:
+    if {"--help", "-help", "-h"} & {*argv[1:]}:
+        print_help(_help())
+        sys.exit(0)
+    try:
+        rest = flags.FLAGS(argv)
+    except flags.Error as error:
+        _fail(f"{error}; see --help")
+    for name, value in flags.FLAGS.flag_values_dict().items():
+        if isinstance(value, float) and not math.isfinite(value):  # absl's bounds let nan pass
+            _fail(f"flag --{name}={value}: expected a finite number; see --help")
+    # absl would set the default to INFO, at which TensorFlow 2.21 reports each checkpoint.
+    if flags.FLAGS["verbosity"].using_default_value:
+        logging.set_verbosity(logging.WARNING)
+    return rest
+
+
+def is_user_error(error: Exception) -> bool:
+    """Tells whether the message of `error` is meant for the user and says all there is to say."""
+    if isinstance(error, (OSError, UserError)):
+        return True
+    name = type(error).__name__
+    if name in _STORE_ERRORS:
+        return store_error(str(error)) is not None
+    return name in (*_FILE_ERRORS, "ResourceExhaustedError")
+
+
+def _message(error: Exception) -> str:
+    text = str(error)
+    if message := store_error(text):
+        return message
+    if type(error).__name__ == "ResourceExhaustedError" and "No space left" not in text:
+        return (
+            "out of memory: lower the batch size or --max_seq_length, or take a smaller model "
+            f"({text.strip().splitlines()[0]})"
+        )
+    return re.sub(r"{{.*?}} ?| \[Op:\w+\]", "", text)  # which of TensorFlow's operations failed
+
+
+def _fail(message: str) -> None:
+    print(f"error: {' '.join(installed_commands(message).split())}", file=sys.stderr)
+    sys.exit(2)

@@ -1,0 +1,75 @@
+"""A lock on a directory in an object store: an object that names the process writing there.
+
+It keeps out a job that starts while another one holds the directory. Of two that start within one
+request of each other both may run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import socket
+import time
+from collections.abc import Iterator
+
+import tensorflow as tf
+
+from albert_tf.storage import files
+from albert_tf.storage.errors import UserError
+
+LOCK_FILE = ".lock.json"
+
+
+@contextlib.contextmanager
+def hold(directory: str, take_over: bool = False) -> Iterator[None]:
+    """Holds a remote directory for the time of the block.
+
+    Args:
+      directory: in an object store.
+      take_over: True takes the lock of another machine, whose job goes on writing if it still
+        runs. The lock of a process of this machine is taken if and only if that has ended.
+
+    Raises:
+      UserError: if another job holds the directory.
+    """
+    path = os.path.join(directory, LOCK_FILE)
+    holder = _read(path) or {}
+    is_here = holder.get("started") and holder.get("host") == socket.gethostname()
+    lives_here = is_here and _start_of(holder["process"]) == holder["started"]
+    if lives_here or (holder and not is_here and not take_over):
+        advice = "" if lives_here else ", or if it has ended, add --take_over"
+        raise UserError(
+            f"another job is writing to {directory!r}: process {holder.get('process')} on "
+            f"{holder.get('host')}, begun at {holder.get('time')} UTC; wait for its end{advice}"
+        )
+    own = {
+        "run": secrets.token_hex(8),
+        "host": socket.gethostname(),
+        "process": os.getpid(),
+        "started": _start_of(os.getpid()),
+        "time": time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime()),
+    }
+    files.write_atomically(path, json.dumps(own))
+    try:
+        yield
+    finally:
+        # The lock of a job that took over meanwhile is not ours to remove.
+        with contextlib.suppress(OSError, tf.errors.OpError, UserError):
+            if _read(path) == own:
+                files.remove(path)
+
+
+def _read(path: str) -> dict | None:
+    return files.read_json(path) if tf.io.gfile.exists(path) else None
+
+
+def _start_of(process: int) -> str:
+    """Returns when a process of this machine was started; "" if it has ended or none can say."""
+    try:
+        with open(f"/proc/{process}/stat", encoding="utf-8", errors="replace") as file:
+            state, *numbers = file.read().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if state in "ZX" else numbers[18]

@@ -1,0 +1,1 @@
+"""Files on local disks and object stores, progress, and the errors that users see."""

@@ -1,0 +1,349 @@
+"""Files on any file system that tf.io.gfile reaches: find them, write them whole or not at all.
+
+A local file is written under a temporary name and renamed. In an object store (`gs://`)
+renaming copies and deletes object by object, but an object is whole or absent. So a remote file is
+written to local temporary space and uploaded under its final name. TMPDIR must have room for the
+largest one: a shard, a checkpoint, an export, a table of predictions, or the weights of others. A
+remote directory is only a prefix of object names: it need not be created, and a missing one lists
+as empty.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import hashlib
+import json
+import os
+import posixpath
+import re
+import secrets
+import socket
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from albert_tf.storage.errors import UserError
+from albert_tf.storage.progress import Progress
+
+# What export.export_saved_model writes of an export, here because asking one loads no model code.
+# TF Serving and the loaders leave the file alone.
+PROVENANCE_FILE = os.path.join("assets.extra", "export.json")
+
+# In a remote directory that is being uploaded, or whose upload was killed.
+UNFINISHED_FILE = ".unfinished"
+
+_PARALLEL_REQUESTS = 32
+_MOST_CONFIG_BYTES = 1_000_000  # a config of Hugging Face has some 1,000
+_MANY_REQUESTS = 2000  # so many take long enough to report their progress
+
+
+def match_files(patterns: str | Sequence[str], flag_name: str) -> list[str]:
+    """Returns the sorted files that the globs or paths name.
+
+    Args:
+      patterns: globs or paths, local or remote (`gs://`); commas separate several.
+      flag_name: the flag they came from, for the error message.
+
+    Raises:
+      UserError: if a pattern matches no file.
+    """
+    if isinstance(patterns, str):
+        patterns = patterns.split(",")
+    patterns = [pattern.strip() for pattern in patterns if pattern.strip()]
+    if not patterns:
+        raise UserError(f"--{flag_name} is empty: name at least one file")
+    files: dict[str, str] = {}
+    for pattern in patterns:
+        # A file whose very name holds `[` or `*` is found by name before it is read as a glob.
+        names = [pattern] if tf.io.gfile.exists(pattern) else tf.io.gfile.glob(pattern)
+        directories = _directories(names, pattern)
+        found = [name for name in names if name not in directories]
+        if not found:
+            hint = " (only directories do: write DIR/* for the files in one)" if names else ""
+            raise UserError(f"--{flag_name}: no file matches {pattern!r}{hint}")
+        for name in found:
+            files.setdefault(absolute(name), name)  # also where it is spelt in two ways
+    return sorted(files.values())
+
+
+def _directories(names: Sequence[str], pattern: str) -> set[str]:
+    """Returns which of the names that a pattern matches are directories."""
+    if not is_remote(pattern):
+        # 100,000 local files are ten times sooner looked at without TensorFlow.
+        return {name for name in names if os.path.isdir(name)}
+    if names == [pattern]:
+        return {name for name in names if tf.io.gfile.isdir(name)}
+    # One listing instead of a request for each name: a directory is what has something in it.
+    parents = {posixpath.dirname(name.rstrip("/")) for name in tf.io.gfile.glob(pattern + "/*")}
+    # An object may have the name of such a directory.
+    asked = sorted(parents.intersection(names))
+    found = map_requests(tf.io.gfile.stat, asked, f"looking at the names of {pattern}")
+    objects = {name for name, stat in zip(asked, found) if not stat.is_directory}
+    return parents - objects
+
+
+def is_remote(path: str) -> bool:
+    """Tells whether a path is that of an object store, such as `gs://bucket/name`."""
+    return "://" in path
+
+
+def absolute(path: str) -> str:
+    """Returns a path in full; a remote one (`gs://`) as it is."""
+    return path if is_remote(path) else os.path.abspath(path)
+
+
+def names_in(directory: str) -> list[str]:
+    """Returns the names in a directory, without a trailing slash; none if it does not exist."""
+    with contextlib.suppress(tf.errors.NotFoundError):
+        return [name.rstrip("/") for name in tf.io.gfile.listdir(directory)]
+    return []
+
+
+def check_finished(directory: str) -> None:
+    """Raises a UserError if a remote directory is being uploaded, or its upload was killed."""
+    if is_remote(directory) and tf.io.gfile.exists(os.path.join(directory, UNFINISHED_FILE)):
+        raise UserError(
+            f"{directory!r} is not whole: its upload still runs, or was killed; the command that "
+            "writes it replaces it"
+        )
+
+
+def make_directory(directory: str) -> None:
+    """Makes a directory with its parents; a remote one needs no making."""
+    if directory and not is_remote(directory):
+        tf.io.gfile.makedirs(directory)
+
+
+def remove(path: str) -> None:
+    """Removes a file, unless it is gone already."""
+    with contextlib.suppress(tf.errors.NotFoundError):
+        tf.io.gfile.remove(path)
+
+
+def remove_directory(path: str) -> None:
+    """Removes a directory with all in it, unless it is gone already."""
+    with contextlib.suppress(tf.errors.NotFoundError):
+        tf.io.gfile.rmtree(path)
+
+
+def map_requests(function: Callable[[Any], Any], arguments: Iterable[Any], title: str) -> list[Any]:
+    """Returns `function` of each argument; many wait for the object store at the same time.
+
+    Args:
+      function: makes one request; it is called from several threads.
+      arguments: one for each request; results come in their order.
+      title: of the progress, which is reported where there are many.
+    """
+    arguments, results = list(arguments), []
+    progress = Progress(title, len(arguments), unit="file")
+    with concurrent.futures.ThreadPoolExecutor(_PARALLEL_REQUESTS) as pool, progress:
+        for result in pool.map(function, arguments):
+            results.append(result)
+            if len(arguments) >= _MANY_REQUESTS:
+                progress.update(len(results))
+    return results
+
+
+def sizes(paths: Sequence[str]) -> dict[str, int]:
+    """Returns path -> bytes.
+
+    Raises:
+      OSError, tf.errors.OpError: if there is no such file.
+    """
+
+    if not any(map(is_remote, paths)):
+        # TensorFlow takes twice as long for a local file, which counts for 100,000 of them.
+        return {path: os.path.getsize(path) for path in paths}
+    title = f"looking at the files of {os.path.dirname(paths[0])}"
+    return dict(zip(paths, map_requests(lambda path: tf.io.gfile.stat(path).length, paths, title)))
+
+
+def write_atomically(path: str, data: bytes | str) -> None:
+    """Writes `data` to `path` so that no reader ever sees half of it; makes its directory."""
+    if is_remote(path):
+        with tf.io.gfile.GFile(path, "wb") as file:
+            file.write(data)
+        return
+    with whole_files(os.path.dirname(path)) as local_path:
+        local = local_path(os.path.basename(path))
+        with tf.io.gfile.GFile(local, "wb") as file:
+            file.write(data)
+
+
+@contextlib.contextmanager
+def whole_files(directory: str) -> Iterator[Callable[[str], str]]:
+    """Yields a function from the name of a file to the local path at which to write it.
+
+    At the end of the block all files get their names in `directory`, in the order in which the
+    function was called. After an exception none does, and nothing is left.
+    """
+    paths: dict[str, str] = {}
+    if is_remote(directory):
+        with tempfile.TemporaryDirectory() as space:
+            yield lambda name: paths.setdefault(name, os.path.join(space, name))
+            for name, local in paths.items():
+                upload(local, os.path.join(directory, name))
+        return
+    make_directory(directory)
+    try:
+        yield lambda name: paths.setdefault(name, partial_name(os.path.join(directory, name)))
+        for name, partial in paths.items():
+            tf.io.gfile.rename(partial, os.path.join(directory, name), overwrite=True)
+    finally:
+        for partial in paths.values():
+            remove(partial)
+
+
+def upload(local: str, path: str) -> None:
+    """Copies a local file to a remote place, where it appears whole.
+
+    Raises:
+      OSError, tf.errors.OpError: if the object is not there afterwards in its size.
+    """
+    tf.io.gfile.copy(local, path, overwrite=True)
+    there, here = tf.io.gfile.stat(path).length, os.path.getsize(local)
+    if there != here:
+        raise OSError(f"{path} has {there:,} bytes after {here:,} were uploaded: run it again")
+
+
+def upload_directory(local: str, remote: str, last: Sequence[str] = ()) -> None:
+    """Copies the files of a local directory; those that `last` names come last, in its order.
+
+    Whatever reads the directory meanwhile knows by the last file that the others are there.
+    """
+    names = [
+        os.path.relpath(os.path.join(parent, name), local)
+        for parent, _, children in os.walk(local)
+        for name in children
+    ]
+
+    def copy(name: str) -> None:
+        upload(os.path.join(local, name), os.path.join(remote, name))
+
+    map_requests(copy, sorted(set(names) - set(last)), f"uploading to {remote}")
+    for name in last:
+        copy(name)
+
+
+@contextlib.contextmanager
+def local_file(path: str) -> Iterator[str]:
+    """Yields a local path of a file for the time of the block: its own, or that of a copy."""
+    if not is_remote(path):
+        yield path
+        return
+    with tempfile.TemporaryDirectory() as space:
+        local = os.path.join(space, os.path.basename(path))
+        tf.io.gfile.copy(path, local)
+        yield local
+
+
+@contextlib.contextmanager
+def new_directory(path: str) -> Iterator[str]:
+    """Yields a local directory to fill; it becomes `path` at the end, or vanishes on an error.
+
+    While a remote one is uploaded, UNFINISHED_FILE is in it. A directory that a killed call left
+    with that file is replaced.
+
+    Raises:
+      UserError: if `path` exists, or another call writes there meanwhile.
+    """
+    path = path.rstrip("/")
+    mark = os.path.join(path, UNFINISHED_FILE)
+    is_unfinished = is_remote(path) and tf.io.gfile.exists(mark)
+    if not path or (tf.io.gfile.exists(path) and not is_unfinished):
+        raise UserError(f"{path!r} exists already: name a new directory")
+    if is_remote(path):
+        with tempfile.TemporaryDirectory() as space:
+            yield space
+            if not is_unfinished and names_in(path):
+                raise UserError(f"{path!r} has appeared meanwhile: name a new directory")
+            call = f"upload {secrets.token_hex(8)} is not finished, or was killed\n"
+            write_atomically(mark, call)
+            for parent, _, names in tf.io.gfile.walk(path) if is_unfinished else ():
+                for name in set(names) - {UNFINISHED_FILE}:
+                    remove(os.path.join(parent, name))
+            upload_directory(space, path)
+            if not tf.io.gfile.exists(mark) or tf.io.gfile.GFile(mark).read() != call:
+                raise UserError(
+                    f"another call has written to {path!r} meanwhile: delete it and run one of them"
+                )
+            remove(mark)
+        return
+    partial = new_partial_directory(path)
+    try:
+        yield partial
+        tf.io.gfile.rename(partial, path)
+    except BaseException:
+        if tf.io.gfile.exists(partial):
+            tf.io.gfile.rmtree(partial)
+        raise
+
+
+def read_json(path: str) -> dict:
+    """Reads a JSON object.
+
+    Raises:
+      UserError: if the file holds something else; it names the file.
+    """
+    with tf.io.gfile.GFile(path, "rb") as file:
+        data = file.read()
+    return _as_json(data, path)
+
+
+def read_config(path: str) -> dict:
+    """Reads a JSON object that describes a model; as read_json, but no file beyond any config."""
+    with tf.io.gfile.GFile(path, "rb") as file:
+        data = file.read(_MOST_CONFIG_BYTES + 1)
+    if len(data) > _MOST_CONFIG_BYTES:
+        raise UserError(f"{path}: more than {_MOST_CONFIG_BYTES:,} bytes, expected a config")
+    return _as_json(data, path)
+
+
+def _as_json(data: bytes, path: str) -> dict:
+    try:
+        values = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: damaged or not JSON ({error})") from error
+    if not isinstance(values, dict):
+        raise UserError(f"{path}: expected a JSON object")
+    return values
+
+
+def partial_name(path: str) -> str:
+    """Returns a name beside `path` for its unfinished content, unique to this thread."""
+    directory, name = os.path.split(path)
+    who = f"{socket.gethostname()}-{os.getpid()}-{threading.get_ident()}"
+    return os.path.join(directory, f".{name}.partial-{who}")
+
+
+def new_partial_directory(path: str) -> str:
+    """Returns partial_name(path), and removes such directories of killed processes of this host."""
+    directory, name = os.path.split(path)
+    ours = re.compile(re.escape(f".{name}.partial-{socket.gethostname()}-") + r"(\d+)-\d+")
+    for found in names_in(directory or "."):
+        if (match := ours.fullmatch(found)) and not _is_alive(int(match[1])):
+            remove_directory(os.path.join(directory, found))
+    return partial_name(path)
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # another user's
+        return True
+    return True
+
+
+def sha256(path: str) -> str:
+    """Returns the hexadecimal SHA-256 of a file's bytes."""
+    digest = hashlib.sha256()
+    with tf.io.gfile.GFile(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()

@@ -1,0 +1,1 @@
+"""Text to pieces and tags, in Python and in the graph."""

@@ -1,0 +1,450 @@
+"""Text to pieces, by SentencePiece or WordPiece: in Python, and by in_graph() in TensorFlow."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import hashlib
+import json
+import math
+import operator
+import os
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import sentencepiece
+import tensorflow as tf
+
+from albert_tf.storage import files
+from albert_tf.storage.errors import UserError
+from albert_tf.text import wordpiece
+from albert_tf.text.in_graph import InGraphTokenizer, import_tensorflow_text
+from albert_tf.text.words import SCRIPTS_WITHOUT_SPACES
+
+# The first pieces of every ALBERT vocabulary; the last three are control pieces, which never come
+# out of text.
+PAD, UNK, CLS, SEP, MASK = "<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"
+WORD_BOUNDARY = "\u2581"  # SentencePiece's mark of a space
+
+VOCABULARY_FILE = "spiece.model"
+WORDPIECE_FILE = "vocab.txt"
+TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
+
+# Beyond these a text is taken for one that may have ties: characters without a space; pieces (a
+# long sum of float32 scores rounds small differences away: 1 text of 1,000 words in 600 has one).
+_LONGEST_WORD = 64
+_LONGEST_TEXT = 512
+
+
+def preprocess(text: str, do_lower_case: bool) -> str:
+    """Prepares text for SentencePiece: single spaces, no accents, lower case if asked.
+
+    Source: the reference's tokenization.preprocess_text.
+    """
+    text = " ".join(text.split())
+    if not text.isascii():
+        text = unicodedata.normalize("NFKD", text)
+        text = "".join(c for c in text if not unicodedata.combining(c))
+    return text.lower() if do_lower_case else text
+
+
+class AlbertTokenizer:
+    """Text to piece ids with a SentencePiece model, without special pieces.
+
+    Pieces that end in a digit and a comma are split once more (`▁2010,` -> `▁2010` `,`), as the
+    published models' were.
+
+    Source: the reference's tokenization.FullTokenizer and encode_pieces.
+    Deviation: `3.0,` becomes `▁3 . 0 ,`; under Python 3 the reference leaves a stray boundary
+    mark (`▁3 . ▁0 ,`) because it compares a string with bytes.
+
+    Args:
+      spm_model_file: a SentencePiece model with ALBERT's control pieces; or a WordPiece vocabulary,
+        a .txt file: then this is a WordPieceTokenizer.
+      do_lower_case: lower-case the text, as the published English models do.
+
+    Raises:
+      UserError: if the file is no such model.
+    """
+
+    vocabulary_name = VOCABULARY_FILE  # in the directory of a model
+
+    def __new__(cls, spm_model_file: str, do_lower_case: bool = True):  # noqa: ARG004  for __init__
+        """Chooses by the name of the file: vocab.txt is a WordPiece vocabulary."""
+        if cls is AlbertTokenizer and os.fspath(spm_model_file).endswith(".txt"):
+            cls = WordPieceTokenizer
+        return super().__new__(cls)
+
+    def __init__(self, spm_model_file: str, do_lower_case: bool = True):
+        if not tf.io.gfile.exists(spm_model_file) or tf.io.gfile.isdir(spm_model_file):
+            raise UserError(f"no SentencePiece model at {spm_model_file!r}")
+        with tf.io.gfile.GFile(spm_model_file, "rb") as file:
+            self.model_bytes = file.read()
+        self.do_lower_case = do_lower_case
+        self._processor = sentencepiece.SentencePieceProcessor()
+        try:
+            self._processor.LoadFromSerializedProto(self.model_bytes)
+            self.vocab_size = self._processor.vocab_size()
+            pieces = [self._processor.id_to_piece(i) for i in range(self.vocab_size)]
+        except (RuntimeError, UnicodeDecodeError):
+            self.vocab_size = 0
+        if not self.vocab_size:
+            raise UserError(
+                f"{spm_model_file!r} is not a SentencePiece model: expected the .model file that "
+                "pipelines.train_vocab writes (not its .vocab)"
+            )
+        missing = [piece for piece in (PAD, UNK, CLS, SEP, MASK) if piece not in pieces]
+        if missing:
+            raise UserError(
+                f"the vocabulary {spm_model_file!r} lacks {', '.join(missing)}: train one with "
+                "pipelines.train_vocab, or with these as control symbols"
+            )
+        self._pieces = pieces
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = map(
+            self._processor.piece_to_id, (PAD, UNK, CLS, SEP, MASK)
+        )
+        self.sha256 = hashlib.sha256(self.model_bytes).hexdigest()
+
+    @classmethod
+    def load(cls, directory: str) -> AlbertTokenizer:
+        """Reads a tokenizer from the directory of a model.
+
+        Without a tokenizer_config.json the text is lower-cased, as for the published models.
+
+        Raises:
+          UserError: if the files are not what `save` writes.
+        """
+        return cls(find_vocabulary(directory), read_do_lower_case(directory))
+
+    def save(self, directory: str) -> None:
+        """Writes the vocabulary and tokenizer_config.json into the directory of a model."""
+        settings = json.dumps({"do_lower_case": self.do_lower_case}) + "\n"
+        files.write_atomically(os.path.join(directory, self.vocabulary_name), self.model_bytes)
+        files.write_atomically(os.path.join(directory, TOKENIZER_CONFIG_FILE), settings)
+
+    def preprocess(self, text: str) -> str:
+        """Returns the text that SentencePiece gets to see."""
+        return preprocess(text, self.do_lower_case)
+
+    def encode(self, text: str) -> list[int]:
+        """Returns the piece ids of a text, special pieces not included."""
+        return self.encode_batch([text])[0]
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Returns the piece ids of several texts: faster than one by one."""
+        texts = [self.preprocess(text) for text in texts]
+        # One thread: the jobs that tokenize much run one process per core.
+        encoded = self._processor.encode(texts, num_threads=1)
+        ties = [i for i, text in enumerate(texts) if self._may_tie(text, encoded[i])]
+        if ties:
+            for i, ids in zip(ties, self._encode_in_graph([texts[i] for i in ties])):
+                encoded[i] = ids
+        splits = self.digit_comma_splits
+        return [ids if splits.keys().isdisjoint(ids) else _replace(ids, splits) for ids in encoded]
+
+    def _encode_in_graph(self, texts: list[str]) -> list[list[int]]:
+        try:
+            return self._sentencepiece_in_graph.tokenize(texts).to_list()
+        except tf.errors.NotFoundError:
+            # tf.random.set_seed empties the runtime's cache, and with it goes the model.
+            del self._sentencepiece_in_graph
+            return self._sentencepiece_in_graph.tokenize(texts).to_list()
+
+    def _may_tie(self, text: str, ids: list[int]) -> bool:
+        """Tells whether segmentations of equal score may exist (`e ee` and `ee e` for `eee`).
+
+        There the releases of SentencePiece choose differently, and tensorflow-text holds an older
+        one than the Python package: such text, rare outside of noise, is left to tensorflow-text.
+        Such text has repeated strings, words of more than 64 characters, or more than 512 pieces.
+        """
+        if len(ids) > _LONGEST_TEXT:
+            return True
+        if len(text) > _LONGEST_WORD and max(map(len, text.split(" "))) > _LONGEST_WORD:
+            return True
+        roots = [self._repeated_roots[i] for i in ids]
+        return any(map(operator.eq, roots, roots[1:]))
+
+    @functools.cached_property
+    def _repeated_roots(self) -> list[float]:
+        """For each piece the number of the string that it repeats (`ee` and `e` repeat `e`).
+
+        Two pieces commute if they repeat the same string. nan, which equals nothing, where no
+        other piece does.
+        """
+        roots = [piece[: (piece + piece).find(piece, 1)] for piece in self._pieces]
+        counts = collections.Counter(roots)
+        numbers = {root: float(number) for number, root in enumerate(counts)}
+        return [numbers[root] if counts[root] > 1 else math.nan for root in roots]
+
+    @functools.cached_property
+    def _sentencepiece_in_graph(self):
+        return import_tensorflow_text().SentencepieceTokenizer(
+            model=self.model_bytes, out_type=tf.int32
+        )
+
+    def id_to_piece(self, piece_id: int) -> str:
+        """Returns the text of a piece."""
+        return self._pieces[piece_id]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Returns text for reading: pieces joined, boundary marks as spaces."""
+        return "".join(self._pieces[i] for i in ids).replace(WORD_BOUNDARY, " ").strip()
+
+    @functools.cached_property
+    def digit_comma_splits(self) -> dict[int, list[int]]:
+        """Pieces that end in a digit and a comma, and what stands in their place."""
+        splits = {}
+        for piece_id, piece in enumerate(self._pieces):
+            if not re.search(r"\d,$", piece):
+                continue
+            parts = self._processor.encode(piece[:-1].replace(WORD_BOUNDARY, ""), out_type=str)
+            if not piece.startswith(WORD_BOUNDARY) and parts[0].startswith(WORD_BOUNDARY):
+                parts = [parts[0][1:], *parts[1:]] if len(parts[0]) > 1 else parts[1:]
+            splits[piece_id] = [self._processor.piece_to_id(part) for part in [*parts, ","]]
+        return splits
+
+    def word_starts(self) -> np.ndarray:
+        """Tells which pieces begin a word, for masking whole words: bool [vocab_size].
+
+        A piece begins a word if it starts with the boundary mark, holds no letter or digit, or
+        belongs to a script without spaces; others continue the word before them, in any script.
+        Of byte pieces, those begin a word that begin a UTF-8 character.
+
+        Deviation: the reference lets every piece with a character outside [A-Za-z] begin a word,
+        which leaves no whole words in other scripts and numbers; and punctuation of several
+        characters (`...`) continue one.
+        """
+        processor = self._processor
+
+        def begins(piece_id: int, piece: str) -> bool:
+            if processor.is_byte(piece_id):
+                return not 0x80 <= int(piece[1:-1], 16) < 0xC0  # UTF-8 continuation bytes
+            if piece.startswith(WORD_BOUNDARY) or processor.is_control(piece_id):
+                return True
+            if processor.is_unknown(piece_id):
+                return True
+            # Letters, marks and numbers of any script.
+            wordlike = any(unicodedata.category(c)[0] in "LMN" for c in piece)
+            return not wordlike or unicodedata.name(piece[0], "").startswith(SCRIPTS_WITHOUT_SPACES)
+
+        return np.array([begins(i, piece) for i, piece in enumerate(self._pieces)])
+
+    def replacement_ids(self) -> np.ndarray:
+        """Returns the pieces that may stand in for a masked one: int32, no control or bytes."""
+        is_special = (
+            self._processor.is_control,
+            self._processor.is_unknown,
+            self._processor.is_unused,
+            self._processor.is_byte,
+        )
+        ids = [i for i in range(self.vocab_size) if not any(test(i) for test in is_special)]
+        return np.array([i for i in ids if i != self.pad_id], np.int32)
+
+    @functools.cached_property
+    def textless_ids(self) -> list[int]:
+        """The pieces that stand for no text: [CLS], [SEP], padding and a lone boundary mark.
+
+        `我` is `▁ <unk>`: the mark alone must not make half of it known.
+        """
+        marks = [i for i, piece in enumerate(self._pieces) if piece == WORD_BOUNDARY]
+        return [self.pad_id, self.cls_id, self.sep_id, *marks]
+
+    def unknown_shares(self, pieces: np.ndarray, row_splits: np.ndarray) -> np.ndarray:
+        """Returns the share of `<unk>` among the pieces of each row that stand for text.
+
+        Args:
+          pieces: int32 [all pieces].
+          row_splits: int64 [rows + 1]: row i is pieces[row_splits[i]:row_splits[i + 1]].
+
+        Returns:
+          float32 [rows]; 1 for a row without text, of which the model knows nothing either.
+        """
+        is_text = ~np.isin(pieces, self.textless_ids)
+        counts = [
+            np.diff(np.concatenate([[0], np.cumsum(which)])[row_splits]).astype(np.float32)
+            for which in (pieces == self.unk_id, is_text)
+        ]
+        return np.where(counts[1] > 0, counts[0] / np.maximum(counts[1], 1), np.float32(1))
+
+    def in_graph(self) -> InGraphTokenizer:
+        """Returns the same tokenizer as a part of a TensorFlow graph."""
+        return InGraphTokenizer(self)
+
+
+def _replace(ids: list[int], splits: dict[int, list[int]]) -> list[int]:
+    return [part for i in ids for part in splits.get(i, (i,))]
+
+
+class WordPieceTokenizer(AlbertTokenizer):
+    """Text to piece ids by the longest pieces of a vocabulary, word by word.
+
+    A word that pieces cannot spell is [UNK]. Special pieces in text (`[MASK]`) are text.
+
+    Source: BERT's tokenization.FullTokenizer; Hugging Face's tokenizers (BertNormalizer).
+    Deviation: accents are dropped before letters are lower-cased, one by one, as Hugging Face does
+    it; BERT's code lower-cases words (a Greek sigma at their end becomes another letter). Some 500
+    rare characters are signs or marks in one version of Unicode only: Hugging Face's tables are
+    older than Python's.
+
+    Args:
+      vocabulary_file: a piece a line, [PAD], [UNK], [CLS], [SEP] and [MASK] among them.
+      do_lower_case: lower-case the text and drop accents.
+
+    Raises:
+      UserError: if the file is no such vocabulary.
+    """
+
+    vocabulary_name = WORDPIECE_FILE
+
+    def __init__(self, vocabulary_file: str, do_lower_case: bool = True):
+        if not tf.io.gfile.exists(vocabulary_file) or tf.io.gfile.isdir(vocabulary_file):
+            raise UserError(f"no WordPiece vocabulary at {vocabulary_file!r}")
+        with tf.io.gfile.GFile(vocabulary_file, "rb") as file:
+            self.model_bytes = file.read()
+        self.do_lower_case = do_lower_case
+        try:
+            lines = self.model_bytes.decode("utf-8").replace("\r\n", "\n").split("\n")
+        except UnicodeDecodeError:
+            raise UserError(f"{vocabulary_file!r} is not UTF-8: expected a piece a line") from None
+        self._pieces = lines[:-1] if not lines[-1] else lines
+        self.vocab_size = len(self._pieces)
+        self._ids = {piece: i for i, piece in enumerate(self._pieces)}
+        missing = [piece for piece in wordpiece.SPECIAL if piece not in self._ids]
+        if missing:
+            raise UserError(
+                f"the vocabulary {vocabulary_file!r} lacks {', '.join(missing)}: expected a "
+                "WordPiece vocabulary, a piece a line"
+            )
+        seen: set[str] = set()
+        for number, piece in enumerate(self._pieces, start=1):
+            if not piece or piece in seen:
+                what = f"{piece!r} again" if piece else "an empty piece"
+                raise UserError(f"{vocabulary_file}:{number}: {what}; expected a piece a line")
+            if (
+                num_bytes := len(piece.removeprefix(wordpiece.CONTINUATION).encode())
+            ) > wordpiece.LONGEST_PIECE:
+                raise UserError(
+                    f"{vocabulary_file}:{number}: a piece of {num_bytes:,} bytes, expected at most "
+                    f"{wordpiece.LONGEST_PIECE}"
+                )
+            seen.add(piece)
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = map(
+            self._ids.__getitem__, wordpiece.SPECIAL
+        )
+        self.sha256 = hashlib.sha256(self.model_bytes).hexdigest()
+        self._word_ids = functools.lru_cache(1 << 16)(self._split_word)
+
+    def preprocess(self, text: str) -> str:
+        """Returns the text whose words are split into pieces: they stand between spaces."""
+        return " ".join(text.translate(wordpiece.prepared(self.do_lower_case)).split(" "))
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Returns the piece ids of several texts."""
+        table = wordpiece.prepared(self.do_lower_case)
+        return [
+            [i for word in text.translate(table).split(" ") if word for i in self._word_ids(word)]
+            for text in texts
+        ]
+
+    def _split_word(self, word: str) -> tuple[int, ...]:
+        if len(word) > wordpiece.LONGEST_WORD:
+            return (self.unk_id,)
+        ids, start = [], 0
+        while start < len(word):
+            for end in range(len(word), start, -1):
+                piece = word[start:end] if not start else wordpiece.CONTINUATION + word[start:end]
+                if piece in self._ids:
+                    ids.append(self._ids[piece])
+                    start = end
+                    break
+            else:
+                return (self.unk_id,)
+        return tuple(ids)
+
+    def align(self, text: str) -> tuple[list[int], np.ndarray, np.ndarray]:
+        """Returns pieces and where they stand in the text, as of squad_windows.Paragraph.
+
+        Returns:
+          Piece ids; int32 [pieces] each one's first character; int32 [pieces] its last, marks that
+          were dropped behind it included.
+        """
+        table = wordpiece.prepared(self.do_lower_case)
+        parts = [table[ord(character)] for character in text]
+        origins = np.repeat(np.arange(len(text) + 1), [*map(len, parts), 1])
+        ids: list[int] = []
+        starts: list[int] = []
+        ends: list[int] = []
+        position = 0
+        for word in "".join(parts).split(" "):
+            pieces = self._word_ids(word) if word else ()
+            for place, i in enumerate(pieces):
+                length = len(word) if i == self.unk_id else len(self._pieces[i]) - 2 * (place > 0)
+                starts.append(origins[position])
+                position += length
+                ends.append(max(origins[position] - 1, origins[position - 1]))
+            ids.extend(pieces)
+            position += 1
+        return ids, np.array(starts, np.int32), np.array(ends, np.int32)
+
+    def decode(self, ids) -> str:
+        """Returns text for reading: words between spaces."""
+        text = " ".join(self._pieces[i] for i in ids)
+        return text.replace(f" {wordpiece.CONTINUATION}", "")
+
+    @property
+    def digit_comma_splits(self) -> dict[int, list[int]]:
+        """None: pieces that end in a digit and a comma are SentencePiece's."""
+        return {}
+
+    def word_starts(self) -> np.ndarray:
+        """Tells which pieces begin a word, for masking whole words: bool [vocab_size].
+
+        Those without ##. In scripts without spaces every piece does, so every Chinese character.
+        """
+
+        def begins(piece: str) -> bool:
+            if not piece.startswith(wordpiece.CONTINUATION) or piece == wordpiece.CONTINUATION:
+                return True
+            return unicodedata.name(piece[2], "").startswith(SCRIPTS_WITHOUT_SPACES)
+
+        return np.array([begins(piece) for piece in self._pieces])
+
+    def replacement_ids(self) -> np.ndarray:
+        """Returns the pieces that may stand in for a masked one: int32, no special or unused."""
+        ids = [
+            i
+            for i, piece in enumerate(self._pieces)
+            if piece not in wordpiece.SPECIAL and not piece.startswith("[unused")
+        ]
+        return np.array(ids, np.int32)
+
+    def in_graph(self) -> wordpiece.InGraphWordPiece:
+        """Returns the same tokenizer as a part of a TensorFlow graph."""
+        return wordpiece.InGraphWordPiece(self)
+
+
+def find_vocabulary(directory: str) -> str:
+    """Returns the vocabulary in the directory of a model: spiece.model, or vocab.txt instead."""
+    path = os.path.join(directory, VOCABULARY_FILE)
+    wordpiece = os.path.join(directory, WORDPIECE_FILE)
+    return wordpiece if tf.io.gfile.exists(wordpiece) and not tf.io.gfile.exists(path) else path
+
+
+def read_do_lower_case(directory: str) -> bool:
+    """Returns what tokenizer_config.json says, true without it.
+
+    Raises:
+      UserError: if it is not what AlbertTokenizer.save or Hugging Face's tokenizers write.
+    """
+    path = os.path.join(directory, TOKENIZER_CONFIG_FILE)
+    if not tf.io.gfile.exists(path):
+        return True
+    with tf.io.gfile.GFile(path) as file:
+        try:
+            return json.loads(file.read()).get("do_lower_case", True)
+        except (AttributeError, ValueError):
+            raise UserError(
+                f'{path!r} is not a JSON object: expected {{"do_lower_case": true}}'
+            ) from None

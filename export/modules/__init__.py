@@ -1,0 +1,1 @@
+"""One module of a SavedModel for each kind of model."""

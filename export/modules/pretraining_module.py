@@ -1,0 +1,151 @@
+"""A pre-trained model: embeddings, sentence order, masked pieces; and its encoder alone."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from albert_tf.encoder import AlbertEncoder
+from albert_tf.models import AlbertForPreTraining
+from albert_tf.text.tokenization import MASK, WORD_BOUNDARY
+from albert_tf.text.words import row_ids
+from .. import signatures
+from ..text.packing import map_rows, map_sorted_rows
+from .serving_module import ServedCheckpoint, ServingModule
+
+
+class EncoderModule(ServingModule):
+    """Embeds texts. Its `model` is an AlbertEncoder."""
+
+    kind = "encoder"
+
+    @property
+    def encoder(self) -> AlbertEncoder:
+        """The model itself."""
+        return self.model
+
+    def serving_default(self, text) -> dict:
+        """Answers the signature `serving_default`."""
+        tokens = self.packer.truncate_and_pack(self.pieces(text))
+        return map_rows(self.answer, tokens)
+
+    def answer(self, tokens: dict) -> dict:
+        """See ServingModule.answer."""
+        return {**self.embeddings(tokens), "unknown_share": self.share_of_unknown(tokens)}
+
+
+class PreTrainingModule(ServingModule):
+    """Answers with a pre-trained model: embeddings, sentence order, masked pieces."""
+
+    kind = "pretraining"
+
+    def __init__(self, model: AlbertForPreTraining, served: ServedCheckpoint):
+        super().__init__(model, served)
+        tokenizer = served.tokenizer
+        self.mask_id = tokenizer.mask_id
+        self._pieces = tuple(map(tokenizer.id_to_piece, range(tokenizer.vocab_size)))
+
+    def serving_default(self, text, text_pair) -> dict:
+        """Answers the signature `serving_default`."""
+        return map_rows(self.answer, self.pack_texts(text, text_pair))
+
+    def answer(self, tokens: dict) -> dict:
+        """See ServingModule.answer."""
+        embeddings = self.embeddings(tokens)
+        in_order = tf.nn.softmax(self.model.sentence_order(embeddings["pooled_output"]))[:, 0]
+        has_second = tf.reduce_any(tokens["segment_ids"] * tokens["input_mask"] > 0, axis=1)
+        return {
+            "in_order_probability": tf.where(has_second, in_order, 0.5),
+            **embeddings,
+            "unknown_share": self.share_of_unknown(tokens),
+        }
+
+    def fill_mask(self, text) -> dict:
+        """Answers the signature `fill_mask`."""
+        tokens = self.packer.truncate_and_pack(self._tokenize_around_masks(text))
+        answers, places = map_sorted_rows(self._fill_masks, tokens)
+        num_masks = answers["num_masks"]
+
+        def per_text(name):  # [all masks, k] -> [batch, MAX_MASKS, k]
+            rows = tf.RaggedTensor.from_row_lengths(answers[name], num_masks)
+            shape = [None, signatures.MAX_MASKS, signatures.NUM_CANDIDATES]
+            return tf.gather(rows, places).to_tensor(shape=shape)
+
+        return {
+            "pieces": per_text("pieces"),
+            "probabilities": per_text("probabilities"),
+            "num_masks": tf.gather(num_masks, places),
+        }
+
+    def _fill_masks(self, tokens: dict) -> dict:
+        """Returns `num_masks` [batch]; `pieces` and `probabilities` [masks of all texts, k]."""
+        sequence_output = self.encode(**tokens)["sequence_output"]
+        is_mask = tf.equal(tokens["input_ids"], self.mask_id)
+        is_mask &= tf.cumsum(tf.cast(is_mask, tf.int32), axis=1) <= signatures.MAX_MASKS
+        # The masks of all texts in one row: logits exist for them alone, not for the padding of
+        # texts with fewer. A row of zeros behind makes the row never empty.
+        masked = tf.boolean_mask(sequence_output, is_mask)
+        masked = tf.pad(masked, [[0, 1], [0, 0]])[tf.newaxis]
+        logits = self.model.masked_lm(masked, self.encoder.embeddings.word_embeddings)
+        best = tf.math.top_k(tf.nn.softmax(logits[0, :-1]), signatures.NUM_CANDIDATES)
+        return {
+            "pieces": tf.gather(tf.constant(self._pieces), best.indices),
+            "probabilities": best.values,
+            "num_masks": tf.reduce_sum(tf.cast(is_mask, tf.int32), axis=1),
+        }
+
+    def _tokenize_around_masks(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        """Returns int32 [batch, (pieces)] with mask_id where a text says `[MASK]`.
+
+        Text that touches a mask goes on without a word boundary: after `the [MASK].` comes `.` as
+        in training, not the `▁ .` or `▁.` of a text that begins so.
+        """
+        parts = tf.strings.split(self.read(texts), MASK)
+        after_mask = tf.ragged.range(parts.row_lengths()).flat_values > 0
+        flat = parts.flat_values
+        touches = tf.equal(tf.strings.regex_replace(flat, r"^[\s\p{Z}]", ""), flat)
+
+        pieces = self.tokenizer(flat)
+        is_first = tf.equal(tf.ragged.range(pieces.row_lengths()).flat_values, 0)
+        joins = is_first & tf.gather(after_mask & touches, row_ids(pieces))
+        ids = pieces.flat_values
+        ids = tf.where(joins, tf.gather(self._without_boundary(), ids), ids)
+        pieces = tf.ragged.boolean_mask(
+            pieces.with_flat_values(ids), pieces.with_flat_values(ids >= 0)
+        )
+
+        mask = tf.fill([tf.size(flat), 1], self.mask_id)
+        mask = tf.RaggedTensor.from_tensor(mask, lengths=tf.cast(after_mask, tf.int64))
+        pieces = tf.concat([mask, pieces], axis=1)
+        row_splits = tf.gather(pieces.row_splits, parts.row_splits)
+        return tf.RaggedTensor.from_row_splits(pieces.flat_values, row_splits)
+
+    def _without_boundary(self) -> list[int]:
+        """Returns for each piece the one that says the same inside a word; -1: none is needed."""
+        ids = {piece: i for i, piece in enumerate(self._pieces)}
+        ids[""] = -1
+        return [
+            ids.get(piece[1:], i) if piece.startswith(WORD_BOUNDARY) else i
+            for i, piece in enumerate(self._pieces)
+        ]
+
+    def mlm(self, input_ids, input_mask, segment_ids, mlm_positions) -> dict:
+        """Answers the signature `mlm`."""
+        tokens = {"input_ids": input_ids, "input_mask": input_mask, "segment_ids": segment_ids}
+        return self.on_good_rows(self._mlm, {**tokens, "mlm_positions": mlm_positions})
+
+    def _mlm(self, mlm_positions, **tokens) -> dict:
+        encoded = self.encode(**tokens)
+        table = self.encoder.embeddings.word_embeddings
+        masked = tf.gather(encoded["sequence_output"], mlm_positions, batch_dims=1)
+        logits = self.model.masked_lm(masked, table)
+        return {**encoded, "mlm_logits": logits}
+
+    def sop(self, input_ids, input_mask, segment_ids) -> dict:
+        """Answers the signature `sop`."""
+        tokens = {"input_ids": input_ids, "input_mask": input_mask, "segment_ids": segment_ids}
+        return self.on_good_rows(self._sop, tokens)
+
+    def _sop(self, **tokens) -> dict:
+        encoded = self.encode(**tokens)
+        logits = self.model.sentence_order(encoded["pooled_output"])
+        return {**encoded, "sop_log_probs": tf.nn.log_softmax(logits)}

@@ -1,0 +1,181 @@
+"""Fine-tuned models that find answers to questions in texts of any length."""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+
+from albert_tf.text.packing import NUM_SPECIAL_PIECES
+from albert_tf.text.tokenization import WordPieceTokenizer
+from .. import signatures
+from ..text.alignment import WHITE_SPACE, AlignedPieces, AligningTokenizer
+from ..text.limits import first_chars_of_contexts
+from ..text.packing import map_rows
+from ..text.windows import Windows, cut
+from ..text.wordpiece_alignment import AligningWordPiece
+from .serving_module import ServedCheckpoint, ServingModule
+
+
+class QuestionAnsweringModule(ServingModule):
+    """Finds answers in texts, with either of the models for it.
+
+    There is no signature `examples`: an answer is text, and records hold pieces only. The threshold
+    for "no answer" is that of fine-tuning.
+
+    Source: the reference's squad_utils, after BERT's run_squad.
+    Deviation: a question is also cut where it leaves no room for the context.
+    """
+
+    kind = "question_answering"
+    has_python_tokenizer = False  # answers need the places of pieces in the text
+
+    def __init__(self, model: tf.keras.Model, served: ServedCheckpoint):
+        super().__init__(model, served)
+        tokenizer = served.tokenizer
+        self.tokenizer = (
+            AligningWordPiece(tokenizer)
+            if isinstance(tokenizer, WordPieceTokenizer)
+            else AligningTokenizer(tokenizer)
+        )
+        longest = served.max_seq_length - NUM_SPECIAL_PIECES - 1
+        self.max_query_length = min(served.task["max_query_length"], longest)
+        self.doc_stride = served.task["doc_stride"]
+        self.max_answer_length = served.task["max_answer_length"]
+
+    def serving_default(self, question, context) -> dict:
+        """Answers the signature `serving_default`."""
+        context = first_chars_of_contexts(context, "context")
+        queries = self.pieces(question)[:, : self.max_query_length]
+        aligned = self.tokenizer.align(context)
+        room = self.max_seq_length - NUM_SPECIAL_PIECES - queries.row_lengths()
+        windows = cut(aligned.pieces, room, self.doc_stride)
+        sequences = self._sequences(queries, aligned, windows)
+        spans = map_rows(self.answer, sequences)
+
+        # The best window of each question; one column more, as no questions have a column too.
+        scores = tf.RaggedTensor.from_row_lengths(spans["score"], windows.counts)
+        scores = tf.pad(scores.to_tensor(-np.inf), [[0, 0], [0, 1]], constant_values=-np.inf)
+        best = tf.argmax(scores, axis=1) + tf.cumsum(windows.counts, exclusive=True)
+        score = tf.gather(spans["score"], best)
+        has_answer = score > -np.inf
+        score = tf.where(has_answer, score, signatures.NO_ANSWER_SCORE)
+        no_answer_score = tf.math.unsorted_segment_min(
+            spans["no_answer_score"], windows.text, tf.size(question)
+        )
+        if not self.served.task["has_answerability_head"]:
+            no_answer_score -= score
+        if self.served.task["may_be_impossible"]:
+            has_answer &= no_answer_score <= self.served.task["null_threshold"]
+
+        # Where there is no answer, not even a piece, the places mean nothing: from 0 to 0.
+        in_paragraph = tf.gather(windows.first - _offsets(queries, windows), best)
+        start, limit = (
+            tf.gather(
+                tf.concat([[0], places], axis=0),
+                tf.where(has_answer, in_paragraph + tf.gather(spans[name], best) + 1, 0),
+            )
+            for name, places in (("first", aligned.starts), ("last", aligned.limits))
+        )
+        answer = tf.strings.substr(context, start, limit - start)
+        return {
+            "answer": tf.strings.regex_replace(answer, f"^{WHITE_SPACE}+|{WHITE_SPACE}+$", ""),
+            "score": tf.cast(score, tf.float32),
+            "no_answer_score": tf.cast(no_answer_score, tf.float32),
+            "unknown_share": self.share_of_unknown(sequences, windows.counts),
+        }
+
+    def _sequences(
+        self, queries: tf.RaggedTensor, aligned: AlignedPieces, windows: Windows
+    ) -> dict[str, tf.Tensor]:
+        """Returns tokens of the windows, and what `answer` needs to know of each position."""
+        piece = windows.pieces.flat_values
+        tokens = self.packer.pack(
+            tf.gather(queries, windows.text),
+            windows.pieces.with_flat_values(tf.gather(aligned.pieces.flat_values, piece)),
+        )
+        # Positions of the sequences as columns of the windows, the last of which is empty.
+        column = tf.range(tf.shape(tokens["input_ids"])[1], dtype=tf.int64)
+        column = column - _offsets(queries, windows)[:, tf.newaxis]
+        num_columns = windows.pieces.bounding_shape(axis=1)
+        column = tf.where((column >= 0) & (column < num_columns), column, num_columns)
+
+        def at_positions(values):  # [pieces of all windows] -> [windows, seq_len]
+            rows = windows.pieces.with_flat_values(values)
+            rows = rows.to_tensor(shape=tf.stack([-1, num_columns + 1]))
+            return tf.gather(rows, column, batch_dims=1)
+
+        return {
+            **tokens,
+            "may_start": at_positions(windows.is_max_context),
+            "may_end": at_positions(tf.ones_like(windows.is_max_context)),
+            "visible_before": at_positions(tf.gather(aligned.visible_before, piece)),
+            "visible_through": at_positions(tf.gather(aligned.visible_through, piece)),
+        }
+
+    def answer(self, windows: dict) -> dict:
+        """Finds the best span of each window that does not only show white space.
+
+        Args:
+          windows: `input_ids`, `input_mask`, `segment_ids`; bool `may_start` and `may_end`; int64
+            `visible_before` and `visible_through` of AlignedPieces; all [windows, seq_len].
+
+        Returns:
+          dict of float64 [windows] `score`, -inf if there is none, and `no_answer_score`, and int64
+          [windows] `first` and `last`, positions in the sequence.
+        """
+        outputs = self.model(
+            {
+                "input_word_ids": windows["input_ids"],
+                "input_mask": windows["input_mask"],
+                "input_type_ids": windows["segment_ids"],
+            }
+        )
+        decode = _decode_beams if self.served.task["has_answerability_head"] else self._decode_spans
+        first, last, scores, no_answer_score = decode(outputs)
+
+        def at(name, positions):
+            return tf.gather(windows[name], positions, batch_dims=1)
+
+        is_valid = (
+            at("may_start", first)
+            & at("may_end", last)
+            & (first <= last)
+            & (last - first < self.max_answer_length)
+            & (at("visible_through", last) > at("visible_before", first))
+        )
+        scores = tf.where(is_valid, scores, -np.inf)
+        best = tf.argmax(scores, axis=1)[:, tf.newaxis]  # the first of equal ones
+        return {
+            "score": tf.gather(scores, best, batch_dims=1)[:, 0],
+            "first": tf.gather(first, best, batch_dims=1)[:, 0],
+            "last": tf.gather(last, best, batch_dims=1)[:, 0],
+            "no_answer_score": no_answer_score,
+        }
+
+    def _decode_spans(self, outputs: dict):
+        """Returns all spans up to max_answer_length; see _decode_beams."""
+        # Sums of float32 would tie where those of float64 do not.
+        starts, ends = (tf.cast(outputs[f"{end}_logits"], tf.float64) for end in ("start", "end"))
+        num_windows, seq_len = tf.unstack(tf.shape(starts, out_type=tf.int64))
+        first = tf.repeat(tf.range(seq_len), self.max_answer_length)
+        length = tf.tile(tf.range(self.max_answer_length, dtype=tf.int64), [seq_len])
+        # Beyond the end is no text: at the last position, where a [SEP] or padding is, neither.
+        last = tf.minimum(first + length, seq_len - 1)
+        scores = tf.gather(starts, first, axis=1) + tf.gather(ends, last, axis=1)
+        first, last = (tf.tile(x[tf.newaxis], [num_windows, 1]) for x in (first, last))
+        return first, last, scores, starts[:, 0] + ends[:, 0]
+
+
+def _offsets(queries: tf.RaggedTensor, windows: Windows) -> tf.Tensor:
+    """Returns where in its sequence each window begins: int64 [windows]."""
+    return tf.gather(queries.row_lengths() + 2, windows.text)
+
+
+def _decode_beams(outputs: dict):
+    """Returns first, last and scores of spans, [windows, spans], and no_answer_score [windows]."""
+    num_ends = tf.shape(outputs["end_top_index"])[1] // tf.shape(outputs["start_top_index"])[1]
+    first = tf.repeat(outputs["start_top_index"], num_ends, axis=1)
+    scores = tf.repeat(tf.cast(outputs["start_top_log_probs"], tf.float64), num_ends, axis=1)
+    scores += tf.cast(outputs["end_top_log_probs"], tf.float64)
+    first, last = (tf.cast(x, tf.int64) for x in (first, outputs["end_top_index"]))
+    return first, last, scores, tf.cast(outputs["cls_logits"], tf.float64)

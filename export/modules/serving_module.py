@@ -1,0 +1,343 @@
+"""A trained model and its tokenizer as one object to be saved: text in, answers out."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import functools
+import os
+import tempfile
+
+import tensorflow as tf
+
+from albert_tf.checkpoints.model_directory import CONFIG_FILE, TASK_FILE
+from albert_tf.config import AlbertConfig
+from albert_tf.encoder import AlbertEncoder, cls_only_positions
+from albert_tf.text.tokenization import AlbertTokenizer
+from .. import signatures
+from ..checks import check_shapes, find_errors, mark_bad_rows, without_bad_rows
+from ..records import parse_records
+from ..text.limits import chars_of_sequence
+from ..text.packing import Packer, map_rows
+from ..text.preprocessor import Preprocessor
+
+
+@dataclasses.dataclass(frozen=True)
+class ServedCheckpoint:
+    """A checkpoint, what belongs to it, and how it is served.
+
+    Attributes:
+      kind: one of signatures.KINDS.
+      task: the content of task.json; empty for the kinds without a task.
+      checkpoint: its prefix.
+      model_dir: holds the files that become assets: the vocabulary and, with a task, task.json.
+      config: the model's config, with the layers that the checkpoint has.
+      tokenizer: the model's tokenizer.
+      max_seq_length: longest sequence made from text, special pieces included.
+      precision: of the products and of their weights, "float32" or "bfloat16".
+    """
+
+    kind: str
+    task: dict
+    checkpoint: str
+    model_dir: str
+    config: AlbertConfig
+    tokenizer: AlbertTokenizer
+    max_seq_length: int
+    precision: str = "float32"
+
+
+class ServingModule(tf.train.Checkpoint, abc.ABC):
+    """What all kinds share: tokenizing, packing, encoding. A kind adds its methods.
+
+    Every entry of `signatures` names a method that takes its inputs and returns its outputs.
+
+    Called as a function it is the encoder; `variables`, `trainable_variables` and
+    `regularization_losses` make it a Reusable SavedModel, which hub.KerasLayer can fine-tune. (They
+    are attributes for that: those of tf.Module are no part of a SavedModel.)
+
+    tf.random.set_seed and tf.keras.utils.set_random_seed clear TensorFlow's kernel cache, and with
+    it every in-graph SentencePiece model of the process. A module in memory then fails: seed before
+    it is made. Served models are not affected.
+
+    Args:
+      model: a model with an `encoder`, its variables created.
+      served: what the model was built from.
+
+    Attributes:
+      kind: the name of the kind.
+      has_python_tokenizer: whether an AlbertTokenizer can take the place of `tokenizer`.
+    """
+
+    kind: str
+    has_python_tokenizer = True
+
+    def __init__(self, model: tf.keras.Model, served: ServedCheckpoint):
+        super().__init__()
+        self.served = served
+        directory = tempfile.TemporaryDirectory()
+        # Of the model only the variables are tracked: else Keras saves a trace of every layer.
+        self._untracked = lambda: (model, directory)
+        # Not the one in model_dir: while a run grows, its model has fewer layers than that says.
+        config_file = os.path.join(directory.name, CONFIG_FILE)
+        self.encoder.config.write(config_file)
+        self.variables = list(self.encoder.variables)
+        # bfloat16 is too coarse to add updates to.
+        trainable = served.precision == "float32"
+        self.trainable_variables = list(self.encoder.trainable_variables) if trainable else []
+        self.regularization_losses: list[tf.Tensor] = []
+        self.head_variables = [
+            v for v in model.variables if not any(v is known for known in self.variables)
+        ]
+        vocabulary = os.path.join(served.model_dir, served.tokenizer.vocabulary_name)
+        self.vocab_file = tf.saved_model.Asset(vocabulary)
+        self.config_file = tf.saved_model.Asset(config_file)
+        if served.task:
+            self.task_file = tf.saved_model.Asset(os.path.join(served.model_dir, TASK_FILE))
+        self.max_seq_length = served.max_seq_length
+        self.tokenizer = served.tokenizer.in_graph()
+        self.packer = Packer(served.tokenizer, served.max_seq_length)
+        # Traced once and called by every signature: each graph is saved once. Inlining a function
+        # adds control inputs to its constants. In TensorFlow 1's sessions, such as TensorFlow
+        # Serving's, these hide the pattern of gelu from oneDNN (primitives.gelu). So these stay
+        # functions at run time. Question answering calls its model without one: its gelu is fused
+        # in TensorFlow 2 only.
+        ids = tf.TensorSpec([None, None], tf.int32)
+        function = functools.partial(
+            tf.function,
+            input_signature=[ids, ids, ids],
+            experimental_attributes={"_noinline": True},
+        )
+        self.encode = function(self._encode)
+        self.encode_to_pooled = function(self._encode_to_pooled)
+
+    @property
+    def model(self) -> tf.keras.Model:
+        """The model, outside of TensorFlow's tracking."""
+        return self._untracked()[0]
+
+    @property
+    def encoder(self) -> AlbertEncoder:
+        """The model's encoder."""
+        return self.model.encoder
+
+    @property
+    def signatures(self) -> dict[str, signatures.Signature]:
+        """The signatures of this very model."""
+        return signatures.of_model(self.kind, self.served.task)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The sizes of the dimensions that this very model fixes."""
+        config, task = self.encoder.config, self.served.task
+        sizes = {
+            "hidden_size": config.hidden_size,
+            "vocab_size": config.vocab_size,
+            "max_seq_length": self.max_seq_length,
+        }
+        if "labels" in task:
+            sizes["labels"] = len(task["labels"])
+        if "num_choices" in task:
+            sizes["choices"] = task["num_choices"]
+        return sizes
+
+    @property
+    def limits(self) -> dict[str, int]:
+        """The numbers that the values of a sequence must be less than."""
+        config = self.encoder.config
+        return {
+            "input_ids": config.vocab_size,
+            "input_mask": 2,
+            "segment_ids": config.type_vocab_size,
+        }
+
+    @tf.function
+    def __call__(self, inputs: dict, training: bool = False) -> dict:
+        """Encodes, to be fine-tuned by who loads the SavedModel.
+
+        Only the branch of training uses XLA, which a server may lack.
+
+        Args:
+          inputs: dict of int32 [batch, seq_len] `input_word_ids`, `input_mask` (1 = real) and
+            `input_type_ids`.
+          training: whether there is dropout, of the config's rates, drawn anew at each call.
+
+        Returns:
+          dict: float32 `sequence_output` [batch, seq_len, H], `pooled_output` [batch, H] and, as
+          TF-Hub's API for text asks for it, the same as `default`.
+        """
+        seed = tf.random.uniform([2], maxval=tf.int32.max, dtype=tf.int32) if training else None
+        encoded = _float32(self.encoder(inputs, seed), "sequence_output", "pooled_output")
+        return {**encoded, "default": encoded["pooled_output"]}
+
+    def functions(self) -> dict:
+        """Returns a concrete function for each signature, and has `__call__` traced."""
+        ids = tf.TensorSpec([None, None], tf.int32)
+        inputs = dict.fromkeys(("input_word_ids", "input_mask", "input_type_ids"), ids)
+        for training in (False, True):
+            self.__call__.get_concrete_function(inputs, training=training)
+        return {name: self.function(name) for name in self.signatures}
+
+    def function(self, signature: str):
+        """Returns the concrete function of one signature."""
+        method = getattr(self, signature)
+        # Not the method itself: one without text_pair would have it as an input that is None.
+        table = self.signatures[signature]
+        function = tf.function(lambda **inputs: method(**check_shapes(inputs, table, self.sizes)))
+        return function.get_concrete_function(**table.input_specs())
+
+    def read(self, texts: tf.Tensor) -> tf.Tensor:
+        """Returns as much of texts, string [batch], as can matter to a sequence."""
+        return chars_of_sequence(texts, self.max_seq_length)
+
+    def pieces(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        """Returns the first pieces of texts, int32 [batch, (pieces)], more than a sequence has."""
+        return self.tokenizer(self.read(texts))
+
+    def save_preprocessor(self, directory: str) -> None:
+        """Writes the SavedModel that turns strings into what `__call__` takes."""
+        longest = self.encoder.config.max_position_embeddings
+        Preprocessor(self.served.tokenizer, self.max_seq_length, longest).save(directory)
+
+    def tokens(self, input_ids, input_mask, segment_ids) -> dict:
+        """Answers the signature `tokens`."""
+        return self.on_good_rows(
+            self.encode,
+            {"input_ids": input_ids, "input_mask": input_mask, "segment_ids": segment_ids},
+        )
+
+    def pooled(self, input_ids, input_mask, segment_ids) -> dict:
+        """Answers the signature `pooled`."""
+        return self.on_good_rows(
+            self.encode_to_pooled,
+            {"input_ids": input_ids, "input_mask": input_mask, "segment_ids": segment_ids},
+        )
+
+    def on_good_rows(self, function, tokens: dict) -> dict:
+        """Returns what a function answers to piece ids, and `error` of each row.
+
+        Args:
+          function: takes the tensors by their names, and returns a dict of tensors [batch, ...].
+          tokens: dict of int32 [batch, columns] that only may have the values of `limits`.
+        """
+        limits = {name: self.limits[name] for name in tokens if name in self.limits}
+        if "mlm_positions" in tokens:
+            limits["mlm_positions"] = tf.shape(tokens["input_ids"])[1]
+        error = find_errors(tokens, limits)
+        good = without_bad_rows(tokens, error)
+        outputs = map_rows(lambda part: function(**part), good, keep_padding=True)
+        return mark_bad_rows(outputs, error)
+
+    def tokenize(self, text, text_pair) -> dict:
+        """Answers the signature `tokenize`."""
+        return self.packer.pad_to_longest(self.pack_texts(text, text_pair))
+
+    def pack_texts(self, text: tf.Tensor, text_pair: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Packs a text, or two, of each row, as Packer.pack does."""
+        second = self.pieces(text_pair)
+        # Fine-tuning on pairs makes a pair of one that is empty.
+        has_pairs = self.served.task.get("has_pairs", False)
+        return self.packer.truncate_and_pack(
+            self.pieces(text), second, has_pairs or second.row_lengths() > 0
+        )
+
+    def tokenization_info(self) -> dict:
+        """Answers the signature `tokenization_info`."""
+        return {
+            "vocab_file": self.vocab_file.asset_path,
+            "do_lower_case": tf.constant(self.served.tokenizer.do_lower_case),
+        }
+
+    def examples(self, examples) -> dict:
+        """Answers the signature `examples`."""
+        tokens, error = self.parse(examples)
+        return mark_bad_rows(map_rows(self.answer, tokens), error)
+
+    def parse(self, examples, sequences_per_record: int = 1) -> tuple[dict, tf.Tensor]:
+        """Reads records as parse_records does, those of this model."""
+        longest = self.encoder.config.max_position_embeddings
+        ids = self.served.tokenizer.pad_id, self.served.tokenizer.cls_id
+        return parse_records(examples, self.limits, longest, sequences_per_record, *ids)
+
+    @abc.abstractmethod
+    def answer(self, tokens: dict) -> dict:
+        """Computes the answers to packed sequences; `serving_default` and `examples` call it.
+
+        Args:
+          tokens: dict of int32 [batch, seq_len] `input_ids`, `input_mask`, `segment_ids`, where a
+            kind adds what else it needs of each position.
+
+        Returns:
+          dict of tensors [batch, ...]. Where a sequence is one request, these are its outputs.
+        """
+
+    def embeddings(self, tokens: dict) -> dict:
+        """Returns `pooled_output` and `mean_pooled_output`, float32 [batch, H], of `tokens`."""
+        encoded = self.encode(**tokens)
+        weights = tf.cast(tokens["input_mask"], tf.float32)[:, :, tf.newaxis]
+        weighted_sum = tf.reduce_sum(encoded["sequence_output"] * weights, axis=1)
+        return {
+            "pooled_output": encoded["pooled_output"],
+            # Of a record that is nothing but padding: zeros.
+            "mean_pooled_output": tf.math.divide_no_nan(
+                weighted_sum, tf.reduce_sum(weights, axis=1)
+            ),
+        }
+
+    def share_of_unknown(self, tokens: dict, counts: tf.Tensor | None = None) -> tf.Tensor:
+        """Computes AlbertTokenizer.unknown_shares of requests, each the whole of its sequences.
+
+        All sequences of a request count, so one rule holds for every kind. Pieces in the overlap of
+        two windows count twice, a question once for each window, a context once for each choice.
+
+        Args:
+          tokens: `input_ids` and `input_mask`, int32 [sequences, seq_len].
+          counts: int64 [batch], how many successive sequences are of each request; None: one.
+
+        Returns:
+          float32 [batch].
+        """
+        ids, tokenizer = tokens["input_ids"], self.served.tokenizer
+        is_text = tf.cast(tokens["input_mask"], tf.bool)
+        for textless in tokenizer.textless_ids:
+            is_text &= tf.not_equal(ids, textless)
+        is_unknown = is_text & tf.equal(ids, tokenizer.unk_id)
+        unknown, text = (
+            tf.reduce_sum(tf.cast(which, tf.float32), axis=1) for which in (is_unknown, is_text)
+        )
+        if counts is not None:
+            unknown, text = (
+                tf.reduce_sum(tf.RaggedTensor.from_row_lengths(of_sequence, counts), axis=1)
+                for of_sequence in (unknown, text)
+            )
+        return tf.where(text > 0, unknown / tf.maximum(text, 1), 1.0)
+
+    def _encode_to_pooled(self, input_ids, input_mask, segment_ids) -> dict:
+        positions = cls_only_positions(input_ids)
+        encoded = self._run_encoder(input_ids, input_mask, segment_ids, positions)
+        return _float32(encoded, "pooled_output")
+
+    def _encode(self, input_ids, input_mask, segment_ids) -> dict:
+        encoded = self._run_encoder(input_ids, input_mask, segment_ids)
+        return _float32(encoded, "sequence_output", "pooled_output")
+
+    def _run_encoder(self, input_ids, input_mask, segment_ids, positions=None) -> dict:
+        seq_len, longest = tf.shape(input_ids)[1], self.encoder.config.max_position_embeddings
+        message = f"seq_len must be 1 to {longest}, the rows of the position table"
+        checks = [
+            tf.debugging.assert_positive(seq_len, message),
+            tf.debugging.assert_less_equal(seq_len, longest, message),
+        ]
+        with tf.control_dependencies(checks):  # else an operation inside fails first, obscurely
+            input_ids = tf.identity(input_ids)
+        inputs = {
+            "input_word_ids": input_ids,
+            "input_mask": input_mask,
+            "input_type_ids": segment_ids,
+        }
+        return self.encoder(inputs, positions=positions)
+
+
+def _float32(encoded: dict, *names: str) -> dict:
+    """Returns some outputs of an encoder in float32, which all signatures answer."""
+    return {name: tf.cast(encoded[name], tf.float32) for name in names}

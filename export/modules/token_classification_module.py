@@ -1,0 +1,203 @@
+"""Fine-tuned models that tag the words of texts of any length."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from albert_tf.models import AlbertForTokenClassification
+from albert_tf.text.entities import are_entity_tags, parse_tag
+from albert_tf.text.words import join_rows, row_ids, split_words_in_graph
+from ..text.limits import are_words_read, first_chars_of_contexts
+from ..text.packing import map_sorted_rows
+from ..text.windows import cut
+from .serving_module import ServedCheckpoint, ServingModule
+
+_NUM_SPECIAL_PIECES = 2  # [CLS] and [SEP]
+
+
+class TokenClassifierModule(ServingModule):
+    """Tags words, and finds the entities that the tags mark.
+
+    As in fine-tuning, each word is tokenized by itself, its tag is that of its first piece, and
+    each word of a long text is tagged in the window that shows most on both sides of it.
+    """
+
+    kind = "token_classifier"
+    model: AlbertForTokenClassification
+
+    def __init__(self, model: AlbertForTokenClassification, served: ServedCheckpoint):
+        super().__init__(model, served)
+        self.doc_stride = served.task["doc_stride"]
+        self._labels = served.task["labels"]
+        self._unk_id = served.tokenizer.unk_id
+
+    def serving_default(self, text) -> dict:
+        """Answers the signature `serving_default`."""
+        text = first_chars_of_contexts(text, "text")
+        found = split_words_in_graph(text)
+        tags = self._tag(found.words)
+        first, last, label = self._spans(found.words, tags["place"])
+        words_of_span = tf.ragged.range(first.flat_values, last.flat_values + 1)
+        probabilities = tf.gather(tags["probability"], words_of_span.flat_values)
+        mean = tf.math.segment_mean(tf.cast(probabilities, tf.float64), row_ids(words_of_span))
+        starts = tf.gather(found.starts.flat_values, first.flat_values)
+        limits = tf.gather(found.limits.flat_values, last.flat_values)
+        # Its characters are joined: tf.strings.substr would copy the whole text for each span.
+        chars = tf.strings.unicode_split(text, "UTF-8")
+        begins = tf.gather(tf.cast(chars.row_starts(), tf.int32), row_ids(first))
+        places = tf.ragged.range(begins + starts, begins + limits)
+        texts = join_rows(tf.gather(chars.flat_values, places))
+        members = {
+            "start": tf.strings.as_string(starts),
+            "end": tf.strings.as_string(limits),
+            "label": _json_strings(label.flat_values),
+            "text": _json_strings(texts),
+            "probability": _json_numbers(tf.cast(mean, tf.float32)),
+        }
+        spans = first.with_flat_values(_json_objects(members))
+        return {
+            "spans": _json_lists(spans),
+            "num_spans": tf.cast(first.row_lengths(), tf.int32),
+            "unknown_share": tags["unknown_share"],
+        }
+
+    def words(self, words) -> dict:
+        """Answers the signature `words`."""
+        # One word of any length: its first piece is among its first characters.
+        shape = tf.shape(words, tf.int64)
+        words = tf.reshape(self.read(tf.reshape(words, [-1])), shape)
+        is_word = tf.not_equal(words, "") & are_words_read(words)
+        ragged = tf.ragged.boolean_mask(words, is_word)
+        tags = self._tag(ragged)
+        indices = tf.where(is_word)
+        labels = tf.gather(tf.constant(self._labels), tags["place"])
+        return {
+            "labels": tf.tensor_scatter_nd_update(tf.fill(shape, ""), indices, labels),
+            "probabilities": tf.scatter_nd(indices, tags["probability"], shape),
+            "unknown_share": tags["unknown_share"],
+        }
+
+    def labels(self) -> dict:
+        """Answers the signature `labels`."""
+        return {"labels": tf.constant(self._labels)}
+
+    def _tag(self, words: tf.RaggedTensor) -> dict[str, tf.Tensor]:
+        """Tags the words of texts, string [batch, (words)].
+
+        Returns:
+          `place` among the labels, int32, and `probability`, float32, both [all words], and
+          `unknown_share`, float32 [batch].
+        """
+        different, which = tf.unique(words.flat_values)
+        pieces = self.tokenizer(different)
+        # Of a word without pieces (a lone mark) the unknown piece stands for it.
+        lengths = tf.cast(tf.equal(pieces.row_lengths(), 0), tf.int64)
+        unknown = tf.fill([tf.reduce_sum(lengths)], self._unk_id)
+        pieces = tf.concat([pieces, tf.RaggedTensor.from_row_lengths(unknown, lengths)], axis=1)
+        pieces = tf.gather(pieces, which)
+        texts = tf.RaggedTensor.from_row_splits(
+            pieces.flat_values, tf.gather(pieces.row_splits, words.row_splits)
+        )
+        is_first = tf.equal(tf.ragged.range(pieces.row_lengths()).flat_values, 0)
+        # The number of the word, from 1, at its first piece; 0 at others.
+        number = tf.where(is_first, tf.cumsum(tf.cast(is_first, tf.int32)), 0)
+
+        room = tf.fill([texts.nrows()], tf.constant(self.max_seq_length, tf.int64))
+        windows = cut(texts, room - _NUM_SPECIAL_PIECES, self.doc_stride)
+        piece = windows.pieces.flat_values
+        tokens = self.packer.pack(
+            windows.pieces.with_flat_values(tf.gather(texts.flat_values, piece))
+        )
+        number = tf.where(windows.is_max_context, tf.gather(number, piece), 0)
+        number = windows.pieces.with_flat_values(number)
+        seq_len = tf.shape(tokens["input_ids"], tf.int64)[1]
+        number = number.to_tensor(shape=tf.stack([-1, seq_len - 1]))
+        tokens["word"] = tf.pad(number, [[0, 0], [1, 0]])  # at [CLS]
+        answers, _ = map_sorted_rows(self.answer, tokens)
+        order = tf.argsort(answers.pop("word"))
+        return {
+            **{name: tf.gather(values, order) for name, values in answers.items()},
+            "unknown_share": self.share_of_unknown(tokens, windows.counts),
+        }
+
+    def answer(self, tokens: dict) -> dict:
+        """Tags the words of packed sequences.
+
+        Args:
+          tokens: `input_ids`, `input_mask`, `segment_ids`, and `word`, int32 [batch, seq_len], a
+            number above 0 where the word of this number is tagged.
+
+        Returns:
+          dict of `word`, `place` of the likeliest label, int32, and its `probability`, float32, all
+          [words].
+        """
+        word = tokens["word"]
+        encoded = self.encode(tokens["input_ids"], tokens["input_mask"], tokens["segment_ids"])
+        logits = self.model.classifier(encoded["sequence_output"])
+        logits = tf.boolean_mask(logits, word > 0)
+        return {
+            "word": tf.boolean_mask(word, word > 0),
+            "place": tf.argmax(logits, axis=-1, output_type=tf.int32),
+            "probability": tf.reduce_max(tf.nn.softmax(logits), axis=-1),
+        }
+
+    def _spans(
+        self, words: tf.RaggedTensor, place: tf.Tensor
+    ) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
+        """Returns first word, last word, counted through all texts, and label of the entities.
+
+        Where tags mark none, each word with its tag. All are ragged, [batch, (spans)]. As
+        entities.find_entities finds them.
+        """
+        num_words = tf.size(place, tf.int64)
+        if not are_entity_tags(self._labels):
+            number = words.with_flat_values(tf.range(num_words))
+            return number, number, words.with_flat_values(tf.gather(self._labels, place))
+        prefixes, types = zip(*map(parse_tag, self._labels))
+        numbers = {name: number for number, name in enumerate(dict.fromkeys(types))}
+        type_of = tf.gather([numbers[name] for name in types], place)
+        is_inside = tf.gather([prefix != "O" for prefix in prefixes], place)
+        opens = tf.gather([prefix in "BS" for prefix in prefixes], place)
+        closes = tf.gather([prefix in "ES" for prefix in prefixes], place)
+        is_first = tf.equal(tf.ragged.range(words.row_lengths()).flat_values, 0)
+        goes_on = ~is_first & ~opens & is_inside & ~_shifted(closes) & _shifted(is_inside)
+        goes_on &= tf.equal(type_of, _shifted(type_of))
+        first = tf.where(is_inside & ~goes_on)[:, 0]
+        last = tf.where(is_inside & ~tf.concat([goes_on[1:], [False]], axis=0))[:, 0]
+        counts = tf.math.unsorted_segment_sum(
+            tf.ones_like(first), tf.gather(row_ids(words), first), words.nrows()
+        )
+        label = tf.gather(types, tf.gather(place, first))
+        return tuple(tf.RaggedTensor.from_row_lengths(x, counts) for x in (first, last, label))
+
+
+def _json_strings(texts: tf.Tensor) -> tf.Tensor:
+    """Returns texts, string [n], valid UTF-8, as JSON writes them."""
+    texts = tf.strings.regex_replace(texts, r"\\", r"\\\\")
+    texts = tf.strings.regex_replace(texts, '"', r'\\"')
+    for code in range(32):  # JSON allows no control character in a string
+        texts = tf.strings.regex_replace(texts, rf"\x{code:02x}", rf"\\u{code:04x}")
+    return tf.strings.join(['"', texts, '"'])
+
+
+def _json_numbers(values: tf.Tensor) -> tf.Tensor:
+    """Returns float32 numbers [n] as JSON writes them, string [n]; NaN and infinity are null."""
+    return tf.where(tf.math.is_finite(values), tf.strings.as_string(values, shortest=True), "null")
+
+
+def _json_objects(members: dict[str, tf.Tensor]) -> tf.Tensor:
+    """Returns n JSON objects, string [n], from the members' values as JSON, each string [n]."""
+    parts: list = []
+    for name, values in members.items():
+        parts += [f', "{name}": ' if parts else f'{{"{name}": ', values]
+    return tf.strings.join([*parts, "}"])
+
+
+def _json_lists(values: tf.RaggedTensor) -> tf.Tensor:
+    """Returns a JSON list of each row's values, which are JSON: string [rows]."""
+    return tf.strings.join(["[", join_rows(values, ", "), "]"])
+
+
+def _shifted(values: tf.Tensor) -> tf.Tensor:
+    """Returns for each word the value of the one before; of the first its own."""
+    return tf.concat([values[:1], values[:-1]], axis=0)

@@ -1,0 +1,1 @@
+"""Raw text to sequences and back to characters, in the graph."""

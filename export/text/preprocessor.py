@@ -1,0 +1,98 @@
+"""The preprocessor of an export, as TF-Hub's API for text has it: strings to the encoder's inputs.
+
+It is a SavedModel of its own, beside the export: it runs in an input pipeline and is never trained.
+
+Source: TF-Hub's "Common SavedModel APIs for Text Tasks"; the names of the encoder's inputs are
+those of Model Garden.
+"""
+
+from __future__ import annotations
+
+import os
+
+import tensorflow as tf
+
+from albert_tf.text.tokenization import AlbertTokenizer
+from .limits import chars_of_sequence
+from .packing import Packer
+
+# In a version's directory. TF Serving leaves assets.extra alone.
+PREPROCESSOR_DIR = os.path.join("assets.extra", "preprocessor")
+
+_PIECES = tf.RaggedTensorSpec([None, None], tf.int32, ragged_rank=1, row_splits_dtype=tf.int64)
+
+
+class _Tokenize(tf.train.Checkpoint):
+    """Texts to pieces, without special ones."""
+
+    def __init__(self, tokenizer: AlbertTokenizer, longest: int):
+        super().__init__()
+        self.tokenizer = tokenizer.in_graph()
+        self._longest = longest
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
+    def __call__(self, text):
+        """Returns int32 [batch, (pieces)] of texts, string [batch]."""
+        return self.tokenizer(chars_of_sequence(text, self._longest))
+
+
+class _BertPackInputs(tf.train.Checkpoint):
+    """Pieces of one text or two to the inputs of the encoder."""
+
+    def __init__(self, tokenizer: AlbertTokenizer, seq_length: int):
+        super().__init__()
+        self._tokenizer = tokenizer
+        self._seq_length = seq_length
+
+    @tf.function
+    def __call__(self, inputs, seq_length=None):
+        """Packs `[CLS] first [SEP]`, or `[CLS] first [SEP] second [SEP]`, cut to seq_length.
+
+        Args:
+          inputs: a list of one or two int32 [batch, (pieces)].
+          seq_length: int32 [], length of the sequences; default: that of the export.
+
+        Returns:
+          dict of int32 [batch, seq_length] `input_word_ids`, `input_mask` (1 = real) and
+          `input_type_ids`.
+        """
+        seq_length = self._seq_length if seq_length is None else seq_length
+        packer = Packer(self._tokenizer, tf.cast(seq_length, tf.int64))
+        tokens = packer.truncate_and_pack(*inputs)
+
+        def padded(name, value):
+            missing = seq_length - tf.shape(tokens[name])[1]
+            return tf.pad(tokens[name], [[0, 0], [0, missing]], constant_values=value)
+
+        return {
+            "input_word_ids": padded("input_ids", self._tokenizer.pad_id),
+            "input_mask": padded("input_mask", 0),
+            "input_type_ids": padded("segment_ids", 0),
+        }
+
+
+class Preprocessor(tf.train.Checkpoint):
+    """Texts to the inputs of the encoder; `tokenize` and `bert_pack_inputs` do it in two steps.
+
+    Args:
+      tokenizer: that of the model.
+      seq_length: length of the sequences, if none is asked for.
+      longest: the longest sequence that the model takes.
+    """
+
+    def __init__(self, tokenizer: AlbertTokenizer, seq_length: int, longest: int):
+        super().__init__()
+        self.tokenize = _Tokenize(tokenizer, longest)
+        self.bert_pack_inputs = _BertPackInputs(tokenizer, seq_length)
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
+    def __call__(self, text):
+        """Returns what bert_pack_inputs does, of single texts, string [batch]."""
+        return self.bert_pack_inputs([self.tokenize(text)])
+
+    def save(self, directory: str) -> None:
+        """Writes the SavedModel."""
+        for inputs in ([_PIECES], [_PIECES, _PIECES]):
+            for length in ({}, {"seq_length": tf.TensorSpec([], tf.int32)}):
+                self.bert_pack_inputs.__call__.get_concrete_function(inputs, **length)
+        tf.saved_model.save(self, directory)

@@ -1,0 +1,227 @@
+r"""Shows what training will see: a few examples as text, and the statistics of many.
+
+The examples of the split "train" are those of a pre-training with the same flags, from its first
+step on in batches of 256; those of "heldout" are a sample.
+
+Examples:
+  python -m pipelines.show_records --record_dir=records --spm_model_file=own.model
+  python -m pipelines.show_records --record_dir=records --spm_model_file=own.model \
+      --split=heldout --num_examples=10 --sentence_objective=nsp --output=what_it_sees
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import textwrap
+from collections.abc import Iterator
+
+import numpy as np
+import tensorflow as tf
+from absl import flags
+
+from albert_tf.jobs import program
+from albert_tf.storage import files
+from albert_tf.storage.errors import UserError
+from albert_tf.text.tokenization import WORD_BOUNDARY, AlbertTokenizer
+from .data.examples import ExampleOptions, define_example_flags
+from .data.masking import unmask
+from .data.order_baselines import order_baselines
+from .data.pretraining_dataset import (
+    evaluation_dataset,
+    pretraining_dataset,
+    read_sources,
+    sampled_records,
+)
+from .data.record_statistics import ExampleStatistics, draw, report
+from .data.records import SPLITS, Manifest, parse_segments
+
+FLAGS = flags.FLAGS
+
+_ROWS = 256
+_LABEL_NAMES = {
+    "sop": ("in order", "swapped"),
+    "nsp": ("consecutive", "another document's"),
+    "none": ("in order", "swapped"),
+}
+_LEGEND = "[MASK|x] x is masked, [kept|x] x stays and is to be predicted, [y|x] y stands for x"
+
+
+def define_flags() -> None:
+    """Defines the flags; not at import, as programs share the names of flags."""
+    flags.DEFINE_string("record_dir", None, "Records of create_pretraining_data.", required=True)
+    flags.DEFINE_string(
+        "spm_model_file", None, "The records' vocabulary (.model or .txt).", required=True
+    )
+    flags.DEFINE_enum("split", "train", SPLITS, "Which of the records.")
+    program.define_max_seq_length(help="Default: that of the records.")
+    define_example_flags()
+    flags.DEFINE_integer("random_seed", 12345, "Seed of order and masks.", 0, 2**31 - 1)
+    flags.DEFINE_integer("num_examples", 3, "Examples to print.", lower_bound=0)
+    flags.DEFINE_integer(
+        "num_statistics_examples", 20_000, "Examples to count, at most.", lower_bound=1
+    )
+    flags.DEFINE_string("output", None, "Directory for statistics.json and statistics.png.")
+
+
+def main(_) -> None:
+    """Reads the flags."""
+    manifest = Manifest.read(FLAGS.record_dir)
+    show_records(
+        record_dir=FLAGS.record_dir,
+        spm_model_file=FLAGS.spm_model_file,
+        split=FLAGS.split,
+        options=ExampleOptions(
+            max_seq_length=FLAGS.max_seq_length or manifest.max_seq_length,
+            max_predictions_per_seq=FLAGS.max_predictions_per_seq
+            or manifest.max_predictions_per_seq,
+            masked_lm_prob=FLAGS.masked_lm_prob,
+            ngram=FLAGS.ngram,
+            sentence_objective=FLAGS.sentence_objective,
+            seed=FLAGS.random_seed,
+        ),
+        num_examples=FLAGS.num_examples,
+        num_statistics_examples=FLAGS.num_statistics_examples,
+        output=FLAGS.output,
+    )
+
+
+def show_records(
+    *,
+    record_dir: str,
+    spm_model_file: str,
+    split: str,
+    options: ExampleOptions,
+    num_examples: int,
+    num_statistics_examples: int,
+    output: str | None = None,
+) -> dict:
+    """Prints examples and statistics; returns the statistics.
+
+    Raises:
+      UserError: if records, vocabulary and options do not fit together, or there are none.
+    """
+    manifest = Manifest.read(record_dir)
+    tokenizer = AlbertTokenizer(spm_model_file, manifest.do_lower_case)
+    manifest.check(record_dir, tokenizer, options)
+    available = manifest.splits[split].examples
+    if not available:
+        raise UserError(f"{record_dir!r} holds no {split} records: see --split")
+    label_names = _LABEL_NAMES[options.sentence_objective]
+    count = min(available, num_statistics_examples)
+    statistics = ExampleStatistics(tokenizer, options.max_seq_length, options.sentence_objective)
+    shown = 0
+    for batch in _batches(record_dir, split, options, tokenizer, max(count, num_examples)):
+        for row in range(min(len(batch["input_mask"]), num_examples - shown)):
+            if not shown:
+                print(_LEGEND)
+            shown += 1
+            print(f"\nexample {shown}: {example_text(batch, row, tokenizer, label_names)}")
+        left = count - statistics.examples
+        statistics.add({name: values[:left] for name, values in batch.items()})
+    result = statistics.result()
+    if options.sentence_objective != "none":
+        found = order_baselines(record_dir, split, options, tokenizer, count)
+        result["order_baselines"] = {
+            kind: {
+                "pairs": next(iter(accuracies.values())).total,
+                **{name: told.correct / told.total for name, told in accuracies.items()},
+            }
+            for kind, accuracies in found.items()
+        }
+    if manifest.format == "segments":
+        result.update(_segment_figures(sampled_records(record_dir, manifest, split, count)))
+    print(f"\n{report(result, label_names)}")
+    if output:
+        text = json.dumps(result, indent=1, ensure_ascii=False) + "\n"
+        files.write_atomically(os.path.join(output, "statistics.json"), text)
+        files.write_atomically(os.path.join(output, "statistics.png"), draw(result, label_names))
+        print(f"statistics.json and statistics.png are in {output}")
+    return result
+
+
+def _batches(
+    record_dir: str, split: str, options: ExampleOptions, tokenizer: AlbertTokenizer, count: int
+) -> Iterator[dict[str, np.ndarray]]:
+    """Yields batches of `count` examples in all."""
+    if split == "train":
+        dataset = pretraining_dataset(read_sources(record_dir), options, tokenizer, _ROWS)
+    else:
+        dataset = evaluation_dataset(record_dir, split, options, tokenizer, _ROWS, count)
+    for batch in dataset.take(-(-count // _ROWS)):
+        yield {name: values.numpy()[:count] for name, values in batch.items()}
+        count -= _ROWS
+
+
+def _segment_figures(sample: tf.data.Dataset) -> dict:
+    """Counts what examples no longer show, in a sample of the records."""
+    sentences = np.zeros(1, np.int64)
+    documents: set[int] = set()
+    for records in sample.batch(1024):
+        segments = parse_segments(records)
+        found = np.bincount(segments["sentence_starts"].row_lengths(), minlength=len(sentences))
+        found[: len(sentences)] += sentences
+        sentences = found
+        documents.update(segments["document_id"].numpy()[:, 0].tolist())
+    return {
+        "documents": len(documents),
+        "sentences_per_segment": (sentences / sentences.sum()).tolist(),
+    }
+
+
+def example_text(
+    batch: dict[str, np.ndarray], row: int, tokenizer: AlbertTokenizer, label_names
+) -> str:
+    """Returns an example in words: its label, its parts, and what is to be predicted."""
+    text, now = unmask(batch)[row], batch["input_word_ids"][row]
+    weights = batch["masked_lm_weights"][row]
+    predicted = set(batch["masked_lm_positions"][row][weights > 0].tolist())
+    length = int(batch["input_mask"][row].sum())
+    first_sep = length - int(batch["input_type_ids"][row].sum()) - 1
+
+    def part(begin: int, end: int) -> str:
+        words = ""
+        for position in range(begin, end):
+            piece = tokenizer.id_to_piece(int(text[position]))
+            words += " " * piece.startswith(WORD_BOUNDARY)
+            if position in predicted:
+                words += f"[{stands_for(position)}|{_bare(piece)}]"
+            else:
+                words += piece.lstrip(WORD_BOUNDARY)
+        return words.strip()
+
+    def stands_for(position: int) -> str:
+        if now[position] == tokenizer.mask_id:
+            return "MASK"
+        if now[position] == text[position]:
+            return "kept"
+        return _bare(tokenizer.id_to_piece(int(now[position])))
+
+    label = "none"
+    if batch["sentence_order_weights"][row]:
+        label = label_names[int(batch["sentence_order_labels"][row])]
+    padding = len(now) - length
+    lines = [f"label: {label}; {length} pieces, {padding} padding; {len(predicted)} predictions"]
+    for name, begin, end in (("A", 1, first_sep), ("B", first_sep + 1, length - 1)):
+        if begin < end:
+            lines.append(
+                textwrap.fill(
+                    part(begin, end),
+                    width=100,
+                    initial_indent=f"  {name}  ",
+                    subsequent_indent="     ",
+                    break_long_words=False,
+                    break_on_hyphens=False,
+                )
+            )
+    return "\n".join(lines)
+
+
+def _bare(piece: str) -> str:
+    """Returns a piece without its boundary mark, unless it is nothing else."""
+    return piece.lstrip(WORD_BOUNDARY) or piece
+
+
+if __name__ == "__main__":
+    define_flags()
+    program.run(main)

@@ -1,0 +1,1 @@
+"""From files to labelled rows, and from rows to sequences."""

@@ -1,0 +1,59 @@
+"""Weights of the labels of --class_weights: of a flag, and of training examples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from albert_tf.storage.errors import UserError
+
+
+def parse(text: str | None) -> dict[str, float] | str | None:
+    """Returns the value of --class_weights: "balanced", weights by label, or None.
+
+    Raises:
+      UserError: if it is neither `balanced` nor a list of label=weight.
+    """
+    if text is None or text == "balanced":
+        return text
+    weights = {}
+    for part in text.split(","):
+        label, _, weight = part.rpartition("=")
+        label = label.strip()
+        if label in weights:
+            raise UserError(f"--class_weights={text}: {label!r} is there twice")
+        try:
+            weights[label] = float(weight)
+        except ValueError:
+            weights[label] = 0.0
+        if not label or not 0 < weights[label] < 1e6:
+            raise UserError(
+                f"--class_weights={text}: {part!r} is no label=weight; expected balanced, or "
+                "weights above 0 such as neg=1,pos=2.5"
+            )
+    return weights
+
+
+def as_array(
+    class_weights: Mapping[str, float] | str, labels: Sequence[str], places: np.ndarray
+) -> np.ndarray:
+    """Returns the weight of each label, float32 [labels].
+
+    Args:
+      class_weights: what `parse` returns; "balanced": every label counts alike, and an example 1 on
+        average.
+      labels: all labels of the task; a label without a weight gets 1.
+      places: int [n], the labels of the training examples, as places among `labels`.
+
+    Raises:
+      UserError: for the weight of a label that there is not.
+    """
+    if class_weights == "balanced":
+        counts = np.bincount(places, minlength=len(labels))
+        # A label without an example has no loss to weigh.
+        return (len(places) / (len(counts) * np.maximum(1, counts))).astype(np.float32)
+    if unknown := [label for label in class_weights if label not in labels]:
+        known = ", ".join(map(repr, labels[:20]))
+        raise UserError(f"--class_weights: unknown label {unknown[0]!r}; the labels are {known}")
+    return np.array([class_weights.get(label, 1.0) for label in labels], np.float32)

@@ -1,0 +1,97 @@
+"""A dev set out of the training file, the same whatever the order of its rows."""
+
+from __future__ import annotations
+
+import hashlib
+import unicodedata
+from collections import Counter
+
+from albert_tf.storage.errors import UserError
+from ..task import Task
+
+# Part of the identity of runs. Raise it if split_off_dev divides the same examples otherwise.
+# Version 0.3.0 had none: there each text was on either side by itself, whatever its label.
+DIVISION = 2
+
+
+def comparable(text: str) -> str:
+    """Returns what texts share that a model may read as one.
+
+    They differ only in case, accents, white space or Unicode's compatible forms. The vocabulary is
+    not used, so that all models get the same division.
+    """
+    if not text.isascii():
+        plain = unicodedata.normalize("NFKD", text)
+        text = "".join(mark for mark in plain if unicodedata.category(mark) != "Mn")
+    # NUL divides the texts of a pair.
+    return "\0".join(" ".join(part.split()) for part in text.casefold().split("\0"))
+
+
+def split_off_dev(task: Task, examples: list, fraction: float) -> tuple[list, list]:
+    """Divides examples into train and dev, by their texts and classes alone.
+
+    Examples of one comparable text of `Task.group` stay on the same side. Each set of classes
+    (`Task.classes`) gives its share of dev, up to rounding. Groups are taken in the order of a
+    hash of their text, so the order of the rows has no effect and a row that is added moves few
+    others. A group with more rows than dev needs of its classes stays in train.
+
+    Args:
+      task: its `group` and `classes` are called with each example.
+      examples: of train, in any order; both results keep it.
+      fraction: the share of dev, between 0 and 1.
+
+    Raises:
+      UserError: if a side is empty.
+    """
+    classes = [task.classes(example) for example in examples]
+    groups: dict[str, list[int]] = {}
+    for place, example in enumerate(examples):
+        groups.setdefault(comparable(task.group(example)), []).append(place)
+    counts = [Counter(classes[place] for place in places) for places in groups.values()]
+    missing = _quotas(Counter(classes), fraction)
+    is_dev = [False] * len(examples)
+
+    def take(group: str, of_group: Counter) -> None:
+        missing.subtract(of_group)
+        for place in groups[group]:
+            is_dev[place] = True
+
+    larger = []
+    for group, of_group in sorted(zip(groups, counts), key=lambda item: _digest(item[0])):
+        if all(number <= missing[name] for name, number in of_group.items()):
+            take(group, of_group)
+        else:
+            larger.append((group, of_group))
+    for group, of_group in sorted(larger, key=lambda item: len(groups[item[0]])):
+        # Rows too many where some were missing, if that is nearer.
+        if sum(abs(missing[name] - n) - abs(missing[name]) for name, n in of_group.items()) < 0:
+            take(group, of_group)
+    train, dev = (
+        [example for example, of_dev in zip(examples, is_dev) if of_dev == side]
+        for side in (False, True)
+    )
+    if not train or not dev:
+        raise UserError(
+            f"--dev_fraction={fraction} of {len(examples):,} rows leaves no row for "
+            f"{'dev' if train else 'training'}: choose another share, or give --dev_file"
+        )
+    return train, dev
+
+
+def _quotas(totals: Counter, fraction: float) -> Counter:
+    """Returns how many rows of each set of classes dev should have.
+
+    The sum is rounded, not each: of 1,000 sets of labels with one row each, a tenth gets one. A
+    single label keeps a row in train.
+    """
+    quotas, before, end = Counter(), 0, 0
+    for name in sorted(totals, key=lambda name: _digest(repr(name))):
+        end += totals[name]
+        most = totals[name] - 1 if len(name) == 1 else totals[name]
+        quotas[name] = min(round(fraction * end) - before, most)
+        before += quotas[name]
+    return quotas
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode("utf-8", "replace")).digest()

@@ -1,0 +1,203 @@
+"""The rows of a file as they stand: cells or JSON objects, with line numbers."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+import operator
+import re
+from collections.abc import Iterator
+
+from albert_tf.storage.errors import UserError
+from ...data.text_files import read_lines
+
+# Characters of one cell. An unclosed quotation mark is found before the whole file is in memory.
+_MAX_CELL = 1 << 26
+# A comma or semicolon that divides no columns, such as that of "1,000".
+_IN_PROSE = re.compile(r"[,;]\s|\d[,;]\d")
+# The first line of Excel's CSV, where it names what stands between the columns.
+_SEPARATOR_LINE = re.compile(r'"?sep=([,;|\t])"?')
+_QUOTED = re.compile(r'"[^"]*("|$)')
+
+
+def read_quoted_rows(path: str, separator: str) -> Iterator[tuple[int, list[str]]]:
+    """Yields (line number from 1 where the row begins, cells) of a table with CSV's quoting.
+
+    A cell in quotation marks may hold separators, line ends (which become \\n) and, doubled,
+    quotation marks. That is how spreadsheets and pandas write tables. A blank line is a row
+    without cells. For `separator` "," see _divided_lines. Quoting is read strictly: a file without
+    quoting then fails, where a lenient reader would join and lose rows.
+
+    Raises:
+      UserError: for a file that is not UTF-8, for quotation marks that are no such quoting, and
+        for a row over several lines each of which is a row by itself: its quotation marks are
+        hardly meant as such. (In prose a space, a line end or a digit follows a comma; between
+        columns seldom.)
+    """
+    csv.field_size_limit(_MAX_CELL)
+    lines_of_row: list[str] = []
+    separator, first, plain_lines = _divided_lines(path, separator)
+
+    def lines() -> Iterator[str]:
+        for line in plain_lines:
+            lines_of_row.append(line)
+            yield line + "\n"
+
+    reader = csv.reader(lines(), delimiter=separator, strict=True)
+    columns = None
+    while True:
+        number = reader.line_num + first
+        try:
+            cells = next(reader, None)
+        except csv.Error as error:
+            raise _wrong_quoting(path, number, str(error)) from error
+        if cells is None:
+            return
+        columns = columns or len(cells)
+        last = number + len(lines_of_row) - 1
+        if last > number and columns > 1 and _are_rows(lines_of_row, separator, columns):
+            what = f"a quotation mark here is closed in line {last} only, and "
+            what += "each line between is a row by itself (if the cell is meant so, write .jsonl)"
+            raise _wrong_quoting(path, number, what)
+        yield number, cells
+        lines_of_row.clear()
+
+
+def _are_rows(lines: list[str], separator: str, columns: int) -> bool:
+    """Tells whether each line has as many columns as the header, quotation marks apart."""
+    if separator != "\t" and any(_IN_PROSE.search(f"{line} ") for line in lines):
+        return False
+    return all(line.count(separator) == columns - 1 for line in lines)
+
+
+def _wrong_quoting(path: str, number: int, what: str) -> UserError:
+    if what == "unexpected end of data":
+        what = "a quotation mark opens a cell here and is never closed"
+    return UserError(
+        f"{path}:{number}: {what}; expected cells quoted as spreadsheets and pandas write them "
+        '("he said ""no"""). If a quotation mark is a character like any other in this file, pass '
+        "--quoting=none"
+    )
+
+
+def read_unquoted_rows(path: str, separator: str) -> Iterator[tuple[int, list[str]]]:
+    """Yields (line number from 1, cells); a quotation mark is a character like any other.
+
+    A blank line is a row without cells.
+
+    Raises:
+      UserError: for a file that is not UTF-8.
+    """
+    separator, first, lines = _divided_lines(path, separator)
+    for number, line in enumerate(lines, start=first):
+        yield number, line.split(separator) if line else []
+
+
+def _divided_lines(path: str, separator: str) -> tuple[str, int, Iterator[str]]:
+    """Returns what stands between the columns, and the lines from that with the given number on.
+
+    In place of "," it may be what the first line says (`sep=;`, which is no row), or a semicolon,
+    if the first line has some and no comma outside of quotation marks.
+    """
+    lines = (line for _, line in read_text_lines(path))
+    if separator != "," or (first := next(lines, None)) is None:
+        return separator, 1, lines
+    if named := _SEPARATOR_LINE.fullmatch(first):
+        return named[1], 2, lines
+    names = _QUOTED.sub("", first)
+    if ";" in names and "," not in names:
+        separator = ";"
+    return separator, 1, itertools.chain([first], lines)
+
+
+def _as_object(fields: list[tuple[str, object]]) -> dict:
+    """Returns an object; one with a field twice, of which parsers keep the last, is refused."""
+    record = dict(fields)
+    if len(record) < len(fields):
+        names = [name for name, _ in fields]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the field {twice!r} twice in one object")
+    return record
+
+
+def read_json_lines(path: str) -> Iterator[tuple[int, dict]]:
+    """Yields (line number from 1, object) for each line that is not blank.
+
+    Raises:
+      UserError: for a line that is not UTF-8 or no JSON object.
+    """
+    for number, line in read_text_lines(path):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line, object_pairs_hook=_as_object)
+        except (ValueError, RecursionError) as error:
+            what = getattr(error, "msg", str(error))  # without its "line 1", which is not ours
+            raise UserError(
+                f"{path}:{number}: not JSON ({what}); expected one object a line"
+            ) from error
+        if not isinstance(record, dict):
+            raise UserError(f"{path}:{number}: not a JSON object; expected one object a line")
+        yield number, record
+
+
+def read_json_objects(path: str) -> Iterator[tuple[int, dict]]:
+    """Yields (number from 1, object) of an array of objects, or of one object a line.
+
+    The number is the line's; in an array, which is in memory as a whole, the object's.
+
+    Raises:
+      UserError: for a file that is neither.
+    """
+    head = next((part.lstrip() for _, part in read_text_parts(path) if part.strip()), "")
+    if not head.startswith("["):
+        yield from read_json_lines(path)
+        return
+    expected = "expected an array of objects: [{...}, {...}]"
+    text = "".join(part for _, part in read_text_parts(path))
+    try:
+        records = json.loads(text, object_pairs_hook=_as_object)
+    except json.JSONDecodeError as error:
+        where = f"{path}:{error.lineno}"
+        raise UserError(f"{where}: not JSON ({error.msg}); {expected}") from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: not JSON ({error}); {expected}") from error
+    for number, record in enumerate(records, start=1):
+        if not isinstance(record, dict):
+            raise UserError(f"{path}:{number}: element {number} is no object; {expected}")
+        yield number, record
+
+
+def read_text_lines(path: str) -> Iterator[tuple[int, str]]:
+    """Yields (line number from 1, line without its end)."""
+    # What begins at one offset is one line, however long.
+    lines = itertools.groupby(read_text_parts(path), key=operator.itemgetter(0))
+    for number, parts in lines:
+        line = "".join(part for _, part in parts).rstrip("\r\n")
+        if "\0" in line:
+            raise UserError(
+                f"{path}:{number}: the line holds a NUL character, which no text has; is the file "
+                "whole, and is it a table?"
+            )
+        yield number, line
+
+
+def read_text_parts(path: str) -> Iterator[tuple[int, str]]:
+    """Yields (line number from 1, line with its end); a long line comes in parts.
+
+    Raises:
+      UserError: for a line that is not UTF-8.
+    """
+    number, last = 0, -1
+    for offset, line in read_lines(path):
+        number += offset != last
+        try:
+            text = line.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise UserError(
+                f"{path}:{number}: byte 0x{line[error.start]:02X} is not UTF-8 ({error.reason}); "
+                "convert the file, for example with iconv"
+            ) from error
+        yield number, text if last >= 0 else text.removeprefix("\ufeff")  # the byte order mark
+        last = offset

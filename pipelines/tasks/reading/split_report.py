@@ -1,0 +1,236 @@
+"""The data section of a run's plan: sizes, lengths, and warnings of data lost silently."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+from scipy import special
+
+from albert_tf.text.entities import OUTSIDE, are_entity_tags
+from albert_tf.text.tokenization import AlbertTokenizer
+from ..task import Sequences
+
+_MOST_TRUNCATED = 0.10
+_MOST_UNKNOWN = 0.05
+_MOST_OVERLAPPING = 0.10
+_MOST_ROUNDED = 1e-3  # of the range of the numbers
+_LABELS_SHOWN = 12
+_FEW_ROWS = 10
+# How often shares that are the same are taken for different ones.
+_BY_CHANCE = 1e-3
+
+
+def shortened(label: str, length: int = 40) -> str:
+    """Returns a label, or its beginning and an ellipsis."""
+    return label if len(label) <= length else label[: length - 1] + "…"
+
+
+def describe_labels(labels: Sequence[str], counts: Mapping[str, int]) -> str:
+    """Returns labels with their counts, the most frequent first where there are many.
+
+    Args:
+      labels: all that the model knows.
+      counts: label -> examples.
+    """
+    total = sum(counts.values())
+    shown = list(labels)
+    if len(shown) > _LABELS_SHOWN:
+        shown = sorted(shown, key=lambda label: -counts.get(label, 0))[:_LABELS_SHOWN]
+    parts = [f"{shortened(label)!r} {counts.get(label, 0):,}" for label in shown]
+    text = f"{len(labels):,} labels: {', '.join(parts)}"
+    if rest := len(labels) - len(shown):
+        others = total - sum(counts.get(label, 0) for label in shown)
+        text += f" and {rest:,} others with {others:,}"
+    if len(labels) > max(total / 2, _LABELS_SHOWN):
+        text += " (fewer than two rows each: is that the column of the labels?)"
+    return text
+
+
+def warn_of_rows(num_empty: int, names: Sequence[str]) -> list[str]:
+    """Returns warnings, for Task.summarise, of rows without text and of ids that repeat.
+
+    Args:
+      num_empty: rows without text.
+      names: the id of each row.
+    """
+    warnings = []
+    if num_empty:
+        warnings.append(f"warning: {num_empty:,} rows without text")
+    counts = Counter(names)
+    name, count = counts.most_common(1)[0]
+    if count > 1:
+        rows = len(names) - len(counts)
+        warnings.append(f"warning: {rows:,} rows repeat an id, such as {name!r}, {count} times")
+    return warnings
+
+
+def num_line_ends(texts: Iterable[str]) -> int:
+    """Returns how many texts hold a line end: few do, unless a quotation mark joins rows."""
+    return sum("\n" in text for text in texts)
+
+
+def describe_texts(examples: Sequence) -> list[str]:
+    """Returns notes and warnings, for Task.summarise, of examples with id, text and text_pair."""
+    cells = num_line_ends(text for e in examples for text in (e.text, e.text_pair or ""))
+    empty = sum(not example.text.strip() for example in examples)
+    return [
+        *[f"{cells:,} cells with line ends"] * bool(cells),
+        *warn_of_rows(empty, [example.id for example in examples]),
+    ]
+
+
+def warn_of_rounding(numbers: np.ndarray) -> list[str]:
+    """Returns a warning if float32, in which a loss computes, changes numbers visibly.
+
+    Args:
+      numbers: float64 [n], the answers of a split.
+    """
+    lost, between = np.abs(numbers - numbers.astype(np.float32)).max(), np.ptp(numbers)
+    if not lost > _MOST_ROUNDED * between > 0:
+        return []
+    return [
+        f"warning: float32, in which the loss computes, changes numbers by up to {lost:.3g}, of "
+        f"{between:.3g} between them: subtract their mean, say"
+    ]
+
+
+def warn_of_tags(labels: Sequence[str]) -> list[str]:
+    """Returns a warning if tags seem to mark entities, but some of them cannot.
+
+    Args:
+      labels: all tags; entities.are_entity_tags is false of them.
+    """
+    if any("-" in t for t in labels) and are_entity_tags(t[:1].upper() + t[1:] for t in labels):
+        wrong = next(tag for tag in labels if tag[:1].islower())
+        return [
+            f"warning: the words' tags are scored, not entities: {wrong!r} begins in lower case; "
+            "for entities write B-, I- and O in capitals"
+        ]
+    others = [tag for tag in labels if tag != OUTSIDE and not are_entity_tags([tag])]
+    marks = [tag for tag in labels if "-" in tag and are_entity_tags([tag])]
+    if not marks or OUTSIDE not in labels:
+        return []
+    return [
+        f"warning: the words' tags are scored, not entities, as {', '.join(others[:5])} "
+        f"begin{'s' * (len(others) == 1)} with none of B-, I-, E-, S-, L-, U-"
+    ]
+
+
+def warn_of_overlap(name: str, groups: Sequence[str], train_groups: Sequence[str]) -> list[str]:
+    """Returns a warning if many examples of a split are in the training set, too.
+
+    Args:
+      name: of the split.
+      groups: what Task.group returns of each example of the split; "" is compared with nothing.
+      train_groups: the same of the training examples.
+    """
+    different = {*groups} - {""}
+    share = len(different.intersection(train_groups)) / max(1, len(different))
+    if share <= _MOST_OVERLAPPING:
+        return []
+    return [
+        f"warning: {100 * share:.0f} % of {name} is in the training set, too: its figures do not "
+        "tell what the model answers to new texts"
+    ]
+
+
+def warn_of_shares(train: Counter, dev: Counter, sizes: tuple[int, int]) -> list[str]:
+    """Returns warnings of labels that dev has in another share than train, or hardly at all.
+
+    Args:
+      train: label -> examples; empty for a task without labels.
+      dev: likewise.
+      sizes: the numbers of examples of both.
+    """
+    labels = {*train, *dev}
+    few = {label: dev[label] for label in labels if dev[label] < _FEW_ROWS}
+    odd = {}
+    for label in labels - {*few}:
+        of_train, of_dev = train[label] / sizes[0], dev[label] / sizes[1]
+        both = (train[label] + dev[label]) / sum(sizes)
+        chance = math.sqrt(both * (1 - both) * (1 / sizes[0] + 1 / sizes[1]))
+        # Both ways, and each label has its chance.
+        if abs(of_dev - of_train) > special.ndtri(1 - _BY_CHANCE / 2 / len(labels)) * chance:
+            odd[label] = f"{100 * of_dev:.0f} % of dev, {100 * of_train:.0f} % of train"
+    warnings = []
+    if absent := {label: dev[label] for label in labels if not train[label]}:
+        warnings.append(f"warning: train has no row of {_some(absent)}: no model can learn them")
+    if few:
+        warnings.append(
+            f"warning: dev has fewer than ten rows of {_some(few)}: the dev figures of these "
+            "labels are unreliable; use a larger --dev_fraction, or a larger dev set"
+        )
+    if odd:
+        warnings.append(
+            f"warning: shares of labels differ by more than chance: {_some(odd)}; dev figures do "
+            "not predict results on data like train"
+        )
+    return warnings
+
+
+def _some(found: Mapping[str, object]) -> str:
+    parts = [f"{shortened(label)!r} {value}" for label, value in sorted(found.items())]
+    if len(parts) <= _LABELS_SHOWN:
+        return ", ".join(parts)
+    return f"{len(parts):,} labels ({', '.join(parts[:_LABELS_SHOWN])}, ...)"
+
+
+def describe_split(
+    name: str,
+    num_rows: int,
+    sequences: Sequences,
+    tokenizer: AlbertTokenizer,
+    max_seq_length: int,
+    notes: Sequence[str],
+    longest: int,
+) -> list[str]:
+    """Returns lines of the plan: rows, pieces, what is truncated or unknown, and the task's notes.
+
+    Args:
+      name: of the split.
+      num_rows: its examples.
+      sequences: of these examples, cut to `max_seq_length`.
+      tokenizer: computes the share of the text that the vocabulary cannot spell.
+      max_seq_length: pieces of a sequence, above which examples are truncated.
+      notes: as of Task.summarise.
+      longest: --max_seq_length that the model accepts at most.
+    """
+    lengths = np.diff(sequences.row_splits)
+    full = lengths if sequences.full_lengths is None else sequences.full_lengths
+    # A truncated choice of a question truncates the question.
+    is_cut = (full > lengths).reshape(-1, sequences.sequences_per_example).any(axis=1)
+    truncated = is_cut.mean() if len(is_cut) else 0.0
+    unknown = 0.0
+    if not np.isin(sequences.pieces, tokenizer.textless_ids).all():
+        ends = np.array([0, len(sequences.pieces)])
+        [unknown] = tokenizer.unknown_shares(sequences.pieces, ends)
+    lines = [
+        f"{name:<8} {num_rows:,} rows; {np.mean(full):.1f} pieces on average, 95 % up to "
+        f"{np.percentile(full, 95):.0f}, longest {full.max():,}; {100 * truncated:.1f} % truncated "
+        f"to {max_seq_length}; {100 * unknown:.1f} % of the pieces <unk>"
+    ]
+    for note in notes:
+        is_warning = note.startswith("warning: ")
+        lines.append(f"warning: {name}: {note[9:]}" if is_warning else f"{'':8} {note}")
+    longer = f"use a larger --max_seq_length, at most {longest} with this model, or"
+    if max_seq_length >= longest:
+        longer = f"the model cannot read more than {longest} pieces; use"
+    if truncated > _MOST_TRUNCATED:
+        lines.append(
+            f"warning: {100 * truncated:.0f} % of {name} is truncated: the model does not see the "
+            f"ends of these texts; {longer} shorter texts"
+        )
+    if sequences.lost_answers:
+        lines.append(
+            f"warning: {sequences.lost_answers:,} answers of {name} fit into no window: the model "
+            f"learns that there is none; {longer} a smaller --doc_stride"
+        )
+    if unknown > _MOST_UNKNOWN:
+        lines.append(
+            f"warning: {100 * unknown:.0f} % of the pieces of {name} are <unk>: the vocabulary "
+            "cannot spell this text, and the model does not see it; use a model of its language"
+        )
+    return lines

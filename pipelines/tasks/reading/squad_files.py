@@ -1,0 +1,146 @@
+"""Questions about texts out of the official JSON of SQuAD 1.1 and 2.0."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+
+from albert_tf.storage.errors import UserError
+from ...data.text_files import ending, read_lines
+
+
+@dataclasses.dataclass(frozen=True)
+class Question:
+    """A question about a text.
+
+    Attributes:
+      id: no other question of the file has it.
+      context: the text; the questions of one paragraph share the object.
+      answers: what people marked in the text, and the character where it begins; several in dev,
+        none where it is not known or there is none.
+      is_impossible: the text does not tell (SQuAD 2.0).
+    """
+
+    id: str
+    text: str
+    context: str
+    answers: tuple[tuple[str, int], ...]
+    is_impossible: bool
+
+
+def is_squad_file(path: str) -> bool:
+    """Tells by its name, and the first bracket, whether a file is SQuAD's JSON and no table."""
+    if ending(path) != ".json":
+        return False
+    parts = (part.lstrip(b"\xef\xbb\xbf \t\r\n") for _, part in read_lines(path))
+    return next(filter(None, parts), b"").startswith(b"{")
+
+
+def read_questions(path: str) -> list[Question]:
+    """Returns the questions of a file, which may be compressed, in its order.
+
+    Raises:
+      UserError: if the file is not JSON, not SQuAD's, or holds an id twice.
+    """
+    data = b"".join(line for _, line in read_lines(path))
+    try:
+        content = json.loads(data.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise UserError(
+            f"{path}:{line}: byte 0x{data[error.start]:02X} is not UTF-8; convert the file to UTF-8"
+        ) from None
+    except json.JSONDecodeError as error:
+        raise UserError(
+            f"{path}:{error.lineno}:{error.colno}: not JSON ({error.msg}); is the file whole?"
+        ) from None
+    except (ValueError, RecursionError) as error:  # a number or a nesting beyond all measure
+        raise UserError(f"{path}: not JSON of SQuAD's ({error})") from None
+
+    questions: dict[str, Question] = {}
+    for a, article in enumerate(_get(path, content, "data", list), start=1):
+        for p, paragraph in enumerate(_get(f"{path}: article {a}", article, "paragraphs", list), 1):
+            where = f"{path}: article {a}, paragraph {p}"
+            context = _get(where, paragraph, "context", str)
+            for entry in _get(where, paragraph, "qas", list):
+                question = _read_question(path, where, entry, context)
+                if question.id in questions:
+                    raise UserError(
+                        f"{path}: two questions have the id {question.id!r}: remove or rename one"
+                    )
+                questions[question.id] = question
+    if not questions:
+        raise UserError(f"{path}: no question in it")
+    return list(questions.values())
+
+
+def _read_question(path: str, paragraph: str, entry: object, context: str) -> Question:
+    question_id = _get(paragraph, entry, "id", str)
+    where = f"{path}: question {question_id!r}"
+    answers = _get(where, {"answers": [], **entry}, "answers", list)
+    return Question(
+        id=question_id,
+        text=_get(where, entry, "question", str),
+        context=context,
+        answers=tuple(
+            (_get(where, answer, "text", str), _get(where, answer, "answer_start", int))
+            for answer in answers
+        ),
+        is_impossible=_get(where, {"is_impossible": False, **entry}, "is_impossible", bool),
+    )
+
+
+def _get(where: str, owner: object, name: str, kind: type):
+    if not isinstance(owner, dict) or not isinstance(owner.get(name), kind):
+        names = {list: "a list", str: "a string", int: "a whole number", bool: "true or false"}
+        raise UserError(
+            f"{where}: expected an object with {name!r}, {names[kind]}, as SQuAD's files have it"
+        )
+    value = owner[name]
+    if kind is str and not value.isascii() and any("\ud800" <= c <= "\udfff" for c in value):
+        raise UserError(
+            f"{where}: {name!r} holds one half of a surrogate pair, which is no character: "
+            "mend the \\u escapes"
+        )
+    return value
+
+
+def check_answers(
+    path: str, questions: Sequence[Question], *, may_be_impossible: bool, for_training: bool
+) -> None:
+    """Checks what training and scoring take for granted.
+
+    Args:
+      path: where the questions come from.
+      questions: in the file's order.
+      may_be_impossible: as in SQuAD 2.0.
+      for_training: the first answer of each question has to lie where its answer_start says.
+
+    Raises:
+      UserError: for the first question at fault.
+    """
+    for question in questions:
+        where = f"{path}: question {question.id!r}"
+        if question.is_impossible:
+            if not may_be_impossible:
+                raise UserError(
+                    f"{where} is_impossible, which is SQuAD 2.0's: take that task, or leave such "
+                    "questions out"
+                )
+            if question.answers:
+                raise UserError(
+                    f"{where} is_impossible and has answers, such as "
+                    f"{question.answers[0][0][:40]!r}: remove the answers or the mark"
+                )
+            continue
+        if not question.answers:
+            hint = ", and is not is_impossible either" if may_be_impossible else ""
+            raise UserError(f"{where} has no answers{hint}; are these the questions of a test?")
+        text, start = question.answers[0]
+        found = question.context[start : start + len(text)] if start >= 0 else ""
+        if for_training and (not text.strip() or found != text):
+            raise UserError(
+                f"{where}: its answer {text[:40]!r} is not at answer_start {start}, where its "
+                f"context has {found[:40]!r}: correct it or leave the question out"
+            )

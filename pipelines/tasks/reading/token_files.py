@@ -1,0 +1,224 @@
+"""Texts whose words have tags: CoNLL's columns, and JSON lines with tags or spans."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import numpy as np
+
+from albert_tf.storage.errors import UserError
+from albert_tf.text.entities import OUTSIDE
+from albert_tf.text.words import split_words
+from ...data.text_files import ending
+from .rows import read_json_objects, read_text_lines
+from .tables import as_label, as_text, has_answers, require_fields
+
+_BOUNDARY = "-DOCSTART-"  # CoNLL-2003's line between documents
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenExample:
+    """A text in words.
+
+    Attributes:
+      id: its name in the file, or its number, from 0.
+      words: not empty, none of them.
+      tags: one a word; None: not known.
+      text: the raw text, if the words were found in one.
+      spans: of raw text, where the words stand: (first character, the one after the last).
+      entities: of raw text with answers: (start, end, label), in characters.
+    """
+
+    id: str
+    words: tuple[str, ...]
+    tags: tuple[str, ...] | None
+    text: str | None = None
+    spans: tuple[tuple[int, int], ...] = ()
+    entities: tuple[tuple[int, int, str], ...] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenColumns:
+    """Where words and tags stand.
+
+    JSON lines (.jsonl, .json): `text` names a list of words and `label` the list of their tags; or
+    `text` names a text and `label` a list of spans, {"start", "end", "label"} or [start, end,
+    label], in characters. Other files have CoNLL's columns: a word a line, a blank line between
+    texts. There `text` and `label` are numbers from 0, from the end if negative; the defaults stand
+    for the first and the last column (.conllu: 1 and 3). `id` is of JSON lines only.
+    """
+
+    text: str = "text"
+    label: str = "label"
+    id: str | None = None
+
+
+def iterate_examples(
+    path: str, columns: TokenColumns, first: int, needs_tags: bool
+) -> Iterator[TokenExample]:
+    """Yields the texts of a file one by one.
+
+    Args:
+      path: .json, .jsonl, .conllu or another ending with CoNLL's columns; also compressed.
+      columns: where words and tags stand.
+      first: the number of its first text.
+      needs_tags: whether the tags must be there.
+
+    Raises:
+      UserError: naming file and line.
+    """
+    is_json = ending(path) in (".json", ".jsonl")
+    number = first
+    for example in (_read_json if is_json else _read_conll)(path, columns, first, needs_tags):
+        number += 1
+        yield example
+    if number == first:
+        raise UserError(f"{path}: no texts; expected at least one")
+
+
+def _read_conll(
+    path: str, columns: TokenColumns, first: int, needs_tags: bool
+) -> Iterator[TokenExample]:
+    # Universal Dependencies: comments, and lines of contractions ("1-2") and empty nodes ("1.1").
+    is_ud = ending(path) == ".conllu"
+    word_place = _column_number(columns, "text", 1 if is_ud else 0)
+    tag_place = _column_number(columns, "label", 3 if is_ud else -1)
+    number_of_columns, separator, texts = None, None, first
+    words, tags = [], []
+    for number, line in read_text_lines(path):
+        where = f"{path}:{number}"
+        is_boundary = not line.strip() or line.startswith(_BOUNDARY)
+        if is_boundary and words:
+            yield TokenExample(str(texts), tuple(words), tuple(tags) if tags else None)
+            words, tags, texts = [], [], texts + 1
+        if is_boundary or (is_ud and line.startswith("#")):
+            continue
+        if number_of_columns is None:
+            separator = "\t" if "\t" in line else None
+        cells = line.split(separator)
+        if number_of_columns is None:
+            number_of_columns = len(cells)
+            if not -number_of_columns <= word_place < number_of_columns:
+                raise UserError(f"{where}: no column {word_place} of words; --text_column")
+            has_tags = number_of_columns > 1 and -number_of_columns <= tag_place < number_of_columns
+            if needs_tags and not has_tags:
+                raise UserError(
+                    f"{where}: {number_of_columns} columns, expected a word and, in column "
+                    f"{tag_place} (--label_column), its tag"
+                )
+        if len(cells) != number_of_columns:
+            raise UserError(
+                f"{where}: {len(cells)} columns, expected {number_of_columns} as in the first "
+                f"line (between {'tabs' if separator else 'spaces'})"
+            )
+        if is_ud and not cells[0].isdecimal():
+            continue
+        if not cells[word_place].strip():
+            raise UserError(f"{where}: the word in column {word_place} is empty")
+        words.append(cells[word_place])
+        if has_tags:
+            tags.append(as_label(cells[tag_place], f"column {tag_place}", where))
+    if words:
+        yield TokenExample(str(texts), tuple(words), tuple(tags) if tags else None)
+
+
+def _column_number(columns: TokenColumns, field: str, default: int) -> int:
+    column = getattr(columns, field)
+    if column == getattr(TokenColumns, field):
+        return default
+    try:
+        return int(column)
+    except ValueError:
+        raise UserError(
+            f"--{field}_column={column}: the columns of CoNLL files have no names; expected a "
+            "number, 0 for the first, -1 for the last"
+        ) from None
+
+
+def _read_json(
+    path: str, columns: TokenColumns, first: int, needs_tags: bool
+) -> Iterator[TokenExample]:
+    needs_tags = needs_tags or has_answers(path, columns.label)
+    needed = [columns.text, columns.id, columns.label if needs_tags else None]
+    for place, (number, row) in enumerate(read_json_objects(path), start=first):
+        where = f"{path}:{number}"
+        absent = None if needs_tags else columns.label
+        require_fields(row, [column for column in needed if column], where, absent)
+        name = as_text(str(row[columns.id]), columns.id, where) if columns.id else str(place)
+        labels = row[columns.label] if needs_tags else None
+        if needs_tags and not isinstance(labels, list):
+            raise UserError(f"{where}: {columns.label!r} is no list, expected one of tags or spans")
+        if isinstance(row[columns.text], list):
+            yield _of_words(name, row[columns.text], labels, columns, where)
+        else:
+            text = as_text(row[columns.text], columns.text, where)
+            yield of_text(name, text, labels, columns.label, where)
+
+
+def _of_words(
+    name: str, words: list, tags: list | None, columns: TokenColumns, where: str
+) -> TokenExample:
+    words = tuple(as_text(word, columns.text, where) for word in words)
+    if not all(map(str.strip, words)):
+        raise UserError(f"{where}: a word in {columns.text!r} is empty")
+    if tags is None:
+        return TokenExample(name, words, None)
+    if len(tags) != len(words):
+        raise UserError(
+            f"{where}: {len(tags)} tags in {columns.label!r}, expected {len(words)}, one a word "
+            f"(for spans {columns.text!r} has to be a text)"
+        )
+    return TokenExample(name, words, tuple(as_label(tag, columns.label, where) for tag in tags))
+
+
+def of_text(
+    name: str, text: str, spans: list | None = None, column: str = "", where: str = ""
+) -> TokenExample:
+    """Returns the example of a raw text, whose words get the tags (IOB2) of the spans.
+
+    White space at the ends of a span is no part of it. A span that ends inside of a word marks the
+    whole word.
+
+    Raises:
+      UserError: for a span that is none, is outside of the text, or overlaps another.
+    """
+    bounds = split_words(text)
+    words = tuple(text[start:limit] for start, limit in bounds)
+    places = tuple((int(start), int(limit)) for start, limit in bounds)
+    if spans is None:
+        return TokenExample(name, words, None, text, places)
+    entities = sorted(_as_span(span, text, column, where) for span in spans)
+    tags = [OUTSIDE] * len(words)
+    for before, entity in zip([None, *entities], entities):
+        start, end, label = entity
+        if before and start < before[1]:
+            raise UserError(f"{where}: the spans {list(before)} and {list(entity)} overlap")
+        first = int(np.searchsorted(bounds[:, 1], start, "right"))
+        last = int(np.searchsorted(bounds[:, 0], end, "left"))
+        # Two spans in one word: it keeps the first.
+        for word in range(first, last):
+            if tags[word] == OUTSIDE:
+                tags[word] = f"{'B' if word == first else 'I'}-{label}"
+    return TokenExample(name, words, tuple(tags), text, places, tuple(entities))
+
+
+def _as_span(span: object, text: str, column: str, where: str) -> tuple[int, int, str]:
+    values = (
+        [span.get(key) for key in ("start", "end", "label")] if isinstance(span, dict) else span
+    )
+    try:
+        start, end, label = values
+    except (TypeError, ValueError):
+        start, end, label = None, None, None
+    if type(start) is not int or type(end) is not int or not 0 <= start < end <= len(text):
+        raise UserError(
+            f"{where}: {column!r} holds {str(span)[:60]}, expected "
+            '{"start": 0, "end": 5, "label": "person"}, characters of a text of '
+            f"{len(text)}, the end behind the last"
+        )
+    marked = text[start:end]
+    if not marked.strip():
+        raise UserError(f"{where}: {column!r} holds {str(span)[:60]}, which marks no text")
+    start, end = start + len(marked) - len(marked.lstrip()), start + len(marked.rstrip())
+    return start, end, as_label(label, column, where)

@@ -1,0 +1,310 @@
+"""Batches of a task's sequences: their order, their length, and what the model says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from ...training.strategy import has_several_hosts
+from ..task import Outputs, Sequences
+
+# Lengths are multiples of it: few shapes, little padding. Each new length compiles the element-wise
+# passes of training once, in 0.15 s.
+_LENGTH_STEP = 8
+# Batches of neighbouring lengths are made of so many batches' examples.
+_BATCHES_SORTED_TOGETHER = 16
+# What a batch holds of each sequence, not of each example.
+_OF_SEQUENCES = ("input_word_ids", "input_mask", "input_type_ids")
+
+
+class Table(NamedTuple):
+    """The sequences as tensors, on the host whose input they are."""
+
+    pieces: tf.Tensor
+    row_splits: tf.Tensor
+    first_lengths: tf.Tensor
+    labels: dict[str, tf.Tensor]
+
+
+def as_table(sequences: Sequences) -> Table:
+    """Returns the sequences as tensors."""
+    # As constants of a graph they could not be of any size.
+    return Table(
+        tf.constant(sequences.pieces),
+        tf.constant(sequences.row_splits),
+        tf.constant(sequences.first_lengths),
+        {name: tf.constant(values) for name, values in sequences.labels.items()},
+    )
+
+
+def make_batch(sequences: Sequences, examples: np.ndarray, length: int) -> dict[str, np.ndarray]:
+    """Returns examples padded to `length`, as arrays.
+
+    Args:
+      sequences: of all examples.
+      examples: their numbers; -1 is a row that only fills up the batch.
+      length: pieces of a row, at least those of the longest example taken.
+
+    Returns:
+      int32 [rows * sequences_per_example, length] `input_word_ids`, `input_mask` and
+      `input_type_ids`; the labels, [rows]; `example`, int32 [rows]; and `weight`, float32 [rows],
+      0 for rows that fill up.
+    """
+    examples = tf.constant(examples, tf.int64)
+    batch = gather_batch(as_table(sequences), sequences.sequences_per_example, examples, length)
+    return {name: values.numpy() for name, values in batch.items()}
+
+
+def gather_batch(
+    table: Table, sequences_per_example: int, examples: tf.Tensor, length: tf.Tensor | int
+) -> dict[str, tf.Tensor]:
+    """Returns examples padded to `length`, as `make_batch` does; in a graph, too.
+
+    Args:
+      table: of `as_table`.
+      sequences_per_example: k; an example's sequences are k rows, one after the other.
+      examples: int64 [rows].
+      length: pieces of a row; int [] or a tensor.
+    """
+    k = sequences_per_example
+    taken = tf.maximum(examples, 0)
+    rows = tf.reshape(taken[:, tf.newaxis] * k + tf.range(k, dtype=tf.int64), [-1])
+    begins, ends = tf.gather(table.row_splits, rows), tf.gather(table.row_splits, rows + 1)
+    positions = tf.range(tf.cast(length, tf.int64))
+    is_real = positions < (ends - begins)[:, tf.newaxis]
+    places = tf.where(is_real, begins[:, tf.newaxis] + positions, 0)
+    first_lengths = tf.cast(tf.gather(table.first_lengths, rows), tf.int64)
+    is_second = positions >= first_lengths[:, tf.newaxis]
+    return {
+        "input_word_ids": tf.where(is_real, tf.gather(table.pieces, places), 0),
+        "input_mask": tf.cast(is_real, tf.int32),
+        "input_type_ids": tf.cast(is_real & is_second, tf.int32),
+        **{name: tf.gather(values, taken) for name, values in table.labels.items()},
+        "example": tf.cast(examples, tf.int32),
+        "weight": tf.cast(examples >= 0, tf.float32),
+    }
+
+
+def training_order(
+    lengths: np.ndarray, batch_size: int, seed: int, start_step: int, by_length: bool
+) -> tf.data.Dataset:
+    """Returns the numbers of the examples of each batch from `start_step` on, without end.
+
+    Every example is taken once an epoch. A pure function of (seed, step): a resumed run sees the
+    same batches.
+
+    Args:
+      lengths: of the examples.
+      batch_size: examples of a batch of all replicas.
+      seed: of the order; each epoch has another.
+      start_step: the step of the first batch.
+      by_length: batches are made of examples of about one length.
+
+    Returns:
+      int64 [batch_size] each.
+    """
+    num_examples, lengths = len(lengths), tf.constant(lengths, tf.int64)
+    # No more than an epoch: sorted, the copies of an example would make up whole batches.
+    sorted_together = max(1, min(_BATCHES_SORTED_TOGETHER, num_examples // batch_size))
+    window = batch_size * (sorted_together if by_length else 1)
+    first_window, skipped = divmod(start_step * batch_size, window)
+    first_epoch, passed = divmod(first_window * window, num_examples)
+
+    def shuffled(values, place, stream):
+        # One algorithm: what TensorFlow selects by itself depends on the device.
+        seeds = tf.random.experimental.stateless_fold_in(
+            tf.stack([tf.constant(seed, tf.int64), place]), tf.constant(stream, tf.int64), "philox"
+        )
+        return tf.random.experimental.stateless_shuffle(values, seeds, alg="philox")
+
+    def order(epoch):
+        examples = shuffled(tf.range(num_examples, dtype=tf.int64), epoch, 0)
+        return examples[tf.where(epoch == first_epoch, passed, 0) :]
+
+    def batches(number, examples):
+        if by_length:
+            examples = tf.gather(examples, tf.argsort(tf.gather(lengths, examples), stable=True))
+        return shuffled(tf.reshape(examples, [-1, batch_size]), number, 1)
+
+    # The epochs one after the other, cut into windows, which are cut into batches.
+    epochs = tf.data.Dataset.counter(first_epoch).map(order)
+    windows = tf.data.Dataset.zip(
+        (tf.data.Dataset.counter(first_window), epochs.rebatch(window, drop_remainder=True))
+    )
+    return windows.map(batches).unbatch().skip(skipped // batch_size)
+
+
+def training_dataset(
+    sequences: Sequences,
+    batch_size: int,
+    seed: int,
+    start_step: int,
+    max_seq_length: int,
+    has_fixed_length: bool,
+    context: tf.distribute.InputContext,
+) -> tf.data.Dataset:
+    """Returns the batches of this host's replicas, one after the other.
+
+    Args:
+      sequences: of all training examples.
+      batch_size: of all replicas together.
+      seed: of the order of the examples.
+      start_step: the step of the first batch.
+      max_seq_length: no sequence is longer.
+      has_fixed_length: every batch has that length, for devices that need it; else each is about as
+        long as its longest example.
+      context: which of how many hosts this is, and how many replicas there are.
+    """
+    lengths = example_lengths(sequences)
+    order = training_order(lengths, batch_size, seed, start_step, not has_fixed_length)
+    dataset = _dataset(sequences, order, batch_size, max_seq_length, has_fixed_length, context)
+    # Several replicas take batches of a dataset that may end without their number of rows.
+    return dataset.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
+
+
+def example_lengths(sequences: Sequences) -> np.ndarray:
+    """Returns each example's length: its longest sequence's."""
+    rows = np.diff(sequences.row_splits)
+    return rows.reshape(-1, sequences.sequences_per_example).max(axis=1)
+
+
+def make_prediction(
+    strategy: tf.distribute.Strategy,
+    model: tf.keras.Model,
+    sequences: Sequences,
+    batch_size: int,
+    max_seq_length: int,
+    has_fixed_length: bool,
+) -> Callable[[Callable[[], bool]], Outputs | None]:
+    """Returns predict(is_stopped) -> the model's outputs of every example, each asked once.
+
+    Several hosts share the examples, and each returns the outputs of all.
+
+    Args:
+      strategy: in whose scope the model was made.
+      model: (batch) -> dict of outputs, each [examples, ...].
+      sequences: of all examples to predict.
+      batch_size: of all replicas together, which divide it.
+      max_seq_length: no sequence is longer.
+      has_fixed_length: as of training_dataset.
+    """
+    order = np.argsort(example_lengths(sequences), kind="stable")
+    order = np.concatenate([order, np.full(-len(order) % batch_size, -1, order.dtype)])
+    order = order.reshape(-1, batch_size)
+
+    def dataset_fn(context):
+        batches = tf.data.Dataset.from_tensor_slices(order)
+        return _dataset(sequences, batches, batch_size, max_seq_length, has_fixed_length, context)
+
+    batches = strategy.distribute_datasets_from_function(dataset_fn)
+
+    # Of any length: traced once.
+    @tf.function(input_signature=[batches.element_spec])
+    def score(batch):
+        def score_replica(batch):
+            outputs = {**model(batch), "example": batch["example"]}
+            if has_several_hosts(strategy):
+                outputs = _of_all_replicas(outputs, batch_size, max_seq_length)
+            return outputs
+
+        return strategy.run(score_replica, (batch,))
+
+    def predict(is_stopped: Callable[[], bool] = lambda: False) -> Outputs | None:
+        found = [{}] * len(sequences)
+        for batch in batches:
+            if is_stopped():
+                return None
+            outputs = {
+                name: _rows(strategy.experimental_local_results(values), batch_size)
+                for name, values in score(batch).items()
+            }
+            examples = outputs.pop("example")
+            for row, example in enumerate(examples):
+                if example >= 0:
+                    assert not found[example], "an example was asked twice"
+                    found[example] = {name: values[row] for name, values in outputs.items()}
+        return found
+
+    return predict
+
+
+def _of_all_replicas(
+    outputs: dict[str, tf.Tensor], batch_size: int, max_seq_length: int
+) -> dict[str, tf.Tensor]:
+    """Returns the outputs of the global batch from those of this replica, on all replicas.
+
+    A sum in which each replica has zeros for the rows of the others. strategy.gather fails on
+    outputs of several lengths ("Shape mismatch in the collective instance").
+    """
+    replica = tf.distribute.get_replica_context()
+    # Of a dataset that ends, several hosts do not know the rows of a batch before it runs.
+    rows = batch_size // replica.num_replicas_in_sync
+    before = replica.replica_id_in_sync_group * rows
+
+    def widen(value):
+        # TensorFlow wants one shape of a collective, whatever the length of the batch.
+        unknown = [
+            [0, max_seq_length - tf.shape(value)[axis] if value.shape[axis] is None else 0]
+            for axis in range(1, value.shape.rank)
+        ]
+        value = tf.ensure_shape(value, [rows, *value.shape[1:]])
+        padded = tf.pad(value, [[before, batch_size - rows - before], *unknown])
+        known = [max_seq_length if size is None else size for size in value.shape[1:]]
+        return tf.ensure_shape(padded, [batch_size, *known])
+
+    def narrow(value, own):
+        return value[(slice(None), *(slice(size) for size in tf.unstack(tf.shape(own)[1:])))]
+
+    wide = tf.nest.map_structure(widen, outputs)
+    # Tensors of several types cannot be summed together.
+    examples = replica.all_reduce(tf.distribute.ReduceOp.SUM, wide.pop("example"))
+    wide = replica.all_reduce(tf.distribute.ReduceOp.SUM, wide)
+    return tf.nest.map_structure(narrow, {**wide, "example": examples}, outputs)
+
+
+def _rows(values: Sequence[tf.Tensor], batch_size: int) -> np.ndarray:
+    """Returns the rows of the global batch from what the replicas of this host return."""
+    has_all = values[0].shape[0] == batch_size
+    return values[0].numpy() if has_all else np.concatenate(values)
+
+
+def _dataset(
+    sequences: Sequences,
+    order: tf.data.Dataset,
+    batch_size: int,
+    max_seq_length: int,
+    has_fixed_length: bool,
+    context: tf.distribute.InputContext,
+) -> tf.data.Dataset:
+    """Returns the batches of this host's replicas; `order`: examples of each global batch."""
+    table, lengths = as_table(sequences), tf.constant(example_lengths(sequences), tf.int64)
+    replicas = context.num_replicas_in_sync
+    ours = replicas // context.num_input_pipelines
+    rows = batch_size // replicas
+    first = context.input_pipeline_id * ours * rows
+    fixed_length = max_seq_length if has_fixed_length else None
+
+    def with_length(examples):
+        # Of the global batch: all replicas have one length.
+        longest = tf.reduce_max(tf.gather(lengths, tf.maximum(examples, 0)))
+        length = fixed_length or tf.minimum(_rounded_up(longest), max_seq_length)
+        # A shape that is known here is that of the labels, too.
+        parts = tf.reshape(examples[first : first + ours * rows], [ours, rows])
+        return parts, tf.repeat(tf.cast(length, tf.int64), ours)
+
+    def pad(examples, length):
+        batch = gather_batch(table, sequences.sequences_per_example, examples, length)
+        for name in _OF_SEQUENCES:
+            shape = [rows * sequences.sequences_per_example, fixed_length]
+            batch[name] = tf.ensure_shape(batch[name], shape)
+        return batch
+
+    parts = order.map(with_length).unbatch()
+    return parts.map(pad, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+
+
+def _rounded_up(length: tf.Tensor) -> tf.Tensor:
+    return -(-length // _LENGTH_STEP) * _LENGTH_STEP

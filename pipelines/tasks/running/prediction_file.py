@@ -1,0 +1,176 @@
+"""Predictions of a file: written in parts that survive a kill, then as one table."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import io
+import itertools
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import tensorflow as tf
+
+from albert_tf.jobs import job_directory
+from albert_tf.storage import files
+from albert_tf.storage.errors import UserError
+from ..reading.tables import quoted_row
+from ..task import Task
+from .fine_tuned import AnsweringModel
+
+# Rows that are sorted by length together, and that a kill costs at most.
+ROWS_PER_PART = 4096
+# Ending of an output's name -> what stands between the columns; None: an object a line.
+_SEPARATORS = {".csv": ",", ".tsv": "\t", ".jsonl": None}
+_FLUSH_CHARACTERS = 1 << 20
+
+
+def check_output_name(path: str) -> None:
+    """Refuses a name that says no format.
+
+    Raises:
+      UserError: if it does not.
+    """
+    if os.path.splitext(path)[1] not in _SEPARATORS:
+        raise UserError(f"--output_file={path}: expected a name that ends in .csv, .tsv or .jsonl")
+
+
+def predict_file(
+    task: Task,
+    model: AnsweringModel,
+    input_files: Sequence[str],
+    output_file: str,
+    identity: dict,
+    report: Callable[[int], None] = lambda _: None,
+) -> dict:
+    """Answers each row of files and writes OUTPUT_FILE and OUTPUT_FILE.run.json.
+
+    Finished parts are in OUTPUT_FILE.parts until the end. A killed call resumes there, a finished
+    one does nothing. Memory does not grow with the number of rows, but for what a score needs of
+    them: of labels 8 bytes a row, of tags 8 bytes a word.
+
+    Args:
+      task: reads the files and scores the rows.
+      model: answers ROWS_PER_PART rows at a time.
+      input_files: paths, whose rows are answered in this order.
+      output_file: .csv, .tsv or .jsonl; the parts are written beside it.
+      identity: JSON-serialisable, what the answers depend on.
+      report: gets the number of rows that are done.
+
+    Returns:
+      `identity`, `rows` and `metrics`, which are empty if the files have no answers.
+
+    Raises:
+      UserError: if the files are at fault, or `output_file` holds something else.
+    """
+    identity = json.loads(json.dumps({**identity, "rows_per_part": ROWS_PER_PART}))
+    run_file, parts = f"{output_file}.run.json", f"{output_file}.parts"
+    if tf.io.gfile.exists(output_file):
+        summary = files.read_json(run_file) if tf.io.gfile.exists(run_file) else {}
+        if summary.get("identity") != identity:
+            raise UserError(
+                f"--output_file: {output_file!r} exists, and not from this model, these files, "
+                "these flags and this version: name another file, or remove it"
+            )
+    else:
+        with job_directory.lock(parts):
+            job_directory.claim(parts, identity)
+            paths = _write_parts(task, model, input_files, parts, report)
+            with files.whole_files(os.path.dirname(output_file)) as local_path:
+                partial = local_path(os.path.basename(output_file))
+                rows = _Counted(_written(_rows_of_parts(paths), partial, output_file))
+                metrics = task.score_rows(rows)
+                summary = {"identity": identity, "rows": rows.number, "metrics": metrics}
+                content = json.dumps(summary, indent=2, ensure_ascii=False) + "\n"
+                # The output comes after it, at the end of the block: where the output is, all is.
+                files.write_atomically(run_file, content)
+    files.remove_directory(parts)
+    return summary
+
+
+class _Counted:
+    """Rows, and how many of them were taken."""
+
+    def __init__(self, rows: Iterable[dict]):
+        self._rows, self.number = rows, 0
+
+    def __iter__(self) -> Iterator[dict]:
+        for row in self._rows:
+            self.number += 1
+            yield row
+
+
+def _write_parts(
+    task: Task,
+    model: AnsweringModel,
+    input_files: Sequence[str],
+    directory: str,
+    report: Callable[[int], None],
+) -> list[str]:
+    """Writes the parts that are not there yet; returns all their paths in order."""
+    examples = task.read_files(input_files)
+    paths: list[str] = []
+    done = 0
+
+    def read_part(path: str) -> tuple[list, object] | None:
+        """Returns a part's examples; None instead if they are answered already."""
+        rows = list(itertools.islice(examples, ROWS_PER_PART))
+        is_done = tf.io.gfile.exists(path)
+        return rows, None if is_done or not rows else model.prepare(rows)
+
+    # The next part is read and cut to pieces while the device computes.
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        path = os.path.join(directory, "part-00000.jsonl")
+        waiting = pool.submit(read_part, path)
+        while True:
+            rows, prepared = waiting.result()
+            if not rows:
+                return paths
+            paths.append(path)
+            following = os.path.join(directory, f"part-{len(paths):05}.jsonl")
+            waiting = pool.submit(read_part, following)
+            if prepared is not None:
+                columns = model.answer(rows, prepared)
+                records = (dict(zip(columns, row)) for row in zip(*columns.values()))
+                lines = (json.dumps(record, ensure_ascii=False) for record in records)
+                files.write_atomically(path, "".join(line + "\n" for line in lines))
+            done += len(rows)
+            report(done)
+            path = following
+
+
+def _rows_of_parts(paths: Sequence[str]) -> Iterator[dict]:
+    for path in paths:
+        with tf.io.gfile.GFile(path) as file:
+            # Not by lines of text: U+2028 is none of their ends.
+            lines = file.read().split("\n")
+        yield from map(json.loads, lines[:-1])
+
+
+def _written(rows: Iterable[dict], path: str, output_file: str) -> Iterator[dict]:
+    """Yields rows after writing them to `path` in the format that `output_file` names."""
+    separator = _SEPARATORS[os.path.splitext(output_file)[1]]
+    buffer = io.StringIO()
+    is_first = True
+    with tf.io.gfile.GFile(path, "w") as file:
+        for row in rows:
+            if separator is None:
+                buffer.write(json.dumps(row, ensure_ascii=False) + "\n")
+            else:
+                if is_first:
+                    header = list(row)
+                    buffer.write(quoted_row(header, separator))
+                if list(row) != header:
+                    raise UserError(
+                        f"{output_file}: row {row.get('id')} has the columns {', '.join(row)}, the "
+                        f"first row {', '.join(header)}: name a .jsonl file, or predict the files "
+                        "one by one"
+                    )
+                buffer.write(quoted_row(row.values(), separator))
+            is_first = False
+            if buffer.tell() > _FLUSH_CHARACTERS:
+                file.write(buffer.getvalue())
+                buffer.seek(0)
+                buffer.truncate()
+            yield row
+        file.write(buffer.getvalue())

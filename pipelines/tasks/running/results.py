@@ -1,0 +1,62 @@
+"""The metrics of all seeds: median and spread."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import statistics
+from collections.abc import Mapping
+
+import tensorflow as tf
+
+from albert_tf.storage import files
+
+RESULTS_FILE = "results.json"
+
+
+def stored_results(output_dir: str) -> dict[int, dict]:
+    """Returns the content of results.json of each seed that is trained to the end."""
+    names = tf.io.gfile.listdir(output_dir) if tf.io.gfile.isdir(output_dir) else []
+    seeds = sorted(
+        int(match[1]) for name in names if (match := re.fullmatch(r"seed_(\d+)/?", name))
+    )
+    paths = {seed: os.path.join(output_dir, f"seed_{seed}", RESULTS_FILE) for seed in seeds}
+    return {seed: files.read_json(path) for seed, path in paths.items() if tf.io.gfile.exists(path)}
+
+
+def summarise(task: str, best_metric: str, results: Mapping[int, Mapping[str, dict]]) -> dict:
+    """Returns, of each split with answers, all seeds' metrics with median, lowest and highest.
+
+    Args:
+      task: as of --task.
+      best_metric: the metric that chose each seed's best weights.
+      results: seed -> split -> metrics. A set that not every seed was asked is of those that were.
+    """
+    summary = {"task": task, "best_metric": best_metric}
+    for split in dict.fromkeys(split for metrics in results.values() for split in metrics):
+        seeds = {str(seed): metrics[split] for seed, metrics in results.items() if split in metrics}
+        names = next(iter(seeds.values()))
+        values = {name: [metrics[name] for metrics in seeds.values()] for name in names}
+        summary[split] = {
+            "seeds": seeds,
+            "median": {name: statistics.median(found) for name, found in values.items()},
+            "lowest": {name: min(found) for name, found in values.items()},
+            "highest": {name: max(found) for name, found in values.items()},
+        }
+    return summary
+
+
+def write_summary(output_dir: str, summary: dict) -> None:
+    """Writes OUTPUT_DIR/results.json and prints its medians."""
+    path = os.path.join(output_dir, RESULTS_FILE)
+    files.write_atomically(path, json.dumps(summary, indent=2) + "\n")
+    for split, metrics in summary.items():
+        if not isinstance(metrics, dict):
+            continue
+        number = len(metrics["seeds"])
+        print(f"\n{summary['task']} on {split}, {number} {'seed' if number == 1 else 'seeds'}")
+        for name, median in metrics["median"].items():
+            low, high = metrics["lowest"][name], metrics["highest"][name]
+            print(f"  {name:<24} median {median:8.4f}   {low:.4f} to {high:.4f}")
+    print(f"results      {path}")

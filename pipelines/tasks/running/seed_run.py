@@ -1,0 +1,316 @@
+"""Fine-tuning with one seed: the model, its training, its best weights' metrics and predictions."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+import math
+import os
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+from absl import flags
+
+from albert_tf import optimization
+from albert_tf.checkpoints import model_directory, saved_model
+from albert_tf.config import AlbertConfig
+from albert_tf.jobs import program
+from albert_tf.storage import files
+from albert_tf.storage.errors import UserError
+from ...training import train_loop
+from ...training.objective import Objective
+from ...training.run import Run
+from ...training.settings import LoopSettings, TrainingSettings, precision, setting
+from ...training.strategy import is_tpu
+from ...training.train_step import TrainStep
+from ..scoring.figures import draw_learning_curves
+from ..task import Sequences, Task
+from .batches import make_prediction, training_dataset
+from .results import RESULTS_FILE
+
+
+@dataclasses.dataclass(frozen=True)
+class FinetuneSettings(TrainingSettings):
+    """The settings of fine-tuning, without the seed.
+
+    `num_epochs` and `warmup_fraction` are other ways to give the steps: `with_steps` resolves them.
+    """
+
+    max_seq_length: int | None = setting(
+        program.define_max_seq_length,
+        "Longer texts are truncated or cut into windows. Default: that of --init_checkpoint.",
+        None,
+    )
+    num_epochs: float | None = setting(
+        flags.DEFINE_float,
+        "In place of --num_train_steps: how often every training example is read.",
+        None,
+        lower_bound=0.0,
+    )
+    warmup_fraction: float | None = setting(
+        flags.DEFINE_float,
+        "In place of --num_warmup_steps: share of the steps that is warm-up.",
+        None,
+        lower_bound=0.0,
+        upper_bound=1.0,
+    )
+    freeze_encoder: bool | None = setting(
+        flags.DEFINE_bool,
+        "Train the task's output layer only: fast, and rarely as good; it needs a much higher "
+        "--learning_rate, such as 1e-3.",
+        None,
+    )
+    adamw_bias_correction: bool = setting(
+        flags.DEFINE_bool,
+        "Correct the bias of AdamW's moments, as torch.optim.AdamW does. Default: no correction, "
+        "as in the published code; the recipes' learning rates assume that. Corrected updates are "
+        "0.32 times as large in step 1, 0.15 in step 12 and 0.80 in step 1,000: set this flag for "
+        "learning rates that were chosen with torch.",
+        False,
+    )
+
+    def check(self, strategy: tf.distribute.Strategy) -> None:
+        """See TrainingSettings.check; zero epochs are refused."""
+        if self.num_epochs == 0:
+            raise UserError("--num_epochs=0: expected a number above 0, such as 3 or 0.5")
+        super().check(strategy)
+
+    def with_steps(self, num_examples: int) -> FinetuneSettings:
+        """Returns the settings with epochs and fraction resolved into steps.
+
+        Args:
+          num_examples: of training, windows of SQuAD each counted.
+        """
+        steps, warmup = self.num_train_steps, self.num_warmup_steps
+        if self.num_epochs is not None:
+            steps = max(1, math.ceil(self.num_epochs * num_examples / self.global_batch_size))
+        if self.warmup_fraction is not None:
+            warmup = round(self.warmup_fraction * steps)
+        return dataclasses.replace(
+            self,
+            num_train_steps=steps,
+            num_warmup_steps=warmup,
+            num_epochs=None,
+            warmup_fraction=None,
+        )
+
+
+class TaskSplit(NamedTuple):
+    """A part of a task's data, read and cut to pieces."""
+
+    examples: list
+    sequences: Sequences
+    features: list
+
+
+def run_seed(
+    run: Run,
+    task: Task,
+    splits: dict[str, TaskSplit],
+    config: AlbertConfig,
+    checkpoint: str | None,
+    seed: int,
+    settings: FinetuneSettings,
+    loop: LoopSettings,
+) -> dict:
+    """Trains with one seed, then scores and predicts all splits but "train".
+
+    Work done by an earlier call is not repeated: a finished seed only predicts the splits that it
+    has not predicted with this decoding. Figures of other splits stay.
+
+    Args:
+      run: with the model directory of this seed.
+      task: makes the model, its loss and its answers.
+      splits: "train", and all that are scored or predicted.
+      config: the encoder's shape and dropout rates.
+      checkpoint: of InitialModel.
+      seed: of head, order and dropout.
+      settings: what decides the weights, beside data and seed.
+      loop: how often to log, save and evaluate.
+
+    Returns:
+      The content of MODEL_DIR/results.json: `metrics` by split, and `predicted`, of what.
+    """
+    strategy, model_dir = run.strategy, run.model_dir
+    predicted = what_is_predicted(task, splits)
+    is_trained = tf.io.gfile.exists(os.path.join(model_dir, RESULTS_FILE))
+    kept = _keep_results(run, predicted) if is_trained else {"metrics": {}, "predicted": {}}
+    if is_trained and predicted.items() <= kept["predicted"].items():
+        return kept
+
+    model, optimizer = _create_model(task, config, seed, settings, strategy)
+    if checkpoint and not run.has_checkpoint():
+        source = saved_model if saved_model.is_saved_model(checkpoint) else model_directory
+        source.restore_encoder(model.encoder, checkpoint)
+    # TPUs and XLA want every batch alike.
+    has_fixed_length = settings.jit_compile or is_tpu(strategy)
+    rows = settings.global_batch_size // settings.gradient_accumulation_steps
+    predictions = {
+        name: make_prediction(
+            strategy, model, split.sequences, rows, settings.max_seq_length, has_fixed_length
+        )
+        for name, split in splits.items()
+        if name != "train" and name not in kept["predicted"]
+    }
+
+    if not is_trained:
+        objective, train = task_objective(task), splits["train"].sequences
+        train_step = TrainStep(model, model, objective, optimizer, settings, seed)
+        rates = {"examples_per_second": 1, "tokens_per_second": len(train.pieces) / len(train)}
+        length = (settings.max_seq_length, has_fixed_length)
+        evaluate = None
+        if loop.eval_steps:
+            evaluate = functools.partial(_score_dev, task, splits["dev"], predictions["dev"])
+        train_loop.train(
+            run=run,
+            model=model,
+            optimizer=optimizer,
+            objective=objective,
+            dataset_fn=lambda first_step, context: training_dataset(
+                train, settings.global_batch_size, seed, first_step, *length, context
+            ),
+            stages=[train_loop.Stage(0, train_step, rates, evaluate)],
+            settings=settings,
+            loop=loop,
+        )
+    _restore_best(run, model, loop)
+    metrics = {**kept["metrics"], **_predict(run, task, splits, predictions)}
+    results = {"metrics": metrics, "predicted": {**kept["predicted"], **predicted}}
+    if run.is_chief:
+        print(f"curves       {draw_learning_curves(model_dir)}")
+        _write_results(task, model_dir, settings.max_seq_length, results)
+    return results
+
+
+def _predict(run: Run, task: Task, splits: dict[str, TaskSplit], predictions: dict) -> dict:
+    """Writes the predictions of each split; returns its figures if it has answers."""
+    directory, metrics = os.path.join(run.model_dir, "predictions"), {}
+    for name, predict in predictions.items():
+        split, outputs = splits[name], predict()
+        if scores := task.score(split.examples, split.features, outputs):
+            metrics[name] = scores
+        if run.is_chief:
+            _write_predictions(task, directory, name, split, outputs)
+    return metrics
+
+
+def _write_results(task: Task, model_dir: str, max_seq_length: int, results: dict) -> None:
+    """Writes task.json and results.json; the latter says that the seed is finished."""
+    description = {"task": task.name, "max_seq_length": max_seq_length}
+    description.update({**task.description(), **task.decoding(), **task.source()})
+    for file, content in ((model_directory.TASK_FILE, description), (RESULTS_FILE, results)):
+        text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+        files.write_atomically(os.path.join(model_dir, file), text)
+
+
+def _score_dev(task: Task, split: TaskSplit, predict: Callable, is_stopped) -> dict[str, float]:
+    outputs = predict(is_stopped)
+    if outputs is None:
+        return {}
+    metrics = task.score(split.examples, split.features, outputs)
+    return {f"dev_{name}": value for name, value in metrics.items()}
+
+
+def _restore_best(run: Run, model: tf.keras.Model, loop: LoopSettings) -> None:
+    """Restores the weights that were best on dev, or the last ones if there is no dev set."""
+    # Other hosts look for the weights when the one that writes has written, and find the same.
+    run.check_hosts_agree(0)
+    directory = run.model_dir
+    if loop.eval_steps:
+        directory = os.path.join(directory, model_directory.BEST_DIR)
+    _, weights = model_directory.find_checkpoint(directory)
+    run.check_hosts_agree(int(weights.rpartition("-")[2]))
+    model_directory.restore_weights(model, weights)
+
+
+def _create_model(
+    task: Task,
+    config: AlbertConfig,
+    seed: int,
+    settings: FinetuneSettings,
+    strategy: tf.distribute.Strategy,
+) -> tuple[tf.keras.Model, tf.keras.optimizers.Optimizer]:
+    """Returns the model with its initial variables, and its optimizer."""
+    # The initializers draw from Keras' global seed, in the order in which variables are made.
+    tf.keras.utils.set_random_seed(seed)
+    with strategy.scope(), precision(settings.mixed_precision):
+        model = task.create_model(config, settings.recompute)
+        model.create_variables()
+        model.encoder.trainable = not settings.freeze_encoder
+        optimizer = optimization.adamw(
+            optimization.WarmUpPolynomialDecay(
+                settings.learning_rate, settings.num_train_steps, settings.num_warmup_steps
+            ),
+            settings.weight_decay,
+            settings.adamw_bias_correction,
+        )
+        if settings.mixed_precision == "float16":
+            optimization.add_loss_scale(optimizer)
+    return model, optimizer
+
+
+def _write_predictions(task: Task, directory: str, name: str, split: TaskSplit, outputs) -> None:
+    written = task.write_predictions(directory, name, split.examples, split.features, outputs)
+    for path in written:
+        print(f"predictions  {path}")
+    task.draw(directory, name, split.examples, outputs)
+
+
+def _keep_results(run: Run, predicted: dict) -> dict:
+    """Removes from results.json what is to be predicted anew; returns the rest."""
+    path = os.path.join(run.model_dir, RESULTS_FILE)
+    kept = kept_results(files.read_json(path), predicted)
+    if run.is_chief and not predicted.items() <= kept["predicted"].items():
+        # Killed amidst the files, the seed must not take the old ones for new.
+        files.write_atomically(path, json.dumps(kept) + "\n")
+    return kept
+
+
+def kept_results(results: dict, predicted: dict) -> dict:
+    """Returns what holds of earlier results: not what another decoding or other examples gave."""
+    earlier = results.get("predicted") or {}
+    if earlier.get("decoding") != predicted["decoding"]:
+        return {"metrics": {}, "predicted": {}}
+    earlier = {
+        name: value for name, value in earlier.items() if predicted.get(name, value) == value
+    }
+    metrics = results.get("metrics", {})
+    kept = {name: values for name, values in metrics.items() if name in earlier}
+    return {"metrics": kept, "predicted": earlier}
+
+
+def task_objective(task: Task) -> Objective:
+    """Returns the mean of the examples' losses."""
+    return Objective(
+        weights=lambda batch: tf.reduce_sum(batch["weight"]),
+        sums=lambda outputs, batch: {
+            "loss": tf.reduce_sum(task.losses(outputs, batch) * batch["weight"]),
+            "weight": tf.reduce_sum(batch["weight"]),
+        },
+        loss=lambda sums, weight: sums["loss"] / weight,
+        metrics=lambda sums: {"loss": sums["loss"] / sums["weight"]} if sums["weight"] else {},
+        zero_sums=lambda: {"loss": tf.zeros([]), "weight": tf.zeros([])},
+        best_metric=f"dev_{task.best_metric}",
+    )
+
+
+def what_is_predicted(task: Task, splits: dict[str, TaskSplit]) -> dict:
+    """Returns what a seed's predictions depend on beside its weights."""
+    return {
+        "decoding": task.decoding(),
+        **{name: fingerprint(split) for name, split in splits.items() if name != "train"},
+    }
+
+
+def fingerprint(split: TaskSplit) -> str:
+    """Returns a hash of the examples as they were read and as the model reads them."""
+    digest = hashlib.sha256()
+    for example in split.examples:
+        digest.update(repr(example).encode("utf-8", "replace"))
+    for values in (split.sequences.pieces, split.sequences.row_splits):
+        digest.update(np.ascontiguousarray(values).tobytes())
+    return digest.hexdigest()[:16]

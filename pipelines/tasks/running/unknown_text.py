@@ -1,0 +1,79 @@
+"""How much of examples' texts a vocabulary cannot spell, and which characters."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Union
+
+import numpy as np
+
+from albert_tf.text.tokenization import AlbertTokenizer
+from ..classification import Example
+from ..multiple_choice import MultipleChoiceExample
+from ..reading.squad_files import Question
+from ..reading.token_files import TokenExample
+from ..task import Sequences
+
+AnyExample = Union[Example, MultipleChoiceExample, Question, TokenExample]
+
+_CHARACTERS_SHOWN = 10
+
+
+def texts_of(example: AnyExample) -> Iterator[str]:
+    """Yields the texts of an example of any kind."""
+    if isinstance(example, Example):
+        yield example.text
+        yield example.text_pair or ""
+    elif isinstance(example, TokenExample):
+        yield from example.words
+    elif isinstance(example, Question):
+        yield example.text
+        yield example.context
+    else:
+        yield from (example.context, example.question, *example.options)
+
+
+def unknown_shares(
+    sequences: Sequences, owners: Sequence[int], tokenizer: AlbertTokenizer
+) -> np.ndarray:
+    """Returns AlbertTokenizer.unknown_shares of examples, each the whole of its sequences.
+
+    A piece counts once for each choice or window that shows it.
+
+    Args:
+      sequences: the encoded examples.
+      owners: of Task.owners; every example has a sequence.
+      tokenizer: that of the sequences.
+
+    Returns:
+      float32 [examples].
+    """
+    firsts = np.flatnonzero(np.diff(owners, prepend=-1))
+    places = np.append(firsts, len(owners)) * sequences.sequences_per_example
+    return tokenizer.unknown_shares(sequences.pieces, sequences.row_splits[places])
+
+
+def describe_unknown_characters(
+    examples: Sequence[AnyExample], tokenizer: AlbertTokenizer
+) -> list[str]:
+    """Returns a line that names the most frequent characters that are <unk>, with their counts.
+
+    None if every character can be spelled. Characters of the whole texts count, truncated or not.
+    """
+    counts: Counter[str] = Counter()
+    for example in examples:
+        for text in texts_of(example):
+            counts.update(text)
+    characters = list(counts)
+    for character, pieces in zip(characters, tokenizer.encode_batch(characters)):
+        if tokenizer.unk_id not in pieces:
+            del counts[character]
+    if not counts:
+        return []
+    shown = counts.most_common(_CHARACTERS_SHOWN)
+    line = f"unknown characters: {', '.join(f'{char!r} {count:,}' for char, count in shown)}"
+    if rest := len(counts) - len(shown):
+        others = sum(counts.values()) - sum(count for _, count in shown)
+        line += f" and {rest:,} others with {others:,}"
+    return [line]

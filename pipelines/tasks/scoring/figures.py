@@ -1,0 +1,90 @@
+"""Pictures beside the figures of a run: learning curves and confusion matrices, as PNG."""
+
+from __future__ import annotations
+
+import io
+import os
+import warnings
+from collections.abc import Sequence
+
+import numpy as np
+
+from albert_tf.storage import files
+from ...training.metrics_log import read_metrics
+from ..reading.split_report import shortened
+
+# Of more labels the cells of a matrix could not be read.
+MOST_LABELS = 40
+
+
+def draw_learning_curves(model_dir: str) -> str:
+    """Draws the loss of training and the metrics of dev over the steps; returns the PNG's path."""
+    entries = read_metrics(model_dir)
+    names = dict.fromkeys(name for entry in entries for name in entry if name.startswith("dev_"))
+    panels = ["loss", *names]
+    pyplot = _pyplot()
+    columns = min(3, len(panels))
+    rows = -(-len(panels) // columns)
+    size = (4.5 * columns, 3.2 * rows)
+    figure, axes = pyplot.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")
+    for axis, name in zip(axes.flat, panels):
+        points = [(entry["step"], entry[name]) for entry in entries if name in entry]
+        axis.plot(*zip(*points), "-" if name == "loss" else "o-", linewidth=1.2, markersize=3)
+        title = "training loss" if name == "loss" else name.replace("_", " ")
+        axis.set_title(title, parse_math=False)  # types of entities are named in it
+        axis.set_xlabel("step")
+        axis.grid(alpha=0.3)
+    for axis in list(axes.flat)[len(panels) :]:
+        axis.set_axis_off()
+    return _save(figure, os.path.join(model_dir, "curves.png"))
+
+
+def draw_confusion_matrix(
+    path: str, labels: Sequence[str], answers: np.ndarray, predictions: np.ndarray
+) -> str:
+    """Draws how many examples of each label got which prediction; returns the PNG's path.
+
+    Args:
+      path: the PNG to write, local or remote.
+      labels: at most MOST_LABELS.
+      answers: int [n], the right labels as places among `labels`.
+      predictions: int [n], the model's, likewise.
+    """
+    counts = np.zeros([len(labels), len(labels)], np.int64)
+    np.add.at(counts, (answers, predictions), 1)
+    shares = counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
+    pyplot = _pyplot()
+    side = 2.5 + 0.5 * len(labels)
+    figure, axis = pyplot.subplots(figsize=(side, side), layout="constrained")
+    axis.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    for row, column in np.ndindex(counts.shape):
+        color = "white" if shares[row, column] > 0.5 else "black"
+        text = f"{counts[row, column]:,}"
+        axis.text(column, row, text, ha="center", va="center", color=color, fontsize=8)
+    names = [shortened(label, 24) for label in labels]
+    axis.set_xticks(range(len(labels)), names, rotation=45, ha="right", parse_math=False)
+    axis.set_yticks(range(len(labels)), names, parse_math=False)
+    axis.set_xlabel("prediction")
+    axis.set_ylabel("label")
+    return _save(figure, path)
+
+
+def _pyplot():
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    return pyplot
+
+
+def _save(figure, path: str) -> str:
+    image = io.BytesIO()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        figure.savefig(image, format="png", dpi=110)
+    if any("missing from font" in str(warning.message) for warning in caught):
+        print(f"note         {path}: its font lacks characters of the names, which are boxes")
+    _pyplot().close(figure)
+    files.write_atomically(path, image.getvalue())
+    return path

@@ -1,0 +1,154 @@
+"""Turns a model's logits for windows into answers: text of the windows' paragraph."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..reading.squad_windows import Window
+
+# Spans that differ in a space are one answer: so many of a window make n_best_size answers.
+_SPANS_PER_ANSWER = 4
+# Of a span where there is none, as in the reference.
+NO_SPAN_SCORE = -2e6
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """What is answered to a question.
+
+    Attributes:
+      candidates: different texts and their scores, best first; none if no window has a valid span.
+      null_odds: the greater, the more likely it is that the text does not tell.
+    """
+
+    candidates: list[tuple[str, float]]
+    null_odds: float
+
+    @property
+    def text(self) -> str:
+        """The best text, whether the question can be answered or not."""
+        return self.candidates[0][0] if self.candidates else ""
+
+
+def answer_by_spans(
+    context: str,
+    windows: Sequence[Window],
+    outputs: Sequence[dict[str, np.ndarray]],
+    max_answer_length: int,
+    n_best_size: int,
+) -> Answer:
+    """Decodes AlbertForQuestionAnswering: the best start and end, against both at [CLS].
+
+    A span lies in one window, and its start has its maximum context there.
+
+    Args:
+      context: the text that the windows are of.
+      windows: all windows of one question.
+      outputs: of each window `start_logits` and `end_logits`, float [L].
+      max_answer_length: in pieces.
+      n_best_size: candidates to return, at most.
+
+    Source: BERT's and the reference's run_squad.
+    Deviation: they look at the pairs of the n_best_size best starts and ends only, and say "empty"
+    where none of them is valid; here no better pair is missed.
+    """
+    spans, null_scores = [], []
+    for window, output in zip(windows, outputs):
+        place = slice(window.offset, window.offset + window.last - window.first)
+        best = _best_spans(
+            np.where(window.is_max_context, output["start_logits"][place], -np.inf),
+            output["end_logits"][place].astype(np.float64),
+            max_answer_length,
+            n_best_size * _SPANS_PER_ANSWER,
+        )
+        spans += [(score, window, first, last) for score, first, last in best]
+        null_scores.append(float(output["start_logits"][0]) + float(output["end_logits"][0]))
+    candidates = _as_texts(context, spans, n_best_size)
+    best_score = candidates[0][1] if candidates else NO_SPAN_SCORE
+    return Answer(candidates, min(null_scores) - best_score)
+
+
+def answer_by_beams(
+    context: str,
+    windows: Sequence[Window],
+    outputs: Sequence[dict[str, np.ndarray]],
+    max_answer_length: int,
+    n_best_size: int,
+) -> Answer:
+    """Decodes AlbertForAnswerableQuestionAnswering: its best starts, the best ends of each.
+
+    Args:
+      context: the text that the windows are of.
+      windows: all windows of one question.
+      outputs: of each window `start_top_log_probs`, `start_top_index` [starts],
+        `end_top_log_probs`, `end_top_index` [starts * ends] and `cls_logits` [].
+      max_answer_length: in pieces.
+      n_best_size: candidates to return, at most.
+
+    Source: the reference's squad_utils.write_predictions_v2.
+    """
+    spans = []
+    for window, output in zip(windows, outputs):
+        ends_of_start = len(output["end_top_index"]) // len(output["start_top_index"])
+        firsts = np.repeat(output["start_top_index"], ends_of_start) - window.offset
+        lasts = output["end_top_index"] - window.offset
+        scores = np.repeat(output["start_top_log_probs"].astype(np.float64), ends_of_start)
+        scores += output["end_top_log_probs"]
+        for score, first, last in zip(scores.tolist(), firsts.tolist(), lasts.tolist()):
+            is_in_window = 0 <= first <= last < window.last - window.first
+            if (
+                is_in_window
+                and window.is_max_context[first]
+                and last - first < max_answer_length
+                and np.isfinite(score)
+            ):
+                spans.append((score, window, first, last))
+    null_odds = min(float(output["cls_logits"]) for output in outputs)
+    return Answer(_as_texts(context, spans, n_best_size), null_odds)
+
+
+def _best_spans(
+    starts: np.ndarray, ends: np.ndarray, max_length: int, count: int
+) -> list[tuple[float, int, int]]:
+    """Returns score, first and last of the spans with the greatest starts[first] + ends[last].
+
+    Args:
+      starts: float64 [pieces]; -inf: no span begins here.
+      ends: float64 [pieces].
+      max_length: of a span, in pieces.
+      count: spans to return, at most.
+    """
+    if not len(starts):
+        return []
+    width = min(max_length, len(ends))
+    padded = np.concatenate([ends, np.full(width - 1, -np.inf)])
+    # scores[first, length - 1]
+    scores = starts[:, np.newaxis] + np.lib.stride_tricks.sliding_window_view(padded, width)
+    scores = scores.reshape(-1)
+    count = min(count, len(scores))
+    best = np.sort(np.argpartition(-scores, count - 1)[:count])  # the earlier of equal ones first
+    best = best[np.argsort(-scores[best], kind="stable")]
+    return [
+        (float(scores[i]), int(i) // width, int(i) // width + int(i) % width)
+        for i in best
+        if np.isfinite(scores[i])
+    ]
+
+
+def _as_texts(
+    context: str, spans: list[tuple[float, Window, int, int]], n_best_size: int
+) -> list[tuple[str, float]]:
+    """Returns the different texts among spans of windows, best first."""
+    texts: dict[str, float] = {}
+    for score, window, first, last in sorted(spans, key=lambda span: -span[0]):
+        start = window.paragraph.starts[window.first + first]
+        end = window.paragraph.ends[window.first + last]
+        text = context[start : end + 1].strip()
+        if text and text not in texts:
+            texts[text] = score
+            if len(texts) == n_best_size:
+                break
+    return list(texts.items())

@@ -1,0 +1,122 @@
+"""What pipelines.predict writes of tagged words: a row for each text.
+
+A text given as words has the columns `words`, `label` (its tags, if they are known), `prediction`
+and `probabilities`: lists of one value a word. A raw text has `text`, and `label` and `prediction`
+as lists of spans, {"start", "end", "label"} in characters; predicted spans also have `text` and
+`probability`. In tables lists are JSON.
+"""
+
+from __future__ import annotations
+
+import array
+import collections
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+
+from albert_tf.text.entities import find_entities, score_entities
+from ..reading.token_files import TokenExample
+from .metrics import METRICS
+
+# The tags of an example's words, and their probabilities, float32 [words].
+Tagged = tuple[Sequence[str], np.ndarray]
+
+
+def spans_of_tags(example: TokenExample, tags: Sequence[str]) -> set[tuple[int, int, str]]:
+    """Returns the spans that tags mark in a raw text: (start, end, label), in characters."""
+    return {
+        (example.spans[first][0], example.spans[last - 1][1], name)
+        for first, last, name in find_entities(tags)
+    }
+
+
+def predicted_spans(example: TokenExample, tagged: Tagged, marks_entities: bool) -> list[dict]:
+    """Returns the spans of a raw text; where tags mark no entities, each word with its tag."""
+    tags, best = tagged
+    if marks_entities:
+        spans = find_entities(tags)
+    else:
+        spans = [(place, place + 1, tag) for place, tag in enumerate(tags)]
+    return [
+        {
+            "start": start,
+            "end": end,
+            "label": label,
+            "text": example.text[start:end],
+            "probability": round(float(np.mean(best[first:last])), 6),
+        }
+        for first, last, label in spans
+        for start, end in [(example.spans[first][0], example.spans[last - 1][1])]
+    ]
+
+
+def _known_spans(example: TokenExample, marks_entities: bool) -> list[dict]:
+    if marks_entities:
+        spans = example.entities
+    else:
+        spans = [(*span, tag) for span, tag in zip(example.spans, example.tags)]
+    return [{"start": start, "end": end, "label": label} for start, end, label in spans]
+
+
+def columns_of(
+    examples: Sequence[TokenExample], tagged: Sequence[Tagged], marks_entities: bool
+) -> dict[str, list]:
+    """Returns the columns of Task.answers; of spans if all examples are raw texts."""
+    columns = {"id": [example.id for example in examples]}
+    has_answers = all(example.tags is not None for example in examples)
+    if all(example.text is not None for example in examples):
+        columns["text"] = [example.text for example in examples]
+        if has_answers:
+            columns["label"] = [_known_spans(example, marks_entities) for example in examples]
+        spans = (predicted_spans(*pair, marks_entities) for pair in zip(examples, tagged))
+        return {**columns, "prediction": list(spans)}
+    columns["words"] = [list(example.words) for example in examples]
+    if has_answers:
+        columns["label"] = [list(example.tags) for example in examples]
+    columns["prediction"] = [list(tags) for tags, _ in tagged]
+    columns["probabilities"] = [[round(float(p), 6) for p in best] for _, best in tagged]
+    return columns
+
+
+def score_rows(
+    rows: Iterable[dict], labels: Sequence[str], types: Sequence[str] | None
+) -> dict[str, float]:
+    """Returns the metrics of rows of columns_of, in one pass; none if they have no answers.
+
+    Raw texts whose tags mark entities have no `accuracy`: a span is no word.
+
+    Args:
+      rows: of columns_of, each with `label` and `prediction`; they are read once.
+      labels: all tags.
+      types: of entities; None: the tags mark none.
+    """
+    marks_entities = types is not None
+    rows = iter(rows)
+    first = next(rows, {})
+    if "label" not in first:
+        collections.deque(rows, maxlen=0)  # they are written as they are taken
+        return {}
+    place_of = {label: place for place, label in enumerate(labels)}
+    known, found = array.array("i"), array.array("i")  # the places of the words' tags
+
+    def entities() -> Iterator[list[set[tuple]]]:
+        """Yields the entities of each row, known and predicted, and notes the tags of words."""
+        for row in itertools.chain([first], rows):
+            answers, is_raw = (row["label"], row["prediction"]), "text" in row
+            if is_raw and marks_entities:
+                yield [{(s["start"], s["end"], s["label"]) for s in spans} for spans in answers]
+                continue
+            for answer, places in zip(answers, (known, found)):
+                tags = [span["label"] for span in answer] if is_raw else answer
+                places.extend(place_of[tag] for tag in tags)
+            if marks_entities:
+                yield [set(find_entities(tags)) for tags in answers]
+
+    scores = score_entities(entities(), types or ())
+    metrics = scores if marks_entities else {}
+    if known:
+        places = np.array(known), np.array(found)
+        for name in ("accuracy",) if marks_entities else ("accuracy", "macro_f1"):
+            metrics[name] = float(METRICS[name](*places))
+    return metrics
