@@ -38,6 +38,7 @@ _MODULES = {
     "AlbertForTokenClassification": "models",
     "AlbertTokenizer": "text.tokenization",
     "SentenceScorer": "scoring",
+    "TextEmbedder": "scoring",
     "from_pretrained": "checkpoints.pretrained",
     "lamb": "optimization",
     "save_pretrained": "checkpoints.pretrained",

@@ -1,4 +1,4 @@
-"""How likely a masked LM finds a sentence: pseudo-log-likelihoods."""
+"""How likely a masked LM finds a sentence: pseudo-log-likelihoods; and a vector for each text."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from albert_tf.storage.errors import UserError
 from albert_tf.text.tokenization import AlbertTokenizer
 
 _LENGTH_STEP = 8  # lengths of batches are multiples of it
+POOLINGS = ("mean", "cls")
 
 
 class SentenceScore(NamedTuple):
@@ -42,7 +43,7 @@ class SentenceScorer:
       pieces_per_batch: computed at once, padding included.
 
     Raises:
-      UserError: if the model has no masked LM, or another vocabulary.
+      UserError: if the model has no masked LM, or less pieces than the vocabulary.
 
     Source: Salazar et al. 2020, section 2; masks_rest_of_word: Kauf and Ivanova 2023, PLL-word-l2r.
     """
@@ -59,11 +60,7 @@ class SentenceScorer:
                 f"expected an AlbertForPreTraining, got {type(model).__name__}: a fine-tuned model "
                 "and an encoder have no masked LM"
             )
-        if model.config.vocab_size != tokenizer.vocab_size:
-            raise UserError(
-                f"the model has {model.config.vocab_size} pieces, the tokenizer "
-                f"{tokenizer.vocab_size}: they belong to different models"
-            )
+        _check_vocabulary(model.config.vocab_size, tokenizer)
         self._model, self._tokenizer = model, tokenizer
         self._masks_rest_of_word = masks_rest_of_word
         self._pieces_per_batch = pieces_per_batch
@@ -83,9 +80,7 @@ class SentenceScorer:
         Raises:
           UserError: if a text has more pieces than the model reads, or `texts` is one string.
         """
-        if isinstance(texts, str):
-            raise UserError("expected a list of sentences, got one string: put it into a list")
-        encoded = [np.asarray(ids, np.int32) for ids in self._tokenizer.encode_batch(texts)]
+        encoded = _encode(self._tokenizer, texts)
         room = self._model.config.max_position_embeddings - 2
         for text, ids in zip(texts, encoded):
             if len(ids) > room:
@@ -136,19 +131,11 @@ class SentenceScorer:
             yield place, row, i + 1, piece
 
     def _batch(self, rows: list[tuple[int, np.ndarray, int, int]]) -> tuple[np.ndarray, ...]:
-        length = max(len(row) for _, row, _, _ in rows)
-        length = -(-length // _LENGTH_STEP) * _LENGTH_STEP
-        length = min(length, self._model.config.max_position_embeddings)
-        ids = np.full([len(rows), length], self._tokenizer.pad_id, np.int32)
-        mask = np.zeros([len(rows), length], np.int32)
-        for i, (_, row, _, _) in enumerate(rows):
-            ids[i, : len(row)] = row
-            mask[i, : len(row)] = 1
-        places, _, positions, pieces = zip(*rows)
+        places, sequences, positions, pieces = zip(*rows)
+        longest = self._model.config.max_position_embeddings
         return (
             np.array(places),
-            ids,
-            mask,
+            *_padded(sequences, self._tokenizer.pad_id, longest),
             np.array(positions, np.int32),
             np.array(pieces, np.int32),
         )
@@ -163,3 +150,102 @@ class SentenceScorer:
         }
         logits = self._model(inputs)["masked_lm_logits"][:, 0]
         return tf.gather(tf.nn.log_softmax(logits), pieces, batch_dims=1)
+
+
+class TextEmbedder:
+    """Gives each text a vector.
+
+    Example: `TextEmbedder(model, tokenizer)(["The cats sleep.", "The cats sleeps."])`.
+
+    Args:
+      model: has an `encoder`; its variables exist.
+      tokenizer: of the model's vocabulary.
+      pooling: "mean": of the last block's output at all pieces of the text, [CLS] and [SEP]
+        included; "cls": that output at [CLS].
+      max_seq_length: longer texts lose pieces at their end. Default: all that the model reads.
+      pieces_per_batch: computed at once, padding included.
+
+    Raises:
+      UserError: if there is no such pooling, or the model has less pieces than the vocabulary.
+    """
+
+    def __init__(
+        self,
+        model: tf.keras.Model,
+        tokenizer: AlbertTokenizer,
+        pooling: str = "mean",
+        max_seq_length: int | None = None,
+        pieces_per_batch: int = 16_384,
+    ):
+        if pooling not in POOLINGS:
+            raise UserError(f"pooling {pooling!r}: expected one of {', '.join(POOLINGS)}")
+        _check_vocabulary(model.config.vocab_size, tokenizer)
+        self._encoder, self._tokenizer, self._pooling = model.encoder, tokenizer, pooling
+        longest = model.config.max_position_embeddings
+        self._max_seq_length = min(max_seq_length or longest, longest)
+        self._pieces_per_batch = pieces_per_batch
+        ids = tf.TensorSpec([None, None], tf.int32)
+        self._embed = tf.function(self._compute, input_signature=[ids, ids])
+
+    def __call__(self, texts: Sequence[str]) -> np.ndarray:
+        """Returns float32 [texts, H], a vector for each text.
+
+        Raises:
+          UserError: if `texts` is no list of strings.
+        """
+        tokenizer, room = self._tokenizer, self._max_seq_length - 2
+        rows = [
+            np.array([tokenizer.cls_id, *ids[:room], tokenizer.sep_id], np.int32)
+            for ids in _encode(tokenizer, texts)
+        ]
+        found = np.zeros([len(rows), self._encoder.config.hidden_size], np.float32)
+        order = sorted(range(len(rows)), key=lambda place: len(rows[place]))
+        begin = 0
+        while begin < len(order):
+            end = begin + 1
+            while (
+                end < len(order)
+                and (end + 1 - begin) * len(rows[order[end]]) <= self._pieces_per_batch
+            ):
+                end += 1
+            places = order[begin:end]
+            batch = _padded([rows[i] for i in places], tokenizer.pad_id, self._max_seq_length)
+            found[places] = self._embed(*map(tf.constant, batch)).numpy()
+            begin = end
+        return found
+
+    def _compute(self, ids, mask):
+        inputs = {"input_word_ids": ids, "input_mask": mask, "input_type_ids": tf.zeros_like(ids)}
+        output = tf.cast(self._encoder(inputs)["sequence_output"], tf.float32)
+        if self._pooling == "cls":
+            return output[:, 0]
+        weights = tf.cast(mask, tf.float32)[:, :, tf.newaxis]
+        return tf.reduce_sum(output * weights, axis=1) / tf.reduce_sum(weights, axis=1)
+
+
+def _check_vocabulary(vocab_size: int, tokenizer: AlbertTokenizer) -> None:
+    if vocab_size < tokenizer.vocab_size:
+        raise UserError(
+            f"the model has {vocab_size} pieces, the tokenizer {tokenizer.vocab_size}: they belong "
+            "to different models"
+        )
+
+
+def _encode(tokenizer: AlbertTokenizer, texts: Sequence[str]) -> list[np.ndarray]:
+    if isinstance(texts, str):
+        raise UserError("expected a list of texts, got one string: put it into a list")
+    for place, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise UserError(f"texts[{place}]: expected a string, got {text!r}")
+    return [np.asarray(ids, np.int32) for ids in tokenizer.encode_batch(texts)]
+
+
+def _padded(rows: Sequence[np.ndarray], pad_id: int, longest: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns int32 [rows, L] ids and mask (1 = real); L is at most `longest`."""
+    length = -(-max(map(len, rows)) // _LENGTH_STEP) * _LENGTH_STEP
+    ids = np.full([len(rows), min(length, longest)], pad_id, np.int32)
+    mask = np.zeros_like(ids)
+    for i, row in enumerate(rows):
+        ids[i, : len(row)] = row
+        mask[i, : len(row)] = 1
+    return ids, mask

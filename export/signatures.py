@@ -23,6 +23,8 @@ from .text.limits import CHARS_PER_PIECE, MAX_CONTEXT_CHARS
 NUM_CANDIDATES = 5
 # [MASK] of a text that `fill_mask` fills.
 MAX_MASKS = 20
+# Pieces of all texts of a request that `score` scores: each is a sequence to compute.
+MAX_SCORED_PIECES = 16_384
 # The score of an answer where there is none, as in the reference.
 NO_ANSWER_SCORE = -2e6
 
@@ -201,6 +203,20 @@ PRETRAINING = {
                 "their probabilities among all pieces; 0 past a text's own masks",
             ),
             "num_masks": Field(tf.int32, ("batch",), "how many [MASK] of the text are answered"),
+        },
+    ),
+    "score": Signature(
+        "Says how likely a text is: each piece is predicted from all others of the text but the "
+        "rest of its word (Kauf and Ivanova 2023). Too long a text loses pieces at its end. Each "
+        f"piece costs as much as a sequence; a request has {MAX_SCORED_PIECES:,} pieces at most.",
+        {"text": _TEXT},
+        {
+            "log_likelihood": Field(
+                tf.float32, ("batch",), "sum of the pieces' log probabilities, in nats"
+            ),
+            "num_pieces": Field(tf.int32, ("batch",), "pieces that are scored"),
+            "num_words": Field(tf.int32, ("batch",), "their words; a punctuation mark is one"),
+            **_UNKNOWN_SHARE,
         },
     ),
     **COMMON,

@@ -152,7 +152,8 @@ def _answering_in_python(module):
     module.tokenizer = _PythonTokenizer(module.served.tokenizer)
     tf.config.run_functions_eagerly(True)
     try:
-        names = {"serving_default", "fill_mask", "tokenize", "words"} & module.signatures.keys()
+        names = {"serving_default", "fill_mask", "score", "tokenize", "words"}
+        names &= module.signatures.keys()
         yield {name: getattr(module, name) for name in names}
     finally:
         tf.config.run_functions_eagerly(False)

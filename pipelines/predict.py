@@ -1,10 +1,15 @@
-"""Labels, numbers or answers for each row of a file, by a fine-tuned model or its export.
+"""Labels, numbers or answers for each row of a file by a fine-tuned model; or scores of its texts.
 
 --model is what pipelines.finetune wrote (OUTPUT_DIR: the seed that is best on dev; or
 OUTPUT_DIR/seed_N), or an export of it. --input_file is a table as fine-tuning reads it: .csv, .tsv,
 .jsonl or .json, compressed or not; for models that answer questions also SQuAD's JSON, for models
 that tag words CoNLL's columns (pipelines/tasks/scoring/token_rows.py has their rows). Columns are
 those that the model was fine-tuned with, unless flags name others.
+
+Of a pre-trained model (a run of pipelines.pretrain, or any other that pipelines.convert_checkpoint
+reads) the answer is the score of each row's text: log_likelihood, the sum of the pieces' log
+probabilities, each predicted from the rest of the text (albert_tf.SentenceScorer), num_pieces and
+num_words. With --answers it is an embedding of the text instead.
 
 OUTPUT_FILE has a row for each row of the input, in its order: id, label if the input has answers,
 prediction, probabilities (beyond 20 classes of the likeliest --top_k). The last column is
@@ -17,6 +22,7 @@ Examples:
   python -m pipelines.predict --model=runs/tickets --input_file=new.csv --output_file=labelled.csv
   python -m pipelines.predict --model=exports/tickets --input_file='new/*.jsonl.gz' \\
       --text_column=body --output_file=labelled.jsonl
+  python -m pipelines.predict --model=runs/base --input_file=sentences.csv --output_file=scores.csv
 """
 
 from __future__ import annotations
@@ -32,7 +38,7 @@ from albert_tf.storage.errors import UserError
 from albert_tf.storage.progress import Progress
 from .tasks.reading import tables
 from .tasks.reading.split_report import num_line_ends
-from .tasks.running import fine_tuned
+from .tasks.running import fine_tuned, pretrained
 from .tasks.running.prediction_file import check_output_name, predict_file
 from .tasks.running.unknown_text import texts_of
 
@@ -45,7 +51,10 @@ def define_flags() -> None:
     """Defines the flags; not at import, as programs share the names of flags."""
     job_directory.define_flags()
     flags.DEFINE_string(
-        "model", None, "A run of pipelines.finetune, one of its seeds, or an export.", required=True
+        "model",
+        None,
+        "A run of pipelines.finetune, one of its seeds, or an export; or a pre-trained model.",
+        required=True,
     )
     flags.DEFINE_string("input_file", None, "Paths or globs of the files to read.", required=True)
     flags.DEFINE_string("output_file", None, "File to write: .csv, .tsv or .jsonl.", required=True)
@@ -61,6 +70,13 @@ def define_flags() -> None:
         None,
         tables.QUOTING,
         "Quoting of .csv and .tsv, as in pipelines.finetune. Default: that of fine-tuning.",
+    )
+    flags.DEFINE_enum(
+        "answers",
+        None,
+        pretrained.ANSWERS,
+        "What a pre-trained model says of each text: how likely it is, the mean of the last "
+        "block's outputs, or that at [CLS]. Default: score.",
     )
     flags.DEFINE_integer("batch_size", 32, "Examples that the model reads at a time.", 1)
     flags.DEFINE_integer("top_k", 5, "Probabilities to write, beyond 20 classes.", 1)
@@ -79,6 +95,7 @@ def main(_) -> None:
         output_file=FLAGS.output_file,
         columns=columns,
         quoting=FLAGS.quoting,
+        answers=FLAGS.answers,
         batch_size=FLAGS.batch_size,
         top_k=FLAGS.top_k,
     )
@@ -94,17 +111,19 @@ def predict(
     output_file: str,
     columns: dict[str, str] | None = None,
     quoting: str | None = None,
+    answers: str | None = None,
     batch_size: int = 32,
     top_k: int = 5,
 ) -> dict:
     """Writes predictions; returns what prediction_file.predict_file returns.
 
     Args:
-      model: a run of pipelines.finetune, one of its seeds, or an export.
+      model: a run of pipelines.finetune, one of its seeds, or an export; or a pre-trained model.
       input_files: paths, whose rows are answered in this order.
       output_file: .csv, .tsv or .jsonl, which appears when all rows are answered.
       columns: "text" and so on -> column, for those that differ from those of fine-tuning.
       quoting: as of tables.read_table; None: as it was fine-tuned.
+      answers: of a pre-trained model, one of pretrained.ANSWERS; None: the first.
       batch_size: examples that the model reads at a time.
       top_k: probabilities to write of each row, beyond 20 classes.
 
@@ -112,13 +131,20 @@ def predict(
       UserError: if there is no such model, or the files are at fault.
     """
     check_output_name(output_file)
-    path = fine_tuned.find_model(model)
-    description = fine_tuned.read_description(path)
     columns = dict(columns or {})
-    if description["kind"] == "multiple_choice" and "text" in columns:
-        columns["context"] = columns.pop("text")
-    task = fine_tuned.task_of(description, columns, quoting)
-    task.top_k = top_k
+    is_pretrained = pretrained.is_pretrained(model)
+    if is_pretrained:
+        path, description = model, {"kind": "pretraining"}
+        task = pretrained.text_task(columns, quoting)
+    else:
+        if answers:
+            raise UserError(f"--answers={answers} applies to pre-trained models only: omit it")
+        path = fine_tuned.find_model(model)
+        description = fine_tuned.read_description(path)
+        if description["kind"] == "multiple_choice" and "text" in columns:
+            columns["context"] = columns.pop("text")
+        task = fine_tuned.task_of(description, columns, quoting)
+        task.top_k = top_k
     # A fault in the last row is told before hours of work, not after them.
     total = folded = 0
     for example in task.read_files(input_files):
@@ -126,7 +152,11 @@ def predict(
         folded += num_line_ends(texts_of(example))
     if not total:
         raise UserError(f"--input_file: no rows in {', '.join(input_files)}")
-    loaded = fine_tuned.load_model(path, task, batch_size)
+    loaded: fine_tuned.AnsweringModel
+    if is_pretrained:
+        loaded = pretrained.PretrainedModel(path, answers or pretrained.ANSWERS[0], batch_size)
+    else:
+        loaded = fine_tuned.load_model(path, task, batch_size)
     identity = {
         **loaded.identity,
         "task": json.dumps(description, sort_keys=True),

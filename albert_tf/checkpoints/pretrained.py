@@ -32,7 +32,7 @@ from albert_tf.text.tokenization import (
 _MOST_CAPITALS = 0.01
 
 # The heads' variables, by the names of Google's and of Hugging Face's code.
-_HEADS = r"predictions|seq_relationship|sop_classifier"
+HEADS = r"predictions|seq_relationship|sop_classifier"
 
 
 class Found(NamedTuple):
@@ -86,7 +86,7 @@ def from_pretrained(path: str | os.PathLike) -> tuple[tf.keras.Model, AlbertToke
     if fine_tuned.find(path):
         model, directory, notes = _read_fine_tuned(path)
     else:
-        model, directory, notes = read(path, allow_missing=_HEADS)
+        model, directory, notes = read(path, allow_missing=HEADS)
     tokenizer = read_tokenizer(directory)
     for note in [*notes, *check_vocabulary(tokenizer, model)]:
         warnings.warn(f"{path}: {note}", stacklevel=2)
@@ -177,6 +177,14 @@ def read(path: str, allow_missing: str | None = None, allow_unused: str | None =
     if fresh:
         notes.append(f"missing, freshly initialised: {', '.join(fresh)}")
     return Found(model, imported.directory, notes)
+
+
+def is_pretrained(path: str) -> bool:
+    """Tells whether a path is a model without a task, of any form that `read` reads."""
+    if saved_model.is_saved_model(path) or fine_tuned.find(path):
+        return False
+    forms = (is_model_directory, huggingface.find_weights, model_garden.find, google.find)
+    return any(form(path) for form in forms)
 
 
 def check_vocabulary(tokenizer: AlbertTokenizer, model: tf.keras.Model) -> list[str]:

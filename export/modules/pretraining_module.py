@@ -43,6 +43,7 @@ class PreTrainingModule(ServingModule):
         tokenizer = served.tokenizer
         self.mask_id = tokenizer.mask_id
         self._pieces = tuple(map(tokenizer.id_to_piece, range(tokenizer.vocab_size)))
+        self._word_starts = tuple(map(int, tokenizer.word_starts()))
 
     def serving_default(self, text, text_pair) -> dict:
         """Answers the signature `serving_default`."""
@@ -127,6 +128,54 @@ class PreTrainingModule(ServingModule):
             ids.get(piece[1:], i) if piece.startswith(WORD_BOUNDARY) else i
             for i, piece in enumerate(self._pieces)
         ]
+
+    def score(self, text) -> dict:
+        """Answers the signature `score`, as albert_tf.SentenceScorer does."""
+        tokens = self.packer.truncate_and_pack(self.pieces(text))
+        num_pieces = tf.reduce_sum(tokens["input_mask"]) - 2 * tf.shape(tokens["input_mask"])[0]
+        message = (
+            f"score: at most {signatures.MAX_SCORED_PIECES:,} pieces in all texts together: send "
+            "fewer rows"
+        )
+        limit = tf.debugging.assert_less_equal(num_pieces, signatures.MAX_SCORED_PIECES, message)
+        with tf.control_dependencies([limit]):
+            return map_rows(self._score, tokens)
+
+    def _score(self, tokens: dict) -> dict:
+        ids, mask = tokens["input_ids"], tokens["input_mask"]
+        position = tf.range(tf.shape(ids)[1])
+        num_pieces = tf.maximum(tf.reduce_sum(mask, axis=1) - 2, 0)  # of a row of padding none
+        is_text = (position > 0) & (position <= num_pieces[:, tf.newaxis])
+        starts = tf.where(is_text, tf.gather(tf.constant(self._word_starts), ids), 0)
+        word = tf.cumsum(starts, axis=1)
+        # A row for each piece, in which it and the rest of its word are masked.
+        text, place = tf.unstack(tf.cast(tf.where(is_text), tf.int32), axis=1)
+        word_of_piece = tf.gather_nd(word, tf.stack([text, place], axis=1))[:, tf.newaxis]
+        is_masked = (position >= place[:, tf.newaxis]) & tf.gather(is_text, text)
+        is_masked &= tf.equal(tf.gather(word, text), word_of_piece)
+        rows = tf.gather(ids, text)
+        masked = {
+            "input_ids": tf.where(is_masked, self.mask_id, rows),
+            "input_mask": tf.gather(mask, text),
+            "segment_ids": tf.zeros_like(rows),
+            "place": place,
+            "piece": tf.gather_nd(ids, tf.stack([text, place], axis=1)),
+        }
+        log_probs = map_rows(lambda part: self._log_probs(**part), masked)["log_prob"]
+        return {
+            "log_likelihood": tf.math.unsorted_segment_sum(log_probs, text, tf.shape(ids)[0]),
+            "num_pieces": num_pieces,
+            # The first piece begins a word, whether it says so or not.
+            "num_words": tf.reduce_max(word - word[:, 1:2], axis=1) + tf.minimum(num_pieces, 1),
+            "unknown_share": self.share_of_unknown(tokens),
+        }
+
+    def _log_probs(self, place, piece, **tokens) -> dict:
+        """Returns `log_prob` [rows], of the piece that was at each row's `place`."""
+        encoded = self.encode(**tokens)["sequence_output"]
+        at_place = tf.gather(encoded, place[:, tf.newaxis], batch_dims=1)
+        logits = self.model.masked_lm(at_place, self.encoder.embeddings.word_embeddings)[:, 0]
+        return {"log_prob": tf.gather(tf.nn.log_softmax(logits), piece, batch_dims=1)}
 
     def mlm(self, input_ids, input_mask, segment_ids, mlm_positions) -> dict:
         """Answers the signature `mlm`."""

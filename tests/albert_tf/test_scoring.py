@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from albert_tf.models import AlbertForPreTraining
-from albert_tf.scoring import SentenceScorer
+from albert_tf.scoring import SentenceScorer, TextEmbedder
 from albert_tf.storage.errors import UserError
 from albert_tf.text.tokenization import AlbertTokenizer
 from tests.builders import tiny_config
@@ -69,9 +69,12 @@ def test_the_rest_of_a_word_matters(model, tokenizer):
 def test_models_that_have_no_masked_lm_of_these_pieces(model, tokenizer):
     with pytest.raises(UserError, match="expected an AlbertForPreTraining, got AlbertEncoder"):
         SentenceScorer(model.encoder, tokenizer)
-    other = AlbertForPreTraining(tiny_config(vocab_size=tokenizer.vocab_size + 1))
-    with pytest.raises(UserError, match=rf"has {tokenizer.vocab_size + 1} pieces, the tokenizer"):
-        SentenceScorer(other, tokenizer)
+    other = AlbertForPreTraining(tiny_config(vocab_size=tokenizer.vocab_size - 1))
+    for kind in (SentenceScorer, TextEmbedder):
+        with pytest.raises(UserError, match=rf"has {other.config.vocab_size} pieces, the tokeni"):
+            kind(other, tokenizer)
+    with pytest.raises(UserError, match="pooling 'max': expected one of mean, cls"):
+        TextEmbedder(model, tokenizer, "max")
 
 
 def test_a_text_as_long_as_the_model_reads_and_one_that_is_longer(model, tokenizer):
@@ -80,7 +83,23 @@ def test_a_text_as_long_as_the_model_reads_and_one_that_is_longer(model, tokeniz
     longest = max(n for n in range(1, 99) if len(tokenizer.encode(" ".join(words[:n]))) <= room)
     scorer = SentenceScorer(model, tokenizer)
     assert scorer([" ".join(words[:longest])])[0].num_pieces > room - 9
-    with pytest.raises(UserError, match="expected a list of sentences"):
+    with pytest.raises(UserError, match="expected a list of texts"):
         scorer("one string")
     with pytest.raises(UserError, match=rf"{WORDS[0]}.* pieces, but the model reads {room}"):
         scorer([" ".join(words[:99])])
+    with pytest.raises(UserError, match=r"texts\[1\]: expected a string, got None"):
+        scorer(["one", None])
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_embeddings_equal_those_by_hand(model, tokenizer, pooling):
+    long = " ".join(WORDS * 9)
+    texts = [*TEXTS, long]
+    found = TextEmbedder(model, tokenizer, pooling, pieces_per_batch=100)(texts)
+    for vector, text in zip(found, texts):
+        room = model.config.max_position_embeddings - 2
+        ids = [tokenizer.cls_id, *tokenizer.encode(text)[:room], tokenizer.sep_id]
+        output = model.encoder({"input_word_ids": tf.constant([ids])})["sequence_output"][0]
+        expected = output[0] if pooling == "cls" else tf.reduce_mean(output, axis=0)
+        np.testing.assert_allclose(vector, expected, atol=1e-5)
+    assert TextEmbedder(model, tokenizer)([]).shape == (0, model.config.hidden_size)

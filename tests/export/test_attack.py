@@ -260,7 +260,7 @@ def test_texts_of_other_ranks_and_numbers_are_refused(modules):
             serve(modules[name], signature or "serving_default", **inputs)
 
 
-EMPTY = ("serving_default", "tokenize", "fill_mask", "pooled", "mlm", "examples")
+EMPTY = ("serving_default", "tokenize", "fill_mask", "score", "pooled", "mlm", "examples")
 
 
 def test_empty_requests_have_empty_answers(modules):

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensorflow.python.util import _pywrap_util_port  # says whether there is oneDNN
 
+import albert_tf
 from export.signatures import MAX_MASKS, NUM_CANDIDATES
 from export.text.packing import Packer
 from tests.export.conftest import MAX_SEQ_LENGTH
@@ -131,6 +132,20 @@ def test_masks_are_filled_as_the_model_fills_them_alone(loaded, model, tokenizer
                 continue
             assert pieces == [tokenizer.id_to_piece(i) for i in best.indices[mask].numpy()]
             np.testing.assert_allclose(probabilities, best.values[mask], atol=1e-5)
+
+
+def test_texts_are_scored_as_in_python(loaded, model, tokenizer):
+    texts = [SHORT, "", "Birds sing.", "unbelievable 2010, dogs", " ", SHORT]
+    answers = ask(loaded, "score", text=texts)
+    scores = albert_tf.SentenceScorer(model, tokenizer)(texts)
+    np.testing.assert_allclose(
+        answers["log_likelihood"], [score.log_likelihood for score in scores], rtol=1e-5, atol=1e-4
+    )
+    assert answers["num_pieces"].tolist() == [score.num_pieces for score in scores]
+    assert answers["num_words"].tolist() == [score.num_words for score in scores]
+    assert answers["unknown_share"][1] == 1
+    # Of a text that is too long the first pieces are scored.
+    assert ask(loaded, "score", text=[LONG])["num_pieces"] == [MAX_SEQ_LENGTH - 2]
 
 
 @pytest.mark.parametrize(
