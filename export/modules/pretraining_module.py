@@ -165,8 +165,7 @@ class PreTrainingModule(ServingModule):
         return {
             "log_likelihood": tf.math.unsorted_segment_sum(log_probs, text, tf.shape(ids)[0]),
             "num_pieces": num_pieces,
-            # The first piece begins a word, whether it says so or not.
-            "num_words": tf.reduce_max(word - word[:, 1:2], axis=1) + tf.minimum(num_pieces, 1),
+            "num_words": tf.reduce_max(word, axis=1),  # a text's first piece begins one
             "unknown_share": self.share_of_unknown(tokens),
         }
 
