@@ -42,7 +42,6 @@ from .training.heldout import check_heldout_split, make_scoring
 
 FLAGS = flags.FLAGS
 
-_OBJECTIVE_NAMES = {"sop": "sentence order", "nsp": "next sentence "}
 _MOVEMENTS = {"l2_distance": "L2 distance", "degrees": "degrees"}  # Fig. 1 of the paper
 
 
@@ -55,7 +54,7 @@ def define_flags() -> None:
     flags.DEFINE_enum("split", "heldout", ["heldout", "train"], "Which of the records.")
     program.define_max_seq_length(help="Default: that of the records.")
     flags.DEFINE_enum(
-        "sentence_objective", "sop", SENTENCE_OBJECTIVES, "Sentence objective that is scored."
+        "sentence_objective", "sop", list(SENTENCE_OBJECTIVES), "Sentence objective that is scored."
     )
     flags.DEFINE_integer("batch_size", 64, "Examples at a time.", lower_bound=1)
 
@@ -125,7 +124,7 @@ def evaluate(
         totals = score(lambda done: progress.update(done * batch_size))
         progress.update(examples)
     baselines = {}
-    if sentence_objective != "none":
+    if options.objective.has_label:
         baselines = order_baselines(record_dir, split, options, tokenizer)
     result = {**question, "examples": examples, **_figures(totals, baselines, tokenizer)}
     files.write_atomically(kept, json.dumps(result, indent=2, ensure_ascii=False) + "\n")
@@ -199,7 +198,7 @@ def report(result: dict) -> str:
     ]
     if result["sentence_order_predictions"]:
         lines.append(
-            f"  {_OBJECTIVE_NAMES[result['sentence_objective']]}  loss "
+            f"  {SENTENCE_OBJECTIVES[result['sentence_objective']].title:14}  loss "
             f"{result['sentence_order_loss']:.4f} nats, accuracy "
             f"{100 * result['sentence_order_accuracy']:.2f} % of "
             f"{result['sentence_order_predictions']:,}"

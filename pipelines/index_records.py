@@ -53,7 +53,7 @@ def define_flags() -> None:
     flags.DEFINE_enum(
         "sentence_objective",
         "sop",
-        SENTENCE_OBJECTIVES,
+        list(SENTENCE_OBJECTIVES),
         "Meaning of their labels; nsp if they were made with --random_next_sentence.",
     )
     beam_job.define_flags()

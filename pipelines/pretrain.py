@@ -286,7 +286,7 @@ def _create_model(
     with strategy.scope(), precision(settings.mixed_precision):
         model = AlbertForPreTraining(config, settings.recompute)
         model.create_variables()
-        if options.sentence_objective == "none":
+        if not options.objective.has_label:
             # LAMB scales a step to the weight's norm, so weight decay alone would shrink these: a
             # norm of 10 became 0.006 in 3,000 steps. A later run for order then learnt nothing.
             model.encoder.pooler.trainable = False
@@ -415,7 +415,7 @@ def _print_plan(
     for source in sources:
         available = source.manifest.splits["train"].examples
         share, order = source.quota / BLOCK_ROWS, ""
-        if options.sentence_objective == "sop" and source.manifest.share_with_order is not None:
+        if options.objective.swaps and source.manifest.share_with_order is not None:
             order = f", {100 * source.manifest.share_with_order:.0f} % with an order to learn"
         padding = source.manifest.share_of_padding("train", options.max_seq_length)
         data.append(

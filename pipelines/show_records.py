@@ -39,11 +39,6 @@ from .data.records import SPLITS, Manifest, parse_segments
 FLAGS = flags.FLAGS
 
 _ROWS = 256
-_LABEL_NAMES = {
-    "sop": ("in order", "swapped"),
-    "nsp": ("consecutive", "another document's"),
-    "none": ("in order", "swapped"),
-}
 _LEGEND = "[MASK|x] x is masked, [kept|x] x stays and is to be predicted, [y|x] y stands for x"
 
 
@@ -107,9 +102,9 @@ def show_records(
     available = manifest.splits[split].examples
     if not available:
         raise UserError(f"{record_dir!r} holds no {split} records: see --split")
-    label_names = _LABEL_NAMES[options.sentence_objective]
+    label_names = options.objective.labels
     count = min(available, num_statistics_examples)
-    statistics = ExampleStatistics(tokenizer, options.max_seq_length, options.sentence_objective)
+    statistics = ExampleStatistics(tokenizer, options.max_seq_length, options.objective.swaps)
     shown = 0
     for batch in _batches(record_dir, split, options, tokenizer, max(count, num_examples)):
         for row in range(min(len(batch["input_mask"]), num_examples - shown)):
@@ -120,7 +115,7 @@ def show_records(
         left = count - statistics.examples
         statistics.add({name: values[:left] for name, values in batch.items()})
     result = statistics.result()
-    if options.sentence_objective != "none":
+    if options.objective.has_label:
         found = order_baselines(record_dir, split, options, tokenizer, count)
         result["order_baselines"] = {
             kind: {

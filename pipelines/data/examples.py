@@ -13,6 +13,7 @@ from albert_tf.text.tokenization import AlbertTokenizer
 from .masking import MaskingVocabulary, mask_ngrams
 from .sentence_pairs import (
     SENTENCE_OBJECTIVES,
+    SentenceObjective,
     choose_pairs,
     lay_out,
     length_features,
@@ -54,6 +55,11 @@ class ExampleOptions:
             predictions = math.ceil(self.masked_lm_prob * self.max_seq_length)
             object.__setattr__(self, "max_predictions_per_seq", max(1, predictions))
 
+    @property
+    def objective(self) -> SentenceObjective:
+        """The row of SENTENCE_OBJECTIVES."""
+        return SENTENCE_OBJECTIVES[self.sentence_objective]
+
 
 def define_example_flags() -> None:
     """Defines the flags of masks and sentence objective, for the programs that draw them."""
@@ -68,7 +74,7 @@ def define_example_flags() -> None:
     flags.DEFINE_enum(
         "sentence_objective",
         "sop",
-        SENTENCE_OBJECTIVES,
+        list(SENTENCE_OBJECTIVES),
         "sop: are the parts in order; nsp: is the second from another document; none: no label.",
     )
 
@@ -110,7 +116,7 @@ def example_maker(
             segments,
             draws["split"][:, 0],
             draws["change"][:, 0],
-            options.sentence_objective,
+            options.objective,
             options.max_seq_length,
         )
         example = lay_out(

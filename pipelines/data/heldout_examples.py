@@ -56,7 +56,7 @@ def heldout_examples(
             count = math.ceil(num_examples * examples / total)
             where = source.record_dir, "heldout", options, tokenizer
             parts.append(functools.partial(evaluation_dataset, *where, batch_size, count))
-            if options.sentence_objective != "none":
+            if options.objective.has_label:
                 found.append(order_baselines(*where, count))
 
     def heldout(context):

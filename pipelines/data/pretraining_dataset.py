@@ -111,7 +111,7 @@ def check_sources(
     for source in sources:
         source.manifest.check(source.record_dir, tokenizer, options)
     shares = {source.manifest.share_with_order for source in sources}
-    if options.sentence_objective == "sop" and shares == {0.0}:
+    if options.objective.swaps and shares == {0.0}:
         names = ",".join(source.record_dir for source in sources)
         raise UserError(
             f"--sentence_objective=sop: no segment of {names!r} has two sentences whose order can "
@@ -160,7 +160,7 @@ def pretraining_dataset(
     hosts = context.num_input_pipelines
     assert global_batch_size % hosts == 0, "rows would be lost"
     host_rows = global_batch_size // hosts
-    if options.sentence_objective == "nsp" and hosts > 1 and host_rows % 2:
+    if options.objective.pairs_rows and hosts > 1 and host_rows % 2:
         raise UserError(
             f"each of {hosts} hosts gets {host_rows} rows of the global batch: "
             "--sentence_objective=nsp pairs rows and needs an even number"
@@ -256,7 +256,7 @@ def evaluation_dataset(
         }
 
     records = sampled_records(record_dir, manifest, split, num_examples)
-    if options.sentence_objective == "nsp":
+    if options.objective.pairs_rows:
         half = int(sample_counts(manifest.split(split), num_examples).sum()) // 2
         turns = tf.data.Dataset.zip((records.take(half), records.skip(half).take(half)))
         turns = turns.flat_map(lambda *pair: tf.data.Dataset.from_tensor_slices(tf.stack(pair)))

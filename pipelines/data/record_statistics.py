@@ -24,14 +24,12 @@ class ExampleStatistics:
     Args:
       tokenizer: of the records.
       max_seq_length: L.
-      sentence_objective: what the labels are of.
+      swaps: as of sentence_pairs.SentenceObjective.
     """
 
-    def __init__(
-        self, tokenizer: AlbertTokenizer, max_seq_length: int, sentence_objective: str = "sop"
-    ):
+    def __init__(self, tokenizer: AlbertTokenizer, max_seq_length: int, swaps: bool = True):
         self._tokenizer = tokenizer
-        self._swaps = sentence_objective == "sop"
+        self._swaps = swaps
         self._word_starts = tokenizer.word_starts()
         self._counts: collections.Counter[str] = collections.Counter()
         self._lengths = np.zeros(max_seq_length + 1, np.int64)

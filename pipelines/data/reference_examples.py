@@ -56,7 +56,7 @@ def parse_examples(
     ints = {name: tf.cast(value, tf.int32) for name, value in parsed.items()}
     labels = ints["next_sentence_labels"][:, 0]
     len_b = tf.reduce_sum(ints["segment_ids"], axis=1)
-    has_label = (len_b > 0) & (options.sentence_objective != "none")
+    has_label = (len_b > 0) & options.objective.has_label
     lengths = tf.stack([tf.reduce_sum(ints["input_mask"], axis=1) - len_b, len_b], axis=1)
     return {
         **({"length_features": lengths} if with_lengths else {}),

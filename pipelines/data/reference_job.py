@@ -167,7 +167,7 @@ def write_pass(
                 tf.constant(unit.first + row, tf.int64),
             )
             batch = {name: value.numpy() for name, value in batch.items()}
-            if options.sentence_objective != "none":
+            if options.objective.has_label:
                 alone = batch["sentence_order_weights"] == 0
                 batch["sentence_order_labels"][alone] = rng.integers(0, 2, alone.sum())
                 counts["unlabelled"] += int(alone.sum())

@@ -20,8 +20,33 @@ import tensorflow as tf
 from albert_tf.text import packing
 from .segments import NO_ROOM
 
-# sop: in order or swapped? nsp: consecutive, or the second from another document? none: no label.
-SENTENCE_OBJECTIVES = ("sop", "nsp", "none")
+
+class SentenceObjective(NamedTuple):
+    """What the two parts of an example teach.
+
+    Attributes:
+      title: its name in a report.
+      labels: the meaning of label 0 and of label 1.
+      has_label: whether examples have a label.
+      swaps: whether label 1 means that A and B are swapped.
+      pairs_rows: whether label 1 means that B is of the neighbouring row.
+    """
+
+    title: str
+    labels: tuple[str, str]
+    has_label: bool = True
+    swaps: bool = False
+    pairs_rows: bool = False
+
+
+# The values of --sentence_objective. A new one is a row here and a branch in `choose_pairs`.
+SENTENCE_OBJECTIVES = {
+    "sop": SentenceObjective("sentence order", ("in order", "swapped"), swaps=True),
+    "nsp": SentenceObjective(
+        "next sentence", ("consecutive", "another document's"), pairs_rows=True
+    ),
+    "none": SentenceObjective("no objective", ("in order", "swapped"), has_label=False),
+}
 
 # Sentences of each part whose lengths `length_features` names.
 _LEADING_SENTENCES = 7
@@ -53,7 +78,7 @@ class Pairs:
       a, b: its parts; B may be empty.
       changed: bool [b], whether the parts are swapped, or B is of another document.
       has_label: bool [b].
-      opens: bool [b], whether a pair with a label is the opening of its document; of "sop" only.
+      opens: bool [b], whether a pair with a label opens its document; False where rows are paired.
     """
 
     a: Part
@@ -67,22 +92,22 @@ def choose_pairs(
     segments: dict[str, tf.Tensor],
     split_draws: tf.Tensor,
     change_draws: tf.Tensor,
-    objective: str,
+    objective: SentenceObjective,
     max_seq_length: int,
 ) -> Pairs:
     """Splits segments in two at a sentence, and changes half of the pairs.
 
-    For "sop" A and B are swapped, for "nsp" neighbouring rows (0 and 1, 2 and 3, ...) exchange
-    their Bs. A segment that gets no label is all A; for "none" all are split and none is changed.
+    A and B are swapped, or neighbouring rows (0 and 1, 2 and 3, ...) exchange their Bs. A segment
+    that gets no label is all A. Without labels all are split and none is changed.
 
     Args:
       segments: `input_ids` int32 [b, (n)], a contiguous chunk of a document each,
         n <= max_seq_length - 3; `sentence_starts` int32 [b, (m)], index of each sentence's first
         piece, the first is 0; `room_before` int64 [b, 1], see segments.Segment; `document_id`
-        int64 [b, 1]; but for "nsp" `opens_document` int64 [b, 1].
+        int64 [b, 1]; unless rows are paired `opens_document` int64 [b, 1].
       split_draws: float32 [b], uniform in [0, 1).
       change_draws: float32 [b], uniform in [0, 1).
-      objective: one of SENTENCE_OBJECTIVES.
+      objective: a row of SENTENCE_OBJECTIVES.
       max_seq_length: L.
 
     Source: Lan et al. 2020, section 3.1; the reference's create_instances_from_document.
@@ -90,12 +115,12 @@ def choose_pairs(
     in three; it gives segments of one sentence a B of another document and the label "swapped".
     """
     sentences = _sentences(segments)
-    if objective == "nsp":
+    if objective.pairs_rows:
         return _next_sentence(segments, sentences, split_draws, change_draws, max_seq_length)
     num_sentences = tf.reduce_sum(tf.cast(sentences > 0, tf.int32), axis=1)
     is_later = tf.range(tf.shape(sentences)[1]) > 0
     can_open = (sentences > 0) & is_later
-    if objective == "sop":
+    if objective.swaps:
         # Sentence 0 can be any sentence longer than the room that was left. If B opens with any of
         # these too, a swap leaves the distribution of all lengths as it was, whatever that is. At
         # the opening of a document the room is 0: B opens with any sentence. That is fair where
@@ -105,7 +130,7 @@ def choose_pairs(
         room = tf.cast(segments["room_before"], tf.int32)
         can_open &= (sentences > room) & (room != NO_ROOM)
     split = _draw_split(can_open, split_draws, num_sentences)
-    has_label = (split < num_sentences) & (objective != "none")
+    has_label = (split < num_sentences) & objective.has_label
     first, second = _parts(sentences, split, num_sentences)
     changed = has_label & (change_draws < 0.5)
     a, b = _where(changed, second, first), _where(changed, first, second)

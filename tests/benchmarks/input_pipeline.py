@@ -154,7 +154,7 @@ def make_parts(record_dir: str, options: ExampleOptions, batch_size: int) -> dic
             segments,
             draws["split"][:, 0],
             draws["change"][:, 0],
-            options.sentence_objective,
+            options.objective,
             options.max_seq_length,
         )
         return lay_out(

@@ -164,7 +164,7 @@ def _pairs(segments: tuple[Segment, ...], documents, options: ExampleOptions, se
         batch,
         draws["split"][:, 0],
         draws["change"][:, 0],
-        options.sentence_objective,
+        options.objective,
         options.max_seq_length,
     )
     features = length_features(pairs, batch)

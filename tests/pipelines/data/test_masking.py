@@ -150,7 +150,7 @@ sentence = st.lists(st.integers(5, VOCAB - 1), min_size=1, max_size=6)
 @settings(max_examples=25, deadline=None)
 @given(
     st.lists(st.lists(sentence, min_size=1, max_size=5), min_size=1, max_size=5),
-    st.sampled_from(SENTENCE_OBJECTIVES),
+    st.sampled_from(list(SENTENCE_OBJECTIVES)),
     st.integers(0, 2**31),
     st.integers(1, 9),
     st.integers(1, 5),
@@ -172,7 +172,7 @@ def test_of_every_objective_unmasking_gives_the_pair_back(
         "opens_document": tf.zeros([rows, 1], tf.int64),
     }
     split_draws, change_draws = tf.constant(rng.random([2, rows], np.float32))
-    pairs = choose_pairs(texts, split_draws, change_draws, objective, seq_len)
+    pairs = choose_pairs(texts, split_draws, change_draws, SENTENCE_OBJECTIVES[objective], seq_len)
     before = lay_out(pairs, texts, seq_len, CLS, SEP)
     masked = mask_ngrams(before, VOCABULARY, draws, predictions, 0.15, ngram)
     before = {name: values.numpy() for name, values in before.items()}

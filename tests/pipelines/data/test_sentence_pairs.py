@@ -13,7 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelines.data.segments import NO_ROOM, Segment, has_order, split_document
-from pipelines.data.sentence_pairs import choose_pairs, lay_out, length_features
+from pipelines.data.sentence_pairs import (
+    SENTENCE_OBJECTIVES,
+    choose_pairs,
+    lay_out,
+    length_features,
+)
 
 CLS, SEP = 2, 3
 
@@ -41,7 +46,7 @@ def build(segments, split_draws, change_draws, seq_len, objective="sop", **more)
     """Returns the examples, and what lengths tell of them."""
     tensors = as_tensors(segments, **more)
     draws = (tf.constant(values, tf.float32) for values in (split_draws, change_draws))
-    pairs = choose_pairs(tensors, *draws, objective, seq_len)
+    pairs = choose_pairs(tensors, *draws, SENTENCE_OBJECTIVES[objective], seq_len)
     out = lay_out(pairs, tensors, seq_len, CLS, SEP)
     out["length_features"] = length_features(pairs, tensors)
     return {name: value.numpy() for name, value in out.items()}
