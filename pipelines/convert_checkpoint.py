@@ -5,8 +5,9 @@
                                   (of a BERT: bert_model.ckpt.index, bert_config.json)
   a TF-Hub module                 directory: saved_model.pb, variables/, assets/
   an encoder of Model Garden or TF2-Hub   the same, and albert_config.json beside saved_model.pb
-  a Hugging Face model            local directory: config.json and model.safetensors
-                                  or pytorch_model.bin (needs torch)
+  a Hugging Face model            directory: config.json and model.safetensors
+                                  or pytorch_model.bin (needs torch); or by its name,
+                                  hf://OWNER/NAME@REVISION (needs huggingface_hub)
   a model directory of this project, or one checkpoint of it
   a fine-tuned model of either: OUTPUT_DIR/seed_N of pipelines.finetune, or a classifier, tagger,
                                   answerer of questions or chooser in transformers' format
@@ -19,8 +20,8 @@ Examples:
   python -m pipelines.convert_checkpoint --input=albert_base_v2 --output_dir=models/base
   python -m pipelines.convert_checkpoint --input=runs/base --output_dir=to_publish \\
       --output_format=huggingface
-  python -m pipelines.convert_checkpoint --input=hf/albert-base-v2 --output_dir=models/base \\
-      --allow_missing=sop_classifier
+  python -m pipelines.convert_checkpoint --input=hf://albert/albert-base-v2 \\
+      --output_dir=models/base --allow_missing=sop_classifier
   python -m pipelines.convert_checkpoint --input=tfhub/albert_en_base --output_dir=models/base \\
       --allow_missing=cls/
   python -m pipelines.convert_checkpoint --input=hf/MiniLM-L6-H384 --output_dir=models/mini \\
@@ -31,7 +32,7 @@ from __future__ import annotations
 
 from absl import flags
 
-from albert_tf.checkpoints import fine_tuned, google, model_directory, name_map, pretrained
+from albert_tf.checkpoints import fine_tuned, google, hub, model_directory, name_map, pretrained
 from albert_tf.checkpoints.target_vocab import change_vocabulary
 from albert_tf.jobs import program
 from albert_tf.storage import files
@@ -73,7 +74,7 @@ def define_flags() -> None:
 def main(_) -> None:
     """Reads the flags."""
     both = {
-        "input_path": FLAGS.input.rstrip("/"),
+        "input_path": hub.local_path(FLAGS.input.rstrip("/")),
         "output_dir": FLAGS.output_dir,
         "output_format": FLAGS.output_format,
         "spm_model_file": FLAGS.spm_model_file,

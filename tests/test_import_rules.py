@@ -92,6 +92,7 @@ DOORS = {
     "tensorflow_hub": set(),
     "apache_beam": {"pipelines/data/beam_job.py"},
     "transformers": set(),
+    "huggingface_hub": set(),  # albert_tf/checkpoints/hub.py imports it by its name
     "onnx": {"export/onnx.py"},
     "onnxruntime": {"export/onnx.py"},
     "torch": {"albert_tf/checkpoints/huggingface.py"},

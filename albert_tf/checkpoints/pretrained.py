@@ -11,6 +11,7 @@ import tensorflow as tf
 from albert_tf.checkpoints import (
     fine_tuned,
     google,
+    hub,
     huggingface,
     model_directory,
     model_garden,
@@ -50,7 +51,7 @@ class Found(NamedTuple):
 
 
 def from_pretrained(path: str | os.PathLike) -> tuple[tf.keras.Model, AlbertTokenizer]:
-    """Reads a model and its tokenizer from a directory; nothing is downloaded.
+    """Reads a model and its tokenizer from a directory, or a published model by its name.
 
     Heads that the directory lacks are initialised afresh. A warning says so, and names what of
     another's model is computed differently here.
@@ -63,7 +64,8 @@ def from_pretrained(path: str | os.PathLike) -> tuple[tf.keras.Model, AlbertToke
       path: a model directory of this project or one of its checkpoints; a checkpoint of Google's
         code or a TF-Hub module; an encoder of Model Garden or TF2-Hub with albert_config.json; a
         local Hugging Face model; or a version of an export (`exports/1`), whose encoder is read
-        while the heads are initialised afresh.
+        while the heads are initialised afresh. Or hf://OWNER/NAME of the Hugging Face Hub, see
+        hub.local_path.
 
     Returns:
       An AlbertForPreTraining, or the fine-tuned model; and its tokenizer.
@@ -71,7 +73,7 @@ def from_pretrained(path: str | os.PathLike) -> tuple[tf.keras.Model, AlbertToke
     Raises:
       UserError: if the path is none of these, or it lacks a vocabulary.
     """
-    path = os.fspath(path).rstrip("/")
+    path = hub.local_path(os.fspath(path).rstrip("/"))
     files.check_finished(path)
     if saved_model.is_export(path):
         config, tokenizer = saved_model.read_config_and_tokenizer(path)

@@ -1,0 +1,120 @@
+"""Published models by their names: files of the Hugging Face Hub, kept in its cache.
+
+The only file that imports huggingface_hub. Its variables apply: HF_HOME (the cache), HF_TOKEN,
+HF_ENDPOINT, HF_HUB_OFFLINE.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import importlib
+import os
+import re
+
+import tensorflow as tf
+
+from albert_tf.storage.errors import UserError
+
+_SCHEME = "hf://"
+_NAME = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?")
+# Of a model's weights the first that there is; safetensors cannot run code.
+_WEIGHTS = (
+    ("model.safetensors", "model.safetensors.index.json", "model-*.safetensors"),
+    ("pytorch_model.bin",),
+)
+_OTHERS = ("config.json", "spiece.model", "vocab.txt", "tokenizer_config.json")
+
+
+def local_path(path: str) -> str:
+    """Returns the directory of a published model in the cache; any other path as it is.
+
+    Args:
+      path: hf://OWNER/NAME, or OWNER/NAME where there is no such path and no directory OWNER.
+        @REVISION behind it is a branch, a tag or a commit; default: the newest commit.
+
+    Raises:
+      UserError: if the model cannot be had, or a file is not what the hub has a hash of.
+    """
+    name = path.removeprefix(_SCHEME)
+    is_named = path.startswith(_SCHEME)
+    if is_named and not _NAME.fullmatch(name):
+        raise UserError(f"{path!r}: expected hf://OWNER/NAME or hf://OWNER/NAME@REVISION")
+    if not is_named and (
+        not _NAME.fullmatch(name)
+        or tf.io.gfile.exists(path)
+        or tf.io.gfile.exists(path.partition("/")[0])
+    ):
+        return path
+    try:
+        hub = importlib.import_module("huggingface_hub")
+        for part in ("constants", "errors"):
+            importlib.import_module(f"huggingface_hub.{part}")
+    except ImportError:
+        if not is_named:
+            return path
+        raise UserError(
+            f"{path!r} needs huggingface_hub: python -m pip install huggingface_hub"
+        ) from None
+    directory = _download(hub, *_split(name))
+    print(f"{_SCHEME}{name} is {directory}")
+    return directory
+
+
+def _split(name: str) -> tuple[str, str | None]:
+    owner_and_name, _, revision = name.partition("@")
+    return owner_and_name, revision or None
+
+
+def _download(hub, name: str, revision: str | None) -> str:
+    """Returns the directory of a commit, with the files that are needed of it."""
+    shown = f"{_SCHEME}{name}" + (f"@{revision}" if revision else "")
+    try:
+        if hub.constants.HF_HUB_OFFLINE:
+            return hub.snapshot_download(name, revision=revision, local_files_only=True)
+        info = hub.HfApi().model_info(name, revision=revision, files_metadata=True)
+        wanted = _wanted([file.rfilename for file in info.siblings])
+        directory = hub.snapshot_download(name, revision=info.sha, allow_patterns=wanted)
+    except hub.errors.GatedRepoError:
+        raise UserError(f"{shown}: its owner grants access: ask for it, and set HF_TOKEN") from None
+    except hub.errors.RepositoryNotFoundError:
+        raise UserError(
+            f"{shown}: no such path here, and no such model there, or a private one: set HF_TOKEN"
+        ) from None
+    except hub.errors.RevisionNotFoundError:
+        raise UserError(f"{shown}: the model has no such branch, tag or commit") from None
+    except hub.errors.LocalEntryNotFoundError:
+        raise UserError(
+            f"{shown}: not in the cache, and the hub cannot be reached (HF_HUB_OFFLINE or no "
+            "network): download it once where there is one"
+        ) from None
+    except OSError as error:  # of HTTP, of the network, of a download cut short
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise UserError(f"{shown}: {reason}; run the same command again to resume") from error
+    for file in info.siblings:
+        if file.rfilename in wanted and file.lfs:
+            _check_hash(os.path.join(directory, file.rfilename), file.lfs["sha256"], shown)
+    return directory
+
+
+def _wanted(names: list[str]) -> list[str]:
+    """Returns those of a model's files that are read here."""
+    for patterns in _WEIGHTS:
+        weights = [n for n in names if any(fnmatch.fnmatch(n, pattern) for pattern in patterns)]
+        if weights:
+            break
+    return [*weights, *(name for name in _OTHERS if name in names)]
+
+
+def _check_hash(path: str, expected: str, shown: str) -> None:
+    with open(path, "rb") as file:
+        digest = hashlib.sha256()
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    if digest.hexdigest() != expected:
+        os.remove(os.path.realpath(path))  # the file itself; the cache has links to it
+        os.remove(path)
+        raise UserError(
+            f"{shown}: {os.path.basename(path)} is damaged, its SHA-256 is not the hub's; it was "
+            "removed: run the same command again"
+        )

@@ -1,0 +1,145 @@
+"""Models by name, from a stand-in for the Hugging Face Hub on this machine."""
+
+from __future__ import annotations
+
+import hashlib
+import http.server
+import json
+import threading
+
+import pytest
+
+import albert_tf
+from albert_tf.checkpoints import hub
+from albert_tf.storage.errors import UserError
+from tests.jobs import run
+
+COMMIT = "5f8d1e0c" * 5
+NAME = "acme/tiny"
+
+
+def test_paths_are_left_as_they_are(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    for path in ("runs/missing", "runs", str(tmp_path), "a/b/c", "gs://bucket/x", "no such/path"):
+        assert hub.local_path(path) == path
+    for path in ("hf://tiny", "hf://a/b/c", "hf://a/b@"):
+        with pytest.raises(UserError, match="expected hf://OWNER/NAME"):
+            hub.local_path(path)
+
+
+class Hub(http.server.ThreadingHTTPServer):
+    """Serves one model. `cut`: bytes after which a download breaks off, once; `status`: of all."""
+
+    daemon_threads = True
+
+    def __init__(self, directory):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.files = {path.name: path.read_bytes() for path in directory.iterdir()}
+        self.asked, self.cut, self.status = [], None, 200
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+    def do_HEAD(self):
+        self.do_GET()
+
+    def do_GET(self):
+        if self.server.status != 200:
+            code = {401: "GatedRepo", 404: "RepoNotFound"}[self.server.status]
+            return self.answer(self.server.status, b"{}", {"X-Error-Code": code})
+        if self.path.startswith("/api/models/"):
+            return self.answer(200, json.dumps(self.info()).encode(), {})
+        name = self.path.rpartition("/")[2]
+        content = self.server.files[name]
+        headers = {"ETag": f'"{hashlib.sha256(content).hexdigest()}"', "X-Repo-Commit": COMMIT}
+        if self.command == "GET":
+            self.server.asked.append(name)
+        return self.answer(200, content, headers)
+
+    def info(self):
+        files = [
+            {"rfilename": name, "size": len(content), "blobId": "0" * 40}
+            for name, content in self.server.files.items()
+        ]
+        for file in files:
+            if file["rfilename"].endswith((".safetensors", ".bin")):
+                digest = hashlib.sha256(self.server.files[file["rfilename"]]).hexdigest()
+                file["lfs"] = {"sha256": digest, "size": file["size"], "pointerSize": 130}
+        if self.server.cut == "damage":  # of the size that is announced
+            weights = "model.safetensors"
+            self.server.files[weights] = bytes(len(self.server.files[weights]))
+        return {"id": NAME, "sha": COMMIT, "siblings": files, "private": False, "tags": []}
+
+    def answer(self, status, content, headers):
+        self.send_response(status)
+        for name, value in {**headers, "Content-Length": str(len(content))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command == "GET":
+            if isinstance(self.server.cut, int) and len(content) > self.server.cut:
+                content, self.server.cut = content[: self.server.cut], None
+            self.wfile.write(content)
+
+
+@pytest.fixture(scope="module")
+def published(pretrained, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("hub") / "model"
+    albert_tf.save_pretrained(*albert_tf.from_pretrained(pretrained), directory)
+    (directory / "pytorch_model.bin").write_bytes(b"not asked for")
+    return directory
+
+
+@pytest.fixture
+def server(published, tmp_path, monkeypatch):
+    server = Hub(published)
+    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("HF_HUB_DISABLE_XET", "1")
+    yield server
+    server.shutdown()
+
+
+def convert(output, name=f"hf://{NAME}", exit_code=0):
+    flags = (f"--input={name}", f"--output_dir={output}")
+    return run("pipelines.convert_checkpoint", *flags, exit_code=exit_code)
+
+
+@pytest.mark.extras("huggingface_hub")
+class TestNames:
+    def test_only_what_is_needed_is_fetched_and_kept(
+        self, server, published, tmp_path, monkeypatch
+    ):
+        out = convert(tmp_path / "one", NAME)[0]
+        assert f"snapshots/{COMMIT}" in out
+        ours, theirs = (albert_tf.from_pretrained(p)[0] for p in (tmp_path / "one", published))
+        for a, b in zip(ours.get_weights(), theirs.get_weights()):
+            assert (a == b).all()
+        assert {*server.asked} == {*server.files} - {"pytorch_model.bin", "README.md"}
+        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+        server.status = 404
+        convert(tmp_path / "two", f"hf://{NAME}@{COMMIT}")
+        assert "not in the cache" in convert(tmp_path / "three", "hf://acme/other", exit_code=2)[1]
+
+    def test_a_download_cut_short_is_completed(self, server, tmp_path):
+        server.cut = 20_000
+        error = convert(tmp_path / "one", exit_code=2)[1]
+        assert "run the same command again to resume" in error
+        convert(tmp_path / "one")
+        assert len(server.asked) == 5, "what was whole is not fetched again"
+
+    def test_another_hash_is_refused(self, server, tmp_path):
+        server.cut = "damage"
+        assert "model.safetensors is damaged" in convert(tmp_path / "one", exit_code=2)[1]
+        assert not list((tmp_path / "cache").rglob("model.safetensors"))
+
+    @pytest.mark.parametrize(
+        ("status", "message"), [(401, "its owner grants access"), (404, "no such model there")]
+    )
+    def test_refusals(self, server, tmp_path, status, message):
+        server.status = status
+        error = convert(tmp_path / "one", exit_code=2)[1]
+        assert f"error: hf://{NAME}: " in error and message in error
