@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -12,6 +12,19 @@ from albert_tf import losses, metrics
 from albert_tf.checkpoints.model_directory import RUN_FILE
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
+
+# Evaluations without progress until a plateau is reported.
+_PLATEAU_EVALUATIONS = 3
+_PROGRESS = 0.01
+# Of the pieces to predict a tenth is shown as it is: data/masking.py. To copy it needs no context.
+_KEPT_SHARE = 0.1
+_PLATEAU = (
+    "warning: held-out masked LM stands at {accuracy:.1%}; always the most frequent piece has "
+    "{baseline:.1%}. The model predicts frequent pieces and copies those that are not masked: it "
+    "does not read the text yet. Long runs have stayed there. What helped here: first a part with "
+    "--max_seq_length=32 --ngram=1 and two layers, a vocabulary of your own of 8,000 pieces, a "
+    "higher --learning_rate (pipelines/recipes/README.md, An hour on two cores)"
+)
 
 
 def check_heldout_split(model_dir: str, heldout_split: dict[str, Any] | None) -> None:
@@ -106,6 +119,8 @@ def make_evaluation(
       known: metrics of the dataset that do not depend on the weights, to be logged with the others.
     """
 
+    accuracies: list[float] = []  # of masked LM, at each evaluation
+
     def evaluate(is_stopped: Callable[[], bool] = lambda: False) -> dict[str, float]:
         totals = score(lambda _: is_stopped())
         if totals is None:
@@ -114,6 +129,26 @@ def make_evaluation(
         scalars = {f"heldout_{name}": value for name, value in values.items()}
         for name, means in metrics.layer_means(totals["layers"]).items():
             scalars.update({f"layers/{name}_{i:02d}": mean for i, mean in enumerate(means, 1)})
+        if "masked_lm_accuracy" in values:
+            accuracies.append(values["masked_lm_accuracy"])
+            targets = totals["targets"]
+            baseline = float(targets.max() / targets.sum())
+            if knows_frequencies_only(accuracies, baseline):
+                print(_PLATEAU.format(accuracy=accuracies[-1], baseline=baseline), flush=True)
+                accuracies.clear()  # so the next warning needs as many evaluations
         return scalars
 
     return evaluate
+
+
+def knows_frequencies_only(accuracies: Sequence[float], baseline: float) -> bool:
+    """Returns whether masked LM has stood at the frequencies of pieces for some evaluations.
+
+    Args:
+      accuracies: of held-out masked LM, at successive evaluations.
+      baseline: accuracy of the most frequent piece as the answer to every mask.
+    """
+    last = accuracies[-_PLATEAU_EVALUATIONS:]
+    if len(last) < _PLATEAU_EVALUATIONS:
+        return False
+    return max(last) < baseline + _KEPT_SHARE and last[-1] - last[0] < _PROGRESS

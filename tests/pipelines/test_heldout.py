@@ -12,7 +12,12 @@ import tensorflow as tf
 from pipelines import pretrain
 from pipelines.data import pretraining_dataset
 from pipelines.data.pretraining_dataset import sample_counts
-from pipelines.training.heldout import check_heldout_split, make_evaluation, make_scoring
+from pipelines.training.heldout import (
+    check_heldout_split,
+    knows_frequencies_only,
+    make_evaluation,
+    make_scoring,
+)
 from pipelines.training.run import InitialModel
 
 
@@ -116,3 +121,35 @@ class TestTextThatWasTrainedOn:
                 str(run),
                 {**self.TRAINED, "random_seed": 8},
             )
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "expected"),
+    [
+        ([0.06, 0.061], False),  # too few
+        ([0.06, 0.06, 0.061], True),
+        ([0.12, 0.121, 0.125], True),  # the kept tenth is copied
+        ([0.12, 0.125, 0.131], False),  # it goes up
+        ([0.03, 0.06, 0.06, 0.06], True),
+        ([0.159, 0.16, 0.159], False),  # beyond both
+    ],
+)
+def test_a_plateau_of_frequencies(accuracies, expected):
+    assert knows_frequencies_only(accuracies, 0.059) is expected
+
+
+def test_a_plateau_is_reported(capsys):
+    counted = {"loss": 900.0, "correct": 7.0, "weight": 100.0}
+    none = {"loss": 0.0, "correct": 0.0, "weight": 0.0}
+    sums = dict.fromkeys(("sentence_order", "separator", "openings"), none)
+    layers = {"l2_distance": np.ones(1), "degrees": np.ones(1), "weight": np.ones(())}
+    targets = np.array([6.0, 5.0, *[1.0] * 89])
+    evaluate = make_evaluation(
+        lambda _: {"losses": {**sums, "masked_lm": counted}, "layers": layers, "targets": targets},
+        {},
+    )
+    told = []
+    for _ in range(6):
+        evaluate()
+        told.append("7.0%; always the most frequent piece has 6.0%" in capsys.readouterr().out)
+    assert told == [False, False, True] * 2
