@@ -29,7 +29,7 @@ def _base() -> type:
 
         return keras_lamb.LAMB
     with warnings.catch_warnings():
-        # Its import announces the end of life and the TensorFlow it knows; both are pinned.
+        # Its import warns of its end of life and of the TensorFlow version; both are pinned.
         warnings.filterwarnings("ignore", message="(?si).*TensorFlow Addons", category=UserWarning)
         try:
             import tensorflow_addons as tfa

@@ -23,7 +23,7 @@ _MOST_KEYS = 1000  # of a file; each is compared with the known ones
 
 @dataclasses.dataclass(frozen=True)
 class AlbertConfig:
-    """Shape of an encoder; the names are those of the published `albert_config.json`.
+    """Shape of an encoder, with the names of the published `albert_config.json`.
 
     Attributes:
       vocab_size: pieces in the vocabulary (V).

@@ -26,7 +26,7 @@ from albert_tf.storage.errors import UserError
 
 
 def sharing_plan(config: AlbertConfig) -> list[tuple[int, int]]:
-    """Says for each applied block which attention and which feed-forward weights it uses.
+    """Lists for each applied block which attention and which feed-forward weights it uses.
 
     Returns:
       num_hidden_layers * inner_group_num pairs (attention index, feed-forward index).

@@ -17,7 +17,7 @@ from albert_tf.layers.primitives import (
     resolve_dropout_seed,
 )
 
-# Logits are float32 under every policy: bfloat16 would round those of alike answers to ties.
+# Logits are float32 under every policy: bfloat16 would round nearly equal logits to ties.
 _LOGITS = "float32"
 _NEVER = -1e30  # the logit of a piece that cannot be chosen
 
@@ -78,7 +78,7 @@ class MaskedLMHead(FromConfig, tf.keras.layers.Layer):
 
 @tf.keras.saving.register_keras_serializable(PACKAGE)
 class SentenceOrderHead(FromConfig, tf.keras.layers.Layer):
-    """Tells segments in order (0) from swapped ones (1).
+    """Classifies a pair of segments as in order (0) or swapped (1).
 
     Source: Lan et al. 2020, section 3.1; the reference's get_sentence_order_output.
     """

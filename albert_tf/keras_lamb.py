@@ -1,7 +1,7 @@
 """LAMB for Python 3.12 and later, for which tensorflow-addons has no wheel.
 
-Updates, hyperparameters, slots and their names in a checkpoint are those of tensorflow-addons
-0.23.0, so a run resumes on either. Keras' older optimizer class is the base for that reason.
+Updates, hyperparameters, slots and their names in a checkpoint equal tensorflow-addons 0.23.0,
+so a run resumes on either. Keras' older optimizer class is the base for that reason.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class Kind:
       pipeline: the name of its task on Hugging Face's hub.
       our_head: the dense layer's name here.
       has_pooler: whether that layer reads the pooler's output.
-      problem_type: of config.json, which tells kinds of one class apart; "" where none does.
+      problem_type: of config.json, distinguishes kinds of one class; "" for other kinds.
       has_labels: whether task.json has `labels`, a name for each output.
       defaults: labels -> what fine-tuning would record by default, where a foreign model does not
         say it; None if only task.json can say what the model does.

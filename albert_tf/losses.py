@@ -74,8 +74,8 @@ def pretraining_sums(
 ) -> dict[str, dict[str, tf.Tensor]]:
     """Returns weighted_cross_entropy of both objectives.
 
-    `masked_lm` counts predicted pieces, `sentence_order` examples that have an order, `openings`
-    those of them whose segment opens its document, `separator` all of them as scored at [SEP].
+    `masked_lm` counts predicted pieces, `sentence_order` examples that have an order. `openings`
+    counts such examples whose segment opens its document, `separator` all, as scored at [SEP].
 
     Args:
       outputs: what AlbertForPreTraining returns.

@@ -19,7 +19,7 @@ def pretraining_metrics(sums: dict[str, dict[str, float]]) -> dict[str, float]:
       (nats per example with an order), `sentence_order_accuracy`, and `loss`, the sum of both
       losses, whatever their weights in training. `openings_accuracy`, `inside_accuracy` and the
       numbers of these pairs: see order_kinds. `separator_loss` and `separator_accuracy` are of the
-      order scored at [SEP]. A metric of which nothing was counted is absent.
+      order scored at [SEP]. A metric without counted examples is absent.
     """
     metrics = {}
     for objective in PRETRAINING_OBJECTIVES:
@@ -42,9 +42,9 @@ def pretraining_metrics(sums: dict[str, dict[str, float]]) -> dict[str, float]:
 def order_kinds(sums: dict[str, dict[str, float]]) -> dict[str, tuple[float, float]]:
     """Returns kind of pair -> (correct, pairs) of sentence order.
 
-    "openings" are pairs of segments that open their document, "inside" all others. How a text opens
-    is learnt much sooner than how it goes on, so one figure of both says little. The dict is empty
-    where no opening was counted: then only the sum of both is known.
+    "openings" are pairs of segments that open their document, "inside" all others. Openings are
+    learnt much sooner than the inside of texts, so one figure for both is hard to interpret. The
+    dict is empty if no opening was counted: then only the sum of both is known.
     """
     openings, both = sums["openings"], sums["sentence_order"]
     if not float(openings["weight"]):

@@ -124,9 +124,9 @@ def adamw(
 class LossScale:
     """What a loss is multiplied by, so that its gradients do not vanish in float16.
 
-    Their dtype ends at 6e-8 and 65,504. The factor begins at 2^15. An overflow halves it; 2,000
-    steps without one double it. The gradient of a step that overflows counts as zero, like that of
-    any batch without a finite one: momentum and decay go on.
+    float16 covers 6e-8 to 65,504. The factor starts at 2^15. An overflow halves it; 2,000 steps
+    without one double it. The gradient of a step that overflows counts as zero, as any non-finite
+    gradient does: momentum and decay still apply.
 
     Args:
       optimizer: its checkpoints hold the factor and the count.
@@ -153,7 +153,7 @@ class LossScale:
         self.steps = variable("loss_scale_steps", 0.0)
 
     def update(self, is_finite: tf.Tensor) -> None:
-        """Counts a step: is_finite, a bool, says whether its gradients were."""
+        """Counts a step; is_finite: bool [], whether its gradients were finite."""
         is_over = self.steps >= self.STEPS_TO_DOUBLE - 1
         kept = tf.where(is_over, tf.minimum(2.0 * self.value, self.LARGEST), self.value)
         self.value.assign(tf.where(is_finite, kept, tf.maximum(0.5 * self.value, 1.0)))

@@ -1,4 +1,4 @@
-r"""Asks an exported model.
+r"""Queries an exported model.
 
 A pre-trained model predicts the piece at each [MASK] and which of two sentences comes first. A
 fine-tuned model predicts the label of a text or pair, the answer to a question, or the right
@@ -170,7 +170,7 @@ def _fill_masks(fill_mask, texts: Sequence[str]) -> list[str]:
             lines.append(f"  [MASK] {mask + 1}: {',  '.join(words)}")
         if more := text.count("[MASK]") - answer["num_masks"][row]:
             lines.append(f"  ({more} more [MASK] without an answer: too far back, or too many)")
-    return [*lines, "", "(a word begins at ▁; a piece without it goes on with the word before)"]
+    return [*lines, "", "(a word begins at ▁; a piece without it continues the word before)"]
 
 
 def _judge_order(serving_default, pairs: list[list[str]]) -> list[str]:

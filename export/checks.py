@@ -88,7 +88,7 @@ def _check_outputs(signature: Signature, sizes: dict[int | str, tf.Tensor]) -> l
 
 
 def find_errors(values: dict[str, tf.Tensor], limits: dict[str, int | tf.Tensor]) -> tf.Tensor:
-    """Says of each row which of its values is out of range: string [rows], "" if none is.
+    """Returns for each row which value is out of range: string [rows], "" if none is.
 
     Args:
       values: integers [rows, columns], or of one row [columns].
@@ -119,7 +119,7 @@ def without_bad_rows(values: dict[str, tf.Tensor], error: tf.Tensor) -> dict[str
 
 
 def mark_bad_rows(outputs: dict[str, tf.Tensor], error: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Returns outputs [rows, ...] with what stands for no answer in the bad rows, and `error`."""
+    """Returns outputs [rows, ...] with NaN, -1 or "" in the bad rows, and `error`."""
     marked = {}
     for name, output in outputs.items():
         is_good = tf.reshape(tf.equal(error, ""), [-1] + [1] * (output.shape.rank - 1))

@@ -61,13 +61,13 @@ def define_flags() -> None:
         "Default: what fine-tuning made of the model; pretraining if it was not fine-tuned.",
     )
     flags.DEFINE_integer("version", None, "Default: the next free number.", lower_bound=1)
-    program.define_max_seq_length(help="Default: that of --checkpoint.")
+    program.define_max_seq_length(help="Default: --checkpoint's trained length.")
     flags.DEFINE_enum(
         "precision",
         "float32",
         ["float32", "bfloat16"],
         "Precision of products and their weights. bfloat16 is for CPUs with bfloat16 instructions "
-        "(AVX512_BF16, AMX); the export says whether this one has them. A bfloat16 export "
+        "(AVX512_BF16, AMX); the export prints whether this one has them. A bfloat16 export "
         "cannot be fine-tuned.",
     )
 
@@ -76,7 +76,7 @@ def main(_) -> None:
     """Reads the flags."""
     # One device for export and verification: their answers shall be equal to the rounding.
     tf.config.set_visible_devices([], "GPU")
-    # What TensorFlow tells of its saving is for its own developers.
+    # What TensorFlow logs about its saving is for its own developers.
     logging.set_verbosity(logging.WARNING)
     tf.get_logger().setLevel("WARNING")
     print(
@@ -270,7 +270,7 @@ def _first_question(inputs: Sequence[str], task: dict) -> tuple[str, dict]:
 
 
 def how_to_use(saved_model: str) -> str:
-    """Says how to ask and to serve an export."""
+    """Returns how to query and to serve an export, for the user."""
     output = os.path.dirname(saved_model)
     provenance = files.read_json(os.path.join(saved_model, files.PROVENANCE_FILE))
     kind, task = provenance["kind"], provenance["task"] or {}

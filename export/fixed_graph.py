@@ -2,7 +2,7 @@
 
 A fine-tuned classifier or multilabel model outputs `probabilities`, a regressor `value`. Any other
 model, or any model with --kind=encoder, outputs `pooled_output` and `sequence_output`: the other
-kinds answer from texts of any length, in parts, and no single graph says what they do.
+kinds answer from texts of any length, in parts, which no single graph can compute.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _KINDS = ("encoder", *(kind.name for kind in KINDS.values() if kind.answers))
 
 
 def define_flags(ending: str) -> None:
-    """Defines the flags of both; `ending` is that of the files."""
+    """Defines the flags of both; `ending` is the ending of the files' names."""
     flags.disclaim_key_flags()  # they are the caller's
     flags.DEFINE_string(
         "checkpoint", None, "A model directory or one of its checkpoints.", required=True
@@ -34,7 +34,7 @@ def define_flags(ending: str) -> None:
 
 
 def load(checkpoint: str, kind: str | None, max_seq_length: int | None = None) -> ServingModule:
-    """Returns the module of a checkpoint: that of its encoder alone if no graph gives its answers.
+    """Returns the module of a checkpoint, or of its encoder if no graph can give its answers.
 
     Raises:
       UserError: if the checkpoint cannot be opened or built; see open_checkpoint and load_module.

@@ -49,7 +49,7 @@ def open_checkpoint(
 
     Args:
       path: a model directory, MODEL_DIR/best or the prefix of a checkpoint.
-      kind: one of signatures.KINDS; default: that of task.json, or pretraining without task.json.
+      kind: one of signatures.KINDS; default: as in task.json, or pretraining without task.json.
       max_seq_length: default: model_directory.trained_length; check_max_seq_length may warn.
 
     Raises:
@@ -69,8 +69,8 @@ def open_checkpoint(
     program.check_max_seq_length(max_seq_length, config.max_position_embeddings, trained_length)
     if tokenizer.vocab_size != config.vocab_size:
         raise UserError(
-            f"{model_dir!r}: the vocabulary has {tokenizer.vocab_size} pieces, the config says "
-            f"{config.vocab_size}: they belong to different models"
+            f"{model_dir!r}: the vocabulary has {tokenizer.vocab_size} pieces, the config has "
+            f"vocab_size {config.vocab_size}: they belong to different models"
         )
     return ServedCheckpoint(kind, task, checkpoint, model_dir, config, tokenizer, max_seq_length)
 
@@ -87,7 +87,7 @@ def _read_task(model_dir: str, kind: str | None) -> tuple[str, dict]:
         )
     kind = kind or found
     if kind not in (found, "encoder"):
-        made_by = "pipelines.finetune makes such a model" if not task else f"{path} says so"
+        made_by = "pipelines.finetune makes such a model" if not task else f"see {path}"
         raise UserError(
             f"--kind={kind}, but {model_dir!r} holds a model for {found} ({made_by}): take "
             f"--kind={found} or --kind=encoder, or another --checkpoint"

@@ -31,8 +31,8 @@ def parse_records(
 
     Returns:
       dict of int32 [batch * sequences_per_record, seq_len] `input_ids`, `input_mask` and
-      `segment_ids`, those of a bad record one position of zeros; and string [batch], what is wrong
-      with the record, "" if nothing.
+      `segment_ids`, for a bad record one position of zeros; and string [batch], what is wrong with
+      the record, "" if nothing.
     """
     error = _find_errors(records, limits, longest, sequences_per_record, cls_id)
     harmless = serialize(dict.fromkeys(FEATURES, np.zeros(sequences_per_record, np.int64)))
@@ -57,7 +57,7 @@ def _find_errors(
     sequences_per_record: int,
     cls_id: int | None,
 ) -> tf.Tensor:
-    """Says what is wrong with each record: string [batch]."""
+    """Returns what is wrong with each record: string [batch]."""
     features = {name: tf.io.VarLenFeature(tf.int64) for name in FEATURES}
 
     def check(index):

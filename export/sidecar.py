@@ -1,4 +1,4 @@
-"""What lies beside a model that takes piece ids: its vocabulary and what an application must know.
+"""The files beside a model that takes piece ids: its vocabulary and an application's settings.
 
 OUTPUT without its ending names them: base.onnx has base.json, and base.spiece.model or for
 WordPiece base.vocab.txt.
@@ -14,7 +14,7 @@ from .modules.serving_module import ServedCheckpoint
 
 
 def description(served: ServedCheckpoint, output: str) -> dict:
-    """Returns what an application must know of the model `output`, as its .json says it."""
+    """Returns what an application must know of the model `output`: the content of its .json."""
     tokenizer, task = served.tokenizer, served.task
     ids = (
         tokenizer.pad_id,

@@ -8,7 +8,7 @@ from .signatures import KINDS, Field
 def markdown_table() -> str:
     """Returns the signatures as the Markdown table of export/README.md.
 
-    Kinds that share a signature share its row; "all" stands for every kind.
+    Kinds that share a signature share its row; "all" means every kind.
     """
     kinds_of_row: dict[str, list[str]] = {}
     for kind, table in KINDS.items():

@@ -1,13 +1,13 @@
 """The signatures of an exported model: named, shaped and explained here and nowhere else.
 
 A dimension is a number, the name of a config field (`hidden_size`, `vocab_size`), what a task has
-(`labels`, `choices`), the export's `max_seq_length`, or a name whose size depends on the request:
-`batch`, `seq_len`, `predictions`, `words`. The size of an output may depend on the sizes of inputs,
-never on their values: TF Serving joins and splits requests by rows.
+(`labels`, `choices`), or the export's `max_seq_length`. The size of `batch`, `seq_len`,
+`predictions` and `words` depends on the request. The size of an output may depend on the sizes of
+inputs, never on their values: TF Serving joins and splits requests by rows.
 
 `python -m export.signature_table` prints the table of export/README.md.
 
-Source: `tokens`, `mlm`, `sop` and `tokenization_info` are those of the reference's TF-Hub modules;
+Source: `tokens`, `mlm`, `sop` and `tokenization_info` come from the reference's TF-Hub modules;
 `examples` takes what its exported classifiers take. The others are our own.
 Deviation: `mlm_logits` is `[batch, predictions, vocab_size]`; the reference flattens the first two.
 """
@@ -95,7 +95,7 @@ _UNKNOWN_SHARE = {
         ("batch",),
         "share of the pieces that the vocabulary cannot spell (<unk>) among those that the model "
         "reads of the row's texts, each piece once for every window and choice that shows it; 1 "
-        "for empty texts: near 1 the other outputs say nothing about them",
+        "for empty texts: near 1 the other outputs do not depend on them",
     )
 }
 
@@ -136,7 +136,7 @@ COMMON = {
         _PADDED,
     ),
     "tokenization_info": Signature(
-        "Says how to tokenize for `tokens`.",
+        "Describes how to tokenize for `tokens`.",
         {},
         {
             "vocab_file": Field(tf.string, (), "path of the vocabulary"),
@@ -206,7 +206,7 @@ PRETRAINING = {
         },
     ),
     "score": Signature(
-        "Says how likely a text is: each piece is predicted from all others of the text but the "
+        "Scores how likely a text is: each piece is predicted from all others of the text but the "
         "rest of its word (Kauf and Ivanova 2023). Too long a text loses pieces at its end. Each "
         f"piece costs as much as a sequence; a request has {MAX_SCORED_PIECES:,} pieces at most.",
         {"text": _TEXT},
@@ -263,7 +263,7 @@ _TEXTS = {"text": _TEXT, "text_pair": _TEXT}
 # its name: a second one would change the form of the answer.
 _UNKNOWN = {
     "unknown_share": Signature(
-        "Says how much of a text, or of a pair, the model cannot read.", _TEXTS, _UNKNOWN_SHARE
+        "Measures how much of a text, or pair, the model cannot read.", _TEXTS, _UNKNOWN_SHARE
     )
 }
 
@@ -297,7 +297,7 @@ REGRESSOR = {
 
 MULTILABEL = {
     **_from_texts_and_examples(
-        "Says which labels a text has, or a pair where the task has pairs. " + _TOO_LONG,
+        "Returns which labels a text has, or a pair where the task has pairs. " + _TOO_LONG,
         _TEXTS,
         {
             "probabilities": Field(
@@ -329,7 +329,7 @@ TOKEN_CLASSIFIER = {
         },
     ),
     "words": Signature(
-        f"Labels given words, those of the first {MAX_CONTEXT_CHARS:,} characters of a row.",
+        f"Labels given words; reads the first {MAX_CONTEXT_CHARS:,} characters of a row.",
         {"words": dataclasses.replace(_TEXT, shape=("batch", "words"), meaning='"" is no word')},
         {
             "labels": Field(
@@ -355,7 +355,7 @@ QUESTION_ANSWERING = {
             "answer": Field(
                 tf.string,
                 ("batch",),
-                'a part of the context as it is written; "" if the task knows questions without '
+                'a part of the context as it is written; "" if the task has questions without '
                 "an answer and no_answer_score is above its threshold, or the context is blank",
             ),
             "score": Field(
@@ -365,7 +365,7 @@ QUESTION_ANSWERING = {
                 f"{NO_ANSWER_SCORE:.0f} if there is none",
             ),
             "no_answer_score": Field(
-                tf.float32, ("batch",), "the greater, the likelier the context does not tell"
+                tf.float32, ("batch",), "the greater, the likelier the context has no answer"
             ),
             **_UNKNOWN_SHARE,
         },
@@ -382,7 +382,7 @@ MULTIPLE_CHOICE = {
             "question": dataclasses.replace(
                 _TEXT,
                 meaning=_TEXT.meaning
-                + "; an option follows it (RACE: it stands for each `_` in it, if any)",
+                + "; an option follows it (RACE: it replaces each `_` in it, if any)",
             ),
             "options": dataclasses.replace(_TEXT, shape=("batch", "choices")),
         },

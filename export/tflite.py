@@ -9,7 +9,7 @@ Inputs have --max_seq_length pieces, padding included; the default is the length
 was trained with. A short text costs what that length costs: make a file of each length that you
 need.
 
-Prints the size and how far the answers are from those of the model itself.
+Prints the size, and how far the answers are from the model's own.
 
 Examples:
   python -m export.tflite --checkpoint=runs/base --output=exports/base.tflite
@@ -42,7 +42,7 @@ _COMPARED_ROWS = 4
 def define_flags() -> None:
     """Defines the flags; not at import, as programs share the names of flags."""
     fixed_graph.define_flags(".tflite")
-    program.define_max_seq_length(help="Inputs are padded to it. Default: that of --checkpoint.")
+    program.define_max_seq_length(help="Inputs are padded to it. Default: the trained length.")
     flags.DEFINE_bool("quantize", False, "Store weights as int8.")
 
 

@@ -1,7 +1,7 @@
 """Proves that an export answers like the model it was made of, without any of our code.
 
 A fresh process loads the SavedModel with TensorFlow and tensorflow-text alone and answers a fixed
-set of requests. Its answers must equal those of the model in memory. For text, the model in memory
+set of requests. Its answers must equal the answers of the model in memory. For text, this model
 answers eagerly, with the Python tokenizer. Question answering also needs the positions of pieces:
 there the functions that were saved give the expected answers.
 
@@ -22,8 +22,8 @@ import numpy as np
 import tensorflow as tf
 
 TOLERANCE = 1e-5  # absolute and relative
-# Of the root mean square of an output's difference from the float32 model, relative to that of the
-# output, or to 1 where it is less. albert_base rounds to some 0.01.
+# For the root mean square of an output's difference from the float32 model, divided by the output's
+# root mean square, or by 1 if that is less. albert_base rounds to some 0.01.
 BFLOAT16_TOLERANCE = 0.05
 _IMPOSSIBLE = 1e20  # less than the score of an answer that there cannot be
 _FEATURES = ("input_ids", "input_mask", "segment_ids")
@@ -83,7 +83,7 @@ def verify(saved_model: str, module, functions: dict, exact=None) -> float:
       exact: the same ServingModule in float32, if `module` is in bfloat16.
 
     Returns:
-      The largest difference between two numbers, with `exact` that of BFLOAT16_TOLERANCE.
+      The largest difference between two numbers; with `exact`, as BFLOAT16_TOLERANCE defines it.
 
     Raises:
       RuntimeError: if the process fails, loads our code, or any answer differs.
@@ -321,7 +321,7 @@ def _rounding(expected: dict, answer: dict) -> float:
 
 
 def _certain_ranks(probabilities: np.ndarray) -> np.ndarray:
-    """Tells which ranks rounding cannot swap: bool of the same shape; never the last."""
+    """Returns which ranks rounding cannot swap: bool of the same shape; never the last."""
     gaps = np.diff(-probabilities, axis=-1) > TOLERANCE
     edge = np.ones_like(gaps[..., :1])
     return np.concatenate([edge, gaps], -1) & np.concatenate([gaps, ~edge], -1)

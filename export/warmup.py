@@ -75,7 +75,7 @@ def _requests(
 
 
 def _input(name: str, field: Field, dimensions: dict[str, int]) -> np.ndarray:
-    """Returns an input of the right shape; what it says does not matter."""
+    """Returns an input of the right shape; its content does not matter."""
     shape = [d if isinstance(d, int) else dimensions[d] for d in field.shape]
     if field.dtype != tf.string:
         # A piece, a real one, the second segment, the second position: 1 is right for all.

@@ -14,7 +14,7 @@
 The vocabulary is --spm_model_file, or else the SentencePiece model or the WordPiece vocabulary
 (vocab*.txt, as in Google's Chinese models) in --input. A variable that --input lacks, or that the
 model has no place for, is an error that names it, unless a flag allows it. Hugging Face's
-AlbertForMaskedLM has neither pooler nor sentence order: both are initialised, and a note says so.
+AlbertForMaskedLM has neither pooler nor sentence order: both are initialised, with a note.
 
 Examples:
   python -m pipelines.convert_checkpoint --input=albert_base_v2 --output_dir=models/base

@@ -4,7 +4,7 @@ Input is UTF-8 text. --input_format sets how it holds documents; by default one 
 blank line between documents. .gz, .bz2, .xz and .zst files are decompressed. No text is lost: a
 sentence that does not fit into a segment opens the next one; only one longer than any segment is
 cut. Masks and sentence order are drawn anew at every epoch. A share of the documents is held out.
---remove_duplicates skips documents whose letters and digits are those of an earlier one.
+--remove_duplicates skips documents with the same letters and digits as an earlier one.
 
 The work is cut into some 128 byte ranges of 500 kB to --shard_bytes, and small files share a unit
 of work. A compressed file or a document is the work of one worker, whatever its size. Each unit

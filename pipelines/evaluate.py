@@ -52,7 +52,7 @@ def define_flags() -> None:
     )
     flags.DEFINE_string("record_dir", None, "Records of create_pretraining_data.", required=True)
     flags.DEFINE_enum("split", "heldout", ["heldout", "train"], "Which of the records.")
-    program.define_max_seq_length(help="Default: that of the records.")
+    program.define_max_seq_length(help="Default: as in the records.")
     flags.DEFINE_enum(
         "sentence_objective", "sop", list(SENTENCE_OBJECTIVES), "Sentence objective that is scored."
     )
@@ -174,7 +174,7 @@ def _figures(totals: dict, baselines: dict, tokenizer: AlbertTokenizer) -> dict:
 
 
 def _order_figures(correct: float, pairs: float, baselines: dict) -> dict:
-    """Returns the figures of one kind of pair: the model's, and those of order_baselines."""
+    """Returns the figures of one kind of pair: the model's, and the baselines'."""
     return {
         "pairs": int(pairs),
         "accuracy": correct / pairs,

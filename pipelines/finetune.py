@@ -3,14 +3,14 @@
 Reads the task's standard files from --data_dir, or --train_file, --dev_file and --test_file by
 their columns. Each seed of --random_seeds is a run of its own. OUTPUT_DIR/seed_N holds the weights
 with the best dev metric, metrics.jsonl, TensorBoard curves, and predictions in the task's format,
-including those of the GLUE and SQuAD sites. OUTPUT_DIR/results.json has the metrics of all seeds
-and their median. Run the same command again to resume a killed run. A finished run only predicts
-what is new, such as another --test_file; pipelines.predict asks it without its training data.
+which the GLUE and SQuAD sites accept. OUTPUT_DIR/results.json has the metrics of all seeds and
+their median. Run the same command again to resume a killed run. A finished run only predicts what
+is new, such as another --test_file; pipelines.predict needs no training data.
 
-Tables are .csv or .tsv with the csv module's quoting (a cell with a comma, a line end or a
-quotation mark is enclosed in quotation marks, and those within it are doubled), .jsonl, or .json
-with an array of objects. --quoting=none is for files without quoting. Training lasts
---num_train_steps, or --num_epochs.
+Tables are .csv, .tsv, .jsonl, or .json with an array of objects. .csv and .tsv have the csv
+module's quoting: a cell with a comma, a line end or a quotation mark is enclosed in quotation
+marks, and quotation marks within it are doubled. --quoting=none is for files without quoting.
+Training lasts --num_train_steps, or --num_epochs.
 
 Examples:
   python -m pipelines.finetune --flagfile=pipelines/recipes/finetune/rte.flags \\

@@ -1,9 +1,9 @@
 """Tests a pre-trained ALBERT on minimal pairs: which of two sentences is the right one?
 
-The model prefers the sentence of the higher pseudo-log-likelihood (albert_tf/scoring.py). Prints,
-for each group of pairs and as the mean of all groups, how often that is the right sentence, with
-95 % intervals, beside the same of the pieces' frequencies alone. A tie counts one half; chance is
-50 %. OUTPUT.json has all figures, OUTPUT.png a bar a group.
+The model prefers the sentence of the higher pseudo-log-likelihood (albert_tf/scoring.py). Prints
+how often that is the right sentence, for each group of pairs and as the mean of all groups, with
+95 % intervals. The pieces' frequencies alone give the baseline beside it. A tie counts one half;
+chance is 50 %. OUTPUT.json has all figures, OUTPUT.png a bar a group.
 
 A .jsonl, .csv or .tsv has a pair a row, as BLiMP does. A .txt has a pair in two lines, the wrong
 sentence first, as Zorro does; its name is the group.
@@ -114,7 +114,7 @@ def read_pairs(paths: Sequence[str], columns: Columns, pairs_per_group: int | No
     """Returns the pairs of files, at most so many of each group.
 
     Raises:
-      UserError: for a file that is not as the program's description says.
+      UserError: for a file in another format than the program's description lists.
     """
     pairs: list[Pair] = []
     counts: dict[str, int] = {}
@@ -235,7 +235,7 @@ def figures(pairs: Sequence[Pair], right: dict[str, np.ndarray]) -> dict:
 
 
 def _interval(right: float, number: int) -> list[float]:
-    """Returns Wilson's interval; of a half, the mean of those of its neighbours."""
+    """Returns Wilson's interval; for a half, the mean of its two neighbours' intervals."""
     ends = (
         metrics.wilson_interval(value, number) for value in (math.floor(right), math.ceil(right))
     )

@@ -4,7 +4,7 @@
 OUTPUT_DIR/seed_N), or an export of it. --input_file is a table as fine-tuning reads it: .csv, .tsv,
 .jsonl or .json, compressed or not; for models that answer questions also SQuAD's JSON, for models
 that tag words CoNLL's columns (pipelines/tasks/scoring/token_rows.py has their rows). Columns are
-those that the model was fine-tuned with, unless flags name others.
+named as in fine-tuning, unless flags name others.
 
 Of a pre-trained model (a run of pipelines.pretrain, or any other that pipelines.convert_checkpoint
 reads) the answer is the score of each row's text: log_likelihood, the sum of the pieces' log
@@ -14,7 +14,7 @@ num_words. With --answers it is an embedding of the text instead.
 OUTPUT_FILE has a row for each row of the input, in its order: id, label if the input has answers,
 prediction, probabilities (beyond 20 classes of the likeliest --top_k). The last column is
 unknown_share: the share of the row's text that the vocabulary cannot spell. Near 1 the prediction
-says nothing about the text. OUTPUT_FILE.run.json has the figures if the input has answers. Rows are
+does not depend on the text. OUTPUT_FILE.run.json has the figures if the input has answers. Rows are
 read and written in parts, so that memory does not grow with the file. A killed command resumes when
 it is run again.
 
@@ -63,20 +63,20 @@ def define_flags() -> None:
         flags.DEFINE_string(
             f"{name}_column",
             None,
-            f"Column as of pipelines.finetune{ignored}. Default: that of fine-tuning.",
+            f"Column as of pipelines.finetune{ignored}. Default: as in fine-tuning.",
         )
     flags.DEFINE_enum(
         "quoting",
         None,
         tables.QUOTING,
-        "Quoting of .csv and .tsv, as in pipelines.finetune. Default: that of fine-tuning.",
+        "Quoting of .csv and .tsv, as of pipelines.finetune. Default: as in fine-tuning.",
     )
     flags.DEFINE_enum(
         "answers",
         None,
         pretrained.ANSWERS,
-        "What a pre-trained model says of each text: how likely it is, the mean of the last "
-        "block's outputs, or that at [CLS]. Default: score.",
+        "What a pre-trained model computes of each text: how likely it is, the mean of the last "
+        "block's outputs, or the output at [CLS]. Default: score.",
     )
     flags.DEFINE_integer("batch_size", 32, "Examples that the model reads at a time.", 1)
     flags.DEFINE_integer("top_k", 5, "Probabilities to write, beyond 20 classes.", 1)
@@ -121,7 +121,7 @@ def predict(
       model: a run of pipelines.finetune, one of its seeds, or an export; or a pre-trained model.
       input_files: paths, whose rows are answered in this order.
       output_file: .csv, .tsv or .jsonl, which appears when all rows are answered.
-      columns: "text" and so on -> column, for those that differ from those of fine-tuning.
+      columns: "text" and so on -> column, where it differs from fine-tuning.
       quoting: as of tables.read_table; None: as it was fine-tuned.
       answers: of a pre-trained model, one of pretrained.ANSWERS; None: the first.
       batch_size: examples that the model reads at a time.

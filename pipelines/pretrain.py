@@ -2,7 +2,7 @@
 
 Records come from pipelines.create_pretraining_data, or are the reference's own, made ready by
 pipelines.index_records; --record_dir=a,b --record_weights=0.7,0.3 mixes directories. Everything the
-run makes lies in --model_dir: config, vocabulary, checkpoints, metrics.jsonl, TensorBoard curves
+run makes is in --model_dir: config, vocabulary, checkpoints, metrics.jsonl, TensorBoard curves
 and curves.png. After a kill, the same command resumes from the last checkpoint and ends in
 the same weights (on a CPU; GPUs add up some gradients in varying order).
 
@@ -108,10 +108,10 @@ def define_flags() -> None:
     flags.DEFINE_string(
         "albert_config",
         "albert_base",
-        f"A named size ({', '.join(config_lib.NAMES)}), whose vocab_size is set to that of "
-        "--spm_model_file, or the path of an albert_config.json.",
+        f"A named size ({', '.join(config_lib.NAMES)}), whose vocab_size --spm_model_file sets, or "
+        "the path of an albert_config.json.",
     )
-    program.define_max_seq_length(help="Examples are padded to it. Default: that of the records.")
+    program.define_max_seq_length(help="Examples are padded to it. Default: as in the records.")
     flags.DEFINE_string(
         "init_checkpoint",
         None,
@@ -165,7 +165,7 @@ def pretrain(
     strategy: tf.distribute.Strategy,
     peak_flops_per_second: float | None = None,
 ) -> None:
-    """Pre-trains to settings.num_train_steps, from where the run in `model_dir` stands.
+    """Pre-trains to settings.num_train_steps, from the last checkpoint in `model_dir`, if any.
 
     Args:
       sources: see read_sources and check_sources.
@@ -370,7 +370,7 @@ def _restore_initial_weights(
     directory, checkpoint = model_directory.find_checkpoint(initial.checkpoint)
     check_heldout_split(directory, heldout_split)
     theirs, ours = model_directory.read_config(directory, checkpoint), model.config
-    # What no variable's name or shape tells.
+    # What no variable's name or shape shows.
     names = ["num_attention_heads", "hidden_act"]
     names += ["parameter_sharing", "num_hidden_groups", "inner_group_num"]
     if (ours.parameter_sharing, ours.num_hidden_groups) != ("all", 1):

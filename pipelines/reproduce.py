@@ -1,6 +1,6 @@
 """The ALBERT paper's tables beside ours: parameter counts, recipes and costs.
 
---table=parameters prints the published parameter counts beside those of our models. The other
+--table=parameters prints the published parameter counts beside our models' counts. The other
 tables list each row's recipe (a flagfile of pipelines.pretrain), published results and cost.
 
 Examples:
@@ -134,7 +134,7 @@ def count_parameters(model: AlbertForPreTraining) -> dict[str, int]:
 
 
 def agreement(row: Row, counts: dict[str, int]) -> str:
-    """Says which of our counts the published one is, rounded, or why it is none of them."""
+    """Names the count of ours that the published one equals when rounded, or why none does."""
     for name in ("encoder + pooler", "encoder"):
         if round(counts[name] / 1e6 / row.rounding) * row.rounding == row.parameters:
             return name if row.rounding == 1 else f"{name}, to the nearest {row.rounding}M"

@@ -1,7 +1,7 @@
 r"""Shows what training will see: a few examples as text, and the statistics of many.
 
-The examples of the split "train" are those of a pre-training with the same flags, from its first
-step on in batches of 256; those of "heldout" are a sample.
+With --split=train the examples equal the first steps of a pre-training with the same flags, in
+batches of 256; with --split=heldout they are a sample.
 
 Examples:
   python -m pipelines.show_records --record_dir=records --spm_model_file=own.model
@@ -39,7 +39,7 @@ from .data.records import SPLITS, Manifest, parse_segments
 FLAGS = flags.FLAGS
 
 _ROWS = 256
-_LEGEND = "[MASK|x] x is masked, [kept|x] x stays and is to be predicted, [y|x] y stands for x"
+_LEGEND = "[MASK|x] x is masked, [kept|x] x stays and is to be predicted, [y|x] y replaces x"
 
 
 def define_flags() -> None:
@@ -49,7 +49,7 @@ def define_flags() -> None:
         "spm_model_file", None, "The records' vocabulary (.model or .txt).", required=True
     )
     flags.DEFINE_enum("split", "train", SPLITS, "Which of the records.")
-    program.define_max_seq_length(help="Default: that of the records.")
+    program.define_max_seq_length(help="Default: as in the records.")
     define_example_flags()
     flags.DEFINE_integer("random_seed", 12345, "Seed of order and masks.", 0, 2**31 - 1)
     flags.DEFINE_integer("num_examples", 3, "Examples to print.", lower_bound=0)

@@ -2,7 +2,7 @@
 
 Input: UTF-8 text files as for pipelines.create_pretraining_data, by the same flags. Output:
 PREFIX.model, PREFIX.vocab (its pieces as text) and PREFIX.json (the settings, which that program
-reads). The text is prepared exactly as the tokenizer will prepare it. A report says how the
+reads). The text is prepared exactly as the tokenizer will prepare it. A report shows how the
 vocabulary fits lines held out of training (below some 10,000 lines: the training text). A finished
 vocabulary is not trained again.
 
@@ -145,7 +145,7 @@ def train_vocab(
     files.write_atomically(f"{output_prefix}.vocab", listing)
     settings_text = json.dumps(provenance, indent=1, ensure_ascii=False) + "\n"
     files.write_atomically(settings_path(f"{output_prefix}.model"), settings_text)
-    files.write_atomically(f"{output_prefix}.model", model)  # last: it says that all is done
+    files.write_atomically(f"{output_prefix}.model", model)  # last: it marks the job as finished
     where = "held out of training" if text.heldout else "of the training text"
     print(vocabulary_report.report(processor, text.heldout or text.first, where))
 
@@ -249,7 +249,7 @@ def _train(text: _Text, settings: dict) -> bytes:
         except Exception as error:
             errors.append(error)
 
-    # In a thread: it takes minutes, in which this one says so and hears Ctrl-C.
+    # In a thread: it takes minutes, in which this one reports progress and handles Ctrl-C.
     thread = threading.Thread(target=train, daemon=True)
     started = time.monotonic()
     thread.start()

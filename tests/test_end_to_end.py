@@ -292,7 +292,7 @@ def no_order(work):
         ({"max_seq_length": 32}, "do not fit into 32"),
         ({"albert_config": "albert_tiny"}, "neither a file nor one of albert_base"),
         ({"albert_config": "{work}/smaller.json"}, "vocab_size 82"),
-        ({"model_dir": "{work}/records"}, "holds another run, that of another program"),
+        ({"model_dir": "{work}/records"}, "holds a run of another program"),
         ({"model_dir": "{work}"}, "no run of this job"),
         ({"save_checkpoint_steps": 5}, "not a multiple"),
         ({"init_checkpoint": "{work}/nowhere"}, "no model directory or checkpoint at"),

@@ -18,7 +18,7 @@ from albert_tf.text.tokenization import TOKENIZER_CONFIG_FILE, AlbertTokenizer
 
 
 def find(path: str) -> bool:
-    """Tells whether `path` is a fine-tuned model: a model directory, or Hugging Face's."""
+    """Returns whether `path` is a fine-tuned model: a model directory, or Hugging Face's."""
     if tf.io.gfile.exists(os.path.join(path, model_directory.TASK_FILE)):
         return True
     if not huggingface.find_weights(path):
@@ -90,7 +90,7 @@ def to_huggingface(path: str, directory: str, tokenizer: AlbertTokenizer) -> Non
 
 
 def _config_values(config: AlbertConfig, task: dict, kind: Kind) -> dict:
-    """Returns what config.json says of the task."""
+    """Returns the entries of config.json that describe the task."""
     values: dict[str, Any] = {"classifier_dropout_prob": config.classifier_dropout_prob}
     # Theirs names the one output of a regression, too.
     if labels := task.get("labels", ["LABEL_0"] if kind.problem_type else None):
@@ -113,13 +113,13 @@ def from_huggingface(path: str, directory: str, has_pairs: bool = False) -> list
     Args:
       path: a local directory.
       directory: where to write the config, task.json and, in `best`, the weights.
-      has_pairs: whether it labels pairs of texts, if no task.json of ours says so.
+      has_pairs: whether it labels pairs of texts; ignored if the model has our task.json.
 
     Returns:
       Notes for the user, a sentence each.
 
     Raises:
-      UserError: if the files are damaged, or do not say what the model's task needs.
+      UserError: if the files are damaged, or lack a setting that the model's task needs.
     """
     if not huggingface.find_weights(path):
         raise UserError(
@@ -139,7 +139,7 @@ def load_huggingface(path: str, has_pairs: bool = False) -> tuple[tf.keras.Model
 
     Args:
       path: a local directory with config.json and weights.
-      has_pairs: whether it labels pairs of texts, if no task.json of ours says so.
+      has_pairs: whether it labels pairs of texts; ignored if the model has our task.json.
 
     Returns:
       The model, the content of task.json for it, and notes for the user.
@@ -168,7 +168,7 @@ def _read_ours(path: str) -> dict:
 
 
 def _read_task(path: str, has_pairs: bool) -> dict:
-    """Returns the content of task.json: ours, or what config.json tells."""
+    """Returns the content of task.json: ours, or one derived from config.json."""
     if tf.io.gfile.exists(os.path.join(path, model_directory.TASK_FILE)):
         return _read_ours(path)
     config_file = os.path.join(path, huggingface.CONFIG_FILE)

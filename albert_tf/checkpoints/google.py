@@ -98,8 +98,8 @@ def read(
 def _canonical(names: list[str]) -> list[str]:
     """Removes `module/`; numbers the layer normalizations of each scope as LayerNorm, LayerNorm_1.
 
-    Keras counts `layer_normalization_7` through the whole model, so only the order in its scope
-    tells which one it is.
+    Keras counts `layer_normalization_7` through the whole model, so a layer is identified by its
+    order within its scope.
     """
     names = [re.sub("^module/", "", name) for name in names]
     pattern = re.compile(r"(.*/)layer_normalization(?:_(\d+))?(/.*)")

@@ -98,7 +98,7 @@ def _download(hub, name: str, revision: str | None) -> str:
 
 
 def _wanted(names: list[str]) -> list[str]:
-    """Returns those of a model's files that are read here."""
+    """Returns the names of the files that are read here."""
     for patterns in _WEIGHTS:
         weights = [n for n in names if any(fnmatch.fnmatch(n, pattern) for pattern in patterns)]
         if weights:

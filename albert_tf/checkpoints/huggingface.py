@@ -28,7 +28,7 @@ from albert_tf.text.tokenization import WORDPIECE_FILE, AlbertTokenizer
 
 CONFIG_FILE = "config.json"
 SAFETENSORS_FILE, TORCH_FILE = "model.safetensors", "pytorch_model.bin"
-_SAFE_TORCH = "2.10"  # pyproject.toml says so, too
+_SAFE_TORCH = "2.10"  # the same as in pyproject.toml
 
 # What their files hold twice: the second name, the first.
 _ALIASES = {
@@ -86,10 +86,10 @@ def read(
     table = table or (name_map.BERT_TABLE if family == "bert" else None)
     notes = []
     if family == "albert" and values.get("hidden_act") == "gelu" and config.hidden_act == "gelu":
-        # Their configs of the v1 models say so although those were trained with the tanh form.
-        notes.append('config.json says "gelu", which is taken as the tanh form of ALBERT\'s code')
+        # Their configs of the v1 models have "gelu", but these were trained with the tanh form.
+        notes.append('config.json has "gelu", which is read as the tanh form of ALBERT\'s code')
     if (epsilon := values.get("layer_norm_eps", 1e-12)) != 1e-12:
-        notes.append(f"config.json says layer_norm_eps {shown(epsilon)}; here it is always 1e-12")
+        notes.append(f"config.json has layer_norm_eps {shown(epsilon)}; here it is always 1e-12")
     if {"AlbertForMaskedLM", "BertForMaskedLM"} & {*(values.get("architectures") or ())}:
         allow_missing = "|".join(filter(None, [allow_missing, _NOT_IN_MASKED_LM]))
     with files.local_file(path) as local:
@@ -175,7 +175,7 @@ def config_values(config: AlbertConfig) -> dict:
 
 
 def _is_bert(config: AlbertConfig) -> bool:
-    # Models of this project have the tanh form, also those of named sizes such as bert_base.
+    # Models of this project have the tanh form, named sizes such as bert_base included.
     shares_nothing = config.parameter_sharing == "none" and config.inner_group_num == 1
     has_projection = config.embedding_size != config.hidden_size
     return config.hidden_act == "gelu_erf" and shares_nothing and not has_projection

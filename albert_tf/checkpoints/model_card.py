@@ -30,7 +30,7 @@ def model_card(
       model_dir: of fine-tuning or pre-training; its results.json and run.json are read. None: the
         card has neither figures nor settings.
       task: the content of task.json; None: a pre-trained model.
-      config: the shape, of which the card states layers, hidden size and vocabulary size.
+      config: the shape; the card states its layers, hidden size and vocabulary size.
       pipeline: the name of its task in the hub.
     """
     results, run = (_read(model_dir, name) for name in ("results.json", model_directory.RUN_FILE))

@@ -4,7 +4,7 @@ albert_config.json      the shape of the encoder
 spiece.model            the vocabulary, and
 tokenizer_config.json   how text is prepared for it
 checkpoints/            tf.train checkpoints; weights under the key "model"
-best/                   the same of the weights that did best on held-out records, if any were asked
+best/                   a checkpoint of the weights with the best evaluation, if the run evaluates
 run.json                the settings of the run that wrote it
 task.json               of a fine-tuned model: its kind, labels, lengths
 """
@@ -35,7 +35,7 @@ UNREADABLE = (tf.errors.OpError, AssertionError, ValueError, LookupError, Runtim
 
 
 def reraise_store_error(error: Exception) -> None:
-    """Raises an error of UNREADABLE again if it is the store's: it tells nothing of the file."""
+    """Re-raises an error of UNREADABLE if the store caused it: the file may be intact."""
     if isinstance(error, tf.errors.PermissionDeniedError) or store_error(str(error)):
         raise error
 
@@ -53,7 +53,7 @@ def list_checkpoints(directory: str, unfinished: bool = False) -> list[str]:
 
     Args:
       directory: need not exist.
-      unfinished: whether also those of which there are data, but no .index, which comes last.
+      unfinished: whether to include checkpoints with data but no .index, which is written last.
     """
     ends = r"index|data-\d+-of-\d+" if unfinished else "index"
     matches = [re.fullmatch(rf"ckpt-(\d+)\.(?:{ends})", name) for name in files.names_in(directory)]
@@ -102,7 +102,7 @@ def _parent(path: str) -> str:
 def read_config(model_dir: str, checkpoint: str) -> AlbertConfig:
     """Reads the shape of a checkpoint's model, with the layers that it was trained with.
 
-    Those are fewer than albert_config.json says where the run (--depth_schedule) grew later.
+    With --depth_schedule an early checkpoint has fewer layers than albert_config.json.
 
     Raises:
       UserError: if the config describes a larger encoder than the checkpoint can hold.

@@ -44,7 +44,7 @@ _MARK = "transformer/self_attention/query/kernel"
 
 
 def find(path: str) -> bool:
-    """Tells whether `path` is such a SavedModel."""
+    """Returns whether `path` is such a SavedModel."""
     if not saved_model.is_saved_model(path):
         return False
     try:
@@ -77,7 +77,7 @@ def read(
         for their_name, key in saved_model.variable_keys(reader).items():
             name = _googles_name(their_name)
             if name not in shapes:
-                tensors[their_name] = np.empty(0)  # to_ours says what becomes of it
+                tensors[their_name] = np.empty(0)  # to_ours ignores or refuses it
                 continue
             # Attention's are divided by heads: [hidden, heads, size]. The index is compared before
             # memory is taken for what it declares.

@@ -2,7 +2,7 @@
 
 BERT_TABLE has the names of BERTs, which are read as models that share nothing (E == H).
 
-How their configs describe shared weights stands in reference_config.py. Weights come back as they
+reference_config.py defines how their configs describe shared weights. Weights come back as they
 went, bit for bit; copies of a shared half come back as one variable each.
 
 Source: the reference's modeling.py; Hugging Face's modeling_albert.
@@ -180,7 +180,7 @@ _SIZES = {
     "T": "type_vocab_size",
 }
 
-# Scopes with their rows, as of _TABLE; None stands for _TABLE itself.
+# Scopes with their rows, as of _TABLE; None means _TABLE itself.
 Table = Optional[tuple]
 _POOLER = 3  # the place of its scope
 
@@ -211,7 +211,7 @@ class Imported:
     Attributes:
       config: its shape.
       weights: our name -> float32 array; allowed missing ones are not in it.
-      directory: where its vocabulary lies, if it has one.
+      directory: of its vocabulary, if it has one.
       notes: lines that the user should read.
     """
 
@@ -235,11 +235,11 @@ def fine_tuned_table(torch_head: str, our_head: str, num_outputs: int, has_poole
 
 
 def variables(config: AlbertConfig, table: Table = None) -> Iterator[Variable]:
-    """Yields the variables of a model; one of which they hold copies comes once for each copy.
+    """Yields the variables of a model; a variable that they store n times is yielded n times.
 
     Args:
       config: the shape; its parameter sharing decides how many blocks have variables.
-      table: of fine_tuned_table; None: that of AlbertForPreTraining.
+      table: of fine_tuned_table; None: the table of AlbertForPreTraining.
     """
     for scopes, rows in table or _TABLE:
         for *row, kind, letters in rows:
@@ -381,8 +381,8 @@ def from_ours(
 def model_variables(model: AlbertForPreTraining) -> dict[str, tf.Variable]:
     """Returns our name -> variable, for a model whose variables exist.
 
-    A name tells where in the model a variable stands (`encoder/attention_0/query/kernel`); the
-    blocks, which may share it, are left out.
+    A name is the variable's path in the model (`encoder/attention_0/query/kernel`), without the
+    blocks, which may share it.
     """
     named = {}
     for variable in model.variables:
@@ -410,7 +410,7 @@ def assign(model: tf.keras.Model, imported: Imported, source: str) -> list[str]:
       Our names of the variables that the import lacks: freshly initialised.
 
     Raises:
-      UserError: if a weight has another shape than the config says.
+      UserError: if the shape of a weight differs from the config.
     """
     model.create_variables()
     fresh = []

@@ -29,7 +29,7 @@ from albert_tf.text.tokenization import (
     read_do_lower_case,
 )
 
-# Beyond this share of pieces a vocabulary is that of a cased model.
+# A vocabulary with a larger share of such pieces belongs to a cased model.
 _MOST_CAPITALS = 0.01
 
 # The heads' variables, by the names of Google's and of Hugging Face's code.
@@ -41,7 +41,7 @@ class Found(NamedTuple):
 
     Attributes:
       model: with its weights; of `read` an AlbertForPreTraining.
-      directory: where its vocabulary lies.
+      directory: of its vocabulary.
       notes: what the user should know of the weights, a sentence each.
     """
 
@@ -53,8 +53,8 @@ class Found(NamedTuple):
 def from_pretrained(path: str | os.PathLike) -> tuple[tf.keras.Model, AlbertTokenizer]:
     """Reads a model and its tokenizer from a directory, or a published model by its name.
 
-    Heads that the directory lacks are initialised afresh. A warning says so, and names what of
-    another's model is computed differently here.
+    Heads that the directory lacks are initialised afresh. A warning names these heads, and what
+    the original code of the model computes differently.
 
     A fine-tuned model (`runs/rte/seed_1`, or one of Hugging Face) comes as what it was fine-tuned
     as, such as an AlbertForSequenceClassification. Labels are in the order of the logits in
@@ -182,7 +182,7 @@ def read(path: str, allow_missing: str | None = None, allow_unused: str | None =
 
 
 def is_pretrained(path: str) -> bool:
-    """Tells whether a path is a model without a task, of any form that `read` reads."""
+    """Returns whether a path is a model without a task, of any form that `read` reads."""
     if saved_model.is_saved_model(path) or fine_tuned.find(path):
         return False
     forms = (is_model_directory, huggingface.find_weights, model_garden.find, google.find)
@@ -233,8 +233,8 @@ def read_tokenizer(
     Args:
       directory: of the model, which holds a SentencePiece model (*.model) or, without one, a
         WordPiece vocabulary (vocab*.txt).
-      spm_model_file: the vocabulary, if another than the one that lies there.
-      do_lower_case: whether text is lower-cased. Default: what the directory says, else yes.
+      spm_model_file: the vocabulary, if not the one in the directory.
+      do_lower_case: whether text is lower-cased. Default: as set in the directory, else yes.
 
     Raises:
       UserError: if it holds no vocabulary, or several.

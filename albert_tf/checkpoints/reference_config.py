@@ -21,7 +21,7 @@ from albert_tf.config import AlbertConfig
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 
-# Their "gelu" of an ALBERT is either form: see huggingface.read. This key of ours says which.
+# Their "gelu" of an ALBERT is either form: see huggingface.read. Our key below states the form.
 OUR_ACTIVATION = "albert_tf_hidden_act"
 BERT_FILE = "bert_config.json"  # of Google's BERTs
 _FAMILIES = ("albert", "bert")

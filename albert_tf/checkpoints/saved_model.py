@@ -29,12 +29,12 @@ _FLOATS = (tf.float32, tf.bfloat16)
 
 
 def is_saved_model(path: str) -> bool:
-    """Tells whether `path` is the directory of a SavedModel."""
+    """Returns whether `path` is the directory of a SavedModel."""
     return tf.io.gfile.exists(os.path.join(path, "saved_model.pb"))
 
 
 def is_export(path: str) -> bool:
-    """Tells whether `path` is a version of what export.export_saved_model writes."""
+    """Returns whether `path` is a version that export.export_saved_model wrote."""
     assets = os.path.join(path, "assets")
     needed = (
         os.path.join(assets, CONFIG_FILE),
@@ -61,7 +61,7 @@ def read_config_and_tokenizer(path: str) -> tuple[AlbertConfig, AlbertTokenizer]
         if not tf.io.gfile.exists(os.path.join(path, name)):
             raise UserError(
                 f"{path!r} is a SavedModel without {name}: expected one of "
-                "export.export_saved_model; pipelines.convert_checkpoint converts those of others"
+                "export.export_saved_model; pipelines.convert_checkpoint converts other ones"
             )
     config = AlbertConfig.read(os.path.join(path, needed[0]))
     try:

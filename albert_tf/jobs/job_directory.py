@@ -93,8 +93,7 @@ def claim(model_dir: str, settings: dict) -> None:
         ]
         if len({*theirs} & {*settings}) < len(theirs) / 2:
             raise UserError(
-                f"{model_dir!r} holds another run, that of another program: choose another "
-                "directory"
+                f"{model_dir!r} holds a run of another program: choose another directory"
             )
         if differing:
             raise UserError(
@@ -136,7 +135,7 @@ def _tell_of_other_versions(versions: dict[str, str]) -> None:
         begun = ", ".join(f"{name} {old}" for name, old, _ in changes)
         resumed = ", ".join(f"{name} {new}" for name, _, new in changes)
         print(
-            f"begun with {begun}, resumed with {resumed}: the result may differ slightly from that "
-            "of one version",
+            f"begun with {begun}, resumed with {resumed}: the result may differ slightly from a "
+            "run with one version",
             flush=True,
         )

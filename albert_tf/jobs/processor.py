@@ -1,4 +1,4 @@
-"""What this processor's instructions say about the choice between float32 and bfloat16.
+"""The choice between float32 and bfloat16, from the instructions that this processor has.
 
 A measurement at the start would measure other jobs: on one machine three programs found bfloat16
 1.2 times slower, 1.2 times and 23 times faster than float32 within half an hour.
@@ -22,7 +22,7 @@ def bfloat16_instructions() -> str | None:
 
 
 def describe(precision: str, flag: str) -> str:
-    """Says which precision was chosen, and whether the other suits this processor better.
+    """Describes the chosen precision, and whether the other is faster on this processor.
 
     Args:
       precision: such as "float32".

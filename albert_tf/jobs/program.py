@@ -109,7 +109,7 @@ def _hosts_of_run() -> list[str]:
 def define_max_seq_length(
     name: str = "max_seq_length", default: int | None = None, help: str = ""
 ) -> None:
-    """Defines --max_seq_length; `help` says what is special to the program, as its default."""
+    """Defines --max_seq_length; `help` adds what is special to the program, as its default."""
     flags.disclaim_key_flags()  # it is the caller's
     of_all = "Maximum length of a sequence in pieces, [CLS] and [SEP] included."
     flags.DEFINE_integer(name, default, f"{of_all} {help}".strip(), lower_bound=8)
@@ -119,7 +119,7 @@ def check_max_seq_length(max_seq_length: int, rows: int, trained_length: int | N
     """Raises a UserError beyond the position table, and warns beyond `trained_length` if given.
 
     Args:
-      max_seq_length: what the flag of this name says.
+      max_seq_length: value of the flag of this name.
       rows: of the position table, max_position_embeddings.
       trained_length: what the checkpoint was trained with at most.
     """
@@ -145,7 +145,7 @@ def installed_module(name: str) -> str:
 
 
 def installed_commands(text: str) -> str:
-    """Returns `text` with its commands of a checkout as those of this installation.
+    """Rewrites the commands of a checkout in `text` for this installation.
 
     `python -m pipelines.pretrain` is `albert pretrain` where the wheel is installed.
     """
@@ -155,7 +155,7 @@ def installed_commands(text: str) -> str:
 
 
 def print_help(text: str) -> None:
-    """Prints to stdout, of which head or a pager may read a part only."""
+    """Prints to stdout, which `head` or a pager may close early."""
     try:
         print(text, flush=True)
     except BrokenPipeError:  # Python must not flush again
@@ -199,7 +199,7 @@ def _parse_flags(argv: list[str]) -> list[str]:
 
 
 def is_user_error(error: Exception) -> bool:
-    """Tells whether the message of `error` is meant for the user and says all there is to say."""
+    """Returns whether the message of `error` is meant for the user, without a traceback."""
     if isinstance(error, (OSError, UserError)):
         return True
     name = type(error).__name__

@@ -28,8 +28,8 @@ def hold(directory: str, take_over: bool = False) -> Iterator[None]:
 
     Args:
       directory: in an object store.
-      take_over: True takes the lock of another machine, whose job goes on writing if it still
-        runs. The lock of a process of this machine is taken if and only if that has ended.
+      take_over: True takes the lock of another machine; if that job still runs, both write. The
+        lock of a process of this machine is taken if and only if the process has ended.
 
     Raises:
       UserError: if another job holds the directory.

@@ -63,7 +63,7 @@ class SelfAttention(FromConfig, tf.keras.layers.Layer):
 
         Args:
           x: [b * L, H], with `bias`; or [b, L, H].
-          bias: float32 [b, 1, 1, L], added to the scores of each key. Default: that of `mask`.
+          bias: float32 [b, 1, 1, L], added to the scores of each key. Default: from `mask`.
           dropout_seed: int32 [2], which decides what is dropped; it implies training.
           positions: int32 [b, P], which attend (to all); None: every one.
           training: Keras' argument. Without `dropout_seed`, training draws a seed at each call.
@@ -75,7 +75,7 @@ class SelfAttention(FromConfig, tf.keras.layers.Layer):
         dropout_seed = resolve_dropout_seed(training, dropout_seed)
         training = dropout_seed is not None
         if bias is None and x.shape.rank != 3:
-            raise ValueError("x of shape [b * L, H] needs `bias`, which says how long L is")
+            raise ValueError("x of shape [b * L, H] needs `bias`, whose last axis defines L")
         if mask is not None and positions is not None:
             raise ValueError("with `positions` give attention_bias(mask) as `bias`, not `mask`")
         if bias is None:

@@ -126,7 +126,7 @@ def softmax(scores, scale, bias):
       scale: a float.
       bias: float32, broadcast to scores. It has no gradient.
     """
-    # TensorFlow's optimizer knows no shape of what XLA compiles, and warns without one.
+    # TensorFlow's optimizer infers no shape for what XLA compiles, and warns without one.
     scaled = tf.reshape(_scaled(scores, scale, bias), tf.shape(scores))
     # XLA's own softmax takes longer than TensorFlow's on CPUs.
     probs = tf.cast(tf.nn.softmax(scaled), scores.dtype)

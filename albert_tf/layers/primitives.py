@@ -77,9 +77,9 @@ def dropout(x: tf.Tensor, rate: float, seed: tf.Tensor | None) -> tf.Tensor:
 def resolve_dropout_seed(training: bool | tf.Tensor | None, dropout_seed: tf.Tensor | None):
     """Returns the seed of a layer's dropout, int32 [2], or None for no dropout.
 
-    If `training` is a tensor of a graph, the seed is int32 [3]: the last number says whether
-    anything is dropped. The graph then computes as in training, which without dropout gives the
-    same up to rounding.
+    If `training` is a tensor of a graph, the seed is int32 [3]: the last number is 1 to drop and 0
+    to drop nothing. The graph then computes as in training; without dropout the result is the same
+    up to rounding.
 
     Args:
       training: Keras' argument. None: it is training if there is a seed.

@@ -1,4 +1,4 @@
-"""Blocks one after the other, of which training keeps only what goes from one to the next."""
+"""Blocks one after the other: training keeps only their inputs and recomputes the rest."""
 
 from __future__ import annotations
 

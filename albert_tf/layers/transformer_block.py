@@ -35,7 +35,7 @@ class TransformerBlock(tf.keras.layers.Layer):
         super().build(input_shape)
 
     def call(self, x, bias=None, dropout_seed=None, positions=None, training=None, mask=None):
-        """Computes both halves; arguments and result are those of SelfAttention.call."""
+        """Computes both halves; arguments and result as of SelfAttention.call."""
         dropout_seed = resolve_dropout_seed(training, dropout_seed)
         attention_seed, feed_forward_seed = seeds(dropout_seed, 2)
         x = self.attention(x, bias, attention_seed, positions, mask=mask)

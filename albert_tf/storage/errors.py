@@ -1,4 +1,4 @@
-"""The error that a program prints as one line, how it shows a value, and what a store says."""
+"""The error that a program prints as one line, how it shows a value, and a store's errors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _STORE_MESSAGE = re.compile(
 
 
 class UserError(ValueError):
-    """Input, flags or arguments are wrong; the message says what, where and what to do.
+    """Input, flags or arguments are wrong; the message names what, where and what to do.
 
     Programs print the message and exit with code 2: see program.run. A plain ValueError is a fault
     of the code and keeps its traceback.
@@ -28,7 +28,7 @@ def shown(value: object) -> str:
 
 
 def store_error(message: str) -> str | None:
-    """Returns what an object store's error says, without the operations around it, or None."""
+    """Returns an object store's own error message from `message`, or None if it has none."""
     found = _STORE_MESSAGE.search(message)
     if not found:
         return None

@@ -87,7 +87,7 @@ def _directories(names: Sequence[str], pattern: str) -> set[str]:
 
 
 def is_remote(path: str) -> bool:
-    """Tells whether a path is that of an object store, such as `gs://bucket/name`."""
+    """Returns whether a path is in an object store, such as `gs://bucket/name`."""
     return "://" in path
 
 
@@ -211,9 +211,9 @@ def upload(local: str, path: str) -> None:
 
 
 def upload_directory(local: str, remote: str, last: Sequence[str] = ()) -> None:
-    """Copies the files of a local directory; those that `last` names come last, in its order.
+    """Copies the files of a local directory; the files named in `last` come last, in its order.
 
-    Whatever reads the directory meanwhile knows by the last file that the others are there.
+    Once the last file exists, all others do: a reader need only check for it.
     """
     names = [
         os.path.relpath(os.path.join(parent, name), local)
@@ -231,7 +231,7 @@ def upload_directory(local: str, remote: str, last: Sequence[str] = ()) -> None:
 
 @contextlib.contextmanager
 def local_file(path: str) -> Iterator[str]:
-    """Yields a local path of a file for the time of the block: its own, or that of a copy."""
+    """Yields a local path of a file for the time of the block: its own, or a copy's."""
     if not is_remote(path):
         yield path
         return

@@ -31,7 +31,7 @@ class Progress:
             )
 
     def update(self, done: int, detail: str = "") -> None:
-        """Says that `done` units are done in all; `detail` is printed behind."""
+        """Reports that `done` units are done in all; `detail` is printed behind."""
         self._done = done
         if self._bar is not None:
             self._bar.set_postfix_str(detail, refresh=False)

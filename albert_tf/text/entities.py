@@ -1,8 +1,8 @@
 """Entities from tags of words, and their F1, as the CoNLL shared tasks define both.
 
-The definition is that of conlleval, the script of CoNLL-2000 to 2003. It stands here because the
-library for it, seqeval, has no wheel and no longer installs in a fresh environment (its setup
-script needs packages that pip does not bring). The tests have conlleval's output for 13 cases.
+The definition follows conlleval, the script of CoNLL-2000 to 2003. It is implemented here because
+the library seqeval has no wheel and no longer installs in a fresh environment (its setup script
+needs packages that pip does not bring). The tests have conlleval's output for 13 cases.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def parse_tag(tag: str) -> tuple[str, str]:
 
 
 def are_entity_tags(tags: Iterable[str]) -> bool:
-    """Tells whether tags mark entities (IOB1, IOB2, BIOES, BILOU), not a class for each word."""
+    """Returns whether tags mark entities (IOB1, IOB2, BIOES, BILOU), not a class per word."""
     tags = set(tags) - {OUTSIDE}
     return bool(tags) and all(map(_TAG.fullmatch, tags))
 

@@ -63,8 +63,8 @@ class InGraphTokenizer(tf.Module):
         texts = self._normalize_utf8(texts, "NFKD")
         texts = tf.strings.regex_replace(texts, character_class(unicodedata.combining), "")
         if self._do_lower_case:
-            # tf.strings.lower ends a text at its first NUL: a line feed stands in for it, which no
-            # longer occurs here.
+            # tf.strings.lower ends a text at its first NUL: a line feed, which no longer occurs
+            # here, replaces it meanwhile.
             texts = tf.strings.regex_replace(texts, "\\x{0}", "\n")
             texts = tf.strings.lower(texts, encoding="utf-8")
             texts = tf.strings.regex_replace(texts, "\n", "\0")

@@ -16,8 +16,8 @@ def lay_out(
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Lays out `[CLS] A [SEP] B [SEP]` in each row, or `[CLS] A [SEP]`.
 
-    Example: pieces [a b c d e], A from 0 of length 3, B from 3 of length 2 and seq_len 9 give
-    `[CLS] a b c [SEP] d e [SEP] [PAD]`, mask 1 1 1 1 1 1 1 1 0, types 0 0 0 0 0 1 1 1 0.
+    Example: pieces `a b c d e`, A from 0 of length 3, B from 3 of length 2 and seq_len 9 give
+    `[CLS] a b c [SEP] d e [SEP] [PAD]`, mask `1 1 1 1 1 1 1 1 0`, types `0 0 0 0 0 1 1 1 0`.
 
     Args:
       pieces: int32 [n], n > 0, the pieces of all texts.

@@ -153,7 +153,7 @@ class AlbertTokenizer:
             return self._sentencepiece_in_graph.tokenize(texts).to_list()
 
     def _may_tie(self, text: str, ids: list[int]) -> bool:
-        """Tells whether segmentations of equal score may exist (`e ee` and `ee e` for `eee`).
+        """Returns whether segmentations of equal score may exist (`e ee` and `ee e` for `eee`).
 
         There the releases of SentencePiece choose differently, and tensorflow-text holds an older
         one than the Python package: such text, rare outside of noise, is left to tensorflow-text.
@@ -194,7 +194,7 @@ class AlbertTokenizer:
 
     @functools.cached_property
     def digit_comma_splits(self) -> dict[int, list[int]]:
-        """Pieces that end in a digit and a comma, and what stands in their place."""
+        """Pieces that end in a digit and a comma -> the pieces that replace them."""
         splits = {}
         for piece_id, piece in enumerate(self._pieces):
             if not re.search(r"\d,$", piece):
@@ -206,11 +206,11 @@ class AlbertTokenizer:
         return splits
 
     def word_starts(self) -> np.ndarray:
-        """Tells which pieces begin a word, for masking whole words: bool [vocab_size].
+        """Returns which pieces begin a word, for masking whole words: bool [vocab_size].
 
         A piece begins a word if it starts with the boundary mark, holds no letter or digit, or
         belongs to a script without spaces; others continue the word before them, in any script.
-        Of byte pieces, those begin a word that begin a UTF-8 character.
+        A byte piece begins a word if it begins a UTF-8 character.
 
         Deviation: the reference lets every piece with a character outside [A-Za-z] begin a word,
         which leaves no whole words in other scripts and numbers; and punctuation of several
@@ -252,14 +252,14 @@ class AlbertTokenizer:
         return [self.pad_id, self.cls_id, self.sep_id, *marks]
 
     def unknown_shares(self, pieces: np.ndarray, row_splits: np.ndarray) -> np.ndarray:
-        """Returns the share of `<unk>` among the pieces of each row that stand for text.
+        """Returns the share of `<unk>` among the text pieces of each row.
 
         Args:
           pieces: int32 [all pieces].
           row_splits: int64 [rows + 1]: row i is pieces[row_splits[i]:row_splits[i + 1]].
 
         Returns:
-          float32 [rows]; 1 for a row without text, of which the model knows nothing either.
+          float32 [rows]; 1 for a row without text, too.
         """
         is_text = ~np.isin(pieces, self.textless_ids)
         counts = [
@@ -399,9 +399,9 @@ class WordPieceTokenizer(AlbertTokenizer):
         return {}
 
     def word_starts(self) -> np.ndarray:
-        """Tells which pieces begin a word, for masking whole words: bool [vocab_size].
+        """Returns which pieces begin a word, for masking whole words: bool [vocab_size].
 
-        Those without ##. In scripts without spaces every piece does, so every Chinese character.
+        Pieces without ##. In scripts without spaces every piece does, so every Chinese character.
         """
 
         def begins(piece: str) -> bool:
@@ -433,7 +433,7 @@ def find_vocabulary(directory: str) -> str:
 
 
 def read_do_lower_case(directory: str) -> bool:
-    """Returns what tokenizer_config.json says, true without it.
+    """Returns the setting of tokenizer_config.json; True without the file.
 
     Raises:
       UserError: if it is not what AlbertTokenizer.save or Hugging Face's tokenizers write.

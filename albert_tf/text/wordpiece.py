@@ -20,7 +20,7 @@ CONTINUATION = "##"  # before a piece that continues a word
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 LONGEST_WORD = 100  # characters; a longer one is unknown as a whole
 LONGEST_PIECE = 256  # bytes, of tensorflow-text
-# Stands for such a word in the graph. No text has it after preparation.
+# Replaces such a word in the graph. No text has it after preparation.
 _NO_WORD = "\ufffd\ufffd"
 
 # Of these each is a word.
@@ -152,7 +152,7 @@ class InGraphWordPiece(tf.Module):
         return prepared, tf.concat([origins, end], axis=0)
 
     def tokenize(self, texts: tf.Tensor) -> PreparedWords:
-        """Tokenizes texts, string [batch], and says where the pieces stand."""
+        """Tokenizes texts, string [batch], and locates the pieces in them."""
         codes, origins = self._prepare(texts)
         flat, text_of_char = codes.flat_values, row_ids(codes)
         is_letter = tf.not_equal(flat, ord(" "))

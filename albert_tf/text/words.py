@@ -51,9 +51,9 @@ def split_words(text: str) -> np.ndarray:
 
 
 def split_words_in_graph(texts: tf.Tensor) -> InGraphWords:
-    """Does split_words for texts in the graph, where TensorFlow 2.15 knows no noncharacters.
+    """Does split_words for texts in the graph, where TensorFlow 2.15 replaces noncharacters.
 
-    Words have U+FFFD instead of these 66. TensorFlow 2.21 keeps them.
+    Words then have U+FFFD instead of these 66. TensorFlow 2.21 keeps them.
 
     Args:
       texts: string [batch], valid UTF-8.
@@ -62,7 +62,7 @@ def split_words_in_graph(texts: tf.Tensor) -> InGraphWords:
     codes = tf.strings.unicode_decode(texts, "UTF-8")
     begins, kinds = (tf.constant(column, tf.int32) for column in _kind_ranges())
     found = tf.searchsorted(begins, codes.flat_values, side="right") - 1
-    # A space behind each text: no word goes on into the next.
+    # A space behind each text: no word continues in the next.
     kind = codes.with_flat_values(tf.gather(kinds, found))
     kind = tf.concat([kind, tf.fill([chars.nrows(), 1], _SPACE)], axis=1)
     places = tf.ragged.range(kind.row_lengths()).flat_values

@@ -128,7 +128,7 @@ class MultipleChoiceModule(ServingModule):
     def _questions_with_options(self, questions: tf.Tensor, options: tf.Tensor) -> tf.Tensor:
         """Returns for each option its question with it in the blanks, or behind if there is none.
 
-        What stands before the pieces that the model reads may be missing.
+        Text before the pieces that the model reads may be missing.
 
         Args:
           questions: string [batch].

@@ -95,9 +95,9 @@ class PreTrainingModule(ServingModule):
         }
 
     def _tokenize_around_masks(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """Returns int32 [batch, (pieces)] with mask_id where a text says `[MASK]`.
+        """Returns int32 [batch, (pieces)] with mask_id where a text has `[MASK]`.
 
-        Text that touches a mask goes on without a word boundary: after `the [MASK].` comes `.` as
+        Text that touches a mask continues without a word boundary: after `the [MASK].` comes `.` as
         in training, not the `▁ .` or `▁.` of a text that begins so.
         """
         parts = tf.strings.split(self.read(texts), MASK)
@@ -121,7 +121,7 @@ class PreTrainingModule(ServingModule):
         return tf.RaggedTensor.from_row_splits(pieces.flat_values, row_splits)
 
     def _without_boundary(self) -> list[int]:
-        """Returns for each piece the one that says the same inside a word; -1: none is needed."""
+        """Returns for each piece its form inside a word; -1: none is needed."""
         ids = {piece: i for i, piece in enumerate(self._pieces)}
         ids[""] = -1
         return [

@@ -20,7 +20,7 @@ class QuestionAnsweringModule(ServingModule):
     """Finds answers in texts, with either of the models for it.
 
     There is no signature `examples`: an answer is text, and records hold pieces only. The threshold
-    for "no answer" is that of fine-tuning.
+    for "no answer" is set at fine-tuning.
 
     Source: the reference's squad_utils, after BERT's run_squad.
     Deviation: a question is also cut where it leaves no room for the context.
@@ -93,7 +93,7 @@ class QuestionAnsweringModule(ServingModule):
             tf.gather(queries, windows.text),
             windows.pieces.with_flat_values(tf.gather(aligned.pieces.flat_values, piece)),
         )
-        # Positions of the sequences as columns of the windows, the last of which is empty.
+        # Positions of the sequences as columns of the windows; the last column is empty.
         column = tf.range(tf.shape(tokens["input_ids"])[1], dtype=tf.int64)
         column = column - _offsets(queries, windows)[:, tf.newaxis]
         num_columns = windows.pieces.bounding_shape(axis=1)
@@ -154,7 +154,7 @@ class QuestionAnsweringModule(ServingModule):
 
     def _decode_spans(self, outputs: dict):
         """Returns all spans up to max_answer_length; see _decode_beams."""
-        # Sums of float32 would tie where those of float64 do not.
+        # Sums in float32 would tie where sums in float64 do not.
         starts, ends = (tf.cast(outputs[f"{end}_logits"], tf.float64) for end in ("start", "end"))
         num_windows, seq_len = tf.unstack(tf.shape(starts, out_type=tf.int64))
         first = tf.repeat(tf.range(seq_len), self.max_answer_length)

@@ -54,7 +54,7 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
 
     Called as a function it is the encoder; `variables`, `trainable_variables` and
     `regularization_losses` make it a Reusable SavedModel, which hub.KerasLayer can fine-tune. (They
-    are attributes for that: those of tf.Module are no part of a SavedModel.)
+    are attributes because tf.Module's properties are not saved in a SavedModel.)
 
     tf.random.set_seed and tf.keras.utils.set_random_seed clear TensorFlow's kernel cache, and with
     it every in-graph SentencePiece model of the process. A module in memory then fails: seed before
@@ -78,7 +78,7 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
         directory = tempfile.TemporaryDirectory()
         # Of the model only the variables are tracked: else Keras saves a trace of every layer.
         self._untracked = lambda: (model, directory)
-        # Not the one in model_dir: while a run grows, its model has fewer layers than that says.
+        # Not the one in model_dir: while a run grows, its model has fewer layers than that file.
         config_file = os.path.join(directory.name, CONFIG_FILE)
         self.encoder.config.write(config_file)
         self.variables = list(self.encoder.variables)
@@ -164,7 +164,7 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
 
         Returns:
           dict: float32 `sequence_output` [batch, seq_len, H], `pooled_output` [batch, H] and, as
-          TF-Hub's API for text asks for it, the same as `default`.
+          TF-Hub's API for text requires, the same as `default`.
         """
         seed = tf.random.uniform([2], maxval=tf.int32.max, dtype=tf.int32) if training else None
         encoded = _float32(self.encoder(inputs, seed), "sequence_output", "pooled_output")
@@ -254,7 +254,7 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
         return mark_bad_rows(map_rows(self.answer, tokens), error)
 
     def parse(self, examples, sequences_per_record: int = 1) -> tuple[dict, tf.Tensor]:
-        """Reads records as parse_records does, those of this model."""
+        """Reads records for this model; see parse_records."""
         longest = self.encoder.config.max_position_embeddings
         ids = self.served.tokenizer.pad_id, self.served.tokenizer.cls_id
         return parse_records(examples, self.limits, longest, sequences_per_record, *ids)

@@ -18,8 +18,8 @@ _NUM_SPECIAL_PIECES = 2  # [CLS] and [SEP]
 class TokenClassifierModule(ServingModule):
     """Tags words, and finds the entities that the tags mark.
 
-    As in fine-tuning, each word is tokenized by itself, its tag is that of its first piece, and
-    each word of a long text is tagged in the window that shows most on both sides of it.
+    As in fine-tuning, each word is tokenized by itself and gets the tag of its first piece. Each
+    word of a long text is tagged in the window that shows most on both sides of it.
     """
 
     kind = "token_classifier"
@@ -90,7 +90,7 @@ class TokenClassifierModule(ServingModule):
         """
         different, which = tf.unique(words.flat_values)
         pieces = self.tokenizer(different)
-        # Of a word without pieces (a lone mark) the unknown piece stands for it.
+        # A word without pieces (a lone mark) gets the unknown piece.
         lengths = tf.cast(tf.equal(pieces.row_lengths(), 0), tf.int64)
         unknown = tf.fill([tf.reduce_sum(lengths)], self._unk_id)
         pieces = tf.concat([pieces, tf.RaggedTensor.from_row_lengths(unknown, lengths)], axis=1)

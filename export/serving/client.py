@@ -1,4 +1,4 @@
-r"""Asks a TF Serving server: over gRPC, or over REST with --server=http://...
+r"""Queries a TF Serving server: over gRPC, or over REST with --server=http://...
 
 Each input has a flag of its name; a flag given several times makes a batch. export_saved_model
 prints the inputs of each signature at its end. Over REST nothing but Python's standard library is
@@ -73,7 +73,7 @@ def define_flags() -> None:
     flags.DEFINE_string(
         "label",
         _DEFAULT_LABEL,
-        "Version label of models.config. An empty one asks the newest version, also of a server "
+        "Version label of models.config. An empty one selects the newest version, also of a server "
         "without labels.",
     )
     flags.DEFINE_string("signature", "serving_default", "Which signature to ask.")
@@ -131,11 +131,11 @@ def ask_grpc(
       label: a version label; None: the newest version.
       signature: the signature's name.
       timeout: seconds.
-      ca_file: PEM file of the authority that signed the server's certificate. Default: those that
-        gRPC knows.
+      ca_file: PEM file of the authority that signed the server's certificate. Default: gRPC's
+        list of authorities.
 
     Raises:
-      UserError: with what the server says, or that there is none, or if inputs are no tensors.
+      UserError: with the server's error, or that there is no server, or if inputs are no tensors.
     """
     import grpc
     import tensorflow as tf

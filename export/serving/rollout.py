@@ -1,7 +1,7 @@
 r"""Moves a version label of a running TensorFlow Serving to another version, and back.
 
 The program edits the config file, which the server reads anew every 30 s. The first edit adds a
-version. When the server says AVAILABLE, the second edit moves the label: in one edit, the server
+version. When the server reports AVAILABLE, the second edit moves the label: in one edit, the server
 would refuse the label before it loads the version. The program then waits until the label answers
 from that version. If the server does not follow, the edits are taken back.
 
@@ -58,7 +58,7 @@ def define_flags() -> None:
     flags.DEFINE_integer(
         "version",
         None,
-        "Version that the label is to name. Default for --label=stable: that of canary.",
+        "Version that the label is to name. Default for --label=stable: canary's version.",
         lower_bound=1,
         upper_bound=2**63 - 1,
     )
@@ -103,7 +103,7 @@ def labels_of_rollout(labels: dict[str, int], label: str, version: int | None) -
     Args:
       labels: the labels of the config.
       label: STABLE or CANARY.
-      version: the version to name; None: that of CANARY.
+      version: the version to name; None: CANARY's version.
 
     Raises:
       UserError: if there is no version to name.
@@ -354,7 +354,7 @@ class Server:
                 if v != labels[label]
             ]
 
-        self._wait(wrong, "The server's log says why.")
+        self._wait(wrong, "The server's log has the reason.")
 
     def _wait(self, find_faults: Callable[[], list[str]], hint: str) -> None:
         deadline = time.monotonic() + self._timeout

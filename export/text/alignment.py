@@ -19,7 +19,7 @@ WHITE_SPACE = "[" + "".join(filter(str.isspace, map(chr, range(0x3001)))) + "]"
 class AlignedPieces(NamedTuple):
     """Texts in pieces.
 
-    A piece's characters are those that became it, the space before it and marks dropped behind it
+    A piece's characters are the source of its text, the space before it and marks dropped behind it
     included. Several pieces may share one (½ is `1`, `⁄`, `2`).
 
     Attributes:
@@ -38,14 +38,14 @@ class AlignedPieces(NamedTuple):
 
 
 class AligningTokenizer(InGraphTokenizer):
-    """An InGraphTokenizer that also says where in the texts the pieces stand.
+    """An InGraphTokenizer that also locates the pieces in the texts.
 
-    Three texts: as written, as preprocessed, as SentencePiece normalizes it. SentencePiece says
-    where in the second a piece begins and ends. The second is the first one's characters
-    preprocessed one by one, but for white space: each one's length says where it went.
+    A text has three forms: as written, as preprocessed, as SentencePiece normalizes it.
+    SentencePiece returns where in the second a piece begins and ends. The second is the first
+    preprocessed character by character, but for white space, so lengths give each one's place.
 
-    Deviation: of a piece split for its digit and comma the parts' places are counted from its end
-    by their lengths: if an invisible control character stood inside, they are off by that.
+    Deviation: in a piece split for its digit and comma the parts' places are counted from its end
+    by their lengths. An invisible control character inside shifts them by its length.
     """
 
     def __init__(self, tokenizer: AlbertTokenizer):
@@ -163,7 +163,7 @@ class _WrittenCharacters:
         separates &= indices < tf.gather(self.ends, text_of_char)
         different, which = tf.unique(chars)
         sizes = tf.gather(tf.strings.length(tokenizer.preprocess(different)), which)
-        # Preparing keeps noncharacters, of which split_characters makes U+FFFD.
+        # Preparing keeps noncharacters, which split_characters replaces by U+FFFD.
         sizes = tf.where(tf.equal(chars, "\ufffd"), self.limits - self.offsets, sizes)
         sizes = tf.where(is_space, tf.cast(separates, tf.int32), sizes)
         before = tf.concat([[0], tf.cumsum(tf.cast(sizes, tf.int64))], axis=0)
@@ -182,7 +182,7 @@ def split_characters(texts: tf.Tensor) -> tuple[tf.RaggedTensor, tf.Tensor, tf.T
     Returns:
       The characters, string [batch, (characters)], and int32 [all characters] the first byte of
       each in its text, and the one after. TensorFlow 2.15 returns U+FFFD for noncharacters such as
-      U+10FFFF, but the places are those of the text.
+      U+10FFFF, but the places count the text's own bytes.
     """
     chars, offsets = tf.strings.unicode_split_with_offsets(texts, "UTF-8")
     offsets = tf.cast(offsets.flat_values, tf.int32)
@@ -195,7 +195,7 @@ def split_characters(texts: tf.Tensor) -> tuple[tf.RaggedTensor, tf.Tensor, tf.T
 
 
 def matches(chars: tf.Tensor, regex: str) -> tf.Tensor:
-    """Tells which strings a regular expression matches in whole: bool, as many."""
+    """Returns which strings a regular expression matches in whole: bool, as many."""
     different, which = tf.unique(chars)
     return tf.gather(tf.strings.regex_full_match(different, regex), which)
 

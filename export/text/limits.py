@@ -13,9 +13,9 @@ from albert_tf.text.in_graph import character_class, import_tensorflow_text
 from albert_tf.text.text_limits import CHARS_PER_PIECE, MANY_OF_ONE_CHAR, MOST_OF_ONE_CHAR
 from albert_tf.text.words import join_rows, row_ids
 
-# A context of question answering is read in windows, each of which costs a computation.
+# A context of question answering is read in windows, and each window costs a computation.
 MAX_CONTEXT_CHARS = 100_000
-# Those of all contexts of a request; each takes some 200 bytes while it is aligned.
+# Characters of all contexts of a request; each takes some 200 bytes while it is aligned.
 MAX_CONTEXTS_CHARS = 32 * MAX_CONTEXT_CHARS
 
 # Rows of a request. A row of one character is computed and answered like any other.
@@ -42,7 +42,7 @@ def first_chars(texts: tf.Tensor, number: int) -> tf.Tensor:
 
     They are fewer where preparing would make more than three of each.
     """
-    # Bytes first, at no cost. A character cut in two stands behind those that are kept.
+    # Bytes first, at no cost. A character cut in two comes after the characters that are kept.
     texts = tf.strings.substr(texts, 0, _LONGEST_CHAR * number)
     texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
     texts = tf.strings.substr(texts, 0, number, unit="UTF8_CHAR")
@@ -64,8 +64,8 @@ def first_chars_of_contexts(texts: tf.Tensor, name: str) -> tf.Tensor:
     texts = first_chars(texts, MAX_CONTEXT_CHARS)
     number = tf.reduce_sum(tf.strings.length(texts, "UTF8_CHAR"))
     message = (
-        f"{name} must be at most {MAX_CONTEXTS_CHARS:,} characters in all rows together, of which "
-        f"{MAX_CONTEXT_CHARS:,} of each row count: send fewer rows"
+        f"{name} must be at most {MAX_CONTEXTS_CHARS:,} characters in all rows together (at most "
+        f"{MAX_CONTEXT_CHARS:,} of each row count): send fewer rows"
     )
     with tf.control_dependencies(
         [tf.debugging.assert_less_equal(number, MAX_CONTEXTS_CHARS, message)]
@@ -74,7 +74,7 @@ def first_chars_of_contexts(texts: tf.Tensor, name: str) -> tf.Tensor:
 
 
 def are_words_read(words: tf.Tensor) -> tf.Tensor:
-    """Tells which words of rows, string [batch, words], are among the first characters."""
+    """Returns which words of rows, string [batch, words], are among the first characters."""
     costs = tf.strings.length(words, "UTF8_CHAR")
     prepared = tf.reshape(_num_prepared(tf.reshape(words, [-1])), tf.shape(words))
     costs = tf.maximum(costs, -(-prepared // MANY_OF_ONE_CHAR))

@@ -21,7 +21,7 @@ class Packer:
     """Puts [CLS] and [SEP] around pieces and pads them.
 
     Args:
-      tokenizer: knows the special pieces.
+      tokenizer: defines the special pieces.
       max_seq_length: the longest sequence, special pieces included; a tensor is int64.
     """
 

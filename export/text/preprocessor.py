@@ -2,8 +2,8 @@
 
 It is a SavedModel of its own, beside the export: it runs in an input pipeline and is never trained.
 
-Source: TF-Hub's "Common SavedModel APIs for Text Tasks"; the names of the encoder's inputs are
-those of Model Garden.
+Source: TF-Hub's "Common SavedModel APIs for Text Tasks"; the names of the encoder's inputs come
+from Model Garden.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class _BertPackInputs(tf.train.Checkpoint):
 
         Args:
           inputs: a list of one or two int32 [batch, (pieces)].
-          seq_length: int32 [], length of the sequences; default: that of the export.
+          seq_length: int32 [], length of the sequences; default: the export's max_seq_length.
 
         Returns:
           dict of int32 [batch, seq_length] `input_word_ids`, `input_mask` (1 = real) and
@@ -75,7 +75,7 @@ class Preprocessor(tf.train.Checkpoint):
     """Texts to the inputs of the encoder; `tokenize` and `bert_pack_inputs` do it in two steps.
 
     Args:
-      tokenizer: that of the model.
+      tokenizer: the model's.
       seq_length: length of the sequences, if none is asked for.
       longest: the longest sequence that the model takes.
     """

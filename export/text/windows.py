@@ -10,7 +10,7 @@ from albert_tf.text.words import row_ids
 
 
 class Windows(NamedTuple):
-    """Windows over the pieces of texts, those of a text side by side.
+    """Windows over the pieces of texts; the windows of a text are side by side.
 
     Attributes:
       counts: int64 [batch], windows of each text.
@@ -34,7 +34,7 @@ def cut(texts: tf.RaggedTensor, room: tf.Tensor, doc_stride: int) -> Windows:
     Args:
       texts: [batch, (pieces)].
       room: int64 [batch], pieces of a window, at least one.
-      doc_stride: pieces from the beginning of one window to that of the next, at most room.
+      doc_stride: pieces from the beginning of one window to the beginning of the next, <= room.
     """
     num_pieces = texts.row_lengths()
     stride = tf.minimum(room, doc_stride)

@@ -10,9 +10,9 @@ from .alignment import WHITE_SPACE, AlignedPieces, matches, split_characters
 
 
 class AligningWordPiece(InGraphWordPiece):
-    """An InGraphWordPiece that also says where in the texts the pieces stand.
+    """An InGraphWordPiece that also locates the pieces in the texts.
 
-    The places are those of WordPieceTokenizer.align.
+    The places equal WordPieceTokenizer.align's.
     """
 
     def align(self, texts: tf.Tensor) -> AlignedPieces:

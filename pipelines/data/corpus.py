@@ -151,8 +151,8 @@ def _read_text(
     is_ours = begin == 0
     enough = text_format.document_blank_lines
     blank_lines = _blank_lines_before(path, begin) if begin and enough > 1 else 0
-    # One byte before the range tells whether a line begins with it: what is read from there up to
-    # the first line end is no line of ours.
+    # Reading starts one byte before the range, to find whether a line begins with the range: what
+    # is read up to the first line end is no line of ours.
     for offset, line in read_lines(path, max(begin - 1, 0), on_read):
         if offset < begin:
             continue
@@ -247,7 +247,7 @@ def _json_text(line: str, field: str) -> str:
     """Returns the text of a JSON object; none if the line is blank.
 
     Raises:
-      UserError: for anything else; it says what is wrong.
+      UserError: for anything else; the message states what is wrong.
     """
     if not line.strip():
         return ""

@@ -55,7 +55,7 @@ _MARKUP = (
 _BULLET = re.compile(r"([*+•-]|\(?(\d{1,2}|[a-z])[.)])\s+")
 _UNDERLINE = re.compile(r"[-=~^*#\"]{3,}$")
 _WORD = re.compile(r"[\"'(]*[A-Za-z]+(?:['’/-][A-Za-z]+)*[\"')]*[.,;:!?]*[\"')]*")
-_INNER_DOT = re.compile(r"(?<=\w\w)\.(?=\w)")  # not that of "i.e."
+_INNER_DOT = re.compile(r"(?<=\w\w)\.(?=\w)")  # not the dots of "i.e."
 _DOT_FOR_NOW = "\ue000"
 
 
@@ -209,7 +209,7 @@ def _without_markup(text: str) -> str:
 
 
 def is_prose(sentence: str) -> bool:
-    """Tells whether a sentence is whole, of words for the most part, and not too long."""
+    """Returns whether a sentence is whole, of words for the most part, and not too long."""
     tokens = sentence.split(" ")
     if len(tokens) < _MIN_WORDS or len(sentence) > _MAX_CHARACTERS or "://" in sentence:
         return False

@@ -6,7 +6,7 @@ the text. Any number of workers run each of three steps, which resumes after a c
 
   write_hashes      text of a unit -> its documents' hashes, sorted
   find_duplicates   a range of the hashes of all units -> documents to skip, sorted by unit
-  read_duplicates   those of one unit
+  read_duplicates   a unit -> its documents to skip
 
 No step holds more than one unit's hashes or one range of all hashes in memory, and none needs the
 shuffle of a Beam runner: DirectRunner's keeps everything in memory.
@@ -88,7 +88,7 @@ def find_duplicates(hashes: HashRange, hash_files: Sequence[str], output_dir: st
 
     Args:
       hashes: the range; only its buckets are read.
-      hash_files: those of write_hashes, in the order of units.
+      hash_files: written by write_hashes, in the order of units.
       output_dir: of the job; hashes.file("duplicates") is written in it.
     """
     tables = [

@@ -80,10 +80,10 @@ def define_example_flags() -> None:
 
 
 def options_from(values: flags.FlagValues, default_length: int | None = None) -> ExampleOptions:
-    """Returns what the flags say, --max_seq_length and --random_seed among them.
+    """Returns the options that the flags set, --max_seq_length and --random_seed among them.
 
     Args:
-      values: the parsed flags, which include those of this module.
+      values: the parsed flags, which include this module's.
       default_length: the length if --max_seq_length is not given and has no default.
     """
     return ExampleOptions(
@@ -141,8 +141,8 @@ def example_draws(
 ) -> dict[str, tf.Tensor]:
     """Returns all random numbers of some rows of a batch, uniform in [0, 1).
 
-    They are those of the same rows of the whole batch: whoever makes a part of the rows computes no
-    others. Philox, a counter-based generator, can begin anywhere in its stream.
+    A row's numbers do not depend on which rows are made together, so a host draws numbers for its
+    own rows only. Philox, a counter-based generator, can begin anywhere in its stream.
 
     Args:
       options: its lengths decide how many numbers a row takes.

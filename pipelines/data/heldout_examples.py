@@ -27,16 +27,16 @@ def heldout_examples(
     They are a sample from all sources, in proportion to what these hold.
 
     Args:
-      sources: of the training, of which the split "heldout" is read.
-      options: those of the training; see evaluation_options for what an evaluation takes of them.
+      sources: of the training; their split "heldout" is read.
+      options: of the training; evaluation_options defines which of them an evaluation uses.
       tokenizer: of the vocabulary that the records were made with.
       batch_size: examples of a batch of all replicas.
       num_examples: size of the sample; each source rounds its share up.
 
     Returns:
-      (input context) -> batches, see evaluation_dataset; and metrics of these examples that no
-      weights change: for each kind of pair and baseline of order_baselines its accuracy, such as
-      `inside_overlap_accuracy`.
+      (input context) -> batches, see evaluation_dataset; and metrics of these examples that do not
+      depend on weights: the accuracy of each baseline of order_baselines for each kind of pair,
+      such as `inside_overlap_accuracy`.
 
     Raises:
       UserError: if they hold nothing.

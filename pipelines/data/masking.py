@@ -1,4 +1,4 @@
-"""N-gram masked LM: which pieces are to be predicted, and what stands in their place."""
+"""N-gram masked LM: which pieces are to be predicted, and what replaces them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _MARGIN = 12
 
 @dataclasses.dataclass(frozen=True)
 class MaskingVocabulary:
-    """What masking knows of a vocabulary.
+    """What masking needs of a vocabulary.
 
     Attributes:
       mask_id: the piece [MASK].
       word_starts: bool [V], pieces that begin a word.
-      replacement_ids: int32 [n], pieces that may stand in for a masked one.
+      replacement_ids: int32 [n], pieces that may replace a masked one.
     """
 
     mask_id: int
@@ -54,9 +54,9 @@ def mask_ngrams(
     Args:
       example: `input_word_ids`, `input_mask`, `input_type_ids`, int32 [b, L].
       vocabulary: which piece is [MASK], which begin a word, which may replace a masked one.
-      draws: uniform in [0, 1): `span_length`, `span_order` float32 [b, L + 1] (no span is so far to
-        the right as the last column: that of `span_order` draws the piece to begin at), `replace`,
-        `replacement` float32 [b, P].
+      draws: uniform in [0, 1): `span_length`, `span_order` float32 [b, L + 1], `replace`,
+        `replacement` float32 [b, P]. The last column of `span_order`, to which no span reaches,
+        draws the piece to begin at.
       max_predictions_per_seq: P.
       masked_lm_prob: share of the pieces to predict.
       ngram: longest span in words; n words have probability (1/n) / sum(1/k).
@@ -66,9 +66,9 @@ def mask_ngrams(
       `masked_lm_weights` float32 [b, P], 1 = a prediction, 0 = padding.
 
     Source: Lan et al. 2020, section 4.1; the reference's create_masked_lm_predictions.
-    Deviation: the reference draws a span at every word and drops those that overlap a chosen one,
-    shortens or drops those that the budget has no room for, lets spans run across [SEP], glues a
-    B that begins inside a word to A's last word, and replaces by control pieces, too.
+    Deviation: the reference draws a span at every word. It drops spans that overlap a chosen one,
+    shortens or drops spans beyond the budget, and lets spans run across [SEP]. It glues a B that
+    begins inside a word to A's last word, and replaces by control pieces, too.
     """
     ids, seq_len = example["input_word_ids"], example["input_word_ids"].shape[1]
     text = _tile(example, vocabulary.word_starts, draws["span_length"], ngram)
@@ -155,14 +155,13 @@ def _choose(
     """Chooses spans of `budget` pieces, so that each piece has the same chance.
 
     Think of the spans as laid in a ring, in random order, and of a window of `budget` pieces that
-    begins at a random one of them. A span is taken if its first piece lies in the window: with
-    probability budget / pieces, whatever its length, words and place. The spans taken then have
-    `budget` pieces on average: what the last one has too much, or the first, begun before the
-    window, leaves over, is made up for by spans of one piece that are dropped or added, as often
-    the one as the other. Where there are too few of these, it is words of one piece: the last of
-    longer spans dropped, any others added. Where these are too few as well, as in a short text,
-    the last span is cut to the words that fit. If no word fits at all, a word is cut: every text
-    has a prediction.
+    begins at a random piece. A span is taken if its first piece is in the window: with probability
+    budget / pieces, whatever its length, words and place. The spans taken have `budget` pieces on
+    average. The last may have too many; the first, if cut by the window's start, too few. Spans of
+    one piece are dropped or added to make up for it, equally often. If there are too few, words of
+    one piece do: the last word of a longer span is dropped, or any other word added. If these are
+    too few as well, as in a short text, the last span is cut to the words that fit. If no word
+    fits at all, a word is cut: every text has a prediction.
 
     A window that began at the head of a span would take long spans and words less often (by a
     seventh, words of four pieces in 128).
@@ -235,7 +234,7 @@ def _rank(
 
 
 def _runs(values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Tells where a run of equal numbers begins, and where one ends: bool [b, K] both."""
+    """Returns where a run of equal numbers begins, and where one ends: bool [b, K] both."""
     changes = values[:, 1:] != values[:, :-1]
     opens = tf.pad(changes, [[0, 0], [1, 0]], constant_values=True)
     return opens, tf.pad(changes, [[0, 0], [0, 1]], constant_values=True)

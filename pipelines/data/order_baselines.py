@@ -1,10 +1,10 @@
 """Accuracy of three simple classifiers of sentence order, to read a model's accuracy beside.
 
 `lengths` sees only how long sentences are. Labels are drawn so that they do not depend on lengths
-(see sentence_pairs); what lengths still tell is in the text: openings of documents may be short.
-`words` sees which pieces A and B begin with, and compares nothing: it knows how documents open.
-`overlap` sees two numbers: how much the words at the junction of A and B overlap, and how much
-those at the far ends do. A model that is above all three compares the parts.
+(see sentence_pairs); the text itself may still give the order away: documents may open with short
+sentences. `words` sees which pieces A and B begin with, and compares nothing: it learns how
+documents open. `overlap` sees two numbers: the overlap of the words at the junction of A and B, and
+at the far ends. A model that is above all three compares the parts.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def overlaps(windows: np.ndarray, frequencies: np.ndarray) -> np.ndarray:
     """Returns how much the parts overlap at the junction and at the far ends, float64 [n, 2].
 
     A piece that both sides hold counts once, with -log of its share of all pieces: a repeated rare
-    word says more than a repeated "the".
+    word is better evidence than a repeated "the".
 
     Args:
       windows: of Pairs.

@@ -34,12 +34,12 @@ from .training_order import (
 
 # Evaluation draws its masks for so many rows at a time, whatever the batch.
 _EVALUATION_ROWS = 64
-# A group lies in slices of many files: so many are read at once, as each may be a request.
+# A group is stored in slices of many files: so many are read at once, as each may be a request.
 _SLICES_AT_A_TIME = 16
 _READ_BYTES = 1 << 18
 # A sample of a split opens so many of its shards at most.
 _MAX_SAMPLED_SHARDS = 512
-# The same masks at every evaluation, and other ones than those of training.
+# The same masks at every evaluation, and other ones than in training.
 _MASK_SEED = 20200426
 
 
@@ -76,8 +76,8 @@ def read_sources(record_dir: str, record_weights: Sequence[float] | None = None)
             )
         if manifest.heldout_split != manifests[0].heldout_split:
             raise UserError(
-                f"--record_dir: the held-out documents of {record_dirs[0]!r} were drawn with "
-                f"{manifests[0].heldout_split}, those of {name!r} with {manifest.heldout_split}: "
+                f"--record_dir: {record_dirs[0]!r} and {name!r} drew their held-out documents "
+                f"differently, with {manifests[0].heldout_split} and {manifest.heldout_split}: "
                 "training would see documents of the one that the other holds out; write one of "
                 "them anew"
             )
@@ -139,7 +139,7 @@ def pretraining_dataset(
     start_step: int = 0,
     context: tf.distribute.InputContext | None = None,
 ) -> tf.data.Dataset:
-    """Returns endless shuffled batches of the split "train", from that of `start_step` on.
+    """Returns endless shuffled batches of the split "train", from step `start_step` on.
 
     Args:
       sources: see `read_sources`.
@@ -200,8 +200,8 @@ def evaluation_options(
 ) -> ExampleOptions:
     """Returns how records are masked in every evaluation: as published, the same each time.
 
-    What a run trains on (--ngram, --masked_lm_prob) changes nothing, so that metrics can be
-    compared among runs, and with those of pipelines.evaluate. Static examples bring their masks.
+    The run's --ngram and --masked_lm_prob have no effect, so that metrics can be compared among
+    runs and with pipelines.evaluate. Static examples bring their masks.
     """
     static = {manifest.max_predictions_per_seq for manifest in manifests} - {None}
     return ExampleOptions(

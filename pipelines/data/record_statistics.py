@@ -150,7 +150,7 @@ def _runs(masked: np.ndarray, opens: np.ndarray) -> np.ndarray:
 
     Args:
       masked: bool [n].
-      opens: bool [n], where no run goes on from the one before.
+      opens: bool [n], true where a run cannot continue from the neighbour before.
     """
     begins = masked & (opens | ~np.pad(masked, [1, 0])[:-1])
     lengths = np.bincount(np.cumsum(begins)[masked])[1:]
@@ -166,11 +166,11 @@ def _shares(counts: np.ndarray) -> list[float]:
 
 
 def report(result: dict, label_names: Sequence[str]) -> str:
-    """Words the figures of `ExampleStatistics.result`, with those of the records if there.
+    """Formats the figures of `ExampleStatistics.result`, and of the records if given.
 
     Args:
       result: of ExampleStatistics.result, or with the figures of the records, too.
-      label_names: what labels 0 and 1 stand for.
+      label_names: what labels 0 and 1 mean.
     """
 
     def percent(shares, digits=1):
@@ -192,7 +192,7 @@ def report(result: dict, label_names: Sequence[str]) -> str:
         "of 1, 2, 3 ... masked words (neighbouring n-grams make one run)",
         f"  runs of pieces   {percent(result['runs_of_masked_pieces'])} % of 1, 2, 3 ...",
         f"  words            {percent(result['masked_of_words_by_pieces'], 2)} % "
-        "of those of 1, 2, 3, more pieces are masked",
+        "of words of 1, 2, 3, more pieces are masked",
         f"  positions        {percent(result['masked_by_position'])} % masked, by twentieths "
         "of the text",
         "  labels           " + ", ".join(f"{name} {100 * s:.2f} %" for name, s in named)
@@ -264,7 +264,7 @@ def _draw_masks(panels, result: dict) -> None:
     )
     begins = 1 + width * np.arange(len(lengths))
     axis.bar(begins, 100 * lengths / lengths.sum(), 0.9 * width, align="edge", color=_COLOUR)
-    axis = _panel(panels, "What stands at predictions", "")
+    axis = _panel(panels, "Input at predictions", "")
     _bars(axis, ["[MASK]", "kept", "another piece"],
          [result[name] for name in ("replaced_by_mask", "kept", "replaced_by_other")])  # fmt: skip
     axis = _panel(panels, "Runs of masked words", "words (neighbouring n-grams make one run)")

@@ -316,7 +316,7 @@ class SegmentManifest(Manifest):
     sentences: int
     segments: int
     segments_with_order: int  # see segments.has_order
-    openings_with_order: int  # those of them that open their document
+    openings_with_order: int  # such segments that open their document
     pieces: int
     skipped_lines: int
     splits: dict[str, Split]

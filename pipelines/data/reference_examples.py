@@ -76,7 +76,7 @@ def serialize_examples(
     batch: dict[str, np.ndarray], word_starts: np.ndarray, tokenizer: AlbertTokenizer
 ) -> list[bytes]:
     """Returns the records of a batch of examples."""
-    # Words are those of the text, not of what masking made of it.
+    # Words are found in the text before masking.
     text = unmask(batch)
     special = (text == tokenizer.cls_id) | (text == tokenizer.sep_id)
     # Both parts open a word, also where a sentence was cut inside one.

@@ -151,7 +151,7 @@ def write_pass(
     source = os.path.join(SEGMENTS_DIR, unit.source)
     segments = tf.data.TFRecordDataset(os.path.join(output_dir, source))
     segments = segments.batch(tf.int64.max).get_single_element()
-    # The third number keeps this stream apart from those of training_order.
+    # The third number keeps this stream apart from the streams of training_order.
     bits = np.random.Philox(
         key=[options.seed % 2**64, unit.pass_number], counter=[0, 0, 2, unit.first]
     )

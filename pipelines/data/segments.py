@@ -54,8 +54,8 @@ def split_document(
     segment would tell the order of its halves: only the second would end inside a sentence.
 
     Source: the reference's create_instances_from_document.
-    Deviation: the reference truncates what does not fit, which loses 2 to 16 % of the text, and
-    draws the shorter target once per document, so that long ones become nothing but short examples.
+    Deviation: the reference truncates what does not fit, which loses 2 to 16 % of the text. It
+    draws the shorter target once per document, so that a long one may give short examples only.
 
     Args:
       sentences: the pieces of each sentence, in order; empty ones are passed over. Read as needed.

@@ -27,7 +27,7 @@ def split_sentences(lines: Iterable[str], language: str) -> Iterator[str]:
     goes over the end of a paragraph. What is longer than 2,000 characters is broken at a space.
 
     Args:
-      lines: with their ends; one without an end goes on with the next. They are read as needed.
+      lines: with their ends; a line without an end is joined to the next. They are read as needed.
       language: an ISO 639 code, for abbreviations and the like; an unknown one means English.
     """
     text, is_line_ended = "", False
@@ -49,7 +49,7 @@ def split_sentences(lines: Iterable[str], language: str) -> Iterator[str]:
 
 
 def join_without_space(before: str, after: str) -> bool:
-    """Tells whether text that a line end divides between these characters has no space there."""
+    """Returns whether text divided by a line end between these characters has no space there."""
     return _is_written_without_spaces(before) and _is_written_without_spaces(after)
 
 

@@ -123,7 +123,7 @@ def write_unit(
       unit: the byte ranges to read.
       settings: what the records depend on, beside the text.
       output_dir: of the job; shards and marker are written in it.
-      duplicates_files: those of duplicates.find_duplicates; the documents in them are skipped.
+      duplicates_files: of duplicates.find_duplicates; the documents listed there are skipped.
 
     Raises:
       UserError: if the text cannot be read (see corpus.read_documents).
@@ -177,7 +177,7 @@ def write_unit(
 
 
 def is_heldout(opening: Sequence[str], heldout_fraction: float, seed: int) -> bool:
-    """Tells whether a document is held out, by a hash of its first sentences.
+    """Returns whether a document is held out, by a hash of its first sentences.
 
     So copies of a document, even with another end, case or spacing, are in the same split.
     """
@@ -214,9 +214,9 @@ def _read(
 
     Args:
       unit: the byte ranges to read, in order.
-      settings: of which only `text_format` is used.
-      note: called with the bytes of the unit that have been read. They are more than it has where
-        its last document goes on in the range of another.
+      settings: only `text_format` is used.
+      note: called with the bytes read for the unit. They exceed the unit's size if its last
+        document ends in the range of another unit.
       counts: read_documents adds its figures of the text, in place; None: they are not counted.
     """
     numbers = itertools.count()

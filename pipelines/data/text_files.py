@@ -45,7 +45,7 @@ _NO_TEXT = {
 
 
 def is_compressed(path: str) -> bool:
-    """Tells by its name whether a file has to be decompressed: then it is not read in ranges."""
+    """Returns whether the file's name is a compressed one's: such a file is not read in ranges."""
     return path.endswith(tuple(_COMPRESSIONS))
 
 
@@ -117,10 +117,10 @@ def decode_line(
 def refuse_line(
     path: str, offset: int, what: str, remedy: str, on_bad_line: str, counts: Counter | None
 ) -> None:
-    """Counts, as "skipped_lines", a line that is to be left out, or says what is wrong with it.
+    """Counts a bad line as "skipped_lines" if such lines are to be skipped.
 
     Raises:
-      UserError: unless `on_bad_line` is "skip".
+      UserError: unless `on_bad_line` is "skip"; it states what is wrong with the line.
     """
     if on_bad_line != "skip":
         raise UserError(
@@ -207,7 +207,7 @@ def _decompressed_blocks(path: str, file: tf.io.gfile.GFile) -> Iterator[bytes]:
                 yield block
     except (OSError, EOFError, zlib.error, lzma.LZMAError, zstandard.ZstdError) as error:
         if getattr(error, "errno", None):
-            raise  # of the file system; that of damaged bytes has no number
+            raise  # of the file system; an error of damaged bytes has no number
         raise UserError(
             f"{path}: not a whole {_COMPRESSIONS[suffix]} file ({error}); if it is another kind "
             f"of file, give it a name without {suffix}, else fetch it again"
@@ -253,6 +253,6 @@ def _check_head(path: str, head: bytes) -> None:
 
 
 def _looks_like_utf16(head: bytes) -> bool:
-    """Tells whether every other byte, or one in ten of them, is NUL, and none of the others."""
+    """Returns whether every other byte, or one in ten of them, is NUL, and none of the others."""
     nuls = sorted([head[0::2].count(0), head[1::2].count(0)])
     return nuls[0] == 0 and nuls[1] > 2 and nuls[1] > len(head) / 20

@@ -136,13 +136,13 @@ def work_or_error(work: Callable[[Any], None], output_dir: str, unit: Any) -> No
         try:
             files.write_atomically(error_file, str(error))
         except (OSError, tf.errors.OpError):
-            # On a full disk an empty file still fits; _raise_noted_error knows what it means.
+            # On a full disk an empty file still fits; _raise_noted_error takes it for a full disk.
             with tf.io.gfile.GFile(error_file, "w") as file:
                 file.write("")  # without it there is no file
 
 
 def progress_note(unit: Unit, output_dir: str) -> Callable[[int], None]:
-    """Returns a function by which work tells the progress how many bytes of its unit it has read.
+    """Returns a function that work calls with the number of bytes of its unit read so far.
 
     The note is a file, as the work may be another process. There is none in an object store, where
     each would be a request: there the progress counts finished units only.

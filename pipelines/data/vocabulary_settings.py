@@ -11,12 +11,12 @@ from albert_tf.storage.errors import UserError
 
 
 def settings_path(spm_model_file: str) -> str:
-    """Returns the name of the file that says how a vocabulary was made."""
+    """Returns the name of the file with the settings that a vocabulary was made with."""
     return f"{os.path.splitext(spm_model_file)[0]}.json"
 
 
 def resolve_lower_case(spm_model_file: str, do_lower_case: bool | None) -> bool:
-    """Tells whether text is to be lower-cased for a vocabulary.
+    """Returns whether text is to be lower-cased for a vocabulary.
 
     Args:
       spm_model_file: the vocabulary. Without a file of settings it is one for lower-cased text, as

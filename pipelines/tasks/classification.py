@@ -36,7 +36,7 @@ from .scoring.figures import MOST_LABELS, draw_confusion_matrix
 from .scoring.metrics import METRICS
 from .task import Outputs, Sequences, Task, file_lists, join
 
-# Of more labels not all probabilities are written, but those of the likeliest.
+# With more labels only the probabilities of the likeliest are written.
 _MOST_PROBABILITIES = 20
 
 
@@ -79,11 +79,11 @@ class ClassificationTask(Task):
       name: as of --task.
       files: "train", "dev", "test" -> its file or files, as of tables.read_table; test
         may be without answers. What there is not is left out.
-      columns: where in the files it stands.
-      labels: all that there are, in the order of the model's outputs; None: those of the training
-        file, sorted.
+      columns: names of the files' columns.
+      labels: all that there are, in the order of the model's outputs; None: the labels in the
+        training file, sorted.
       is_regression: numbers in place of labels.
-      metrics: names of metrics.METRICS; the first says which checkpoint is best.
+      metrics: names of metrics.METRICS; the first selects the best checkpoint.
       class_weights: label -> weight of its examples' losses; "balanced": each label counts alike,
         by the training examples; None: each example does.
       quoting: of the files, as of tables.read_table.
@@ -135,7 +135,7 @@ class ClassificationTask(Task):
             raise UserError(
                 f"the labels of {self.name} are not known: give the training file, or name them"
             )
-        labels: dict[str, str] = {}  # where each stands first
+        labels: dict[str, str] = {}  # where each occurs first
         for path in paths:
             for number, row in read_table(path, [column], quoting=self.quoting):
                 for label in self.label_names(row[column], where := f"{path}:{number}"):
@@ -199,7 +199,7 @@ class ClassificationTask(Task):
         return [as_label(value, self.columns.label, where)]
 
     def as_answer(self, value: object, where: str) -> str | float:
-        """Returns what a cell says of an example: Example.label."""
+        """Returns the answer in a cell: Example.label."""
         try:
             if self.is_regression:
                 return as_number(value, self.columns.label, where)
@@ -212,7 +212,7 @@ class ClassificationTask(Task):
             ) from error
 
     def known_label(self, label: str, where: str) -> str:
-        """Returns a label that the model knows.
+        """Returns the label if the model has it.
 
         Raises:
           UserError: if it does not.
@@ -341,7 +341,7 @@ class ClassificationTask(Task):
     ) -> dict[str, list]:
         """See Task.answers: id, label if it is known, prediction, probabilities.
 
-        Of more than 20 labels the probabilities are those of the likeliest `top_k`: `label_1`,
+        With more than 20 labels only the likeliest `top_k` have columns: `label_1`,
         `probability_1` and so on.
         """
         columns = {"id": [example.id for example in examples]}
@@ -357,7 +357,7 @@ class ClassificationTask(Task):
         return {**columns, **self.probability_columns(probabilities)}
 
     def probability_columns(self, probabilities: np.ndarray) -> dict[str, list]:
-        """Returns columns of probabilities, float64 [n, labels], as `answers` says."""
+        """Returns columns of probabilities, float64 [n, labels], as described at `answers`."""
         columns = {}
         if len(self.labels) <= _MOST_PROBABILITIES:
             for label, of_label in zip(self.labels, probabilities.T):

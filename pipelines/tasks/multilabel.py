@@ -26,8 +26,8 @@ _LIST = re.compile(r"[\[({]\s*(['\"].*['\"],?\s*)?[\])}]|\[[^\]]*,[^\]]*\]", re.
 class MultiLabelTask(ClassificationTask):
     """A yes or no for each label: one sigmoid each; yes from a probability of 0.5 on.
 
-    A cell holds labels with `separator` between; an empty one says that there is none. In JSON it
-    may be a list. Example.label is the tuple of an example's labels.
+    A cell holds labels with `separator` between; an empty one means no label. In JSON it may be a
+    list. Example.label is the tuple of an example's labels.
 
     Args:
       separator: between the labels of a cell.
@@ -72,7 +72,7 @@ class MultiLabelTask(ClassificationTask):
         if joined := next((name for name in names if self.separator in name), None):
             raise UserError(
                 f"{where}: the label {joined!r} in {column!r} contains {self.separator!r}, which "
-                "stands between labels where predictions are written: choose another "
+                "separates labels where predictions are written: choose another "
                 "--label_separator"
             )
         return names

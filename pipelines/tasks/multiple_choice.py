@@ -126,7 +126,7 @@ class MultipleChoiceTask(Task):
         """Yields the pieces of the context and of question and option, for every option.
 
         Args:
-          examples: of which a block is tokenized at a time.
+          examples: tokenized a block at a time.
           tokenizer: of the model that reads the pieces.
           max_seq_length: pieces of a sequence, [CLS] and both [SEP] included.
           full_lengths: gets what the lengths would be without truncation.
@@ -346,10 +346,10 @@ def as_options(
 
 
 def as_choice(value: object, column: str, where: str, num_choices: int) -> int:
-    """Returns which option, from 0, a number from 0 or a letter says.
+    """Returns the index from 0 of the option that a number from 0 or a letter names.
 
     Raises:
-      UserError: if it says none.
+      UserError: if it names none.
     """
     letters = string.ascii_uppercase[:num_choices]
     spellings = {str(i): i for i in range(num_choices)}

@@ -55,7 +55,7 @@ class RaceTask(MultipleChoiceTask):
             ):
                 raise UserError(
                     f"--data_dir: no directory train, dev or test in {self.directory!r}; expected "
-                    "those of RACE, each with middle and high"
+                    "RACE's directories, each with middle and high"
                 )
             return None
         examples = []

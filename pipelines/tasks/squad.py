@@ -34,9 +34,9 @@ class SquadTask(Task):
     Args:
       files: "train", "dev", "test" -> its official JSON, one or several; test may be without
         answers. What there is not is left out.
-      may_be_impossible: SQuAD 2.0: the text may not tell.
-      has_answerability_head: the reference's model for 2.0; else BERT's, where [CLS] stands for
-        "no answer".
+      may_be_impossible: SQuAD 2.0: the text may have no answer.
+      has_answerability_head: the reference's model for 2.0; else BERT's, where a span at [CLS]
+        means "no answer".
       doc_stride: pieces from one window of a long text to the next.
       max_query_length: pieces of a question; the rest is cut off.
       max_answer_length: pieces of an answer.
@@ -98,9 +98,9 @@ class SquadTask(Task):
 
         Labels: `start_positions`, `end_positions`, `is_impossible`, int32 [windows]. In a window
         that does not hold the whole answer the positions are 0, [CLS], and is_impossible is 1;
-        `lost_answers` counts questions of which no window holds it.
-        Without `training` there are none. A question is truncated to max_query_length, and further
-        where it would leave no room for its text.
+        `lost_answers` counts questions whose answer is in no window as a whole. Without `training`
+        there are no labels. A question is truncated to max_query_length, and further where it would
+        leave no room for its text.
         """
         contexts = list(dict.fromkeys(question.context for question in examples))
         paragraphs = dict(zip(contexts, Aligner(tokenizer).read(contexts)))

@@ -29,7 +29,7 @@ class Sequences:
       sequences_per_example: sequences that are scored together, such as the choices of a question.
       full_lengths: int32 [sequences]: what they were before truncation, [CLS] and [SEP] included;
         None: nothing was truncated.
-      lost_answers: examples whose answer stands in no sequence as a whole; labels know it as none.
+      lost_answers: examples whose answer is in no sequence as a whole; their label is "no answer".
     """
 
     pieces: np.ndarray
@@ -94,7 +94,7 @@ class Task(abc.ABC):
     Attributes:
       name: as of --task.
       files: split -> its files. A task without them overrides `other_splits`.
-      best_metric: which of the metrics of `score` says which checkpoint is best; more is better.
+      best_metric: the metric of `score` that selects the best checkpoint; more is better.
     """
 
     name: str
@@ -117,13 +117,13 @@ class Task(abc.ABC):
         return ["test"] if "test" in self.files else []
 
     def summarise(self, examples: list) -> list[str]:
-        """Returns lines that say what answers the examples have, and what is odd about them."""
+        """Returns lines on the examples' answers, and on what is odd about them."""
         return []
 
     def group(self, example) -> str:
         """Returns a text that examples share which must not be divided between train and dev.
 
-        It is compared as dev_split.comparable says.
+        It is compared after dev_split.comparable.
         """
         return repr(example)
 
@@ -186,7 +186,7 @@ class Task(abc.ABC):
         return {}
 
     def is_answered(self, example) -> bool:
-        """Tells whether an example has an answer."""
+        """Returns whether an example has an answer."""
         return example.label is not None
 
     def read_files(self, paths: Sequence[str]) -> Iterator:
@@ -225,8 +225,7 @@ class Task(abc.ABC):
     def answers(self, examples: list, features: list, outputs: Outputs) -> dict[str, list]:
         """Returns what is written of each example: columns of JSON values, one for each example.
 
-        `id`, `label` if those of all examples are known, `prediction`, and more. Arguments as of
-        `score`.
+        `id`, `label` if all examples have one, `prediction`, and more. Arguments as of `score`.
         """
         raise UserError(f"models of --task={self.name} predict no files")
 

@@ -55,7 +55,7 @@ class WordWindow:
 
 
 class TokenClassificationTask(Task):
-    """Tags for words. The tag stands at a word's first piece; its other pieces have none.
+    """Tags for words. A word's first piece has the tag; its other pieces have none.
 
     Each word is tokenized by itself, so that training on words and serving raw text agree. A long
     text is cut into windows, and each word is tagged where it has most on both sides.
@@ -68,9 +68,9 @@ class TokenClassificationTask(Task):
       name: as of --task.
       files: "train", "dev", "test" -> its file or files; test may be without answers. What there is
         not is left out.
-      columns: where in the files it stands.
-      labels: all tags, in the order of the model's outputs; None: those of the training file. Of
-        entities: each type with each prefix that occurs.
+      columns: names of the files' columns.
+      labels: all tags, in the order of the model's outputs; None: the tags in the training file,
+        for entities each type with each prefix that occurs.
       doc_stride: pieces from one window of a long text to the next.
     """
 
@@ -138,7 +138,7 @@ class TokenClassificationTask(Task):
         examples: list[TokenExample] = []
         for path in self.files[split]:
             found = list(iterate_examples(path, self.columns, len(examples), needs_tags=True))
-            if split != "train" or self._labels:  # else the labels are those of this file
+            if split != "train" or self._labels:  # else the labels come from this file
                 for example in found:
                     self._check_tags(path, example)
             examples += found
@@ -213,7 +213,7 @@ class TokenClassificationTask(Task):
         for begin in range(0, len(examples), _BLOCK_EXAMPLES):
             block = examples[begin : begin + _BLOCK_EXAMPLES]
             words = list(dict.fromkeys(word for example in block for word in example.words))
-            # Of a word without pieces (a lone mark) the unknown piece stands for it.
+            # A word without pieces (a lone mark) gets the unknown piece.
             pieces_of = {
                 word: pieces or [tokenizer.unk_id]
                 for word, pieces in zip(words, tokenizer.encode_batch(words))
@@ -300,7 +300,7 @@ class TokenClassificationTask(Task):
     ) -> dict[str, float]:
         """Returns `accuracy` of words, before it score_entities if tags mark entities, else F1.
 
-        Entities of raw text are compared by their characters with those of the file.
+        Entities of raw text are compared with the file's entities by their characters.
         """
         if any(example.tags is None for example in examples):
             return {}

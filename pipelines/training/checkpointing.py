@@ -1,7 +1,7 @@
 """The checkpoints of a run: saved, restored, removed.
 
-A remote checkpoint is written to local temporary space and uploaded, its index last; that of a pod
-is written by the pod's hosts.
+A remote checkpoint is written to local temporary space and uploaded, its index last; a pod's hosts
+write theirs directly.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Checkpointer:
     def restore(self) -> int:
         """Restores the newest checkpoint that can be read; returns the step it was saved at.
 
-        A damaged one is passed over with a warning. Without any checkpoint the run stands at 0.
+        A damaged one is passed over with a warning. Without any checkpoint the step is 0.
 
         Raises:
           UserError: if there are checkpoints, or were, and none can be read.
@@ -115,7 +115,7 @@ def _write(checkpoint: tf.train.Checkpoint, directory: str, step: int, max_to_ke
 
 
 def _is_uploaded(directory: str) -> bool:
-    """Tells whether checkpoints are written here and uploaded.
+    """Returns whether checkpoints are written here and uploaded.
 
     The workers of a pod write the variables that they hold themselves, at the final place.
     """

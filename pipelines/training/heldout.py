@@ -28,14 +28,14 @@ _PLATEAU = (
 
 
 def check_heldout_split(model_dir: str, heldout_split: dict[str, Any] | None) -> None:
-    """Makes sure that a run was not trained on what records hold out, as far as run.json tells.
+    """Checks by run.json that a run was not trained on what records hold out.
 
     Args:
       model_dir: of the run; may have no run.json.
       heldout_split: Manifest.heldout_split of the records.
 
     Raises:
-      UserError: if their held-out documents were drawn otherwise than those of the run's records.
+      UserError: if their held-out documents were drawn otherwise than in the run's records.
     """
     run_file = os.path.join(model_dir, RUN_FILE)
     run = files.read_json(run_file) if tf.io.gfile.exists(run_file) else {}
@@ -48,10 +48,10 @@ def check_heldout_split(model_dir: str, heldout_split: dict[str, Any] | None) ->
         or trained["heldout_fraction"] < heldout_split["heldout_fraction"]
     ):
         raise UserError(
-            f"the held-out documents of these records were drawn with {heldout_split}, those of "
-            f"the run in {model_dir!r} with {trained}: it may have been trained on them; write the "
-            "records anew with the run's values (of text that the run has never seen, "
-            "pipelines.evaluate takes --split=train)"
+            f"these records drew their held-out documents with {heldout_split}, the run in "
+            f"{model_dir!r} with {trained}: it may have been trained on them; write the records "
+            "anew with the run's values (of text that the run has never seen, pipelines.evaluate "
+            "takes --split=train)"
         )
 
 

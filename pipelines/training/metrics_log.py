@@ -32,9 +32,9 @@ class MetricsLog:
 
     Args:
       model_dir: the run's directory.
-      step: where the run stands; what a killed run logged beyond it is taken back from
-        metrics.jsonl. TensorBoard keeps it beside what the run logs when it comes there again; a
-        remote one is written anew from metrics.jsonl.
+      step: of the restored checkpoint; entries that a killed run logged beyond it are removed from
+        metrics.jsonl. Local TensorBoard files keep them beside what the run logs there again;
+        remote ones are written anew from metrics.jsonl.
       writes: false on all hosts of a run but one.
     """
 
@@ -63,7 +63,7 @@ class MetricsLog:
         return [entry[name] for entry in self._entries if entry["step"] > since and name in entry]
 
     def has(self, name: str, step: int) -> bool:
-        """Tells whether a metric was logged at a step."""
+        """Returns whether a metric was logged at a step."""
         return any(entry["step"] == step and name in entry for entry in self._entries)
 
     def write(self, step: int, scalars: dict[str, float]) -> None:
@@ -130,7 +130,7 @@ def read_metrics(model_dir: str) -> list[dict[str, float]]:
     with tf.io.gfile.GFile(path) as file:
         lines = file.read().split("\n")
     entries = []
-    # Every whole line ends in a newline: what stands behind the last one was being written.
+    # Every whole line ends in a newline: what follows the last one was being written.
     for number, line in enumerate(lines[:-1], start=1):
         try:
             entries.append(json.loads(line))

@@ -63,7 +63,7 @@ class Run:
             tokenizer.save(self.model_dir)
 
     def has_checkpoint(self) -> bool:
-        """Tells whether the run has weights of its own: then it does not read the initial ones."""
+        """Returns whether the run has its own weights: then it does not read the initial ones."""
         checkpoints = model_directory.checkpoints_directory(self.model_dir)
         return bool(model_directory.list_checkpoints(checkpoints))
 

@@ -74,8 +74,8 @@ class TrainingSettings:
     )
     gradient_accumulation_steps: int = setting(
         flags.DEFINE_integer,
-        "Number of micro-batches per step. Their gradients are accumulated: memory is that of one "
-        "micro-batch, the update that of the whole batch.",
+        "Number of micro-batches per step. Their gradients are accumulated: one micro-batch is in "
+        "memory at a time, and the update equals the whole batch's.",
         1,
         lower_bound=1,
     )
@@ -83,7 +83,7 @@ class TrainingSettings:
         flags.DEFINE_enum,
         "bfloat16 computes products and keeps activations in bfloat16. It is for TPUs, newer GPUs "
         "and CPUs with bfloat16 instructions (AVX512_BF16, AMX); on other CPUs it is slower. The "
-        "plan says whether this processor has them. float16, with a dynamic loss scale, is for "
+        "plan states whether this processor has them. float16, with a dynamic loss scale, is for "
         "older GPUs (V100, T4). Weights stay float32.",
         "none",
         enum_values=["none", "bfloat16", "float16"],
@@ -121,7 +121,7 @@ class TrainingSettings:
             )
 
     def describe_precision(self, strategy: tf.distribute.Strategy) -> str:
-        """Returns the line of a plan that says the precision, on CPUs with advice."""
+        """Returns the line of a plan that states the precision, on CPUs with advice."""
         precision = "float32" if self.mixed_precision == "none" else self.mixed_precision
         specs = [tf.DeviceSpec.from_string(name) for name in strategy.extended.worker_devices]
         if any(spec.device_type != "CPU" for spec in specs):
@@ -129,7 +129,7 @@ class TrainingSettings:
         return processor.describe(precision, "--mixed_precision=bfloat16")
 
     def describe_batch(self, strategy: tf.distribute.Strategy) -> str:
-        """Returns the line of a plan that says how a batch is divided, and among which devices."""
+        """Returns the line of a plan that states how a batch is divided, among which devices."""
         replicas, parts = strategy.num_replicas_in_sync, self.gradient_accumulation_steps
         rows = self.global_batch_size // (replicas * parts)
         specs = [tf.DeviceSpec.from_string(name) for name in strategy.extended.worker_devices]

@@ -33,7 +33,7 @@ def create_strategy(name: str, tpu: str = "") -> tf.distribute.Strategy:
 
     Args:
       name: one of STRATEGIES. "mirrored" uses every GPU, or every logical CPU where there is none;
-        "multi_worker" those of every machine that TF_CONFIG names.
+        "multi_worker" does so on every machine that TF_CONFIG names.
       tpu: name or gRPC address of the TPU, or "local" on a TPU VM; only for "tpu".
 
     Raises:
@@ -73,12 +73,12 @@ def create_strategy(name: str, tpu: str = "") -> tf.distribute.Strategy:
 
 
 def is_tpu(strategy: tf.distribute.Strategy) -> bool:
-    """Tells whether the devices are TPUs, for which XLA compiles everything."""
+    """Returns whether the devices are TPUs, for which XLA compiles everything."""
     return isinstance(strategy, tf.distribute.TPUStrategy)
 
 
 def is_chief(strategy: tf.distribute.Strategy) -> bool:
-    """Tells whether this host writes what only one of all may write."""
+    """Returns whether this host writes what only one of all may write."""
     resolver = strategy.cluster_resolver
     if resolver is None or resolver.task_type is None:
         return True
@@ -90,13 +90,13 @@ def is_chief(strategy: tf.distribute.Strategy) -> bool:
 
 
 def has_several_hosts(strategy: tf.distribute.Strategy) -> bool:
-    """Tells whether other hosts take part in a run."""
+    """Returns whether other hosts take part in a run."""
     return strategy.num_replicas_in_sync > len(strategy.extended.worker_devices)
 
 
 @contextlib.contextmanager
 def naming_lost_workers() -> Iterator[None]:
-    """Makes one line of what TensorFlow says where another host has ended.
+    """Replaces TensorFlow's long error about a lost host by one line.
 
     Raises:
       UserError: instead of TensorFlow's error.
@@ -113,7 +113,7 @@ def naming_lost_workers() -> Iterator[None]:
 
 
 def check_hosts_agree(strategy: tf.distribute.Strategy, step: int, settings_hash: int) -> None:
-    """Makes sure that all hosts go on from the same step with the same settings.
+    """Makes sure that all hosts resume from the same step with the same settings.
 
     Raises:
       UserError: if they do not.
@@ -134,6 +134,6 @@ def check_hosts_agree(strategy: tf.distribute.Strategy, step: int, settings_hash
     expected = [number * strategy.num_replicas_in_sync for number in numbers]
     if add_up().numpy().tolist() != expected:
         raise UserError(
-            f"the hosts of this run do not agree: this one stands at step {step}; all must see the "
+            f"the hosts of this run do not agree: this one is at step {step}; all must see the "
             "same --model_dir and have the same flags"
         )

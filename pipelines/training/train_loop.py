@@ -32,8 +32,8 @@ class Stage(NamedTuple):
       first_step: where it begins.
       train_step: the step at this depth.
       per_example: name of a rate in the log -> what one example adds to it.
-      evaluate: (whether to stop) -> metrics of the model as it stands, on records that it does not
-        see; none if it was stopped.
+      evaluate: (whether to stop) -> metrics of the current model, on records that it does not see;
+        none if it was stopped.
     """
 
     first_step: int
@@ -75,7 +75,7 @@ def train(
 
 
 class _Loop:
-    """A run between its loops of steps: where it stands, its log, its checkpoints."""
+    """A run between its loops of steps: its step, its log, its checkpoints."""
 
     def __init__(self, run, model, optimizer, objective, dataset_fn, settings, loop):
         self._run, self._optimizer, self._objective = run, optimizer, objective
@@ -92,7 +92,7 @@ class _Loop:
         run.check_hosts_agree(step)
         if step:
             print(f"resuming from step {step:,}", flush=True)
-        # 3. Logged curves are cut back to that step; they say what was best.
+        # 3. Logged curves are cut back to that step; they include the best metric.
         self._log = MetricsLog(run.model_dir, step, writes=run.is_chief)
         # 4. Data begin at that step; nothing is read and thrown away but a part of one group.
         # Without this the hosts would exchange before every batch whether each of them still has
@@ -105,7 +105,7 @@ class _Loop:
         )
 
     def train(self, stages: Sequence[Stage], ends: Sequence[int]) -> None:
-        """Takes each stage to its end; ends early where early stopping or a signal says so."""
+        """Takes each stage to its end, or less far after early stopping or a signal."""
         self._last_stage_begins = stages[-1].first_step
         progress = Progress("training", self._num_train_steps, done=self._step)
         with StopRequest() as stop, progress:
@@ -227,7 +227,7 @@ class _Loop:
 
 
 def _is_over(values: Sequence[float], loop: LoopSettings) -> bool:
-    """Tells whether so many evaluations in a row brought nothing better."""
+    """Returns whether so many evaluations in a row brought nothing better."""
     patience = loop.early_stopping_evaluations
     return 0 < patience < len(values) and max(values[-patience:]) <= max(values[:-patience])
 

@@ -76,7 +76,7 @@ class TrainStep:
         # forbids. So moments decay and the step counts.
         keep = tf.cast(finite, tf.float32)
         # Updates by Keras' older optimizers compile only where there are no replicas to merge.
-        # MirroredStrategy merges those of one device, too.
+        # MirroredStrategy merges the updates of one device, too.
         is_alone = isinstance(replica.strategy, tf.distribute.OneDeviceStrategy)
         is_alone |= not tf.distribute.has_strategy()
         apply = self._compiled_apply if is_alone else self._apply
@@ -133,7 +133,7 @@ class TrainStep:
             micro_seed = tf.random.experimental.stateless_fold_in(dropout_seed, i)
             return self._gradients(micro_batch, micro_seed, denominators, scale)
 
-        # A loop in the graph, of which one turn is in memory at a time.
+        # A loop in the graph: one turn is in memory at a time.
         return tf.while_loop(
             lambda i, _: i < num_parts,
             lambda i, totals: (i + 1, tf.nest.map_structure(tf.add, totals, part(i))),

@@ -178,4 +178,4 @@ def test_command_lists_and_runs_programs():
     _, wrong = albert("pretrian", exit_code=2)
     assert wrong.startswith("error: no program 'pretrian'")
     helped, _ = albert("ask", "--help")
-    assert "--saved_model" in helped and helped.startswith("Asks an exported model.")
+    assert "--saved_model" in helped and helped.startswith("Queries an exported model.")

@@ -156,7 +156,7 @@ def test_wrong_requests_are_refused_before_anything_is_written(model_dir, tmp_pa
             r"a model of each seed: name one, such as '.*run/seed_7",
         ),
         ({"max_seq_length": longest + 1}, f"use at most {longest}"),
-        ({"checkpoint": other}, "the config says 17"),
+        ({"checkpoint": other}, "the config has vocab_size 17"),
     ):
         arguments = {"checkpoint": model_dir, "output": output, **changes}
         for name in ("checkpoint", "output"):

@@ -151,7 +151,7 @@ def test_a_label_that_the_server_refuses_is_taken_back(path, monkeypatch):
     monkeypatch.setattr(rollout.Server, "wait_labels", wait_no_longer_than_the_refusal)
     with ModelServer(path, [1, 2]).running() as server:
         server.before_poll = lose_version_2
-        message = r"after 0 s: canary answers from version 1\. The server's log says why"
+        message = r"after 0 s: canary answers from version 1\. The server's log has the reason"
         with pytest.raises(ValueError, match=message):
             move(path, server, "canary", 2)
         assert read(path) == (SHIPPED, [1])

@@ -14,9 +14,9 @@ from ...data.text_files import read_lines
 
 # Characters of one cell. An unclosed quotation mark is found before the whole file is in memory.
 _MAX_CELL = 1 << 26
-# A comma or semicolon that divides no columns, such as that of "1,000".
+# A comma or semicolon that divides no columns, such as the one in "1,000".
 _IN_PROSE = re.compile(r"[,;]\s|\d[,;]\d")
-# The first line of Excel's CSV, where it names what stands between the columns.
+# The first line of Excel's CSV, where it names the separator of columns.
 _SEPARATOR_LINE = re.compile(r'"?sep=([,;|\t])"?')
 _QUOTED = re.compile(r'"[^"]*("|$)')
 
@@ -31,7 +31,7 @@ def read_quoted_rows(path: str, separator: str) -> Iterator[tuple[int, list[str]
 
     Raises:
       UserError: for a file that is not UTF-8, for quotation marks that are no such quoting, and
-        for a row over several lines each of which is a row by itself: its quotation marks are
+        for a row over several lines if each line is a row by itself: its quotation marks are
         hardly meant as such. (In prose a space, a line end or a digit follows a comma; between
         columns seldom.)
     """
@@ -65,7 +65,7 @@ def read_quoted_rows(path: str, separator: str) -> Iterator[tuple[int, list[str]
 
 
 def _are_rows(lines: list[str], separator: str, columns: int) -> bool:
-    """Tells whether each line has as many columns as the header, quotation marks apart."""
+    """Returns whether each line has as many columns as the header, quotation marks apart."""
     if separator != "\t" and any(_IN_PROSE.search(f"{line} ") for line in lines):
         return False
     return all(line.count(separator) == columns - 1 for line in lines)
@@ -95,10 +95,10 @@ def read_unquoted_rows(path: str, separator: str) -> Iterator[tuple[int, list[st
 
 
 def _divided_lines(path: str, separator: str) -> tuple[str, int, Iterator[str]]:
-    """Returns what stands between the columns, and the lines from that with the given number on.
+    """Returns the separator of columns, the number of the first line, and the lines from it on.
 
-    In place of "," it may be what the first line says (`sep=;`, which is no row), or a semicolon,
-    if the first line has some and no comma outside of quotation marks.
+    In place of "," the separator may be what the first line names (`sep=;`, which is no row). It is
+    a semicolon if the first line has some and no comma outside of quotation marks.
     """
     lines = (line for _, line in read_text_lines(path))
     if separator != "," or (first := next(lines, None)) is None:
@@ -112,7 +112,7 @@ def _divided_lines(path: str, separator: str) -> tuple[str, int, Iterator[str]]:
 
 
 def _as_object(fields: list[tuple[str, object]]) -> dict:
-    """Returns an object; one with a field twice, of which parsers keep the last, is refused."""
+    """Returns an object; refuses a field given twice, where parsers keep the last."""
     record = dict(fields)
     if len(record) < len(fields):
         names = [name for name, _ in fields]

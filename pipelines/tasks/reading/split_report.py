@@ -32,7 +32,7 @@ def describe_labels(labels: Sequence[str], counts: Mapping[str, int]) -> str:
     """Returns labels with their counts, the most frequent first where there are many.
 
     Args:
-      labels: all that the model knows.
+      labels: all of the model.
       counts: label -> examples.
     """
     total = sum(counts.values())

@@ -30,7 +30,7 @@ class Question:
 
 
 def is_squad_file(path: str) -> bool:
-    """Tells by its name, and the first bracket, whether a file is SQuAD's JSON and no table."""
+    """Returns whether a file is SQuAD's JSON and no table, by its name and first bracket."""
     if ending(path) != ".json":
         return False
     parts = (part.lstrip(b"\xef\xbb\xbf \t\r\n") for _, part in read_lines(path))
@@ -115,7 +115,7 @@ def check_answers(
       path: where the questions come from.
       questions: in the file's order.
       may_be_impossible: as in SQuAD 2.0.
-      for_training: the first answer of each question has to lie where its answer_start says.
+      for_training: the first answer of each question has to begin at its answer_start.
 
     Raises:
       UserError: for the first question at fault.

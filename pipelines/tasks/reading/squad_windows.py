@@ -41,7 +41,7 @@ class Window:
       question: the index of its question among the examples.
       paragraph: the whole of it.
       first, last: its pieces paragraph.pieces[first:last].
-      offset: where in the sequence the first of them lies.
+      offset: position of the first of them in the sequence.
       is_max_context: bool [last - first]: of all windows with this piece, this shows the most of
         what is on both sides of it. True in exactly one window.
     """
@@ -60,7 +60,7 @@ def cut(num_pieces: int, room: int, doc_stride: int) -> list[tuple[int, int, np.
     Args:
       num_pieces: of the paragraph; 0 gives one window without pieces.
       room: pieces of a window.
-      doc_stride: pieces from the beginning of one window to that of the next.
+      doc_stride: pieces from the beginning of one window to the beginning of the next.
 
     Returns:
       `first`, `last` and `is_max_context` of each window.
@@ -90,12 +90,12 @@ class Aligner:
     """Finds pieces in the text as it was written.
 
     The tokenizer's preprocessing and SentencePiece's own normalisation change, drop and add
-    characters. Both say where each character of theirs comes from, and the pieces joined are the
-    normalised text: no search is needed.
+    characters. Both record where each character of theirs comes from, and the pieces joined are
+    the normalised text: no search is needed.
 
-    Deviation: the reference searches the longest common subsequence of pieces and text, which
-    takes a time that grows with the square of the text's length, leaves characters that change
-    unplaced, and drops the question where these are a fifth.
+    Deviation: the reference searches the longest common subsequence of pieces and text. Its time
+    grows with the square of the text's length, characters that change stay unplaced, and a
+    question with a fifth of these is dropped.
     """
 
     def __init__(self, tokenizer: AlbertTokenizer):
@@ -153,12 +153,12 @@ class Aligner:
         for piece_id in ids:
             piece = self._tokenizer.id_to_piece(piece_id)
             if self._processor.is_byte(piece_id):
-                if 0x80 <= int(piece[1:-1], 16) < 0xC0:  # goes on with the character before
+                if 0x80 <= int(piece[1:-1], 16) < 0xC0:  # continues the character before
                     spans.append(spans[-1])
                     continue
                 length = 1
             elif self._processor.is_unknown(piece_id):
-                length = 1  # or more, as the next piece will tell
+                length = 1  # or more: the next piece decides
             else:
                 length = len(piece)
                 found = normalized.find(piece, position)

@@ -18,7 +18,7 @@ from albert_tf.storage.errors import UserError
 from ...data.text_files import ending
 from .rows import read_json_lines, read_json_objects, read_quoted_rows, read_unquoted_rows
 
-# Ending of a name -> what stands between the columns.
+# Ending of a name -> the separator of columns.
 _SEPARATORS = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
 _JSON_LINES, _JSON = ".jsonl", ".json"
 QUOTING = ("csv", "none")
@@ -84,7 +84,7 @@ def column_names(path: str, quoting: str = "csv") -> list[str]:
 
 
 def has_answers(path: str, column: str, quoting: str = "csv") -> bool:
-    """Tells whether a table, which may be without answers, has the column of the answers.
+    """Returns whether a table, which may be without answers, has the column of the answers.
 
     Raises:
       UserError: if it has a column whose name is almost the same.
@@ -107,10 +107,10 @@ def _close_name(name: str, names: Sequence[str]) -> str | None:
 
 
 def _separator(path: str) -> str | None:
-    """Returns what stands between the columns of a file; None: it is JSON.
+    """Returns the separator of a file's columns; None: it is JSON.
 
     Raises:
-      UserError: if its name says nothing of its kind.
+      UserError: if the ending of its name is none of a table.
     """
     if ending(path) in (_JSON_LINES, _JSON):
         return None
@@ -275,11 +275,11 @@ def check_labels(places: Mapping[str, str]) -> None:
     Labels that differ only in form are not merged: the owner of the file decides what is meant.
 
     Args:
-      places: label -> file and line where it stands first.
+      places: label -> file and line where it occurs first.
 
     Raises:
-      UserError: for a pair of which label_key makes the same, and for what programs write where
-        there is no value.
+      UserError: for two labels with the same label_key, and for what programs write for a missing
+        value.
     """
     seen: dict[str, str] = {}
     for label in sorted(places):
@@ -342,7 +342,7 @@ def write_table(path: str, columns: Mapping[str, Iterable]) -> None:
 def quoted_row(cells: Iterable[object], separator: str) -> str:
     """Returns a line of CSV or TSV that read_table and pandas read.
 
-    Lists become JSON. JSON can spell NUL, but no table can hold it: U+FFFD stands for it.
+    Lists become JSON. JSON can spell NUL, but no table can hold it: U+FFFD replaces it.
     """
     buffer = io.StringIO()
     # Before Python 3.13 the writer quotes only those line ends that it writes itself, and readers

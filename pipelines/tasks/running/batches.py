@@ -1,4 +1,4 @@
-"""Batches of a task's sequences: their order, their length, and what the model says of them."""
+"""Batches of a task's sequences: their order, their length, and the model's outputs for them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def make_batch(sequences: Sequences, examples: np.ndarray, length: int) -> dict[
     Args:
       sequences: of all examples.
       examples: their numbers; -1 is a row that only fills up the batch.
-      length: pieces of a row, at least those of the longest example taken.
+      length: pieces of a row, at least as many as the longest example taken has.
 
     Returns:
       int32 [rows * sequences_per_example, length] `input_word_ids`, `input_mask` and
@@ -234,7 +234,7 @@ def make_prediction(
 def _of_all_replicas(
     outputs: dict[str, tf.Tensor], batch_size: int, max_seq_length: int
 ) -> dict[str, tf.Tensor]:
-    """Returns the outputs of the global batch from those of this replica, on all replicas.
+    """Gathers this replica's outputs into the outputs of the global batch, on all replicas.
 
     A sum in which each replica has zeros for the rows of the others. strategy.gather fails on
     outputs of several lengths ("Shape mismatch in the collective instance").
@@ -291,7 +291,7 @@ def _dataset(
         # Of the global batch: all replicas have one length.
         longest = tf.reduce_max(tf.gather(lengths, tf.maximum(examples, 0)))
         length = fixed_length or tf.minimum(_rounded_up(longest), max_seq_length)
-        # A shape that is known here is that of the labels, too.
+        # With a shape that is known here, the labels' shape is known, too.
         parts = tf.reshape(examples[first : first + ours * rows], [ours, rows])
         return parts, tf.repeat(tf.cast(length, tf.int64), ours)
 

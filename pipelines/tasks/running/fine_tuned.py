@@ -32,7 +32,7 @@ _LENGTH_STEP = 8
 
 
 class AnsweringModel(Protocol):
-    """What pipelines.predict asks of a model.
+    """The interface of a model for pipelines.predict.
 
     Attributes:
       identity: JSON-serialisable; what its answers depend on.
@@ -346,7 +346,7 @@ class Export:
         )
 
     def _logits(self, row: dict[str, np.ndarray]) -> np.ndarray:
-        """Returns numbers of which the task makes the answer `row`."""
+        """Returns logits from which the task computes the answer `row`."""
         if "value" in row:
             return row["value"].reshape(1)
         probabilities = row["probabilities"].astype(np.float64)

@@ -20,16 +20,16 @@ from .fine_tuned import AnsweringModel
 
 # Rows that are sorted by length together, and that a kill costs at most.
 ROWS_PER_PART = 4096
-# Ending of an output's name -> what stands between the columns; None: an object a line.
+# Ending of an output's name -> the separator of columns; None: an object a line.
 _SEPARATORS = {".csv": ",", ".tsv": "\t", ".jsonl": None}
 _FLUSH_CHARACTERS = 1 << 20
 
 
 def check_output_name(path: str) -> None:
-    """Refuses a name that says no format.
+    """Refuses a name whose ending is no format.
 
     Raises:
-      UserError: if it does not.
+      UserError: if it has another ending.
     """
     if os.path.splitext(path)[1] not in _SEPARATORS:
         raise UserError(f"--output_file={path}: expected a name that ends in .csv, .tsv or .jsonl")

@@ -32,7 +32,7 @@ def text_task(columns: Mapping[str, str], quoting: str | None) -> TextTask:
     """Returns the task that reads files for a pre-trained model; as of fine_tuned.task_of.
 
     Raises:
-      UserError: if a column says nothing to a pre-trained model.
+      UserError: if a column does not apply to a pre-trained model.
     """
     for name in columns:
         if name not in ("text", "id"):

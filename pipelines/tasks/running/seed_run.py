@@ -42,7 +42,7 @@ class FinetuneSettings(TrainingSettings):
 
     max_seq_length: int | None = setting(
         program.define_max_seq_length,
-        "Longer texts are truncated or cut into windows. Default: that of --init_checkpoint.",
+        "Longer texts are truncated or cut into windows. Default: --init_checkpoint's length.",
         None,
     )
     num_epochs: float | None = setting(
@@ -199,7 +199,7 @@ def _predict(run: Run, task: Task, splits: dict[str, TaskSplit], predictions: di
 
 
 def _write_results(task: Task, model_dir: str, max_seq_length: int, results: dict) -> None:
-    """Writes task.json and results.json; the latter says that the seed is finished."""
+    """Writes task.json and results.json; the latter marks the seed as finished."""
     description = {"task": task.name, "max_seq_length": max_seq_length}
     description.update({**task.description(), **task.decoding(), **task.source()})
     for file, content in ((model_directory.TASK_FILE, description), (RESULTS_FILE, results)):

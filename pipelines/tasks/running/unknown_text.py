@@ -44,7 +44,7 @@ def unknown_shares(
     Args:
       sequences: the encoded examples.
       owners: of Task.owners; every example has a sequence.
-      tokenizer: that of the sequences.
+      tokenizer: the one that encoded the sequences.
 
     Returns:
       float32 [examples].

@@ -42,7 +42,7 @@ def answer_by_spans(
 ) -> Answer:
     """Decodes AlbertForQuestionAnswering: the best start and end, against both at [CLS].
 
-    A span lies in one window, and its start has its maximum context there.
+    A span is within one window, and its start has its maximum context there.
 
     Args:
       context: the text that the windows are of.

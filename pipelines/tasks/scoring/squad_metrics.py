@@ -75,14 +75,14 @@ def score_v2(
 ) -> dict[str, float]:
     """Returns SQuAD 2.0's metrics in per cent.
 
-    `exact_match`, `f1`, and with the prefixes `has_answer_` and `no_answer_` those of the questions
+    `exact_match`, `f1`, and the same with the prefixes `has_answer_` and `no_answer_` for questions
     with and without an answer, where there are such. With `null_odds` also `best_exact_match`,
-    `best_f1` and `best_..._threshold`: at the threshold that is best for these very questions, so
-    for a set that the threshold was not chosen on they promise too much.
+    `best_f1` and `best_..._threshold`, at the threshold that is best for these very questions: they
+    are optimistic for other questions.
 
     Args:
       questions: with their right answers; those without any count as unanswerable.
-      predictions: id -> text; "" says that the text does not tell.
+      predictions: id -> text; "" means that the text has no answer.
       null_odds: id -> a number that grows with the doubt that there is an answer.
       null_threshold: no answer where null_odds is above it; the official script's default is 1.
 

@@ -48,5 +48,5 @@ def test_hosts_that_differ_do_not(monkeypatch, other):
     monkeypatch.setattr(
         tf.distribute.ReplicaContext, "all_reduce", lambda self, op, mine: mine + other
     )
-    with pytest.raises(ValueError, match="do not agree: this one stands at step 8589934592"):
+    with pytest.raises(ValueError, match="do not agree: this one is at step 8589934592"):
         check_hosts_agree(mirrored(), 2**33, settings_hash=7)
