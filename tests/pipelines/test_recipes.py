@@ -100,6 +100,7 @@ def test_the_parts_of_the_hour_follow_one_another():
 
 def test_the_parts_of_the_order_recipe_follow_one_another():
     parts = flags_of("pretrain", PROJECT / "pipelines/recipes/order")
+    assert parts.pop("openings")["optimizer"] == "lamb"  # a run of its own
     assert parts.keys() == {"masked_lm", "order", "sentences"}
     shapes = []
     for flags in parts.values():
