@@ -32,12 +32,15 @@ from .reading.tables import (
     write_table,
 )
 from .reading.truncation import truncated_pieces
+from .scoring.classes import confusion_matrix, figures_of_labels, intervals
 from .scoring.figures import MOST_LABELS, draw_confusion_matrix
 from .scoring.metrics import METRICS
 from .task import Outputs, Sequences, Task, file_lists, join
 
 # With more labels only the probabilities of the likeliest are written.
 _MOST_PROBABILITIES = 20
+_FILES = ("predictions.tsv", "errors.csv")
+_SHOWN = ("id", "label", "prediction")  # of `answers`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +53,7 @@ class Example:
       text_pair: the second; None: there is none.
       label: one of the task's labels, or a number; None: not known.
       part: of the split, where it has several that are scored apart.
+      row: of the table, as a spreadsheet counts: the first below the names of the columns is 2.
     """
 
     id: str
@@ -57,6 +61,7 @@ class Example:
     text_pair: str | None
     label: str | float | None
     part: str = ""
+    row: int = dataclasses.field(default=0, repr=False, compare=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,7 +197,8 @@ class ClassificationTask(Task):
             name = str(place)
             if names.id:
                 name = as_text(str(row[names.id]), names.id, where)
-            yield Example(f"{part}-{name}" if part else name, *texts, label, part)
+            name = f"{part}-{name}" if part else name
+            yield Example(name, *texts, label, part, row=place - first + 2)
 
     def label_names(self, value: object, where: str) -> list[str]:
         """Returns the labels that a cell names."""
@@ -325,6 +331,18 @@ class ClassificationTask(Task):
         labels, predictions = self.label_array(examples), self.predict(outputs)
         return {name: float(METRICS[name](labels, predictions)) for name in self.metrics}
 
+    def details(self, examples: list[Example], outputs: Outputs) -> dict:
+        """See Task.details: intervals, figures of each label, the confusion matrix."""
+        if self.is_regression or any(example.label is None for example in examples):
+            return {}
+        labels, predictions = self.label_array(examples), self.predict(outputs)
+        counts = confusion_matrix(labels, predictions, len(self.labels))
+        return {
+            "intervals": intervals(counts, self.metrics),
+            "labels": figures_of_labels(counts, self.labels),
+            "confusion": counts.tolist(),
+        }
+
     def draw(
         self, directory: str, split: str, examples: list[Example], outputs: Outputs
     ) -> list[str]:
@@ -393,8 +411,27 @@ class ClassificationTask(Task):
         features: list[Example],
         outputs: Outputs,
     ) -> list[str]:
-        """Writes SPLIT_predictions.tsv: the columns of `answers`."""
+        """Writes SPLIT_predictions.tsv, the columns of `answers`; of labels SPLIT_errors.csv, too.
+
+        The latter has the texts, those first whose own label the model finds least likely.
+        """
         columns = self.answers(examples, features, outputs)
-        path = os.path.join(directory, f"{split}_predictions.tsv")
-        write_table(path, columns)
-        return [path]
+        paths = [os.path.join(directory, f"{split}_{name}") for name in _FILES]
+        write_table(paths[0], columns)
+        if not self.details(examples, outputs):
+            return paths[:1]
+        places = self.label_array(examples)
+        logits = np.stack([output["logits"] for output in outputs]).astype(np.float64)
+        likely = special.softmax(logits, axis=-1)[np.arange(len(places)), places]
+        order = np.argsort(likely, kind="stable")
+        listed = [examples[place] for place in order]
+        errors = {
+            "row": [example.row for example in listed],
+            **{name: [columns[name][place] for place in order] for name in _SHOWN},
+            "probability_of_label": [round(float(likely[place]), 6) for place in order],
+            "text": [example.text for example in listed],
+        }
+        if listed and listed[0].text_pair is not None:
+            errors["text_pair"] = [example.text_pair for example in listed]
+        write_table(paths[1], errors)
+        return paths

@@ -140,6 +140,10 @@ class MultiLabelTask(ClassificationTask):
         logits = np.stack([output["logits"] for output in outputs])
         return special.expit(logits.astype(np.float64))
 
+    def details(self, examples: list[Example], outputs: Outputs) -> dict:
+        """Returns nothing: rows with several labels have no confusion matrix."""
+        return {}
+
     def draw(
         self, directory: str, split: str, examples: list[Example], outputs: Outputs
     ) -> list[str]:

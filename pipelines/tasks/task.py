@@ -177,6 +177,10 @@ class Task(abc.ABC):
           outputs: the model's, one dict for each unit, in order; arrays of [L, ...] may be padded.
         """
 
+    def details(self, examples: list, outputs: Outputs) -> dict:
+        """Returns what results.json has of a split beside its metrics: JSON values, or nothing."""
+        return {}
+
     def draw(self, directory: str, split: str, examples: list, outputs: Outputs) -> list[str]:
         """Writes pictures of the predictions into a directory; returns their paths, if any."""
         return []

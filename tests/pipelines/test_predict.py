@@ -236,7 +236,6 @@ def test_answers_may_be_ignored(tuned, tmp_path):
 FAULTS = {
     "no model": ({"model": "nowhere"}, "--model: no fine-tuned model at"),
     "unfinished": ({"model": "unfinished"}, "results.json: its fine-tuning is not finished"),
-    "pretrained": ({"model": "pretrained"}, "no fine-tuned model at"),
     "format": ({"output_file": "out.txt"}, r"expected a name that ends in \.csv, \.tsv or \.jsonl"),
     "a column that is not there": ({"columns": {"text": "body"}}, r"in\.csv:1: no column 'body'"),
     "a column of others": ({"columns": {"options": "x"}}, "--options_column does not apply to"),

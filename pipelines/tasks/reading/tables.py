@@ -334,9 +334,10 @@ def as_number(value: object, column: str, where: str) -> float:
 
 
 def write_table(path: str, columns: Mapping[str, Iterable]) -> None:
-    """Writes columns of one length as TSV that read_table reads."""
+    """Writes columns of one length as CSV or TSV, by the path's ending, that read_table reads."""
     rows = itertools.chain([columns], zip(*columns.values()))
-    files.write_atomically(path, "".join(quoted_row(row, "\t") for row in rows))
+    separator = "," if path.endswith(".csv") else "\t"
+    files.write_atomically(path, "".join(quoted_row(row, separator) for row in rows))
 
 
 def quoted_row(cells: Iterable[object], separator: str) -> str:

@@ -48,15 +48,22 @@ def summarise(task: str, best_metric: str, results: Mapping[int, Mapping[str, di
 
 
 def write_summary(output_dir: str, summary: dict) -> None:
-    """Writes OUTPUT_DIR/results.json and prints its medians."""
+    """Writes OUTPUT_DIR/results.json and prints its medians; of one seed, intervals if known."""
     path = os.path.join(output_dir, RESULTS_FILE)
     files.write_atomically(path, json.dumps(summary, indent=2) + "\n")
+    of_seeds = stored_results(output_dir)
     for split, metrics in summary.items():
         if not isinstance(metrics, dict):
             continue
         number = len(metrics["seeds"])
         print(f"\n{summary['task']} on {split}, {number} {'seed' if number == 1 else 'seeds'}")
+        details = {}
+        if number == 1:
+            details = of_seeds[int(next(iter(metrics["seeds"])))].get("details", {}).get(split, {})
         for name, median in metrics["median"].items():
             low, high = metrics["lowest"][name], metrics["highest"][name]
-            print(f"  {name:<24} median {median:8.4f}   {low:.4f} to {high:.4f}")
+            spread = f"   {low:.4f} to {high:.4f}" if number > 1 else ""
+            if interval := details.get("intervals", {}).get(name):
+                spread = "   95 % interval {:.4f} to {:.4f}".format(*interval)
+            print(f"  {name:<24} {'median ' * (number > 1)}{median:8.4f}{spread}")
     print(f"results      {path}")

@@ -99,6 +99,11 @@ class FinetuneSettings(TrainingSettings):
         )
 
 
+# The content of a seed's results.json: figures by split, what else is known of them, and a hash of
+# what they were computed from.
+NO_RESULTS: dict[str, dict] = {"metrics": {}, "details": {}, "predicted": {}}
+
+
 class TaskSplit(NamedTuple):
     """A part of a task's data, read and cut to pieces."""
 
@@ -133,12 +138,12 @@ def run_seed(
       loop: how often to log, save and evaluate.
 
     Returns:
-      The content of MODEL_DIR/results.json: `metrics` by split, and `predicted`, of what.
+      The content of MODEL_DIR/results.json, see NO_RESULTS.
     """
     strategy, model_dir = run.strategy, run.model_dir
     predicted = what_is_predicted(task, splits)
     is_trained = tf.io.gfile.exists(os.path.join(model_dir, RESULTS_FILE))
-    kept = _keep_results(run, predicted) if is_trained else {"metrics": {}, "predicted": {}}
+    kept = _keep_results(run, predicted) if is_trained else NO_RESULTS
     if is_trained and predicted.items() <= kept["predicted"].items():
         return kept
 
@@ -178,8 +183,8 @@ def run_seed(
             loop=loop,
         )
     _restore_best(run, model, loop)
-    metrics = {**kept["metrics"], **_predict(run, task, splits, predictions)}
-    results = {"metrics": metrics, "predicted": {**kept["predicted"], **predicted}}
+    found = _predict(run, task, splits, predictions)
+    results = {name: {**kept[name], **found.get(name, predicted)} for name in NO_RESULTS}
     if run.is_chief:
         print(f"curves       {draw_learning_curves(model_dir)}")
         _write_results(task, model_dir, settings.max_seq_length, results)
@@ -187,15 +192,18 @@ def run_seed(
 
 
 def _predict(run: Run, task: Task, splits: dict[str, TaskSplit], predictions: dict) -> dict:
-    """Writes the predictions of each split; returns its figures if it has answers."""
-    directory, metrics = os.path.join(run.model_dir, "predictions"), {}
+    """Writes the predictions of each split; returns `metrics` and `details` by split, if known."""
+    directory = os.path.join(run.model_dir, "predictions")
+    found: dict[str, dict] = {"metrics": {}, "details": {}}
     for name, predict in predictions.items():
         split, outputs = splits[name], predict()
         if scores := task.score(split.examples, split.features, outputs):
-            metrics[name] = scores
+            found["metrics"][name] = scores
+        if details := task.details(split.examples, outputs):
+            found["details"][name] = details
         if run.is_chief:
             _write_predictions(task, directory, name, split, outputs)
-    return metrics
+    return found
 
 
 def _write_results(task: Task, model_dir: str, max_seq_length: int, results: dict) -> None:
@@ -274,13 +282,15 @@ def kept_results(results: dict, predicted: dict) -> dict:
     """Returns what holds of earlier results: not what another decoding or other examples gave."""
     earlier = results.get("predicted") or {}
     if earlier.get("decoding") != predicted["decoding"]:
-        return {"metrics": {}, "predicted": {}}
+        return NO_RESULTS
     earlier = {
         name: value for name, value in earlier.items() if predicted.get(name, value) == value
     }
-    metrics = results.get("metrics", {})
-    kept = {name: values for name, values in metrics.items() if name in earlier}
-    return {"metrics": kept, "predicted": earlier}
+    kept = {
+        part: {name: values for name, values in results.get(part, {}).items() if name in earlier}
+        for part in ("metrics", "details")  # results of version 0.6.0 and before have no details
+    }
+    return {**kept, "predicted": earlier}
 
 
 def task_objective(task: Task) -> Objective:

@@ -12,6 +12,7 @@ import numpy as np
 from albert_tf.storage import files
 from ...training.metrics_log import read_metrics
 from ..reading.split_report import shortened
+from .classes import confusion_matrix
 
 # Of more labels the cells of a matrix could not be read.
 MOST_LABELS = 40
@@ -50,22 +51,27 @@ def draw_confusion_matrix(
       answers: int [n], the right labels as places among `labels`.
       predictions: int [n], the model's, likewise.
     """
-    counts = np.zeros([len(labels), len(labels)], np.int64)
-    np.add.at(counts, (answers, predictions), 1)
+    counts = confusion_matrix(answers, predictions, len(labels))
     shares = counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
     pyplot = _pyplot()
     side = 2.5 + 0.5 * len(labels)
-    figure, axis = pyplot.subplots(figsize=(side, side), layout="constrained")
-    axis.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    figure, axis = pyplot.subplots(figsize=(side + 2, side), layout="constrained")
+    image = axis.imshow(shares, cmap="Blues", vmin=0, vmax=1)
     for row, column in np.ndindex(counts.shape):
         color = "white" if shares[row, column] > 0.5 else "black"
         text = f"{counts[row, column]:,}"
         axis.text(column, row, text, ha="center", va="center", color=color, fontsize=8)
     names = [shortened(label, 24) for label in labels]
     axis.set_xticks(range(len(labels)), names, rotation=45, ha="right", parse_math=False)
-    axis.set_yticks(range(len(labels)), names, parse_math=False)
+    rows = counts.sum(axis=1)
+    recalls = (f"{share:.0%}" if number else "-" for number, share in zip(rows, shares.diagonal()))
+    described = (f"{n} ({m:,}; {r})" for n, m, r in zip(names, rows, recalls))
+    axis.set_yticks(range(len(labels)), described, parse_math=False)
+    figure.colorbar(image, shrink=0.8, label="share of the label's rows")
+    name = os.path.basename(path).removesuffix("_confusion.png")
+    axis.set_title(f"{name}: {rows.sum():,} rows", fontsize=10)
     axis.set_xlabel("prediction")
-    axis.set_ylabel("label")
+    axis.set_ylabel("label (rows; recall)")
     return _save(figure, path)
 
 

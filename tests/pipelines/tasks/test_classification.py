@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import itertools
 import json
@@ -190,13 +191,25 @@ def test_figures_and_predictions_of_labels(train, tmp_path):
     figures = task.score(examples, examples, outputs)
     assert figures == pytest.approx({"accuracy": 3 / 4, "macro_f1": (2 / 3 + 2 / 3 + 1) / 3})
     assert task.best_metric == "accuracy"
-    (path,) = task.write_predictions(str(tmp_path / "out"), "dev", examples, examples, outputs)
-    assert path == str(tmp_path / "out" / "dev_predictions.tsv")
+    paths = task.write_predictions(str(tmp_path / "out"), "dev", examples, examples, outputs)
+    names = ("dev_predictions.tsv", "dev_errors.csv")
+    assert paths == [str(tmp_path / "out" / name) for name in names]
+    with open(paths[1], newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert rows[0]["label"] == "good" and rows[0]["prediction"] == "bad"
+    assert rows[0]["text"] == examples[2].text and rows[0]["row"] == "4"
+    likely = [float(row["probability_of_label"]) for row in rows]
+    assert likely == sorted(likely) and likely[0] == 0.211942
+    details = task.details(examples, outputs)
+    assert details["confusion"] == [[1, 0, 0], [1, 1, 0], [0, 0, 1]]
+    assert details["labels"]["good"]["recall"] == 0.5
+    assert details["intervals"].keys() == figures.keys()
     lines = (tmp_path / "out" / "dev_predictions.tsv").read_text().splitlines()
     header = "id label prediction probability_bad probability_good probability_odd"
     assert lines[0].split("\t") == header.split()
     assert lines[3].split("\t") == ["c", "good", "bad", "0.576117", "0.211942", "0.211942"]
     unknown = [Example("q", "x", None, None)]
+    assert task.details(unknown, logits([1, 2, 3])) == {}
     task.write_predictions(str(tmp_path / "out"), "test", unknown, unknown, logits([1, 2, 3]))
     lines = (tmp_path / "out" / "test_predictions.tsv").read_text().splitlines()
     assert [line.split("\t")[:2] for line in lines] == [["id", "prediction"], ["q", "odd"]]

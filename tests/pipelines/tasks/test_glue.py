@@ -142,8 +142,11 @@ def test_submissions(download, name, tmp_path):
         lines = (tmp_path / "out" / file).read_text().splitlines()
         assert lines == ["index\tprediction", *(f"{i}\t{a}" for i, a in enumerate(answers))]
     dev = task.read("dev")
-    paths = task.write_predictions(str(tmp_path / "out"), "dev", dev, dev, outputs * 2)
-    assert [path.rsplit("/", 1)[1] for path in paths] == ["dev_predictions.tsv"]
+    paths = task.write_predictions(
+        str(tmp_path / "out"), "dev", dev, dev, (outputs * 2)[: len(dev)]
+    )
+    written = ["dev_predictions.tsv"] + ["dev_errors.csv"] * (not task.is_regression)
+    assert [path.rsplit("/", 1)[1] for path in paths] == written
 
 
 def test_figures(download, name):
