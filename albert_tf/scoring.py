@@ -43,7 +43,7 @@ class SentenceScorer:
       pieces_per_batch: computed at once, padding included.
 
     Raises:
-      UserError: if the model has no masked LM, or less pieces than the vocabulary.
+      UserError: if the model has no masked LM, or fewer pieces than the vocabulary.
 
     Source: Salazar et al. 2020, section 2; masks_rest_of_word: Kauf and Ivanova 2023, PLL-word-l2r.
     """
@@ -166,7 +166,7 @@ class TextEmbedder:
       pieces_per_batch: computed at once, padding included.
 
     Raises:
-      UserError: if there is no such pooling, or the model has less pieces than the vocabulary.
+      UserError: if there is no such pooling, or the model has fewer pieces than the vocabulary.
     """
 
     def __init__(

@@ -23,8 +23,8 @@ from .text.limits import CHARS_PER_PIECE, MAX_CONTEXT_CHARS
 NUM_CANDIDATES = 5
 # [MASK] of a text that `fill_mask` fills.
 MAX_MASKS = 20
-# Pieces of all texts of a request that `score` scores: each is a sequence to compute.
-MAX_SCORED_PIECES = 16_384
+# Positions that `score` computes for all texts of a request: a sequence for each of their pieces.
+MAX_SCORED_POSITIONS = 2**21
 # The score of an answer where there is none, as in the reference.
 NO_ANSWER_SCORE = -2e6
 
@@ -207,8 +207,9 @@ PRETRAINING = {
     ),
     "score": Signature(
         "Scores how likely a text is: each piece is predicted from all others of the text but the "
-        "rest of its word (Kauf and Ivanova 2023). Too long a text loses pieces at its end. Each "
-        f"piece costs as much as a sequence; a request has {MAX_SCORED_PIECES:,} pieces at most.",
+        "rest of its word (Kauf and Ivanova 2023). Too long a text loses pieces at its end. A text "
+        "of n pieces costs as much as n sequences of n + 2 pieces; a request has "
+        f"{MAX_SCORED_POSITIONS:,} positions at most.",
         {"text": _TEXT},
         {
             "log_likelihood": Field(

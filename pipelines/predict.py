@@ -9,7 +9,7 @@ named as in fine-tuning, unless flags name others.
 Of a pre-trained model (a run of pipelines.pretrain, or any other that pipelines.convert_checkpoint
 reads) the answer is the score of each row's text: log_likelihood, the sum of the pieces' log
 probabilities, each predicted from the rest of the text (albert_tf.SentenceScorer), num_pieces and
-num_words. With --answers it is an embedding of the text instead.
+num_words; empty for a text longer than the model reads. With --answers it is an embedding instead.
 
 OUTPUT_FILE has a row for each row of the input, in its order: id, label if the input has answers,
 prediction, probabilities (beyond 20 classes of the likeliest --top_k). The last column is
@@ -32,6 +32,7 @@ import json
 from absl import flags
 
 import albert_tf
+from albert_tf.checkpoints import hub
 from albert_tf.jobs import job_directory, program
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
@@ -132,6 +133,7 @@ def predict(
     """
     check_output_name(output_file)
     columns = dict(columns or {})
+    model = hub.local_path(model)
     is_pretrained = pretrained.is_pretrained(model)
     if is_pretrained:
         path, description = model, {"kind": "pretraining"}

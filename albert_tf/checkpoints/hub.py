@@ -12,12 +12,10 @@ import importlib
 import os
 import re
 
-import tensorflow as tf
-
 from albert_tf.storage.errors import UserError
 
 _SCHEME = "hf://"
-_NAME = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?")
+_NAME = re.compile(r"hf://([A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+)(?:@([A-Za-z0-9_./-]+))?")
 # Of a model's weights the first that there is; safetensors cannot run code.
 _WEIGHTS = (
     ("model.safetensors", "model.safetensors.index.json", "model-*.safetensors"),
@@ -30,70 +28,61 @@ def local_path(path: str) -> str:
     """Returns the directory of a published model in the cache; any other path as it is.
 
     Args:
-      path: hf://OWNER/NAME, or OWNER/NAME where there is no such path and no directory OWNER.
-        @REVISION behind it is a branch, a tag or a commit; default: the newest commit.
+      path: hf://OWNER/NAME, or a path. @REVISION behind a name is a branch, a tag or a commit;
+        default: the newest commit.
 
     Raises:
       UserError: if the model cannot be had, or a file is not what the hub has a hash of.
     """
-    name = path.removeprefix(_SCHEME)
-    is_named = path.startswith(_SCHEME)
-    if is_named and not _NAME.fullmatch(name):
-        raise UserError(f"{path!r}: expected hf://OWNER/NAME or hf://OWNER/NAME@REVISION")
-    if not is_named and (
-        not _NAME.fullmatch(name)
-        or tf.io.gfile.exists(path)
-        or tf.io.gfile.exists(path.partition("/")[0])
-    ):
+    if not path.startswith(_SCHEME):
         return path
+    if not (name := _NAME.fullmatch(path)):
+        raise UserError(f"{path!r}: expected hf://OWNER/NAME or hf://OWNER/NAME@REVISION")
     try:
         hub = importlib.import_module("huggingface_hub")
         for part in ("constants", "errors"):
             importlib.import_module(f"huggingface_hub.{part}")
     except ImportError:
-        if not is_named:
-            return path
         raise UserError(
-            f"{path!r} needs huggingface_hub: python -m pip install huggingface_hub"
+            f"{path} needs huggingface_hub: python -m pip install huggingface_hub"
         ) from None
-    directory = _download(hub, *_split(name))
-    print(f"{_SCHEME}{name} is {directory}")
+    directory = _download(hub, path, name[1], name[2])
+    print(f"{path} is {directory}")
     return directory
 
 
-def _split(name: str) -> tuple[str, str | None]:
-    owner_and_name, _, revision = name.partition("@")
-    return owner_and_name, revision or None
-
-
-def _download(hub, name: str, revision: str | None) -> str:
+def _download(hub, path: str, name: str, revision: str | None) -> str:
     """Returns the directory of a commit, with the files that are needed of it."""
-    shown = f"{_SCHEME}{name}" + (f"@{revision}" if revision else "")
     try:
         if hub.constants.HF_HUB_OFFLINE:
             return hub.snapshot_download(name, revision=revision, local_files_only=True)
         info = hub.HfApi().model_info(name, revision=revision, files_metadata=True)
         wanted = _wanted([file.rfilename for file in info.siblings])
-        directory = hub.snapshot_download(name, revision=info.sha, allow_patterns=wanted)
+        # By the name of the revision, which is then known without a network, too.
+        directory = hub.snapshot_download(name, revision=revision, allow_patterns=wanted)
+    except hub.errors.HFValidationError as error:
+        raise UserError(f"{path}: {error}") from error
     except hub.errors.GatedRepoError:
-        raise UserError(f"{shown}: its owner grants access: ask for it, and set HF_TOKEN") from None
+        raise UserError(f"{path}: its owner grants access: ask for it, and set HF_TOKEN") from None
     except hub.errors.RepositoryNotFoundError:
-        raise UserError(
-            f"{shown}: no such path here, and no such model there, or a private one: set HF_TOKEN"
-        ) from None
+        raise UserError(f"{path}: no such model, or a private one: set HF_TOKEN") from None
     except hub.errors.RevisionNotFoundError:
-        raise UserError(f"{shown}: the model has no such branch, tag or commit") from None
+        raise UserError(f"{path}: the model has no such branch, tag or commit") from None
     except hub.errors.LocalEntryNotFoundError:
         raise UserError(
-            f"{shown}: not in the cache, and the hub cannot be reached (HF_HUB_OFFLINE or no "
+            f"{path}: not in the cache, and the hub is out of reach (HF_HUB_OFFLINE, or no "
             "network): download it once where there is one"
         ) from None
     except OSError as error:  # of HTTP, of the network, of a download cut short
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise UserError(f"{shown}: {reason}; run the same command again to resume") from error
+        raise UserError(
+            f"{path}: {type(error).__name__} at {hub.constants.ENDPOINT}: the hub is out of reach, "
+            "or the download broke off: run the same command again to resume"
+        ) from error
+    if os.path.basename(directory) != info.sha:
+        raise UserError(f"{path}: it was changed just now: run the same command again")
     for file in info.siblings:
         if file.rfilename in wanted and file.lfs:
-            _check_hash(os.path.join(directory, file.rfilename), file.lfs["sha256"], shown)
+            _check_hash(os.path.join(directory, file.rfilename), file.lfs["sha256"], path)
     return directory
 
 

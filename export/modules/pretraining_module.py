@@ -132,12 +132,13 @@ class PreTrainingModule(ServingModule):
     def score(self, text) -> dict:
         """Answers the signature `score`, as albert_tf.SentenceScorer does."""
         tokens = self.packer.truncate_and_pack(self.pieces(text))
-        num_pieces = tf.reduce_sum(tokens["input_mask"]) - 2 * tf.shape(tokens["input_mask"])[0]
+        lengths = tf.reduce_sum(tf.cast(tokens["input_mask"], tf.int64), axis=1)
+        cost, most = tf.reduce_sum((lengths - 2) * lengths), signatures.MAX_SCORED_POSITIONS
         message = (
-            f"score: at most {signatures.MAX_SCORED_PIECES:,} pieces in all texts together: send "
-            "fewer rows"
+            f"score: at most {most:,} positions in all texts together, n * (n + 2) of a text of n "
+            "pieces: send fewer rows"
         )
-        limit = tf.debugging.assert_less_equal(num_pieces, signatures.MAX_SCORED_PIECES, message)
+        limit = tf.debugging.assert_less_equal(cost, tf.constant(most, tf.int64), message)
         with tf.control_dependencies([limit]):
             return map_rows(self._score, tokens)
 
@@ -146,7 +147,8 @@ class PreTrainingModule(ServingModule):
         position = tf.range(tf.shape(ids)[1])
         num_pieces = tf.maximum(tf.reduce_sum(mask, axis=1) - 2, 0)  # of a row of padding none
         is_text = (position > 0) & (position <= num_pieces[:, tf.newaxis])
-        starts = tf.where(is_text, tf.gather(tf.constant(self._word_starts), ids), 0)
+        starts = tf.gather(tf.constant(self._word_starts), ids)
+        starts = tf.where(is_text, tf.where(position == 1, 1, starts), 0)
         word = tf.cumsum(starts, axis=1)
         # A row for each piece, in which it and the rest of its word are masked.
         text, place = tf.unstack(tf.cast(tf.where(is_text), tf.int32), axis=1)
@@ -165,7 +167,7 @@ class PreTrainingModule(ServingModule):
         return {
             "log_likelihood": tf.math.unsorted_segment_sum(log_probs, text, tf.shape(ids)[0]),
             "num_pieces": num_pieces,
-            "num_words": tf.reduce_max(word, axis=1),  # a text's first piece begins one
+            "num_words": tf.reduce_max(word, axis=1),
             "unknown_share": self.share_of_unknown(tokens),
         }
 

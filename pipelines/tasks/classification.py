@@ -16,6 +16,7 @@ from scipy import special
 from albert_tf import losses
 from albert_tf.config import AlbertConfig
 from albert_tf.models import AlbertForSequenceClassification
+from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from albert_tf.text.tokenization import AlbertTokenizer
 from .reading.class_weights import as_array
@@ -53,7 +54,7 @@ class Example:
       text_pair: the second; None: there is none.
       label: one of the task's labels, or a number; None: not known.
       part: of the split, where it has several that are scored apart.
-      row: of the table, as a spreadsheet counts: the first below the names of the columns is 2.
+      line: FILE:LINE of its row.
     """
 
     id: str
@@ -61,7 +62,7 @@ class Example:
     text_pair: str | None
     label: str | float | None
     part: str = ""
-    row: int = dataclasses.field(default=0, repr=False, compare=False)
+    line: str = dataclasses.field(default="", repr=False, compare=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -198,7 +199,7 @@ class ClassificationTask(Task):
             if names.id:
                 name = as_text(str(row[names.id]), names.id, where)
             name = f"{part}-{name}" if part else name
-            yield Example(name, *texts, label, part, row=place - first + 2)
+            yield Example(name, *texts, label, part, where)
 
     def label_names(self, value: object, where: str) -> list[str]:
         """Returns the labels that a cell names."""
@@ -332,25 +333,31 @@ class ClassificationTask(Task):
         return {name: float(METRICS[name](labels, predictions)) for name in self.metrics}
 
     def details(self, examples: list[Example], outputs: Outputs) -> dict:
-        """See Task.details: intervals, figures of each label, the confusion matrix."""
-        if self.is_regression or any(example.label is None for example in examples):
+        """See Task.details: intervals, figures of each label, the confusion matrix if it is small.
+
+        Of the examples without a `part`, as the metrics without a further name.
+        """
+        chosen = [i for i, example in enumerate(examples) if not example.part]
+        if not chosen or not _has_one_label(examples):
             return {}
-        labels, predictions = self.label_array(examples), self.predict(outputs)
+        labels = self.label_array([examples[i] for i in chosen])
+        predictions = self.predict([outputs[i] for i in chosen])
         counts = confusion_matrix(labels, predictions, len(self.labels))
+        is_small = len(self.labels) <= MOST_LABELS
         return {
             "intervals": intervals(counts, self.metrics),
             "labels": figures_of_labels(counts, self.labels),
-            "confusion": counts.tolist(),
+            **({"confusion": counts.tolist()} if is_small else {}),
         }
 
     def draw(
         self, directory: str, split: str, examples: list[Example], outputs: Outputs
     ) -> list[str]:
         """Writes SPLIT_confusion.png of labels, if they are known and not too many to read."""
-        is_known = all(example.label is not None for example in examples)
-        if self.is_regression or not is_known or len(self.labels) > MOST_LABELS:
-            return []
         path = os.path.join(directory, f"{split}_confusion.png")
+        if not _has_one_label(examples) or len(self.labels) > MOST_LABELS:
+            files.remove(path)  # of other examples
+            return []
         answers, predictions = self.label_array(examples), self.predict(outputs)
         return [draw_confusion_matrix(path, self.labels, answers, predictions)]
 
@@ -418,7 +425,8 @@ class ClassificationTask(Task):
         columns = self.answers(examples, features, outputs)
         paths = [os.path.join(directory, f"{split}_{name}") for name in _FILES]
         write_table(paths[0], columns)
-        if not self.details(examples, outputs):
+        if not _has_one_label(examples):
+            files.remove(paths[1])  # of other examples
             return paths[:1]
         places = self.label_array(examples)
         logits = np.stack([output["logits"] for output in outputs]).astype(np.float64)
@@ -426,7 +434,7 @@ class ClassificationTask(Task):
         order = np.argsort(likely, kind="stable")
         listed = [examples[place] for place in order]
         errors = {
-            "row": [example.row for example in listed],
+            "line": [example.line for example in listed],
             **{name: [columns[name][place] for place in order] for name in _SHOWN},
             "probability_of_label": [round(float(likely[place]), 6) for place in order],
             "text": [example.text for example in listed],
@@ -435,3 +443,8 @@ class ClassificationTask(Task):
             errors["text_pair"] = [example.text_pair for example in listed]
         write_table(paths[1], errors)
         return paths
+
+
+def _has_one_label(examples: Sequence[Example]) -> bool:
+    """Returns whether each example has one known label: no number, and not several labels."""
+    return all(isinstance(example.label, str) for example in examples)

@@ -140,16 +140,6 @@ class MultiLabelTask(ClassificationTask):
         logits = np.stack([output["logits"] for output in outputs])
         return special.expit(logits.astype(np.float64))
 
-    def details(self, examples: list[Example], outputs: Outputs) -> dict:
-        """Returns nothing: rows with several labels have no confusion matrix."""
-        return {}
-
-    def draw(
-        self, directory: str, split: str, examples: list[Example], outputs: Outputs
-    ) -> list[str]:
-        """Draws nothing: labels that stand together are not confused."""
-        return []
-
     def answers(
         self, examples: list[Example], features: list[Example], outputs: Outputs
     ) -> dict[str, list]:

@@ -133,16 +133,16 @@ def make_evaluation(
             accuracies.append(values["masked_lm_accuracy"])
             targets = totals["targets"]
             baseline = float(targets.max() / targets.sum())
-            if knows_frequencies_only(accuracies, baseline):
+            is_new = not knows_frequencies_only(accuracies[:-1], baseline)
+            if is_new and knows_frequencies_only(accuracies, baseline):
                 print(_PLATEAU.format(accuracy=accuracies[-1], baseline=baseline), flush=True)
-                accuracies.clear()  # so the next warning needs as many evaluations
         return scalars
 
     return evaluate
 
 
 def knows_frequencies_only(accuracies: Sequence[float], baseline: float) -> bool:
-    """Returns whether masked LM has stood at the frequencies of pieces for some evaluations.
+    """Returns whether masked LM has stayed at the frequencies of pieces for some evaluations.
 
     Args:
       accuracies: of held-out masked LM, at successive evaluations.
@@ -151,4 +151,5 @@ def knows_frequencies_only(accuracies: Sequence[float], baseline: float) -> bool
     last = accuracies[-_PLATEAU_EVALUATIONS:]
     if len(last) < _PLATEAU_EVALUATIONS:
         return False
-    return max(last) < baseline + _KEPT_SHARE and last[-1] - last[0] < _PROGRESS
+    knows_frequencies = 0.8 * baseline <= min(last) and max(last) < baseline + _KEPT_SHARE
+    return knows_frequencies and max(last) - min(last) < _PROGRESS

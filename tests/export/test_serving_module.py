@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tensorflow.python.util import _pywrap_util_port  # says whether there is oneDNN
 
 import albert_tf
-from export.signatures import MAX_MASKS, NUM_CANDIDATES
+from export.signatures import MAX_MASKS, MAX_SCORED_POSITIONS, NUM_CANDIDATES
 from export.text.packing import Packer
 from tests.export.conftest import MAX_SEQ_LENGTH
 from tests.jobs import run_code
@@ -144,6 +144,9 @@ def test_texts_are_scored_as_in_python(loaded, model, tokenizer):
     assert answers["num_pieces"].tolist() == [score.num_pieces for score in scores]
     assert answers["num_words"].tolist() == [score.num_words for score in scores]
     assert answers["unknown_share"][1] == 1
+    many = MAX_SCORED_POSITIONS // (MAX_SEQ_LENGTH * (MAX_SEQ_LENGTH - 2)) + 1
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"2,097,152 positions in all texts"):
+        ask(loaded, "score", text=[LONG] * many)
     # Of a text that is too long the first pieces are scored.
     assert ask(loaded, "score", text=[LONG])["num_pieces"] == [MAX_SEQ_LENGTH - 2]
 

@@ -132,6 +132,8 @@ class TestTextThatWasTrainedOn:
         ([0.12, 0.125, 0.131], False),  # it goes up
         ([0.03, 0.06, 0.06, 0.06], True),
         ([0.159, 0.16, 0.159], False),  # beyond both
+        ([0.0001, 0.002, 0.004], False),  # not even frequencies yet
+        ([0.14, 0.1, 0.05], False),  # it falls
     ],
 )
 def test_a_plateau_of_frequencies(accuracies, expected):
@@ -152,4 +154,4 @@ def test_a_plateau_is_reported(capsys):
     for _ in range(6):
         evaluate()
         told.append("7.0%; always the most frequent piece has 6.0%" in capsys.readouterr().out)
-    assert told == [False, False, True] * 2
+    assert told == [False, False, True, False, False, False]  # once

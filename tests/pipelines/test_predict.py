@@ -234,7 +234,7 @@ def test_answers_may_be_ignored(tuned, tmp_path):
 
 
 FAULTS = {
-    "no model": ({"model": "nowhere"}, "--model: no fine-tuned model at"),
+    "no model": ({"model": "nowhere"}, "--model: no fine-tuned or pre-trained model at"),
     "unfinished": ({"model": "unfinished"}, "results.json: its fine-tuning is not finished"),
     "format": ({"output_file": "out.txt"}, r"expected a name that ends in \.csv, \.tsv or \.jsonl"),
     "a column that is not there": ({"columns": {"text": "body"}}, r"in\.csv:1: no column 'body'"),

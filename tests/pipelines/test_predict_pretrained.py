@@ -7,6 +7,7 @@ import json
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 import albert_tf
 from albert_tf.scoring import SentenceScorer, TextEmbedder
@@ -24,12 +25,12 @@ def texts_file(tmp_path):
     return tmp_path / "texts.csv"
 
 
-def predict(model, table, output, label=None, **arguments):
+def predict(model, table, output, label=None, text="body", **arguments):
     predict_lib.predict(
         model=str(model),
         input_files=[str(table)],
         output_file=str(output),
-        columns={"text": "body", "id": "name", **({"label": label} if label else {})},
+        columns={"text": text, "id": "name", **({"label": label} if label else {})},
         **arguments,
     )
     return [json.loads(line) for line in output.read_text().splitlines()]
@@ -58,8 +59,33 @@ def test_embeddings_are_those_of_python(pretrained, texts_file, tmp_path, poolin
 def test_what_does_not_fit_a_model_is_refused(pretrained, tuned, texts_file, tmp_path):
     with pytest.raises(UserError, match=r"--answers=score applies to pre-trained models only"):
         predict(tuned, texts_file, tmp_path / "out.jsonl", answers="score")
-    texts_file.write_text("body,name\nshort,a\n" + "word " * 999 + ",b\n")
-    with pytest.raises(UserError, match=r"row b: a text of [\d,]+ pieces, but the model reads"):
-        predict(pretrained, texts_file, tmp_path / "out.jsonl")
     with pytest.raises(UserError, match="--label_column does not apply to a pre-trained model"):
         predict(pretrained, texts_file, tmp_path / "out.jsonl", label="name")
+    with pytest.raises(UserError, match="--text_column=: a pre-trained model reads texts"):
+        predict(pretrained, texts_file, tmp_path / "out.jsonl", text="")
+
+
+def test_a_text_that_is_too_long_has_no_score(pretrained, texts_file, tmp_path):
+    texts_file.write_text("body,name\nshort,a\n" + "word " * 999 + ",b\nthe end,c\n")
+    rows = predict(pretrained, texts_file, tmp_path / "out.jsonl")
+    assert [row["log_likelihood"] is None for row in rows] == [False, True, False]
+    assert rows[1]["num_pieces"] > 999 and rows[1]["num_words"] is None
+
+
+def test_a_model_without_masked_lm(pretrained, texts_file, tmp_path):
+    """Its heads are drawn afresh each time, which must not make it another model."""
+    model, tokenizer = albert_tf.from_pretrained(pretrained)
+    albert_tf.save_pretrained(model, tokenizer, tmp_path / "hf")
+    weights = load_file(tmp_path / "hf/model.safetensors")
+    encoder = {name: values for name, values in weights.items() if name.startswith("albert.")}
+    save_file(encoder, tmp_path / "hf/model.safetensors")
+    with pytest.raises(UserError, match="has no masked LM, which gives the scores"):
+        predict(tmp_path / "hf", texts_file, tmp_path / "out.jsonl")
+    for _ in range(2):
+        rows = predict(tmp_path / "hf", texts_file, tmp_path / "e.jsonl", answers="mean_embedding")
+    assert len(rows) == len(TEXTS)
+    # Other weights of the same shape are another model.
+    kernel = next(name for name in encoder if name.endswith("query.weight"))
+    save_file({**encoder, kernel: encoder[kernel] + 1}, tmp_path / "hf/model.safetensors")
+    with pytest.raises(UserError, match="exists, and not from this model"):
+        predict(tmp_path / "hf", texts_file, tmp_path / "e.jsonl", answers="mean_embedding")

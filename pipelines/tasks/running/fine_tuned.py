@@ -69,8 +69,8 @@ def find_model(path: str) -> str:
     if seeds := sorted(name for name in names if name.startswith("seed_")):
         return _best_seed(path, seeds)
     raise UserError(
-        f"--model: no fine-tuned model at {path!r}; expected the --output_dir of a finished "
-        "pipelines.finetune, its seed_N, or an export"
+        f"--model: no fine-tuned or pre-trained model at {path!r}; expected the --output_dir of a "
+        "finished pipelines.finetune, its seed_N, an export, or a pre-trained model"
     )
 
 
@@ -103,7 +103,10 @@ def read_description(path: str) -> dict:
     directory = os.path.join(path, "assets") if saved_model.is_saved_model(path) else path
     file = os.path.join(directory, model_directory.TASK_FILE)
     if not tf.io.gfile.exists(file):
-        raise UserError(f"--model: {path!r} has no task.json: expected a fine-tuned model")
+        raise UserError(
+            f"--model: {path!r} has no task.json: expected a fine-tuned model; an "
+            "export of a pre-trained one answers the signature score, see export.ask"
+        )
     return files.read_json(file)
 
 

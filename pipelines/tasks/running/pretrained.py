@@ -14,8 +14,6 @@ from albert_tf.storage.errors import UserError
 from ..classification import ClassificationTask, Columns, Example
 
 ANSWERS = ("score", "mean_embedding", "cls_embedding")
-# Weights that a model may lack, by the names of other code.
-_UNUSED = {"score": r"seq_relationship|sop_classifier|pooler"}
 is_pretrained = pretrained.is_pretrained
 
 
@@ -38,6 +36,8 @@ def text_task(columns: Mapping[str, str], quoting: str | None) -> TextTask:
         if name not in ("text", "id"):
             raise UserError(f"--{name}_column does not apply to a pre-trained model: omit the flag")
     named = {"text": "text", **columns}
+    if not named["text"]:
+        raise UserError("--text_column=: a pre-trained model reads texts; name their column")
     return TextTask("texts", {}, Columns(label=None, **named), quoting=quoting or "csv")
 
 
@@ -54,13 +54,21 @@ class PretrainedModel:
     """
 
     def __init__(self, path: str, answers: str, batch_size: int):
-        allowed = _UNUSED.get(answers, pretrained.HEADS + "|pooler")
-        model, directory, _ = pretrained.read(path, allow_missing=allowed)
+        model, directory, notes = pretrained.read(path, f"{pretrained.HEADS}|pooler")
+        # A head that is missing is drawn afresh, and a note names it.
+        if answers == "score" and any("masked_lm" in note for note in notes):
+            raise UserError(
+                f"--model: {path!r} has no masked LM, which gives the scores: take "
+                "--answers=mean_embedding, or another model"
+            )
         self._tokenizer = pretrained.read_tokenizer(directory)
+        for note in [*notes, *pretrained.check_vocabulary(self._tokenizer, model)]:
+            print(f"note     {note}")
         self._room = model.config.max_position_embeddings - 2
         digest = hashlib.sha256()
-        for variable in model.variables:
-            digest.update(np.ascontiguousarray(variable.numpy()))
+        for part in (model.encoder, model.masked_lm)[: 1 + (answers == "score")]:
+            for weights in part.get_weights():
+                digest.update(np.ascontiguousarray(weights))
         self.identity = {"weights": digest.hexdigest()[:16], "answers": answers}
         pieces = batch_size * model.config.max_position_embeddings
         if answers == "score":
@@ -75,24 +83,19 @@ class PretrainedModel:
 
     def answer(self, examples: list[Example], prepared: list[list[int]]) -> dict[str, list]:
         """See AnsweringModel."""
-        texts = [example.text for example in examples]
-        columns = {"id": [example.id for example in examples]}
+        columns: dict[str, list] = {"id": [example.id for example in examples]}
         lengths = [len(ids) for ids in prepared]
         if self.identity["answers"] == "score":
-            if max(lengths) > self._room:
-                place = int(np.argmax(lengths))
-                raise UserError(
-                    f"row {examples[place].id}: a text of {lengths[place]:,} pieces, but the model "
-                    f"reads {self._room}: divide the text"
-                )
-            scores = self._score(texts)
-            columns["log_likelihood"] = [round(s.log_likelihood, 4) for s in scores]
-            for name in ("num_pieces", "num_words"):
-                columns[name] = [getattr(s, name) for s in scores]
+            fitting = [e.text for e, n in zip(examples, lengths) if n <= self._room]
+            scores = iter(self._score(fitting))
+            # A text that is too long has no score: one row must not end a job of millions.
+            found = [next(scores) if n <= self._room else None for n in lengths]
+            columns["log_likelihood"] = [s and round(s.log_likelihood, 4) for s in found]
+            columns["num_pieces"] = lengths
+            columns["num_words"] = [s and s.num_words for s in found]
         else:
-            columns["embedding"] = [
-                [round(float(value), 6) for value in row] for row in self._embed(texts)
-            ]
+            vectors = self._embed([example.text for example in examples])
+            columns["embedding"] = [[round(float(x), 6) for x in row] for row in vectors]
         pieces = np.array([piece for ids in prepared for piece in ids], np.int32)
         row_splits = np.cumsum([0, *lengths])
         shares = self._tokenizer.unknown_shares(pieces, row_splits)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from albert_tf.metrics import wilson_interval
 
-_DRAWS = 1000
+_DRAWS, _FEWEST_DRAWS = 1000, 200
+_CELLS = 20_000_000  # of all draws together, 8 bytes each
 
 
 def confusion_matrix(answers: np.ndarray, predictions: np.ndarray, num_labels: int) -> np.ndarray:
@@ -24,50 +26,81 @@ def confusion_matrix(answers: np.ndarray, predictions: np.ndarray, num_labels: i
     return counts
 
 
+class Counts(NamedTuple):
+    """What the figures need of confusion matrices, float64 [draws, labels] each.
+
+    Attributes:
+      right: rows with the right prediction, by label.
+      rows: all rows, by label.
+      predicted: all rows, by prediction.
+    """
+
+    right: np.ndarray
+    rows: np.ndarray
+    predicted: np.ndarray
+
+
 def intervals(counts: np.ndarray, metrics: Sequence[str]) -> dict[str, list[float]]:
     """Returns metric -> [low, high], its 95 % interval.
 
     Accuracy has Wilson's. F1 and Matthews' correlation have no formula: the rows are drawn anew
-    1,000 times (bootstrap), and the middle 95 % of the figures are returned.
+    1,000 times (bootstrap), and the middle 95 % of the figures are returned. Where all draws give
+    one figure, as of rows that are all right, they say nothing: there is no interval.
 
     Args:
       counts: of confusion_matrix.
       metrics: names of metrics.METRICS. A metric of numbers gets no interval.
     """
     found, total = {}, int(counts.sum())
-    shares = (counts / total).ravel()
-    drawn = np.random.default_rng(0).multinomial(total, shares, _DRAWS)
-    drawn = drawn.reshape(_DRAWS, *counts.shape).astype(np.float64)
+    if "accuracy" in metrics:
+        found["accuracy"] = list(wilson_interval(float(np.trace(counts)), total))
+    drawn = draw_again(counts, max(_FEWEST_DRAWS, min(_DRAWS, _CELLS // np.count_nonzero(counts))))
     for name in metrics:
-        if name == "accuracy":
-            found[name] = list(wilson_interval(float(np.trace(counts)), total))
-        elif name in FIGURES:
-            values = np.quantile(FIGURES[name](drawn), [0.025, 0.975])
-            found[name] = [float(value) for value in values]
+        if name in FIGURES:
+            values = FIGURES[name](drawn)
+            if np.ptp(values) > 0:
+                found[name] = [float(value) for value in np.quantile(values, [0.025, 0.975])]
     return found
 
 
-def _f1(counts: np.ndarray) -> np.ndarray:
+def draw_again(counts: np.ndarray, draws: int) -> Counts:
+    """Draws as many rows again, with replacement. Takes memory for non-empty cells only."""
+    answers, predictions = np.nonzero(counts)
+    weights = counts[answers, predictions]
+    total = weights.sum()
+    drawn = np.random.default_rng(0).multinomial(total, weights / total, draws)
+    return Counts(*(_by_label(drawn, *pair, len(counts)) for pair in (
+        (answers, answers == predictions), (answers, None), (predictions, None)
+    )))  # fmt: skip
+
+
+def _by_label(drawn: np.ndarray, labels: np.ndarray, chosen, num_labels: int) -> np.ndarray:
+    """Adds up the columns of `drawn` [draws, cells] by their label."""
+    found = np.zeros([len(drawn), num_labels])
+    for cell, label in enumerate(labels):
+        if chosen is None or chosen[cell]:
+            found[:, label] += drawn[:, cell]
+    return found
+
+
+def _f1(counts: Counts) -> np.ndarray:
     """Returns [draws, labels], 0 for a label without rows and predictions."""
-    right = np.diagonal(counts, axis1=1, axis2=2)
-    return 2 * right / np.maximum(counts.sum(axis=1) + counts.sum(axis=2), 1)
+    return 2 * counts.right / np.maximum(counts.rows + counts.predicted, 1)
 
 
-def _macro_f1(counts: np.ndarray) -> np.ndarray:
+def _macro_f1(counts: Counts) -> np.ndarray:
     """Returns [draws]: the mean over the labels that a row or a prediction has."""
-    seen = counts.sum(axis=1) + counts.sum(axis=2) > 0
-    return _f1(counts).sum(axis=1) / seen.sum(axis=1)
+    return _f1(counts).sum(axis=1) / (counts.rows + counts.predicted > 0).sum(axis=1)
 
 
-def _matthews(counts: np.ndarray) -> np.ndarray:
-    total = counts.sum(axis=(1, 2))
-    rows, predicted = counts.sum(axis=2), counts.sum(axis=1)
-    covariance = np.trace(counts, axis1=1, axis2=2) * total - (rows * predicted).sum(axis=1)
-    variances = [total**2 - (sums**2).sum(axis=1) for sums in (rows, predicted)]
-    return covariance / np.maximum(np.sqrt(variances[0] * variances[1]), 1e-9)
+def _matthews(counts: Counts) -> np.ndarray:
+    total = counts.rows.sum(axis=1)
+    covariance = counts.right.sum(axis=1) * total - (counts.rows * counts.predicted).sum(axis=1)
+    spreads = [total**2 - (sums**2).sum(axis=1) for sums in (counts.rows, counts.predicted)]
+    return covariance / np.maximum(np.sqrt(spreads[0] * spreads[1]), 1e-9)
 
 
-# Name as of metrics.METRICS -> (float64 [draws, labels, labels] of confusion matrices) -> [draws].
+# Name as of metrics.METRICS -> Counts -> [draws].
 FIGURES = {
     "f1": lambda counts: _f1(counts)[:, 1],  # of class 1, of two
     "macro_f1": _macro_f1,

@@ -18,12 +18,10 @@ COMMIT = "5f8d1e0c" * 5
 NAME = "acme/tiny"
 
 
-def test_paths_are_left_as_they_are(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "runs").mkdir()
+def test_paths_are_left_as_they_are(tmp_path):
     for path in ("runs/missing", "runs", str(tmp_path), "a/b/c", "gs://bucket/x", "no such/path"):
         assert hub.local_path(path) == path
-    for path in ("hf://tiny", "hf://a/b/c", "hf://a/b@"):
+    for path in ("hf://tiny", "hf://a/b/c", "hf://a/b@", "hf://a/é"):
         with pytest.raises(UserError, match="expected hf://OWNER/NAME"):
             hub.local_path(path)
 
@@ -113,7 +111,7 @@ class TestNames:
     def test_only_what_is_needed_is_fetched_and_kept(
         self, server, published, tmp_path, monkeypatch
     ):
-        out = convert(tmp_path / "one", NAME)[0]
+        out = convert(tmp_path / "one")[0]
         assert f"snapshots/{COMMIT}" in out
         ours, theirs = (albert_tf.from_pretrained(p)[0] for p in (tmp_path / "one", published))
         for a, b in zip(ours.get_weights(), theirs.get_weights()):
@@ -121,7 +119,8 @@ class TestNames:
         assert {*server.asked} == {*server.files} - {"pytorch_model.bin", "README.md"}
         monkeypatch.setenv("HF_HUB_OFFLINE", "1")
         server.status = 404
-        convert(tmp_path / "two", f"hf://{NAME}@{COMMIT}")
+        for number, revision in enumerate(("", "@main", f"@{COMMIT}")):
+            convert(tmp_path / f"offline_{number}", f"hf://{NAME}{revision}")
         assert "not in the cache" in convert(tmp_path / "three", "hf://acme/other", exit_code=2)[1]
 
     def test_a_download_cut_short_is_completed(self, server, tmp_path):
@@ -137,9 +136,18 @@ class TestNames:
         assert not list((tmp_path / "cache").rglob("model.safetensors"))
 
     @pytest.mark.parametrize(
-        ("status", "message"), [(401, "its owner grants access"), (404, "no such model there")]
+        ("status", "message"),
+        [(401, "its owner grants access"), (404, "no such model, or a private one")],
     )
     def test_refusals(self, server, tmp_path, status, message):
         server.status = status
         error = convert(tmp_path / "one", exit_code=2)[1]
         assert f"error: hf://{NAME}: " in error and message in error
+
+    def test_no_network_and_names_that_cannot_be(self, server, tmp_path, monkeypatch):
+        for name in ("hf://acme/-x", "hf://acme/a..b", "hf://acme/x.git"):
+            assert f"error: {name}: " in convert(tmp_path / "one", name, exit_code=2)[1]
+        monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+        error = convert(tmp_path / "one", exit_code=2)[1]
+        assert f"error: hf://{NAME}: " in error and "out of reach" in error
+        assert len(error.splitlines()[-1]) < 300

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from sklearn import metrics as sklearn_metrics
 
+from pipelines.tasks.running import results, seed_run
 from pipelines.tasks.scoring import classes
 from pipelines.tasks.scoring.metrics import METRICS
 
@@ -23,9 +26,11 @@ def test_figures_of_confusion_matrices_are_those_of_rows(name, number):
     num_labels = 2 if name == "f1" else 4
     pairs = [rows(number, num_labels, seed) for seed in range(20)]
     pairs.append((np.zeros(number, int), np.zeros(number, int)))  # one label only
-    counts = np.stack([classes.confusion_matrix(*pair, num_labels) for pair in pairs])
+    matrices = np.stack([classes.confusion_matrix(*pair, num_labels) for pair in pairs])
+    right = np.diagonal(matrices, axis1=1, axis2=2)
+    counts = classes.Counts(right, matrices.sum(axis=2), matrices.sum(axis=1))
     expected = [METRICS[name](*pair) for pair in pairs]
-    np.testing.assert_allclose(classes.FIGURES[name](counts.astype(float)), expected, atol=1e-9)
+    np.testing.assert_allclose(classes.FIGURES[name](counts), expected, atol=1e-9)
 
 
 def test_intervals_cover_what_is_true():
@@ -45,6 +50,21 @@ def test_intervals_cover_what_is_true():
     assert all(180 <= number <= 200 for number in covered.values()), covered
 
 
+def test_what_is_drawn_again():
+    counts = classes.confusion_matrix(*rows(500, 3, seed=2), 3)
+    drawn = classes.draw_again(counts, 4000)
+    assert (drawn.rows.sum(axis=1) == 500).all() and (drawn.predicted.sum(axis=1) == 500).all()
+    expected = (counts.diagonal(), counts.sum(axis=1), counts.sum(axis=0))
+    for found, mean in zip(drawn, expected):
+        np.testing.assert_allclose(found.mean(axis=0), mean, atol=1)
+
+
+def test_rows_that_are_all_right_have_no_bootstrap():
+    counts = np.diag([12, 8])
+    assert classes.intervals(counts, ["macro_f1"]) == {}
+    assert classes.intervals(counts, ["accuracy"])["accuracy"][0] == pytest.approx(0.8389, abs=1e-4)
+
+
 def test_figures_of_labels():
     answers, predictions = np.array([0, 0, 0, 1, 1]), np.array([0, 0, 1, 1, 0])
     found = classes.figures_of_labels(classes.confusion_matrix(answers, predictions, 3), "abc")
@@ -57,3 +77,28 @@ def test_figures_of_labels():
     assert found["a"]["recall_interval"] == pytest.approx([0.2077, 0.9385], abs=1e-4)
     nothing = {"rows": 0, "precision": None, "recall": None, "f1": None}
     assert nothing.items() <= found["c"].items() and found["c"]["recall_interval"] == [0.0, 1.0]
+
+
+def test_one_seed_has_an_interval_and_several_have_a_spread(tmp_path, capsys):
+    details = {"dev": {"intervals": {"accuracy": [0.7, 0.9]}}}
+    for seed in (1, 2):
+        (tmp_path / f"seed_{seed}").mkdir()
+        stored = {"metrics": {}, "details": details, "predicted": {}}
+        (tmp_path / f"seed_{seed}/results.json").write_text(json.dumps(stored))
+    metrics = {"dev": {"accuracy": 0.8, "f1": 0.5}}
+    results.write_summary(str(tmp_path), results.summarise("t", "accuracy", {1: metrics}))
+    out = capsys.readouterr().out
+    assert "0.8000   95 % interval 0.7000 to 0.9000\n" in out and "0.5000\n" in out
+    results.write_summary(
+        str(tmp_path), results.summarise("t", "accuracy", {1: metrics, 2: metrics})
+    )
+    assert "median   0.8000   0.8000 to 0.8000\n" in capsys.readouterr().out
+
+
+def test_details_are_kept_as_metrics_are():
+    stored = {part: {"dev": {"x": 1}, "test": {"x": 2}} for part in ("metrics", "details")}
+    stored["predicted"] = {"decoding": {}, "dev": "a", "test": "b"}
+    kept = seed_run.kept_results(stored, {"decoding": {}, "dev": "a", "test": "other"})
+    assert kept["metrics"] == kept["details"] == {"dev": {"x": 1}}
+    del stored["details"]  # as version 0.6.0 wrote it
+    assert seed_run.kept_results(stored, {"decoding": {}, "dev": "a"})["details"] == {}

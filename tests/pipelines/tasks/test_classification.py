@@ -197,13 +197,14 @@ def test_figures_and_predictions_of_labels(train, tmp_path):
     with open(paths[1], newline="") as file:
         rows = list(csv.DictReader(file))
     assert rows[0]["label"] == "good" and rows[0]["prediction"] == "bad"
-    assert rows[0]["text"] == examples[2].text and rows[0]["row"] == "4"
+    assert rows[0]["text"] == examples[2].text and rows[0]["line"] == f"{train}:4"
     likely = [float(row["probability_of_label"]) for row in rows]
     assert likely == sorted(likely) and likely[0] == 0.211942
     details = task.details(examples, outputs)
     assert details["confusion"] == [[1, 0, 0], [1, 1, 0], [0, 0, 1]]
     assert details["labels"]["good"]["recall"] == 0.5
     assert details["intervals"].keys() == figures.keys()
+    assert all(low <= figures[name] <= high for name, (low, high) in details["intervals"].items())
     lines = (tmp_path / "out" / "dev_predictions.tsv").read_text().splitlines()
     header = "id label prediction probability_bad probability_good probability_odd"
     assert lines[0].split("\t") == header.split()
@@ -213,6 +214,9 @@ def test_figures_and_predictions_of_labels(train, tmp_path):
     task.write_predictions(str(tmp_path / "out"), "test", unknown, unknown, logits([1, 2, 3]))
     lines = (tmp_path / "out" / "test_predictions.tsv").read_text().splitlines()
     assert [line.split("\t")[:2] for line in lines] == [["id", "prediction"], ["q", "odd"]]
+    # Without answers nothing of earlier examples stays.
+    task.write_predictions(str(tmp_path / "out"), "dev", unknown, unknown, logits([1, 2, 3]))
+    assert not (tmp_path / "out/dev_errors.csv").exists()
 
 
 @pytest.mark.parametrize(

@@ -171,6 +171,8 @@ def test_figures(download, name):
     if name == "MNLI":
         expected["accuracy_mismatched"] = 1 / 3
     assert figures == pytest.approx(expected)
+    for metric, (low, high) in task.details(dev, outputs)["intervals"].items():
+        assert low <= figures[metric] <= high
     assert task.best_metric == ("matthews_correlation" if name == "CoLA" else "accuracy")
 
 
