@@ -118,7 +118,13 @@ def read_pairs(paths: Sequence[str], columns: Columns, pairs_per_group: int | No
     """
     pairs: list[Pair] = []
     counts: dict[str, int] = {}
+    text_files: dict[str, str] = {}  # group -> the .txt that is the group
     for path in paths:
+        if ending(path) == ".txt" and text_files.setdefault(_group(path), path) != path:
+            raise UserError(
+                f"{path} and {text_files[_group(path)]} would be one group, {_group(path)!r}: "
+                "rename one of them"
+            )
         read = _read_lines(path) if ending(path) == ".txt" else _read_rows(path, columns)
         for number, pair in read:
             if not pair.good.strip() or not pair.bad.strip():
@@ -137,7 +143,6 @@ def _read_rows(path: str, columns: Columns) -> Iterator[tuple[int, Pair]]:
 
 
 def _read_lines(path: str) -> Iterator[tuple[int, Pair]]:
-    group = os.path.basename(path).rpartition(".txt")[0]
     lines = [line for _, line in read_text_lines(path)]
     if not lines or len(lines) % 2:
         raise UserError(
@@ -145,7 +150,11 @@ def _read_lines(path: str) -> Iterator[tuple[int, Pair]]:
             "and the right one in the second"
         )
     for number, (bad, good) in enumerate(zip(lines[::2], lines[1::2])):
-        yield 2 * number + 1, Pair(good, bad, group)
+        yield 2 * number + 1, Pair(good, bad, _group(path))
+
+
+def _group(path: str) -> str:
+    return os.path.basename(path).rpartition(".txt")[0]
 
 
 def score(scorer: SentenceScorer, tokenizer: AlbertTokenizer, texts: Sequence[str]) -> np.ndarray:

@@ -44,6 +44,17 @@ def test_files_of_both_forms(tmp_path):
     assert pairs[2] == Pair("right one", "wrong one", "island")
 
 
+def test_two_files_of_one_name_are_refused(tmp_path):
+    paths = [tmp_path / folder / "case.txt" for folder in ("a", "b")]
+    for path in paths:
+        path.parent.mkdir()
+        path.write_text("him sleeps\nhe sleeps\n")
+    with pytest.raises(
+        ValueError, match=r"b/case\.txt and .*a/case\.txt would be one group, 'case'"
+    ):
+        read_pairs([str(path) for path in paths], Columns(), None)
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
