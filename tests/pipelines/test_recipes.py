@@ -101,15 +101,15 @@ def test_the_parts_of_the_hour_follow_one_another():
 def test_the_parts_of_the_order_recipe_follow_one_another():
     parts = flags_of("pretrain", PROJECT / "pipelines/recipes/order")
     assert parts.pop("openings")["optimizer"] == "lamb"  # a run of its own
-    assert parts.keys() == {"masked_lm", "order", "sentences"}
+    assert parts.keys() == {"masked_lm", "order", "sentences", "segments"}
     shapes = []
-    for flags in parts.values():
-        assert flags["max_seq_length"] == 52
+    for name, flags in parts.items():
+        assert flags["max_seq_length"] == (128 if name == "segments" else 52)
         assert flags["eval_steps"] % flags["steps_per_loop"] == 0
         assert flags["save_checkpoint_steps"] % flags["steps_per_loop"] == 0
         config = json.loads((PROJECT / flags["albert_config"]).read_text())
         shapes.append({**config, "num_hidden_layers": None})
-    assert shapes[0] == shapes[1] == shapes[2]
+    assert all(shape == shapes[0] for shape in shapes)
     both = [parts[name] for name in ("order", "sentences")]
     differing = {name for name in both[0] if both[0][name] != both[1][name]}
     assert differing - {"flagfile"} == {"record_weights", "num_train_steps", "num_warmup_steps"}
