@@ -43,7 +43,7 @@ class SentenceScorer:
       pieces_per_batch: computed at once, padding included.
 
     Raises:
-      UserError: if the model has no masked LM, or fewer pieces than the vocabulary.
+      UserError: if the model has no masked LM of its own, or fewer pieces than the vocabulary.
 
     Source: Salazar et al. 2020, section 2; masks_rest_of_word: Kauf and Ivanova 2023, PLL-word-l2r.
     """
@@ -59,6 +59,11 @@ class SentenceScorer:
             raise UserError(
                 f"expected an AlbertForPreTraining, got {type(model).__name__}: a fine-tuned model "
                 "and an encoder have no masked LM"
+            )
+        if getattr(model.masked_lm, "is_drawn_afresh", False):
+            raise UserError(
+                "the model's masked LM has random weights, as where it was read from lacks it: "
+                "score with the run, or with the signature `score` of an export"
             )
         _check_vocabulary(model.config.vocab_size, tokenizer)
         self._model, self._tokenizer = model, tokenizer

@@ -213,7 +213,7 @@ def create_pretraining_data(
     if settings.heldout_fraction and not manifest.splits["heldout"].examples:
         print(
             "hint: none of the few documents is held out; evaluation needs some: write the records "
-            "again with a larger --heldout_fraction"
+            "with a larger --heldout_fraction into another directory"
         )
     if manifest.documents == 1:
         print(

@@ -81,6 +81,7 @@ def from_pretrained(path: str | os.PathLike) -> tuple[tf.keras.Model, AlbertToke
         model.create_variables()
         saved_model.restore_encoder(model.encoder, path)
         warnings.warn(f"{path}: an export, so the heads are freshly initialised", stacklevel=2)
+        model.masked_lm.is_drawn_afresh = True  # SentenceScorer refuses it
         return model, tokenizer
     for owner in (os.path.dirname(path), os.path.dirname(os.path.dirname(path))):
         if owner and tf.io.gfile.exists(os.path.join(owner, model_directory.TASK_FILE)):
@@ -92,6 +93,8 @@ def from_pretrained(path: str | os.PathLike) -> tuple[tf.keras.Model, AlbertToke
     tokenizer = read_tokenizer(directory)
     for note in [*notes, *check_vocabulary(tokenizer, model)]:
         warnings.warn(f"{path}: {note}", stacklevel=2)
+    if lacks_masked_lm(notes):
+        model.masked_lm.is_drawn_afresh = True
     return model, tokenizer
 
 
@@ -172,13 +175,18 @@ def read(path: str, allow_missing: str | None = None, allow_unused: str | None =
         model_directory.refuse_seeds(path)
         raise UserError(
             f"{path!r} is no model: expected a checkpoint of Google's code, a module of TF-Hub, "
-            "a Hugging Face model or a model directory"
+            "a Hugging Face model, a model directory or a version of an export (exports/1)"
         )
     model, fresh = name_map.build(imported, path)
     notes = list(imported.notes)
     if fresh:
         notes.append(f"missing, freshly initialised: {', '.join(fresh)}")
     return Found(model, imported.directory, notes)
+
+
+def lacks_masked_lm(notes: list[str]) -> bool:
+    """Returns whether the notes of `read` name the masked LM as freshly initialised."""
+    return any("masked_lm/" in note for note in notes)
 
 
 def is_pretrained(path: str) -> bool:

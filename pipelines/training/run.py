@@ -16,6 +16,7 @@ from albert_tf.checkpoints import model_directory, saved_model
 from albert_tf.config import AlbertConfig
 from albert_tf.jobs import job_directory
 from albert_tf.storage import files
+from albert_tf.storage.errors import UserError
 from albert_tf.text.tokenization import AlbertTokenizer
 from .strategy import check_hosts_agree, is_chief
 
@@ -95,6 +96,11 @@ def read_initial_model(init_checkpoint: str) -> InitialModel:
     Raises:
       UserError: if there is none.
     """
+    if init_checkpoint.startswith("hf://"):
+        raise UserError(
+            f"--init_checkpoint={init_checkpoint}: convert it first, by "
+            f"pipelines.convert_checkpoint --input={init_checkpoint}, and give its output directory"
+        )
     if saved_model.is_saved_model(init_checkpoint):
         config, tokenizer = saved_model.read_config_and_tokenizer(init_checkpoint)
         return InitialModel(config, tokenizer, init_checkpoint, config.max_position_embeddings)

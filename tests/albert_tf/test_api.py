@@ -95,6 +95,12 @@ def test_from_pretrained(form, pretrained, tmp_path):
     assert its_tokenizer.do_lower_case == tokenizer.do_lower_case
     found = again.encoder(tf.constant(IDS))
     np.testing.assert_array_equal(found["pooled_output"], expected["pooled_output"])
+    if form == "export":
+        with pytest.raises(UserError, match="masked LM has random weights"):
+            albert_tf.SentenceScorer(again, its_tokenizer)
+    else:
+        albert_tf.SentenceScorer(again, its_tokenizer)
+    albert_tf.TextEmbedder(again, its_tokenizer)
 
 
 def test_what_differs_is_a_warning(pretrained, tmp_path):

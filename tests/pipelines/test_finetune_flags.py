@@ -15,6 +15,7 @@ from albert_tf import optimization
 from albert_tf.checkpoints import model_directory
 from pipelines import finetune as finetune_lib
 from pipelines.tasks.running.seed_run import FinetuneSettings
+from pipelines.training.run import read_initial_model
 from tests.builders import classification, finetune, run_task
 from tests.jobs import run, weights
 
@@ -200,3 +201,8 @@ def test_a_run_with_another_division_is_another_run(
     monkeypatch.setattr(finetune_lib, "DIVISION", 3)
     with pytest.raises(ValueError, match=r"holds another run .*dev_division 2 there, 3 here"):
         run_task(classification(table, ["train"]), pretrained, tmp_path / "run")
+
+
+def test_a_published_model_is_converted_first():
+    with pytest.raises(ValueError, match=r"convert it first, by pipelines\.convert_checkpoint"):
+        read_initial_model("hf://albert/albert-base-v2")

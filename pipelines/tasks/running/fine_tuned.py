@@ -105,7 +105,7 @@ def read_description(path: str) -> dict:
     if not tf.io.gfile.exists(file):
         raise UserError(
             f"--model: {path!r} has no task.json: expected a fine-tuned model; an "
-            "export of a pre-trained one answers the signature score, see export.ask"
+            "export of a pre-trained one has the signature score (export/README.md)"
         )
     return files.read_json(file)
 
