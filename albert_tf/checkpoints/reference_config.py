@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from albert_tf.config import AlbertConfig
 from albert_tf.storage import files
-from albert_tf.storage.errors import UserError
+from albert_tf.storage.errors import UserError, shown
 
 # Their "gelu" of an ALBERT is either form: see huggingface.read. Our key below states the form.
 OUR_ACTIVATION = "albert_tf_hidden_act"
@@ -72,7 +72,7 @@ def read(path: str) -> AlbertConfig:
         raise UserError(f"{path}: not the config of an ALBERT: it lacks {', '.join(absent)}")
     if family == "bert":
         if (kind := found.get("position_embedding_type", "absolute")) != "absolute":
-            raise UserError(f"{path}: position_embedding_type {kind!r}, expected 'absolute'")
+            raise UserError(f"{path}: position_embedding_type {shown(kind)}, expected 'absolute'")
         if found.get("is_decoder"):
             raise UserError(f"{path}: is_decoder is true, expected an encoder")
         # Google's code computes the tanh form under the name of "gelu", Hugging Face's the exact.
@@ -103,5 +103,5 @@ def read_family(path: str) -> str:
     default = "bert" if os.path.basename(path) == BERT_FILE else "albert"
     family = files.read_config(path).get("model_type", default)
     if family not in _FAMILIES:
-        raise UserError(f"{path}: model_type {family!r}, expected 'albert' or 'bert'")
+        raise UserError(f"{path}: model_type {shown(family)}, expected 'albert' or 'bert'")
     return family

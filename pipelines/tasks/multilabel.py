@@ -19,8 +19,12 @@ from .scoring.metrics import METRICS
 from .task import Outputs
 
 _THRESHOLD = 0.5
-# ['a', 'b'], ["a"], ('a',), {'a'}, [], [a, b]; but not [a],[b], which are two labels.
-_LIST = re.compile(r"[\[({]\s*(['\"].*['\"],?\s*)?[\])}]|\[[^\]]*,[^\]]*\]", re.DOTALL)
+# ['a', 'b'], ["a"], ('a',), {'a'}, {"a": 1}, array(['a']), [], [1], {1,2}, [a, b]; but not [a],[b],
+# which are two labels, nor (a).
+_LIST = re.compile(
+    r"(array|set)?[\[({]\s*(\[?['\"].*\]?)?[\])}]|[\[{][^\]}]*[,:][^\]}]*[\]}]|\[[\d.]+\]",
+    re.DOTALL,
+)
 
 
 class MultiLabelTask(ClassificationTask):

@@ -85,6 +85,14 @@ CSV = {
         ONE + "a,pos\nb,neg\n" + ONE + "c,pos\n",
         r":4: the header of line 1 again.*one after the other",
     ),
+    "files with other headers put together": (
+        ONE + "a,pos\nb,neg\nText,Label \nc,pos\n",
+        r":4: the header of line 1 again",
+    ),
+    "a text as label": (
+        ONE + f"pos,{'x' * 501}\n",
+        r":2: 'label' is .{60}, expected a label of at",
+    ),
     "files with marks put together": (
         '\ufeff"text","label"\na,pos\nb,neg\n\ufeff"text","label"\nc,pos\n',
         r":4: the header of line 1 again",

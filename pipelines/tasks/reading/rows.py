@@ -7,9 +7,9 @@ import itertools
 import json
 import operator
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from albert_tf.storage.errors import UserError
+from albert_tf.storage.errors import UserError, shown
 from ...data.text_files import read_lines
 
 # Characters of one cell. An unclosed quotation mark is found before the whole file is in memory.
@@ -19,6 +19,8 @@ _IN_PROSE = re.compile(r"[,;]\s|\d[,;]\d")
 # The first line of Excel's CSV, where it names the separator of columns.
 _SEPARATOR_LINE = re.compile(r'"?sep=([,;|\t])"?')
 _QUOTED = re.compile(r'"[^"]*("|$)')
+# A longer cell is no label, and a column of more different cells has none.
+_LONGEST_LABEL, _MOST_LABELS = 64, 10_000
 
 
 def read_quoted_rows(path: str, separator: str) -> Iterator[tuple[int, list[str]]]:
@@ -33,7 +35,7 @@ def read_quoted_rows(path: str, separator: str) -> Iterator[tuple[int, list[str]
       UserError: for a file that is not UTF-8, for quotation marks that are no such quoting, and
         for a row over several lines if each line is a row by itself: its quotation marks are
         hardly meant as such. (In prose a space, a line end or a digit follows a comma; between
-        columns seldom.)
+        columns seldom.) Some such rows are known at the end of the file only: see _JoinedRows.
     """
     csv.field_size_limit(_MAX_CELL)
     lines_of_row: list[str] = []
@@ -45,7 +47,7 @@ def read_quoted_rows(path: str, separator: str) -> Iterator[tuple[int, list[str]
             yield line + "\n"
 
     reader = csv.reader(lines(), delimiter=separator, strict=True)
-    columns = None
+    columns, joined = None, _JoinedRows(separator)
     while True:
         number = reader.line_num + first
         try:
@@ -53,15 +55,16 @@ def read_quoted_rows(path: str, separator: str) -> Iterator[tuple[int, list[str]
         except csv.Error as error:
             raise _wrong_quoting(path, number, str(error)) from error
         if cells is None:
-            return
+            break
         columns = columns or len(cells)
         last = number + len(lines_of_row) - 1
         if last > number and columns > 1 and _are_rows(lines_of_row, separator, columns):
-            what = f"a quotation mark here is closed in line {last} only, and "
-            what += "each line between is a row by itself (if the cell is meant so, write .jsonl)"
-            raise _wrong_quoting(path, number, what)
+            raise _joined_rows(path, number, last)
+        joined.add(number, last, cells, lines_of_row)
         yield number, cells
         lines_of_row.clear()
+    if found := joined.first():
+        raise _joined_rows(path, *found)
 
 
 def _are_rows(lines: list[str], separator: str, columns: int) -> bool:
@@ -69,6 +72,62 @@ def _are_rows(lines: list[str], separator: str, columns: int) -> bool:
     if separator != "\t" and any(_IN_PROSE.search(f"{line} ") for line in lines):
         return False
     return all(line.count(separator) == columns - 1 for line in lines)
+
+
+class _JoinedRows:
+    """Finds rows that a stray quotation mark has joined into one, whatever commas they hold.
+
+    Each line of such a row but its last ends with the label of some row, or each but its first
+    begins with one. The lines of a text hardly do. The labels are known when all rows are read.
+    A table of one column has no labels: a row joined there is not found.
+    """
+
+    def __init__(self, separator: str):
+        self._separator = separator
+        self._rows = 0
+        self._first_cells: set[str] = set()
+        self._last_cells: set[str] = set()
+        # First and last line of a row, the ends of its lines, their beginnings.
+        self._suspects: list[tuple[int, int, set[str], set[str]]] = []
+
+    def add(self, number: int, last: int, cells: list[str], lines: list[str]) -> None:
+        """Counts a row, which begins in line `number` and ends in line `last`."""
+        if len(cells) < 2:
+            return
+        self._rows += 1
+        for seen, cell in ((self._first_cells, cells[0]), (self._last_cells, cells[-1])):
+            if len(cell) <= _LONGEST_LABEL and len(seen) <= _MOST_LABELS:
+                seen.add(cell)
+        lines = [line for line in lines if line.strip()]
+        if len(lines) > 1:
+            ends = self._labels(line.rpartition(self._separator)[::2] for line in lines[:-1])
+            begins = self._labels(line.partition(self._separator)[::-2] for line in lines[1:])
+            if ends or begins:
+                self._suspects.append((number, last, ends, begins))
+
+    def _labels(self, divided: Iterable[tuple[str, str]]) -> set[str]:
+        """Returns what may be the labels of lines, given as (rest, label); none if one has none."""
+        labels = set()
+        for rest, label in divided:
+            if not rest or not label.strip() or len(label) > _LONGEST_LABEL:
+                return set()
+            labels.add(label)
+        return labels
+
+    def first(self) -> tuple[int, int] | None:
+        """Returns the first and last line of the first such row."""
+        # Texts may be short, too: "Thanks". A column of labels repeats itself.
+        names = self._first_cells if 2 * len(self._first_cells) <= self._rows else set()
+        for number, last, ends, begins in self._suspects:
+            if (ends and ends <= self._last_cells) or (begins and begins <= names):
+                return number, last
+        return None
+
+
+def _joined_rows(path: str, number: int, last: int) -> UserError:
+    what = f"a quotation mark here is closed in line {last} only, and "
+    what += "each line between is a row by itself (if the cell is meant so, write .jsonl)"
+    return _wrong_quoting(path, number, what)
 
 
 def _wrong_quoting(path: str, number: int, what: str) -> UserError:
@@ -111,13 +170,13 @@ def _divided_lines(path: str, separator: str) -> tuple[str, int, Iterator[str]]:
     return separator, 1, itertools.chain([first], lines)
 
 
-def _as_object(fields: list[tuple[str, object]]) -> dict:
+def as_object(fields: list[tuple[str, object]]) -> dict:
     """Returns an object; refuses a field given twice, where parsers keep the last."""
     record = dict(fields)
     if len(record) < len(fields):
         names = [name for name, _ in fields]
         twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the field {twice!r} twice in one object")
+        raise ValueError(f"the field {shown(twice)} twice in one object")
     return record
 
 
@@ -131,7 +190,7 @@ def read_json_lines(path: str) -> Iterator[tuple[int, dict]]:
         if not line.strip():
             continue
         try:
-            record = json.loads(line, object_pairs_hook=_as_object)
+            record = json.loads(line, object_pairs_hook=as_object)
         except (ValueError, RecursionError) as error:
             what = getattr(error, "msg", str(error))  # without its "line 1", which is not ours
             raise UserError(
@@ -157,7 +216,7 @@ def read_json_objects(path: str) -> Iterator[tuple[int, dict]]:
     expected = "expected an array of objects: [{...}, {...}]"
     text = "".join(part for _, part in read_text_parts(path))
     try:
-        records = json.loads(text, object_pairs_hook=_as_object)
+        records = json.loads(text, object_pairs_hook=as_object)
     except json.JSONDecodeError as error:
         where = f"{path}:{error.lineno}"
         raise UserError(f"{where}: not JSON ({error.msg}); {expected}") from error

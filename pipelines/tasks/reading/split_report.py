@@ -103,15 +103,16 @@ def warn_of_tags(labels: Sequence[str]) -> list[str]:
     Args:
       labels: all tags; entities.are_entity_tags is false of them.
     """
-    if any("-" in t for t in labels) and are_entity_tags(t[:1].upper() + t[1:] for t in labels):
-        wrong = next(tag for tag in labels if tag[:1].islower())
+    marks = [tag for tag in labels if "-" in tag]
+    rest = [tag for tag in labels if tag not in marks]
+    wrong = next((tag for tag in labels if tag[:1].islower()), None)
+    if wrong and len(rest) < 2 and are_entity_tags(t[:1].upper() + t[1:] for t in marks):
         return [
             f"warning: the words' tags are scored, not entities: {wrong!r} begins in lower case; "
             "for entities write B-, I- and O in capitals"
         ]
     others = [tag for tag in labels if tag != OUTSIDE and not are_entity_tags([tag])]
-    marks = [tag for tag in labels if "-" in tag and are_entity_tags([tag])]
-    if not marks or OUTSIDE not in labels:
+    if OUTSIDE not in labels or not any(are_entity_tags([tag]) for tag in marks):
         return []
     return [
         f"warning: the words' tags are scored, not entities, as {', '.join(others[:5])} "

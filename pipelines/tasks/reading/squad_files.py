@@ -6,8 +6,9 @@ import dataclasses
 import json
 from collections.abc import Sequence
 
-from albert_tf.storage.errors import UserError
+from albert_tf.storage.errors import UserError, shown
 from ...data.text_files import ending, read_lines
+from .rows import as_object
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +46,7 @@ def read_questions(path: str) -> list[Question]:
     """
     data = b"".join(line for _, line in read_lines(path))
     try:
-        content = json.loads(data.decode("utf-8-sig"))
+        content = json.loads(data.decode("utf-8-sig"), object_pairs_hook=as_object)
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise UserError(
@@ -67,7 +68,8 @@ def read_questions(path: str) -> list[Question]:
                 question = _read_question(path, where, entry, context)
                 if question.id in questions:
                     raise UserError(
-                        f"{path}: two questions have the id {question.id!r}: remove or rename one"
+                        f"{path}: two questions have the id {shown(question.id)}: remove or "
+                        "rename one"
                     )
                 questions[question.id] = question
     if not questions:
@@ -77,7 +79,7 @@ def read_questions(path: str) -> list[Question]:
 
 def _read_question(path: str, paragraph: str, entry: object, context: str) -> Question:
     question_id = _get(paragraph, entry, "id", str)
-    where = f"{path}: question {question_id!r}"
+    where = f"{path}: question {shown(question_id)}"
     answers = _get(where, {"answers": [], **entry}, "answers", list)
     return Question(
         id=question_id,
@@ -121,7 +123,7 @@ def check_answers(
       UserError: for the first question at fault.
     """
     for question in questions:
-        where = f"{path}: question {question.id!r}"
+        where = f"{path}: question {shown(question.id)}"
         if question.is_impossible:
             if not may_be_impossible:
                 raise UserError(

@@ -24,6 +24,7 @@ _JSON_LINES, _JSON = ".jsonl", ".json"
 QUOTING = ("csv", "none")
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_MAX_LABEL = 500  # characters
 # Beyond it the square, which a loss takes, is no float32.
 _MAX_NUMBER = 1e18
 # A comma with three digits behind it may divide thousands.
@@ -171,7 +172,9 @@ def _read_cells(
 def _is_header(cells: Sequence[str], header: Sequence[str]) -> bool:
     # Behind a byte order mark quotation marks are characters.
     first = cells[0].removeprefix("\ufeff").strip('"')
-    return [first, *cells[1:]] == header
+    return [cell.strip().casefold() for cell in (first, *cells[1:])] == [
+        name.strip().casefold() for name in header
+    ]
 
 
 def _check_header(path: str, line: int, header: Sequence[str], columns: Sequence[str]) -> None:
@@ -245,12 +248,17 @@ def as_text(value: object, column: str, where: str) -> str:
 def as_label(value: object, column: str, where: str) -> str:
     """Returns a value that names a class: text that is not empty, a whole number or a truth value.
 
+    A long text is no name: the column may be that of the texts.
+
     Raises:
       UserError: if it is something else.
     """
     label = as_text(str(value), column, where).strip()
-    if not isinstance(value, (str, int)) or not label:
-        raise UserError(f"{where}: {column!r} is {_shown(value)}, expected a label")
+    if not isinstance(value, (str, int)) or not label or len(label) > _MAX_LABEL:
+        raise UserError(
+            f"{where}: {column!r} is {_shown(value)}, expected a label of at most {_MAX_LABEL} "
+            "characters"
+        )
     return label
 
 

@@ -89,6 +89,8 @@ def test_what_is_no_bert_is_refused(directory):
 
     with pytest.raises(UserError, match=r"config.json: model_type 'roberta', expected"):
         read(model_type="roberta")
+    with pytest.raises(UserError, match=r"model_type 'x{99}\.\.\. \(1,002 characters\), expected"):
+        read(model_type="x" * 1_000)
     with pytest.raises(UserError, match=r"position_embedding_type 'relative_key'"):
         read(position_embedding_type="relative_key")
     with pytest.raises(UserError, match=r"is_decoder is true"):

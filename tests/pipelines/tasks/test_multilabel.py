@@ -59,6 +59,10 @@ def test_cells_and_lists(tmp_path):
                 "\"{'x'}\"",
                 '"[x, y]"',
                 "['x' 'y']",
+                '"{""x"": 1, ""y"": 0}"',
+                '"{1,2}"',
+                "[1]",
+                "array(['x'])",
             )
         ),
         ("a,\nb,\n", "expected two labels or more"),

@@ -58,6 +58,7 @@ def test_an_ending_in_capitals(tmp_path):
         (b'{"data": [', r":1:11: not JSON .*whole"),
         (b'{"data":\n\xff[', r":2: byte 0xFF is not UTF-8"),
         (100_000 * b"[", r": not JSON of SQuAD's"),
+        (b'{"data": [], "data": []}', r": not JSON of SQuAD's \(the field 'data' twice"),
         (b"[]", r": expected an object with 'data', a list"),
         (b'{"data": []}', r": no question in it"),
         (b'{"data": ["x"]}', r": article 1: expected an object with 'paragraphs', a list"),

@@ -140,7 +140,12 @@ def test_the_plan_tells_when_words_are_scored_in_place_of_entities():
     [note] = warnings_of("O", "B-water", "X", "M-per")
     assert "the words' tags are scored, not entities, as X, M-per begin with none" in note
     assert warnings_of("O", "B-water", "I-water") == []
-    for tags in (("o", "b-per", "i-per"), ("O", "b-per", "I-per"), ("o", "B-per")):
+    for tags in (
+        ("o", "b-per", "i-per"),
+        ("O", "b-per", "I-per"),
+        ("o", "B-per"),
+        ("none", "b-per"),
+    ):
         [note] = warnings_of(*tags)
         wrong = next(tag for tag in tags if tag[0].islower())
         assert f"not entities: {wrong!r} begins in lower case" in note
