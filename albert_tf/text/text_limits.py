@@ -23,6 +23,19 @@ def first_chars(text: str, number: int) -> str:
     They are fewer where preparing would make more than three of each.
     """
     text = text[:number]
-    if text.isascii() or len(unicodedata.normalize("NFKD", text)) <= MANY_OF_ONE_CHAR * number:
-        return text
-    return text[: number // MOST_OF_ONE_CHAR]
+    return text[: number // MOST_OF_ONE_CHAR] if _grows(text, number) else text
+
+
+def last_chars(text: str, number: int) -> str:
+    """Returns the last characters of a text before white space, as export.text.limits.last_chars.
+
+    They are fewer where preparing would make more than three of each.
+    """
+    text = text.rstrip()[-number:]
+    return text[-(number // MOST_OF_ONE_CHAR) :] if _grows(text, number) else text
+
+
+def _grows(text: str, number: int) -> bool:
+    return not text.isascii() and (
+        len(unicodedata.normalize("NFKD", text)) > MANY_OF_ONE_CHAR * number
+    )

@@ -19,6 +19,7 @@ from albert_tf.config import AlbertConfig
 from albert_tf.models import AlbertForMultipleChoice
 from albert_tf.storage.errors import UserError
 from albert_tf.text.packing import NUM_SPECIAL_PIECES
+from albert_tf.text.text_limits import CHARS_PER_PIECE, last_chars
 from albert_tf.text.tokenization import AlbertTokenizer
 from .reading.split_report import describe_labels, warn_of_rows
 from .reading.tables import as_text, has_answers, read_table, write_table
@@ -144,7 +145,9 @@ class MultipleChoiceTask(Task):
                     [
                         answer
                         for example in block
-                        for answer in question_with_options(example, tokenizer, self.blank)
+                        for answer in question_with_options(
+                            self._ends(example), tokenizer, self.blank
+                        )
                     ]
                 )
             )
@@ -154,6 +157,16 @@ class MultipleChoiceTask(Task):
                     full_lengths.append(of_context + len(answer) + NUM_SPECIAL_PIECES)
                     answer = answer[-min(self.max_qa_length, room) :]
                     yield context[: room - len(answer)], answer
+
+    def _ends(self, example: MultipleChoiceExample) -> MultipleChoiceExample:
+        """Returns an example with the ends of its question and options: all that is read of them.
+
+        They are as long as in an export.
+        """
+        number = self.max_qa_length * CHARS_PER_PIECE
+        options = tuple(last_chars(option, number) for option in example.options)
+        question = last_chars(example.question, number)
+        return dataclasses.replace(example, question=question, options=options)
 
     def create_model(self, config: AlbertConfig, recompute: bool) -> tf.keras.Model:
         """See Task.create_model."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import time
 import timeit
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
 from export.verify import _TEXTS
 from pipelines.tasks.classification import Example
-from pipelines.tasks.multiple_choice import MultipleChoiceColumns
+from pipelines.tasks.multiple_choice import MultipleChoiceColumns, MultipleChoiceExample
 from pipelines.tasks.reading.truncation import encode_first
 from tests.export.task_models import TASKS, MultipleChoice
 
@@ -73,6 +75,25 @@ def test_a_run_reads_of_a_text_what_its_export_reads(make_module, case):
     # Cut first, some milliseconds; as a whole the words take seconds.
     assert min(timeit.repeat(of_run, number=1, repeat=3)) < 0.3
     assert min(timeit.repeat(of_export, number=1, repeat=3)) < 0.3
+
+
+@pytest.mark.parametrize("case", LONG)
+def test_a_run_reads_of_a_question_what_its_export_reads(modules, case):
+    """Also with blanks behind it, and in the options."""
+    module, text = modules["cloze"], LONG[case]
+    for question, options in (
+        (text, ["a", "b", "c"]),
+        (f"who? {text}   ", ["a", f"{text}\u3000 ", text]),
+        (f"_ sings {text}", [text, "", f"a{' ' * 9_000}"]),
+    ):
+        example = MultipleChoiceExample("0", "", question, tuple(options), None)
+        begin = time.process_time()
+        sequences, _ = CLOZE.encode([example], module.served.tokenizer, 32, False)
+        assert time.process_time() - begin < 2
+        texts = module._questions_with_options(tf.constant([question]), tf.constant(options))
+        rows = np.split(sequences.pieces, sequences.row_splits[1:-1])
+        read = [row[2:-1].tolist() for row in rows]  # behind [CLS] and [SEP]
+        assert read == module.tokenizer(texts)[:, -19:].to_list()
 
 
 def test_the_full_length_of_a_text_that_is_cut_is_an_estimate(make_module):
