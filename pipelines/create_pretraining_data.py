@@ -31,7 +31,7 @@ import hashlib
 import itertools
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from absl import flags
 
@@ -58,6 +58,7 @@ _GZIP_RATIO = 2.7
 _SAMPLE_PLACES = 16
 _SAMPLE_SENTENCES = 64
 _SAMPLE_BYTES = 1_000_000  # how far it looks for a document there
+_SAMPLE_COMPRESSED_BYTES = 8_000_000  # of all compressed files together, decompressed
 # Text is cut into so many units, unless they would be smaller than this or above --shard_bytes:
 # work for 64 cores, whatever the machine has, as the records depend on the units.
 _NUM_UNITS = 128
@@ -377,14 +378,9 @@ def _sample(units: Sequence[TextUnit], text_format: corpus.TextFormat) -> tuple[
     """Returns sentences from places all over the text, and the bytes they take there, about."""
     # Any blank line will do to find the beginning of a sentence.
     text_format = dataclasses.replace(text_format, document_blank_lines=1)
-    places = min(_SAMPLE_PLACES, len(units))
     texts: list[str] = []
     num_bytes = 0
-    for unit in (units[len(units) * i // places] for i in range(places)):
-        source, begin, end = unit.ranges[0]
-        end = None if is_compressed(source) else min(end, begin + _SAMPLE_BYTES)
-        found = corpus.read_documents(source, text_format, begin, end)
-        found = list(itertools.islice(found, _SAMPLE_SENTENCES))
+    for found in _sampled_places(units, text_format):
         # The distance of two documents includes what the format adds to the text.
         whole = [s for s in found if s.document_offset < found[-1].document_offset]
         if whole:
@@ -393,6 +389,27 @@ def _sample(units: Sequence[TextUnit], text_format: corpus.TextFormat) -> tuple[
             num_bytes += sum(len(sentence.text.encode()) + 1 for sentence in found)
         texts += [sentence.text for sentence in whole or found]
     return texts, num_bytes
+
+
+def _sampled_places(
+    units: Sequence[TextUnit], text_format: corpus.TextFormat
+) -> Iterator[list[corpus.Sentence]]:
+    """Yields the first sentences of each place."""
+    places = min(_SAMPLE_PLACES, len(units))
+    for unit in (units[len(units) * i // places] for i in range(places)):
+        source, begin, end = unit.ranges[0]
+        if not is_compressed(source):
+            end = min(end, begin + _SAMPLE_BYTES)
+            found = corpus.read_documents(source, text_format, begin, end)
+            yield list(itertools.islice(found, _SAMPLE_SENTENCES))
+            continue
+        # A place in it cannot be sought: its share of the places is read up to a limit.
+        found = corpus.read_documents(source, text_format)
+        distance = places * _SAMPLE_COMPRESSED_BYTES // _SAMPLE_PLACES
+        for place in range(_SAMPLE_PLACES // places):
+            later = (s for s in found if s.document_offset >= place * distance)
+            if sentences := list(itertools.islice(later, _SAMPLE_SENTENCES)):
+                yield sentences
 
 
 if __name__ == "__main__":

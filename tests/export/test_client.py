@@ -376,7 +376,7 @@ def test_the_batching_config_never_splits_a_request():
     settings = dict(re.findall(r"^(\w+) { value: (\w+) }$", text, re.MULTILINE))
     assert settings["enable_large_batch_splitting"] == "false"
     assert "max_execution_batch_size" not in settings
-    assert int(settings["max_batch_size"]) > 33
+    assert int(settings["max_batch_size"]) == 1024
     unsafe = (SERVING / "README.md").read_text().partition("**Unsafe")[2].partition("\n\n")[0]
     assert "enable_large_batch_splitting" in unsafe
 

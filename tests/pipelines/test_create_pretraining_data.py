@@ -294,8 +294,9 @@ def test_refuses_the_directory_of_another_job(create, texts, monkeypatch):
 
 
 @pytest.mark.parametrize("input_format", ["sentences", "jsonl"])
+@pytest.mark.parametrize("suffix", ["", ".gz"])
 def test_the_plan_is_right_where_the_text_is_not_everywhere_the_same(
-    create, tmp_path, monkeypatch, capsys, input_format
+    create, tmp_path, monkeypatch, capsys, input_format, suffix
 ):
     monkeypatch.setattr(job, "_MIN_UNIT_BYTES", 3000)
     # The first third has a piece for almost every byte.
@@ -303,8 +304,11 @@ def test_the_plan_is_right_where_the_text_is_not_everywhere_the_same(
     documents += ["the cat saw a dog and it ran off\n" * 15] * 150
     if input_format == "jsonl":
         documents = [json.dumps({"text": text, "id": "x" * 300}) for text in documents]
-    path = tmp_path / "x.txt"
-    path.write_text(("\n\n" if input_format == "sentences" else "\n").join(documents))
+    text = ("\n\n" if input_format == "sentences" else "\n").join(documents).encode()
+    path = tmp_path / f"x.txt{suffix}"
+    path.write_bytes(gzip.compress(text) if suffix else text)
+    monkeypatch.setattr(job, "_GZIP_RATIO", len(text) / path.stat().st_size)
+    monkeypatch.setattr(job, "_SAMPLE_COMPRESSED_BYTES", len(text))
     manifest = create(input_file=path, text_format=TextFormat(input_format))
     planned = int(re.search(r"about ([\d,]+) pieces", capsys.readouterr().out)[1].replace(",", ""))
     assert planned == pytest.approx(manifest.pieces, rel=0.08)
