@@ -2,27 +2,30 @@
 
 The model prefers the sentence of the higher pseudo-log-likelihood (albert_tf/scoring.py). Prints
 how often that is the right sentence, for each group of pairs and as the mean of all groups, with
-95 % intervals. The pieces' frequencies alone give the baseline beside it. A tie counts one half;
-chance is 50 %. OUTPUT.json has all figures, OUTPUT.png a bar a group.
+95 % intervals. A tie counts one half; chance is 50 %. With --corpus the words' frequencies alone
+give the baseline beside it, and the pairs whose words all occur in the corpus are scored apart.
+OUTPUT.json has all figures, OUTPUT.png a bar a group.
 
 A .jsonl, .csv or .tsv has a pair a row, as BLiMP does. A .txt has a pair in two lines, the wrong
 sentence first, as Zorro does; its name is the group.
 
 Examples:
-  python -m pipelines.minimal_pairs --checkpoint=runs/base --record_dir=records \\
+  python -m pipelines.minimal_pairs --checkpoint=runs/base --corpus='corpus/*.txt' \\
       --input_file='blimp/data/*.jsonl' --output=runs/base_blimp
-  python -m pipelines.minimal_pairs --checkpoint=runs/base --record_dir=records \\
+  python -m pipelines.minimal_pairs --checkpoint=runs/base --corpus='corpus/*.txt' \\
       --input_file='zorro/*.txt' --output=runs/base_zorro
 """
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import io
 import json
 import math
 import os
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -37,12 +40,13 @@ from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from albert_tf.storage.progress import Progress
 from albert_tf.text.tokenization import AlbertTokenizer
-from .data.pretraining_dataset import evaluation_options
-from .data.records import Manifest, SegmentManifest, parse_segments
+from .data.text_files import read_lines
 from .tasks.reading.rows import read_text_lines
 from .tasks.reading.tables import as_label, as_text, ending, read_table
 
 FLAGS = flags.FLAGS
+
+_WORD = re.compile(r"\w+")
 
 
 class Pair(NamedTuple):
@@ -73,10 +77,10 @@ def define_flags() -> None:
         content = {"good": "right sentence", "bad": "wrong sentence", "group": "group's name"}[name]
         flags.DEFINE_string(f"{name}_column", default, f"Column of the {content}.")
     flags.DEFINE_string(
-        "record_dir",
+        "corpus",
         None,
-        "Record directories that the model was trained on, comma-separated, for the pieces' "
-        "frequencies.",
+        "Paths or globs of the text that the model was trained on, for the words' frequencies. "
+        "Words are in lower case and without punctuation.",
     )
     flags.DEFINE_integer(
         "pairs_per_group", None, "Use the first pairs of each group only. Default: all.", 1
@@ -97,14 +101,15 @@ def main(_) -> None:
     print(f"{len(pairs):,} pairs of {len({pair.group for pair in pairs}):,} groups", flush=True)
     model, model_dir = model_directory.load_for_pretraining(FLAGS.checkpoint)
     tokenizer = AlbertTokenizer.load(model_dir)
-    right = {}
-    if FLAGS.record_dir:
-        log_frequencies = read_log_frequencies(FLAGS.record_dir, tokenizer)
-        sums = (_sums(log_frequencies, tokenizer, texts) for texts in _sides(pairs))
-        right["frequencies"] = _right(*sums)
+    right, known = {}, None
+    if FLAGS.corpus:
+        counts = count_words(files.match_files(FLAGS.corpus, "corpus"))
+        right["words"] = _right(*(sum_log_frequencies(counts, side) for side in _sides(pairs)))
+        known = np.array([counts.keys() >= {*words_of(f"{p.good} {p.bad}")} for p in pairs])
     scorer = SentenceScorer(model, tokenizer, masks_rest_of_word=FLAGS.masking == "word")
     right["model"] = _right(*(score(scorer, tokenizer, texts) for texts in _sides(pairs)))
-    result = {"checkpoint": FLAGS.checkpoint, "masking": FLAGS.masking, **figures(pairs, right)}
+    result = {"checkpoint": FLAGS.checkpoint, "masking": FLAGS.masking}
+    result |= figures(pairs, right, known)
     files.write_atomically(f"{FLAGS.output}.json", json.dumps(result, indent=2) + "\n")
     files.write_atomically(f"{FLAGS.output}.png", draw(result))
     print(f"{report(result)}\nwritten to {FLAGS.output}.json and {FLAGS.output}.png")
@@ -171,31 +176,41 @@ def score(scorer: SentenceScorer, tokenizer: AlbertTokenizer, texts: Sequence[st
         return np.array([found.log_likelihood for found in scorer(texts, on_batch)])
 
 
-def read_log_frequencies(record_dir: str, tokenizer: AlbertTokenizer) -> np.ndarray:
-    """Returns for each piece the logarithm of its share of the training records' pieces.
+def words_of(text: str) -> list[str]:
+    """Returns the words of a text in lower case, without punctuation."""
+    return _WORD.findall(text.lower())
 
-    Each piece counts once more than it is found, so that no logarithm is infinite.
+
+def count_words(paths: Sequence[str]) -> collections.Counter[str]:
+    """Returns how often each word occurs in text files, which may be compressed.
 
     Raises:
-      UserError: if the records are not of the tokenizer's vocabulary.
+      UserError: if there is none.
     """
-    counts = np.ones(tokenizer.vocab_size)
-    paths = []
-    for directory in record_dir.split(","):
-        manifest = Manifest.read(directory)
-        options = evaluation_options([manifest], manifest.max_seq_length, "none")
-        manifest.check(directory, tokenizer, options)
-        if not isinstance(manifest, SegmentManifest):
-            raise UserError(f"--record_dir={directory}: expected records of segments")
-        paths += manifest.paths(directory, "train")
-    for batch in tf.data.TFRecordDataset(paths).batch(4096):
-        pieces = parse_segments(batch)["input_ids"].flat_values
-        counts += np.bincount(pieces.numpy(), minlength=tokenizer.vocab_size)
-    return np.log(counts / counts.sum())
+    counts: collections.Counter[str] = collections.Counter()
+    sizes = [tf.io.gfile.stat(path).length for path in paths]
+    with Progress("counting words", sum(sizes), unit="byte") as progress:
+        for place, path in enumerate(paths):
+            before = sum(sizes[:place])
+            lines = read_lines(
+                path, on_read=lambda done, before=before: progress.update(before + done)
+            )
+            for _, line in lines:
+                counts.update(words_of(line.decode("utf-8", "replace")))
+    if not counts:
+        raise UserError(f"--corpus={FLAGS.corpus}: no words in it")
+    return counts
 
 
-def _sums(log_frequencies, tokenizer: AlbertTokenizer, texts: Sequence[str]) -> np.ndarray:
-    return np.array([log_frequencies[ids].sum() for ids in tokenizer.encode_batch(texts)])
+def sum_log_frequencies(counts: Mapping[str, int], texts: Sequence[str]) -> np.ndarray:
+    """Returns for each text the sum of the logarithms of its words' shares of the corpus.
+
+    Each word counts once more than it occurs, so that no logarithm is infinite.
+    """
+    total = sum(counts.values()) + len(counts) + 1
+    return np.array(
+        [sum(math.log((counts.get(word, 0) + 1) / total) for word in words_of(t)) for t in texts]
+    )
 
 
 def _sides(pairs: Sequence[Pair]) -> tuple[list[str], list[str]]:
@@ -208,12 +223,16 @@ def _right(good: np.ndarray, bad: np.ndarray) -> np.ndarray:
     return np.where(is_tie, 0.5, good > bad)
 
 
-def figures(pairs: Sequence[Pair], right: dict[str, np.ndarray]) -> dict:
+def figures(
+    pairs: Sequence[Pair], right: dict[str, np.ndarray], known: np.ndarray | None = None
+) -> dict:
     """Returns the figures of each group, and their means over the groups.
 
     Args:
       pairs: with their groups.
       right: name of a scorer -> what `_right` returns for it.
+      known: bool [pairs], whether the corpus has all words of a pair. Adds `known_pairs` and, of
+        groups that have some, `model_on_known`, the model's share of these.
     """
     names = np.array([pair.group for pair in pairs])
     groups = {}
@@ -225,7 +244,16 @@ def figures(pairs: Sequence[Pair], right: dict[str, np.ndarray]) -> dict:
             **{name: float(values.mean()) for name, values in found.items()},
             "interval": _interval(found["model"].sum(), number),
         }
-    means = {name: np.mean([values[name] for values in groups.values()]) for name in right}
+        if known is not None:
+            of_known = right["model"][(names == group) & known]
+            groups[group]["known_pairs"] = len(of_known)
+            if len(of_known):
+                groups[group]["model_on_known"] = float(of_known.mean())
+    scorers = [*right, *(["model_on_known"] if known is not None and known.any() else [])]
+    means = {
+        name: np.mean([values[name] for values in groups.values() if name in values])
+        for name in scorers
+    }
     # Agresti and Coull 1998: two right and two wrong pairs more, as a group may be all right.
     variance = 0.0
     for values in groups.values():
@@ -255,23 +283,30 @@ def report(result: dict) -> str:
     """Formats the figures."""
     width = max(map(len, result["groups"]))
     lines = [
-        f"  {group:{width}}  {_line(values, values)}, {values['pairs']:,} pairs"
-        for group, values in result["groups"].items()
+        f"  {group:{width}}  {_line(values, values)}" for group, values in result["groups"].items()
     ]
-    mean = f"  {'mean of the groups':{width}}  {_line(result['mean'], result)}"
+    of_all = {**result["mean"]}
+    if any("known_pairs" in values for values in result["groups"].values()):
+        of_all["known_pairs"] = sum(v["known_pairs"] for v in result["groups"].values())
+    mean = f"  {'mean of the groups':{width}}  {_line(of_all, result)}"
     return "\n".join([*lines, mean])
 
 
 def _line(values: dict, intervals: dict) -> str:
     low, high = (100 * value for value in intervals["interval"])
     line = f"{100 * values['model']:5.1f} % ({low:.1f} to {high:.1f})"
-    if "frequencies" in values:
-        line += f", frequencies alone {100 * values['frequencies']:5.1f} %"
+    if "pairs" in values:
+        line += f" of {values['pairs']:,} pairs"
+    if "words" in values:
+        line += f", words alone {100 * values['words']:5.1f} %"
+        line += f", {values['known_pairs']:,} pairs of known words"
+    if "model_on_known" in values:
+        line += f": {100 * values['model_on_known']:.1f} %"
     return line
 
 
 def draw(result: dict) -> bytes:
-    """Returns a PNG: a bar a group, with its interval, beside chance and the frequencies."""
+    """Returns a PNG: a bar a group, with its interval, beside chance and the words alone."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -283,9 +318,9 @@ def draw(result: dict) -> bytes:
     intervals = 100 * np.array([values["interval"] for values in groups.values()]).T
     figure, axes = pyplot.subplots(figsize=(9, 1.5 + 0.22 * len(groups)), constrained_layout=True)
     axes.barh(places, shares, xerr=np.abs(intervals - shares), color="#9ab8d9", ecolor="#44566c")
-    if "frequencies" in result["mean"]:
-        frequencies = [100 * values["frequencies"] for values in groups.values()]
-        axes.plot(frequencies, places, "|", color="#b03a2e", label="frequencies alone")
+    if "words" in result["mean"]:
+        words = [100 * values["words"] for values in groups.values()]
+        axes.plot(words, places, "|", color="#b03a2e", label="words alone")
     axes.axvline(50, color="black", linewidth=0.8, linestyle=":", label="chance")
     axes.set_yticks(places, list(groups), fontsize=7)
     axes.set_xlim(0, 100)

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import gzip
 import json
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from albert_tf.checkpoints import model_directory
 from albert_tf.models import AlbertForPreTraining
 from albert_tf.scoring import SentenceScorer
 from albert_tf.text.tokenization import AlbertTokenizer
 from pipelines import minimal_pairs
-from pipelines.data.records import Manifest
 from pipelines.minimal_pairs import Columns, Pair, read_pairs
 from tests.builders import tiny_config
 from tests.jobs import run
@@ -92,20 +89,23 @@ def test_the_program(work, tmp_path):
     model.create_variables()
     model_directory.save_for_pretraining(model, str(tmp_path / "model"))
     tokenizer.save(str(tmp_path / "model"))
+    (tmp_path / "corpus.txt").write_text("The river is old; cats sleep.\n")
     flags = [
         f"--checkpoint={tmp_path}/model",
         f"--input_file={write(tmp_path / 'a.jsonl', ROWS)}",
-        f"--record_dir={work}/records",
+        f"--corpus={tmp_path}/corpus.txt",
         f"--output={tmp_path}/out",
     ]
     out, _ = run("pipelines.minimal_pairs", *flags)
     assert "3 pairs of 2 groups" in out and "mean of the groups" in out
-    assert out.count("frequencies alone") == 3
+    assert out.count("words alone") == 3 and out.count("1 pairs of known words") == 2
     result = json.loads((tmp_path / "out.json").read_text())
     assert result["groups"]["tie"] == {
         "pairs": 1,
         "model": 0.5,
-        "frequencies": 0.5,
+        "words": 0.5,
+        "known_pairs": 1,
+        "model_on_known": 0.5,
         "interval": result["groups"]["tie"]["interval"],
     }
     assert sum(result["groups"]["tie"]["interval"]) == pytest.approx(1)
@@ -122,19 +122,24 @@ def test_the_program(work, tmp_path):
     assert "2 pairs of 2 groups" in again
 
 
-def test_frequencies_are_those_of_all_records(work):
-    tokenizer = AlbertTokenizer(str(work / "vocabulary.model"))
-    records = str(work / "records")
-    paths = Manifest.read(records).paths(records, "train")
-    pieces = [
-        tf.train.Example.FromString(record.numpy()).features.feature["input_ids"].int64_list.value
-        for record in tf.data.TFRecordDataset(paths)
-    ]
-    counts = 1 + np.bincount(np.concatenate(pieces), minlength=tokenizer.vocab_size)
-    found = minimal_pairs.read_log_frequencies(records, tokenizer)
-    np.testing.assert_allclose(np.exp(found), counts / counts.sum(), rtol=1e-9)
-    twice = minimal_pairs.read_log_frequencies(f"{records},{records}", tokenizer)
-    assert np.exp(twice).sum() == pytest.approx(1) and not np.array_equal(twice, found)
-    with pytest.raises(ValueError, match="were made with another vocabulary"):
-        other = SimpleNamespace(vocab_size=9, sha256="0" * 64, do_lower_case=True)
-        minimal_pairs.read_log_frequencies(records, other)
+def test_words_alone(tmp_path):
+    (tmp_path / "a.txt").write_text("The cats sleep. The cats are here\n")
+    (tmp_path / "b.txt.gz").write_bytes(gzip.compress(b"He is here, he\n"))
+    counts = minimal_pairs.count_words([str(tmp_path / name) for name in ("a.txt", "b.txt.gz")])
+    assert counts == {"the": 2, "cats": 2, "sleep": 1, "are": 1, "here": 2, "he": 2, "is": 1}
+    found = minimal_pairs.sum_log_frequencies(counts, ["The CATS", "he sleeps.", ""])
+    # 11 words, 7 different; each counts once more, and there is one for all that do not occur.
+    np.testing.assert_allclose(np.exp(found), [9 / 19**2, 3 / 19**2, 1])
+
+
+def test_pairs_of_known_words_are_scored_apart():
+    pairs = [Pair("", "", group) for group in "aabb"]
+    right = {"model": np.array([1, 0, 1, 0.5]), "words": np.ones(4)}
+    known = np.array([True, False, False, False])
+    found = minimal_pairs.figures(pairs, right, known)
+    assert found["groups"]["a"]["model_on_known"] == found["mean"]["model_on_known"] == 1
+    assert found["groups"]["b"]["known_pairs"] == 0 and "model_on_known" not in found["groups"]["b"]
+    *_, of_b, mean = minimal_pairs.report(found).splitlines()
+    assert of_b.endswith("of 2 pairs, words alone 100.0 %, 0 pairs of known words")
+    assert mean.endswith("1 pairs of known words: 100.0 %")
+    assert "model_on_known" not in minimal_pairs.figures(pairs, right, known & False)["mean"]
