@@ -1,14 +1,16 @@
 r"""Queries an exported model.
 
-A pre-trained model predicts the piece at each [MASK] and which of two sentences comes first. A
-fine-tuned model predicts the label of a text or pair, the answer to a question, or the right
-option. This program has no model code: it loads the SavedModel with TensorFlow and tensorflow-text.
+A pre-trained model predicts the piece at each [MASK] and which of two sentences comes first, and
+scores a text. A fine-tuned model predicts the label of a text or pair, the answer to a question, or
+the right option. This program has no model code: it loads the SavedModel with TensorFlow and
+tensorflow-text.
 
 Examples:
   python -m export.ask --saved_model=exports/base \
     --fill_mask="The [MASK] function returns an array." --fill_mask="It [MASK] two [MASK]."
   python -m export.ask --saved_model=exports/base/3 \
     --pair="First open the file. ||| Then read from it."
+  python -m export.ask --saved_model=exports/base --text="The bird sing." --text="The bird sings."
   python -m export.ask --saved_model=exports/rte --pair="Birds sing. ||| Someone sings."
   python -m export.ask --saved_model=exports/squad --question="Who sings?" --context="Birds sing."
 """
@@ -30,6 +32,14 @@ FLAGS = flags.FLAGS
 
 _PAIR_SEPARATOR = "|||"
 _MOST_VALUES = 8  # of an embedding, that are shown
+# The flag of each input of a signature.
+_FLAGS = {
+    "text": "--text",
+    "text_pair": "--pair",
+    "question": "--question",
+    "context": "--context",
+    "options": "--option",
+}
 
 
 def define_flags() -> None:
@@ -111,13 +121,14 @@ def ask(
     if "serving_default" not in model.signatures:
         raise UserError(f"{path!r} has no serving_default: it is not of export_saved_model")
     serving_default = model.signatures["serving_default"]
-    _check_questions(path, serving_default, questions, len(options))
     if "in_order_probability" in serving_default.structured_outputs:
+        signature = model.signatures.get("score", serving_default)
+        _check_questions(path, signature, questions[: len(texts)], 0)
+        _check_questions(path, serving_default, questions[len(texts) :], 0)
+        lines += _answers(signature, questions[: len(texts)])
         return lines + (_judge_order(serving_default, split_pairs) if split_pairs else [])
-    for inputs in questions:
-        answers = serving_default(**{name: tf.constant([text]) for name, text in inputs.items()})
-        lines += ["", *(f"{name}: {text}" for name, text in inputs.items())]
-        lines += [f"  {name}: {_readable(t[0])}" for name, t in sorted(answers.items())]
+    _check_questions(path, serving_default, questions, len(options))
+    lines += _answers(serving_default, questions)
     if "labels" in model.signatures:
         labels = model.signatures["labels"]()["labels"]
         lines += ["", f"(probabilities of {_readable(labels)})"]
@@ -137,9 +148,12 @@ def _check_questions(path: str, serving_default, questions: list[dict], num_opti
     for inputs in questions:
         wanted = set(serving_default.structured_input_signature[1])
         if inputs.keys() != wanted:
+            # --pair gives both texts.
+            names = wanted - {"text"} if "text_pair" in wanted else wanted
+            flags_of_model = " and ".join(_FLAGS[name] for name in sorted(names))
             raise UserError(
                 f"{path!r} answers to {' and '.join(sorted(wanted))}, not to "
-                f"{' and '.join(sorted(inputs))}"
+                f"{' and '.join(sorted(inputs))}: give {flags_of_model}"
             )
     if num_options:
         choices = serving_default.structured_outputs["probabilities"].shape[1]
@@ -148,6 +162,15 @@ def _check_questions(path: str, serving_default, questions: list[dict], num_opti
                 f"{path!r} chooses among {choices} options, not {num_options}: give --option "
                 f"{choices} times"
             )
+
+
+def _answers(signature, questions: list[dict]) -> list[str]:
+    lines = []
+    for inputs in questions:
+        answers = signature(**{name: tf.constant([text]) for name, text in inputs.items()})
+        lines += ["", *(f"{name}: {text}" for name, text in inputs.items())]
+        lines += [f"  {name}: {_readable(t[0])}" for name, t in sorted(answers.items())]
+    return lines
 
 
 def _readable(values: tf.Tensor) -> str:

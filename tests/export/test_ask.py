@@ -39,6 +39,23 @@ def test_the_answers_printed_are_the_saved_models(exported, loaded, monkeypatch)
     assert f"B A: in order with {100 * order[1]:.1f} %" in printed
 
 
+def test_a_pretrained_model_scores_texts(exported, loaded, monkeypatch):
+    monkeypatch.setattr(tf.saved_model, "load", lambda path: loaded)
+    lines = ask(saved_model=str(exported), texts=["Dogs run."], pairs=["Dogs run. ||| Birds sing."])
+    answer = loaded.signatures["score"](text=tf.constant(["Dogs run."]))
+    assert lines[2:4] == ["text: Dogs run.", f"  log_likelihood: {answer['log_likelihood'][0]:.6g}"]
+    assert "A: Dogs run." in lines
+
+
+def test_the_flags_of_the_model_are_named(exported, loaded, monkeypatch):
+    monkeypatch.setattr(tf.saved_model, "load", lambda path: loaded)
+    with pytest.raises(ValueError, match="answers to text and text_pair, not to context and quest"):
+        ask(saved_model=str(exported), question="Who?", context="I.")
+    monkeypatch.delitem(loaded.signatures._signatures, "score")
+    with pytest.raises(ValueError, match=r"not to text: give --pair$"):
+        ask(saved_model=str(exported), texts=["Dogs run."])
+
+
 @pytest.mark.parametrize(
     ("masked_texts", "pairs", "message"),
     [
