@@ -248,7 +248,7 @@ def as_text(value: object, column: str, where: str) -> str:
 def as_label(value: object, column: str, where: str) -> str:
     """Returns a value that names a class: text that is not empty, a whole number or a truth value.
 
-    A long text is no name: the column may be that of the texts.
+    A long text names no class: the column may hold the texts.
 
     Raises:
       UserError: if it is something else.
