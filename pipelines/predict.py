@@ -18,6 +18,8 @@ does not depend on the text. OUTPUT_FILE.run.json has the figures if the input h
 read and written in parts, so that memory does not grow with the file. A killed command resumes when
 it is run again.
 
+In Python `load` answers texts that are in memory.
+
 Examples:
   python -m pipelines.predict --model=runs/tickets --input_file=new.csv --output_file=labelled.csv
   python -m pipelines.predict --model=exports/tickets --input_file='new/*.jsonl.gz' \\
@@ -28,6 +30,10 @@ Examples:
 from __future__ import annotations
 
 import json
+import os
+import tempfile
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from absl import flags
 
@@ -42,6 +48,7 @@ from .tasks.reading.split_report import num_line_ends
 from .tasks.running import fine_tuned, pretrained
 from .tasks.running.prediction_file import check_output_name, predict_file
 from .tasks.running.unknown_text import texts_of
+from .tasks.task import Task
 
 FLAGS = flags.FLAGS
 
@@ -132,21 +139,9 @@ def predict(
       UserError: if there is no such model, or the files are at fault.
     """
     check_output_name(output_file)
-    columns = dict(columns or {})
-    model = hub.local_path(model)
-    is_pretrained = pretrained.is_pretrained(model)
-    if is_pretrained:
-        path, description = model, {"kind": "pretraining"}
-        task = pretrained.text_task(columns, quoting)
-    else:
-        if answers:
-            raise UserError(f"--answers={answers} applies to pre-trained models only: omit it")
-        path = fine_tuned.find_model(model)
-        description = fine_tuned.read_description(path)
-        if description["kind"] == "multiple_choice" and "text" in columns:
-            columns["context"] = columns.pop("text")
-        task = fine_tuned.task_of(description, columns, quoting)
-        task.top_k = top_k
+    found = _find(model, dict(columns or {}), quoting, answers)
+    path, description, task = found
+    task.top_k = top_k
     # A fault in the last row is told before hours of work, not after them.
     total = folded = 0
     for example in task.read_files(input_files):
@@ -154,11 +149,7 @@ def predict(
         folded += num_line_ends(texts_of(example))
     if not total:
         raise UserError(f"--input_file: no rows in {', '.join(input_files)}")
-    loaded: fine_tuned.AnsweringModel
-    if is_pretrained:
-        loaded = pretrained.PretrainedModel(path, answers or pretrained.ANSWERS[0], batch_size)
-    else:
-        loaded = fine_tuned.load_model(path, task, batch_size)
+    loaded = _load(found, answers, batch_size)
     identity = {
         **loaded.identity,
         "task": json.dumps(description, sort_keys=True),
@@ -175,6 +166,85 @@ def predict(
         return predict_file(
             task, loaded, input_files, output_file, identity, report=progress.update
         )
+
+
+class _Found(NamedTuple):
+    """A model, what it answers, and the task that reads its rows."""
+
+    path: str
+    description: dict
+    task: Task
+
+
+def _find(model: str, columns: dict[str, str], quoting: str | None, answers: str | None) -> _Found:
+    """Returns the model that is meant, before its weights are read; arguments as of `predict`."""
+    model = hub.local_path(model)
+    if pretrained.is_pretrained(model):
+        return _Found(model, {"kind": "pretraining"}, pretrained.text_task(columns, quoting))
+    if answers:
+        raise UserError(f"--answers={answers} applies to pre-trained models only: omit it")
+    path = fine_tuned.find_model(model)
+    description = fine_tuned.read_description(path)
+    if description["kind"] == "multiple_choice" and "text" in columns:
+        columns["context"] = columns.pop("text")
+    return _Found(path, description, fine_tuned.task_of(description, columns, quoting))
+
+
+def _load(found: _Found, answers: str | None, batch_size: int) -> fine_tuned.AnsweringModel:
+    if found.description["kind"] == "pretraining":
+        return pretrained.PretrainedModel(found.path, answers or pretrained.ANSWERS[0], batch_size)
+    return fine_tuned.load_model(found.path, found.task, batch_size)
+
+
+class Predictor:
+    """Answers rows in Python as this program answers the rows of a file; see `load`."""
+
+    def __init__(self, model: str, batch_size: int, answers: str | None):
+        found = _find(model, {}, None, answers)
+        stored = found.description.get("columns", {})
+        if stored.get("id"):
+            found = _find(model, {"id": ""}, None, answers)
+        self._text_column = stored.get("text") or "text"
+        self._task, self._model = found.task, _load(found, answers, batch_size)
+
+    def predict(self, rows: Sequence[str | dict]) -> list[dict]:
+        """Returns for each row the columns of the output file: `prediction` and others.
+
+        Args:
+          rows: texts; or dicts with the columns of fine-tuning, such as {"text": ...,
+            "text_pair": ...} or {"question": ..., "context": ...}.
+
+        Raises:
+          UserError: for a row without a column, or of another type than the column has.
+        """
+        if not rows:
+            return []
+        records = [row if isinstance(row, dict) else {self._text_column: row} for row in rows]
+        # The task's reader checks them like the rows of a file.
+        with tempfile.TemporaryDirectory() as directory:
+            path = os.path.join(directory, "rows.jsonl")
+            with open(path, "w", encoding="utf-8") as file:
+                file.writelines(json.dumps(record) + "\n" for record in records)
+            examples = list(self._task.read_files([path]))
+        columns = self._model.answer(examples, self._model.prepare(examples))
+        return [dict(zip(columns, values)) for values in zip(*columns.values())]
+
+
+def load(model: str, batch_size: int = 32, answers: str | None = None) -> Predictor:
+    """Loads a model that answers texts in Python.
+
+        model = load("runs/tickets")
+        model.predict(["I cannot log in since this morning."])[0]["prediction"]
+
+    Args:
+      model: a run of pipelines.finetune, one of its seeds, or an export; or a pre-trained model.
+      batch_size: examples that the model reads at a time.
+      answers: of a pre-trained model, one of pretrained.ANSWERS; None: the first.
+
+    Raises:
+      UserError: if there is no such model.
+    """
+    return Predictor(model, batch_size, answers)
 
 
 if __name__ == "__main__":

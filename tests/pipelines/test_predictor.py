@@ -1,0 +1,41 @@
+"""A model that answers texts in Python, as pipelines.predict answers files."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from albert_tf.storage.errors import UserError
+from pipelines import predict
+
+
+def rows_of_file(model, rows, directory):
+    (directory / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    columns = {"id": "name"} if "name" in rows[0] else {}
+    predict.predict(
+        model=str(model),
+        input_files=[str(directory / "in.jsonl")],
+        output_file=str(directory / "out.jsonl"),
+        columns=columns,
+    )
+    return [json.loads(line) for line in (directory / "out.jsonl").open()]
+
+
+def test_rows_of_a_fine_tuned_model(tuned, tmp_path):
+    rows = [{"first": f"the river {i}", "second": "it runs"} for i in range(3)]
+    expected = rows_of_file(tuned, [{**r, "name": str(i)} for i, r in enumerate(rows)], tmp_path)
+    model = predict.load(str(tuned))
+    assert model.predict(rows) == expected and model.predict([]) == []
+    with pytest.raises(UserError, match=r"rows\.jsonl:2: no field 'second'"):
+        model.predict([rows[0], {"first": "a"}])
+
+
+def test_texts_of_a_pretrained_model(pretrained, tmp_path):
+    texts = ["the river is old", "it \u2028 runs\n"]
+    expected = rows_of_file(pretrained, [{"text": text} for text in texts], tmp_path)
+    assert predict.load(str(pretrained)).predict(texts) == expected
+    [row] = predict.load(str(pretrained), answers="mean_embedding").predict(texts[:1])
+    assert len(row["embedding"]) > 1
+    with pytest.raises(UserError, match="'text' is null, expected text"):
+        predict.load(str(pretrained)).predict([None])
