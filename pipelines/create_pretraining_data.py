@@ -58,7 +58,7 @@ _GZIP_RATIO = 2.7
 _SAMPLE_PLACES = 16
 _SAMPLE_SENTENCES = 64
 _SAMPLE_BYTES = 1_000_000  # how far it looks for a document there
-_SAMPLE_COMPRESSED_BYTES = 8_000_000  # of all compressed files together, decompressed
+_SAMPLE_COMPRESSED_BYTES = 8_000_000  # of all sampled files together, decompressed
 # Text is cut into so many units, unless they would be smaller than this or above --shard_bytes:
 # work for 64 cores, whatever the machine has, as the records depend on the units.
 _NUM_UNITS = 128
@@ -350,11 +350,10 @@ def _print_plan(
     sizes: dict[str, int], units: Sequence[TextUnit], settings: Settings, tokenizer: AlbertTokenizer
 ) -> None:
     """Prints what the job is about to do, with an estimate from sentences all over the text."""
-    sample, sample_bytes = _sample(units, settings.text_format)
     text_bytes = sum(
         size * (_GZIP_RATIO if is_compressed(path) else 1) for path, size in sizes.items()
     )
-    pieces = sum(map(len, tokenizer.encode_batch(sample))) * text_bytes / max(sample_bytes, 1)
+    pieces = text_bytes * _pieces_per_byte(units, settings.text_format, tokenizer)
     longest = settings.max_seq_length - NUM_SPECIAL_PIECES
     mean = longest + settings.short_seq_prob * ((longest + 2) / 2 - longest)
     print(
@@ -374,21 +373,26 @@ def _print_plan(
         )
 
 
-def _sample(units: Sequence[TextUnit], text_format: corpus.TextFormat) -> tuple[list[str], int]:
-    """Returns sentences from places all over the text, and the bytes they take there, about."""
+def _pieces_per_byte(
+    units: Sequence[TextUnit], text_format: corpus.TextFormat, tokenizer: AlbertTokenizer
+) -> float:
+    """Returns the mean of places all over the text, about."""
     # Any blank line will do to find the beginning of a sentence.
     text_format = dataclasses.replace(text_format, document_blank_lines=1)
-    texts: list[str] = []
-    num_bytes = 0
+    of_places = []
     for found in _sampled_places(units, text_format):
-        # The distance of two documents includes what the format adds to the text.
-        whole = [s for s in found if s.document_offset < found[-1].document_offset]
+        # The distance of two documents includes what the format adds to the text. The first and the
+        # last one may be there in part.
+        offsets = [sentence.document_offset for sentence in found]
+        whole = [s for s in found if offsets[0] < s.document_offset < offsets[-1]]
         if whole:
-            num_bytes += found[-1].document_offset - found[0].document_offset
+            num_bytes = offsets[-1] - whole[0].document_offset
         else:
-            num_bytes += sum(len(sentence.text.encode()) + 1 for sentence in found)
-        texts += [sentence.text for sentence in whole or found]
-    return texts, num_bytes
+            num_bytes = sum(len(sentence.text.encode()) + 1 for sentence in found)
+        texts = [sentence.text for sentence in whole or found]
+        if texts:
+            of_places.append(sum(map(len, tokenizer.encode_batch(texts))) / num_bytes)
+    return sum(of_places) / max(len(of_places), 1)
 
 
 def _sampled_places(
@@ -403,13 +407,25 @@ def _sampled_places(
             found = corpus.read_documents(source, text_format, begin, end)
             yield list(itertools.islice(found, _SAMPLE_SENTENCES))
             continue
-        # A place in it cannot be sought: its share of the places is read up to a limit.
+        # A place in it cannot be sought: it is read from its beginning, up to a limit.
         found = corpus.read_documents(source, text_format)
-        distance = places * _SAMPLE_COMPRESSED_BYTES // _SAMPLE_PLACES
-        for place in range(_SAMPLE_PLACES // places):
-            later = (s for s in found if s.document_offset >= place * distance)
-            if sentences := list(itertools.islice(later, _SAMPLE_SENTENCES)):
-                yield sentences
+        of_file = max(-(-_SAMPLE_PLACES // places), 4)
+        yield from _places_of_stream(found, of_file, _SAMPLE_COMPRESSED_BYTES // places // of_file)
+
+
+def _places_of_stream(
+    sentences: Iterator[corpus.Sentence], places: int, distance: int
+) -> Iterator[list[corpus.Sentence]]:
+    """Yields the first sentences of places that are so many characters apart."""
+    read = 0
+    for place in range(places):
+        for sentence in sentences:
+            read += len(sentence.text) + 1
+            if read > place * distance:
+                found = [sentence, *itertools.islice(sentences, _SAMPLE_SENTENCES - 1)]
+                read += sum(len(s.text) + 1 for s in found[1:])
+                yield found
+                break
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ import json
 import math
 import os
 import re
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -40,13 +41,15 @@ from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from albert_tf.storage.progress import Progress
 from albert_tf.text.tokenization import AlbertTokenizer
-from .data.text_files import read_lines
+from .data.text_files import ending, read_lines
 from .tasks.reading.rows import read_text_lines
-from .tasks.reading.tables import as_label, as_text, ending, read_table
+from .tasks.reading.tables import as_label, as_text, read_table
 
 FLAGS = flags.FLAGS
 
-_WORD = re.compile(r"\w+")
+# Letters and digits with the marks on them: Hindi's vowels are marks.
+_MARKS = "".join(c for c in map(chr, range(0x1E000)) if unicodedata.category(c).startswith("M"))
+_WORD = re.compile(rf"[\w{_MARKS}]+")
 
 
 class Pair(NamedTuple):
@@ -105,7 +108,8 @@ def main(_) -> None:
     if FLAGS.corpus:
         counts = count_words(files.match_files(FLAGS.corpus, "corpus"))
         right["words"] = _right(*(sum_log_frequencies(counts, side) for side in _sides(pairs)))
-        known = np.array([counts.keys() >= {*words_of(f"{p.good} {p.bad}")} for p in pairs])
+        words = [{*words_of(f"{pair.good} {pair.bad}")} for pair in pairs]
+        known = np.array([bool(found) and found <= counts.keys() for found in words])
     scorer = SentenceScorer(model, tokenizer, masks_rest_of_word=FLAGS.masking == "word")
     right["model"] = _right(*(score(scorer, tokenizer, texts) for texts in _sides(pairs)))
     result = {"checkpoint": FLAGS.checkpoint, "masking": FLAGS.masking}
@@ -184,9 +188,13 @@ def words_of(text: str) -> list[str]:
 def count_words(paths: Sequence[str]) -> collections.Counter[str]:
     """Returns how often each word occurs in text files, which may be compressed.
 
+    In scripts without spaces a run of characters is one word, so that hardly any is known.
+
     Raises:
-      UserError: if there is none.
+      UserError: if there is no word, or for JSON lines.
     """
+    if of_json := next((path for path in paths if ending(path) == ".jsonl"), None):
+        raise UserError(f"--corpus: {of_json} is JSON; expected files of plain text")
     counts: collections.Counter[str] = collections.Counter()
     sizes = [tf.io.gfile.stat(path).length for path in paths]
     with Progress("counting words", sum(sizes), unit="byte") as progress:
@@ -198,7 +206,7 @@ def count_words(paths: Sequence[str]) -> collections.Counter[str]:
             for _, line in lines:
                 counts.update(words_of(line.decode("utf-8", "replace")))
     if not counts:
-        raise UserError(f"--corpus={FLAGS.corpus}: no words in it")
+        raise UserError(f"--corpus: no words in {', '.join(paths)}")
     return counts
 
 

@@ -29,6 +29,7 @@ Examples:
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import tempfile
@@ -199,38 +200,52 @@ def _load(found: _Found, answers: str | None, batch_size: int) -> fine_tuned.Ans
 class Predictor:
     """Answers rows in Python as this program answers the rows of a file; see `load`."""
 
-    def __init__(self, model: str, batch_size: int, answers: str | None):
-        found = _find(model, {}, None, answers)
-        stored = found.description.get("columns", {})
-        if stored.get("id"):
-            found = _find(model, {"id": ""}, None, answers)
-        self._text_column = stored.get("text") or "text"
-        self._task, self._model = found.task, _load(found, answers, batch_size)
+    def __init__(self, found: _Found, model: fine_tuned.AnsweringModel):
+        self._task, self._model = found.task, model
+        columns = getattr(found.task, "columns", None)
+        named = dataclasses.asdict(columns) if columns else {"text": "question", "pair": "context"}
+        self._text_column = named.get("text")
+        self._columns = [column for name, column in named.items() if column and name != "label"]
 
     def predict(self, rows: Sequence[str | dict]) -> list[dict]:
         """Returns for each row the columns of the output file: `prediction` and others.
 
         Args:
           rows: texts; or dicts with the columns of fine-tuning, such as {"text": ...,
-            "text_pair": ...} or {"question": ..., "context": ...}.
+            "text_pair": ...} or {"question": ..., "context": ...}. Other columns are not read.
 
         Raises:
           UserError: for a row without a column, or of another type than the column has.
         """
-        if not rows:
+        if isinstance(rows, str):
+            raise UserError("predict: expected a list of rows, not one text")
+        if len(rows) == 0:
             return []
         records = [row if isinstance(row, dict) else {self._text_column: row} for row in rows]
         # The task's reader checks them like the rows of a file.
         with tempfile.TemporaryDirectory() as directory:
             path = os.path.join(directory, "rows.jsonl")
             with open(path, "w", encoding="utf-8") as file:
-                file.writelines(json.dumps(record) + "\n" for record in records)
-            examples = list(self._task.read_files([path]))
+                for number, record in enumerate(records, start=1):
+                    kept = {name: record[name] for name in self._columns if name in record}
+                    try:
+                        file.write(json.dumps(kept) + "\n")
+                    except TypeError as error:
+                        raise UserError(f"row {number}: {error}; expected text") from None
+            try:
+                examples = list(self._task.read_files([path]))
+            except UserError as error:
+                raise UserError(str(error).replace(f"{path}:", "row ")) from None
         columns = self._model.answer(examples, self._model.prepare(examples))
         return [dict(zip(columns, values)) for values in zip(*columns.values())]
 
 
-def load(model: str, batch_size: int = 32, answers: str | None = None) -> Predictor:
+def load(
+    model: str,
+    columns: dict[str, str] | None = None,
+    batch_size: int = 32,
+    answers: str | None = None,
+) -> Predictor:
     """Loads a model that answers texts in Python.
 
         model = load("runs/tickets")
@@ -238,13 +253,19 @@ def load(model: str, batch_size: int = 32, answers: str | None = None) -> Predic
 
     Args:
       model: a run of pipelines.finetune, one of its seeds, or an export; or a pre-trained model.
+      columns: "text" and so on -> name in the rows, where it differs from fine-tuning. A model of
+        RACE was fine-tuned on files without columns: {"question": "question"}.
       batch_size: examples that the model reads at a time.
       answers: of a pre-trained model, one of pretrained.ANSWERS; None: the first.
 
     Raises:
       UserError: if there is no such model.
     """
-    return Predictor(model, batch_size, answers)
+    columns = dict(columns or {})
+    found = _find(model, columns, None, answers)
+    if found.description.get("columns", {}).get("id") and "id" not in columns:
+        found = _find(model, {**columns, "id": ""}, None, answers)  # rows are numbered
+    return Predictor(found, _load(found, answers, batch_size))
 
 
 if __name__ == "__main__":

@@ -27,9 +27,10 @@ def first_chars(text: str, number: int) -> str:
 
 
 def last_chars(text: str, number: int) -> str:
-    """Returns the last characters of a text before white space, as export.text.limits.last_chars.
+    """Returns the last characters of a text, as export.text.limits.last_chars does in the graph.
 
-    They are fewer where preparing would make more than three of each.
+    White space at the end is dropped first. They are fewer where preparing would make more than
+    three of each.
     """
     text = text.rstrip()[-number:]
     return text[-(number // MOST_OF_ONE_CHAR) :] if _grows(text, number) else text

@@ -51,7 +51,7 @@ def first_chars(texts: tf.Tensor, number: int) -> tf.Tensor:
 
 
 def last_chars(texts: tf.Tensor, number: int) -> tf.Tensor:
-    """Does what first_chars does, with the last characters before white space."""
+    """Does what first_chars does, with the last characters; drops white space at the end first."""
     texts = tf.strings.regex_replace(texts, character_class(str.isspace) + "+$", "")
     texts = _end(texts, _LONGEST_CHAR * number, "BYTE")
     texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")

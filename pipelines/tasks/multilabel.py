@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import ast
 import collections
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,12 +20,10 @@ from .scoring.metrics import METRICS
 from .task import Outputs
 
 _THRESHOLD = 0.5
-# ['a', 'b'], ["a"], ('a',), {'a'}, {"a": 1}, array(['a']), [], [1], {1,2}, [a, b]; but not [a],[b],
-# which are two labels, nor (a).
-_LIST = re.compile(
-    r"(array|set)?[\[({]\s*(\[?['\"].*\]?)?[\])}]|[\[{][^\]}]*[,:][^\]}]*[\]}]|\[[\d.]+\]",
-    re.DOTALL,
-)
+# Lists as NumPy prints them, and [a, b]; but not [a],[b], which are two labels.
+_OTHER_LIST = re.compile(r"(np\.)?(array|set)\(.*\)|\[[\d. ]+\]|\[[^\[\]:]*,[^\[\]:]*\]", re.DOTALL)
+_BRACKETS = {"[": list, "(": tuple, "{": (set, dict)}
+_LONGEST_LIST = 1000  # characters
 
 
 class MultiLabelTask(ClassificationTask):
@@ -63,7 +62,7 @@ class MultiLabelTask(ClassificationTask):
         column = self.columns.label
         cells = value
         if not isinstance(value, list):
-            if isinstance(value, str) and _LIST.fullmatch(value.strip()):
+            if isinstance(value, str) and _is_list(value.strip()):
                 raise UserError(
                     f"{where}: {column!r} is {value[:60]!r}, a list as Python or JSON writes it: "
                     f"write its labels with {self.separator!r} between, without brackets and "
@@ -181,3 +180,13 @@ class MultiLabelTask(ClassificationTask):
             for places, ends in found.values()
         ]
         return {name: float(METRICS[name](*pair)) for name in self.metrics}
+
+
+def _is_list(text: str) -> bool:
+    """Returns whether a cell is a list, a set or a dict as Python, JSON or NumPy writes it."""
+    if text[-1:] not in ("]", ")", "}") or len(text) > _LONGEST_LIST:
+        return False
+    try:
+        return isinstance(ast.literal_eval(text), _BRACKETS.get(text[0], ()))
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return _OTHER_LIST.fullmatch(text) is not None

@@ -130,7 +130,8 @@ class MultipleChoiceTask(Task):
           examples: tokenized a block at a time.
           tokenizer: of the model that reads the pieces.
           max_seq_length: pieces of a sequence, [CLS] and both [SEP] included.
-          full_lengths: gets what the lengths would be without truncation.
+          full_lengths: gets what the lengths would be if nothing but the text that is not read
+            were cut off.
 
         Source: the reference's race_utils.convert_single_example.
         """

@@ -19,7 +19,7 @@ from pipelines import create_pretraining_data as job
 from pipelines.data import shard_writer, text_files, unit_job
 from pipelines.data.corpus import TextFormat
 from pipelines.data.records import SEGMENT_FEATURES, Manifest
-from pipelines.data.shard_writer import Settings
+from pipelines.data.shard_writer import Settings, TextUnit
 from tests.conftest import make_text
 from tests.jobs import run as run_program
 from tests.pipelines.data.small_records import contents
@@ -312,6 +312,21 @@ def test_the_plan_is_right_where_the_text_is_not_everywhere_the_same(
     manifest = create(input_file=path, text_format=TextFormat(input_format))
     planned = int(re.search(r"about ([\d,]+) pieces", capsys.readouterr().out)[1].replace(",", ""))
     assert planned == pytest.approx(manifest.pieces, rel=0.08)
+
+
+@pytest.mark.parametrize("number", [1, 20])
+def test_the_plan_reads_little_of_compressed_files(tmp_path, monkeypatch, number):
+    """Of one document, too; and beyond the beginning of many."""
+    monkeypatch.setattr(job, "_SAMPLE_COMPRESSED_BYTES", 800_000 // number)
+    monkeypatch.setattr(text_files, "_BLOCK_BYTES", 1000)
+    path = tmp_path / "x.txt.gz"
+    path.write_bytes(gzip.compress(b"".join(b"%07d a sentence\n" % i for i in range(100_000))))
+    units = [TextUnit(((str(path), 0, 1),), i, number) for i in range(number)]
+    places = list(job._sampled_places(units, TextFormat("sentences")))
+    assert {len(place) for place in places} == {64}
+    assert len(places) == (16 if number == 1 else 4 * 16)
+    last = max(int(place[0].text.split()[0]) for place in places)
+    assert last == (39_473 if number == 1 else 192)
 
 
 @pytest.mark.parametrize("name", ["long.txt", "long.txt.gz"])

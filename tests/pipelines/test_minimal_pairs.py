@@ -130,6 +130,16 @@ def test_words_alone(tmp_path):
     found = minimal_pairs.sum_log_frequencies(counts, ["The CATS", "he sleeps.", ""])
     # 11 words, 7 different; each counts once more, and there is one for all that do not occur.
     np.testing.assert_allclose(np.exp(found), [9 / 19**2, 3 / 19**2, 1])
+    assert minimal_pairs.words_of("Hindi: \u0939\u093f\u0928\u094d\u0926\u0940, cafe\u0301!")[
+        1:
+    ] == [
+        "\u0939\u093f\u0928\u094d\u0926\u0940",
+        "cafe\u0301",
+    ]
+    for name, content in (("a.jsonl", '{"text": "a"}'), ("empty.txt", "?!")):
+        (tmp_path / name).write_text(content)
+        with pytest.raises(ValueError, match=name):
+            minimal_pairs.count_words([str(tmp_path / name)])
 
 
 def test_pairs_of_known_words_are_scored_apart():

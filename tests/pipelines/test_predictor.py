@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
 from albert_tf.storage.errors import UserError
@@ -27,8 +28,19 @@ def test_rows_of_a_fine_tuned_model(tuned, tmp_path):
     expected = rows_of_file(tuned, [{**r, "name": str(i)} for i, r in enumerate(rows)], tmp_path)
     model = predict.load(str(tuned))
     assert model.predict(rows) == expected and model.predict([]) == []
-    with pytest.raises(UserError, match=r"rows\.jsonl:2: no field 'second'"):
-        model.predict([rows[0], {"first": "a"}])
+    # Answers and other columns are not read, nor is the column of names.
+    more = [{**row, "label": None, "price": np.int64(3), "name": i} for i, row in enumerate(rows)]
+    assert model.predict(np.array(more)) == expected
+    for wrong, message in (
+        ([rows[0], {"first": "a"}], "^row 2: no field 'second'"),
+        ([{**rows[0], "second": np.int64(1)}], "^row 1: .*int64 is not JSON.*expected text$"),
+        ("the river", "expected a list of rows, not one text"),
+    ):
+        with pytest.raises(UserError, match=message):
+            model.predict(wrong)
+    named = predict.load(str(tuned), {"text": "body", "id": "name"})
+    [row] = named.predict([{"body": rows[1]["first"], "second": "it runs", "name": "x"}])
+    assert row == {**expected[1], "id": "x"}
 
 
 def test_texts_of_a_pretrained_model(pretrained, tmp_path):

@@ -91,7 +91,7 @@ CSV = {
     ),
     "a text as label": (
         ONE + f"pos,{'x' * 501}\n",
-        r":2: 'label' is .{60}, expected a label of at",
+        r":2: 'label' has 501 characters, expected",
     ),
     "files with marks put together": (
         '\ufeff"text","label"\na,pos\nb,neg\n\ufeff"text","label"\nc,pos\n',

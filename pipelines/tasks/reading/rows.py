@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import collections
 import csv
 import itertools
 import json
 import operator
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from albert_tf.storage.errors import UserError, shown
 from ...data.text_files import read_lines
@@ -35,7 +36,7 @@ def read_quoted_rows(path: str, separator: str) -> Iterator[tuple[int, list[str]
       UserError: for a file that is not UTF-8, for quotation marks that are no such quoting, and
         for a row over several lines if each line is a row by itself: its quotation marks are
         hardly meant as such. (In prose a space, a line end or a digit follows a comma; between
-        columns seldom.) Some such rows are known at the end of the file only: see _JoinedRows.
+        columns seldom.) Some such rows are known at the end of the file only: see _EdgeColumn.
     """
     csv.field_size_limit(_MAX_CELL)
     lines_of_row: list[str] = []
@@ -47,7 +48,7 @@ def read_quoted_rows(path: str, separator: str) -> Iterator[tuple[int, list[str]
             yield line + "\n"
 
     reader = csv.reader(lines(), delimiter=separator, strict=True)
-    columns, joined = None, _JoinedRows(separator)
+    columns, edges = None, [_EdgeColumn(separator, is_last) for is_last in (False, True)]
     while True:
         number = reader.line_num + first
         try:
@@ -60,10 +61,12 @@ def read_quoted_rows(path: str, separator: str) -> Iterator[tuple[int, list[str]
         last = number + len(lines_of_row) - 1
         if last > number and columns > 1 and _are_rows(lines_of_row, separator, columns):
             raise _joined_rows(path, number, last)
-        joined.add(number, last, cells, lines_of_row)
+        # The first row is the header.
+        for edge in edges if columns > 1 and number > first and cells else ():
+            edge.add(number, lines_of_row)
         yield number, cells
         lines_of_row.clear()
-    if found := joined.first():
+    for found in filter(None, (edge.first_joined() for edge in edges)):
         raise _joined_rows(path, *found)
 
 
@@ -74,59 +77,71 @@ def _are_rows(lines: list[str], separator: str, columns: int) -> bool:
     return all(line.count(separator) == columns - 1 for line in lines)
 
 
-class _JoinedRows:
-    """Finds rows that a stray quotation mark has joined into one, whatever commas they hold.
+class _EdgeColumn:
+    """The first or the last column of a table, and rows that may be several rows joined.
 
-    Each line of such a row but its last ends with the label of some row, or each but its first
-    begins with one. The lines of a text hardly do. The labels are known when all rows are read.
-    A table of one column has no labels: a row joined there is not found.
+    A stray quotation mark joins the rows up to the next one. Each line of such a row but its last
+    ends with the label of some row; if labels are in the first column, each but its first begins
+    with one. One of them is divided as other rows are: "3,500" is not "a,500". The lines of a text
+    hardly look so, if there are two or more.
+
+    Not found: two rows joined into one, and rows joined in a table whose edges have no labels that
+    repeat.
     """
 
-    def __init__(self, separator: str):
-        self._separator = separator
-        self._rows = 0
-        self._first_cells: set[str] = set()
-        self._last_cells: set[str] = set()
-        # First and last line of a row, the ends of its lines, their beginnings.
-        self._suspects: list[tuple[int, int, set[str], set[str]]] = []
+    def __init__(self, separator: str, is_last: bool):
+        self._separator, self._is_last = separator, is_last
+        self._num_rows = 0
+        self._labels: set[str] = set()
+        # How often a digit stands on both sides of the separator, a space behind it, or neither.
+        self._kinds: collections.Counter = collections.Counter()
+        # First and last line of a row, the labels of its lines, their kinds.
+        self._suspects: list[tuple[int, int, list[str], set[tuple[bool, bool]]]] = []
 
-    def add(self, number: int, last: int, cells: list[str], lines: list[str]) -> None:
-        """Counts a row, which begins in line `number` and ends in line `last`."""
-        if len(cells) < 2:
-            return
-        self._rows += 1
-        for seen, cell in ((self._first_cells, cells[0]), (self._last_cells, cells[-1])):
-            if len(cell) <= _LONGEST_LABEL and len(seen) <= _MOST_LABELS:
-                seen.add(cell)
+    def add(self, number: int, lines: list[str]) -> None:
+        """Counts a row, which begins in line `number`."""
+        last = number + len(lines) - 1
         lines = [line for line in lines if line.strip()]
-        if len(lines) > 1:
-            ends = self._labels(line.rpartition(self._separator)[::2] for line in lines[:-1])
-            begins = self._labels(line.partition(self._separator)[::-2] for line in lines[1:])
-            if ends or begins:
-                self._suspects.append((number, last, ends, begins))
+        *others, own = map(self._divide, lines if self._is_last else lines[::-1])
+        if own is None:
+            return
+        self._num_rows += 1
+        self._kinds[own[1]] += 1
+        if len(self._labels) <= _MOST_LABELS:
+            self._labels.add(own[0])
+        found = [divided for divided in others if divided and divided[0].strip()]
+        if len(found) == len(others) > 1:
+            labels, kinds = zip(*found)
+            self._suspects.append((number, last, list(labels), set(kinds)))
 
-    def _labels(self, divided: Iterable[tuple[str, str]]) -> set[str]:
-        """Returns what may be the labels of lines, given as (rest, label); none if one has none."""
-        labels = set()
-        for rest, label in divided:
-            if not rest or not label.strip() or len(label) > _LONGEST_LABEL:
-                return set()
-            labels.add(label)
-        return labels
+    def _divide(self, line: str) -> tuple[str, tuple[bool, bool]] | None:
+        """Returns what may be the label of a line, and how it is divided from the rest."""
+        if self._is_last:
+            rest, _, label = line.rpartition(self._separator)
+            around = rest[-1:], label[:1]
+        else:
+            label, _, rest = line.partition(self._separator)
+            around = label[-1:], rest[:1]
+        if not rest or len(label) > _LONGEST_LABEL:
+            return None
+        return label, (all(map(str.isdigit, around)), around[1] == " ")
 
-    def first(self) -> tuple[int, int] | None:
-        """Returns the first and last line of the first such row."""
-        # Texts may be short, too: "Thanks". A column of labels repeats itself.
-        names = self._first_cells if 2 * len(self._first_cells) <= self._rows else set()
-        for number, last, ends, begins in self._suspects:
-            if (ends and ends <= self._last_cells) or (begins and begins <= names):
+    def first_joined(self) -> tuple[int, int] | None:
+        """Returns the first and last line of the first row that is several, after all rows."""
+        if len(self._labels) > _MOST_LABELS:
+            return None
+        common = {kind for kind, times in self._kinds.items() if 10 * times >= self._num_rows}
+        for number, last, labels, kinds in self._suspects:
+            # Texts may be short, too: "Thanks". Labels repeat.
+            repeats = 2 * len(self._labels) <= self._num_rows + len(labels)
+            if repeats and kinds & common and self._labels.issuperset(labels):
                 return number, last
         return None
 
 
 def _joined_rows(path: str, number: int, last: int) -> UserError:
-    what = f"a quotation mark here is closed in line {last} only, and "
-    what += "each line between is a row by itself (if the cell is meant so, write .jsonl)"
+    what = f"a quotation mark here is closed in line {last} only, and each line "
+    what += "seems a row by itself (if the cell is meant so, write .jsonl)"
     return _wrong_quoting(path, number, what)
 
 

@@ -97,6 +97,10 @@ def warn_of_rounding(numbers: np.ndarray) -> list[str]:
     ]
 
 
+# What files write in place of O, in any case.
+_OUTSIDE = ("o", "none", "other", "outside")
+
+
 def warn_of_tags(labels: Sequence[str]) -> list[str]:
     """Returns a warning if tags seem to mark entities, but some of them cannot.
 
@@ -105,8 +109,9 @@ def warn_of_tags(labels: Sequence[str]) -> list[str]:
     """
     marks = [tag for tag in labels if "-" in tag]
     rest = [tag for tag in labels if tag not in marks]
-    wrong = next((tag for tag in labels if tag[:1].islower()), None)
-    if wrong and len(rest) < 2 and are_entity_tags(t[:1].upper() + t[1:] for t in marks):
+    wrong = next((tag for tag in (*marks, *rest) if tag[:1].islower()), None)
+    is_outside = all(tag.casefold() in _OUTSIDE for tag in rest)
+    if wrong and is_outside and are_entity_tags(t[:1].upper() + t[1:] for t in marks):
         return [
             f"warning: the words' tags are scored, not entities: {wrong!r} begins in lower case; "
             "for entities write B-, I- and O in capitals"

@@ -254,10 +254,12 @@ def as_label(value: object, column: str, where: str) -> str:
       UserError: if it is something else.
     """
     label = as_text(str(value), column, where).strip()
-    if not isinstance(value, (str, int)) or not label or len(label) > _MAX_LABEL:
+    if not isinstance(value, (str, int)) or not label:
+        raise UserError(f"{where}: {column!r} is {_shown(value)}, expected a label")
+    if len(label) > _MAX_LABEL:
         raise UserError(
-            f"{where}: {column!r} is {_shown(value)}, expected a label of at most {_MAX_LABEL} "
-            "characters"
+            f"{where}: {column!r} has {len(label):,} characters, expected a label of at most "
+            f"{_MAX_LABEL}: does it hold the texts?"
         )
     return label
 

@@ -39,10 +39,30 @@ def test_labels_in_the_first_column(tmp_path):
         read(tmp_path, f"label,text\n{joined}")
 
 
-def test_cells_of_several_lines_are_read(tmp_path):
-    """Also where each line has one comma, ends with one, or begins with a short text of others."""
-    letters = ['"Dear Sir, thank you\nfor that",pos', '"Dear Sir,\nthank you",', "Thanks,neg"]
-    letters += ['"Hello\nThanks, Bob",pos', "Thanks,pos", "fine,"]
-    texts = [row["text"] for row in read(tmp_path, "text,label\n" + "\n".join(letters) + "\n")]
-    assert len(texts) == 6
-    assert texts[0] == "Dear Sir, thank you\nfor that" and texts[3] == "Hello\nThanks, Bob"
+CELLS = {
+    "a letter with a comma a line": '"Dear Sir, thank you\nfor that",pos\n',
+    "a line that ends with a comma": '"Dear Sir,\nthank you,\nand bye",\nfine,\n',
+    "a line that begins with a short text": '"Hello\nThanks, Bob",pos\nThanks,neg\nThanks,pos\n',
+    "decimal commas": '"Note 2,5\nwarum 2,3?\noder, 4",2\n' + "a,2\nb,5\nc,3\n" * 4,
+    "thousands": '"It has 3,500\nor, 1,500\ninhabitants",500\n' + "a,500\nb,1500\n" * 4,
+    "yes and no": '"Are you coming\nwell, yes\nfine, no\nbye",no\n' + "a,yes\nb,no\n" * 4,
+}
+
+
+@pytest.mark.parametrize("rows", CELLS.values(), ids=CELLS)
+def test_cells_of_several_lines_are_read(tmp_path, rows):
+    texts = [row["text"] for row in read(tmp_path, f"text,label\n{rows}")]
+    assert texts[0].count("\n") == rows[: rows.index('",')].count("\n")
+
+
+def test_many_different_cells_are_no_labels(tmp_path):
+    rows = "".join(f"text {i},{i % 2}\n" for i in range(12_000))
+    letter = '"Hello\ntext 7, yes\ntext 8, no",1\n'
+    (tmp_path / "t.csv").write_text("text,label\n" + rows * 2 + letter)
+    assert sum(1 for _ in read_table(str(tmp_path / "t.csv"), ["text", "label"])) == 24_001
+
+
+def test_lines_that_begin_with_labels_are_read_in_a_column_of_texts(tmp_path):
+    rows = '1,"They paid\n1,000 or\n0,5 dollars"\n' + "0,a\n1,b\n" * 4
+    (tmp_path / "t.csv").write_text(f"label,text\n{rows}")
+    assert sum(1 for _ in read_table(str(tmp_path / "t.csv"), ["text", "label"])) == 9

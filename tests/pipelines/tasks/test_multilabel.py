@@ -63,6 +63,8 @@ def test_cells_and_lists(tmp_path):
                 '"{1,2}"',
                 "[1]",
                 "array(['x'])",
+                "[1 0 1]",
+                '"[[1, 2]]"',
             )
         ),
         ("a,\nb,\n", "expected two labels or more"),

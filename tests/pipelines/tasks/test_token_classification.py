@@ -147,9 +147,10 @@ def test_the_plan_tells_when_words_are_scored_in_place_of_entities():
         ("none", "b-per"),
     ):
         [note] = warnings_of(*tags)
-        wrong = next(tag for tag in tags if tag[0].islower())
+        wrong = next((tag for tag in tags if tag[:2] == "b-"), tags[0])
         assert f"not entities: {wrong!r} begins in lower case" in note
     assert warnings_of("b", "i", "o") == warnings_of("nn-x", "VB") == []
+    assert warnings_of("B-per", "x") == warnings_of("nn", "b-per") == []
     assert warnings_of("NN", "VB", "O", "S") == [], "parts of speech"
 
 
