@@ -13,6 +13,7 @@ import json
 import os
 import random
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -69,6 +70,15 @@ def tiny_config(**changes):
         "max_position_embeddings": 67,
     }
     return AlbertConfig(**{**values, **changes})
+
+
+def with_random_weights(model, seed=3, scale=0.3):
+    """Adds noise to a model's new weights, biases and normalizations too; returns the model."""
+    model.create_variables()
+    rng = np.random.RandomState(seed)
+    for variable in model.variables:
+        variable.assign_add(rng.normal(0, scale, variable.shape))
+    return model
 
 
 def make_rows(number, seed):

@@ -9,13 +9,10 @@ import pytest
 from albert_tf.config import NAMES, AlbertConfig
 
 
-def test_written_and_read(tmp_path):
+def test_written_and_read_with_unknown_keys_and_hugging_faces_name_of_gelu(tmp_path):
     config = AlbertConfig(vocab_size=77, hidden_size=24, num_attention_heads=3, hidden_act="relu")
     config.write(str(tmp_path / "albert_config.json"))
     assert AlbertConfig.read(str(tmp_path / "albert_config.json")) == config
-
-
-def test_unknown_keys_and_hugging_faces_name_of_gelu(tmp_path):
     (tmp_path / "c.json").write_text(
         json.dumps({"hidden_act": "gelu_new", "net_structure_type": 0, "layers_to_keep": []})
     )
@@ -30,6 +27,8 @@ def test_named_sizes(name):
     dropout = 0.1 if name.startswith("bert") or name.endswith("_v1") else 0.0
     if name != "albert_xxlarge_v1":  # published without
         assert config.hidden_dropout_prob == config.attention_probs_dropout_prob == dropout
+    with pytest.raises(ValueError, match="no config is named 'albert_tiny'; known: albert_base"):
+        AlbertConfig.named("albert_tiny")
 
 
 @pytest.mark.parametrize(
@@ -43,14 +42,8 @@ def test_named_sizes(name):
         ({"vocab_size": True}, "vocab_size is True, expected a whole number"),
         ({"initializer_range": True}, "initializer_range is True, expected a number >= 0"),
         ({"hidden_dropout_prob": False}, "hidden_dropout_prob is False, expected a number >= 0"),
-        (
-            {"hidden_act": "x" * 10**5},
-            r"hidden_act 'xxx.{0,100}\.\.\. \(100,002 characters\) is not",
-        ),
-        (
-            {"vocab_size": ["x" * 10**5]},
-            r"vocab_size is \['xxx.{0,100}\.\.\. \(100,004 characters\)",
-        ),
+        ({"hidden_act": "x" * 10**5}, r"hidden_act 'xx.{0,100}\.\.\. \(100,002 characters\) is"),
+        ({"vocab_size": ["x" * 10**5]}, r"vocab_size is \['xx.{0,100}\.\.\. \(100,004 char"),
         ({"note": "x" * 10**6}, "more than 1,000,000 bytes, expected a config"),
         ({"hidden_dropout_prob": 1.0}, "expected 0 <= p < 1"),
         ({"num_hidden_groups": 13}, "more than num_hidden_layers 12"),
@@ -81,8 +74,3 @@ def test_files_that_are_none(tmp_path, text):
     path.write_bytes(text.encode("latin-1"))
     with pytest.raises(ValueError, match=str(path)):
         AlbertConfig.read(str(path))
-
-
-def test_unknown_name():
-    with pytest.raises(ValueError, match="no config is named 'albert_tiny'; known: albert_base"):
-        AlbertConfig.named("albert_tiny")

@@ -28,23 +28,19 @@ def test_a_directory_is_one_jobs(tmp_path):
         assert os.listdir(directory) == []
 
 
-class TestClaim:
-    def test_another_run(self, tmp_path):
-        job_directory.claim(str(tmp_path), {"batch": 6, "seed": 1})
-        with pytest.raises(ValueError, match=r"another run \(batch 6 there, 7 here\)"):
-            job_directory.claim(str(tmp_path), {"batch": 7, "seed": 1})
-
-    def test_something_else(self, tmp_path):
-        (tmp_path / "thesis.tex").write_text("x")
-        with pytest.raises(ValueError, match="no run of this job"):
-            job_directory.claim(str(tmp_path), {"batch": 6})
-        assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
-
-    @pytest.mark.parametrize("name", ["lr[0.1]", "a*", "what?", "a\\b"])
-    def test_a_name_that_is_a_pattern(self, tmp_path, name):
+def test_a_directory_of_another_run_or_of_something_else(tmp_path):
+    job_directory.claim(str(tmp_path / "run"), {"batch": 6, "seed": 1})
+    with pytest.raises(ValueError, match=r"another run \(batch 6 there, 7 here\)"):
+        job_directory.claim(str(tmp_path / "run"), {"batch": 7, "seed": 1})
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/thesis.tex").write_text("x")
+    with pytest.raises(ValueError, match="no run of this job"):
+        job_directory.claim(str(tmp_path / "other"), {"batch": 6})
+    for name in ("lr[0.1]", "a*", "what?", "a\\b"):
         with pytest.raises(ValueError, match="for a pattern"):
             job_directory.claim(str(tmp_path / name), {"batch": 6})
-        assert not list(tmp_path.iterdir())
+    assert {*os.listdir(tmp_path)} == {"run", "other"}
+    assert os.listdir(tmp_path / "other") == ["thesis.tex"]
 
 
 class TestVersions:

@@ -84,7 +84,6 @@ MODELS = {
 EVERY = [pytest.param(create, args, id=f"layer {n}") for n, (create, args, _) in LAYERS.items()]
 EVERY += [pytest.param(create, [args], id=f"model {n}") for n, (create, args) in MODELS.items()]
 WITHOUT_DROPOUT = {f"layer {name}" for name, (*_, drops_out) in LAYERS.items() if not drops_out}
-WITH_DROPOUT = [case for case in EVERY if case.id not in WITHOUT_DROPOUT]
 
 
 @pytest.fixture
@@ -146,12 +145,8 @@ def test_frozen_parts_stay_frozen():
     model.encoder.trainable = False
     again = type(model).from_config(model.get_config())
     assert not again.encoder.trainable and again.classifier.trainable
-
-
-def test_a_frozen_part_of_another_name_is_not_forgotten():
-    model = models.AlbertForSequenceClassification(CONFIG, num_labels=3)
     config = {**model.get_config(), "frozen": ["dense_7"]}
-    with pytest.raises(ValueError, match="has no part 'dense_7', which was frozen: name the layer"):
+    with pytest.raises(ValueError, match="has no part 'dense_7', which was frozen"):
         type(model).from_config(config)
 
 
@@ -195,39 +190,25 @@ def test_variables_come_with_the_first_call_alone_and_have_gradients(create, arg
     gradients = zip(tape.gradient(loss, layer.trainable_variables), layer.trainable_variables)
     without = {variable.name for gradient, variable in gradients if gradient is None}
     # These models read the pieces' output only.
+    without_pooler = ("TokenClassification", "QuestionAnswering")
+    assert not without or type(layer).__name__.endswith(without_pooler)
     assert all("/pooler/" in name for name in without), without
-    assert not without or isinstance(
-        layer,
-        (
-            models.AlbertForTokenClassification,
-            models.AlbertForQuestionAnswering,
-            models.AlbertForAnswerableQuestionAnswering,
-        ),
-    )
     layer(*args, training=True)
     assert len(layer.variables) == len(variables)
 
 
 @pytest.mark.parametrize(("create", "args"), EVERY, indirect=["args"])
-def test_without_training_nothing_is_random(create, args):
-    layer = create()
-    expected = layer(*args)
-    assert are_equal(layer(*args), expected)
-    options = {"training": False}
-    if "dropout_seed" in layer._call_spec.full_argspec.args:
-        options["dropout_seed"] = [1, 2]
-    assert are_equal(layer(*args, **options), expected)
-    assert are_equal(layer(*args, training=False), expected)
-
-
-@pytest.mark.parametrize(("create", "args"), WITH_DROPOUT, indirect=["args"])
-def test_training_drops_out(create, args):
+def test_dropout_acts_in_training_alone(create, args, request):
     layer = create()
     without = layer(*args)
+    assert are_equal(layer(*args), without) and are_equal(layer(*args, training=False), without)
+    if request.node.callspec.id in WITHOUT_DROPOUT:
+        return
     first, second = layer(*args, training=True), layer(*args, training=True)
     assert not are_equal(first, second) and not are_equal(first, without)
     # The seed decides: alone, and together with `training`.
     seed = tf.constant([3, 4])
+    assert are_equal(layer(*args, dropout_seed=seed, training=False), without)
     seeded = layer(*args, dropout_seed=seed)
     assert are_equal(seeded, layer(*args, dropout_seed=seed))
     assert are_equal(seeded, layer(*args, dropout_seed=seed, training=True))
@@ -236,7 +217,7 @@ def test_training_drops_out(create, args):
 
 @pytest.mark.parametrize(
     ("create", "args"),
-    [case for case in WITH_DROPOUT if case.id in ("layer encoder", "model classification")],
+    [case for case in EVERY if case.id in ("layer encoder", "model classification")],
     indirect=["args"],
 )
 def test_a_graph_draws_anew_at_each_call(create, args):

@@ -16,10 +16,6 @@ pytestmark = pytest.mark.skipif(
     sys.version_info >= (3, 12), reason="tensorflow-addons has no wheel for this Python"
 )
 BASES = {"addons": addons._Optimizer.__bases__, "own": (keras_lamb.LAMB,)}
-FORMS = pytest.mark.parametrize(
-    ("kind", "bias_correction"),
-    [("lamb", True), ("lamb", False), ("adamw", True), ("adamw", False)],
-)
 
 
 @pytest.fixture(scope="module")
@@ -83,12 +79,15 @@ def assert_equal(found, expected):
         np.testing.assert_array_equal(array, other)
 
 
-@FORMS
+@pytest.mark.parametrize("kind", ["lamb", "adamw"])
+@pytest.mark.parametrize("bias_correction", [True, False])
 def test_golden_steps_are_bit_equal(kind, bias_correction, make):
-    states = []
+    states, configs = [], []
     for base in BASES:
         run = make(base, kind, bias_correction)
+        configs.append(run.optimizer.get_config())
         states.append([run.step(step) for step in range(1, 9)])
+    assert configs[0] == configs[1]
     assert not np.array_equal(states[0][0][0], states[0][7][0])
     for theirs, ours in zip(*states):
         assert_equal(ours, theirs)
@@ -118,9 +117,3 @@ def test_a_checkpoint_resumes_on_the_other(kind, bias_correction, first, second,
     assert_equal(resumed.state(), saved)
     for step, state in zip((4, 5), expected):
         assert_equal(resumed.step(step), state)
-
-
-@FORMS
-def test_settings_are_the_same(kind, bias_correction, make):
-    configs = [make(base, kind, bias_correction).optimizer.get_config() for base in BASES]
-    assert configs[0] == configs[1]

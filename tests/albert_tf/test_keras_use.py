@@ -45,12 +45,16 @@ def test_symbolic_calls_say_shapes_and_dtypes(create, args):
 @pytest.mark.parametrize(
     ("create", "args"), [case for case in EVERY if case.id in ("layer encoder", "model answerable")]
 )
-def test_functional_models_are_cloned(create, args):
+def test_functional_models_are_cloned_and_saved_with_their_dropout(create, args, tmp_path):
     inputs = symbolic(args)
     model = tf.keras.Model(inputs, create()(*inputs))
     clone = tf.keras.models.clone_model(model)
     clone.set_weights(model.get_weights())
     assert are_equal(clone(args), model(args))
+    model.save(tmp_path / "model.keras")
+    loaded = tf.keras.models.load_model(tmp_path / "model.keras")
+    assert are_equal(loaded(args), model(args))
+    assert not are_equal(loaded(args, training=True), loaded(args, training=True))
 
 
 @pytest.mark.slow
@@ -84,41 +88,27 @@ def test_all_is_fitted(create, args, jit_compile):
 
 
 @pytest.mark.parametrize(("create", "inputs"), MODELS.values(), ids=MODELS)
-def test_models_predict_arrays_and_datasets(create, inputs):
-    model = create()
-    expected = flat(model(inputs))
-    dataset = tf.data.Dataset.from_tensor_slices(inputs).batch(2)
-    for data in (inputs, dataset):
-        for found, array in zip(flat(model.predict(data, verbose=0)), expected):
-            np.testing.assert_allclose(found, array, atol=1e-5)
-
-
-def functional_model(config=CONFIG):
-    inputs = {name: tf.keras.Input([LENGTH], dtype=tf.int32, name=name) for name in INPUTS}
-    pooled = AlbertEncoder(config)(inputs)["pooled_output"]
-    return tf.keras.Model(inputs, tf.keras.layers.Dense(2)(pooled))
-
-
-def test_a_functional_model_is_saved_with_its_dropout(tmp_path):
-    model = functional_model()
-    model.save(tmp_path / "model.keras")
-    loaded = tf.keras.models.load_model(tmp_path / "model.keras")
-    assert are_equal(loaded(INPUTS), model(INPUTS))
-    assert not are_equal(loaded(INPUTS, training=True), loaded(INPUTS, training=True))
-
-
-@pytest.mark.parametrize(("create", "inputs"), MODELS.values(), ids=MODELS)
-def test_models_are_saved(create, inputs, tmp_path):
+def test_models_predict_arrays_and_datasets_and_are_saved(create, inputs, tmp_path):
     model = create()
     model.create_variables()
     model.encoder.embeddings.trainable = False
     expected = model(inputs)
+    dataset = tf.data.Dataset.from_tensor_slices(inputs).batch(2)
+    for data in (inputs, dataset):
+        for found, array in zip(flat(model.predict(data, verbose=0)), flat(expected)):
+            np.testing.assert_allclose(found, array, atol=1e-5)
     model.save(tmp_path / "model.keras")
     loaded = tf.keras.models.load_model(tmp_path / "model.keras")
     assert type(loaded) is type(model)
     assert are_equal(loaded(inputs), expected)
     assert [w.name for w in loaded.weights] == [w.name for w in model.weights]
     assert len(loaded.trainable_weights) == len(model.trainable_weights) < len(model.weights)
+
+
+def functional_model(config=CONFIG):
+    inputs = {name: tf.keras.Input([LENGTH], dtype=tf.int32, name=name) for name in INPUTS}
+    pooled = AlbertEncoder(config)(inputs)["pooled_output"]
+    return tf.keras.Model(inputs, tf.keras.layers.Dense(2)(pooled))
 
 
 @pytest.mark.slow

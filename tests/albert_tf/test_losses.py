@@ -44,9 +44,7 @@ def test_a_label_without_any_probability_has_a_finite_loss():
     np.testing.assert_array_equal(gradient, [[-1.0, 1.0]])
 
 
-def test_ties_and_infinities():
-    sums = weighted_cross_entropy(tf.zeros([1, 4]), tf.constant([2]), tf.ones([1]))
-    np.testing.assert_allclose(sums["loss"], np.log(4), rtol=1e-6)
+def test_an_infinite_logit_has_no_finite_loss():
     sums = weighted_cross_entropy(tf.constant([[np.inf, 0.0]]), tf.constant([0]), tf.ones([1]))
     assert not np.isfinite(sums["loss"])  # train_step leaves such a batch out
 

@@ -9,9 +9,7 @@ import pytest
 import tensorflow as tf
 
 from albert_tf import metrics
-from albert_tf.encoder import AlbertEncoder
 from albert_tf.losses import PRETRAINING_SUMS
-from tests.builders import tiny_config
 
 
 def test_pretraining_metrics_are_per_counted_prediction():
@@ -94,26 +92,3 @@ def test_angles_are_exact_near_0_and_180(degrees):
     after = tf.constant([[[math.cos(angle), math.sin(angle)]]])
     found = metrics.layer_distances([before, after], tf.constant([[1]]))
     np.testing.assert_allclose(found["degrees"], [degrees], rtol=1e-4, atol=1e-6)
-
-
-def test_layer_distances_take_the_encoder_s_states():
-    """One figure for each block; in NumPy, with the arc cosine, the same."""
-    config = tiny_config(num_hidden_layers=3, initializer_range=0.2)
-    rng = np.random.default_rng(0)
-    mask = (np.arange(13) < [[13], [7]]).astype(np.int32)
-    batch = {
-        "input_word_ids": rng.integers(5, 41, [2, 13]).astype(np.int32),
-        "input_mask": mask,
-        "input_type_ids": np.zeros([2, 13], np.int32),
-    }
-    states = AlbertEncoder(config)(batch)["hidden_states"]
-    found = metrics.layer_distances(states, mask)
-    assert found["weight"] == 20
-    before, after = np.stack(states[:-1]).astype(np.float64), np.stack(states[1:])
-    real = mask[np.newaxis] == 1
-    distance = np.sqrt(((after - before) ** 2).sum(-1))
-    cosine = (before * after).sum(-1) / np.linalg.norm(before, axis=-1)
-    cosine /= np.linalg.norm(after, axis=-1)
-    np.testing.assert_allclose(found["l2_distance"], (distance * real).sum((1, 2)), rtol=1e-5)
-    angles = np.degrees(np.arccos(np.clip(cosine, -1, 1)))
-    np.testing.assert_allclose(found["degrees"], (angles * real).sum((1, 2)), rtol=1e-4)

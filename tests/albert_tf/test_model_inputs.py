@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf import models
 from albert_tf.encoder import AlbertEncoder
 from albert_tf.storage.errors import UserError
-from tests.builders import tiny_config
+from tests.albert_tf.test_keras_contract import CONFIG, MODELS
 
-CONFIG = tiny_config(
-    vocab_size=29, max_position_embeddings=7, initializer_range=0.3, hidden_dropout_prob=0.3
-)
 IDS = np.random.default_rng(0).integers(1, 29, [4, 6]).astype(np.int32)
 INPUTS = {
     "input_word_ids": IDS,
@@ -22,13 +20,8 @@ INPUTS = {
     "masked_lm_positions": np.array([[1, 2]] * 4, np.int32),
 }
 ALL = {
-    "encoder": lambda: AlbertEncoder(CONFIG),
-    "pretraining": lambda: models.AlbertForPreTraining(CONFIG),
-    "sequence": lambda: models.AlbertForSequenceClassification(CONFIG, num_labels=3),
-    "token": lambda: models.AlbertForTokenClassification(CONFIG, num_labels=3),
-    "choice": lambda: models.AlbertForMultipleChoice(CONFIG, num_choices=2),
-    "question": lambda: models.AlbertForQuestionAnswering(CONFIG),
-    "answerable": lambda: models.AlbertForAnswerableQuestionAnswering(CONFIG),
+    "encoder": partial(AlbertEncoder, CONFIG),
+    **{name: create for name, (create, _) in MODELS.items()},
 }
 every = pytest.mark.parametrize("create", ALL.values(), ids=ALL)
 
@@ -48,6 +41,9 @@ def test_what_is_refused(create):
             model({**one, name: one[name][:, :3]})
     with pytest.raises(UserError, match=r"input_word_ids has shape \(6,\)"):
         model({**INPUTS, "input_word_ids": IDS[0]})
+    if create is ALL["answerable"]:  # it must know which pieces are the text
+        with pytest.raises(UserError, match="input_type_ids"):
+            model(IDS)
     with pytest.raises(UserError, match="a dict of tensors"):
         model([tf.constant(IDS)] * 3)
     with pytest.raises(UserError, match="input_word_ids"):
@@ -90,22 +86,12 @@ def test_ids_alone_are_pretraining_inputs_too():
     )
 
 
-def test_answerable_questions_need_to_know_the_text():
-    with pytest.raises(UserError, match="input_type_ids"):
-        ALL["answerable"]()(IDS)
-
-
 def test_choices_of_an_example_may_have_an_axis():
-    model = ALL["choice"]()
-    expected = model(INPUTS)
-    inputs = {name: value.reshape([2, 2, -1]) for name, value in INPUTS.items()}
-    assert_equal(model(inputs), expected)
-    assert_equal(model(IDS.reshape([2, 2, 6])), model(IDS))
-
-
-def test_choices_are_fitted_from_arrays():
     """Keras divides arrays into batches by their first axis."""
-    model = ALL["choice"]()
+    model = ALL["multiple_choice"]()
+    inputs = {name: value.reshape([2, 2, -1]) for name, value in INPUTS.items()}
+    assert_equal(model(inputs), model(INPUTS))
+    assert_equal(model(IDS.reshape([2, 2, 6])), model(IDS))
     ids = np.repeat(IDS, 4, axis=0).reshape([8, 2, 6])
     loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile("sgd", loss={"logits": loss})
@@ -115,7 +101,9 @@ def test_choices_are_fitted_from_arrays():
         model(np.ones([4, 3, 6], np.int32))
 
 
-@pytest.mark.parametrize("name", ["encoder", pytest.param("sequence", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name", ["encoder", pytest.param("classification", marks=pytest.mark.slow)]
+)
 def test_training_may_be_a_tensor(name):
     model = ALL[name]()
     seed = tf.constant([1, 2])

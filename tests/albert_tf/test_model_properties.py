@@ -120,32 +120,6 @@ def test_padding_changes_nothing(seed):
 
 
 @properties
-@given(seed=seeds, order=st.permutations(range(BATCH)))
-def test_order_of_the_batch_does_not_matter(seed, order):
-    randomize(model := make_model(), seed)
-    batch = make_batch(seed)
-    expected = {name: array[order] for name, array in run(model, batch).items()}
-    assert_same(run(model, {name: array[order] for name, array in batch.items()}), expected)
-
-
-@properties
-@given(seed=seeds, order=st.permutations(range(TINY.num_attention_heads)))
-def test_order_of_the_heads_does_not_matter(seed, order):
-    randomize(model := make_model(), seed)
-    batch = make_batch(seed)
-    expected = run(model, batch)
-    columns = np.arange(TINY.hidden_size).reshape(TINY.num_attention_heads, -1)[order].ravel()
-    weights = weights_of(model)
-    for part in ("query", "key", "value"):
-        for name in (f"encoder/attention_0/{part}/kernel", f"encoder/attention_0/{part}/bias"):
-            weights[name] = weights[name][..., columns]
-    name = "encoder/attention_0/output/kernel"
-    weights[name] = weights[name][columns]
-    set_weights(model, weights)
-    assert_same(run(model, batch), expected)
-
-
-@properties
 @given(seed=seeds, sharing=st.sampled_from(("all", "attention", "ffn")))
 def test_sharing_equals_copied_weights(seed, sharing):
     randomize(shared := make_model(parameter_sharing=sharing), seed)
@@ -163,21 +137,6 @@ def test_sharing_equals_copied_weights(seed, sharing):
     )
     batch = make_batch(seed)
     assert_same(run(copied, batch), run(shared, batch))
-
-
-@properties
-@given(seed=seeds, layers=st.integers(1, 9))
-def test_any_depth_runs_from_the_same_weights(seed, layers):
-    randomize(model := make_model(), seed)
-    other = make_model(num_hidden_layers=layers)
-    set_weights(other, weights_of(model))
-    batch = {name: tf.constant(array) for name, array in make_batch(seed).items()}
-    states = model.encoder(batch)["hidden_states"]
-    others = other.encoder(batch)["hidden_states"]
-    assert len(others) == layers + 1
-    for state, expected in zip(others, states):
-        np.testing.assert_array_equal(state, expected)
-    assert np.isfinite(other(batch)["masked_lm_logits"]).all()
 
 
 @properties
@@ -312,9 +271,9 @@ def test_bfloat16_is_near_float32(sharing, mixed_bfloat16):
 
 def test_float32_islands(mixed_bfloat16, monkeypatch):
     """Softmax, normalization and logits see float32; what is between them bfloat16."""
-    config = dataclasses.replace(TINY, num_hidden_layers=2)
-    model = AlbertForPreTraining(config)
+    model = AlbertForPreTraining(dataclasses.replace(TINY, num_hidden_layers=2))
     model.create_variables()
+    randomize(model, 4)
     seen = {"softmax": [], "rsqrt": [], "matmul": []}
 
     def watch(module, name, key):
@@ -336,23 +295,14 @@ def test_float32_islands(mixed_bfloat16, monkeypatch):
     first, *between, last = seen["matmul"]
     assert first == last == tf.float32 and set(between) == {tf.bfloat16}
     assert {values.dtype for values in outputs.values()} == {tf.dtypes.float32}
-    assert model.encoder(batch)["sequence_output"].dtype == tf.bfloat16
-    assert model.encoder.embeddings.layer_norm(tf.ones([3, 6], tf.bfloat16)).dtype == tf.bfloat16
-
-
-def test_vocabulary_is_not_rounded_to_bfloat16(mixed_bfloat16):
-    """Its product takes the float32 table and bias; only what the head computes is rounded."""
-    model = AlbertForPreTraining(TINY)
-    model.create_variables()
-    randomize(model, 5)
-    batch = {name: tf.constant(array) for name, array in make_batch(5).items()}
+    # The product with the vocabulary takes the float32 table: only its other side is rounded.
     head, positions = model.masked_lm, batch["masked_lm_positions"]
-    masked_output = model.encoder(batch, positions=positions)["sequence_output"]
-    x = head.layer_norm(head.transform(masked_output))
-    assert x.dtype == tf.bfloat16
+    encoded = model.encoder(batch, positions=positions)["sequence_output"]
+    x = head.layer_norm(head.transform(encoded))
+    assert encoded.dtype == x.dtype == tf.bfloat16
     table = model.encoder.embeddings.word_embeddings.numpy()
     expected = tf.cast(x, tf.float32).numpy() @ table.T + head.output_bias.numpy()
-    np.testing.assert_allclose(model(batch)["masked_lm_logits"], expected, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(outputs["masked_lm_logits"], expected, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize(

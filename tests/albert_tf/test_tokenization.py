@@ -76,11 +76,6 @@ def assert_graph_agrees(tokenizer, texts):
         assert ours == theirs, text
 
 
-def test_graph_agrees_on_hostile_text(tokenizer, digits_tokenizer):
-    assert_graph_agrees(tokenizer, HOSTILE)
-    assert_graph_agrees(digits_tokenizer, HOSTILE)
-
-
 def test_graph_takes_an_empty_batch_and_bytes_that_are_not_text(tokenizer):
     in_graph = graph_function(tokenizer)
     assert in_graph(tf.constant([], tf.string)).to_list() == tokenizer.encode_batch([]) == []
@@ -189,10 +184,6 @@ def test_digit_comma_pieces_are_split(digits_tokenizer):
     assert pieces == ["\u2581in", "\u2581201", "1", ",", "\u2581x", "1", ","]
 
 
-def test_accents_and_case_go(tokenizer):
-    assert tokenizer.preprocess("  Élan \t VITAL\u3000ﬁn ") == "elan vital fin"
-
-
 def test_word_starts_in_every_script(tmp_path):
     text = "дом домой 2024 한국어 cat's, ไทย 日本 かな บ้าน بيت بيتنا ... [MASK]"
     chosen = ["...", "омой", "24", "한국", "'s", "日本", "かな", "ไทย", "يت", "()", ",", "64)"]
@@ -209,7 +200,8 @@ def test_word_starts_in_every_script(tmp_path):
     assert replacements == {p for p in starts if not p.startswith("<0x")} - specials
 
 
-def test_decoded_for_reading(tokenizer):
+def test_accents_and_case_go_and_text_is_decoded_for_reading(tokenizer):
+    assert tokenizer.preprocess("  Élan \t VITAL\u3000ﬁn ") == "elan vital fin"
     assert tokenizer.decode(tokenizer.encode("The Quick fox.")) == "the quick fox."
 
 
@@ -259,7 +251,7 @@ class TestReference:
         return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
     @pytest.mark.parametrize("case", ["lower", "cased"])
-    def test_ids_of_the_published_vocabulary(self, shared, golden, case):
+    def test_ids_of_the_published_vocabulary(self, shared, golden, nasty, case):
         model = str(shared / "data/albert_spiece_30k/30k-clean.model")
         tokenizer = AlbertTokenizer(model, do_lower_case=case == "lower")
         for entry in golden:
@@ -270,13 +262,10 @@ class TestReference:
                 assert sorted(tokenizer.encode(entry["text"])) == sorted(entry[case]["ids"])
                 continue
             assert tokenizer.encode(entry["text"]) == entry[case]["ids"], entry["text"]
-        assert_graph_agrees(tokenizer, [entry["text"] for entry in golden])
-        # Short texts with segmentations of equal score.
-        assert_graph_agrees(tokenizer, ["eee", "eeeee", "!!!!!!!", "a eee", "0" * 26])
-
-    def test_graph_agrees_on_nasty_files(self, shared, nasty):
-        model = str(shared / "data/albert_spiece_30k/30k-clean.model")
-        assert_graph_agrees(AlbertTokenizer(model), lines_of_nasty_files(nasty))
+        texts = [entry["text"] for entry in golden]
+        texts += ["eee", "eeeee", "!!!!!!!", "a eee", "0" * 26]  # segmentations of equal score
+        texts += lines_of_nasty_files(nasty) if case == "lower" else []
+        assert_graph_agrees(tokenizer, texts)
 
     def test_digit_comma_split_is_the_only_difference(self, shared):
         golden = shared / "golden/google_tf1"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -123,21 +122,6 @@ def test_hugging_face_has_the_same_ids(tokenizer, vocabulary_file, nasty):
     for text, ours in zip(texts, tokenizer.encode_batch(texts)):
         expected = theirs.encode(text, add_special_tokens=False, split_special_tokens=True)
         assert ours == expected, repr(text)
-
-
-@pytest.mark.extras("transformers")
-def test_hugging_face_has_the_same_ids_in_python(tokenizer, vocabulary_file):
-    """Their slow tokenizer differs from their fast one, which we follow, in what is left out here.
-
-    It keeps special pieces that text spells, composes characters, and drops unassigned ones.
-    """
-    import transformers
-
-    theirs = transformers.BertTokenizer(vocabulary_file, do_lower_case=tokenizer.do_lower_case)
-    texts = [t for t in TEXTS if "[MASK]" not in t and unicodedata.is_normalized("NFC", t)]
-    assert len(texts) == len(TEXTS) - 2
-    for text, ours in zip(texts, tokenizer.encode_batch(texts)):
-        assert ours == theirs.encode(text, add_special_tokens=False), repr(text)
 
 
 def test_places_in_the_text(tokenizer):

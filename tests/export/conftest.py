@@ -7,7 +7,6 @@ import json
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -18,8 +17,8 @@ from albert_tf.text.tokenization import AlbertTokenizer
 from export import export_saved_model
 from export.loading import open_checkpoint
 from export.modules.pretraining_module import PreTrainingModule
-from tests.builders import tiny_config
-from tests.export.task_models import make_module  # noqa: F401  A fixture of several files.
+from tests.builders import tiny_config, with_random_weights
+from tests.export.task_models import function_of, make_module  # noqa: F401  make_module: a fixture
 
 MAX_SEQ_LENGTH = 37
 CONFIG = tiny_config(vocab_size=1, num_hidden_layers=3)
@@ -40,10 +39,7 @@ def write_classifier(directory, model_dir, kind, labels, scale=0.3, **changes):
     config.write(str(directory / "albert_config.json"))
     (directory / model_directory.TASK_FILE).write_text(json.dumps(task))
     model = AlbertForSequenceClassification(config, len(labels) if labels else 1)
-    model.create_variables()
-    rng = np.random.RandomState(3)
-    for variable in model.variables:
-        variable.assign_add(rng.normal(0, scale, variable.shape))
+    with_random_weights(model, scale=scale)
     tf.train.Checkpoint(model=model).save(str(directory / "checkpoints" / "ckpt"))
     return model
 
@@ -53,10 +49,7 @@ def model_dir(tmp_path_factory, tiny_vocabulary) -> Path:
     directory = tmp_path_factory.mktemp("model")
     tokenizer = AlbertTokenizer(str(tiny_vocabulary))
     model = AlbertForPreTraining(dataclasses.replace(CONFIG, vocab_size=tokenizer.vocab_size))
-    model.create_variables()
-    rng = np.random.RandomState(1)
-    for variable in model.variables:
-        variable.assign_add(rng.normal(0, 0.3, variable.shape))
+    with_random_weights(model, seed=1)
     tokenizer.save(str(directory))
     model_directory.save_for_pretraining(model, str(directory))
     return directory
@@ -79,7 +72,9 @@ def module(model, model_dir) -> PreTrainingModule:
 
 @pytest.fixture(scope="session")
 def functions(module) -> dict:
-    return module.functions()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "function", lambda signature: function_of(module, signature))
+        return module.functions()
 
 
 @pytest.fixture(scope="session")

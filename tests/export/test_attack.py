@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 import os
 import time
@@ -15,7 +14,7 @@ import tensorflow as tf
 from albert_tf.text.words import join_rows, split_words_in_graph
 from export.records import serialize
 from tests.conftest import WORDS
-from tests.export.task_models import TASKS
+from tests.export.task_models import TASKS, assert_alike, call, function_of, serve
 from tests.export.test_limits import CLOZE
 from tests.jobs import run_code
 
@@ -25,29 +24,6 @@ def modules(make_module, module):
     names = ("multiple_choice", "classifier", "question_answering", "token_classifier")
     made = {name: make_module(TASKS[name]) for name in names}
     return {**made, "cloze": make_module(CLOZE), "pretraining": module}
-
-
-@functools.cache
-def traced(module, signature):
-    return module.function(signature)
-
-
-def serve(module, signature, **inputs):
-    return call(traced(module, signature), inputs)
-
-
-def call(function, inputs):
-    """Answers as a server does, which looks at no rank. Python would, before the function."""
-    specs = tf.nest.flatten(function.structured_input_signature)
-    assert inputs.keys() == {spec.name for spec in specs}
-    given = [tf.constant(inputs[spec.name], spec.dtype) for spec in specs]
-    outputs = tf.raw_ops.StatefulPartitionedCall(
-        args=[*given, *function.captured_inputs],
-        Tout=[output.dtype for output in function.outputs],
-        f=function,
-    )
-    outputs = tf.nest.pack_sequence_as(function.structured_outputs, outputs)
-    return {name: output.numpy() for name, output in outputs.items()}
 
 
 def megabytes(name):
@@ -142,12 +118,8 @@ def tokens(**changes):
     return rows
 
 
-def answers_alike(answers, others, rows):
-    for name, values in others.items():
-        if values.dtype == object:
-            assert answers[name][rows].tolist() == values[rows].tolist(), name
-        else:
-            np.testing.assert_allclose(answers[name][rows], values[rows], atol=1e-5, err_msg=name)
+def row_of(answers, row):
+    return {name: values[row : row + 1] for name, values in answers.items()}
 
 
 def is_no_answer(values):
@@ -157,11 +129,7 @@ def is_no_answer(values):
     return np.all(np.isnan(values) if values.dtype.kind == "f" else values == -1)
 
 
-BAD_VALUES = {
-    "input_ids": [-1, 10**6, 2**31 - 1],
-    "input_mask": [-1, 2],
-    "segment_ids": [-1, 2, 7],
-}
+BAD_VALUES = {"input_ids": [-1, 10**6, 2**31 - 1], "input_mask": [-1, 2], "segment_ids": [-1, 2, 7]}
 
 
 @pytest.mark.parametrize("signature", ["tokens", "pooled", "mlm", "sop"])
@@ -176,7 +144,8 @@ def test_a_value_out_of_range_is_said_of_its_row(modules, signature):
     for name, value in cases:
         answers = serve(module, signature, **tokens(**{**extra, name: (1, value)}))
         assert answers["error"][1].startswith(f"{name} must be 0 to ".encode())
-        answers_alike(answers, good, [0, 2])
+        for row in (0, 2):
+            assert_alike(row_of(answers, row), row_of(good, row))
         assert all(is_no_answer(v[1]) for key, v in answers.items() if key != "error")
 
 
@@ -222,57 +191,12 @@ def test_a_broken_record_is_said_of_its_row(modules, name):
         examples[1] = record
         answers = serve(module, "examples", examples=examples)
         assert message in answers["error"][1]
-        answers_alike(answers, good, [0, 2])
+        for row in (0, 2):
+            assert_alike(row_of(answers, row), row_of(good, row))
         assert all(is_no_answer(v[1]) for key, v in answers.items() if key != "error")
     answers = serve(module, "examples", examples=list(bad))
     assert all(answers["error"])
     assert serve(module, "examples", examples=[])["error"].shape == (0,)
-
-
-def test_inputs_of_unlike_shapes_are_refused(modules):
-    good = tokens(mlm_positions=(1, 4))
-    shorter = {name: values[:, :1] for name, values in good.items()}
-    fewer = {name: values[:1] for name, values in good.items()}
-    flat = {name: values[0] for name, values in good.items()}
-    for changed in ("input_mask", "segment_ids", "mlm_positions"):
-        for other in (shorter, fewer, flat):
-            if other is shorter and changed == "mlm_positions":
-                continue
-            with pytest.raises(tf.errors.InvalidArgumentError, match=f"{changed} must be"):
-                serve(modules["pretraining"], "mlm", **{**good, changed: other[changed]})
-
-
-def test_texts_of_other_ranks_and_numbers_are_refused(modules):
-    texts = ["The fox runs.", "Birds sing."]
-    choice = {"context": texts, "question": texts}
-    cases = [
-        ("pretraining", "fill_mask", {"text": [texts]}, r"text must be \[batch\]"),
-        ("pretraining", "fill_mask", {"text": texts[0]}, r"text must be \[batch\]"),
-        ("classifier", None, {"text": texts, "text_pair": texts[:1]}, "text_pair must"),
-        ("classifier", None, {"text": [texts], "text_pair": [texts]}, "must be"),
-        ("classifier", "examples", {"examples": [records(2)]}, r"examples must be \[batch\]"),
-        ("question_answering", None, {"question": texts, "context": texts[:1]}, " must be"),
-        ("multiple_choice", None, {**choice, "options": [texts] * 2}, "choices 3 as in the model"),
-        ("multiple_choice", None, {**choice, "options": texts}, r"options must be \[batch, cho"),
-    ]
-    for name, signature, inputs, message in cases:
-        with pytest.raises(tf.errors.InvalidArgumentError, match=message):
-            serve(modules[name], signature or "serving_default", **inputs)
-
-
-EMPTY = ("serving_default", "tokenize", "fill_mask", "score", "pooled", "mlm", "examples")
-
-
-def test_empty_requests_have_empty_answers(modules):
-    none = np.zeros([0, 5], int)
-    ids = dict.fromkeys(("input_ids", "input_mask", "segment_ids"), none)
-    empty = {name: [] for name in ("text", "text_pair", "examples", "question", "context")}
-    empty.update(ids, mlm_positions=none, options=np.zeros([0, 3], object))
-    for name in ("pretraining", "question_answering", "multiple_choice"):
-        for signature, table in modules[name].signatures.items():
-            if table.inputs and signature in EMPTY:
-                answers = serve(modules[name], signature, **{n: empty[n] for n in table.inputs})
-                assert all(len(values) == 0 for values in answers.values()), (name, signature)
 
 
 def mixed_requests(number):
@@ -322,7 +246,7 @@ def attack(functions, requests, threads=32):
         answers, others = answer(request), expected[id(request)]
         try:
             assert answers.keys() == others.keys()
-            answers_alike(answers, others, slice(None))
+            assert_alike(answers, others)
         except AssertionError:
             return True
         return False
@@ -334,7 +258,7 @@ def attack(functions, requests, threads=32):
 def test_good_and_bad_requests_from_many_threads(modules):
     module = modules["pretraining"]
     requests = mixed_requests(60)
-    functions = {signature: traced(module, signature) for signature, _ in requests}
+    functions = {signature: function_of(module, signature) for signature, _ in requests}
     assert attack(functions, requests * 5) == 0
 
 

@@ -85,12 +85,14 @@ def test_the_default_length_is_that_of_training(
     assert all("at most 24 pieces" in line for line in warnings)
 
 
-def test_the_same_export_is_not_made_again(exported, model_dir, capsys, monkeypatch):
+def test_an_export_is_not_made_again_nor_overwritten(exported, model_dir, capsys, monkeypatch):
     monkeypatch.setattr(export_saved_model, "_publish", lambda *_: pytest.fail("exported again"))
     arguments = {"output": str(exported.parent), "max_seq_length": MAX_SEQ_LENGTH}
     for version in (None, 1):
         assert export(checkpoint=str(model_dir), version=version, **arguments) == str(exported)
         assert "exported before" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="another export"):
+        export(checkpoint=str(model_dir), output=str(exported.parent), version=1)
 
 
 def test_another_export_gets_the_next_version(exported, model_dir, tmp_path, stub, unverified):
@@ -102,13 +104,9 @@ def test_another_export_gets_the_next_version(exported, model_dir, tmp_path, stu
     assert contents(output) == ["4", "5", "notes"]
     assert versions.newest_saved_model(str(output)) == made
     assert versions.newest_saved_model(str(output / "4")) == str(output / "4")
-
-
-def test_a_version_is_never_overwritten(exported, model_dir):
-    before = (exported / "saved_model.pb").read_bytes()
-    with pytest.raises(ValueError, match="another export"):
-        export(checkpoint=str(model_dir), output=str(exported.parent), version=1)
-    assert (exported / "saved_model.pb").read_bytes() == before
+    with pytest.raises(ValueError, match="no SavedModel"):
+        versions.newest_saved_model(str(output / "notes"))
+    assert versions.existing(str(tmp_path / "absent")) == []
 
 
 def test_a_version_that_appears_meanwhile_is_left_alone(model_dir, tmp_path, stub, monkeypatch):
@@ -157,6 +155,7 @@ def test_wrong_requests_are_refused_before_anything_is_written(model_dir, tmp_pa
         ),
         ({"max_seq_length": longest + 1}, f"use at most {longest}"),
         ({"checkpoint": other}, "the config has vocab_size 17"),
+        ({"kind": "regressor"}, "holds a model for pretraining"),
     ):
         arguments = {"checkpoint": model_dir, "output": output, **changes}
         for name in ("checkpoint", "output"):
@@ -190,9 +189,3 @@ def test_what_it_says_to_ask_and_serve_is_this_version(tmp_path):
         assert f"tensorflow/serving:{metadata.version('tensorflow-serving-api')} " in line
         assert "--model_config_file=/config/models.config" in line
         assert "/v1/models/albert/labels/stable:predict" in line
-
-
-def test_no_version_to_be_found_is_said(tmp_path):
-    with pytest.raises(ValueError, match="no SavedModel"):
-        versions.newest_saved_model(str(tmp_path))
-    assert versions.existing(str(tmp_path / "absent")) == []

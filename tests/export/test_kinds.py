@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from albert_tf.text.tokenization import AlbertTokenizer
 from export import serving, verify
-from export.signatures import KINDS, NO_ANSWER_SCORE, of_model
+from export.signatures import NO_ANSWER_SCORE
 from export.verify import _LONG_TEXTS, _TEXTS, _answers, _as_inputs, _example
 from pipelines.tasks.classification import Example
 from pipelines.tasks.multiple_choice import MultipleChoiceExample
@@ -23,7 +23,7 @@ from pipelines.tasks.running.batches import example_lengths, make_batch
 from pipelines.tasks.running.unknown_text import unknown_shares
 from pipelines.tasks.squad import SquadTask
 from tests.conftest import WORDS
-from tests.export.task_models import LABELS, MAX_SEQ_LENGTH, TASKS, ask, function_of
+from tests.export.task_models import LABELS, TASKS, ask, assert_alike, call, function_of
 
 ODD = ["", " \u3000", "Óld ﬁsh ½ _ [MASK] 1,000, 北京 한국", "\u0301", "¨ a_b _", "x" * 200, "a\0b"]
 
@@ -59,11 +59,6 @@ def evaluate(task, module, tokenizer, examples, directory):
 def read_tsv(path):
     with open(path, newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tiny_vocabulary):
-    return AlbertTokenizer(str(tiny_vocabulary))
 
 
 def check_shares(task, module, tokenizer, examples, answers):
@@ -192,11 +187,11 @@ def test_answers_to_real_questions(make_module, shared, tmp_path, name):
     assert len(texts) == 240 and len(set(texts)) > 60
 
 
-@pytest.mark.parametrize("name", ["classifier", "regressor", "multiple_choice"])
-def test_records_are_answered_like_texts(modules, tokenizer, name):
-    task, module = TASKS[name], modules[name]
+@pytest.mark.parametrize("name", ["pretraining", "classifier", "regressor", "multiple_choice"])
+def test_records_are_answered_like_texts(modules, module, tokenizer, name):
+    task, module = TASKS.get(name, TASKS["classifier"]), modules.get(name, module)
     choices = module.sizes.get("choices", 1)
-    texts, pairs = make_texts(5, 1), make_texts(5, 2)
+    texts, pairs = make_texts(5, 1), [f"{text} fox" for text in make_texts(5, 2)]
     if choices > 1:
         options = [[f"{pair} {word}" for word in WORDS[:choices]] for pair in pairs]
         examples = [
@@ -207,7 +202,7 @@ def test_records_are_answered_like_texts(modules, tokenizer, name):
     else:
         examples = [Example(str(i), *pair, None) for i, pair in enumerate(zip(texts, pairs))]
         expected = ask(module, text=texts, text_pair=pairs)
-    sequences, _ = task.encode(examples, tokenizer, MAX_SEQ_LENGTH, training=False)
+    sequences, _ = task.encode(examples, tokenizer, module.max_seq_length, training=False)
     records = []
     longest = example_lengths(sequences).max()
     for i in range(len(examples)):  # padded, each in its own way
@@ -216,11 +211,7 @@ def test_records_are_answered_like_texts(modules, tokenizer, name):
     answers = function_of(module, "examples")(examples=tf.constant(records))
     answers = {name: t.numpy() for name, t in answers.items()}
     assert answers.keys() == {*expected, "error"} and not any(answers["error"])
-    for key, values in expected.items():
-        if values.dtype == object:
-            assert answers[key].tolist() == values.tolist()
-        else:
-            np.testing.assert_allclose(answers[key], values, atol=1e-5)
+    assert_alike(answers, expected)
 
 
 @pytest.mark.parametrize("name", ["pretraining", *TASKS])
@@ -232,10 +223,7 @@ def test_the_signatures_are_those_of_the_table(modules, module, loaded, name):
         function = loaded.signatures[signature] if is_pretraining else None
         function = function or function_of(module, signature)
         specs = {spec.name: spec for spec in tf.nest.flatten(function.structured_input_signature)}
-        for fields, found in (
-            (table.inputs, specs),
-            (table.outputs, function.structured_outputs),
-        ):
+        for fields, found in ((table.inputs, specs), (table.outputs, function.structured_outputs)):
             assert fields.keys() == found.keys()
             for key, field in fields.items():
                 assert found[key].dtype == field.dtype, key
@@ -301,48 +289,85 @@ def test_rows_in_any_batches_are_answered_as_alone(modules, module, functions, n
     check_batching(module, functions, seed=len(name))
 
 
-HOSTILE = [*_TEXTS["text"], *_LONG_TEXTS["text"], b"x" * 100_000, b"[MASK]" * 50]
+GROWING = "\ufdfa"  # 18 characters under NFKD
+HOSTILE = [
+    *(*_TEXTS["text"], *_LONG_TEXTS["text"], b"x" * 100_000, b"[MASK]" * 50, b"[CLS] [SEP] <pad>"),
+    *(b"NaN", b"", b"\0", b"a\0b", b"\xff\xfe", b"\xed\xa0\x80", b"\xc0\x80", b"\xf4\x90\x80\x80"),
+    *("\ufeff", "\U0010ffff", "\u202ea", "\u0301", GROWING, "_", "\r", "e\u0301" * 50, "|||"),
+    *(b"-1", b"1e999", b"%s%n", b"caf\xe9 [MASK]\xe9", b"[MASK", b"lazy dog " * 11_000),
+]
+
+
+def inputs_of(module, signature, batch):
+    """Hostile strings in every string input, each row with another; ids of two positions."""
+    number = 0
+    inputs = {}
+    for name, field in module.signatures[signature].inputs.items():
+        shape = [batch, *(module.sizes.get(d, 2) for d in field.shape[1:])]
+        if field.dtype != tf.string:
+            inputs[name] = np.full(shape, 0 if name == "mlm_positions" else 1)
+            continue
+        number += 1
+        places = np.arange(np.prod(shape)).reshape(shape) * number % len(HOSTILE)
+        texts = [text.encode() if isinstance(text, str) else text for text in HOSTILE]
+        inputs[name] = np.array(texts, object)[places]
+    return inputs
+
+
+def check_answered(answers, number):
+    for name, values in answers.items():
+        assert len(values) == number, name
+        assert values.dtype == object or np.isfinite(values).all(), name
+
+
+@pytest.mark.parametrize("name", ["pretraining", *TASKS])
+def test_hostile_and_empty_requests_are_answered_and_unlike_shapes_refused(modules, module, name):
+    """Every signature, each input."""
+    module = modules.get(name, module)
+    for signature, table in module.signatures.items():
+        if not table.inputs:
+            continue
+        function = function_of(module, signature)
+        check_answered(call(function, inputs_of(module, signature, 0)), 0)
+        if signature != "examples":  # no string is one
+            inputs = inputs_of(module, signature, len(HOSTILE))
+            answers = call(function, inputs)
+            check_answered(answers, len(HOSTILE))
+            for row in range(0, len(HOSTILE), 15):
+                one = call(function, {key: values[row : row + 1] for key, values in inputs.items()})
+                # In the batch there may be more padding.
+                found = {k: answers[k][row:][tuple(map(slice, v.shape))] for k, v in one.items()}
+                verify._difference((signature, row), one, found)
+        good = inputs_of(module, signature, 2)
+        for key, field in table.inputs.items():
+            values = good[key]
+            for wrong in (values[np.newaxis], values[0], values[:, np.newaxis]):
+                with pytest.raises(tf.errors.InvalidArgumentError, match=f"{key} must be "):
+                    call(function, {**good, key: wrong})
+            for axis, dimension in enumerate(field.shape):
+                users = [other for other in table.inputs.values() if dimension in other.shape]
+                if dimension in module.sizes or len(users) > 1:
+                    wrong = values.take([0], axis)
+                    message = f" must be .*{dimension} .*as in (the model|{'|'.join(good)})"
+                    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+                        call(function, {**good, key: wrong})
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_hostile_texts_are_answered(modules, name):
+def test_a_thousand_texts_and_lines_of_the_nasty_files_are_answered(modules, nasty, name):
     module = modules[name]
     names = module.signatures["serving_default"].inputs
-    choices = module.sizes.get("choices", 1)
-    short = ["dog", "", "old fox", b"\xff", "birds"] * 200
-    for texts in (HOSTILE, short, ["", ""]):
-        inputs = _as_inputs(texts, texts[::-1], choices)
+    batches = [["dog", "", "old fox", b"\xff", "birds"] * 200]
+    if name in ("multiple_choice", "question_answering"):
+        files = sorted(path for path in nasty.iterdir() if path.is_file())
+        lines = [line[:20_000] for path in files for line in path.read_bytes().split(b"\n")]
+        lines = list(dict.fromkeys(lines))
+        assert len(lines) > 100
+        batches += [lines[begin : begin + 256] for begin in range(0, len(lines), 256)]
+    for texts in batches:
+        inputs = _as_inputs(texts, texts[::-1], module.sizes.get("choices", 1))
         answers = ask(module, **{key: inputs[key] for key in names})
-        assert answers.keys() == module.signatures["serving_default"].outputs.keys()
-        for values in answers.values():
-            assert len(values) == len(texts)
-            assert values.dtype == object or np.isfinite(values).all()
-
-
-@pytest.mark.parametrize("name", ["multiple_choice", "question_answering"])
-def test_every_line_of_the_nasty_files_gets_an_answer(modules, nasty, name):
-    module = modules[name]
-    files = sorted(p for p in nasty.iterdir() if p.is_file())
-    lines = [line[:20_000] for path in files for line in path.read_bytes().split(b"\n")]
-    names = module.signatures["serving_default"].inputs
-    lines = list(dict.fromkeys(lines))
-    assert len(lines) > 100
-    for begin in range(0, len(lines), 256):
-        batch = lines[begin : begin + 256]
-        inputs = _as_inputs(batch, batch[::-1], module.sizes.get("choices", 1))
-        answers = ask(module, **{key: inputs[key] for key in names})
-        for key, values in answers.items():
-            assert len(values) == len(batch)
-            assert values.dtype == object or np.isfinite(values).all(), key
-        if "answer" in answers:
-            for line, answer in zip(batch, answers["answer"]):
-                assert answer.decode() in line.decode("utf-8", "replace")
-
-
-def test_tables_of_kinds_have_what_all_have():
-    for kind, table in KINDS.items():
-        assert {"serving_default", "tokens", "tokenization_info"} <= table.keys()
-        assert ("examples" in table) == (kind not in ("question_answering", "token_classifier"))
-    without_pairs = of_model("classifier", {"has_pairs": False})
-    assert list(without_pairs["serving_default"].inputs) == ["text"]
-    assert list(KINDS["classifier"]["serving_default"].inputs) == ["text", "text_pair"]
+        check_answered(answers, len(texts))
+        for text, answer in zip(inputs["context"], answers.get("answer", [])):
+            text = text if isinstance(text, str) else text.decode("utf-8", "replace")
+            assert answer.decode() in text

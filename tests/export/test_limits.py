@@ -25,10 +25,7 @@ CLOZE = Cloze("multiple_choice", {}, MultipleChoiceColumns("", "", ""), 19)
 
 @pytest.fixture(scope="module")
 def modules(make_module):
-    return {
-        "cloze": make_module(CLOZE),
-        "multiple_choice": make_module(TASKS["multiple_choice"]),
-    }
+    return {"cloze": make_module(CLOZE), "multiple_choice": make_module(TASKS["multiple_choice"])}
 
 
 def test_a_text_that_is_cut_has_the_pieces_of_the_whole(module):

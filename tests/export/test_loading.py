@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import shutil
 
+import numpy as np
 import pytest
 
 from albert_tf.checkpoints import model_directory
-from export.loading import open_checkpoint
+from export.loading import load_module, open_checkpoint
 from tests.export.task_models import MAX_SEQ_LENGTH, TASKS
 
 
@@ -23,11 +24,14 @@ def test_a_pretrained_model(model_dir, tmp_path):
 
 
 def test_a_fine_tuned_model(make_module):
-    directory = make_module(TASKS["classifier"]).served.model_dir
+    module = make_module(TASKS["classifier"])
+    directory = module.served.model_dir
     served = open_checkpoint(directory)
     assert served.kind == "classifier" and served.checkpoint.endswith("/best/ckpt-1")
     served = open_checkpoint(directory, "encoder")
     assert (served.kind, served.task, served.max_seq_length) == ("encoder", {}, MAX_SEQ_LENGTH)
+    for ours, theirs in zip(load_module(served).model.weights, module.model.encoder.weights):
+        np.testing.assert_array_equal(ours, theirs, err_msg=theirs.name)
     for kind in ("pretraining", "regressor"):
         with pytest.raises(ValueError, match="holds a model for classifier"):
             open_checkpoint(directory, kind)

@@ -86,15 +86,6 @@ def test_from_a_canary_to_stable_and_back(path):
         assert not server.log
 
 
-def test_the_server_ignores_both_edits_in_one(path):
-    """What the program is for, and what the stand-in must be able to show."""
-    with ModelServer(path, [1, 2]).running() as server:
-        text = path.read_text().replace("versions: 1", "versions: [1, 2]")
-        replace(path, path.read_text(), text.replace("value: 1", "value: 2", 1))
-        wait_until(lambda: len(server.log) > 2)
-        assert 2 not in server.states and server.labels == SHIPPED
-
-
 @pytest.mark.parametrize(
     ("broken", "message"),
     [

@@ -95,10 +95,12 @@ def test_an_app_needs_the_files_beside_it_alone(wide_dir, classifier_file):
     """The steps of export/README.md, TFLite: a text to a label."""
     described = json.loads((classifier_file.parent / "toy.json").read_text())
     assert described["labels"] == LABELS and described["has_pairs"] is False
+    assert described["kind"] == "classifier"
     length, special = described["max_seq_length"], described["special_pieces"]
     vocabulary = str(classifier_file.parent / described["vocab_file"])
     tokenizer = AlbertTokenizer(vocabulary, described["do_lower_case"])
     assert tokenizer.sha256 == described["vocab_sha256"] and length == LENGTH
+    assert special["[MASK]"] == tokenizer.mask_id
     model = wide_dir[1]
     for text in ("The quick fox.", "The quick brown fox jumps over the lazy dogs. " * 3):
         pieces = [special["[CLS]"], *tokenizer.encode(text)[: length - 2], special["[SEP]"]]

@@ -9,7 +9,6 @@ import pytest
 import tensorflow as tf
 
 from albert_tf.text.entities import find_entities
-from albert_tf.text.tokenization import AlbertTokenizer
 from export.modules.token_classification_module import _json_numbers, _json_strings
 from export.verify import _TEXTS, _padded
 from pipelines.tasks.reading.token_files import TokenExample, of_text
@@ -25,11 +24,6 @@ def module(make_module):
     return make_module(TASKS[NAME])
 
 
-@pytest.fixture(scope="module")
-def tokenizer(tiny_vocabulary):
-    return AlbertTokenizer(str(tiny_vocabulary))
-
-
 def spans_of(answers, row):
     """The spans of a text as fine-tuning writes them."""
     spans = json.loads(answers["spans"][row])
@@ -37,14 +31,14 @@ def spans_of(answers, row):
     return [{**s, "probability": pytest.approx(s["probability"], abs=2e-6)} for s in spans]
 
 
-def check_spans(task, module, tokenizer, directory, answer):
+def check_spans(task, module, tokenizer, directory):
     """Returns the spans that both sides found."""
     texts = make_texts(20, 1) + [t for t in _TEXTS["text"] if isinstance(t, str)]
     examples = [of_text(str(i), text) for i, text in enumerate(texts)]
     [path] = evaluate(task, module, tokenizer, examples, directory)
     with open(path, encoding="utf-8") as file:
         expected = [json.loads(line)["spans"] for line in file]
-    answers = answer(texts)
+    answers = {n: t.numpy() for n, t in module.serving_default(tf.constant(texts)).items()}
     check_shares(task, module, tokenizer, examples, answers)
     for row, spans in enumerate(expected):
         assert spans == spans_of(answers, row), texts[row]
@@ -53,22 +47,13 @@ def check_spans(task, module, tokenizer, directory, answer):
 
 
 def test_spans_of_raw_text(module, tokenizer, tmp_path):
-    spans = check_spans(
-        TASKS[NAME], module, tokenizer, tmp_path, lambda texts: ask(module, text=texts)
-    )
+    spans = check_spans(TASKS[NAME], module, tokenizer, tmp_path)
     assert len(spans) > 50 and {span["label"] for span in spans} == {"á", "b"}
 
 
 def test_parts_of_speech(make_module, tokenizer, tmp_path):
     task = token_classification(("VB", "NN", "O"))
-    module = make_module(task)
-
-    def answer(texts):
-        answers = module.serving_default(tf.constant(texts))
-        return {name: t.numpy() for name, t in answers.items()}
-
-    spans = check_spans(task, module, tokenizer, tmp_path, answer)
-    assert len(spans) > 500
+    assert len(check_spans(task, make_module(task), tokenizer, tmp_path)) > 500
 
 
 def test_words_that_are_given(module, tokenizer, tmp_path):

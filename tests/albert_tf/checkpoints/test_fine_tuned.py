@@ -17,7 +17,8 @@ from albert_tf.config import AlbertConfig
 from albert_tf.kinds import KINDS
 from albert_tf.text.tokenization import AlbertTokenizer
 from pipelines.convert_checkpoint import convert_fine_tuned
-from tests.builders import tiny_config
+from tests.albert_tf.checkpoints.test_name_map import change_config
+from tests.builders import tiny_config, with_random_weights
 
 CONFIG = tiny_config(vocab_size=1, hidden_act="gelu")
 SPANS = {"doc_stride": 30, "max_query_length": 20, "max_answer_length": 7, "null_threshold": 0.0}
@@ -45,11 +46,7 @@ def write_model(directory, task, vocabulary, **config):
     directory.mkdir()
     tokenizer = AlbertTokenizer(str(vocabulary))
     config = dataclasses.replace(CONFIG, vocab_size=tokenizer.vocab_size, **config)
-    model = KINDS[task["kind"]].create_model(config, task)
-    model.create_variables()
-    rng = np.random.RandomState(3)
-    for variable in model.variables:
-        variable.assign_add(rng.normal(0, 0.4, variable.shape))
+    model = with_random_weights(KINDS[task["kind"]].create_model(config, task), scale=0.4)
     config.write(str(directory / "albert_config.json"))
     tokenizer.save(str(directory))
     tf.train.Checkpoint(model=model).save(str(directory / "best" / "ckpt"))
@@ -123,15 +120,13 @@ def test_what_others_wrote(kind, expected, tiny_vocabulary, tmp_path):
 
 
 def test_separators_that_labels_leave_free(tiny_vocabulary, tmp_path):
-    labels = ["a, b", "c", "d"]
-    task = {"task": "own", "kind": "multilabel", "labels": labels, "has_pairs": False}
+    task = {"task": "own", "kind": "multilabel", "labels": ["a, b", "c", "d"], "has_pairs": False}
     write_model(tmp_path / "a", {**task, "max_seq_length": 60}, tiny_vocabulary)
     theirs = to_hugging_face(tmp_path)
     (theirs / "task.json").unlink()
     convert_fine_tuned(input_path=str(theirs), output_dir=str(tmp_path / "b"))
     assert json.loads((tmp_path / "b/task.json").read_text())["label_separator"] == ";"
-    config = json.loads((theirs / "config.json").read_text())
-    (theirs / "config.json").write_text(json.dumps({**config, "id2label": {"0": "alone"}}))
+    change_config(theirs, "config.json", id2label={"0": "alone"})
     with pytest.raises(ValueError, match="label, expected two or more"):
         convert_fine_tuned(input_path=str(theirs), output_dir=str(tmp_path / "c"))
 
@@ -140,17 +135,14 @@ def test_what_has_no_counterpart(tiny_vocabulary, tmp_path):
     task = {"task": "squad_v2", "kind": "question_answering", **TASKS["question_answering"]}
     task["has_answerability_head"] = True
     write_model(tmp_path / "a", task, tiny_vocabulary)
+    arguments = {"input_path": str(tmp_path / "a"), "output_dir": str(tmp_path / "out")}
     for output_format, message in (
         ("huggingface", "have no counterpart of this head"),
         ("google", "Google's code has no format of fine-tuned models"),
         ("albert_tf", "is a fine-tuned model of this project"),
     ):
         with pytest.raises(ValueError, match=message):
-            convert_fine_tuned(
-                input_path=str(tmp_path / "a"),
-                output_dir=str(tmp_path / "out"),
-                output_format=output_format,
-            )
+            convert_fine_tuned(**arguments, output_format=output_format)
         assert not (tmp_path / "out").exists()
 
 

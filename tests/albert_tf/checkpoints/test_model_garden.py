@@ -12,6 +12,7 @@ import tensorflow as tf
 from albert_tf.checkpoints import pretrained
 from albert_tf.config import AlbertConfig
 from albert_tf.models import AlbertForPreTraining
+from tests.builders import with_random_weights
 
 CONFIG = {
     "vocab_size": 97,
@@ -56,12 +57,7 @@ def batch_of():
 
 @pytest.fixture(scope="module")
 def model():
-    model = AlbertForPreTraining(AlbertConfig(**CONFIG))
-    model.create_variables()
-    rng = np.random.RandomState(3)
-    for variable in model.variables:
-        variable.assign_add(rng.normal(0, 0.3, variable.shape))
-    return model
+    return with_random_weights(AlbertForPreTraining(AlbertConfig(**CONFIG)))
 
 
 @pytest.fixture

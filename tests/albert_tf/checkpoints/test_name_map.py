@@ -11,7 +11,6 @@ import safetensors.numpy
 import tensorflow as tf
 
 from albert_tf.checkpoints import google, huggingface, name_map
-from albert_tf.config import SHARING_MODES
 from albert_tf.models import AlbertForPreTraining
 from tests.albert_tf.test_parity import save_tensors
 from tests.builders import tiny_config
@@ -77,19 +76,6 @@ def assert_same(weights, model):
 def change_config(directory, name="albert_config.json", **changes):
     path = directory / name
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
-
-
-@pytest.mark.parametrize("sharing", SHARING_MODES)
-@pytest.mark.parametrize("changes", [{}, {"inner_group_num": 2}, {"embedding_size": 12}])
-def test_the_table_has_every_variable(sharing, changes):
-    model = make_model(parameter_sharing=sharing, num_hidden_groups=2, **changes)
-    rows = list(name_map.variables(model.config))
-    variables = name_map.model_variables(model)
-    assert {row.ours: row.shape for row in rows} == {
-        n: tuple(v.shape) for n, v in variables.items()
-    }
-    for dialect in ("google", "torch"):
-        assert len({getattr(row, dialect) for row in rows}) == len(rows)
 
 
 @pytest.mark.parametrize("writer", WRITERS)

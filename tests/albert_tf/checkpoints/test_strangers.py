@@ -95,45 +95,32 @@ def test_a_later_torch_reads(version, torch_dir, trained, monkeypatch):
 CALLS_BYTEARRAY = b"cbuiltins\nbytearray\nM\xff\xff\x85R." + bytes(10_000)
 
 
-def compressed_archive(path):
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("data/0", bytes(10_000_000))
-
-
-def archive_of_one_file_many_times(path):
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("data/0", bytes(10_000))
-        archive.filelist *= 5
-
-
-def archive_that_calls_bytearray(path):
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("data.pkl", CALLS_BYTEARRAY)
-
-
-def pickle_that_calls_bytearray(path):
-    path.write_bytes(b"\x80\x02" + CALLS_BYTEARRAY)
-
-
-def half_an_archive(path):
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("data/0", bytes(10_000))
-    path.write_bytes(path.read_bytes()[5_000:])
+def write_archive(path, name, content, times=1, compression=zipfile.ZIP_STORED, begin=0):
+    """Writes an archive of a file, listed as often as said, without the bytes before `begin`."""
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        archive.writestr(name, content)
+        archive.filelist *= times
+    path.write_bytes(path.read_bytes()[begin:])
 
 
 @pytest.mark.parametrize(
-    ("hostile", "message"),
+    ("arguments", "message"),
     [
-        (compressed_archive, "it is compressed"),
-        (archive_of_one_file_many_times, "it is compressed"),
-        (archive_that_calls_bytearray, "it holds a bytearray"),
-        (pickle_that_calls_bytearray, "it holds a bytearray"),
-        (half_an_archive, "pytorch_model.bin' is damaged"),
+        (("data/0", bytes(10_000_000), 1, zipfile.ZIP_DEFLATED), "it is compressed"),
+        (("data/0", bytes(10_000), 5), "it is compressed"),
+        (("data.pkl", CALLS_BYTEARRAY), "it holds a bytearray"),
+        (None, "it holds a bytearray"),
+        (("data/0", bytes(10_000), 1, zipfile.ZIP_STORED, 5_000), "pytorch_model.bin' is damaged"),
     ],
+    ids=["compressed", "one file many times", "bytearray", "pickled bytearray", "half"],
 )
-def test_a_torch_file_that_takes_more_than_it_is_long(hostile, message, torch_dir, monkeypatch):
+def test_a_torch_file_that_takes_more_than_it_is_long(arguments, message, torch_dir, monkeypatch):
     fake_torch(monkeypatch, "2.10.0")
-    hostile(torch_dir / "pytorch_model.bin")
+    path = torch_dir / "pytorch_model.bin"
+    if arguments:
+        write_archive(path, *arguments)
+    else:
+        path.write_bytes(b"\x80\x02" + CALLS_BYTEARRAY)
     with pytest.raises(ValueError, match=message):
         huggingface.read(str(torch_dir), allow_missing=".")
 
@@ -191,11 +178,12 @@ def test_an_index_that_declares_more_than_its_data(number, size, tmp_path, train
     write("google", tmp_path, trained)
     more = {f"more{i}": np.zeros(2, np.float32) for i in range(number)}
     write_again(str(tmp_path / google.CHECKPOINT), more, f"{size} 0,2")
-    with pytest.raises(ValueError, match="its index declares more than its data hold"):
+    message = "its index declares more than its data hold"
+    with pytest.raises(ValueError, match=message):
         google.read(str(tmp_path))
     model_directory.save_for_pretraining(trained, str(tmp_path / "ours"))
     write_again(str(tmp_path / "ours/checkpoints/ckpt-1"), more, f"{size} 0,2")
-    with pytest.raises(ValueError, match="its index declares more than its data hold"):
+    with pytest.raises(ValueError, match=message):
         albert_tf.from_pretrained(tmp_path / "ours")
 
 
@@ -207,15 +195,11 @@ def test_a_checkpoint_of_texts(tmp_path, trained):
         google.read(str(tmp_path))
 
 
-def copy_newer(directory):
-    for file in directory.glob("model.ckpt-best.*"):
-        shutil.copy(file, file.with_name(file.name.replace("best", "2")))
-
-
 def test_several_checkpoints(tmp_path, trained, monkeypatch):
     for name in ("stranger", "own"):
         write("google", tmp_path / name, trained)
-        copy_newer(tmp_path / name)
+        for file in (tmp_path / name).glob("model.ckpt-best.*"):
+            shutil.copy(file, file.with_name(file.name.replace("best", "2")))
     several = "holds 2 checkpoints: name one of them by prefix"
     for named in (None, "../own/model.ckpt-best"):
         if named:
@@ -254,10 +238,7 @@ def hostile_export(tmp_path_factory, trained, tiny_vocabulary):
     module.variables = list(model.encoder.variables)
     path = directory / "1"
     tf.saved_model.save(module, str(path), {"tokenization_info": module.tokenization_info})
-    (directory / "assets").rename(path / "moved")
-    for file in (path / "moved").iterdir():
-        (path / "assets").mkdir(exist_ok=True)
-        file.rename(path / "assets" / file.name)
+    shutil.copytree(directory / "assets", path / "assets", dirs_exist_ok=True)
     (path / "assets.extra").mkdir()
     (path / "assets.extra/export.json").write_text('{"do_lower_case": false}')
     return path, model

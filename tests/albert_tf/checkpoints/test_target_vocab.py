@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from albert_tf.checkpoints import model_directory, name_map
-from albert_tf.config import AlbertConfig
 from albert_tf.models import AlbertForPreTraining
 from albert_tf.text.tokenization import AlbertTokenizer
 from pipelines.convert_checkpoint import convert
+from tests.builders import tiny_config, with_random_weights
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 OLD = [*SPECIAL, "river", "runs", "north", "##ern", "x"]
@@ -21,25 +20,10 @@ def write_vocabulary(path, pieces):
     return str(path)
 
 
-@pytest.fixture
-def converted(tmp_path, capsys):
-    """The weights before, and the model directory after."""
-    config = AlbertConfig(
-        vocab_size=len(OLD),
-        embedding_size=6,
-        hidden_size=8,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=10,
-        max_position_embeddings=9,
-    )
-    model = AlbertForPreTraining(config)
-    model.create_variables()
-    rng = np.random.RandomState(0)
-    for variable in model.variables:
-        variable.assign(rng.normal(size=variable.shape))
-    (tmp_path / "old").mkdir()
-    model_directory.save_for_pretraining(model, str(tmp_path / "old"))
+def test_rows_of_the_new_vocabulary(tmp_path, capsys):
+    config = tiny_config(vocab_size=len(OLD), num_hidden_layers=1)
+    before = with_random_weights(AlbertForPreTraining(config))
+    model_directory.save_for_pretraining(before, str(tmp_path / "old"))
     AlbertTokenizer(write_vocabulary(tmp_path / "old.txt", OLD)).save(str(tmp_path / "old"))
     convert(
         input_path=str(tmp_path / "old"),
@@ -47,14 +31,9 @@ def converted(tmp_path, capsys):
         target_vocab=write_vocabulary(tmp_path / "new.txt", NEW),
     )
     assert "7 of 9 pieces keep their embeddings" in capsys.readouterr().out
-    return name_map.arrays(model), tmp_path / "new"
-
-
-def test_rows_of_the_new_vocabulary(converted):
-    before, directory = converted
-    model, model_dir = model_directory.load_for_pretraining(str(directory))
+    model, model_dir = model_directory.load_for_pretraining(str(tmp_path / "new"))
     assert AlbertTokenizer.load(model_dir).encode("northern river") == [6, 7]
-    after = name_map.arrays(model)
+    before, after = name_map.arrays(before), name_map.arrays(model)
     for name in ("encoder/embeddings/word_embeddings", "masked_lm/output_bias"):
         old, new = before.pop(name), after.pop(name)
         for place, piece in enumerate(NEW):
@@ -64,18 +43,3 @@ def test_rows_of_the_new_vocabulary(converted):
         np.testing.assert_allclose(new[8], old.mean(axis=0), rtol=1e-5, atol=1e-6)
     for name, array in before.items():
         np.testing.assert_array_equal(after[name], array, err_msg=name)
-
-
-def test_the_same_vocabulary_changes_nothing(converted, tmp_path):
-    _, directory = converted
-    convert(
-        input_path=str(directory),
-        output_dir=str(tmp_path / "again"),
-        target_vocab=str(directory / "vocab.txt"),
-    )
-    first, second = (
-        name_map.arrays(model_directory.load_for_pretraining(str(path))[0])
-        for path in (directory, tmp_path / "again")
-    )
-    for name, array in first.items():
-        np.testing.assert_array_equal(second[name], array, err_msg=name)
