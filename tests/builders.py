@@ -185,6 +185,11 @@ def finetune(table, pretrained, output_dir, seeds=(1,), splits=("train", "dev"),
     return run_task(classification(table, splits), pretrained, output_dir, seeds, **changes)
 
 
+def write_json_lines(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
 def read_tsv(path):
     with open(path, newline="") as file:
         return list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))

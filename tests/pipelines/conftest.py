@@ -1,7 +1,5 @@
 """What tests of several modules here need."""
 
-from __future__ import annotations
-
 import pytest
 
 from albert_tf.text.tokenization import AlbertTokenizer

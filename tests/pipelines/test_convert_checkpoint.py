@@ -1,9 +1,6 @@
 """The program around the importers: every kind of input, whole outputs, clear refusals."""
 
-from __future__ import annotations
-
 import json
-import os
 import shutil
 
 import numpy as np
@@ -54,115 +51,79 @@ def test_there_and_back(output_format, model_dir, tmp_path, capsys):
     assert f"wrote        {back} (albert_tf)" in capsys.readouterr().out
 
 
-def test_one_checkpoint_and_a_prefix(model_dir, tmp_path):
-    google, back = str(tmp_path / "google"), str(tmp_path / "back")
-    checkpoint = model_directory.find_checkpoint(model_dir)[1]
-    convert(input_path=checkpoint, output_dir=google, output_format="google")
-    convert(input_path=google + "/model.ckpt-best", output_dir=back)
-    assert_same_model(back, model_dir)
-
-
-def test_the_best_weights(model_dir, tmp_path):
-    run = tmp_path / "run"
-    shutil.copytree(model_dir, run)
+def test_the_best_weights_and_one_checkpoint(model_dir, tmp_path):
+    run = shutil.copytree(model_dir, tmp_path / "run")
     (run / "checkpoints").rename(run / "best")
     (run / "checkpoints").mkdir()
-    for path in (run / "best", *(str(file)[:-6] for file in (run / "best").glob("*.index"))):
-        output_dir = str(tmp_path / f"of_{os.path.basename(path)}")
-        convert(input_path=str(path), output_dir=output_dir)
-        assert_same_model(output_dir, model_dir)
+    checkpoint = next((run / "best").glob("*.index")).with_suffix("")
+    for path in (run / "best", checkpoint):
+        convert(input_path=str(path), output_dir=str(tmp_path / path.name))
+        assert_same_model(str(tmp_path / path.name), model_dir)
+    convert(input_path=str(checkpoint), output_dir=f"{tmp_path}/google", output_format="google")
+    convert(input_path=f"{tmp_path}/google/model.ckpt-best", output_dir=f"{tmp_path}/back")
+    assert_same_model(f"{tmp_path}/back", model_dir)
 
 
-def test_tokenizer_settings_of_huggingface(model_dir, tmp_path):
-    convert(input_path=model_dir, output_dir=str(tmp_path / "hf"), output_format="huggingface")
-    assert json.loads((tmp_path / "hf/tokenizer_config.json").read_text()) == {
-        "tokenizer_class": "AlbertTokenizer",
-        "do_lower_case": False,
-        "remove_space": True,
-        "keep_accents": False,
-        "model_max_length": 67,
-    }
-
-
-def test_model_card_of_a_pretrained_model(model_dir, tmp_path):
-    run = tmp_path / "run"
-    shutil.copytree(model_dir, run)
+def test_a_pretrained_model_for_huggingface_has_a_card_and_settings(model_dir, tmp_path):
+    run = shutil.copytree(model_dir, tmp_path / "run")
     (run / "run.json").write_text('{"learning_rate": 0.003, "seed": 5, "mixed_precision": null}')
     convert(input_path=str(run), output_dir=str(tmp_path / "hf"), output_format="huggingface")
     card = (tmp_path / "hf/README.md").read_text()
     assert "pipeline_tag: fill-mask" in card and "# ALBERT: pre-trained" in card
     assert "| learning_rate | 0.003 |\n| seed | 5 |\n" in card and "mixed" not in card
+    kept = {"do_lower_case": False, "remove_space": True, "keep_accents": False}
+    settings = {"tokenizer_class": "AlbertTokenizer", **kept, "model_max_length": 67}
+    assert json.loads((tmp_path / "hf/tokenizer_config.json").read_text()) == settings
 
 
-def test_vocabulary_from_elsewhere(model_dir, tmp_path, tiny_vocabulary):
-    convert(input_path=model_dir, output_dir=str(tmp_path / "google"), output_format="google")
-    (tmp_path / "google/spiece.model").unlink()
-    google, back = str(tmp_path / "google"), str(tmp_path / "back")
+def test_vocabulary_from_elsewhere_or_of_another_model(model_dir, tmp_path, tiny_vocabulary):
+    other = sentences.train_vocabulary(tmp_path)
+    google, back = tmp_path / "google", str(tmp_path / "back")
+    convert(input_path=model_dir, output_dir=str(google), output_format="google")
+    pieces = AlbertTokenizer(str(other)).vocab_size
+    with pytest.raises(ValueError, match=f"has {pieces} pieces, but the model embeds"):
+        convert(input_path=str(google), output_dir=back, spm_model_file=str(other))
+    (google / "spiece.model").unlink()
     with pytest.raises(ValueError, match=r"holds 0 vocabularies .* --spm_model_file"):
-        convert(input_path=google, output_dir=back)
+        convert(input_path=str(google), output_dir=back)
     assert not (tmp_path / "back").exists()
-    convert(
-        input_path=google,
-        output_dir=back,
-        spm_model_file=str(tiny_vocabulary),
-        do_lower_case=False,
-    )
+    vocabulary = {"spm_model_file": str(tiny_vocabulary), "do_lower_case": False}
+    convert(input_path=str(google), output_dir=back, **vocabulary)
     assert_same_model(back, model_dir)
 
 
 def test_wordpiece_model(model_dir, tmp_path, capsys):
-    convert(input_path=model_dir, output_dir=str(tmp_path / "google"), output_format="google")
-    (tmp_path / "google/spiece.model").unlink()
-    (tmp_path / "google/tokenizer_config.json").unlink()
+    google, ours, hf = (tmp_path / name for name in ("google", "ours", "hf"))
+    convert(input_path=model_dir, output_dir=str(google), output_format="google")
+    (google / "spiece.model").unlink()
+    (google / "tokenizer_config.json").unlink()
     pieces = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n北\n京\n"
-    (tmp_path / "google/vocab_chinese.txt").write_text(pieces, encoding="utf-8")
-    convert(input_path=str(tmp_path / "google"), output_dir=str(tmp_path / "ours"))
+    (google / "vocab_chinese.txt").write_text(pieces, encoding="utf-8")
+    convert(input_path=str(google), output_dir=str(ours))
     assert "embedded pieces, 7 in the vocabulary" in capsys.readouterr().out
-    assert (tmp_path / "ours/vocab.txt").read_text(encoding="utf-8") == pieces
-    _, tokenizer = albert_tf.from_pretrained(str(tmp_path / "ours"))
+    assert (ours / "vocab.txt").read_text(encoding="utf-8") == pieces
+    _, tokenizer = albert_tf.from_pretrained(str(ours))
     assert tokenizer.encode("北京") == [5, 6]
-    ours, hf = str(tmp_path / "ours"), str(tmp_path / "hf")
-    convert(input_path=ours, output_dir=hf, output_format="huggingface")
-    settings = json.loads((tmp_path / "hf/tokenizer_config.json").read_text())
-    assert settings["tokenizer_class"] == "BertTokenizer"
-    assert (tmp_path / "hf/vocab.txt").exists()
-
-
-def test_vocabulary_of_another_model(model_dir, tmp_path):
-    vocabulary = sentences.train_vocabulary(tmp_path)
-    pieces = AlbertTokenizer(str(vocabulary)).vocab_size
-    convert(input_path=model_dir, output_dir=str(tmp_path / "google"), output_format="google")
-    with pytest.raises(ValueError, match=f"has {pieces} pieces, but the model embeds"):
-        convert(
-            input_path=str(tmp_path / "google"),
-            output_dir=str(tmp_path / "back"),
-            spm_model_file=str(vocabulary),
-        )
-    assert not (tmp_path / "back").exists()
-
-
-def test_existing_output_is_left_alone(model_dir, tmp_path):
-    (tmp_path / "mine").mkdir()
-    with pytest.raises(ValueError, match=r".*mine' exists already"):
-        convert(input_path=model_dir, output_dir=str(tmp_path / "mine"))
-    assert not list((tmp_path / "mine").iterdir())
+    convert(input_path=str(ours), output_dir=str(hf), output_format="huggingface")
+    settings = json.loads((hf / "tokenizer_config.json").read_text())
+    assert settings["tokenizer_class"] == "BertTokenizer" and (hf / "vocab.txt").exists()
 
 
 def test_failure_leaves_nothing(model_dir, tmp_path, monkeypatch):
     def disk_full(self, directory):
         raise OSError("No space left on device")
 
-    monkeypatch.setattr(AlbertTokenizer, "save", disk_full)
-    with pytest.raises(OSError, match="No space"):
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
+        patch.setattr(AlbertTokenizer, "save", disk_full)
         convert(input_path=model_dir, output_dir=str(tmp_path / "out"))
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("path", ["nothing", "empty"])
-def test_no_model(path, tmp_path):
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match=f"'.*{path}' is no model: expected"):
-        convert(input_path=str(tmp_path / path), output_dir=str(tmp_path / "out"))
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(ValueError, match=r".*mine' exists already"):
+        convert(input_path=model_dir, output_dir=str(tmp_path / "mine"))
+    assert not list((tmp_path / "mine").iterdir())
+    for path in ("nothing", "mine"):
+        with pytest.raises(ValueError, match=f"'.*{path}' is no model: expected"):
+            convert(input_path=str(tmp_path / path), output_dir=str(tmp_path / "out"))
 
 
 def test_program_ends_with_one_line(tmp_path):

@@ -1,7 +1,5 @@
 """The page "from a CSV to a served answer": its commands run as they stand there."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

@@ -1,7 +1,5 @@
 """What fine-tuning starts from, and what does not fit: one line, and nothing left behind."""
 
-from __future__ import annotations
-
 import functools
 import json
 import shlex
@@ -15,9 +13,8 @@ from albert_tf import optimization
 from albert_tf.checkpoints import model_directory
 from pipelines import finetune as finetune_lib
 from pipelines.tasks.running.seed_run import FinetuneSettings
-from pipelines.training.run import read_initial_model
 from tests.builders import classification, finetune, run_task
-from tests.jobs import run, weights
+from tests.jobs import assert_same_bits, run, weights
 
 
 @pytest.mark.parametrize(
@@ -26,38 +23,23 @@ from tests.jobs import run, weights
         ("--task=rte", "give --data_dir"),
         ("", "flag --task=None: Flag --task must have a value other than None."),
         ("--task=rte --num_epochs=2 --num_train_steps=9", "are two ways to say the same"),
-        (
-            "{own} --init_checkpoint={model} --num_epochs=0",
-            "--num_epochs=0: expected a number above 0",
-        ),
+        ("{own} --init_checkpoint={model} --num_epochs=0", "--num_epochs=0: expected a number"),
         ("{own} --class_weights=a=0", "'a=0' is no label=weight; expected balanced"),
         ("{own} --class_weights=a=x", "'a=x' is no label=weight; expected balanced"),
         ("{own} --class_weights='a=2,b=1, a=3'", "'a' is there twice"),
         ("--task=rte --data_dir=/nowhere", "--data_dir: there is no directory '/nowhere'"),
         ("--task=classification", "give --train_file"),
-        (
-            "--task=classification --train_file=/none.tsv",
-            "--train_file: no file matches '/none.tsv'",
-        ),
+        ("--task=classification --train_file=/none.tsv", "no file matches '/none.tsv'"),
         ("{own}", "give --init_checkpoint"),
         ("{own} --label_column=", "--label_column is empty: name the column"),
-        (
-            "{own} --text_column=label",
-            "--text_column and --label_column both name the column 'label'",
-        ),
+        ("{own} --text_column=label", "--text_column and --label_column both name the column"),
         ("--task=rte --data_dir=. --dev_file={train}", "is for sets of your own"),
         ("--task=squad_v2 --data_dir=.", "there is no './train-v2.0.json'"),
-        (
-            "{own} --init_checkpoint={model} --albert_config=albert_base",
-            "--albert_config is the checkpoint's own",
-        ),
+        ("{own} --init_checkpoint={model} --albert_config=albert_base", "is the checkpoint's own"),
         ("--task=race --data_dir=. --random_seeds=1,1", "expected different whole numbers"),
         ("--task=race --data_dir=. --random_seeds=-1", "expected different whole numbers"),
         ("--task=race --data_dir=. --labels=a,b", "--labels does not apply to --task=race"),
-        (
-            "{own} --doc_stride=64",
-            "--doc_stride does not apply to --task=classification, only to squad_v1, squad_v2",
-        ),
+        ("{own} --doc_stride=64", "does not apply to --task=classification, only to squad_v1, squ"),
         ("--task=squad_v1 --data_dir=. --null_threshold=0", "only to squad_v2: remove"),
         ("--task=rte --data_dir=. --text_column=x", "--text_column does not apply to"),
         ("{own} --labels=a,a", "two different labels"),
@@ -76,9 +58,7 @@ def test_one_line_for_wrong_flags(flags, message, table, pretrained, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_frozen_encoder_stays_the_pretrained_one_and_the_output_layer_learns(
-    table, pretrained, tmp_path
-):
+def test_a_frozen_encoder_stays_and_the_output_layer_learns(table, pretrained, tmp_path):
     changes = {"num_train_steps": 10, "num_warmup_steps": 0, "freeze_encoder": True}
     finetune(table, pretrained, tmp_path, **changes)
     _, checkpoint = model_directory.find_checkpoint(str(pretrained))
@@ -87,11 +67,8 @@ def test_a_frozen_encoder_stays_the_pretrained_one_and_the_output_layer_learns(
     assert len(encoder) > 10 and any("pooler/kernel" in name for name in encoder)
     for name in encoder:
         np.testing.assert_array_equal(ours[name], theirs.get_tensor(name))
-    [head] = [
-        name
-        for name in ours
-        if name.endswith("bias/.ATTRIBUTES/VARIABLE_VALUE") and name not in encoder
-    ]
+    biases = [name for name in ours if name.endswith("bias/.ATTRIBUTES/VARIABLE_VALUE")]
+    [head] = set(biases) - set(encoder)
     assert np.abs(ours[head]).max() > 1e-3, "biases begin at 0"
 
 
@@ -125,17 +102,10 @@ def test_it_begins_with_an_exported_model(table, pretrained, tmp_path, kind):
     ours = finetune(table, tmp_path / "exported/1", tmp_path / "a", **changes)
     theirs = finetune(table, pretrained, tmp_path / "b", **changes)
     assert ours == theirs
-    expected = weights(tmp_path / "b/seed_1")
-    for name, value in weights(tmp_path / "a/seed_1").items():
-        np.testing.assert_array_equal(value, expected[name], err_msg=name)
+    assert_same_bits(tmp_path / "a/seed_1", tmp_path / "b/seed_1")
     shutil.rmtree(tmp_path / "exported/1/assets")
     with pytest.raises(ValueError, match=r"without assets/albert_config\.json"):
         finetune(table, tmp_path / "exported/1", tmp_path / "c", **changes)
-
-
-def test_random_weights_need_a_config_and_a_vocabulary(table, tmp_path):
-    with pytest.raises(ValueError, match="both --albert_config and --spm_model_file"):
-        run_task(classification(table), None, tmp_path)
 
 
 @pytest.mark.parametrize(("given", "expected", "warns"), [(None, 24, False), (32, 32, True)])
@@ -186,23 +156,19 @@ def test_what_does_not_fit(table, pretrained, tmp_path, changes, message):
     with pytest.raises(ValueError, match=message):
         finetune(table, pretrained, tmp_path / "out", **changes)
     assert not (tmp_path / "out").exists()
+    with pytest.raises(ValueError, match="both --albert_config and --spm_model_file"):
+        finetune(table, None, tmp_path / "out")
+    with pytest.raises(ValueError, match=r"convert it first, by pipelines\.convert_checkpoint"):
+        finetune(table, "hf://albert/albert-base-v2", tmp_path / "out")
 
 
-def test_a_run_with_another_division_is_another_run(
-    table, pretrained, tmp_path, monkeypatch, capsys
-):
+def test_another_division_is_another_run(table, pretrained, tmp_path, monkeypatch, capsys):
     divided = functools.partial(finetune_lib.finetune, dev_fraction=0.1)
     monkeypatch.setattr(finetune_lib, "finetune", divided)
     monkeypatch.setattr(finetune_lib, "run_seed", lambda *_: {"metrics": {}})
     for _ in range(2):
         run_task(classification(table, ["train"]), pretrained, tmp_path / "run")
-    out = capsys.readouterr().out
-    assert "warning: dev has fewer than ten rows of 'other' " in out
+    assert "warning: dev has fewer than ten rows of 'other' " in capsys.readouterr().out
     monkeypatch.setattr(finetune_lib, "DIVISION", 3)
     with pytest.raises(ValueError, match=r"holds another run .*dev_division 2 there, 3 here"):
         run_task(classification(table, ["train"]), pretrained, tmp_path / "run")
-
-
-def test_a_published_model_is_converted_first():
-    with pytest.raises(ValueError, match=r"convert it first, by pipelines\.convert_checkpoint"):
-        read_initial_model("hf://albert/albert-base-v2")

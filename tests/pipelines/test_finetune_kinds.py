@@ -1,7 +1,5 @@
 """Every kind of task is learnt, predicted, and goes on as the same run or is refused."""
 
-from __future__ import annotations
-
 import json
 import random
 

@@ -1,7 +1,5 @@
 """Held-out figures: sampled from all documents, counted exactly, of text not trained on."""
 
-from __future__ import annotations
-
 import json
 from types import SimpleNamespace
 
@@ -27,30 +25,25 @@ def shards(*counts):
 
 class TestSample:
     def test_takes_from_every_shard_in_proportion(self):
-        counts = sample_counts(shards(100, 300, 0, 600), 50)
-        assert counts.tolist() == [5, 15, 0, 30]
+        assert sample_counts(shards(100, 300, 0, 600), 50).tolist() == [5, 15, 0, 30]
+        for size in (None, 7):
+            assert sample_counts(shards(3, 4), size).tolist() == [3, 4]
 
     @pytest.mark.parametrize("size", [1, 7, 99, 4_000])
     def test_has_the_size_that_was_asked_and_never_more_than_there_is(self, size):
-        of_shards = shards(*np.random.default_rng(size).integers(0, 90, 100).tolist())
-        counts = sample_counts(of_shards, size)
-        available = np.array([shard.examples for shard in of_shards])
+        available = np.random.default_rng(size).integers(0, 90, 100)
+        counts = sample_counts(shards(*available.tolist()), size)
         assert counts.sum() == min(size, available.sum())
         assert (counts >= 0).all() and (counts <= available).all()
         if size < available.sum():
             assert np.abs(counts - available * size / available.sum()).max() <= 1
-
-    def test_is_all_where_there_is_no_more(self):
-        assert sample_counts(shards(3, 4), None).tolist() == [3, 4]
-        assert sample_counts(shards(3, 4), 7).tolist() == [3, 4]
 
     def test_opens_some_of_very_many_shards_the_same_at_each_call(self, monkeypatch):
         monkeypatch.setattr(pretraining_dataset, "_MAX_SAMPLED_SHARDS", 8)
         counts = sample_counts(shards(*[50] * 100), 80)
         assert (counts > 0).sum() == 8 and counts.sum() == 80
         assert counts.tolist() == sample_counts(shards(*[50] * 100), 80).tolist()
-        # Not the first ones.
-        assert np.flatnonzero(counts).max() > 50
+        assert np.flatnonzero(counts).max() > 50, "not the first ones"
 
 
 def test_counts_beyond_float32_are_exact():
@@ -66,15 +59,14 @@ def test_counts_beyond_float32_are_exact():
         }
 
     # One prediction that is right and counts as many, then four that are wrong.
-    dataset = tf.data.Dataset.from_tensor_slices(
-        {
-            "masked_lm_ids": [[0], [1], [1], [1], [1]],
-            "masked_lm_weights": [[many], [1.0], [1.0], [1.0], [1.0]],
-            "sentence_order_labels": [0] * 5,
-            "sentence_order_weights": [1.0] * 5,
-            "input_mask": [[1]] * 5,
-        }
-    ).batch(1, drop_remainder=True)
+    rows = {
+        "masked_lm_ids": [[0], [1], [1], [1], [1]],
+        "masked_lm_weights": [[many], [1.0], [1.0], [1.0], [1.0]],
+        "sentence_order_labels": [0] * 5,
+        "sentence_order_weights": [1.0] * 5,
+        "input_mask": [[1]] * 5,
+    }
+    dataset = tf.data.Dataset.from_tensor_slices(rows).batch(1, drop_remainder=True)
     strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
     score = make_scoring(strategy, forward, lambda _: dataset, vocab_size=2)
     assert score()["targets"].tolist() == [many, 4.0]
@@ -84,43 +76,37 @@ def test_counts_beyond_float32_are_exact():
     assert figures["layers/l2_distance_01"] == pytest.approx(2**0.5)
 
 
-class TestTextThatWasTrainedOn:
-    TRAINED = {"random_seed": 7, "heldout_fraction": 0.1}  # noqa: RUF012
+TRAINED = {"random_seed": 7, "heldout_fraction": 0.1}
 
-    def check(self, tmp_path, run, records):
-        (tmp_path / "run.json").write_text(json.dumps(run))
+
+@pytest.mark.parametrize(
+    ("run", "records", "is_refused"),
+    [
+        ({"heldout_split": TRAINED}, TRAINED, False),
+        ({"heldout_split": TRAINED}, {**TRAINED, "heldout_fraction": 0.05}, False),
+        ({"heldout_split": TRAINED}, {**TRAINED, "random_seed": 8}, True),
+        ({"heldout_split": TRAINED}, {**TRAINED, "heldout_fraction": 0.2}, True),
+        # Of other weights nothing is known.
+        ({}, TRAINED, False),
+        ({"heldout_split": None}, TRAINED, False),
+        ({"heldout_split": TRAINED}, None, False),
+    ],
+)
+def test_text_that_was_trained_on_is_not_evaluated(tmp_path, monkeypatch, run, records, is_refused):
+    (tmp_path / "run.json").write_text(json.dumps(run))
+    if not is_refused:
         check_heldout_split(str(tmp_path), records)
-
-    def test_what_the_run_held_out_too_is_evaluated(self, tmp_path):
-        for fraction in (0.1, 0.05):
-            records = {"random_seed": 7, "heldout_fraction": fraction}
-            self.check(tmp_path, {"heldout_split": self.TRAINED}, records)
-
-    def test_another_split_is_refused(self, tmp_path):
-        for changed in ({"random_seed": 8}, {"heldout_fraction": 0.2}):
-            with pytest.raises(ValueError, match="may have been trained on them; write") as error:
-                self.check(tmp_path, {"heldout_split": self.TRAINED}, {**self.TRAINED, **changed})
-            assert "\n" not in str(error.value)
-
-    def test_of_other_weights_nothing_is_known(self, tmp_path):
-        for run in ({}, {"heldout_split": None}):
-            self.check(tmp_path, run, self.TRAINED)
-        self.check(tmp_path, {"heldout_split": self.TRAINED}, None)
-
-    def test_neither_may_weights_to_begin_with_have_seen_it(self, tmp_path, monkeypatch):
-        first, run = tmp_path / "first", tmp_path / "run"
-        first.mkdir()
-        (first / "run.json").write_text(json.dumps({"heldout_split": self.TRAINED}))
-        monkeypatch.setattr(
-            pretrain.model_directory, "find_checkpoint", lambda path: (path, f"{path}/ckpt-1")
-        )
-        with pytest.raises(ValueError, match="may have been trained on them; write"):
-            pretrain._restore_initial_weights(
-                None,
-                InitialModel(None, None, str(first)),
-                str(run),
-                {**self.TRAINED, "random_seed": 8},
-            )
+        return
+    with pytest.raises(ValueError, match="may have been trained on them; write") as error:
+        check_heldout_split(str(tmp_path), records)
+    assert "\n" not in str(error.value)
+    # Neither may weights to begin with have seen it.
+    monkeypatch.setattr(
+        pretrain.model_directory, "find_checkpoint", lambda path: (path, f"{path}/ckpt-1")
+    )
+    initial = InitialModel(None, None, str(tmp_path))
+    with pytest.raises(ValueError, match="may have been trained on them; write"):
+        pretrain._restore_initial_weights(None, initial, str(tmp_path / "new"), records)
 
 
 @pytest.mark.parametrize(

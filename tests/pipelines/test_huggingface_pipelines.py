@@ -2,8 +2,6 @@
 `make test-extras`.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import sys

@@ -1,7 +1,5 @@
 """The reference's own records: each fault is one line with file and record; they train here."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re
@@ -11,14 +9,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf.text.tokenization import AlbertTokenizer
 from pipelines import index_records as job
 from pipelines.data import records, training_order
 from pipelines.data.examples import ExampleOptions
-from pipelines.data.pretraining_dataset import (
-    pretraining_dataset,
-    read_sources,
-)
+from pipelines.data.pretraining_dataset import pretraining_dataset, read_sources
 from pipelines.data.records import Manifest, ReferenceManifest, Shard, Split, serialize_segment
 from pipelines.data.segments import Segment
 from pipelines.evaluate import evaluate
@@ -26,7 +20,6 @@ from tests.jobs import run
 from tests.pipelines.data.small_records import contents
 
 run_on_beam = job.beam_job.run
-PROJECT = Path(__file__).resolve().parents[2]
 LENGTH, PREDICTIONS = 19, 5
 CLS, SEP = 2, 3
 
@@ -85,25 +78,32 @@ def index(files, tiny_vocabulary, tmp_path, in_this_process):
     return run
 
 
-def test_held_out_files_spelt_otherwise(index, files, monkeypatch):
+def test_manifest_points_to_the_files(index, files, tmp_path, monkeypatch, capsys):
+    """However they are spelt; empty ones are skipped. The job is done once."""
+    (files / "0.tfrecord").touch()
     monkeypatch.chdir(files.parent)
-    manifest = index(input_file="ref/*,./ref/a*", heldout_file=f"{files}/c*")
-    assert [shard.examples for shard in manifest.split("train")] == [7, 300]
-    assert [shard.examples for shard in manifest.split("heldout")] == [4]
-
-
-def test_manifest_points_to_the_files(index, files, tmp_path, capsys):
-    manifest = index(heldout_file=f"{files}/c*")
+    job_of_these = {"input_file": "ref/*,./ref/a*", "heldout_file": f"{files}/c*"}
+    manifest = index(**job_of_these)
     assert manifest == Manifest.read(str(tmp_path / "indexed"))
     assert manifest.format == "reference"
     assert (manifest.max_seq_length, manifest.max_predictions_per_seq) == (LENGTH, PREDICTIONS)
     assert [shard.examples for shard in manifest.split("train")] == [7, 300]
-    assert [shard.examples for shard in manifest.split("heldout")] == [4]
-    assert manifest.split("heldout")[0].pieces == 11 + 12 + 13 + 11
+    [heldout] = manifest.split("heldout")
+    assert (heldout.examples, heldout.pieces) == (4, 11 + 12 + 13 + 11)
     assert manifest.paths("elsewhere", "train") == [f"{files}/{n}.tfrecord" for n in "ab"]
     shown = capsys.readouterr()
     assert f"--max_seq_length={LENGTH} --max_predictions_per_seq={PREDICTIONS}" in shown.out
-    assert "(100 %)" in shown.err
+    assert "(100 %)" in shown.err and shown.out.count("holds no record, skipped") == 1
+    with monkeypatch.context() as patch:
+        patch.setattr(job.beam_job, "run", None)
+        assert index(**job_of_these) == manifest
+    assert "finished before: 307 train and 4 heldout static" in capsys.readouterr().out
+    (tmp_path / "indexed/manifest.json").unlink()
+    monkeypatch.setattr(job.albert_tf, "__version__", "0.1.0")
+    with pytest.raises(ValueError, match=r"code_version '.*' there, '0\.1\.0' here"):
+        index(**job_of_these)
+    with pytest.raises(ValueError, match="names every file of --input_file"):
+        index(heldout_file=f"{files}/*")
 
 
 def test_paths_of_every_kind():
@@ -117,25 +117,22 @@ def test_paths_of_every_kind():
     assert manifest.paths("gs://b/dir", "train")[0] == "gs://b/dir/train.tfrecord"
 
 
-def test_training_sees_every_example_once_an_epoch(
-    index, files, tiny_vocabulary, tmp_path, monkeypatch
-):
+def test_training_sees_every_example_once_an_epoch(index, files, tokenizer, tmp_path, monkeypatch):
     """Its groups are smaller than files."""
     monkeypatch.setattr(records, "_MIN_PART_BYTES", 1)
     monkeypatch.setattr(training_order, "_GROUP_BYTES", 300)
     manifest = index(f"{files}/a*,{files}/c*")
     assert [len(shard.part_offsets) for shard in manifest.split("train")] == [7, 4]
     options = ExampleOptions(LENGTH, PREDICTIONS)
-    tokenizer = AlbertTokenizer(str(tiny_vocabulary))
     dataset = pretraining_dataset(read_sources(str(tmp_path / "indexed")), options, tokenizer, 11)
-    epochs = [{k: v.numpy() for k, v in batch.items()} for batch in dataset.take(2)]
-    for epoch in epochs:
-        assert sorted(epoch["input_word_ids"][:, 1]) == sorted([*range(20, 27), *range(20, 24)])
-        np.testing.assert_array_equal(
-            epoch["sentence_order_labels"], epoch["input_word_ids"][:, 1] % 2
-        )
+    orders = []
+    for epoch in dataset.take(2).as_numpy_iterator():
+        numbers = epoch["input_word_ids"][:, 1]
+        assert sorted(numbers) == sorted([*range(20, 27), *range(20, 24)])
+        np.testing.assert_array_equal(epoch["sentence_order_labels"], numbers % 2)
         assert (epoch["masked_lm_ids"] == [55, 61, 0, 0, 0]).all()
-    assert epochs[0]["input_word_ids"][:, 1].tolist() != epochs[1]["input_word_ids"][:, 1].tolist()
+        orders.append(numbers.tolist())
+    assert orders[0] != orders[1]
 
 
 @pytest.mark.parametrize(
@@ -186,7 +183,7 @@ def test_a_damaged_file_is_one_line(index, files, tmp_path, damage, message):
     assert "\n" not in str(error.value) and "bad.tfrecord" in str(error.value)
 
 
-def test_other_records_are_refused(index, tmp_path):
+def test_other_records_are_refused(index, files, tmp_path):
     segment = serialize_segment(Segment([5, 6], [0], 0, False), 1)
     for record, fault in (
         (b"no example", "is no tf.train.Example"),
@@ -195,28 +192,9 @@ def test_other_records_are_refused(index, tmp_path):
         write(tmp_path / "other.tfrecord", [record])
         with pytest.raises(ValueError, match=f"record 1: {fault}"):
             index(tmp_path / "other.tfrecord")
-
-
-def test_files_of_other_lengths_are_refused(index, files):
     write(files / "d.tfrecord", [static_example(masked_lm_ids=[1] * 6)])
     with pytest.raises(ValueError, match=r"d\.tfrecord: record 1: .* has 6 values instead of 5"):
         index()
-
-
-def test_a_finished_job_is_not_done_again(index, monkeypatch, capsys):
-    whole = index()
-    monkeypatch.setattr(job.beam_job, "run", None)
-    assert index() == whole
-    assert "finished before: 311 train and 0 heldout static examples in" in capsys.readouterr().out
-
-
-def test_order_of_files_does_not_matter(index, tmp_path, monkeypatch):
-    index(output="in_order")
-    monkeypatch.setattr(
-        job.beam_job, "run", lambda work, units, *_: [work(units[i]) for i in (1, 2, 0)]
-    )
-    index(output="shuffled")
-    assert contents(tmp_path / "shuffled") == contents(tmp_path / "in_order")
 
 
 @pytest.mark.parametrize("position", ["a", "b", "c"])
@@ -237,34 +215,21 @@ def test_a_broken_file_among_others_may_be_mended(index, files, tmp_path, positi
         assert index().splits["train"].examples == 311
 
 
-def test_empty_files_are_skipped(index, files, capsys):
-    (files / "0.tfrecord").touch()
-    (files / "d.tfrecord").touch()
-    assert [shard.examples for shard in index().split("train")] == [7, 300, 4]
-    assert capsys.readouterr().out.count("holds no record, skipped") == 2
+def test_on_beam_and_in_any_order(index, files, tmp_path, monkeypatch):
+    def in_another_order(work, units, *_):
+        return [work(units[i]) for i in (1, 2, 0)]
 
-
-def test_on_beam(index, files, tmp_path, monkeypatch):
-    index(output="in_this_process")
-    monkeypatch.setattr(job.beam_job, "run", run_on_beam)
-    index(output="on_beam")
-    assert contents(tmp_path / "on_beam") == contents(tmp_path / "in_this_process")
+    for output, run_units in (
+        ("in_order", job.beam_job.run),
+        ("shuffled", in_another_order),
+        ("on_beam", run_on_beam),
+    ):
+        monkeypatch.setattr(job.beam_job, "run", run_units)
+        index(output=output)
+        assert contents(tmp_path / output) == contents(tmp_path / "in_order")
     write(files / "b.tfrecord", [static_example(), b"broken"])
     with pytest.raises(ValueError, match=r"b\.tfrecord: record 2: is no tf.train.Example"):
         index(output="bad")
-
-
-def test_resumes_no_work_of_another_version(index, tmp_path, monkeypatch):
-    index()
-    (tmp_path / "indexed/manifest.json").unlink()
-    monkeypatch.setattr(job.albert_tf, "__version__", "0.1.0")
-    with pytest.raises(ValueError, match=r"code_version '.*' there, '0\.1\.0' here"):
-        index()
-
-
-def test_all_files_held_out(index, files):
-    with pytest.raises(ValueError, match="names every file of --input_file"):
-        index(heldout_file=f"{files}/*")
 
 
 @pytest.mark.slow

@@ -1,7 +1,5 @@
 """Other scripts all the way: text -> vocabulary -> records -> masked examples."""
 
-from __future__ import annotations
-
 import unicodedata
 from dataclasses import dataclass
 
@@ -12,10 +10,8 @@ from albert_tf.text.tokenization import AlbertTokenizer
 from pipelines import create_pretraining_data as job
 from pipelines.data.corpus import TextFormat, read_documents
 from pipelines.data.examples import ExampleOptions
-from pipelines.data.pretraining_dataset import (
-    pretraining_dataset,
-    read_sources,
-)
+from pipelines.data.masking import unmask
+from pipelines.data.pretraining_dataset import pretraining_dataset, read_sources
 from pipelines.data.shard_writer import Settings
 from pipelines.data.vocabulary_settings import resolve_lower_case
 from pipelines.train_vocab import train_vocab
@@ -89,13 +85,7 @@ def masked(request, shared, tmp_path_factory):
             input_file=str(path),
             output_dir=str(directory / "records"),
             settings=Settings(
-                spm_model_file=model,
-                do_lower_case=resolve_lower_case(model, None),
-                max_seq_length=157,
-                short_seq_prob=0.1,
-                heldout_fraction=0.1,
-                random_seed=7,
-                text_format=text_format,
+                model, resolve_lower_case(model, None), 157, 0.1, 0.1, 7, text_format=text_format
             ),
             shard_bytes=40_000,
         )
@@ -112,17 +102,6 @@ def masked(request, shared, tmp_path_factory):
     return language, tokenizer, batch
 
 
-def unmask(batch) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the ids before masking, and which were predicted: [rows, length]."""
-    ids = batch["input_word_ids"].copy()
-    predicted = np.zeros(ids.shape, bool)
-    rows, columns = np.nonzero(batch["masked_lm_weights"])
-    places = batch["masked_lm_positions"][rows, columns]
-    ids[rows, places] = batch["masked_lm_ids"][rows, columns]
-    predicted[rows, places] = True
-    return ids, predicted
-
-
 def is_of(piece: str, script: str) -> bool:
     """Tells whether a piece holds nothing but letters of a script, and no space before them."""
     return all(unicodedata.name(c, "").startswith(script) and c.isalpha() for c in piece)
@@ -131,13 +110,12 @@ def is_of(piece: str, script: str) -> bool:
 @pytest.mark.shared
 def test_text_is_pieces_of_the_vocabulary(masked):
     language, tokenizer, batch = masked
-    ids, predicted = unmask(batch)
-    real = batch["input_mask"].astype(bool)
+    ids, real = unmask(batch), batch["input_mask"].astype(bool)
     assert (ids[real] == tokenizer.unk_id).mean() < 0.01
     assert tokenizer.mask_id not in ids
     pieces = [tokenizer.id_to_piece(i).lstrip("▁") for i in ids[real]]
     assert np.mean([bool(p) and is_of(p, language.script) for p in pieces]) > 0.5
-    shares = predicted.sum(axis=1) / real.sum(axis=1)
+    shares = batch["masked_lm_weights"].sum(axis=1) / real.sum(axis=1)
     assert 0.13 < shares.mean() < 0.17
 
 
@@ -145,7 +123,10 @@ def test_text_is_pieces_of_the_vocabulary(masked):
 def test_words_are_masked_whole(masked):
     """As far as the script has words; where it has none every piece is one."""
     language, tokenizer, batch = masked
-    ids, predicted = unmask(batch)
+    ids = unmask(batch)
+    predicted = np.zeros(ids.shape, bool)
+    rows, columns = np.nonzero(batch["masked_lm_weights"])
+    predicted[rows, batch["masked_lm_positions"][rows, columns]] = True
     inside_words = masked_inside = cut_words = 0
     for row, chosen, mask in zip(ids, predicted, batch["input_mask"]):
         pieces = [tokenizer.id_to_piece(i) for i in row[: mask.sum()]]
@@ -162,14 +143,3 @@ def test_words_are_masked_whole(masked):
         assert cut_words == 0
     else:
         assert cut_words > 50
-
-
-@pytest.mark.shared
-def test_examples_are_pairs_of_sentences(masked):
-    language, _, batch = masked
-    # Thai has no mark for the end of a sentence: a paragraph is one, or parts of 2,000 characters.
-    # Documents are short here, and the segment that opens one has no label.
-    if language.code != "th":
-        labels = batch["sentence_order_labels"][batch["sentence_order_weights"] > 0]
-        assert len(labels) > 0.1 * BATCH
-        assert 0 < labels.mean() < 1

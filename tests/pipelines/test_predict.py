@@ -1,7 +1,5 @@
 """Files are labelled as fine-tuning labels them, whatever stops the job, with runs and exports."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import json
@@ -16,7 +14,7 @@ from export.export_saved_model import export
 from pipelines import predict as predict_lib
 from pipelines.tasks.running import prediction_file
 from pipelines.training.settings import LoopSettings
-from tests.builders import DEV, make_rows, read_tsv, run_task
+from tests.builders import DEV, make_rows, read_tsv, run_task, write_json_lines
 from tests.jobs import run
 from tests.pipelines.test_finetune_kinds import KINDS
 
@@ -47,10 +45,10 @@ def read(path):
         return list(csv.DictReader(file, delimiter="\t" if path.suffix == ".tsv" else ","))
 
 
-def write_csv(path, number, columns=("name", "first", "second", "label"), seed=9):
+def write_csv(path, number, seed=9):
     with open(path, "w", newline="") as file:
         writer = csv.writer(file)
-        writer.writerows([columns, *(row[: len(columns)] for row in make_rows(number, seed))])
+        writer.writerows([("name", "first", "second", "label"), *make_rows(number, seed)])
     return path
 
 
@@ -70,15 +68,6 @@ def test_a_run_predicts_what_it_predicted_of_dev(tuned, table, tmp_path):
     assert summary["metrics"] == pytest.approx(reported)
     assert json.loads((tmp_path / "out.csv.run.json").read_text()) == summary
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.csv", "out.csv.run.json"]
-
-
-@pytest.mark.usefixtures("eager")
-def test_rows_that_the_vocabulary_cannot_spell(tuned, tmp_path, capsys):
-    path = tmp_path / "in.csv"
-    path.write_text('name,first,second\n1,我无法登录,我\n2,,\n3,a river,"some\nriver"\n')
-    predict(tuned, path, tmp_path / "out.csv")
-    assert "rows     3; 1 cells with line ends\n" in capsys.readouterr().out
-    assert [float(row["unknown_share"]) for row in read(tmp_path / "out.csv")] == [1, 1, 0]
 
 
 @pytest.mark.slow
@@ -107,24 +96,18 @@ def test_the_best_seed_of_a_run_is_taken(tuned, tmp_path, capsys):
 
 
 def write_rows(path, *labels):
-    rows = ({"name": "a", "first": "b", "second": "c", "label": label} for label in labels)
-    rows = [{k: v for k, v in row.items() if v is not None} for row in rows]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return str(path)
+    row = {"name": "a", "first": "b", "second": "c"}
+    rows = [row if label is None else {**row, "label": label} for label in labels]
+    return write_json_lines(path, rows)
 
 
 @pytest.mark.usefixtures("eager")
 def test_rows_with_and_without_answers_are_refused(tuned, tmp_path):
-    label = classification_label(tuned)
-    rows = {
-        "last": (None, None, label),
-        "first": (label, None),
-        "with": (label,),
-        "without": (None,),
-    }
-    last, first, known, unknown = (
-        write_rows(tmp_path / f"{name}.jsonl", *labels) for name, labels in rows.items()
-    )
+    label = json.loads((tuned / "seed_1/task.json").read_text())["labels"][0]
+    last = write_rows(tmp_path / "last.jsonl", None, None, label)
+    first = write_rows(tmp_path / "first.jsonl", label, None)
+    known = write_rows(tmp_path / "with.jsonl", label)
+    unknown = write_rows(tmp_path / "without.jsonl", None)
 
     def predict_files(*paths):
         output = str(tmp_path / "out.csv")
@@ -145,10 +128,6 @@ def test_rows_with_and_without_answers_are_refused(tuned, tmp_path):
     assert summary["rows"] == 2 and "accuracy" in summary["metrics"]
 
 
-def classification_label(tuned):
-    return json.loads((tuned / "seed_1/task.json").read_text())["labels"][0]
-
-
 @pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("name", ["in.tsv", "in.jsonl", "in.json", "in.csv.gz"])
 def test_any_table_without_answers(tuned, tmp_path, name):
@@ -164,17 +143,24 @@ def test_any_table_without_answers(tuned, tmp_path, name):
     else:
         opener = gzip.open if name.endswith(".gz") else open
         with opener(path, "wt", newline="") as file:
-            style = {"delimiter": "\t" if ".tsv" in name else ","}
-            writer = csv.DictWriter(file, records[0], **style)
-            writer.writeheader()
-            writer.writerows(records)
+            writer = csv.writer(file, delimiter="\t" if ".tsv" in name else ",")
+            writer.writerows([records[0], *(record.values() for record in records)])
     out = tmp_path / ("out.csv" if name == "in.json" else "out.tsv")
     summary = predict(tuned / "seed_1", path, out)
     assert summary["metrics"] == {} and summary["rows"] == 9
     rows = read(out)
-    names = [record["name"].replace("\0", "\ufffd") for record in records]
-    assert [row["id"] for row in rows] == names
+    assert [row["id"] for row in rows] == [r["name"].replace("\0", "\ufffd") for r in records]
     assert "label" not in rows[0]
+
+
+@pytest.mark.usefixtures("eager")
+def test_answers_may_be_ignored_and_unknown_text_is_told(tuned, tmp_path, capsys):
+    path = tmp_path / "in.csv"
+    path.write_text('name,first,second,label\n1,我无法,我,\n2,,,what\n3,a river,"some\nriver",\n')
+    summary = predict(tuned / "seed_1", path, tmp_path / "out.csv", columns={"label": ""})
+    assert summary["rows"] == 3 and summary["metrics"] == {}
+    assert "rows     3; 1 cells with line ends\n" in capsys.readouterr().out
+    assert [float(row["unknown_share"]) for row in read(tmp_path / "out.csv")] == [1, 1, 0]
 
 
 @pytest.mark.usefixtures("eager")
@@ -182,7 +168,8 @@ def test_a_job_that_is_stopped_loses_and_doubles_no_row(tuned, tmp_path, monkeyp
     path = write_csv(tmp_path / "in.csv", 95)
     predict(tuned / "seed_1", path, tmp_path / "whole.csv")
     monkeypatch.setattr(prediction_file, "ROWS_PER_PART", 10)
-    answer, calls = predict_lib.fine_tuned.FineTunedRun.answer, []
+    run = predict_lib.fine_tuned.FineTunedRun
+    answer, calls = run.answer, []
 
     def stops(self, examples, prepared):
         calls.append(len(examples))
@@ -190,11 +177,18 @@ def test_a_job_that_is_stopped_loses_and_doubles_no_row(tuned, tmp_path, monkeyp
             raise KeyboardInterrupt
         return answer(self, examples, prepared)
 
-    monkeypatch.setattr(predict_lib.fine_tuned.FineTunedRun, "answer", stops)
+    monkeypatch.setattr(run, "answer", stops)
     for _ in range(3):
         with pytest.raises(KeyboardInterrupt):
             predict(tuned / "seed_1", path, tmp_path / "out.csv")
         assert not (tmp_path / "out.csv").exists()
+    with monkeypatch.context() as patch, pytest.raises(ValueError, match=r"run \(code_version"):
+        patch.setattr(albert_tf, "__version__", "0.0.1")  # its columns may be others
+        predict(tuned / "seed_1", path, tmp_path / "out.csv")
+    write_csv(path, 95, seed=10)
+    with pytest.raises(ValueError, match=r"holds another run \(input_files"):
+        predict(tuned / "seed_1", path, tmp_path / "out.csv")
+    write_csv(path, 95)
     predict(tuned / "seed_1", path, tmp_path / "out.csv")
     assert len(calls) == 10 + 3, "no part is answered twice"
     whole, found = read(tmp_path / "whole.csv"), read(tmp_path / "out.csv")
@@ -204,33 +198,6 @@ def test_a_job_that_is_stopped_loses_and_doubles_no_row(tuned, tmp_path, monkeyp
     assert len(calls) == 13, "a finished job does nothing"
     with pytest.raises(ValueError, match="exists, and not from this model, these files"):
         predict(tuned / "seed_2", path, tmp_path / "out.csv")
-
-
-@pytest.mark.usefixtures("eager")
-def test_other_parts_are_refused(tuned, tmp_path, monkeypatch):
-    path = write_csv(tmp_path / "in.csv", 20)
-    monkeypatch.setattr(prediction_file, "ROWS_PER_PART", 10)
-
-    def stops(*_):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(prediction_file, "_written", stops)
-        predict(tuned / "seed_1", path, tmp_path / "out.csv")
-    with monkeypatch.context() as patch, pytest.raises(ValueError, match=r"run \(code_version"):
-        patch.setattr(albert_tf, "__version__", "0.0.1")  # its columns may be others
-        predict(tuned / "seed_1", path, tmp_path / "out.csv")
-    write_csv(path, 20, seed=10)
-    with pytest.raises(ValueError, match=r"holds another run \(input_files"):
-        predict(tuned / "seed_1", path, tmp_path / "out.csv")
-
-
-@pytest.mark.usefixtures("eager")
-def test_answers_may_be_ignored(tuned, tmp_path):
-    path = tmp_path / "in.csv"
-    path.write_text("name,first,second,label\nx,a,b,\ny,c,d,unknown\n")
-    summary = predict(tuned / "seed_1", path, tmp_path / "out.csv", columns={"label": ""})
-    assert summary["rows"] == 2 and summary["metrics"] == {}
 
 
 FAULTS = {
@@ -246,16 +213,15 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("case", FAULTS)
-def test_faults_are_told_before_the_work(tuned, pretrained, tmp_path, case):
+def test_faults_are_told_before_the_work(tuned, tmp_path, case):
     changes, problem = FAULTS[case]
     (tmp_path / "unfinished/seed_1").mkdir(parents=True)
-    header = changes.pop("header", "name,first,second,label")
-    (tmp_path / "in.csv").write_text(f"{header}\n{changes.pop('row', 'x,a,b,river')}\n")
-    models = {"nowhere": tmp_path / "no", "unfinished": tmp_path / "unfinished"}
-    models.update(pretrained=pretrained)
+    header, row = (changes.pop(name, None) for name in ("header", "row"))
+    lines = [header or "name,first,second,label", row or "x,a,b,river", ""]
+    (tmp_path / "in.csv").write_text("\n".join(lines))
     arguments = {"model": tuned / "seed_1", "output_file": "out.csv", **changes}
-    arguments["model"] = models.get(arguments["model"], arguments["model"])
-    arguments["output_file"] = tmp_path / arguments["output_file"]
+    for name in ("model", "output_file"):
+        arguments[name] = tmp_path / arguments[name]
     with pytest.raises(ValueError, match=problem):
         predict(input_file=tmp_path / "in.csv", **arguments)
     assert not list(tmp_path.glob("out*"))

@@ -1,7 +1,5 @@
 """A pre-trained model scores and embeds the texts of a file."""
 
-from __future__ import annotations
-
 import csv
 import json
 
@@ -36,33 +34,36 @@ def predict(model, table, output, label=None, text="body", **arguments):
     return [json.loads(line) for line in output.read_text().splitlines()]
 
 
-def test_scores_are_those_of_python(pretrained, texts_file, tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def loaded(pretrained):
+    return albert_tf.from_pretrained(pretrained)
+
+
+def test_scores_are_those_of_python(pretrained, loaded, texts_file, tmp_path, monkeypatch):
     monkeypatch.setattr(prediction_file, "ROWS_PER_PART", 2)
     rows = predict(pretrained, texts_file, tmp_path / "out.jsonl")
-    model, tokenizer = albert_tf.from_pretrained(pretrained)
-    scores = SentenceScorer(model, tokenizer)(TEXTS)
     assert [row["id"] for row in rows] == ["r" + text[:3] for text in TEXTS]
-    for row, score in zip(rows, scores):
+    for row, score in zip(rows, SentenceScorer(*loaded)(TEXTS)):
         assert row["log_likelihood"] == pytest.approx(score.log_likelihood, abs=1e-3)
         assert (row["num_pieces"], row["num_words"]) == score[1:]
-    assert [row["unknown_share"] for row in rows][1] == 1
+    assert rows[1]["unknown_share"] == 1
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
-def test_embeddings_are_those_of_python(pretrained, texts_file, tmp_path, pooling):
+def test_embeddings_are_those_of_python(pretrained, loaded, texts_file, tmp_path, pooling):
     rows = predict(pretrained, texts_file, tmp_path / "out.jsonl", answers=f"{pooling}_embedding")
-    model, tokenizer = albert_tf.from_pretrained(pretrained)
-    expected = TextEmbedder(model, tokenizer, pooling)(TEXTS)
+    expected = TextEmbedder(*loaded, pooling)(TEXTS)
     np.testing.assert_allclose([row["embedding"] for row in rows], expected, atol=1e-5)
 
 
 def test_what_does_not_fit_a_model_is_refused(pretrained, tuned, texts_file, tmp_path):
-    with pytest.raises(UserError, match=r"--answers=score applies to pre-trained models only"):
-        predict(tuned, texts_file, tmp_path / "out.jsonl", answers="score")
-    with pytest.raises(UserError, match="--label_column does not apply to a pre-trained model"):
-        predict(pretrained, texts_file, tmp_path / "out.jsonl", label="name")
-    with pytest.raises(UserError, match="--text_column=: a pre-trained model reads texts"):
-        predict(pretrained, texts_file, tmp_path / "out.jsonl", text="")
+    for model, arguments, message in (
+        (tuned, {"answers": "score"}, "--answers=score applies to pre-trained models only"),
+        (pretrained, {"label": "name"}, "--label_column does not apply to a pre-trained model"),
+        (pretrained, {"text": ""}, "--text_column=: a pre-trained model reads texts"),
+    ):
+        with pytest.raises(UserError, match=message):
+            predict(model, texts_file, tmp_path / "out.jsonl", **arguments)
 
 
 def test_a_text_that_is_too_long_has_no_score(pretrained, texts_file, tmp_path):
@@ -72,10 +73,9 @@ def test_a_text_that_is_too_long_has_no_score(pretrained, texts_file, tmp_path):
     assert rows[1]["num_pieces"] > 999 and rows[1]["num_words"] is None
 
 
-def test_a_model_without_masked_lm(pretrained, texts_file, tmp_path):
+def test_a_model_without_masked_lm(loaded, texts_file, tmp_path):
     """Its heads are drawn afresh each time, which must not make it another model."""
-    model, tokenizer = albert_tf.from_pretrained(pretrained)
-    albert_tf.save_pretrained(model, tokenizer, tmp_path / "hf")
+    albert_tf.save_pretrained(*loaded, tmp_path / "hf")
     weights = load_file(tmp_path / "hf/model.safetensors")
     encoder = {name: values for name, values in weights.items() if name.startswith("albert.")}
     save_file(encoder, tmp_path / "hf/model.safetensors")

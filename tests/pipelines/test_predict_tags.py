@@ -1,18 +1,15 @@
 """pipelines.predict with models that tag words: a run and its export, words and raw texts."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
 import pytest
 
-from albert_tf.text.tokenization import AlbertTokenizer
 from export.export_saved_model import export
 from pipelines.predict import predict
 from pipelines.tasks.reading.token_files import TokenColumns
 from pipelines.tasks.token_classification import TokenClassificationTask
-from tests.builders import tiny_config, write_task_model
+from tests.builders import tiny_config, write_json_lines, write_task_model
 from tests.conftest import WORDS
 
 LABELS = ("O", "B-a", "I-a", "B-b", "I-b")
@@ -20,13 +17,11 @@ TEXTS = [" ".join((WORDS * 4)[i : i + 3 + i % 25]) for i in range(0, 60, 2)]
 
 
 @pytest.fixture(scope="module")
-def tuned(tmp_path_factory, tiny_vocabulary):
+def tuned(tmp_path_factory, tokenizer):
     """A seed of random weights."""
     directory = tmp_path_factory.mktemp("tags") / "seed_1"
     task = TokenClassificationTask("token_classification", {}, TokenColumns(), LABELS, 9)
-    tokenizer = AlbertTokenizer(str(tiny_vocabulary))
-    config = tiny_config(vocab_size=tokenizer.vocab_size)
-    model = task.create_model(config, False)
+    model = task.create_model(tiny_config(vocab_size=tokenizer.vocab_size), False)
     model.create_variables()
     rng = np.random.RandomState(4)
     # Every value is drawn here, not by Keras' initializers, so the tags are those of every run. The
@@ -39,14 +34,10 @@ def tuned(tmp_path_factory, tiny_vocabulary):
     return directory
 
 
-def rows_of(path):
-    with open(path, encoding="utf-8") as file:
-        return [json.loads(line) for line in file]
-
-
 def answers(model, path, output):
     summary = predict(model=str(model), input_files=[str(path)], output_file=str(output))
-    return rows_of(output), summary["metrics"]
+    rows = [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
+    return rows, summary["metrics"]
 
 
 def write_files(directory):
@@ -56,7 +47,7 @@ def write_files(directory):
         for text in TEXTS:
             file.writelines(f"{word} {'B-a' if len(word) > 4 else 'O'}\n" for word in text.split())
             file.write("\n")
-    raw.write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
+    write_json_lines(raw, [{"text": text} for text in TEXTS])
     return columns, raw
 
 
@@ -71,19 +62,20 @@ def test_words_and_raw_texts(tuned, tmp_path):
     spans, metrics = answers(tuned, raw, tmp_path / "spans.jsonl")
     assert metrics == {} and [row["text"] for row in spans] == TEXTS
     for of_words, of_text in zip(words, spans):
-        opened = sum(tag[0] == "B" for tag in of_words["prediction"])
-        assert opened <= len(of_text["prediction"])
+        assert sum(tag[0] == "B" for tag in of_words["prediction"]) <= len(of_text["prediction"])
         for span in of_text["prediction"]:
             assert span["text"] == of_text["text"][span["start"] : span["end"]]
 
 
-def test_tables_hold_lists_as_json(tuned, tmp_path):
+def test_tables_hold_lists_as_json_and_a_text_may_have_no_words(tuned, tmp_path):
+    path, output = tmp_path / "in.jsonl", tmp_path / "out.csv"
+    path.write_text('{"text": " "}\n')
+    rows, _ = answers(tuned, path, tmp_path / "out.jsonl")
+    assert rows == [{"id": "0", "text": " ", "prediction": [], "unknown_share": 1.0}]
     columns, _ = write_files(tmp_path)
-    output = str(tmp_path / "out.csv")
-    predict(model=str(tuned), input_files=[str(columns)], output_file=output)
-    with open(output) as file:
-        assert file.readline() == "id,words,label,prediction,probabilities,unknown_share\n"
-        assert '"[""' in file.readline()
+    predict(model=str(tuned), input_files=[str(columns)], output_file=str(output))
+    header, row, *_ = output.read_text().splitlines()
+    assert header == "id,words,label,prediction,probabilities,unknown_share" and '"[""' in row
     with pytest.raises(ValueError, match="--label_column=: models that tag words read known tags"):
         predict(
             model=str(tuned),
@@ -106,13 +98,6 @@ def test_faults_are_said_before_the_work(tuned, tmp_path, content, message):
     with pytest.raises(ValueError, match=message):
         answers(tuned, path, tmp_path / "out.jsonl")
     assert {p.name for p in tmp_path.iterdir()} == {"in.jsonl"}
-
-
-def test_a_text_without_words(tuned, tmp_path):
-    path = tmp_path / "in.jsonl"
-    path.write_text('{"text": " "}\n')
-    rows, _ = answers(tuned, path, tmp_path / "out.jsonl")
-    assert rows == [{"id": "0", "text": " ", "prediction": [], "unknown_share": 1.0}]
 
 
 @pytest.mark.slow

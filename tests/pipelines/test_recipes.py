@@ -1,10 +1,6 @@
 """The recipes: every one parses; those of fine-tuning say what the paper's appendix says."""
 
-from __future__ import annotations
-
 import json
-
-import pytest
 
 from albert_tf.config import AlbertConfig
 from pipelines.training.depth_schedule import parse_depths
@@ -27,15 +23,8 @@ PUBLISHED = {
     "race": (2e-5, 32, 0.1, 0.1, 12000, 1000, 512),
     "race_v2_models": (1e-5, 32, 0, 0.1, 12000, 1000, 512),
 }
-NAMES = (
-    "learning_rate",
-    "global_batch_size",
-    "hidden_dropout_prob",
-    "classifier_dropout_prob",
-    "num_train_steps",
-    "num_warmup_steps",
-    "max_seq_length",
-)
+NAMES = "learning_rate global_batch_size hidden_dropout_prob classifier_dropout_prob".split()
+NAMES += ["num_train_steps", "num_warmup_steps", "max_seq_length"]
 
 
 def flags_of(program, folder):
@@ -59,58 +48,47 @@ def flags_of(program, folder):
     return json.loads(run_code(code, *paths)[0].splitlines()[-1])
 
 
-@pytest.fixture(scope="module")
-def parsed():
-    return flags_of("finetune", RECIPES)
-
-
-def test_there_is_one_for_each_row(parsed):
+def test_they_say_what_was_published():
+    parsed = flags_of("finetune", RECIPES)
     assert parsed.keys() == PUBLISHED.keys()
+    for name, flags in parsed.items():
+        assert flags["task"] == name.removesuffix("_v2_models")
+        assert tuple(flags[flag] for flag in NAMES) == PUBLISHED[name], name
+        assert flags["adamw_bias_correction"] is False
+        assert flags["eval_steps"] % flags["steps_per_loop"] == 0
+        assert 15 <= flags["num_train_steps"] / flags["eval_steps"] <= 25
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_it_says_what_was_published(name, parsed):
-    flags = parsed[name]
-    assert flags["task"] == name.removesuffix("_v2_models")
-    assert tuple(flags[flag] for flag in NAMES) == PUBLISHED[name]
-    assert flags["adamw_bias_correction"] is False
-    assert flags["eval_steps"] % flags["steps_per_loop"] == 0
-    assert 15 <= flags["num_train_steps"] / flags["eval_steps"] <= 25
+def shape_of(flags):
+    """Returns the shape of the model but for its layers; evaluations fall between loops."""
+    for steps in ("eval_steps", "save_checkpoint_steps"):
+        assert flags[steps] % flags["steps_per_loop"] == 0
+    config = json.loads((PROJECT / flags["albert_config"]).read_text())
+    return {**config, "num_hidden_layers": None}
 
 
 def test_the_parts_of_the_hour_follow_one_another():
     parts = flags_of("pretrain", PROJECT / "pipelines/recipes/hour")
     parts = sorted(parts.values(), key=lambda flags: flags["max_seq_length"])
     assert [flags["max_seq_length"] for flags in parts] == [32, 64, 128]
-    tokens = {flags["max_seq_length"] * flags["global_batch_size"] for flags in parts}
-    assert tokens == {4096}
-    shapes, depths = [], []
+    assert {flags["max_seq_length"] * flags["global_batch_size"] for flags in parts} == {4096}
+    depths = []
     for flags in parts:
-        assert flags["eval_steps"] % flags["steps_per_loop"] == 0
-        assert flags["save_checkpoint_steps"] % flags["steps_per_loop"] == 0
-        config = json.loads((PROJECT / flags["albert_config"]).read_text())
-        found = parse_depths(
-            flags["depth_schedule"], AlbertConfig(**config), flags["num_train_steps"]
-        )
+        assert shape_of(flags) == shape_of(parts[0])
+        config = AlbertConfig(**json.loads((PROJECT / flags["albert_config"]).read_text()))
+        found = parse_depths(flags["depth_schedule"], config, flags["num_train_steps"])
         depths.append([layers for _, layers in found])
-        shapes.append({**config, "num_hidden_layers": None})
     assert depths == [[2], [2], [2, 4, 6]]
-    assert shapes[0] == shapes[1] == shapes[2]
 
 
 def test_the_parts_of_the_order_recipe_follow_one_another():
     parts = flags_of("pretrain", PROJECT / "pipelines/recipes/order")
     assert parts.pop("openings")["optimizer"] == "lamb"  # a run of its own
     assert parts.keys() == {"masked_lm", "order", "sentences", "segments"}
-    shapes = []
+    order, sentences = (parts[name] for name in ("order", "sentences"))
     for name, flags in parts.items():
         assert flags["max_seq_length"] == (128 if name == "segments" else 52)
-        assert flags["eval_steps"] % flags["steps_per_loop"] == 0
-        assert flags["save_checkpoint_steps"] % flags["steps_per_loop"] == 0
-        config = json.loads((PROJECT / flags["albert_config"]).read_text())
-        shapes.append({**config, "num_hidden_layers": None})
-    assert all(shape == shapes[0] for shape in shapes)
-    both = [parts[name] for name in ("order", "sentences")]
-    differing = {name for name in both[0] if both[0][name] != both[1][name]}
+        assert shape_of(flags) == shape_of(order)
+    differing = {name for name in order if order[name] != sentences[name]}
     assert differing - {"flagfile"} == {"record_weights", "num_train_steps", "num_warmup_steps"}
-    assert both[0]["optimizer"] == "adamw" and both[0]["separator_order_loss"]
+    assert order["optimizer"] == "adamw" and order["separator_order_loss"]

@@ -21,11 +21,10 @@ from albert_tf.jobs import program
 from pipelines import create_pretraining_data as job
 from pipelines.data import unit_job
 from pipelines.data.shard_writer import Settings, TextUnit
-from tests import builders
+from tests import builders, jobs
 from tests.conftest import make_text
+from tests.jobs import PROJECT, finish
 from tests.pipelines.data.small_records import contents
-
-PROJECT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -39,25 +38,13 @@ def corpus(tmp_path_factory) -> Path:
     return directory
 
 
-def settings(vocabulary) -> Settings:
-    return Settings(
-        spm_model_file=str(vocabulary),
-        do_lower_case=True,
-        max_seq_length=41,
-        short_seq_prob=0.1,
-        heldout_fraction=0.2,
-        random_seed=12345,
-        remove_duplicates=True,
-    )
-
-
 def create(corpus, vocabulary, output) -> None:
     """Does the job in this process."""
     with builders.units_in_this_process():
         job.create_pretraining_data(
             input_file=f"{corpus}/*.txt",
             output_dir=str(output),
-            settings=settings(vocabulary),
+            settings=Settings(str(vocabulary), True, 41, 0.1, 0.2, 12345, remove_duplicates=True),
             shard_bytes=9000,
         )
 
@@ -90,35 +77,19 @@ def done_units(inodes) -> dict[str, int]:
     }
 
 
-def start(corpus, vocabulary, output, *more, **options) -> subprocess.Popen:
-    """Starts the program."""
-    command = [
-        *(sys.executable, "-m", "pipelines.create_pretraining_data"),
+def start(corpus, vocabulary, output, *more, env=None):
+    return jobs.start(
+        "pipelines.create_pretraining_data",
         *(f"--input_file={corpus}/*.txt", f"--spm_model_file={vocabulary}"),
         *(f"--output_dir={output}", "--max_seq_length=41", "--shard_bytes=9000"),
         *("--heldout_fraction=0.2", "--remove_duplicates", *more),
-    ]
-    return subprocess.Popen(
-        command,
-        cwd=PROJECT,
-        stderr=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        text=True,
-        **options,
+        env=env,
     )
 
 
-def finish(process) -> tuple[int, str]:
-    error = process.communicate(timeout=300)[1]
-    return process.returncode, error
-
-
-def wait_for_files(directory, pattern, count, process, seconds=120) -> None:
-    deadline = time.monotonic() + seconds
-    while len(list(directory.glob(pattern))) < count:
-        assert time.monotonic() < deadline
-        assert process.poll() is None, process.communicate()[1]
-        time.sleep(0.02)
+def wait_for_files(directory, pattern, count, process) -> None:
+    jobs.wait_for(lambda: len(list(directory.glob(pattern))) >= count, [process])
+    assert process.poll() is None, process.communicate()[1]
 
 
 @contextlib.contextmanager
@@ -200,11 +171,10 @@ def test_two_jobs_at_once(corpus, tiny_vocabulary, undisturbed, tmp_path):
     first = start(corpus, tiny_vocabulary, output, "--num_workers=1")
     wait_for_files(output, "units/*.hashes", 1, first)
     first.send_signal(signal.SIGSTOP)
-    code, error = finish(start(corpus, tiny_vocabulary, output, "--num_workers=1"))
+    _, error = finish(start(corpus, tiny_vocabulary, output, "--num_workers=1"), 2)
     first.send_signal(signal.SIGCONT)
-    assert code == 2
     assert error.splitlines()[-1].startswith("error: another job is writing to"), error
-    assert finish(first)[0] == 0
+    finish(first)
     assert contents(output) == undisturbed
 
 
@@ -212,9 +182,7 @@ def test_two_jobs_at_once(corpus, tiny_vocabulary, undisturbed, tmp_path):
 def test_two_workers_write_the_same_bytes_as_one(corpus, tiny_vocabulary, undisturbed, tmp_path):
     # A company's proxy must not get the calls between the processes of this machine.
     proxy = dict.fromkeys(("https_proxy", "http_proxy"), "http://127.0.0.1:9")
-    job = start(corpus, tiny_vocabulary, tmp_path, "--num_workers=2", env={**os.environ, **proxy})
-    code, error = finish(job)
-    assert code == 0, error
+    finish(start(corpus, tiny_vocabulary, tmp_path, "--num_workers=2", env=proxy))
     assert contents(tmp_path) == undisturbed
     assert json.loads(undisturbed["manifest.json"])["duplicate_documents"] == 100
 
@@ -226,8 +194,7 @@ def test_errors_in_processes_come_out_as_one_line(corpus, tiny_vocabulary, tmp_p
     with open(bad / "b.txt", "ab") as file:
         file.write(b"\n\xe9\n")
     line = (bad / "b.txt").read_bytes().count(b"\n")
-    code, error = finish(start(bad, tiny_vocabulary, output, "--num_workers=2"))
-    assert code == 2
+    _, error = finish(start(bad, tiny_vocabulary, output, "--num_workers=2"), 2)
     last = error.splitlines()[-1]
     assert last.startswith(f"error: {bad / 'b.txt'}:{line}: byte 0xE9 is not UTF-8"), error
     assert "Traceback" not in error
@@ -244,11 +211,10 @@ def test_a_killed_job_resumes(corpus, tiny_vocabulary, undisturbed, tmp_path, se
         process = start(corpus, tiny_vocabulary, tmp_path, "--num_workers=2")
         wait_for_files(tmp_path, f"units/*-of-*.{kind}", int(share * units) + 1, process)
         process.kill()
-        finish(process)
+        finish(process, -signal.SIGKILL)
         assert not (tmp_path / "manifest.json").exists()
         before = done_units(finished_shards(tmp_path, undisturbed))
-    code, error = finish(start(corpus, tiny_vocabulary, tmp_path, "--num_workers=2"))
-    assert code == 0, error
+    finish(start(corpus, tiny_vocabulary, tmp_path, "--num_workers=2"))
     assert contents(tmp_path) == undisturbed
     assert len(before) > 10
     assert before.items() <= finished_shards(tmp_path, undisturbed).items()
@@ -260,8 +226,7 @@ def test_a_killed_worker_ends_the_job_which_resumes(corpus, tiny_vocabulary, und
     wait_for_files(tmp_path, "units/*.json", 1, process)
     children = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True)
     os.kill(int(children.stdout.split()[0]), signal.SIGKILL)
-    code, error = finish(process)
-    assert code == 2
+    _, error = finish(process, 2)
     assert error.splitlines()[-1].startswith("error: a worker process was killed")
     assert not (tmp_path / "manifest.json").exists()
     before = done_units(finished_shards(tmp_path, undisturbed))
@@ -309,7 +274,6 @@ def test_on_dask_also_when_a_worker_dies(corpus, tiny_vocabulary, undisturbed, t
             workers[0].kill()
             left = len(undisturbed) - len(contents(output))
             assert left > 100
-        code, error = finish(process)
-        assert code == 0, error
+        finish(process)
         assert workers[1].poll() is None
     assert contents(output) == undisturbed

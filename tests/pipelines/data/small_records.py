@@ -1,7 +1,5 @@
 """Small directories of records that tests write, and what such directories hold."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -27,8 +25,7 @@ def write_records(directory, tokenizer, counts_of, number=0, records_per_documen
                     pieces[0] = 110 + number % 45  # the vocabulary has 155 pieces or more
                     starts = [0, *sorted(rng.choice(range(1, 6), 2, replace=False).tolist())]
                     document = number // records_per_document
-                    segment = Segment(pieces, starts, 0, False)
-                    record = records.serialize_segment(segment, document)
+                    record = records.serialize_segment(Segment(pieces, starts, 0, False), document)
                     writer.write(record)
                     sizes.append(len(record))
                     number += 1
@@ -46,26 +43,33 @@ def shard(sizes, name="", part_bytes=300):
     return records.Shard(name, "corpus.txt", pieces=9 * len(sizes), sha256=name, **layout)
 
 
+def manifest_of(splits, **values):
+    """A manifest whose counts are made up."""
+    counts = {"documents": 3, "sentences": 9, "segments": 34, "pieces": 99, "skipped_lines": 0}
+    orders = {"segments_with_order": 34, "openings_with_order": 0}
+    made_with = {"max_seq_length": 24, "short_seq_prob": 0.1, "heldout_fraction": 0.1, "seed": 1}
+    made_with.update(do_lower_case=True, code_version="0")
+    return records.SegmentManifest(**{**counts, **orders, **made_with, **values}, splits=splits)
+
+
 def write_manifest(directory, tokenizer, splits):
-    """Makes a directory of shards a record directory; its counts are made up."""
-    records.SegmentManifest(
-        max_seq_length=24,
-        short_seq_prob=0.1,
-        heldout_fraction=0.1,
-        seed=1,
-        vocab_sha256=tokenizer.sha256,
-        vocab_size=tokenizer.vocab_size,
-        do_lower_case=True,
-        code_version="0",
-        documents=3,
-        sentences=9,
-        segments=34,
-        segments_with_order=34,
-        openings_with_order=0,
-        pieces=99,
-        skipped_lines=0,
-        splits=splits,
-    ).write(str(directory))
+    """Makes a directory of shards a record directory."""
+    vocabulary = {"vocab_sha256": tokenizer.sha256, "vocab_size": tokenizer.vocab_size}
+    manifest_of(splits, **vocabulary).write(str(directory))
+
+
+def as_tensors(segments, documents=None, rooms=None, opens=None):
+    """Segments as records.parse_segments returns them; each is a list of sentences."""
+    rows = range(len(segments))
+    nothing = [0] * len(segments)
+    starts = [np.cumsum([0, *map(len, segment[:-1])]).tolist() for segment in segments]
+    return {
+        "input_ids": tf.ragged.constant([sum(s, []) for s in segments], dtype=tf.int32),
+        "sentence_starts": tf.ragged.constant(starts, dtype=tf.int32),
+        "document_id": tf.constant([[d] for d in documents or rows], tf.int64),
+        "room_before": tf.constant([[room] for room in rooms or nothing], tf.int64),
+        "opens_document": tf.constant([[o] for o in opens or nothing], tf.int64),
+    }
 
 
 def contents(directory) -> dict[str, bytes]:

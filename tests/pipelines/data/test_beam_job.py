@@ -1,4 +1,5 @@
 import functools
+import importlib.util
 import logging
 import os
 import subprocess
@@ -23,9 +24,6 @@ def test_every_unit_is_done(tmp_path, runner):
     names = [f"unit-{i}" for i in range(23)]
     beam_job.run(functools.partial(touch, str(tmp_path)), names, runner, 1, [])
     assert sorted(os.listdir(tmp_path)) == sorted(names)
-
-
-def test_nothing_to_do():
     beam_job.run(lambda unit: 1 / 0, [], "NoSuchRunner", 1, [])
 
 
@@ -36,11 +34,25 @@ def test_a_failing_unit_comes_out_and_logging_comes_back(tmp_path):
     assert logging.root.manager.disable == logging.NOTSET
 
 
-def test_a_checkout_sends_no_wheel_to_workers():
-    """They would find no `pipelines.data`: the wheel has albert_tf.pipelines."""
-    options = ["--temp_location=gs://albert_tf-b/tmp", "--extra_package=dist/albert_tf-1.whl"]
-    with pytest.raises(UserError, match=r"=--extra_package=dist/albert_tf-1\.whl: .* install the"):
-        beam_job.run(print, ["a"], "DirectRunner", 1, options)
+WHEEL = ["--temp_location=gs://albert_tf-b/tmp", "--extra_package=dist/albert_tf-1.whl"]
+
+
+@pytest.mark.parametrize(
+    ("runner", "options", "message"),
+    [
+        # Workers would find no `pipelines.data`: the wheel has albert_tf.pipelines.
+        ("DirectRunner", WHEEL, r"=--extra_package=dist/albert_tf-1\.whl: .* install the"),
+        ("DataflowRunner", [], r"needs apache-beam\[gcp\] .*pip install 'albert_tf\[dataflow\]'"),
+        ("no.such.Runner", [], "No module named 'no'; expected a runner of Apache Beam, or MODULE"),
+    ],
+)
+def test_what_is_not_installed_is_one_line(runner, options, message):
+    if runner == "DataflowRunner" and importlib.util.find_spec("google.api_core"):
+        pytest.skip("apache-beam[gcp] is installed")
+    with pytest.raises(UserError, match=message) as error:
+        beam_job.run(print, ["a"], runner, 1, options)
+    assert "\n" not in str(error.value)
+    logging.disable(logging.NOTSET)  # it ends the program before it logs again
 
 
 _PARENT = """

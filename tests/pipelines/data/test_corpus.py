@@ -44,66 +44,45 @@ def in_ranges(path, size, range_bytes, **text_format):
     ]
 
 
-@pytest.mark.parametrize("line_end", [b"\n", b"\r\n", b"\r"])
-def test_reads_lines_whatever_their_ends(tmp_path, line_end):
-    path = tmp_path / "text.txt"
-    path.write_bytes(line_end.join([b"one", b"", b" two\x0b\xe2\x80\xa8still two ", b"three"]))
-    assert lines(path) == ["one", "", " two\x0b\u2028still two ", "three"]
-
-
 def test_line_ends_are_whole_at_the_end_of_a_block(tmp_path, monkeypatch):
     path = tmp_path / "text.txt"
-    path.write_bytes(b"ab\r\ncd\r\r\nef\n\r\ngh")
+    path.write_bytes(b"ab\r\ncd\r\r\nef\n\r\ngh\x0b\xe2\x80\xa8i")
     for block_bytes in range(1, 7):
         monkeypatch.setattr(text_files, "_BLOCK_BYTES", block_bytes)
-        assert lines(path) == ["ab", "cd", "", "ef", "", "gh"]
+        assert lines(path) == ["ab", "cd", "", "ef", "", "gh\x0b\u2028i"]
         numbers = [text_files._line_number(str(path), at) for at in (0, 4, 7, 9, 12, 14)]
         assert numbers == [*range(1, 7)]
 
 
-def test_drops_the_byte_order_mark(tmp_path):
-    path = tmp_path / "text.txt"
-    path.write_bytes("\ufeffeins\n\nzwölf\ufeff\n".encode())
+@pytest.mark.parametrize("suffix", ["", *COMPRESS])
+def test_reads_all_members(tmp_path, suffix, monkeypatch):
+    compress = COMPRESS.get(suffix, bytes)
+    text = "\ufeffeins\n\nzwölf\ufeff\n"
+    path = tmp_path / f"text{suffix}"
+    path.write_bytes(compress(text.encode()))
     assert documents(path) == [(0, ["eins"]), (9, ["zwölf\ufeff"])]
+    path.write_bytes(b"".join(compress(text[i : i + 3].encode()) for i in range(0, 14, 3)))
+    for block_bytes in (1, 7, 5000):
+        monkeypatch.setattr(text_files, "_ZSTANDARD_BLOCK_BYTES", block_bytes)
+        monkeypatch.setattr(text_files, "_BLOCK_BYTES", block_bytes)
+        assert documents(path) == [(0, ["eins"]), (9, ["zwölf\ufeff"])]
 
 
 @pytest.mark.parametrize("suffix", COMPRESS)
-class TestCompression:
-    def test_reads_all_members(self, tmp_path, suffix, monkeypatch):
-        compress = COMPRESS[suffix]
-        text = "\ufeffeins\n\nzwölf\ufeff\n"
-        path = tmp_path / f"text{suffix}"
-        path.write_bytes(compress(text.encode()))
-        assert documents(path) == [(0, ["eins"]), (9, ["zwölf\ufeff"])]
-        path.write_bytes(b"".join(compress(text[i : i + 3].encode()) for i in range(0, 14, 3)))
-        for block_bytes in (1, 7, 5000):
-            monkeypatch.setattr(text_files, "_ZSTANDARD_BLOCK_BYTES", block_bytes)
-            monkeypatch.setattr(text_files, "_BLOCK_BYTES", block_bytes)
-            assert documents(path) == [(0, ["eins"]), (9, ["zwölf\ufeff"])]
-
-    def test_refuses_damaged_files(self, tmp_path, suffix):
-        whole = COMPRESS[suffix](make_text(40, seed=5).encode())
-        path = tmp_path / f"text{suffix}"
-        for content in (whole[:-9], whole[:200], b"plain text\n", whole + b"more"):
-            path.write_bytes(content)
-            if suffix == ".bz2" and content == whole + b"more":
-                documents(path)  # the library passes over what follows the last stream
-                continue
-            with pytest.raises(ValueError, match=rf"not a whole \w+ file .*without {suffix}") as e:
-                documents(path)
-            assert "\n" not in str(e.value)
-
-    def test_refuses_a_name_without_suffix(self, tmp_path, suffix):
-        path = tmp_path / "text.txt"
-        path.write_bytes(COMPRESS[suffix](b"text\n" * 99))
-        with pytest.raises(ValueError, match=rf"this is a \w+ file; .*ends in {suffix}"):
-            documents(path)
-
-    def test_utf16_inside(self, tmp_path, suffix):
-        path = tmp_path / f"text{suffix}"
-        path.write_bytes(COMPRESS[suffix]("text\n".encode("utf-16")))
-        with pytest.raises(ValueError, match="this is UTF-16 text"):
-            documents(path)
+def test_refuses_compressed_files_that_are_not_what_their_names_say(tmp_path, suffix):
+    compress = COMPRESS[suffix]
+    whole = compress(make_text(40, seed=5).encode())
+    damaged = rf"not a whole \w+ file .*without {suffix}"
+    cases = [(f"a{suffix}", cut, damaged) for cut in (whole[:-9], whole[:200], b"plain text\n")]
+    if suffix != ".bz2":  # its library passes over what follows the last stream
+        cases.append((f"a{suffix}", whole + b"more", damaged))
+    cases.append(("text.txt", whole, rf"this is a \w+ file; .*ends in {suffix}"))
+    cases.append((f"a{suffix}", compress("text\n".encode("utf-16")), "this is UTF-16 text"))
+    for name, content, message in cases:
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(ValueError, match=message) as error:
+            documents(tmp_path / name)
+        assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -123,15 +102,6 @@ def test_names_what_it_cannot_read(tmp_path, input_format, content, message):
     with pytest.raises(ValueError, match=message) as error:
         documents(path, input_format=input_format)
     assert "\n" not in str(error.value)
-
-
-def test_nuls_are_text(tmp_path):
-    path = tmp_path / "text.txt"
-    path.write_bytes(b"Hello\0world.\n\0\0\0\nAfter NULs.\n\nNext\0 doc.\n")
-    assert documents(path) == [
-        (0, ["Hello\0world.", "\0\0\0", "After NULs."]),
-        (30, ["Next\0 doc."]),
-    ]
 
 
 def test_line_numbers_are_of_the_file_in_a_range_too(tmp_path):
@@ -210,19 +180,15 @@ def test_ranges_share_out_the_documents(
 def test_some_blank_lines_divide_paragraphs_only(tmp_path):
     path = tmp_path / "book.txt"
     path.write_text("One two\nthree. Four\n\nfive.\n\n\n\nSix.\n\n\nSeven.\n\n")
-    prose = {"input_format": "prose"}
-    assert documents(path, **prose) == [
-        (0, ["One two three.", "Four"]),
-        (21, ["five."]),
-        (30, ["Six."]),
-        (37, ["Seven."]),
-    ]
-    two = [["One two three.", "Four", "five."], ["Six."], ["Seven."]]
-    assert [d[1] for d in documents(path, **prose, document_blank_lines=2)] == two
-    three = [["One two three.", "Four", "five."], ["Six.", "Seven."]]
-    assert [d[1] for d in documents(path, **prose, document_blank_lines=3)] == three
-    sentences = [d[1] for d in documents(path, document_blank_lines=2)]
-    assert sentences[0] == ["One two", "three. Four", "five."]
+    first = ["One two three.", "Four"]
+    for blank_lines, expected in (
+        (1, [(0, first), (21, ["five."]), (30, ["Six."]), (37, ["Seven."])]),
+        (2, [(0, [*first, "five."]), (30, ["Six."]), (37, ["Seven."])]),
+        (3, [(0, [*first, "five."]), (30, ["Six.", "Seven."])]),
+    ):
+        options = {"input_format": "prose", "document_blank_lines": blank_lines}
+        assert documents(path, **options) == expected
+    assert documents(path, document_blank_lines=2)[0][1] == ["One two", "three. Four", "five."]
 
 
 class TestJsonl:

@@ -1,7 +1,5 @@
 """The demo corpus: what of a docstring is prose, which files are read, one call is enough."""
 
-from __future__ import annotations
-
 import pytest
 
 from pipelines.data.demo_corpus import (
@@ -67,12 +65,8 @@ def test_prose_of_a_docstring():
         "The second point of the list is another.",
         "The notes of a NumPy docstring stay as they are.",
     ]
-
-
-def test_names_keep_their_underscores():
-    assert list(paragraphs("The ``__init__`` of *two* words_here.")) == [
-        "The __init__ of two words_here."
-    ]
+    [names] = paragraphs("The ``__init__`` of *two* words_here.")
+    assert names == "The __init__ of two words_here."
 
 
 @pytest.mark.parametrize(
@@ -100,12 +94,9 @@ def test_docstrings_in_order_of_the_file(tmp_path):
         'except ValueError:\n    def h():\n        """Five."""\n        x = """No docstring."""\n'
     )
     assert list(docstrings(path)) == ["One.", "Two.", "Three.", "Four.", "Five."]
-
-
-@pytest.mark.parametrize("source", ['def broken(:\n    """Doc."""\n', '"""nul \0 byte."""\n'])
-def test_files_that_are_no_python_are_passed_over(tmp_path, source):
-    (tmp_path / "module.py").write_text(source)
-    assert list(docstrings(tmp_path / "module.py")) == []
+    for no_python in ('def broken(:\n    """Doc."""\n', '"""nul \0 byte."""\n'):
+        path.write_text(no_python)
+        assert list(docstrings(path)) == []
 
 
 def write(path, *sentences):
@@ -133,24 +124,20 @@ def test_corpus_of_a_tree(packages, tmp_path, capsys):
     output = tmp_path / "demo" / "corpus.txt"
     topics = {"b": "The topic of the bees is here. It is long enough. Three it has in all."}
     topics["a"] = topics["b"].replace("bees", "ants")
+    with pytest.raises(ValueError, match="no prose"):
+        write_demo_corpus(str(output), [tmp_path / "demo"], {})
+    assert not output.parent.exists()
     assert [path.stem for path in source_files(packages)] == [*"abc", "copy", "d", "e", "short"]
     write_demo_corpus(str(output), [packages], topics)
     documents = output.read_text(encoding="utf-8").split("\n\n")
     assert [document.split()[4] for document in documents[:2]] == ["ants", "bees"]
     assert [document.split()[1] for document in documents[2:]] == [*"abcde"]
     assert [len(document.splitlines()) for document in documents] == [3, 3, 4, 4, 4, 3, 3]
-    printed = capsys.readouterr()
-    assert "docstrings of 7 files" in printed.out
-    assert "7 documents, 24 sentences" in printed.out
+    printed = capsys.readouterr().out
+    assert "docstrings of 7 files" in printed and "7 documents, 24 sentences" in printed
 
     before = output.read_bytes()
     write_demo_corpus(str(output), [], {})
     assert "is there already" in capsys.readouterr().out
     assert output.read_bytes() == before
     assert [path.name for path in output.parent.iterdir()] == ["corpus.txt"]
-
-
-def test_no_prose_at_all(tmp_path):
-    with pytest.raises(ValueError, match="no prose"):
-        write_demo_corpus(str(tmp_path / "corpus.txt"), [tmp_path], {})
-    assert not list(tmp_path.iterdir())

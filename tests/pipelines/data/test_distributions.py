@@ -14,27 +14,14 @@ figures of whole examples. Where a definition cannot be met exactly the bias is 
   15 %                    round(0.15 * length) predictions, in all but 1 of 1,000 examples
 """
 
-from __future__ import annotations
-
 import collections
-import itertools
-import random
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf.text.tokenization import AlbertTokenizer
-from pipelines.create_pretraining_data import create_pretraining_data
 from pipelines.data.examples import ExampleOptions, example_draws, example_maker
-from pipelines.data.pretraining_dataset import (
-    pretraining_dataset,
-    read_sources,
-)
-from pipelines.data.record_statistics import ExampleStatistics
-from pipelines.data.segments import split_document
-from pipelines.data.shard_writer import Settings
 
 EXAMPLES, ROWS, LENGTH = 100_000, 2_000, 128
 VOCAB, CLS, SEP, MASK = 3_001, 2, 3, 4
@@ -46,7 +33,6 @@ TOKENIZER = SimpleNamespace(
     word_starts=lambda: WORD_STARTS,
     replacement_ids=lambda: np.arange(5, VOCAB, dtype=np.int32),
 )
-SHARES = np.array([6, 3, 2]) / 11
 SENTENCES = 4  # in each segment but the first of a batch
 
 
@@ -88,7 +74,7 @@ class Mean:
         rest = numerators - ratio * denominators
         return ratio, rest.std() * np.sqrt(len(rest)) / denominators.sum()
 
-    def check(self, expected, bias=0.0):
+    def check(self, expected, bias):
         """Holds the ratio to `expected`, give or take a known relative bias and 3 sigma."""
         ratio, error = self.ratio()
         assert error < 0.02 * expected, f"{error} is no test of {expected}"
@@ -134,8 +120,6 @@ def measure(means, batch, draws, starts):
     assert (count <= budget).all()
     means["full budget"].add(count == budget, np.ones(ROWS))
     means["predictions"].add(count, 0.15 * length)
-    long = length > 100
-    means["predictions of long"].add(count[long], 0.15 * length[long])
     is_mask, is_same = now == MASK, now == batch["masked_lm_ids"]
     assert now[real].min() >= MASK
     means["mask"].add((is_mask & real).sum(axis=1), count)
@@ -191,7 +175,6 @@ def measure(means, batch, draws, starts):
         means[f"drawn {n}"].add((tiles & (drawn == n)).sum(axis=1), tiles.sum(axis=1))
         there = (words_of_span == n).sum(axis=1)
         means[f"taken {n}"].add((words_hit == n).sum(axis=1), chance[:, 0] * there)
-        means[f"share of {n}"].add((words_hit == n).sum(axis=1), touched.sum(axis=1))
 
     swapped = batch["sentence_order_labels"]
     means["swapped"].add(swapped, np.ones(ROWS))
@@ -201,109 +184,29 @@ def measure(means, batch, draws, starts):
         means[f"split before {n}"].add(starts[:, n] == first_part, np.ones(ROWS))
 
 
-def test_lengths_drawn(figures):
-    for n, share in enumerate(SHARES, start=1):
-        figures[f"drawn {n}"].check(share)
-
-
-def test_spans_taken(figures):
-    figures["whole spans"].check(1.0, bias=0.013)
-    for n in (1, 2, 3):
-        figures[f"taken {n}"].check(1.0, bias=0.018)
-
-
-def test_positions_alike(figures):
+SAME_BY_CHANCE = 0.1 / (VOCAB - 5)
+# What each figure is by its definition, and its bias.
+DEFINITIONS = {
+    **{f"drawn {n}": (share, 0) for n, share in zip((1, 2, 3), (6 / 11, 3 / 11, 2 / 11))},
+    "whole spans": (1, 0.013),
+    **{f"taken {n}": (1, 0.018) for n in (1, 2, 3)},
     # Of the two pieces next to a [SEP] one is the first of B.
-    biases = {"first": 0.01, "last": 0, "next to [SEP]": 0.005, "near": 0, "far": 0}
-    for place, bias in biases.items():
-        figures[f"position {place}"].check(1.0, bias)
+    **{f"position {place}": (1, 0) for place in ("last", "near", "far")},
+    "position first": (1, 0.01),
+    "position next to [SEP]": (1, 0.005),
+    **{f"word of {pieces}": (1, 0.01 * (pieces - 1)) for pieces in range(1, 5)},
+    "predictions": (1, 0.001),
+    "full budget": (1, 0.001),
+    "mask": (0.8, 0),
+    "same": (0.1 + SAME_BY_CHANCE, 0),
+    "other": (0.1 - SAME_BY_CHANCE, 0),
+    "labelled": (1, 1e-9),
+    "swapped": (0.5, 0),
+    **{f"split before {n}": (1 / (SENTENCES - 1), 0) for n in range(1, SENTENCES)},
+}
 
 
-def test_words_alike(figures):
-    for pieces in range(1, 5):
-        figures[f"word of {pieces}"].check(1.0, bias=0.01 * (pieces - 1))
-
-
-def test_masked_share(figures):
-    figures["predictions"].check(1.0, bias=0.001)
-    figures["full budget"].check(1.0, bias=0.001)
-
-
-def test_80_10_10(figures):
-    figures["mask"].check(0.8)
-    same_by_chance = 0.1 / (VOCAB - 5)
-    figures["same"].check(0.1 + same_by_chance)
-    figures["other"].check(0.1 - same_by_chance)
-
-
-def test_sentence_order(figures):
-    figures["labelled"].check(1.0, bias=1e-9)
-    figures["swapped"].check(0.5)
-    for n in range(1, SENTENCES):
-        figures[f"split before {n}"].check(1 / (SENTENCES - 1))
-
-
-def test_short_segments():
-    """With sentences of one piece a segment is as long as its target."""
-    length, probability, count = 16, 0.1, EXAMPLES
-    longest = length - 3
-    sentences = ([5] for _ in range(count * longest))
-    lengths = collections.Counter()
-    for number, segment in enumerate(
-        split_document(sentences, length, probability, [True] * 9, random.Random(3))
-    ):
-        lengths[len(segment.input_ids)] += number < count
-    for target in range(1, length):
-        expected = probability / (longest - 1) * (2 <= target <= longest)
-        expected += (1 - probability) * (target == longest)
-        sigma = np.sqrt(count * expected * (1 - expected))
-        assert abs(lengths[target] - count * expected) <= 3 * sigma, target
-
-
-@pytest.mark.slow
-@pytest.mark.shared
-def test_real_text(shared, tmp_path):
-    """Novels with the published vocabulary, through records and some twelve epochs of training."""
-    vocabulary = str(shared / "data/albert_spiece_30k/30k-clean.model")
-    create_pretraining_data(
-        input_file=str(shared / "data/pretrain_eltec_eng/heldout.txt"),
-        output_dir=str(tmp_path),
-        settings=Settings(
-            spm_model_file=vocabulary,
-            do_lower_case=True,
-            max_seq_length=LENGTH,
-            short_seq_prob=0.1,
-            heldout_fraction=0.0,
-            random_seed=1,
-        ),
-    )
-    tokenizer = AlbertTokenizer(vocabulary)
-    statistics = ExampleStatistics(tokenizer, LENGTH)
-    options = ExampleOptions(max_seq_length=LENGTH, seed=5)
-    batches = pretraining_dataset(read_sources(str(tmp_path)), options, tokenizer, ROWS)
-    for batch in itertools.islice(batches, EXAMPLES // ROWS):
-        statistics.add({name: values.numpy() for name, values in batch.items()})
-    result = statistics.result()
-    assert result["examples"] == EXAMPLES
-
-    def sigma(share, count):
-        return np.sqrt(share * (1 - share) / count)
-
-    # Each prediction and each label is drawn by itself.
-    predictions = result["predictions"]
-    assert abs(result["replaced_by_mask"] - 0.8) <= 3 * sigma(0.8, predictions)
-    # One random piece in 30,000 is the old one.
-    assert abs(result["kept"] - 0.1 - 0.1 / 3e4) <= 3 * sigma(0.1, predictions)
-    labels = result["labels"]
-    labelled = labels["changed"] + labels["unchanged"]
-    swapped = labels["changed"] / labelled
-    assert abs(swapped - 0.5) <= 3 * sigma(0.5, labelled * EXAMPLES)
-    assert result["masked"] == pytest.approx(0.15, rel=0.002)
-    # Pieces are masked in spans, which have three times the variance of single ones at most.
-    text = result["pieces"] - (2 + labelled) * EXAMPLES
-    share = predictions / text
-    error = np.sqrt(3) * sigma(share, text / len(result["masked_by_position"]))
-    assert np.abs(np.array(result["masked_by_position"]) - share).max() <= 3 * error
-    # Of words of n pieces within n - 1 %, beside what is left to chance.
-    of_words = np.abs(np.array(result["masked_of_words_by_pieces"]) / share - 1)
-    assert (of_words < 0.002 + 0.01 * np.arange(len(of_words))).all()
+@pytest.mark.parametrize("name", DEFINITIONS)
+def test_shares_are_as_defined(figures, name):
+    """test_segments.py has the lengths of short segments."""
+    figures[name].check(*DEFINITIONS[name])

@@ -1,14 +1,11 @@
 """Lengths of sentences tell nothing of the label; and where they would, the baselines say so."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf.text.tokenization import AlbertTokenizer
 from pipelines.data import order_baselines as baselines
 from pipelines.data import records, sentence_pairs
 from pipelines.data.examples import ExampleOptions
@@ -57,64 +54,38 @@ def test_a_split_drawn_uniformly_is_told_by_lengths(documents, monkeypatch):
     assert tell(documents, "sop", 64)["boosted_trees"] > 62
 
 
-def test_parts_that_are_not_cut_alike_are_told_by_lengths(documents, monkeypatch):
-    # The control for "nsp": a B of another row that is not cut fills the example otherwise.
-    def uncut(segments, sentences, split_draws, change_draws, seq_length):
-        count = tf.reduce_sum(tf.cast(sentences > 0, tf.int32), axis=1)
-        middle = tf.maximum(count // 2, 1)
-        first, second = sentence_pairs._parts(sentences, middle, count)
-        neighbour = tf.bitwise.bitwise_xor(tf.range(tf.size(count)), 1)
-        has_label = (count > 1) & tf.gather(count > 1, neighbour)
-        changed = has_label & (change_draws < 0.5)
-        source = tf.where(changed, neighbour, tf.range(tf.size(count)))
-        second = sentence_pairs.Part(*(tf.gather(values, source) for values in second))
-        room = seq_length - 3 - first.length
-        second = second._replace(length=tf.minimum(second.length, room))
-        return sentence_pairs.Pairs(first, second, changed, has_label, tf.zeros_like(has_label))
-
-    monkeypatch.setattr(sentence_pairs, "_next_sentence", uncut)
-    assert tell(documents, "nsp", 64)["boosted_trees"] > 62
-
-
 @pytest.fixture(scope="module")
-def record_dir(tmp_path_factory, tiny_vocabulary):
+def record_dir(tmp_path_factory, tokenizer):
     """3,000 segments of two sentences, the longer one always first."""
     directory = tmp_path_factory.mktemp("records")
-    tokenizer = AlbertTokenizer(str(tiny_vocabulary))
     rng = np.random.default_rng(3)
     splits = {}
     for split, count in (("train", 2_000), ("heldout", 1_000)):
-        sizes = []
-        with tf.io.TFRecordWriter(str(directory / f"{split}.tfrecord")) as writer:
-            for number in range(count):
-                short = int(rng.integers(5, 9))
-                segment = Segment([20] * (9 + short), [0, 9], 3, number % 6 == 0)
-                record = records.serialize_segment(segment, number)
-                writer.write(record)
-                sizes.append(len(record))
-        layout = records.shard_layout(sizes)
-        shard = records.Shard(f"{split}.tfrecord", "x", pieces=1, sha256=split, **layout)
+        lengths = 9 + rng.integers(5, 9, count)
+        segments = [Segment([20] * n, [0, 9], 3, i % 6 == 0) for i, n in enumerate(lengths)]
+        found = [records.serialize_segment(segment, i) for i, segment in enumerate(segments)]
+        written = records.write_records(str(directory / f"{split}.tfrecord"), found)
+        shard = records.Shard(f"{split}.tfrecord", "x", pieces=1, **written)
         splits[split] = records.Split((shard,))
     write_manifest(directory, tokenizer, splits)
     return str(directory)
 
 
-def test_lengths_that_tell_the_label_are_found(record_dir, tiny_vocabulary):
-    tokenizer = AlbertTokenizer(str(tiny_vocabulary))
+def test_lengths_that_tell_the_label_are_found(record_dir, tokenizer):
     found = order_baselines(record_dir, "train", ExampleOptions(24), tokenizer)
     assert found.keys() == {"openings", "inside"}
     # The shorter sentence comes second, unless the parts are swapped.
     for kind, least in (("openings", 70), ("inside", 400)):
         told = found[kind]["lengths"]
         assert told.correct == told.total > least
-    # All pieces are the same.
-    for kind in found.values():
+        # All pieces are the same.
         for name in ("words", "overlap"):
-            assert abs(kind[name].correct / kind[name].total - 0.5) < 0.15
+            assert abs(found[kind][name].correct / found[kind][name].total - 0.5) < 0.15
+    no_labels = ExampleOptions(24, sentence_objective="none")
+    assert order_baselines(record_dir, "heldout", no_labels, tokenizer) == {}
 
 
-def test_labels_of_a_coin_are_not_told(record_dir, tiny_vocabulary, monkeypatch):
-    tokenizer = AlbertTokenizer(str(tiny_vocabulary))
+def test_labels_of_a_coin_are_not_told(record_dir, tokenizer, monkeypatch):
     labelled = baselines.labelled_pairs
     rng = np.random.default_rng(1)
 
@@ -128,38 +99,29 @@ def test_labels_of_a_coin_are_not_told(record_dir, tiny_vocabulary, monkeypatch)
         assert abs(told.correct / told.total - 0.5) < 3 * 0.5 / told.total**0.5
 
 
-def test_no_labels_no_baseline(record_dir, tiny_vocabulary):
-    tokenizer = AlbertTokenizer(str(tiny_vocabulary))
-    options = ExampleOptions(24, sentence_objective="none")
-    assert order_baselines(record_dir, "heldout", options, tokenizer) == {}
-
-
-def labelled(windows, labels):
-    """Pairs inside documents, whose lengths say nothing."""
-    count = len(labels)
-    nothing = np.zeros([count, 1], np.int32)
-    return baselines.Pairs(np.array(labels), np.zeros(count, bool), nothing, np.array(windows))
-
-
-def test_words_and_overlap_find_what_they_look_for(tiny_vocabulary, monkeypatch):
-    tokenizer = AlbertTokenizer(str(tiny_vocabulary))
+def test_words_and_overlap_find_what_they_look_for(tokenizer, monkeypatch):
     rng = np.random.default_rng(2)
     labels = rng.integers(0, 2, 600)
     windows = rng.integers(20, 150, [600, 4, 20])
-    for row, label in enumerate(labels):
-        # The beginnings of A and B: what came first holds the piece 7.
-        windows[row, 1 if label else 3, 4] = 7
-    monkeypatch.setattr(baselines, "labelled_pairs", lambda _: labelled(windows, labels))
+    # Pairs inside documents, whose lengths say nothing.
+    inside, nothing = np.zeros(600, bool), np.zeros([600, 1], np.int32)
+    pairs = baselines.Pairs(labels, inside, nothing, windows)
+    monkeypatch.setattr(baselines, "labelled_pairs", lambda _: pairs)
     monkeypatch.setattr(baselines, "evaluation_dataset", lambda *_, **__: None)
-    found = order_baselines("", "train", ExampleOptions(24), tokenizer)["pairs"]
+
+    def told():
+        return order_baselines("", "train", ExampleOptions(24), tokenizer)["pairs"]
+
+    # The beginnings of A and B: what came first holds the piece 7.
+    windows[np.arange(600), np.where(labels, 1, 3), 4] = 7
+    found = told()
     assert found["words"].correct > 570 and found["overlap"].correct < 400
     windows[:, 1, 4] = windows[:, 3, 4] = 8
     for row, label in enumerate(labels):
         # The end of what came first repeats a rare piece of the beginning of what came second.
-        rare = 151 + row % 4
-        pair = (2, 3) if label else (0, 1)
-        windows[row, pair[0], 6] = windows[row, pair[1], 9] = rare
-    found = order_baselines("", "train", ExampleOptions(24), tokenizer)["pairs"]
+        first, second = (2, 3) if label else (0, 1)
+        windows[row, first, 6] = windows[row, second, 9] = 151 + row % 4
+    found = told()
     assert found["overlap"].correct > 400 > found["lengths"].correct
 
 

@@ -1,7 +1,5 @@
 """Order and randomness of training: functions of (seed, epoch, position) and nothing else."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 
@@ -12,11 +10,8 @@ import tensorflow as tf
 from pipelines.data import pretraining_dataset as pretraining_dataset_module
 from pipelines.data import records, training_order
 from pipelines.data.examples import ExampleOptions, example_draws
-from pipelines.data.pretraining_dataset import (
-    evaluation_dataset,
-    pretraining_dataset,
-    read_sources,
-)
+from pipelines.data.masking import unmask
+from pipelines.data.pretraining_dataset import evaluation_dataset, pretraining_dataset, read_sources
 from tests.pipelines.data.small_records import write_records
 
 COUNTS = {"train": [7, 0, 13, 3], "heldout": [5, 6]}
@@ -57,32 +52,24 @@ def assert_equal(ours, theirs):
 
 def numbers(batches):
     """Returns which record each row is of: its numbering piece is in the ids or masked."""
-    found = []
-    for batch in batches:
-        for row in range(len(batch["input_mask"])):
-            ids = batch["input_word_ids"][row].copy()
-            count = int(batch["masked_lm_weights"][row].sum())
-            positions = batch["masked_lm_positions"][row][:count]
-            ids[positions] = batch["masked_lm_ids"][row][:count]
-            found.extend((ids[ids >= 110] - 110).tolist())
-    return found
+    ids = np.concatenate([unmask(batch) for batch in batches])
+    return (ids[ids >= 110] - 110).tolist()
 
 
 def test_contract(record_dir, tokenizer):
     dataset = dataset_of(record_dir, tokenizer, GLOBAL_BATCH)
-    length, predictions = 24, 4  # ceil(0.15 * 24)
-    assert {
-        name: (spec.shape.as_list(), spec.dtype) for name, spec in dataset.element_spec.items()
-    } == {
-        "input_word_ids": ([GLOBAL_BATCH, length], tf.int32),
-        "input_mask": ([GLOBAL_BATCH, length], tf.int32),
-        "input_type_ids": ([GLOBAL_BATCH, length], tf.int32),
-        "masked_lm_positions": ([GLOBAL_BATCH, predictions], tf.int32),
-        "masked_lm_ids": ([GLOBAL_BATCH, predictions], tf.int32),
-        "masked_lm_weights": ([GLOBAL_BATCH, predictions], tf.float32),
-        "sentence_order_labels": ([GLOBAL_BATCH], tf.int32),
-        "opens_document": ([GLOBAL_BATCH], tf.int32),
-        "sentence_order_weights": ([GLOBAL_BATCH], tf.float32),
+    pieces, predictions, row = [GLOBAL_BATCH, 24], [GLOBAL_BATCH, 4], [GLOBAL_BATCH]
+    found = {n: (spec.shape.as_list(), spec.dtype) for n, spec in dataset.element_spec.items()}
+    assert found == {
+        "input_word_ids": (pieces, tf.int32),
+        "input_mask": (pieces, tf.int32),
+        "input_type_ids": (pieces, tf.int32),
+        "masked_lm_positions": (predictions, tf.int32),  # ceil(0.15 * 24)
+        "masked_lm_ids": (predictions, tf.int32),
+        "masked_lm_weights": (predictions, tf.float32),
+        "sentence_order_labels": (row, tf.int32),
+        "opens_document": (row, tf.int32),
+        "sentence_order_weights": (row, tf.float32),
     }
     for batch in take(dataset, 5):
         assert (batch["input_word_ids"][:, 0] == tokenizer.cls_id).all()
@@ -90,25 +77,17 @@ def test_contract(record_dir, tokenizer):
         assert (seps == 1 + batch["sentence_order_weights"]).all()
 
 
-def test_each_epoch_is_another_permutation(record_dir, tokenizer, monkeypatch):
+def test_each_epoch_is_another_permutation_with_fresh_masks(record_dir, tokenizer, monkeypatch):
     # 23 records in batches of 4: batches run across the ends of groups and epochs.
     monkeypatch.setattr(training_order, "_GROUP_BYTES", 500)
-    seen = numbers(take(dataset_of(record_dir, tokenizer, 4), 23))
+    batches = take(dataset_of(record_dir, tokenizer, 4), 23)
+    seen = numbers(batches)
     epochs = [seen[i : i + 23] for i in range(0, 92, 23)]
     assert all(sorted(epoch) == list(range(23)) for epoch in epochs)
     assert len({tuple(epoch) for epoch in epochs}) == 4
-
-
-def test_masks_are_fresh_in_every_epoch(record_dir, tokenizer):
-    batches = take(dataset_of(record_dir, tokenizer, 23), 2)
-    masks = [
-        {
-            number: batch["masked_lm_positions"][row].tolist()
-            for row, number in enumerate(numbers([batch]))
-        }
-        for batch in batches
-    ]
-    assert sum(masks[0][n] != masks[1][n] for n in range(23)) > 12
+    masks = np.concatenate([batch["masked_lm_positions"] for batch in batches]).tolist()
+    first, second = (dict(zip(seen[i : i + 23], masks[i:])) for i in (0, 23))
+    assert sum(first[number] != second[number] for number in range(23)) > 12
 
 
 def test_starting_late_is_going_on(record_dir, tokenizer, monkeypatch):
@@ -123,39 +102,29 @@ def test_starting_late_is_going_on(record_dir, tokenizer, monkeypatch):
 def test_hosts_and_replicas_share_the_global_batch(record_dir, tokenizer):
     hosts, replica_batch = 3, 2
     sources = read_sources(record_dir)
-    whole = take(pretraining_dataset(sources, OPTIONS, tokenizer, 12, start_step=1), 3)
 
-    def context(host):
-        return tf.distribute.InputContext(hosts, host, 12 // replica_batch)
+    def run(count, context=None):
+        return take(pretraining_dataset(sources, OPTIONS, tokenizer, 12, 1, context), count)
 
-    host_batches = [
-        take(
-            pretraining_dataset(sources, OPTIONS, tokenizer, 12, 1, context(host)),
-            3 * (12 // hosts) // replica_batch,
-        )
-        for host in range(hosts)
-    ]
-    rows = {
-        name: [np.concatenate([batch[name] for batch in batches]) for batches in host_batches]
-        for name in whole[0]
-    }
-    for step, batch in enumerate(whole):
-        part = slice(step * 12 // hosts, (step + 1) * 12 // hosts)
+    # 12 rows a step: each host has four, as two batches of two.
+    contexts = [tf.distribute.InputContext(hosts, host, 6) for host in range(hosts)]
+    host_batches = [run(6, context) for context in contexts]
+    for step, batch in enumerate(run(3)):
         for name, value in batch.items():
-            ours = np.concatenate([host_rows[part] for host_rows in rows[name]])
-            np.testing.assert_array_equal(ours, value, err_msg=name)
+            parts = [part[name] for of in host_batches for part in of[2 * step : 2 * step + 2]]
+            assert {len(part) for part in parts} == {replica_batch}
+            np.testing.assert_array_equal(np.concatenate(parts), value, err_msg=name)
 
 
 @pytest.mark.parametrize("seq_length", [24, 25, 26, 28])  # 60, 62, 64, 70 numbers a row
-@pytest.mark.parametrize(("rows", "first_row"), [(12, 0), (5, 0), (4, 3), (1, 11)])
-def test_draws_of_some_rows_are_those_of_the_whole(seq_length, rows, first_row):
-    options = ExampleOptions(seq_length)
-    seed = tf.constant([77, 3], tf.int64)
+def test_draws_of_some_rows_are_those_of_the_whole(seq_length):
+    options, seed = ExampleOptions(seq_length), tf.constant([77, 3], tf.int64)
     whole = example_draws(options, 12, seed)
-    part = example_draws(options, rows, seed, first_row)
-    assert part.keys() == whole.keys()
-    for name, draws in part.items():
-        np.testing.assert_array_equal(draws, whole[name][first_row : first_row + rows])
+    for rows, first_row in ((12, 0), (5, 0), (4, 3), (1, 11)):
+        part = example_draws(options, rows, seed, first_row)
+        assert part.keys() == whole.keys()
+        for name, draws in part.items():
+            np.testing.assert_array_equal(draws, whole[name][first_row : first_row + rows])
 
 
 def test_draws_are_uniform_and_independent():
@@ -163,15 +132,14 @@ def test_draws_are_uniform_and_independent():
     draws = [tf.concat(list(example_draws(OPTIONS, 500, seed).values()), 1) for seed in seeds]
     draws = np.stack(draws)  # [3, 500, columns]
     assert draws.min() >= 0 and draws.max() < 1
-    means = draws.mean(axis=1)
-    assert np.abs(means - 0.5).max() < 5 * np.sqrt(1 / 12 / 500)
+    assert np.abs(draws.mean(axis=1) - 0.5).max() < 5 * np.sqrt(1 / 12 / 500)
     # No two columns of a batch, or of two batches, are alike.
     correlations = np.corrcoef(np.concatenate(draws, axis=1).T) - np.eye(3 * draws.shape[2])
     assert np.abs(correlations).max() < 6 / np.sqrt(500)
 
 
 @pytest.mark.parametrize("batch_size", [4, 17])
-def test_evaluation_scores_each_example_once(record_dir, tokenizer, batch_size):
+def test_evaluation_scores_each_example_once(record_dir, other_dir, tokenizer, batch_size):
     dataset = evaluation_dataset(record_dir, "heldout", OPTIONS, tokenizer, batch_size)
     assert dataset.element_spec["input_mask"].shape.as_list() == [batch_size, 24]
     batches = take(dataset, 99)
@@ -183,6 +151,7 @@ def test_evaluation_scores_each_example_once(record_dir, tokenizer, batch_size):
         rows = np.concatenate([batch[name] for batch in batches])
         np.testing.assert_array_equal(rows[:11], value, err_msg=name)
         assert not rows[11:].any()
+    assert not list(evaluation_dataset(other_dir, "heldout", OPTIONS, tokenizer, 4))
 
 
 def test_hosts_share_an_evaluation(record_dir, tokenizer, monkeypatch):
@@ -211,24 +180,17 @@ def test_hosts_share_an_evaluation(record_dir, tokenizer, monkeypatch):
     assert max(len(rows(part)) for part in parts) <= 4
 
 
-def test_an_empty_split_has_no_batches(other_dir, tokenizer):
-    assert not list(evaluation_dataset(other_dir, "heldout", OPTIONS, tokenizer, 4))
-
-
 def test_a_sample_has_records_of_every_file(record_dir, tokenizer):
-    found = [
-        numbers(take(evaluation_dataset(record_dir, "heldout", OPTIONS, tokenizer, 2, 4), 99))
-        for _ in range(2)
-    ]
+    sample = evaluation_dataset(record_dir, "heldout", OPTIONS, tokenizer, 2, 4)
+    found = numbers(take(sample, 99))
     # Numbers 23 to 27 are in the first file, 28 to 33 in the second.
-    assert [n < 28 for n in found[0]] == [True, True, False, False]
-    assert found[0] == found[1]
+    assert [n < 28 for n in found] == [True, True, False, False]
+    assert found == numbers(take(sample, 99))
 
 
 def test_next_sentence_evaluation_has_foreign_segments(tmp_path, tokenizer):
     # Two long documents: all neighbours in the file but one pair are of one document.
-    counts = {"train": [3], "heldout": [81, 80]}
-    write_records(tmp_path, tokenizer, counts, records_per_document=82)
+    write_records(tmp_path, tokenizer, {"train": [3], "heldout": [81, 80]}, records_per_document=82)
     options = ExampleOptions(max_seq_length=24, seed=77, sentence_objective="nsp")
     batches = take(evaluation_dataset(str(tmp_path), "heldout", options, tokenizer, 50), 99)
     labels = np.concatenate([batch["sentence_order_labels"] for batch in batches])
@@ -261,8 +223,7 @@ def test_a_mixed_run_starts_anywhere(record_dir, other_dir, tokenizer, small_blo
     sources = read_sources(f"{record_dir},{other_dir}", [0.7, 0.3])
 
     def run(start, count, context=None):
-        dataset = pretraining_dataset(sources, OPTIONS, tokenizer, 6, start, context)
-        return take(dataset, count)
+        return take(pretraining_dataset(sources, OPTIONS, tokenizer, 6, start, context), count)
 
     # Blocks of 20 rows in batches of 6: step 4 begins inside the second, step 10 with the fourth.
     whole = run(0, 17)
@@ -298,18 +259,18 @@ def test_wrong_weights_are_one_line(record_dir, other_dir, weights, message):
     assert "\n" not in str(error.value)
 
 
-def test_held_out_documents_of_one_are_not_trained_on_in_another(record_dir, other_dir, tmp_path):
-    for changed in ({"seed": 2}, {"heldout_fraction": 0.2}):
-        dataclasses.replace(records.Manifest.read(other_dir), **changed).write(str(tmp_path))
-        with pytest.raises(ValueError, match=r"drew their held-out documents differently, with"):
-            read_sources(f"{record_dir},{tmp_path}")
-
-
-def test_formats_do_not_mix(record_dir, other_dir, tmp_path):
+def test_records_held_out_otherwise_or_in_another_form_do_not_mix(record_dir, other_dir, tmp_path):
     manifest = records.Manifest.read(other_dir)
-    reference = records.ReferenceManifest(
-        24, 4, "sop", manifest.vocab_sha256, 211, True, "0", {}, manifest.splits
-    )
-    reference.write(str(tmp_path))
-    with pytest.raises(ValueError, match=r"'segments', .* of 'reference': mix one format only"):
-        read_sources(f"{record_dir},{tmp_path}")
+    vocabulary = manifest.vocab_sha256, 211, True
+    held_out = "drew their held-out documents differently, with"
+    for other, message in (
+        (dataclasses.replace(manifest, seed=2), held_out),
+        (dataclasses.replace(manifest, heldout_fraction=0.2), held_out),
+        (
+            records.ReferenceManifest(24, 4, "sop", *vocabulary, "0", {}, manifest.splits),
+            r"'segments', .* of 'reference': mix one format only",
+        ),
+    ):
+        other.write(str(tmp_path))
+        with pytest.raises(ValueError, match=message):
+            read_sources(f"{record_dir},{tmp_path}")

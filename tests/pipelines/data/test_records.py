@@ -1,9 +1,9 @@
 import dataclasses
-import functools
 import itertools
 import json
 import os
 import random
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -28,37 +28,17 @@ from pipelines.data.records import (
 )
 from pipelines.data.segments import NO_ROOM, Segment, split_document
 from pipelines.data.shard_writer import Range, Settings, TextUnit
-from tests.pipelines.data.small_records import read_segments
+from tests.pipelines.data.small_records import manifest_of, read_segments
 
 
 @pytest.fixture
 def manifest() -> SegmentManifest:
     def shards(*numbers):
-        return Split(
-            tuple(
-                Shard(f"{n}.tfrecord", "text", n + 1, n + 30, n + 700, f"{n:064x}", [0, n + 99])
-                for n in numbers
-            )
-        )
+        rows = ((f"{n}.tfrecord", "text", n + 1, n + 30, n + 700, f"{n:064x}") for n in numbers)
+        return Split(tuple(Shard(*row, [0, row[2] + 98]) for row in rows))
 
-    return SegmentManifest(
-        max_seq_length=128,
-        short_seq_prob=0.1,
-        heldout_fraction=0.05,
-        seed=7,
-        vocab_sha256="ab" * 32,
-        vocab_size=211,
-        do_lower_case=True,
-        code_version="0.1.0",
-        documents=13,
-        sentences=57,
-        segments=12,
-        segments_with_order=7,
-        openings_with_order=0,
-        pieces=991,
-        skipped_lines=3,
-        splits={"train": shards(2, 4), "heldout": shards(3)},
-    )
+    splits = {"train": shards(2, 4), "heldout": shards(3)}
+    return manifest_of(splits, max_seq_length=128, vocab_sha256="ab" * 32, vocab_size=211)
 
 
 @pytest.fixture
@@ -67,9 +47,7 @@ def job(tmp_path, tiny_corpus, tiny_vocabulary) -> SimpleNamespace:
     output_dir = tmp_path / "records"
     output_dir.mkdir()
     unit = TextUnit((Range(str(tiny_corpus), 0, os.path.getsize(tiny_corpus)),), 1, 3)
-    write = functools.partial(
-        shard_writer.write_unit, settings=settings, output_dir=str(output_dir)
-    )
+    write = partial(shard_writer.write_unit, settings=settings, output_dir=str(output_dir))
     return SimpleNamespace(unit=unit, settings=settings, output_dir=output_dir, write=write)
 
 
@@ -103,21 +81,6 @@ def test_parts_begin_where_they_say(sizes):
     assert all(a < b for a, b in zip(first, first[1:])) or count == 1
 
 
-def test_a_record_takes_the_bytes_that_are_counted(tmp_path):
-    data = [bytes([n]) * (3 * n) for n in range(50)]
-    with tf.io.TFRecordWriter(str(tmp_path / "x")) as writer:
-        for record in data:
-            writer.write(record)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(records, "_MIN_PART_BYTES", 1)
-        layout = shard_layout([len(record) for record in data])
-    assert layout["bytes"] == os.path.getsize(tmp_path / "x")
-    assert len(layout["part_offsets"]) == 50
-    content = (tmp_path / "x").read_bytes()
-    for record, offset in zip(data, layout["part_offsets"]):
-        assert content[offset:].startswith(len(record).to_bytes(8, "little"))
-
-
 def test_manifest_is_read_as_written(manifest, tmp_path):
     manifest.write(str(tmp_path))
     assert Manifest.read(str(tmp_path)) == manifest
@@ -126,46 +89,26 @@ def test_manifest_is_read_as_written(manifest, tmp_path):
     assert values["splits"]["train"]["examples"] == 3 + 5
     assert values["splits"]["heldout"]["pieces"] == 33
     assert [shard.file for shard in manifest.split("train")] == ["2.tfrecord", "4.tfrecord"]
-
-
-def test_a_manifest_of_static_examples_is_read_as_written(manifest, tmp_path):
-    reference = ReferenceManifest(
-        max_seq_length=128,
-        max_predictions_per_seq=20,
-        sentence_objective="nsp",
-        vocab_sha256="ab" * 32,
-        vocab_size=211,
-        do_lower_case=False,
-        code_version="0.1.0",
-        drawn_with={"dupe_factor": 7},
-        splits=manifest.splits,
-    )
+    # Of static examples, too.
+    options = (128, 20, "nsp", "ab" * 32, 211, False, "0.1.0", {"dupe_factor": 7})
+    reference = ReferenceManifest(*options, manifest.splits)
     reference.write(str(tmp_path))
     assert Manifest.read(str(tmp_path)) == reference
     assert json.loads((tmp_path / "manifest.json").read_text())["format"] == "reference"
     assert reference.fingerprint() == manifest.fingerprint()
 
 
-def test_padding_is_what_pieces_and_special_ones_leave(manifest):
-    split = dataclasses.replace(manifest.splits["train"].shards[0], examples=2, pieces=54)
-    manifest = dataclasses.replace(
-        manifest, splits={"train": Split((split,)), "heldout": Split(())}
-    )
-    # 54 pieces, two [CLS] and four [SEP] in two examples of 40 positions.
-    assert manifest.share_of_padding("train", 40) == pytest.approx(20 / 80)
+def test_fingerprint_is_of_the_records_alone_and_padding_what_pieces_leave(manifest):
+    def with_shards(**changes):
+        shards = [dataclasses.replace(shard, **changes) for shard in manifest.split("train")]
+        splits = {**manifest.splits, "train": Split(tuple(shards))}
+        return dataclasses.replace(manifest, splits=splits)
 
-
-def test_fingerprint_is_of_the_records_alone(manifest):
-    moved = tuple(
-        dataclasses.replace(shard, source="elsewhere") for shard in manifest.split("train")
-    )
-    other = tuple(dataclasses.replace(shard, sha256="0" * 64) for shard in manifest.split("train"))
-
-    def fingerprint(shards):
-        splits = {**manifest.splits, "train": Split(shards)}
-        return dataclasses.replace(manifest, splits=splits).fingerprint()
-
-    assert fingerprint(moved) == manifest.fingerprint() != fingerprint(other)
+    assert with_shards(source="elsewhere").fingerprint() == manifest.fingerprint()
+    assert with_shards(sha256="0" * 64).fingerprint() != manifest.fingerprint()
+    # 54 pieces, two [CLS] and four [SEP] in two examples of 40 positions, in each of two shards.
+    padding = with_shards(examples=2, pieces=54).share_of_padding("train", 40)
+    assert padding == pytest.approx(20 / 80)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"format": "images"}'])
@@ -189,63 +132,58 @@ def test_says_how_a_manifest_of_another_version_differs(manifest, tmp_path):
 
 
 def test_check_names_what_does_not_fit(manifest, tmp_path):
-    fits = SimpleNamespace(sha256="ab" * 32, vocab_size=211, do_lower_case=True)
+    fits = {"sha256": "ab" * 32, "vocab_size": 211, "do_lower_case": True}
+
+    def check(length=128, directory=str(tmp_path), **changes):
+        manifest.check(directory, SimpleNamespace(**{**fits, **changes}), ExampleOptions(length))
+
     shards = [shard for split in ("train", "heldout") for shard in manifest.split(split)]
     for shard in shards:
         (tmp_path / shard.file).write_bytes(bytes(shard.bytes))
-    manifest.check(str(tmp_path), fits, ExampleOptions(128))
-    manifest.check(str(tmp_path), fits, ExampleOptions(512))
+    check()
+    check(512)
     (tmp_path / shards[-1].file).write_bytes(bytes(shards[-1].bytes + 1))
     with pytest.raises(ValueError, match=f"{shards[-1].file} has .* bytes, but .* by manifest"):
-        manifest.check(str(tmp_path), fits, ExampleOptions(128))
-    for change, length, message in (
-        ({"sha256": "cd" * 32}, 128, "^the records in 'r' were made with another vocabulary"),
-        ({"do_lower_case": False}, 128, "do_lower_case=True"),
-        ({}, 127, "max_seq_length 128 and do not fit into 127"),
+        check()
+    for changes, message in (
+        ({"sha256": "cd" * 32}, "^the records in 'r' were made with another vocabulary"),
+        ({"do_lower_case": False}, "do_lower_case=True"),
+        ({"length": 127}, "max_seq_length 128 and do not fit into 127"),
     ):
         with pytest.raises(ValueError, match=message):
-            tokenizer = SimpleNamespace(**{**vars(fits), **change})
-            manifest.check("r", tokenizer, ExampleOptions(length))
+            check(directory="r", **changes)
 
 
 def test_a_unit_holds_every_segment_of_its_documents(job):
     shard_writer.write_unit(job.unit, job.settings, str(job.output_dir))
-    assert sorted(os.listdir(job.output_dir)) == [
-        "heldout-00001-of-00003.tfrecord",
-        "train-00001-of-00003.tfrecord",
-        "units",
-    ]
+    names = {split: f"{split}-00001-of-00003.tfrecord" for split in ("heldout", "train")}
+    assert sorted(os.listdir(job.output_dir)) == [*names.values(), "units"]
     marker = json.loads((job.output_dir / job.unit.file("json")).read_text())
     tokenizer = AlbertTokenizer(job.settings.spm_model_file)
     source = job.unit.ranges[0].source
+    sentences = list(read_documents(source))
     documents = {}
-    for offset, group in itertools.groupby(read_documents(source), key=lambda s: s.document_offset):
+    for offset, group in itertools.groupby(sentences, key=lambda s: s.document_offset):
         texts = [sentence.text for sentence in group]
-        segments = split_document(
-            [tokenizer.encode(text) for text in texts],
-            41,
-            0.1,
-            tokenizer.word_starts(),
-            shard_writer.document_rng(12345, source, offset),
-        )
+        pieces = [tokenizer.encode(text) for text in texts]
+        rng = shard_writer.document_rng(12345, source, offset)
+        segments = split_document(pieces, 41, 0.1, tokenizer.word_starts(), rng)
         documents[shard_writer.opening_hash(texts[:3]) >> 1] = list(segments)
     sides = {}
-    for split in ("train", "heldout"):
-        found = read_segments([job.output_dir / f"{split}-00001-of-00003.tfrecord"])
+    for split, name in names.items():
+        found = read_segments([job.output_dir / name])
         shard = Shard(**marker["shards"][split][0])
         assert shard.examples == len(found)
         assert shard.pieces == sum(len(segment.input_ids) for segment, _ in found)
         assert max(len(segment.input_ids) for segment, _ in found) == 38
-        here = {document for _, document in found}
-        expected = [(segment, document) for document in here for segment in documents[document]]
+        sides[split] = {document for _, document in found}
+        expected = [(s, document) for document in sides[split] for s in documents[document]]
         assert sorted(found) == sorted(expected)
         # In random order: neighbours are seldom of one document.
         assert sum(a == b for (_, a), (_, b) in zip(found, found[1:])) < 0.5 * len(found)
-        for document in here:
-            assert sides.setdefault(document, split) == split
-    assert sides.keys() == documents.keys()
-    assert marker["documents"] == 60
-    assert marker["sentences"] == len(list(read_documents(source)))
+    assert not sides["train"] & sides["heldout"]
+    assert sides["train"] | sides["heldout"] == documents.keys()
+    assert (marker["documents"], marker["sentences"]) == (60, len(sentences))
     shards = [shard for (shard,) in marker["shards"].values()]
     assert marker["pieces"] == sum(shard["pieces"] for shard in shards)
     assert marker["segments"] == sum(shard["examples"] for shard in shards)
@@ -253,19 +191,18 @@ def test_a_unit_holds_every_segment_of_its_documents(job):
 
 
 def test_the_order_of_records_is_of_seed_and_file(job):
-    def written(**changes):
-        settings = dataclasses.replace(job.settings, heldout_fraction=0.0, short_seq_prob=0.0)
-        unit = dataclasses.replace(job.unit, **changes.pop("unit", {}))
-        settings = dataclasses.replace(settings, **changes)
+    def written(index=1, seed=12345):
+        changes = {"heldout_fraction": 0.0, "short_seq_prob": 0.0, "random_seed": seed}
+        unit = dataclasses.replace(job.unit, index=index)
+        settings = dataclasses.replace(job.settings, **changes)
         shard_writer.write_unit(unit, settings, str(job.output_dir))
         return read_segments([job.output_dir / f"train-{unit.name}.tfrecord"])
 
     first = written()
     assert written() == first
-    others = [written(random_seed=1), written(unit={"index": 2})]
-    for i, order in enumerate(others):
-        assert sorted(order) == sorted(first)
-        assert all(order != other for other in [first, *others[:i]])
+    orders = [first, written(seed=1), written(index=2)]
+    assert all(sorted(order) == sorted(first) for order in orders)
+    assert all(a != b for a, b in itertools.combinations(orders, 2))
 
 
 def test_a_failing_unit_leaves_nothing_but_its_error(job, tmp_path):
@@ -282,39 +219,33 @@ def test_a_failing_unit_leaves_nothing_but_its_error(job, tmp_path):
     assert os.listdir(job.output_dir) == ["units"]
 
 
-def test_shards_get_their_names_when_all_are_complete(job, monkeypatch):
+@pytest.mark.parametrize("is_in_a_shard", [False, True])
+def test_a_fault_of_ours_comes_out_and_leaves_no_shard(job, monkeypatch, is_in_a_shard):
+    """Shards get their names when all are complete."""
     sha256 = records.files.sha256
 
     def fail_at_the_second(path):
         monkeypatch.setattr(records.files, "sha256", lambda path: 1 / 0)
         return sha256(path)
 
-    monkeypatch.setattr(records.files, "sha256", fail_at_the_second)
-    with pytest.raises(ZeroDivisionError):
-        shard_writer.write_unit(job.unit, job.settings, str(job.output_dir))
-    assert os.listdir(job.output_dir) == []
-
-
-def test_our_own_faults_are_not_taken_for_the_users(job, monkeypatch):
-    monkeypatch.setattr(shard_writer, "split_document", lambda *_: 1 / 0)
+    if is_in_a_shard:
+        monkeypatch.setattr(records.files, "sha256", fail_at_the_second)
+    else:
+        monkeypatch.setattr(shard_writer, "split_document", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         unit_job.work_or_error(job.write, str(job.output_dir), job.unit)
-    assert os.listdir(job.output_dir) == []
+    assert not [*job.output_dir.rglob("*.*")]
 
 
 def test_held_out_by_the_opening():
+    is_heldout = shard_writer.is_heldout
     openings = [[f"Sentence {n}.", "And another"] for n in range(4000)]
-    share = sum(shard_writer.is_heldout(opening, 0.2, 5) for opening in openings) / 4000
+    share = sum(is_heldout(opening, 0.2, 5) for opening in openings) / 4000
     assert share == pytest.approx(0.2, abs=4 * (0.2 * 0.8 / 4000) ** 0.5)
-    for opening in openings[:50]:
-        near = [text.upper().replace(" ", "  ") for text in opening]
-        assert shard_writer.is_heldout(near, 0.5, 5) == shard_writer.is_heldout(opening, 0.5, 5)
-    assert not any(shard_writer.is_heldout(opening, 0.0, 5) for opening in openings)
-    sides = [
-        [shard_writer.is_heldout(opening, 0.5, seed) for opening in openings[:50]]
-        for seed in (1, 2)
-    ]
-    assert sides[0] != sides[1]
+    assert not any(is_heldout(opening, 0.0, 5) for opening in openings)
+    near = [[text.upper().replace(" ", "  ") for text in opening] for opening in openings[:50]]
+    sides = [[is_heldout(opening, 0.5, 5) for opening in some] for some in (openings[:50], near)]
+    assert sides[0] == sides[1] != [is_heldout(opening, 0.5, 6) for opening in openings[:50]]
 
 
 def test_random_choices_depend_on_seed_file_and_offset():

@@ -1,10 +1,15 @@
+import itertools
 import random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipelines.create_pretraining_data import create_pretraining_data
+from pipelines.data.pretraining_dataset import evaluation_dataset, evaluation_options
 from pipelines.data.segments import NO_ROOM, Segment, has_order, split_document
+from pipelines.data.shard_writer import Settings
+from pipelines.data.word_runs import SHORTEST, cut_runs
 
 WORD_STARTS = [i % 3 == 0 for i in range(30)]
 
@@ -16,8 +21,7 @@ def split(sentences, max_seq_length, short_seq_prob=0.0, seed=0, word_starts=WOR
 
 def test_worked_example():
     # Room for 5 pieces: a sentence that does not fit behind the others opens a segment.
-    sentences = [[], [0, 1], [3, 4], [6, 7], [9] * 4]
-    assert split(sentences, 8) == [
+    assert split([[], [0, 1], [3, 4], [6, 7], [9] * 4], 8) == [
         ([0, 1, 3, 4], [0, 2], 0, True),
         ([6, 7], [0], 1, False),
         ([9] * 4, [0], 3, False),
@@ -26,24 +30,21 @@ def test_worked_example():
 
 def test_only_a_sentence_longer_than_any_segment_is_cut():
     # Before a word (3); its rest and the next sentence go on together.
-    sentences = [[9], [0, 1, 1, 3, 4, 4, 1], [6], [9, 9]]
-    assert split(sentences, 8) == [
+    assert split([[9], [0, 1, 1, 3, 4, 4, 1], [6], [9, 9]], 8) == [
         ([9], [0], 0, True),
         ([0, 1, 1], [0], 4, False),
         ([3, 4, 4, 1, 6], [0, 4], NO_ROOM, False),
         ([9, 9], [0], 0, False),
     ]
-    # A short target does not cut one; it has no room left.
-    segments = split([[0, 1, 1], [3, 4]], 8, short_seq_prob=1.0, seed=1)
-    assert segments == [([0, 1, 1], [0], 0, True), ([3, 4], [0], 0, False)]
-
-
-def test_a_long_word_is_cut_at_the_piece():
+    # A long word is cut at the piece.
     assert split([[0] + [1] * 11, [2]], 8) == [
         ([0, 1, 1, 1, 1], [0], 0, True),
         ([1] * 5, [0], NO_ROOM, False),
         ([1, 1, 2], [0, 2], NO_ROOM, False),
     ]
+    # A short target does not cut one; it has no room left.
+    segments = split([[0, 1, 1], [3, 4]], 8, short_seq_prob=1.0, seed=1)
+    assert segments == [([0, 1, 1], [0], 0, True), ([3, 4], [0], 0, False)]
 
 
 @pytest.mark.parametrize(
@@ -70,41 +71,25 @@ def test_an_order_can_be_asked_where_two_sentences_can_open(starts, room, expect
 )
 def test_no_piece_is_lost(sentences, max_seq_length, short_seq_prob, seed):
     segments = split(sentences, max_seq_length, short_seq_prob, seed)
-    assert [p for segment in segments for p in segment.input_ids] == [
-        p for sentence in sentences for p in sentence
-    ]
-    boundaries, offset = set(), 0
-    for sentence in sentences:
-        if sentence:
-            boundaries.add(offset)
-        offset += len(sentence)
-    begin = 0
+    assert sum((segment.input_ids for segment in segments), []) == sum(sentences, [])
+    offsets = [0, *itertools.accumulate(map(len, sentences))]
+    boundaries = {at for at, sentence in zip(offsets, sentences) if sentence}
+    begin, longest, left = 0, max_seq_length - 3, None
     for pieces, starts, room, opens in segments:
         assert opens == (begin == 0)
         end = begin + len(pieces)
         # What opens a segment, the rest of a sentence aside, did not fit before.
         assert (room == NO_ROOM) == (begin not in boundaries)
-        assert room < min([at for at in boundaries if at > begin] + [offset]) - begin
-        assert 1 <= len(pieces) <= max_seq_length - 3
+        assert room < min([at for at in boundaries if at > begin] + [offsets[-1]]) - begin
+        if short_seq_prob == 0 and room != NO_ROOM:
+            assert room == (left or 0)
+        left = longest - len(pieces)
+        assert 1 <= len(pieces) <= longest
         assert starts == sorted({0} | {at - begin for at in boundaries if begin <= at < end})
         begin = end
         # What ends inside a sentence is a part of one that is longer than any segment.
-        if end not in boundaries and end != offset:
-            assert len(starts) == 1 and len(pieces) > max_seq_length - 3 - 9
-
-
-def test_takes_as_many_sentences_as_fit():
-    sentences = [[0] + [1] * (n % 23) for n in range(200)]
-    segments = split(sentences, 40)
-    lengths = [len(sentence) for sentence in sentences]
-    taken, room_left = 0, 0
-    for pieces, starts, room_before, _ in segments:
-        assert room_before == room_left
-        room_left = 37 - len(pieces)
-        count = len(starts)
-        assert len(pieces) == sum(lengths[taken : taken + count]) <= 37
-        taken += count
-        assert taken == len(lengths) or len(pieces) + lengths[taken] > 37
+        if end not in boundaries and end != offsets[-1]:
+            assert len(starts) == 1 and len(pieces) > longest - 9
 
 
 def test_short_targets_are_drawn_for_each_segment_uniformly():
@@ -116,12 +101,31 @@ def test_short_targets_are_drawn_for_each_segment_uniformly():
     for length, share in expected.items():
         sigma = (share * (1 - share) / len(lengths)) ** 0.5
         assert lengths.count(length) / len(lengths) == pytest.approx(share, abs=4 * sigma)
+    # The document is read as it goes: this one has no end.
+    segments = split_document(itertools.repeat([0, 1, 1]), 16, 0.1, WORD_STARTS, random.Random(0))
+    assert len(list(itertools.islice(segments, 5))) == 5
 
 
-def test_reads_the_document_as_it_goes():
-    def endless():
-        while True:
-            yield [0, 1, 1]
+def test_runs_are_the_document_cut_between_words():
+    is_start, rng = [True, False], random.Random(1)
+    sentences = [[rng.randint(0, 1) for _ in range(rng.randint(1, 40))] for _ in range(300)]
+    runs = list(cut_runs(sentences, 9, is_start, random.Random(5)))
+    assert sum(runs, []) == sum(sentences, [])
+    assert all(is_start[run[0]] for run in runs[1:])
+    assert min(map(len, runs[:-1])) == SHORTEST
+    assert not any(is_start[piece] for run in runs for piece in run[9:])
+    assert len({len(run) for run in runs}) > 6
+    assert runs == list(cut_runs(sentences, 9, is_start, random.Random(5)))
+    assert list(cut_runs([[], [0]], 9, is_start, rng)) == [[0]]
 
-    segments = split_document(endless(), 16, 0.1, WORD_STARTS, random.Random(0))
-    assert len([next(segments) for _ in range(5)]) == 5
+
+def test_runs_have_orders(tiny_corpus, tokenizer, tiny_vocabulary, tmp_path, in_this_process):
+    vocabulary = str(tiny_vocabulary)
+    settings = Settings(vocabulary, True, 32, 0.0, 0.2, 1, max_sentences=2, run_pieces=6)
+    manifest = create_pretraining_data(
+        input_file=str(tiny_corpus), output_dir=str(tmp_path), settings=settings
+    )
+    assert manifest.share_with_order > 0.7
+    options = evaluation_options([manifest], 32, "sop")
+    [batch] = evaluation_dataset(str(tmp_path), "heldout", options, tokenizer, 5000)
+    assert batch["input_mask"].numpy().sum(axis=1).max() <= 3 + 2 * (6 + 6)

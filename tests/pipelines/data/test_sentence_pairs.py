@@ -1,10 +1,7 @@
 """Sentence pairs: layout, labels, and that lengths of sentences tell nothing of them."""
 
-from __future__ import annotations
-
 import collections
 import itertools
-import random
 
 import numpy as np
 import pytest
@@ -12,13 +9,14 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.data.segments import NO_ROOM, Segment, has_order, split_document
+from pipelines.data.segments import NO_ROOM, Segment, has_order
 from pipelines.data.sentence_pairs import (
     SENTENCE_OBJECTIVES,
     choose_pairs,
     lay_out,
     length_features,
 )
+from tests.pipelines.data.small_records import as_tensors
 
 CLS, SEP = 2, 3
 
@@ -27,19 +25,6 @@ def pieces_of(lengths, first=5):
     """Returns sentences of these lengths, of pieces that are all different."""
     ends = np.cumsum(lengths) + first
     return [list(range(end - length, end)) for end, length in zip(ends.tolist(), lengths)]
-
-
-def as_tensors(segments, documents=None, rooms=None, opens=None):
-    """Segments as records.parse_segments returns them; each is a list of sentences."""
-    rows = range(len(segments))
-    starts = [np.cumsum([0, *map(len, segment[:-1])]).tolist() for segment in segments]
-    return {
-        "input_ids": tf.ragged.constant([sum(s, []) for s in segments], dtype=tf.int32),
-        "sentence_starts": tf.ragged.constant(starts, dtype=tf.int32),
-        "document_id": tf.constant([[d] for d in documents or rows], tf.int64),
-        "room_before": tf.constant([[room] for room in rooms or [0 for _ in rows]], tf.int64),
-        "opens_document": tf.constant([[o] for o in opens or [0 for _ in rows]], tf.int64),
-    }
 
 
 def build(segments, split_draws, change_draws, seq_len, objective="sop", **more):
@@ -54,15 +39,12 @@ def build(segments, split_draws, change_draws, seq_len, objective="sop", **more)
 
 def parts_of(out, row):
     """Returns the pieces of A and B of an example, whose layout must be what it says."""
-    length = out["input_mask"][row].sum()
-    assert out["input_mask"][row].tolist() == [1] * length + [0] * (
-        len(out["input_mask"][row]) - length
-    )
     ids, types = out["input_word_ids"][row].tolist(), out["input_type_ids"][row].tolist()
-    len_b = sum(types)
-    assert types == [0] * (length - len_b) + [1] * len_b + [0] * (len(types) - length)
-    assert ids[0] == CLS and ids[length - 1] == SEP and not any(ids[length:])
-    assert ids[length - len_b - 1] == SEP
+    length, len_b = out["input_mask"][row].sum(), sum(types)
+    assert out["input_mask"][row].tolist() == [1] * length + [0] * (len(ids) - length)
+    assert types == [0] * (length - len_b) + [1] * len_b + [0] * (len(ids) - length)
+    assert ids[0] == CLS and ids[length - 1] == ids[length - len_b - 1] == SEP
+    assert not any(ids[length:])
     return ids[1 : length - len_b - 1], ids[length - len_b : length - 1] if len_b else []
 
 
@@ -120,36 +102,29 @@ def test_parts_put_back_in_order_give_the_segment(segments, objective, seed):
             assert not has_label and all(parts) == (len(segment) > 1)
             continue
         # What the record job counts is what gets a label.
-        starts = [0, *boundaries[:-1]]
-        assert (
-            has_label
-            == all(parts)
-            == has_order(Segment(sum(segment, []), starts, rooms[row], False))
-        )
-
-
-def counted_splits(lengths, room, objective, steps=840):
-    """Returns how often each sentence opens B, in so many even steps of the draw."""
-    draws = (np.arange(steps) + 0.5) / steps
-    segments = [pieces_of(lengths)] * steps
-    out = build(segments, draws, [0.9] * steps, sum(lengths) + 3, objective, rooms=[room] * steps)
-    first = [len(parts_of(out, row)[0]) for row in range(steps)]
-    return collections.Counter(first)
+        counted = Segment(sum(segment, []), [0, *boundaries[:-1]], rooms[row], False)
+        assert has_label == all(parts) == has_order(counted)
 
 
 @pytest.mark.parametrize(
-    ("room", "expected"),
+    ("lengths", "room", "objective", "expected"),
     [
-        (0, {2: 168, 5: 168, 9: 168, 10: 168, 13: 168}),
-        (1, {2: 210, 5: 210, 10: 210, 13: 210}),
-        (2, {2: 280, 5: 280, 10: 280}),
-        (3, {5: 840}),
-        (4, {15: 840}),
-        (NO_ROOM, {15: 840}),
+        ([2, 3, 4, 1, 3, 2], 0, "sop", {2: 168, 5: 168, 9: 168, 10: 168, 13: 168}),
+        ([2, 3, 4, 1, 3, 2], 1, "sop", {2: 210, 5: 210, 10: 210, 13: 210}),
+        ([2, 3, 4, 1, 3, 2], 2, "sop", {2: 280, 5: 280, 10: 280}),
+        ([2, 3, 4, 1, 3, 2], 3, "sop", {5: 840}),
+        ([2, 3, 4, 1, 3, 2], 4, "sop", {15: 840}),
+        ([2, 3, 4, 1, 3, 2], NO_ROOM, "sop", {15: 840}),
+        ([1, 2, 3, 4], NO_ROOM, "none", {1: 280, 3: 280, 6: 280}),
+        ([1, 2, 3, 4], 3, "none", {1: 280, 3: 280, 6: 280}),
     ],
 )
-def test_what_opens_b_would_not_have_fitted_before_either(room, expected):
-    assert counted_splits([2, 3, 4, 1, 3, 2], room, "sop") == expected
+def test_what_opens_b_would_not_have_fitted_before_either(lengths, room, objective, expected):
+    """Each sentence opens B as often as another, of so many even steps of the draw."""
+    draws = (np.arange(840) + 0.5) / 840
+    segments = [pieces_of(lengths)] * 840
+    out = build(segments, draws, [0.9] * 840, sum(lengths) + 3, objective, rooms=[room] * 840)
+    assert collections.Counter(len(parts_of(out, row)[0]) for row in range(840)) == expected
 
 
 def test_openings_have_labels_of_their_own_kind():
@@ -163,40 +138,6 @@ def test_openings_have_labels_of_their_own_kind():
         assert out["opens_document"].tolist() == [0, 0, 0]
 
 
-def test_splits_are_uniform_without_an_objective():
-    for room in (NO_ROOM, 3):
-        assert counted_splits([1, 2, 3, 4], room, "none") == {1: 280, 3: 280, 6: 280}
-
-
-def test_lengths_tell_nothing_of_the_order():
-    """From documents on: sentences of any lengths, independent of each other.
-
-    Whoever sees the lengths of the sentences of both parts has seen as many that are swapped as
-    are not. (Of uniform splits the sum below is 200 standard deviations off.)
-    """
-    rng = random.Random(5)
-    segments, rooms = [], []
-    for _ in range(6000):
-        sentences = pieces_of(rng.choices([1, 2, 3, 5, 8], k=14))
-        for pieces, starts, room, _ in split_document(sentences, 15, 0.3, [True] * 99, rng):
-            ends = [*starts[1:], len(pieces)]
-            segments.append([pieces[a:b] for a, b in zip(starts, ends)])
-            rooms.append(room)
-    draws = np.random.default_rng(5).random((2, len(segments)), np.float32)
-    out = build(segments, draws[0], draws[1], 15, rooms=rooms)
-    labelled = out["sentence_order_weights"] > 0
-    labels = out["sentence_order_labels"][labelled]
-    assert len(labels) > 9000
-    assert abs(labels.mean() - 0.5) < 4 * 0.5 / np.sqrt(len(labels))
-    _, kinds = np.unique(out["length_features"][labelled], axis=0, return_inverse=True)
-    count, swapped = np.bincount(kinds), np.bincount(kinds, labels)
-    frequent = count > 15
-    assert frequent.sum() > 80
-    squares = (swapped - count / 2)[frequent] ** 2 / (count[frequent] / 4)
-    # Sums of squares of so many standard normal numbers.
-    assert abs(squares.sum() - len(squares)) < 4 * np.sqrt(2 * len(squares))
-
-
 @pytest.mark.parametrize("objective", ["sop", "none"])
 def test_the_highest_draw_splits_before_the_last_sentence(objective):
     highest = np.nextafter(np.float32(1), np.float32(0))
@@ -205,13 +146,6 @@ def test_the_highest_draw_splits_before_the_last_sentence(objective):
     out = build(segments, [highest] * len(counts), [0.9] * len(counts), 132, objective)
     assert (out["input_type_ids"].sum(axis=1) == 2).all()
     assert (out["input_mask"].sum(axis=1) == counts + 3).all()
-
-
-def test_no_objective_no_label():
-    segment = [[11, 12, 13], [14, 15]]
-    out = build([segment] * 2, [0.9, 0.0], [0.1, 0.9], 9, "none")
-    assert out["input_word_ids"].tolist() == [[CLS, 11, 12, 13, SEP, 14, 15, SEP, 0]] * 2
-    assert not out["sentence_order_weights"].any() and not out["sentence_order_labels"].any()
 
 
 class TestNextSentence:
@@ -223,10 +157,8 @@ class TestNextSentence:
         [[51], [52]],
     )
 
-    def build(self, change, documents=(1, 2, 3, 4, 5), seq_len=16):
-        out = build(
-            self.SEGMENTS, [0.0] * 5, [change] * 5, seq_len, "nsp", documents=list(documents)
-        )
+    def build(self, change):
+        out = build(self.SEGMENTS, [0.0] * 5, [change] * 5, 16, "nsp", documents=[1, 2, 3, 4, 5])
         return out, [parts_of(out, row) for row in range(5)]
 
     ALONE = (
@@ -237,23 +169,11 @@ class TestNextSentence:
 
     def test_neighbours_exchange_their_second_parts(self):
         # [13] and [24, 25] are one piece apart, the least there is: the longer is cut.
-        out, parts = self.build(0.1)
-        assert parts == [([11, 12], [24]), ([21, 22, 23], [13]), *self.ALONE]
-        assert out["sentence_order_labels"].tolist() == [1, 1, 0, 0, 0]
-        assert out["sentence_order_weights"].tolist() == [1, 1, 0, 0, 0]
-        out, parts = self.build(0.9)
-        assert parts == [([11, 12], [13]), ([21, 22, 23], [24]), *self.ALONE]
-        assert out["sentence_order_labels"].tolist() == [0] * 5
-        assert out["sentence_order_weights"].tolist() == [1, 1, 0, 0, 0]
-
-    @pytest.mark.parametrize(
-        "reason", [{"documents": (7, 7, 3, 4, 5)}, {"seq_len": 15}], ids=["document", "lengths"]
-    )
-    def test_no_label(self, reason):
-        """Of one document; or too much would have to be cut: a sixteenth of 15 pieces is none."""
-        out, parts = self.build(0.1, **reason)
-        assert not out["sentence_order_labels"].any() and not out["sentence_order_weights"].any()
-        assert parts == [([11, 12, 13], []), ([21, 22, 23, 24, 25], []), *self.ALONE]
+        for change, label, parts in ((0.1, 1, ([24], [13])), (0.9, 0, ([13], [24]))):
+            out, found = self.build(change)
+            assert found == [([11, 12], parts[0]), ([21, 22, 23], parts[1]), *self.ALONE]
+            assert out["sentence_order_labels"].tolist() == [label, label, 0, 0, 0]
+            assert out["sentence_order_weights"].tolist() == [1, 1, 0, 0, 0]
 
     def test_any_two_splits_that_are_nearest(self):
         # Of Bs of 2, 4, 6 pieces and of 1, 3, 5 those are that are one apart.
@@ -293,13 +213,10 @@ class TestNextSentence:
         for row in range(0, len(segments), 2):
             rows = [row, row + 1][: len(segments) - row]
             texts = [sum(segments[r], []) for r in rows]
-            alike = [parts_of(out[0.9], r) for r in rows]
-            changed = [parts_of(out[0.0], r) for r in rows]
+            alike, changed = ([parts_of(out[kind], r) for r in rows] for kind in (0.9, 0.0))
             lengths = [np.cumsum([len(s) for s in segments[r][:0:-1]]).tolist() for r in rows]
-            least = min(
-                (abs(x - y) for x, y in itertools.product(*lengths)) if len(rows) > 1 else (),
-                default=99,
-            )
+            gaps = [abs(x - y) for x, y in itertools.product(*lengths)] if len(rows) > 1 else []
+            least = min(gaps, default=99)
             if least > seq_len // 16 or documents[rows[0]] == documents[rows[-1]]:
                 assert not has_label[rows].any()
                 assert alike == changed == [(text, []) for text in texts]
@@ -315,23 +232,18 @@ class TestNextSentence:
 
 
 class TestLengthFeatures:
-    def test_of_swapped_parts(self):
+    def test_of_swapped_parts_and_of_a_single_one(self):
         segment = pieces_of([3, 1, 4, 1, 5, 9, 2, 6, 5])
         # Sentence 1 opens B; then the parts are swapped.
         out = build([segment] * 2, [0.0, 0.0], [0.9, 0.1], 39)
         a, b = [3, 1, 3, *[-1] * 6], [33, 8, 1, 4, 1, 5, 9, 2, 6]
         assert out["length_features"].tolist() == [a + b, b + a]
-
-    def test_of_a_single_part(self):
         out = build([pieces_of([3, 1])], [0.0], [0.1], 9, rooms=[NO_ROOM])
         assert out["length_features"].tolist() == [[4, 2, 3, 1, *[-1] * 5, 0, 0, *[-1] * 7]]
 
     def test_of_a_part_that_was_cut(self):
         # Bs of 8 and 6 pieces: of the longer, the last sentence goes and the one before is short.
-        segments = [pieces_of([2, 7, 1]), pieces_of([5, 6])]
-        out = build(segments, [0.0, 0.0], [0.1, 0.1], 70, "nsp")
+        out = build([pieces_of([2, 7, 1]), pieces_of([5, 6])], [0.0, 0.0], [0.1, 0.1], 70, "nsp")
         none = [-1] * 6
-        assert out["length_features"].tolist() == [
-            [2, 1, 2, *none, 6, 1, 6, *none],
-            [5, 1, 5, *none, 6, 1, 6, *none],
-        ]
+        expected = [[2, 1, 2, *none, 6, 1, 6, *none], [5, 1, 5, *none, 6, 1, 6, *none]]
+        assert out["length_features"].tolist() == expected

@@ -1,7 +1,5 @@
 """Prose to sentences: nothing is lost, lines are joined, long paragraphs are bounded."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -37,10 +35,14 @@ def test_sentences(text, language, expected):
 
 
 def test_a_line_without_its_end_goes_on():
-    assert list(split_sentences(["A lo", "ng line. ", "It\n", "ends."], "en")) == [
-        "A long line.",
-        "It ends.",
-    ]
+    lines = ["A lo", "ng line. ", "It\n", "ends."]
+    assert list(split_sentences(lines, "en")) == ["A long line.", "It ends."]
+    long = ["x" * 4000 + "\n", "abc\n"]  # as long as the window
+    assert "".join(split_sentences(long, "en")) == "x" * 4000 + "abc"
+    # White space of several bytes does not stop sentencex.
+    for space in "\u0085\u00a0\u2028\u3000":
+        assert "".join(split(f"A.{space}.", "kk")).replace(" ", "") == "A.."
+    assert sentences.SCRIPTS_WITHOUT_SPACES == words.SCRIPTS_WITHOUT_SPACES
 
 
 def test_long_paragraphs_are_split_as_short_ones():
@@ -65,31 +67,15 @@ def test_text_without_an_end_comes_in_parts(text):
     assert len(found) <= len(text) // 1990 + 1
 
 
-@pytest.mark.parametrize("space", ["\u0085", "\u00a0", "\u2028", "\u3000"])
-def test_white_space_of_several_bytes_does_not_stop_sentencex(space):
-    assert "".join(split(f"A.{space}.", "kk")).replace(" ", "") == "A.."
+PARTS = ["Mr.", "a.", "“B", "c”", "(", "x!", "字。", "\n", "\n\n", "З."]
 
 
 @settings(max_examples=60, deadline=None)
-@given(
-    words=st.lists(
-        st.sampled_from(["Mr.", "a.", "“B", "c”", "(", "x!", "字。", "\n", "\n\n", "З."])
-    ),
-    window=st.integers(3, 30),
-)
-def test_loses_nothing_at_any_window(words, window):
-    text = " ".join(words)
+@given(parts=st.lists(st.sampled_from(PARTS)), window=st.integers(3, 30))
+def test_loses_nothing_at_any_window(parts, window):
+    text = " ".join(parts)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sentences, "_WINDOW", window)
         found = split(text)
     assert "".join("".join(found).split()) == "".join(text.split())
     assert all(part and part == part.strip() for part in found)
-
-
-def test_scripts_without_spaces_are_those_of_masking():
-    assert sentences.SCRIPTS_WITHOUT_SPACES == words.SCRIPTS_WITHOUT_SPACES
-
-
-def test_unbroken_line_as_long_as_the_window():
-    lines = ["x" * 4000 + "\n", "abc\n"]
-    assert "".join(split_sentences(lines, "en")) == "x" * 4000 + "abc"

@@ -1,7 +1,5 @@
 """What training will see, in words and in numbers: held to examples laid out by hand."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
@@ -14,6 +12,7 @@ from pipelines.data.record_statistics import ExampleStatistics, draw, report
 from pipelines.data.records import Manifest
 from pipelines.data.shard_writer import Settings
 from pipelines.show_records import example_text, show_records
+from tests import builders
 from tests.jobs import run
 
 PNG = b"\x89PNG\r\n"
@@ -47,18 +46,10 @@ TOKENIZER = LetterTokenizer()
 
 def batch_of(*examples):
     """Each example: text before masking, text as it stands, label or None."""
-    size, most = max(len(before) for before, _, _ in examples), 7
-    batch = {
-        name: np.zeros([len(examples), width], dtype)
-        for name, width, dtype in [
-            ("input_word_ids", size, np.int32),
-            ("input_mask", size, np.int32),
-            ("input_type_ids", size, np.int32),
-            ("masked_lm_positions", most, np.int32),
-            ("masked_lm_ids", most, np.int32),
-            ("masked_lm_weights", most, np.float32),
-        ]
-    }
+    size, most, count = max(len(before) for before, _, _ in examples), 7, len(examples)
+    widths = dict.fromkeys(("input_word_ids", "input_mask", "input_type_ids"), size)
+    widths.update(masked_lm_positions=most, masked_lm_ids=most, masked_lm_weights=most)
+    batch = {name: np.zeros([count, width], np.int32) for name, width in widths.items()}
     for row, (before, now, _) in enumerate(examples):
         # A capital after an apostrophe is a kept prediction: none is visible otherwise.
         kept = [i - n for n, i in enumerate(i for i, c in enumerate(now) if c == "'")]
@@ -67,11 +58,12 @@ def batch_of(*examples):
         batch["input_word_ids"][row, : len(now)] = TOKENIZER.ids(now)
         batch["input_mask"][row, : len(now)] = 1
         batch["input_type_ids"][row, before.index("/") + 1 : len(now)] = 1
-        count = len(predicted)
-        batch["masked_lm_positions"][row, :count] = predicted
-        batch["masked_lm_ids"][row, :count] = [TOKENIZER.ids(before)[i] for i in predicted]
-        batch["masked_lm_weights"][row, :count] = 1
+        real = row, slice(len(predicted))
+        batch["masked_lm_positions"][real] = predicted
+        batch["masked_lm_ids"][real] = [TOKENIZER.ids(before)[i] for i in predicted]
+        batch["masked_lm_weights"][real] = 1
     labels = [label for _, _, label in examples]
+    batch["masked_lm_weights"] = batch["masked_lm_weights"].astype(np.float32)
     batch["sentence_order_labels"] = np.array([label or 0 for label in labels], np.int32)
     batch["sentence_order_weights"] = np.array([label is not None for label in labels], np.float32)
     return batch
@@ -99,78 +91,66 @@ def test_example_text():
 def test_statistics():
     statistics = ExampleStatistics(TOKENIZER, 17)
     statistics.add(batch_of(FIRST, SECOND))
-    nothing = {name: values * 0 for name, values in batch_of(FIRST).items()}
-    statistics.add(nothing)
+    statistics.add({name: values * 0 for name, values in batch_of(FIRST).items()})
     statistics.add(batch_of(("#AB/CDEFGHIJKLMN/", "#AB/CDEFGHIJKLM*/", 0)))
     result = statistics.result()
-    assert result["examples"] == statistics.examples == 3
-    assert result["pieces"] == 17 + 7 + 17
-    assert result["padding"] == pytest.approx(10 / 51)
-    assert np.flatnonzero(result["lengths"]).tolist() == [7, 17]
-    assert result["lengths"][17] == 2
-    assert result["predictions"] == 9
-    assert result["masked"] == pytest.approx(9 / 41)
-    assert result["replaced_by_mask"] == pytest.approx(7 / 9)
-    assert result["kept"] == pytest.approx(1 / 9)
-    assert result["replaced_by_other"] == pytest.approx(1 / 9)
+    counts = {"examples": 3, "pieces": 17 + 7 + 17, "padding": 10 / 51, "predictions": 9}
+    shares = {
+        "masked": 9 / 41,
+        "replaced_by_mask": 7 / 9,
+        "kept": 1 / 9,
+        "replaced_by_other": 1 / 9,
+    }
+    expected = {**counts, **shares, "unknown": 1 / (14 + 5 + 14)}
+    assert {name: result[name] for name in expected} == pytest.approx(expected)
+    assert statistics.examples == 3
+    assert np.flatnonzero(result["lengths"]).tolist() == [7, 17] and result["lengths"][17] == 2
     # Words: Bbb | D | F | L, then Q | R (an <unk>, a word of its own, between), then N.
     assert result["runs_of_masked_words"] == pytest.approx([1, *[0] * 7])
     assert result["runs_of_masked_pieces"] == pytest.approx([6 / 7, 0, 1 / 7, *[0] * 5])
     # 12 + 5 + 14 words, one of three pieces; 4 + 2 + 1 are masked.
     assert result["masked_of_words_by_pieces"] == pytest.approx([6 / 30, 0, 1, 0])
-    assert result["labels"] == pytest.approx(
-        {"unchanged": 1 / 3, "changed": 1 / 3, "unlabelled": 1 / 3}
-    )
+    kinds = ("unchanged", "changed", "unlabelled")
+    assert result["labels"] == pytest.approx(dict.fromkeys(kinds, 1 / 3))
     # Swapped: the first part is B, 7 of 14 pieces; in order: A, 2 of 14.
     splits = np.zeros(20)
     splits[[20 * 7 // 14, 20 * 2 // 14]] = 0.5
     assert result["split_position"] == pytest.approx(splits.tolist())
-    assert result["unknown"] == pytest.approx(1 / (14 + 5 + 14))
     assert next(iter(result["most_frequent"].items())) == ("▁a", pytest.approx(2 / 33))
     # Of the twentieths the last but one has the last of fifteen pieces, masked in both long texts.
     assert result["masked_by_position"][0] == 0 and result["masked_by_position"][18] == 1
     assert "3 examples, 41 pieces" in report(result, ("in order", "swapped"))
     assert draw(result, ("in order", "swapped")).startswith(PNG)
-
-
-def test_runs_end_at_the_separator():
+    # Runs end at the separator.
     statistics = ExampleStatistics(TOKENIZER, 17)
     statistics.add(batch_of(("#ABC/DEF/", "#A**/**F/", 0), ("#GHI/JKL/", "#GHI/J**/", 0)))
     result = statistics.result()
-    assert result["runs_of_masked_words"] == pytest.approx([0, 1, *[0] * 6])
-    assert result["runs_of_masked_pieces"] == pytest.approx([0, 1, *[0] * 6])
+    for kind in ("words", "pieces"):
+        assert result[f"runs_of_masked_{kind}"] == pytest.approx([0, 1, *[0] * 6])
 
 
 @pytest.fixture(scope="module")
 def record_dir(tmp_path_factory, tiny_corpus, tiny_vocabulary):
-    directory = str(tmp_path_factory.mktemp("records"))
-    create_pretraining_data(
-        input_file=str(tiny_corpus),
-        output_dir=directory,
-        settings=Settings(
-            spm_model_file=str(tiny_vocabulary),
-            do_lower_case=True,
-            max_seq_length=48,
-            short_seq_prob=0.1,
-            heldout_fraction=0.2,
-            random_seed=1,
-        ),
-    )
-    return directory
+    output = str(tmp_path_factory.mktemp("records"))
+    settings = Settings(str(tiny_vocabulary), True, 48, 0.1, heldout_fraction=0.2, random_seed=1)
+    with builders.units_in_this_process():
+        create_pretraining_data(input_file=str(tiny_corpus), output_dir=output, settings=settings)
+    return output
 
 
 @pytest.mark.parametrize(("split", "objective"), [("train", "sop"), ("heldout", "nsp")])
 def test_all_records_once(record_dir, tiny_vocabulary, tmp_path, capsys, split, objective):
-    options = ExampleOptions(max_seq_length=48, sentence_objective=objective)
-    result = show_records(
-        record_dir=record_dir,
-        spm_model_file=str(tiny_vocabulary),
-        split=split,
-        options=options,
-        num_examples=2,
-        num_statistics_examples=10_000,
-        output=str(tmp_path / "new"),
-    )
+    def show(number, **arguments):
+        return show_records(
+            record_dir=record_dir,
+            spm_model_file=str(tiny_vocabulary),
+            split=split,
+            options=ExampleOptions(max_seq_length=48, sentence_objective=objective),
+            num_statistics_examples=number,
+            **arguments,
+        )
+
+    result = show(10_000, num_examples=2, output=str(tmp_path / "new"))
     manifest = Manifest.read(record_dir)
     examples = manifest.splits[split].examples
     assert result["examples"] == examples > 0
@@ -186,25 +166,14 @@ def test_all_records_once(record_dir, tiny_vocabulary, tmp_path, capsys, split, 
     assert json.loads((tmp_path / "new" / "statistics.json").read_text()) == result
     assert (tmp_path / "new" / "statistics.png").read_bytes().startswith(PNG)
     assert len(list((tmp_path / "new").iterdir())) == 2
-
-
-def test_as_many_as_asked_for(record_dir, tiny_vocabulary, capsys):
-    arguments = {
-        "record_dir": record_dir,
-        "spm_model_file": str(tiny_vocabulary),
-        "split": "train",
-        "options": ExampleOptions(max_seq_length=48),
-    }
     # More to print than to count.
-    found = show_records(**arguments, num_examples=7, num_statistics_examples=5)
-    assert found["examples"] == 5
+    assert show(5, num_examples=7)["examples"] == 5
     out = capsys.readouterr().out
     assert "example 7" in out and "example 8" not in out
 
 
 def test_the_program(record_dir, tiny_vocabulary):
     flags = [f"--record_dir={record_dir}", f"--spm_model_file={tiny_vocabulary}"]
-    out, _ = run(
-        "pipelines.show_records", "--num_examples=1", "--num_statistics_examples=9", *flags
-    )
+    flags += ["--num_examples=1", "--num_statistics_examples=9"]
+    out, _ = run("pipelines.show_records", *flags)
     assert "example 1: label:" in out and "% of the pieces: " in out

@@ -1,7 +1,5 @@
 """The order of training as arithmetic: each record once an epoch, from any position on."""
 
-from __future__ import annotations
-
 import collections
 
 import numpy as np
@@ -85,8 +83,7 @@ def test_a_group_is_of_all_the_corpus():
     assert len(sets[0]) == len(sets[1]) == 2 and not sets[0] & sets[1]
     # One file of any size is read in parts too.
     [groups] = epochs([big_shard(2000)])
-    counts = [group.counts.sum() for group in groups]
-    assert sorted(counts) == [312] * 32 + [313] * 32
+    assert sorted([group.counts.sum() for group in groups]) == [312] * 32 + [313] * 32
 
 
 def test_small_shards_come_at_any_time():
@@ -120,6 +117,25 @@ def test_quotas_by_largest_remainder(monkeypatch):
     assert training_order.block_quotas([64, 17, 19]) == [6, 2, 2]
 
 
+def test_sources_in_files_of_their_own_are_mixed_as_in_a_full_shuffle():
+    """By the order of 16 GB of text, in shards of 64 MB of text each."""
+    batch_size, share, count = 4096, 0.1, 400
+    offsets = [28_000_000 * part // records.MAX_PARTS for part in range(records.MAX_PARTS)]
+    one = records.Shard("x", "text", 125_000, 15_000_000, 28_000_000, "", offsets)
+    shares, left = [], np.zeros(0)
+    for group in groups_of([one] * 250, 7):
+        of_records = np.repeat(group.slices.shards, group.slices.counts)[group.order]
+        left = np.concatenate([left, of_records < share * 250])
+        whole = len(left) // batch_size * batch_size
+        shares += left[:whole].reshape(-1, batch_size).mean(axis=1).tolist()
+        left = left[whole:]
+        if len(shares) >= count:
+            break
+    full = (share * (1 - share) / batch_size) ** 0.5
+    assert np.mean(shares) == pytest.approx(share, abs=4 * full / count**0.5)
+    assert np.std(shares) < 1.1 * full
+
+
 def test_a_block_is_a_shuffle_of_the_quotas():
     quotas = [40_000, 25_000, 536]
     size = training_order.BLOCK_ROWS
@@ -134,8 +150,7 @@ def test_a_block_is_a_shuffle_of_the_quotas():
     assert (sources(6, 0, size) != blocks[0]).any()
     # Spread over the block: each tenth has its share, within 5 standard deviations.
     for part in np.split(blocks[0][:65_530], 10):
-        share = np.mean(part == 0)
-        assert abs(share - 40_000 / 65_536) < 5 * (0.25 / len(part)) ** 0.5
+        assert abs(np.mean(part == 0) - 40_000 / 65_536) < 5 * (0.25 / len(part)) ** 0.5
     rows = np.concatenate(blocks)
     for start in (0, 1, 999, 65_536, 65_537, 150_000):
         assert (sources(5, start, 100) == rows[start : start + 100]).all()

@@ -1,7 +1,5 @@
 """Order and padding of a task's batches; every example is asked exactly once."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -18,8 +16,8 @@ from pipelines.tasks.task import Sequences
 from tests.replicas import mirrored
 
 
-def make_sequences(examples, per_example=1, seed=0):
-    rng = np.random.default_rng(seed)
+def make_sequences(examples, per_example=1):
+    rng = np.random.default_rng(0)
     lengths = rng.integers(3, 90, examples * per_example)
     row_splits = np.cumsum([0, *lengths])
     return Sequences(
@@ -31,24 +29,28 @@ def make_sequences(examples, per_example=1, seed=0):
     )
 
 
+def pieces_of(sequences, row):
+    return sequences.pieces[slice(*sequences.row_splits[row : row + 2])].tolist()
+
+
 @pytest.mark.parametrize("per_example", [1, 3])
 def test_a_batch_is_its_examples_padded(per_example):
     sequences = make_sequences(6, per_example)
+    rows = np.diff(sequences.row_splits).reshape(6, per_example)
+    assert example_lengths(sequences).tolist() == rows.max(axis=1).tolist()
     batch = make_batch(sequences, np.array([4, -1, 0, 5, 4]), 96)
     assert batch["label"].tolist() == [28, 0, 0, 35, 28]
     assert batch["weight"].tolist() == [1, 0, 1, 1, 1]
     assert batch["example"].tolist() == [4, -1, 0, 5, 4]
     assert batch["input_word_ids"].shape == (5 * per_example, 96)
-    for i, example in enumerate([4, 0, 0, 5, 4]):
-        for k in range(per_example):
-            row, out = example * per_example + k, i * per_example + k
-            pieces = sequences.pieces[slice(*sequences.row_splits[row : row + 2])]
-            n, first = len(pieces), sequences.first_lengths[row]
-            ids = batch["input_word_ids"][out]
-            assert ids[:n].tolist() == pieces.tolist() and not ids[n:].any()
-            assert batch["input_mask"][out].tolist() == [1] * n + [0] * (96 - n)
-            types = [0] * first + [1] * (n - first) + [0] * (96 - n)
-            assert batch["input_type_ids"][out].tolist() == types
+    rows = [example * per_example + k for example in (4, 0, 0, 5, 4) for k in range(per_example)]
+    for out, row in enumerate(rows):
+        pieces, first = pieces_of(sequences, row), sequences.first_lengths[row]
+        n = len(pieces)
+        assert batch["input_word_ids"][out].tolist() == pieces + [0] * (96 - n)
+        assert batch["input_mask"][out].tolist() == [1] * n + [0] * (96 - n)
+        types = [0] * first + [1] * (n - first) + [0] * (96 - n)
+        assert batch["input_type_ids"][out].tolist() == types
 
 
 @pytest.mark.parametrize("by_length", [False, True])
@@ -57,8 +59,7 @@ def test_an_epoch_takes_each_example_once(by_length):
     order = training_order(lengths, 5, seed=3, start_step=0, by_length=by_length)
     found = list(order.take(48).as_numpy_iterator())  # three epochs
     for epoch in range(3):
-        taken = np.concatenate(found[16 * epoch : 16 * epoch + 16])
-        assert sorted(taken) == list(range(80))
+        assert sorted(np.concatenate(found[16 * epoch : 16 * epoch + 16])) == list(range(80))
     assert [b.tolist() for b in found[:16]] != [b.tolist() for b in found[16:32]]
     padded = sum(5 * lengths[batch].max() for batch in found) / (3 * lengths.sum())
     assert (padded < 1.15) == by_length
@@ -70,8 +71,7 @@ def test_an_epoch_takes_each_example_once(by_length):
 def test_few_examples_make_batches_of_different_ones():
     lengths = np.random.default_rng(1).integers(3, 500, 40)
     order = training_order(lengths, 16, seed=3, start_step=0, by_length=True)
-    distinct = [len(set(batch)) for batch in order.take(50).as_numpy_iterator()]
-    assert np.mean(distinct) > 14
+    assert np.mean([len(set(batch)) for batch in order.take(50).as_numpy_iterator()]) > 14
 
 
 @pytest.mark.parametrize("by_length", [False, True])
@@ -119,21 +119,15 @@ class Echo(tf.keras.Model):
 )
 def test_every_example_is_asked_once(batch_size, has_fixed_length):
     sequences, echo = make_sequences(23), Echo()
-    predict = make_prediction(
-        tf.distribute.OneDeviceStrategy("/cpu:0"),
-        echo,
-        sequences,
-        batch_size,
-        91,
-        has_fixed_length,
-    )
+    strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
+    predict = make_prediction(strategy, echo, sequences, batch_size, 91, has_fixed_length)
     for _ in range(2):
         outputs = predict()
         assert len(outputs) == 23
         for i, output in enumerate(outputs):
-            pieces = sequences.pieces[slice(*sequences.row_splits[i : i + 2])]
-            assert output["sum"] == pieces.sum()
-            assert output["pieces"][0][: len(pieces)].tolist() == pieces.tolist()
+            pieces = pieces_of(sequences, i)
+            assert output["sum"] == sum(pieces)
+            assert output["pieces"][0][: len(pieces)].tolist() == pieces
     assert predict(lambda: True) is None
     assert echo.traces == 1
 
@@ -146,8 +140,7 @@ def test_every_example_is_asked_once_by_replicas(monkeypatch, several_hosts):
     strategy = mirrored()
     with strategy.scope():
         model = Echo()
-    predict = make_prediction(strategy, model, sequences, 6, 89, False)
-    outputs = predict()
+    outputs = make_prediction(strategy, model, sequences, 6, 89, False)()
     rows = np.add.reduceat(sequences.pieces, sequences.row_splits[:-1])
     assert [output["sum"] for output in outputs] == rows.reshape(23, 2).sum(axis=1).tolist()
     assert model.rows == 3  # of six: each replica its own
@@ -155,20 +148,13 @@ def test_every_example_is_asked_once_by_replicas(monkeypatch, several_hosts):
     assert len({output["pieces"].shape for output in outputs}) > 2
 
 
-def test_no_batch_is_longer_than_the_model_can_take():
+@pytest.mark.parametrize("has_fixed_length", [False, True])
+def test_no_batch_is_longer_than_the_model_can_take(has_fixed_length):
     sequences = make_sequences(40)
     longest = int(example_lengths(sequences).max())
     assert longest % 32
-    for has_fixed_length in (False, True):
-        dataset = training_dataset(
-            sequences, 5, 0, 0, longest, has_fixed_length, tf.distribute.InputContext()
-        )
-        lengths = [batch["input_mask"].shape[1] for batch in dataset.take(24)]
-        assert max(lengths) == longest
-        assert (min(lengths) == longest) == has_fixed_length
-
-
-def test_lengths_are_of_the_longest_choice():
-    sequences = make_sequences(9, per_example=3)
-    rows = np.diff(sequences.row_splits)
-    assert example_lengths(sequences).tolist() == [max(rows[i : i + 3]) for i in range(0, 27, 3)]
+    context = tf.distribute.InputContext()
+    batches = training_dataset(sequences, 5, 0, 0, longest, has_fixed_length, context).take(24)
+    lengths = [batch["input_mask"].shape[1] for batch in batches]
+    assert max(lengths) == longest
+    assert (min(lengths) == longest) == has_fixed_length

@@ -1,16 +1,53 @@
-"""Intervals and the figures of each label."""
-
-from __future__ import annotations
+"""Figures by hand, and where they are not defined; intervals and the figures of each label."""
 
 import json
+import warnings
 
 import numpy as np
 import pytest
-from sklearn import metrics as sklearn_metrics
+from sklearn.metrics import precision_recall_fscore_support
 
 from pipelines.tasks.running import results, seed_run
 from pipelines.tasks.scoring import classes
 from pipelines.tasks.scoring.metrics import METRICS
+
+# 3 true positives, 1 false positive, 2 false negatives, 4 true negatives.
+LABELS = np.array([1, 1, 1, 0, 1, 1, 0, 0, 0, 0])
+PREDICTIONS = np.array([1, 1, 1, 1, 0, 0, 0, 0, 0, 0])
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("accuracy", 7 / 10),
+        ("f1", 2 * 3 / (2 * 3 + 1 + 2)),
+        ("macro_f1", (6 / 9 + 8 / 11) / 2),
+        ("matthews_correlation", (3 * 4 - 1 * 2) / np.sqrt(4 * 5 * 5 * 6)),
+    ],
+)
+def test_classes(name, expected):
+    assert METRICS[name](LABELS, PREDICTIONS) == pytest.approx(expected)
+
+
+def test_numbers():
+    labels, predictions = np.array([0.0, 1.0, 2.0, 5.0]), np.array([1.0, 2.0, 4.0, 3.0])
+    # Deviations from the means, 2 and 2.5: -2, -1, 0, 3 and -1.5, -0.5, 1.5, 0.5.
+    assert METRICS["pearson"](labels, predictions) == pytest.approx(5 / np.sqrt(14 * 5))
+    # Ranks 1, 2, 3, 4 and 1, 2, 4, 3: 1 - 6 * 2 / (4 * 15).
+    assert METRICS["spearman"](labels, predictions) == pytest.approx(0.8)
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_a_model_that_always_says_the_same_gets_a_number(name):
+    correlates = name in ("pearson", "spearman", "matthews_correlation")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        figure = METRICS[name](LABELS, np.zeros_like(LABELS))
+        expected = {"accuracy": 0.5, "micro_f1": 0.5, "macro_f1": (10 / 15) / 2}
+        assert figure == pytest.approx(expected.get(name, 0.0))
+        assert METRICS[name](LABELS[:1], PREDICTIONS[:1]) == (not correlates)
+        if correlates:  # labels that are all the same correlate with nothing
+            assert METRICS[name](np.ones(10), PREDICTIONS) == 0
 
 
 def rows(number, num_labels, seed, right=0.6):
@@ -54,23 +91,19 @@ def test_what_is_drawn_again():
     counts = classes.confusion_matrix(*rows(500, 3, seed=2), 3)
     drawn = classes.draw_again(counts, 4000)
     assert (drawn.rows.sum(axis=1) == 500).all() and (drawn.predicted.sum(axis=1) == 500).all()
-    expected = (counts.diagonal(), counts.sum(axis=1), counts.sum(axis=0))
-    for found, mean in zip(drawn, expected):
+    for found, mean in zip(drawn, (counts.diagonal(), counts.sum(axis=1), counts.sum(axis=0))):
         np.testing.assert_allclose(found.mean(axis=0), mean, atol=1)
-
-
-def test_rows_that_are_all_right_have_no_bootstrap():
-    counts = np.diag([12, 8])
-    assert classes.intervals(counts, ["macro_f1"]) == {}
-    assert classes.intervals(counts, ["accuracy"])["accuracy"][0] == pytest.approx(0.8389, abs=1e-4)
+    # Rows that are all right have no bootstrap.
+    all_right = np.diag([12, 8])
+    assert classes.intervals(all_right, ["macro_f1"]) == {}
+    accuracy = classes.intervals(all_right, ["accuracy"])["accuracy"]
+    assert accuracy[0] == pytest.approx(0.8389, abs=1e-4)
 
 
 def test_figures_of_labels():
     answers, predictions = np.array([0, 0, 0, 1, 1]), np.array([0, 0, 1, 1, 0])
     found = classes.figures_of_labels(classes.confusion_matrix(answers, predictions, 3), "abc")
-    precision, recall, f1, number = sklearn_metrics.precision_recall_fscore_support(
-        answers, predictions
-    )
+    precision, recall, f1, number = precision_recall_fscore_support(answers, predictions)
     for place, label in enumerate("ab"):
         expected = (precision[place], recall[place], f1[place], number[place])
         assert tuple(found[label][k] for k in ("precision", "recall", "f1", "rows")) == expected
@@ -89,9 +122,8 @@ def test_one_seed_has_an_interval_and_several_have_a_spread(tmp_path, capsys):
     results.write_summary(str(tmp_path), results.summarise("t", "accuracy", {1: metrics}))
     out = capsys.readouterr().out
     assert "0.8000   95 % interval 0.7000 to 0.9000\n" in out and "0.5000\n" in out
-    results.write_summary(
-        str(tmp_path), results.summarise("t", "accuracy", {1: metrics, 2: metrics})
-    )
+    both = results.summarise("t", "accuracy", {1: metrics, 2: metrics})
+    results.write_summary(str(tmp_path), both)
     assert "median   0.8000   0.8000 to 0.8000\n" in capsys.readouterr().out
 
 

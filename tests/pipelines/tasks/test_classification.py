@@ -1,11 +1,8 @@
 """A user's own labels and numbers from TSV and JSON lines."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import itertools
-import json
 import warnings
 from pathlib import Path
 
@@ -13,15 +10,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf.config import AlbertConfig
-from albert_tf.jobs import program
+from albert_tf.storage.errors import UserError
 from pipelines.tasks.classification import ClassificationTask, Columns, Example
 from pipelines.tasks.reading import truncation
 from pipelines.tasks.reading.truncation import truncate_pair
 from pipelines.tasks.scoring.figures import draw_confusion_matrix, draw_learning_curves
-from tests.builders import tiny_config
+from tests.builders import tiny_config, write_json_lines
 
 COLUMNS = Columns(text="text", label="label")
+PNG = b"\x89PNG"
 
 
 def table(path, header, *rows):
@@ -45,17 +42,18 @@ def logits(*rows):
     return [{"logits": np.array(row, np.float32)} for row in rows]
 
 
-def test_labels_are_those_of_the_training_file(train):
-    task = task_of(train)
+def test_labels_are_those_of_the_training_file(train, tmp_path):
+    dev = table(tmp_path / "dev.tsv", ("label", "text"), ("bad", "a"), ("Good", "b"))
+    task = task_of(train, dev)
     assert task.labels == ("bad", "good", "odd")
+    texts, labels = ("the fox", "a dog", "", "x"), ("good", "bad", "good", "odd")
     assert task.read("train") == [
-        Example("0", "the fox", None, "good"),
-        Example("1", "a dog", None, "bad"),
-        Example("2", "", None, "good"),
-        Example("3", "x", None, "odd"),
+        Example(str(i), text, None, label) for i, (text, label) in enumerate(zip(texts, labels))
     ]
-    assert task.read("dev") is None
-    assert task.other_splits() == []
+    assert task.other_splits() == [] and task_of(train).read("dev") is None
+    problem = r"dev\.tsv:3: unknown label 'Good' .* 'bad', 'good', 'odd'; it is almost 'good'$"
+    with pytest.raises(UserError, match=problem):
+        task.read("dev")
 
 
 def test_labels_may_be_given(train):
@@ -83,63 +81,23 @@ def test_pairs_names_and_other_columns(tmp_path):
     assert task.read("train") == [Example("q7", "One", "Two", "yes")]
     assert task.read("test") == task.read("train"), "answers that are there are read"
     assert task.other_splits() == ["test"]
+    nobody_names_them = task_of(test=table(tmp_path / "test.tsv", ("text",), ("a",)))
+    with pytest.raises(ValueError, match="labels of own are not known: give the training file"):
+        nobody_names_them.create_model(tiny_config(), False)
 
 
 def test_json_lines(tmp_path):
-    records = [{"text": "a\tb", "label": 10}, {"text": "c", "label": 9}, {"text": "d", "label": 10}]
+    records = [
+        {"text": "a\tb", "label": 10, "id": 7},
+        {"text": "c", "label": 9, "id": "\ud83d"},
+        {"text": "d", "label": 10, "id": "x"},
+    ]
     path = tmp_path / "t.jsonl"
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    task = task_of(str(path))
+    write_json_lines(path, records)
+    task = task_of(str(path), columns=dataclasses.replace(COLUMNS, id="id"))
     assert task.labels == ("10", "9")  # names, sorted as such
     assert [example.label for example in task.read("train")] == ["10", "9", "10"]
-    path.write_text('{"text": 5, "label": "x"}\n{"text": "", "label": "y"}\n')
-    with pytest.raises(ValueError, match=r"t\.jsonl:1: 'text' is 5, expected text"):
-        task_of(str(path)).read("train")
-    records = [{"text": "a", "label": "x", "id": 7}, {"text": "", "label": "y", "id": "\ud83d"}]
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    with_ids = task_of(str(path), columns=dataclasses.replace(COLUMNS, id="id"))
-    assert [example.id for example in with_ids.read("train")] == ["7", "\ufffd"]
-
-
-def test_a_label_that_only_dev_has(train, tmp_path):
-    dev = table(tmp_path / "dev.tsv", ("label", "text"), ("bad", "a"), ("Good", "b"))
-    problem = r"dev\.tsv:3: unknown label 'Good' .* 'bad', 'good', 'odd'; it is almost 'good'$"
-    with pytest.raises(ValueError, match=problem) as error:
-        task_of(train, dev).read("dev")
-    assert program.is_user_error(error.value)
-
-
-@pytest.mark.parametrize(
-    ("rows", "arguments", "problem"),
-    [
-        ([("a", "x"), ("b", "x")], {}, r"every 'label' is 'x'; expected two labels"),
-        ([("a", "x"), ("b", " ")], {}, r":3: 'label' is \" \", expected a label"),
-        ([("a", "1.5"), ("b", "x")], {"is_regression": True}, r":3: 'label' is \"x\", .* a number"),
-        ([("a", "1.5"), ("b", "")], {"is_regression": True}, r":3: 'label' is \"\", .* a number"),
-    ],
-)
-def test_labels_that_are_none(tmp_path, rows, arguments, problem):
-    path = table(tmp_path / "t.tsv", ("text", "label"), *rows)
-    with pytest.raises(ValueError, match=problem) as error:
-        task_of(path, **arguments).read("train")
-    assert program.is_user_error(error.value)
-
-
-def test_empty_answers_of_a_test_file(train, tmp_path):
-    test = table(tmp_path / "test.tsv", ("label", "text"), ("", "a"))
-    problem = (
-        r"test\.tsv:2: 'label' is \"\", expected a label; remove the row, or, if no row has an "
-        "answer, the column$"
-    )
-    with pytest.raises(ValueError, match=problem) as error:
-        task_of(train, test=test).read("test")
-    assert program.is_user_error(error.value)
-
-
-def test_labels_nobody_names(tmp_path):
-    test = table(tmp_path / "test.tsv", ("text",), ("a",))
-    with pytest.raises(ValueError, match="labels of own are not known: give the training file"):
-        task_of(test=test).create_model(AlbertConfig(vocab_size=5), False)
+    assert [example.id for example in task.read("train")] == ["7", "\ufffd", "x"]
 
 
 @pytest.mark.parametrize("room", [5, 6])
@@ -166,18 +124,17 @@ def test_sequences(tokenizer, monkeypatch):
     np.testing.assert_array_equal(sequences.labels["labels"], [0, 1, 0])
     assert features == examples
 
-    pairs = [Example(str(i), a, b, None) for i, (a, b) in enumerate(zip(texts, texts[1:]))]
-    sequences, _ = task.encode([*pairs, pairs[0]], tokenizer, 15, training=False)
-    for row, first_length, example in zip(
-        split(sequences), sequences.first_lengths, [*pairs, pairs[0]]
-    ):
-        first, second = truncate_pair(
-            tokenizer.encode(example.text), tokenizer.encode(example.text_pair), 12
-        )
-        assert row == [cls_id, *first, sep_id, *second, sep_id]
-        assert first_length == len(first) + 2
-    assert sequences.labels == {}
-    assert len(sequences) == 3
+    pairs = [Example("0", a, b, None) for a, b in (texts[:2], texts[1:], texts[:2])]
+    sequences, _ = task.encode(pairs, tokenizer, 15, training=False)
+    expected, first_lengths = [], []
+    for pair in pairs:
+        of_pair = map(tokenizer.encode, (pair.text, pair.text_pair))
+        first, second = truncate_pair(*of_pair, 12)
+        expected.append([cls_id, *first, sep_id, *second, sep_id])
+        first_lengths.append(len(first) + 2)
+    assert split(sequences) == expected
+    assert sequences.first_lengths.tolist() == first_lengths
+    assert sequences.labels == {} and len(sequences) == 3
 
 
 def split(sequences):
@@ -191,32 +148,36 @@ def test_figures_and_predictions_of_labels(train, tmp_path):
     figures = task.score(examples, examples, outputs)
     assert figures == pytest.approx({"accuracy": 3 / 4, "macro_f1": (2 / 3 + 2 / 3 + 1) / 3})
     assert task.best_metric == "accuracy"
-    paths = task.write_predictions(str(tmp_path / "out"), "dev", examples, examples, outputs)
-    names = ("dev_predictions.tsv", "dev_errors.csv")
-    assert paths == [str(tmp_path / "out" / name) for name in names]
+    details = task.details(examples, outputs)
+    assert details["confusion"] == [[1, 0, 0], [1, 1, 0], [0, 0, 1]]
+    assert details["labels"]["good"]["recall"] == 0.5
+    assert details["intervals"].keys() == figures.keys()
+    assert all(low <= figures[name] <= high for name, (low, high) in details["intervals"].items())
+
+    out = tmp_path / "out"
+    paths = task.write_predictions(str(out), "dev", examples, examples, outputs)
+    assert paths == [str(out / "dev_predictions.tsv"), str(out / "dev_errors.csv")]
     with open(paths[1], newline="") as file:
         rows = list(csv.DictReader(file))
     assert rows[0]["label"] == "good" and rows[0]["prediction"] == "bad"
     assert rows[0]["text"] == examples[2].text and rows[0]["line"] == f"{train}:4"
     likely = [float(row["probability_of_label"]) for row in rows]
     assert likely == sorted(likely) and likely[0] == 0.211942
-    details = task.details(examples, outputs)
-    assert details["confusion"] == [[1, 0, 0], [1, 1, 0], [0, 0, 1]]
-    assert details["labels"]["good"]["recall"] == 0.5
-    assert details["intervals"].keys() == figures.keys()
-    assert all(low <= figures[name] <= high for name, (low, high) in details["intervals"].items())
-    lines = (tmp_path / "out" / "dev_predictions.tsv").read_text().splitlines()
+    lines = [line.split("\t") for line in (out / "dev_predictions.tsv").read_text().splitlines()]
     header = "id label prediction probability_bad probability_good probability_odd"
-    assert lines[0].split("\t") == header.split()
-    assert lines[3].split("\t") == ["c", "good", "bad", "0.576117", "0.211942", "0.211942"]
-    unknown = [Example("q", "x", None, None)]
-    assert task.details(unknown, logits([1, 2, 3])) == {}
-    task.write_predictions(str(tmp_path / "out"), "test", unknown, unknown, logits([1, 2, 3]))
-    lines = (tmp_path / "out" / "test_predictions.tsv").read_text().splitlines()
-    assert [line.split("\t")[:2] for line in lines] == [["id", "prediction"], ["q", "odd"]]
+    assert lines[0] == header.split()
+    assert lines[3] == ["c", "good", "bad", "0.576117", "0.211942", "0.211942"]
+    [path] = task.draw(str(tmp_path), "dev", examples, outputs)
+    assert path.endswith("dev_confusion.png") and Path(path).read_bytes().startswith(PNG)
+
     # Without answers nothing of earlier examples stays.
-    task.write_predictions(str(tmp_path / "out"), "dev", unknown, unknown, logits([1, 2, 3]))
-    assert not (tmp_path / "out/dev_errors.csv").exists()
+    unknown, outputs = [Example("q", "x", None, None)], logits([1, 2, 3])
+    assert task.details(unknown, outputs) == {}
+    assert task.draw(str(tmp_path), "dev", unknown, outputs) == []
+    [path] = task.write_predictions(str(out), "dev", unknown, unknown, outputs)
+    lines = Path(path).read_text().splitlines()
+    assert [line.split("\t")[:2] for line in lines] == [["id", "prediction"], ["q", "odd"]]
+    assert not (out / "dev_errors.csv").exists()
 
 
 @pytest.mark.parametrize(
@@ -234,58 +195,36 @@ def test_class_weights(train, class_weights, expected):
     losses = task.losses({"logits": tf.zeros([4, 3])}, {"labels": tf.constant(labels)})
     np.testing.assert_allclose(losses, np.log(3) * np.array(expected), rtol=1e-6)
     assert task.description().get("class_weights") == class_weights
-
-
-def test_unknown_class_weights(train):
-    task = task_of(train, class_weights={"goood": 2.0})
+    unknown = task_of(train, class_weights={"goood": 2.0})
     with pytest.raises(ValueError, match="--class_weights: unknown label 'goood'; the labels are"):
-        task.encode(task.read("train"), FakeTokenizer(), 9, training=True)
+        unknown.encode(unknown.read("train"), FakeTokenizer(), 9, training=True)
 
 
-def test_a_confusion_matrix_is_drawn(train, tmp_path):
-    task = task_of(train)
-    outputs = logits([0, 2, 0], [3, 0, 0], [1, 0, 0], [0, 1, 5])
-    [path] = task.draw(str(tmp_path), "dev", task.read("train"), outputs)
-    assert path.endswith("dev_confusion.png")
-    assert (tmp_path / "dev_confusion.png").read_bytes().startswith(b"\x89PNG")
-    assert task.draw(str(tmp_path), "dev", [Example("q", "x", None, None)], outputs[:1]) == []
-
-
-def test_a_font_without_the_characters_of_a_label_is_noted(tmp_path, capsys):
+def test_figures_are_drawn_of_names_in_any_characters(tmp_path, capsys):
+    """A font may lack them; and types of entities, in the names of figures, are no formulas."""
     path = str(tmp_path / "dev_confusion.png")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         draw_confusion_matrix(path, ["北京", "x"], np.array([0, 1]), np.array([0, 0]))
-    assert capsys.readouterr().out == (
-        f"note         {path}: its font lacks characters of the names, which are boxes\n"
-    )
-
-
-def test_curves_are_named_by_any_text(tmp_path):
-    """Types of entities stand in the names of figures; this one is no formula."""
+    assert f"{path}: its font lacks characters of the names" in capsys.readouterr().out
     entries = [{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.0, "dev_f1_$\\frac{$": 0.5}]
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(e) + "\n" for e in entries))
-    path = draw_learning_curves(str(tmp_path))
-    assert Path(path).read_bytes().startswith(b"\x89PNG")
+    write_json_lines(tmp_path / "metrics.jsonl", entries)
+    assert Path(draw_learning_curves(str(tmp_path))).read_bytes().startswith(PNG)
 
 
 def test_of_many_labels_the_likeliest_are_written(tmp_path):
     names = [f"class {i:04}" for i in range(5000)]
-    task = task_of(labels=names)
-    examples = [Example("0", "x", None, None)]
-    rows = np.zeros(5000, np.float32)
-    rows[[7, 4999]] = [9, 8]
-    task.write_predictions(str(tmp_path), "test", examples, examples, logits(rows))
-    header, row = (tmp_path / "test_predictions.tsv").read_text().splitlines()
-    assert len(row) < 200, "it was 47 kB"
-    found = dict(zip(header.split("\t"), row.split("\t")))
+    task, examples = task_of(labels=names), [Example("0", "x", None, None)]
+    row = np.zeros(5000, np.float32)
+    row[[7, 4999]] = [9, 8]
+    task.write_predictions(str(tmp_path), "test", examples, examples, logits(row))
+    header, line = (tmp_path / "test_predictions.tsv").read_text().splitlines()
+    assert len(line) < 200, "it was 47 kB"
+    found = dict(zip(header.split("\t"), line.split("\t")))
     assert [found["prediction"], found["label_1"], found["label_2"]] == [names[7]] * 2 + [names[-1]]
     expected = np.exp([9, 8]) / (np.exp([9, 8]).sum() + 4998)
-    np.testing.assert_allclose(
-        [float(found["probability_1"]), float(found["probability_2"])], expected, atol=1e-6
-    )
-    assert "label_5" in found and "label_6" not in found
-    assert set(found) & set(names) == set()
+    assert [float(found[f"probability_{i}"]) for i in (1, 2)] == pytest.approx(expected, abs=1e-6)
+    assert "label_5" in found and "label_6" not in found and not set(found) & set(names)
 
 
 def test_numbers(tmp_path, tokenizer):
@@ -308,34 +247,26 @@ def test_numbers(tmp_path, tokenizer):
 @pytest.mark.parametrize(("is_regression", "num_labels"), [(False, 3), (True, 1)])
 def test_model_and_losses(train, is_regression, num_labels):
     task = task_of(train, is_regression=is_regression)
-    config = tiny_config()
     ids = tf.ones([5, 7], tf.int32)
-    outputs = task.create_model(config, False)(
-        {"input_word_ids": ids, "input_mask": ids, "input_type_ids": ids}
-    )
-    assert outputs["logits"].shape == (5, num_labels)
-    if is_regression:
+    inputs = dict.fromkeys(("input_word_ids", "input_mask", "input_type_ids"), ids)
+    assert task.create_model(tiny_config(), False)(inputs)["logits"].shape == (5, num_labels)
+    if is_regression:  # test_class_weights has the losses of labels
         losses = task.losses({"logits": tf.constant([[1.0], [4.0]])}, {"labels": [3.0, 3.5]})
         np.testing.assert_allclose(losses, [4, 0.25])
-    else:
-        losses = task.losses({"logits": tf.zeros([2, 3])}, {"labels": tf.constant([2, 0])})
-        np.testing.assert_allclose(losses, np.log([3, 3]), rtol=1e-6)
 
 
 def test_large_numbers_are_scored_as_they_stand(tmp_path):
     """In float32 they would be 128 apart."""
-    numbers = [1.7e9 + n for n in (1, 40, 7, 90, 33, 60)]
-    rows = [(f"text {n}", repr(number)) for n, number in enumerate(numbers)]
+    small = (1, 40, 7, 90, 33, 60)
+    rows = [(f"text {n}", repr(1.7e9 + n)) for n in small]
     path = table(tmp_path / "numbers.tsv", ("text", "label"), *rows)
     task = task_of(dev=path, is_regression=True)
-    examples = task.read("dev")
-    outputs = logits(*[[n] for n in (1, 40, 7, 90, 33, 60)])
-    assert task.score(examples, examples, outputs)["pearson"] == pytest.approx(1.0)
+    examples, outputs = task.read("dev"), logits(*[[n] for n in small])
+    figures = task.score(examples, examples, outputs)
+    assert figures["pearson"] == pytest.approx(1.0)
     answers = task.answers(examples, examples, outputs)
     rows = [dict(zip(answers, values)) for values in zip(*answers.values())]
-    assert task.score_rows(rows) == pytest.approx(task.score(examples, examples, outputs))
+    assert task.score_rows(rows) == pytest.approx(figures)
     assert any("changes numbers by up to 6" in note for note in task.summarise(examples))
-    small = [dataclasses.replace(example, label=example.label - 1.7e9) for example in examples]
-    assert not any("float32" in note for note in task.summarise(small))
-    sequences, _ = task.encode(small, FakeTokenizer(), 9, training=True)
-    assert sequences.labels["labels"].dtype == np.float32
+    examples = [dataclasses.replace(example, label=example.label - 1.7e9) for example in examples]
+    assert not any("float32" in note for note in task.summarise(examples))

@@ -1,15 +1,12 @@
 """Multiple choice: a user's own questions, what the model reads of them, and RACE."""
 
-from __future__ import annotations
-
 import csv
-import json
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf.jobs import program
+from albert_tf.storage.errors import UserError
 from pipelines.tasks import multiple_choice
 from pipelines.tasks.multiple_choice import (
     MultipleChoiceColumns,
@@ -18,11 +15,9 @@ from pipelines.tasks.multiple_choice import (
     question_with_options,
 )
 from pipelines.tasks.race import RaceTask
-from tests.builders import tiny_config
+from tests.builders import tiny_config, write_json_lines
 
-COLUMNS = MultipleChoiceColumns(
-    context="passage", question="query", options="endings", label="gold", id="name"
-)
+COLUMNS = MultipleChoiceColumns("passage", "endings", "gold", question="query", id="name")
 RECORD = {
     "name": "n1",
     "passage": "Text.",
@@ -32,32 +27,28 @@ RECORD = {
 }
 
 
-def write(path, *records):
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    return str(path)
-
-
 def logits(*rows):
     return [{"logits": np.array(row, np.float32)} for row in rows]
 
 
 def test_reading(tmp_path):
     spellings = [2, "2", "C", " c "]
-    train = write(tmp_path / "a.jsonl", *({**RECORD, "gold": gold} for gold in spellings))
+    train = write_json_lines(tmp_path / "a.jsonl", [{**RECORD, "gold": gold} for gold in spellings])
     unknown = {name: RECORD[name] for name in RECORD if name != "gold"}
-    test = write(tmp_path / "b.jsonl", {**unknown, "name": 7})
+    ids = [{**unknown, "name": name} for name in (7, "\ud83d")]
+    test = write_json_lines(tmp_path / "b.jsonl", ids)
     task = TableMultipleChoiceTask("own", {"train": train, "test": test}, COLUMNS)
     expected = MultipleChoiceExample("n1", "Text.", "Why _?", ("a", "b", "c"), 2)
     assert task.read("train") == [expected] * 4
     assert task.read("dev") is None
     assert task.other_splits() == ["test"]
-    (example,) = task.read("test")
-    assert (example.id, example.label) == ("7", None)
+    read = [(example.id, example.label) for example in task.read("test")]
+    assert read == [("7", None), ("\ufffd", None)]
     assert task.num_choices == 3
+    labels, warning = task.summarise([expected] * 2)
+    assert labels == "3 labels: 'A' 0, 'B' 0, 'C' 2"
+    assert warning == "warning: 1 rows repeat an id, such as 'n1', 2 times"
     bare = MultipleChoiceColumns(context="passage", options="endings", label="gold")
-    halves = write(tmp_path / "b.jsonl", {**RECORD, "name": "\ud83d"})
-    (example,) = TableMultipleChoiceTask("own", {"dev": halves}, COLUMNS).read("dev")
-    assert example.id == "\ufffd"
     example = TableMultipleChoiceTask("own", {"train": train}, bare).read("train")[3]
     assert (example.id, example.question) == ("3", "")
 
@@ -78,25 +69,16 @@ def test_reading(tmp_path):
     ],
 )
 def test_faults(tmp_path, change, problem):
-    path = write(tmp_path / "a.jsonl", RECORD, {**RECORD, **change})
-    with pytest.raises(ValueError, match=problem) as error:
+    path = write_json_lines(tmp_path / "a.jsonl", [RECORD, {**RECORD, **change}])
+    with pytest.raises(UserError, match=problem):
         TableMultipleChoiceTask("own", {"dev": path}, COLUMNS).read("dev")
-    assert program.is_user_error(error.value)
 
 
 @pytest.mark.parametrize("count", [1, 27])
 def test_number_of_options(tmp_path, count):
-    path = write(tmp_path / "a.jsonl", {**RECORD, "endings": ["x"] * count})
+    path = write_json_lines(tmp_path / "a.jsonl", [{**RECORD, "endings": ["x"] * count}])
     with pytest.raises(ValueError, match=f":1: {count} 'endings', expected 2 to 26"):
         TableMultipleChoiceTask("own", {"dev": path}, COLUMNS).read("dev")
-
-
-def test_the_plan_warns_of_ids_that_repeat(tmp_path):
-    train = write(tmp_path / "a.jsonl", RECORD, {**RECORD, "name": "n2"}, RECORD)
-    task = TableMultipleChoiceTask("own", {"train": train}, COLUMNS)
-    labels, warning = task.summarise(task.read("train"))
-    assert labels == "3 labels: 'A' 0, 'B' 0, 'C' 3"
-    assert warning == "warning: 1 rows repeat an id, such as 'n1', 2 times"
 
 
 def test_options_fill_blanks_or_follow(tokenizer):
@@ -116,8 +98,7 @@ def test_options_fill_blanks_or_follow(tokenizer):
 def test_sequences(tokenizer, monkeypatch):
     monkeypatch.setattr(multiple_choice, "_BLOCK_EXAMPLES", 2)
     task = TableMultipleChoiceTask("own", {}, COLUMNS, max_qa_length=7)
-    task.num_choices = 2
-    task.blank = "_"
+    task.num_choices, task.blank = 2, "_"
     long, short = "seven small birds sing in old green trees " * 2, "a river"
     examples = [
         MultipleChoiceExample("0", long, "who sings?", (long, "fox"), 1),
@@ -125,23 +106,19 @@ def test_sequences(tokenizer, monkeypatch):
         MultipleChoiceExample("2", long, "", ("sea", "sky"), 1),
     ]
     sequences, features = task.encode(examples, tokenizer, 21, training=True)
-    assert features == examples
-    assert len(sequences) == 3
-    assert len(sequences.row_splits) == 7
-    np.testing.assert_array_equal(sequences.labels["labels"], [1, 0, 1])
-    rows = [row.tolist() for row in np.split(sequences.pieces, sequences.row_splits[1:-1])]
+    assert features == examples and len(sequences) == 3
+    assert sequences.labels["labels"].tolist() == [1, 0, 1]
+    cls_id, sep_id = tokenizer.cls_id, tokenizer.sep_id
     expected, first_lengths = [], []
     for example in examples:
         for answer in question_with_options(example, tokenizer, task.blank):
             answer = tokenizer.encode(answer)[-7:]
             context = tokenizer.encode(example.context)[: 18 - len(answer)]
-            expected.append(
-                [tokenizer.cls_id, *context, tokenizer.sep_id, *answer, tokenizer.sep_id]
-            )
+            expected.append([cls_id, *context, sep_id, *answer, sep_id])
             first_lengths.append(len(context) + 2)
-    assert rows == expected
-    np.testing.assert_array_equal(sequences.first_lengths, first_lengths)
-    assert max(map(len, rows)) == 21
+    rows = [row.tolist() for row in np.split(sequences.pieces, sequences.row_splits[1:-1])]
+    assert rows == expected and max(map(len, rows)) == 21
+    assert sequences.first_lengths.tolist() == first_lengths
     # However short the sequence, it holds an answer's end.
     rows = task.encode(examples[:1], tokenizer, 8, training=False)[0]
     assert np.diff(rows.row_splits).tolist() == [8, 8]
@@ -171,10 +148,8 @@ def test_figures_and_predictions(tmp_path):
 def test_model_and_losses():
     task = TableMultipleChoiceTask("own", {}, COLUMNS)
     task.num_choices = 3
-    config = tiny_config()
     ids = tf.ones([6, 7], tf.int32)
-    inputs = {"input_word_ids": ids, "input_mask": ids, "input_type_ids": ids}
-    outputs = task.create_model(config, False)(inputs)
-    assert outputs["logits"].shape == (2, 3)
+    inputs = dict.fromkeys(("input_word_ids", "input_mask", "input_type_ids"), ids)
+    assert task.create_model(tiny_config(), False)(inputs)["logits"].shape == (2, 3)
     losses = task.losses({"logits": tf.zeros([2, 3])}, {"labels": tf.constant([2, 0])})
     np.testing.assert_allclose(losses, np.log([3, 3]), rtol=1e-6)

@@ -1,7 +1,5 @@
 """The SQuAD tasks: sequences and labels, scores of answers that are known, files, both models."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 
@@ -40,74 +38,57 @@ def sequence(sequences, i):
 def test_windows_as_sequences(tokenizer, questions):
     task = SquadTask({}, doc_stride=11, max_query_length=5)
     sequences, windows = task.encode(questions[1:3], tokenizer, 31, training=False)
-    query = tokenizer.encode(questions[1].text)[:5]
-    text = tokenizer.encode(CONTEXT)
+    cls_id, sep_id = tokenizer.cls_id, tokenizer.sep_id
+    query, text = tokenizer.encode(questions[1].text)[:5], tokenizer.encode(CONTEXT)
     room = 31 - 5 - 3
     firsts = [*range(0, len(text) - room, 11)]
     firsts.append(firsts[-1] + 11)
     assert len(sequences) == len(windows) == 2 * len(firsts) > 4
     assert sequences.labels == {}
     for i, window in enumerate(windows):
-        first = firsts[i % len(firsts)]
         assert window.question == i // len(firsts)
-        assert sequence(sequences, i) == [
-            tokenizer.cls_id,
-            *query,
-            tokenizer.sep_id,
-            *text[first : first + room],
-            tokenizer.sep_id,
-        ]
+        first = firsts[i % len(firsts)]
+        part = text[first : first + room]
+        assert sequence(sequences, i) == [cls_id, *query, sep_id, *part, sep_id]
         assert sequences.first_lengths[i] == window.offset == 7
 
 
 @pytest.mark.parametrize("max_seq_length", range(41, 50))
 def test_labels_point_at_the_answer(tokenizer, questions, max_seq_length):
     task = SquadTask({}, may_be_impossible=True, doc_stride=9)
-    impossible = Question("no", "why", CONTEXT, (("fox", CONTEXT.index("fox")),), True)
-    examples = [*questions, impossible]
+    examples = [*questions, Question("no", "why", CONTEXT, (("fox", CONTEXT.index("fox")),), True)]
     sequences, windows = task.encode(examples, tokenizer, max_seq_length, training=True)
-    found = dict.fromkeys(range(len(examples)), 0)
-    for i, window in enumerate(windows):
-        start, end, none = (
-            int(sequences.labels[name][i])
-            for name in ("start_positions", "end_positions", "is_impossible")
-        )
-        pieces = sequence(sequences, i)
+    names = ("start_positions", "end_positions", "is_impossible")
+    labels = zip(*(sequences.labels[name].tolist() for name in names))
+    found, lacks = set(), set()
+    for i, (window, (start, end, none)) in enumerate(zip(windows, labels)):
         if none:
             assert start == end == 0
+            lacks.add(window.question)
             continue
-        found[window.question] += 1
+        found.add(window.question)
         [(answer, _)] = examples[window.question].answers
-        read = tokenizer.decode(pieces[start : end + 1])
+        read = tokenizer.decode(sequence(sequences, i)[start : end + 1])
         if answer.isascii():
             assert tokenizer.preprocess(answer) in read and len(read) <= len(answer) + 2
         place = slice(*(window.first - window.offset + np.array([start, end + 1])))
         first, last = window.paragraph.starts[place][0], window.paragraph.ends[place][-1]
         assert answer in CONTEXT[first : last + 1]
-    assert all(found[i] for i in range(len(questions))) and not found[len(questions)]
-    assert any(
-        sequences.labels["is_impossible"][i] for i, w in enumerate(windows) if w.question < 2
-    )
+    assert found == set(range(len(questions))) and lacks & {0, 1}
     assert sequences.lost_answers == 0
 
 
 def test_answers_longer_than_a_window_are_told(tokenizer):
     context = " ".join(["the fox ran home"] * 30)
-    long = Question("long", "what", context, ((context[:200], 0),), False)
-    short = Question("short", "what", context, (("fox", context.index("fox")),), False)
-    impossible = Question("no", "what", context, (), True)
+    answers = [((context[:200], 0),), (("fox", context.index("fox")),), ()]
+    examples = [Question(f"q{i}", "what", context, a, not a) for i, a in enumerate(answers)]
     task = SquadTask({}, may_be_impossible=True)
-    examples = [long, short, impossible]
     sequences, windows = task.encode(examples, tokenizer, 24, training=True)
     assert sequences.lost_answers == 1
-    assert all(
-        sequences.labels["is_impossible"][i] for i, w in enumerate(windows) if not w.question
-    )
-    [warning] = [
-        line
-        for line in describe_split("train", 3, sequences, tokenizer, 24, [], 512)
-        if "window" in line
-    ]
+    is_of_first = [window.question == 0 for window in windows]
+    assert sequences.labels["is_impossible"][is_of_first].all()
+    lines = describe_split("train", 3, sequences, tokenizer, 24, [], 512)
+    [warning] = [line for line in lines if "window" in line]
     assert warning.startswith("warning: 1 answers of train fit into no window: the model learns")
     assert task.encode(examples, tokenizer, 512, training=True)[0].lost_answers == 0
 
@@ -117,25 +98,10 @@ def perfect_outputs(sequences):
     outputs = []
     for i in range(len(sequences)):
         length = len(sequence(sequences, i)) + 5  # padded
-        output = {}
-        for name in ("start", "end"):
-            output[f"{name}_logits"] = np.zeros(length, np.float32)
-            output[f"{name}_logits"][sequences.labels[f"{name}_positions"][i]] = 9.0
-        outputs.append(output)
+        places = {name: sequences.labels[f"{name}_positions"][i] for name in ("start", "end")}
+        logits = {f"{name}_logits": np.arange(length) == place for name, place in places.items()}
+        outputs.append({name: 9 * is_there.astype(np.float32) for name, is_there in logits.items()})
     return outputs
-
-
-def test_the_right_positions_are_the_right_answers(tokenizer, questions):
-    task = SquadTask({}, doc_stride=9)
-    sequences, windows = task.encode(questions, tokenizer, 41, training=True)
-    figures = task.score(questions, windows, perfect_outputs(sequences))
-    assert figures == {"exact_match": 100.0, "f1": 100.0}
-    # And they are worth something: of the others' positions nothing is right.
-    shifted = perfect_outputs(sequences)
-    for output in shifted:
-        output["start_logits"] = np.roll(output["start_logits"], 4)
-        output["end_logits"] = np.roll(output["end_logits"], 4)
-    assert task.score(questions, windows, shifted)["exact_match"] == 0
 
 
 def test_unanswerable_questions_and_the_files(tokenizer, questions, tmp_path):
@@ -164,25 +130,26 @@ def test_unanswerable_questions_and_the_files(tokenizer, questions, tmp_path):
     # The threshold decides, in the file and in the figures.
     strict = SquadTask({}, may_be_impossible=True, null_threshold=-1e9)
     strict.write_predictions(str(tmp_path / "strict"), "test", examples, windows, outputs)
-    written = json.loads((tmp_path / "strict/test_predictions.json").read_text())
-    assert set(written.values()) == {""}
+    assert set(json.loads((tmp_path / "strict/test_predictions.json").read_text()).values()) == {""}
     figures = strict.score(examples, windows, outputs)
     assert figures["has_answer_f1"] == 0 and figures["best_f1"] == 100
 
 
 def test_v1_answers_every_question(tokenizer, questions, tmp_path):
-    task = SquadTask({})
-    sequences, windows = task.encode(questions, tokenizer, 128, training=True)
+    task = SquadTask({}, doc_stride=9)
+    sequences, windows = task.encode(questions, tokenizer, 41, training=True)
     outputs = perfect_outputs(sequences)
     for output in outputs:
         output["start_logits"][0] = output["end_logits"][0] = 99  # [CLS] is no answer here
-    paths = task.write_predictions(str(tmp_path), "dev", questions, windows, outputs)
-    assert len(paths) == 2
+    assert len(task.write_predictions(str(tmp_path), "dev", questions, windows, outputs)) == 2
     assert all(json.loads((tmp_path / "dev_predictions.json").read_text("utf-8")).values())
-    assert task.score(questions, windows, outputs)["exact_match"] == 100
+    assert task.score(questions, windows, outputs) == {"exact_match": 100.0, "f1": 100.0}
     # A test file of SQuAD 2.0 has questions that 1.1 has no score for.
     impossible = dataclasses.replace(questions[0], answers=(), is_impossible=True)
     assert task.score([impossible, *questions[1:]], windows, outputs) == {}
+    # And of the others' positions nothing is right.
+    shifted = [{name: np.roll(row, 4) for name, row in output.items()} for output in outputs]
+    assert task.score(questions, windows, shifted)["exact_match"] == 0
 
 
 @pytest.mark.parametrize(
@@ -212,33 +179,26 @@ def test_a_question_that_leaves_no_room_is_truncated(tokenizer, questions):
 def test_the_models_take_what_the_task_gives(tokenizer, questions, has_answerability_head):
     task = SquadTask({}, True, has_answerability_head, doc_stride=20)
     examples = [*questions[:3], ask(9, CONTEXT)]
-    config = tiny_config(
-        vocab_size=tokenizer.vocab_size, num_hidden_layers=1, max_position_embeddings=64
-    )
+    config = tiny_config(vocab_size=tokenizer.vocab_size, num_hidden_layers=1)
     tf.random.set_seed(3)
     model = task.create_model(config, recompute=False)
-    sequences, windows = task.encode(examples, tokenizer, 64, training=True)
-    batch = make_batch(sequences, np.arange(len(sequences)), 64)
-    batch = {name: tf.constant(value) for name, value in batch.items()}
+
+    def encoded(training):
+        sequences, windows = task.encode(examples, tokenizer, 64, training=training)
+        batch = make_batch(sequences, np.arange(len(sequences)), 64)
+        return windows, {name: tf.constant(value) for name, value in batch.items()}
+
+    windows, batch = encoded(training=True)
     loss = task.losses(model(batch, dropout_seed=tf.constant([3, 5])), batch)
     assert loss.shape == [len(windows)] and np.isfinite(loss).all()
-
-    sequences, windows = task.encode(examples, tokenizer, 64, training=False)
-    batch = make_batch(sequences, np.arange(len(sequences)), 64)
-    outputs = model({name: tf.constant(value) for name, value in batch.items()})
-    rows = [
-        {name: value[i].numpy() for name, value in outputs.items()} for i in range(len(windows))
-    ]
+    windows, batch = encoded(training=False)
+    outputs = {name: value.numpy() for name, value in model(batch).items()}
+    rows = [{name: value[i] for name, value in outputs.items()} for i in range(len(windows))]
     figures = task.score(examples, windows, rows)
     assert 0 <= figures["f1"] <= figures["best_f1"] <= 100
     assert figures["best_f1"] >= 25  # to answer nothing
-    assert (
-        all(
-            answer.text and answer.text in CONTEXT
-            for _, answer in task._answers(examples, windows, rows)
-        )
-        or has_answerability_head
-    )
+    answers = [answer.text for _, answer in task._answers(examples, windows, rows)]
+    assert all(text and text in CONTEXT for text in answers) or has_answerability_head
 
 
 def test_questions_some_of_which_have_no_answer_are_told(tmp_path, capsys):

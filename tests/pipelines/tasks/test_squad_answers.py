@@ -1,7 +1,5 @@
 """Answers out of scores: against a search of all spans, and the rules for beams."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -40,20 +38,14 @@ def all_spans(words, windows, outputs, max_answer_length):
 def test_the_best_of_all_spans(num_pieces, room, stride, max_answer_length, n_best_size):
     rng = np.random.default_rng(num_pieces + n_best_size)
     context, words, windows = make_windows(num_pieces, room, stride, offset=5)
-    outputs = [
-        {
-            # What lies outside of the text, and behind it, is never an answer, however good.
-            name: np.where(
-                (np.arange(29) >= 5) & (np.arange(29) < 5 + window.last - window.first),
-                rng.normal(size=29),
-                9.0,
-            ).astype(np.float32)
-            for name in ("start_logits", "end_logits")
-        }
-        for window in windows
-    ]
-    for number, output in enumerate(outputs):
-        output["start_logits"][0] = 2.5 - number
+    outputs = []
+    for number, window in enumerate(windows):
+        # What lies outside of the text, and behind it, is never an answer, however good.
+        logits = np.full([2, 29], 9.0, np.float32)
+        length = window.last - window.first
+        logits[:, 5 : 5 + length] = rng.normal(size=[2, length])
+        logits[0, 0] = 2.5 - number
+        outputs.append(dict(zip(("start_logits", "end_logits"), logits)))
     answer = answer_by_spans(context, windows, outputs, max_answer_length, n_best_size)
     expected = all_spans(words, windows, outputs, max_answer_length)
     assert answer.candidates == expected[:n_best_size]
@@ -74,19 +66,18 @@ def test_texts_that_differ_in_a_space_are_one():
     assert answer.candidates == [("dog", 10.0), ("fox", 7.0), ("fox dog", 6.0)]
 
 
-def test_a_text_without_pieces_has_no_answer():
-    window = Window(
-        0, Paragraph([], np.zeros(0, int), np.zeros(0, int)), 0, 0, 3, np.zeros(0, bool)
-    )
+def test_a_text_without_pieces_or_scores_has_no_answer():
+    nothing = np.zeros(0, int)
+    window = Window(0, Paragraph([], nothing, nothing), 0, 0, 3, np.zeros(0, bool))
     logits = {name: np.ones(7, np.float32) for name in ("start_logits", "end_logits")}
     answer = answer_by_spans("", [window], [logits], 30, 20)
     assert answer.candidates == [] and answer.text == "" and answer.null_odds > 1e6
-
-
-def test_scores_that_are_no_numbers_give_no_answer():
     context, _, windows = make_windows(9, 17, 6, offset=5)
-    logits = {name: np.full(29, np.nan, np.float32) for name in ("start_logits", "end_logits")}
+    logits = {name: np.full(29, np.nan, np.float32) for name in logits}
     assert answer_by_spans(context, windows, [logits], 4, 7).text == ""
+    output = beams([(3, 0.0)], [[(4, 0.0)]], cls_logits=-2.0)  # no span of the text
+    answer = answer_by_beams(context, windows, [output], 30, 20)
+    assert answer.candidates == [] and answer.text == "" and answer.null_odds == -2.0
 
 
 def beams(starts, ends, cls_logits):
@@ -102,20 +93,13 @@ def beams(starts, ends, cls_logits):
 
 def test_beams():
     context, words, [window] = make_windows(9, 17, 6, offset=5)
-    output = beams(
-        starts=[(7, -0.5), (0, -0.25), (13, -1.0)],
-        ends=[
-            [
-                (8, -0.25),
-                (6, -0.125),
-                (11, -0.5),
-                (14, -0.125),
-            ],  # before; too long; not of the text
-            [(9, -0.125), (0, -0.125), (5, -0.125), (13, -0.125)],  # start at [CLS]
-            [(13, -2.0), (14, -0.125), (12, -0.125), (0, 0.0)],
-        ],
-        cls_logits=1.5,
-    )
+    ends = [
+        # The second is before, the third too long, the fourth not of the text.
+        [(8, -0.25), (6, -0.125), (11, -0.5), (14, -0.125)],
+        [(9, -0.125), (0, -0.125), (5, -0.125), (13, -0.125)],  # start at [CLS]
+        [(13, -2.0), (14, -0.125), (12, -0.125), (0, 0.0)],
+    ]
+    output = beams([(7, -0.5), (0, -0.25), (13, -1.0)], ends, cls_logits=1.5)
     answer = answer_by_beams(context, [window], [output], max_answer_length=4, n_best_size=20)
     assert answer.candidates == [(f"{words[2]} {words[3]}", -0.75), (words[8], -3.0)]
     assert answer.null_odds == 1.5
@@ -135,10 +119,3 @@ def test_beams_of_windows():
     answer = answer_by_beams(context, windows, outputs, 30, 20)
     assert answer.candidates == [(f"{words[6]} {words[7]}", -4.0)]
     assert answer.null_odds == -0.25
-
-
-def test_beams_without_a_valid_span():
-    context, _, windows = make_windows(9, 17, 6, offset=5)
-    output = beams([(3, 0.0)], [[(4, 0.0)]], cls_logits=-2.0)
-    answer = answer_by_beams(context, windows, [output], 30, 20)
-    assert answer.candidates == [] and answer.text == "" and answer.null_odds == -2.0

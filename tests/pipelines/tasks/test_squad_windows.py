@@ -1,7 +1,5 @@
 """Pieces in the text as it was written, and windows; the reference's features on real questions."""
 
-from __future__ import annotations
-
 import collections
 import gzip
 import json
@@ -66,24 +64,13 @@ def test_dropped_characters_stay_with_the_piece_before(tokenizer):
     assert {2, 7} <= set(paragraph.ends.tolist()) and 4 in paragraph.starts
 
 
-def test_pieces_of_one_character_share_it(tokenizer):
+def test_pieces_and_bytes_of_one_character_share_it(tokenizer, byte_tokenizer):
     pairs = texts_of_pieces(tokenizer, "fox \ufdfa dog")
     assert len([part for _, part in pairs if part == "\ufdfa"]) > 1
     assert pairs[-1][1].endswith("g")
-
-
-def test_bytes_of_a_character_share_it(byte_tokenizer):
     pairs = texts_of_pieces(byte_tokenizer, "fox é😀漢 dog")
-    of_bytes = [(piece, part) for piece, part in pairs if piece.startswith("<0x")]
-    assert of_bytes == [
-        ("<0xF0>", "😀"),
-        ("<0x9F>", "😀"),
-        ("<0x98>", "😀"),
-        ("<0x80>", "😀"),
-        ("<0xE6>", "漢"),
-        ("<0xBC>", "漢"),
-        ("<0xA2>", "漢"),
-    ]
+    expected = [(f"<0x{byte:02X}>", char) for char in "😀漢" for byte in char.encode()]
+    assert [pair for pair in pairs if pair[0].startswith("<0x")] == expected
 
 
 ODD = " \t\n\0\x1c\x85\xa0\u2028\u200b\ufeff\xad½ﬁ\ufdfa¨İΣẞ"
@@ -138,37 +125,23 @@ def test_an_answer_is_found_in_its_pieces(tokenizer):
 
 @pytest.mark.parametrize(
     ("num_pieces", "room", "doc_stride"),
-    [
-        (0, 7, 3),
-        (1, 7, 3),
-        (7, 7, 3),
-        (8, 7, 3),
-        (61, 13, 5),
-        (61, 13, 13),
-        (61, 13, 50),
-        (5, 1, 1),
-        (61, 13, 4),  # pieces in the middle of two windows
-        (265, 260, 128),  # the last window is shorter by more than 100
-    ],
-)
+    [(0, 7, 3), (1, 7, 3), (7, 7, 3), (8, 7, 3), (61, 13, 5), (61, 13, 13), (61, 13, 50), (5, 1, 1),
+     (61, 13, 4),  # pieces in the middle of two windows
+     (265, 260, 128)],  # the last window is shorter by more than 100
+)  # fmt: skip
 def test_windows_by_definition(num_pieces, room, doc_stride):
     windows = cut(num_pieces, room, doc_stride)
     assert windows[0][0] == 0 and windows[-1][1] == num_pieces
     for (first, last, _), (following, _, _) in zip(windows, windows[1:]):
         assert following - first == min(room, doc_stride) and last - first == room
     for piece in range(num_pieces):
-        contexts = [
-            min(piece - first, last - 1 - piece) + 0.01 * (last - first)
+        contexts = {
+            w: min(piece - first, last - 1 - piece) + 0.01 * (last - first)
+            for w, (first, last, _) in enumerate(windows)
             if first <= piece < last
-            else -1
-            for first, last, _ in windows
-        ]
-        holders = [
-            w
-            for w, (first, last, best) in enumerate(windows)
-            if first <= piece < last and best[piece - first]
-        ]
-        assert holders == [int(np.argmax(contexts))]
+        }
+        holders = [w for w in contexts if windows[w][2][piece - windows[w][0]]]
+        assert holders == [max(contexts, key=contexts.get)]
 
 
 # Windows where ours differ: pieces where segmentations of equal score exist (see
@@ -194,9 +167,7 @@ def test_features_are_the_references(shared, name):
     questions = [of_id[question_id] for question_id in options["qids"]]
     training = options["is_training"]
     task = SquadTask(
-        {},
-        doc_stride=options["doc_stride"],
-        max_query_length=options["max_query_length"],
+        {}, doc_stride=options["doc_stride"], max_query_length=options["max_query_length"]
     )
     sequences, windows = task.encode(questions, tokenizer, options["max_seq_length"], training)
     batch = make_batch(sequences, np.arange(len(sequences)), options["max_seq_length"])
@@ -247,21 +218,14 @@ def test_features_are_the_references(shared, name):
 
 @pytest.mark.shared
 def test_every_paragraph_of_squad_is_aligned(shared):
-    """Each known piece lies where its letters are, and each answer in its pieces."""
+    """Each answer lies in its pieces."""
     tokenizer = AlbertTokenizer(str(shared / "data/albert_spiece_30k/30k-clean.model"))
-    processor = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model_bytes)
     questions = read_questions(str(shared / "data/squad/v1.1/dev-v1.1.json"))
     contexts = list(dict.fromkeys(q.context for q in questions))
     began = time.process_time()
     paragraphs = dict(zip(contexts, Aligner(tokenizer).read(contexts)))
     # 19,000 paragraphs of the training set in two minutes at most.
     assert (time.process_time() - began) / len(contexts) < 120 / 19000
-    for context in contexts[::10]:
-        paragraph = paragraphs[context]
-        for piece, start, end in zip(paragraph.pieces, paragraph.starts, paragraph.ends):
-            if not processor.is_unknown(piece):
-                part = processor.normalize(tokenizer.preprocess(context[start : end + 1]))
-                assert tokenizer.id_to_piece(piece).strip("▁") in part
     exact = 0
     for question in questions:
         paragraph = paragraphs[question.context]

@@ -1,7 +1,5 @@
 """One run that several files compare theirs with."""
 
-from __future__ import annotations
-
 import pytest
 
 

@@ -3,8 +3,6 @@
 Each case is made of a directory with finished checkpoints of steps 4, 8 and 12.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import shutil
@@ -106,49 +104,39 @@ def test_a_store_that_fails_is_no_damage(run_dir, monkeypatch, error):
     assert run[0].restore() == 12
 
 
-def cut(path):
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-
-
-def empty(path):
-    path.write_bytes(b"")
-
-
-def zeros(path):
-    path.write_bytes(bytes(path.stat().st_size))
-
-
-def garbage(path):
-    path.write_bytes(np.random.default_rng(2).bytes(path.stat().st_size))
-
-
-def one_bit(path):
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 4
-    path.write_bytes(bytes(content))
-
-
-def lost(path):
-    path.unlink()
+DAMAGES = {
+    "cut": lambda content: content[: len(content) // 2],
+    "empty": lambda content: b"",
+    "zeros": lambda content: bytes(len(content)),
+    "garbage": lambda content: np.random.default_rng(2).bytes(len(content)),
+    "one bit": lambda content: bytes([*content[:50], content[50] ^ 4, *content[51:]]),
+}
 
 
 PARTS = ["data-00000-of-00001", "index"]
 
 
-def damage_files(model_dir, damage, part, *steps):
+def damage(path, kind):
+    if kind == "lost":
+        path.unlink()
+    else:
+        path.write_bytes(DAMAGES[kind](path.read_bytes()))
+
+
+def damage_checkpoints(model_dir, kind, part, *steps):
     for step in steps:
-        damage(model_dir / "checkpoints" / f"ckpt-{step}.{part}")
+        damage(model_dir / "checkpoints" / f"ckpt-{step}.{part}", kind)
 
 
 @pytest.mark.parametrize(
-    ("damage", "part"),
+    ("kind", "part"),
     [
-        *((damage, PARTS[0]) for damage in (cut, zeros, one_bit, lost)),
-        *((damage, PARTS[1]) for damage in (empty, garbage, one_bit, lost)),
+        *((kind, PARTS[0]) for kind in ("cut", "zeros", "one bit", "lost")),
+        *((kind, PARTS[1]) for kind in ("empty", "garbage", "one bit", "lost")),
     ],
 )
-def test_a_damaged_checkpoint_falls_back_with_a_warning(run_dir, warnings, damage, part):
-    damage_files(run_dir, damage, part, 12)
+def test_a_damaged_checkpoint_falls_back_with_a_warning(run_dir, warnings, kind, part):
+    damage_checkpoints(run_dir, kind, part, 12)
     run = assert_restores(run_dir, 8)
     [warning] = warnings()
     assert "ckpt-12 is damaged, trying the one before" in warning
@@ -160,15 +148,15 @@ def test_a_damaged_checkpoint_falls_back_with_a_warning(run_dir, warnings, damag
 
 
 def test_two_damaged_ones(run_dir, warnings):
-    damage_files(run_dir, cut, PARTS[0], 8)
-    damage_files(run_dir, garbage, PARTS[1], 12)
+    damage_checkpoints(run_dir, "cut", PARTS[0], 8)
+    damage_checkpoints(run_dir, "garbage", PARTS[1], 12)
     assert_restores(run_dir, 4)
     assert len(warnings()) == 2
 
 
-@pytest.mark.parametrize(("damage", "part"), [(zeros, PARTS[0]), (lost, PARTS[1])])
-def test_all_damaged_is_an_error_and_no_new_start(run_dir, damage, part):
-    damage_files(run_dir, damage, part, 4, 8, 12)
+@pytest.mark.parametrize(("kind", "part"), [("zeros", PARTS[0]), ("lost", PARTS[1])])
+def test_all_damaged_is_an_error_and_no_new_start(run_dir, kind, part):
+    damage_checkpoints(run_dir, kind, part, 4, 8, 12)
     before = names(run_dir)
     with pytest.raises(ValueError, match=r"none of the 3 checkpoints in .* can be read") as error:
         make_run(run_dir)[0].restore()
@@ -179,33 +167,26 @@ def test_all_damaged_is_an_error_and_no_new_start(run_dir, damage, part):
 class TestListOfCheckpoints:
     """TensorFlow's file `checkpoint`, which says what the newest one is."""
 
-    @pytest.mark.parametrize("damage", [empty, garbage, lost])
-    def test_lost_or_damaged(self, run_dir, damage):
-        damage(run_dir / "checkpoints" / "checkpoint")
+    @pytest.mark.parametrize("kind", ["empty", "garbage", "lost"])
+    def test_lost_or_damaged(self, run_dir, kind):
+        damage(run_dir / "checkpoints" / "checkpoint", kind)
         assert model_directory.find_checkpoint(str(run_dir))[1].endswith("ckpt-12")
-        assert_restores(run_dir, 12)
-        run = make_run(run_dir)
-        assert run[0].restore() == 12
-        save(run, 16)
+        save(assert_restores(run_dir, 12), 16)
         assert steps_of(run_dir) == [8, 12, 16]
         assert tf.train.latest_checkpoint(str(run_dir / "checkpoints")).endswith("ckpt-16")
 
-    def test_names_a_removed_checkpoint(self, run_dir):
+    def test_names_removed_checkpoints(self, run_dir):
         for path in (run_dir / "checkpoints").glob("ckpt-12.*"):
             path.unlink()
         assert model_directory.find_checkpoint(str(run_dir))[1].endswith("ckpt-8")
         assert_restores(run_dir, 8)
-
-    def test_all_checkpoints_are_gone(self, run_dir):
         for path in (run_dir / "checkpoints").glob("ckpt-*"):
             path.unlink()
         with pytest.raises(ValueError, match="none of the 0 checkpoints"):
             make_run(run_dir)[0].restore()
 
     def test_is_behind_after_a_kill(self, run_dir, finished):
-        run = make_run(run_dir)
-        run[0].restore()
-        save(run, 16)
+        save(assert_restores(run_dir, 12), 16)
         shutil.copy(finished / "checkpoints" / "checkpoint", run_dir / "checkpoints")
         assert_restores(run_dir, 16)
 
@@ -234,70 +215,56 @@ class TestKilledWhileWriting:
         assert_restores(run_dir, 12)
         assert names(run_dir) == before
 
-    def test_data_without_index_are_overwritten(self, run_dir):
-        content = os.urandom(1000)
-        (run_dir / "checkpoints" / "ckpt-16.data-00000-of-00001").write_bytes(content)
+    @pytest.mark.parametrize("killed", ["writing the newest", "removing the oldest"])
+    def test_half_a_checkpoint_is_no_checkpoint(self, run_dir, killed):
+        if killed == "writing the newest":
+            (run_dir / "checkpoints" / f"ckpt-16.{PARTS[0]}").write_bytes(os.urandom(1000))
+        else:
+            (run_dir / "checkpoints" / "ckpt-4.index").unlink()
         assert model_directory.find_checkpoint(str(run_dir))[1].endswith("ckpt-12")
-        run = make_run(run_dir)
-        assert run[0].restore() == 12
-        save(run, 16)
+        save(assert_restores(run_dir, 12), 16)
         assert_restores(run_dir, 16)
         assert steps_of(run_dir) == [8, 12, 16]
-
-    def test_while_the_oldest_was_removed(self, run_dir):
-        (run_dir / "checkpoints" / "ckpt-4.index").unlink()
-        run = make_run(run_dir)
-        assert run[0].restore() == 12
-        save(run, 16)
         assert not list((run_dir / "checkpoints").glob("ckpt-4.*"))
-        assert steps_of(run_dir) == [8, 12, 16]
 
 
 def test_only_the_newest_are_kept_across_restarts(tmp_path):
-    for step in (3, 5, 100, 20_000):
-        run = make_run(tmp_path, max_to_keep=2)
-        run[0].restore()
+    before = 0
+    for step, max_to_keep in ((3, 2), (5, 2), (100, 2), (20_000, 2), (20_001, 1)):
+        run = make_run(tmp_path, max_to_keep=max_to_keep)
+        assert run[0].restore() == before
         save(run, step)
-    assert steps_of(tmp_path) == [100, 20_000]
-    run = make_run(tmp_path, max_to_keep=1)
-    assert run[0].restore() == 20_000
-    save(run, 20_001)
-    assert names(tmp_path) == [
-        "checkpoint",
-        "ckpt-20001.data-00000-of-00001",
-        "ckpt-20001.index",
-    ]
+        before = step
+        if step == 20_000:
+            assert steps_of(tmp_path) == [100, 20_000]
+    assert names(tmp_path) == ["checkpoint", *[f"ckpt-20001.{part}" for part in PARTS]]
 
 
 def test_best_weights_stay_alone(tmp_path):
-    run = make_run(tmp_path)
-    for step in (4, 12):
+    for step in (4, 12, 16):
+        run = make_run(tmp_path)
         stand_at(step, *run[1:])
         run[0].save_best(step)
-    again = make_run(tmp_path)
-    stand_at(16, *again[1:])
-    again[0].save_best(16)
     assert [path.name for path in (tmp_path / "best").glob("*.index")] == ["ckpt-16.index"]
-    model_directory.restore_weights(run[1], str(tmp_path / "best" / "ckpt-16"))
+    best = str(tmp_path / "best" / "ckpt-16")
+    stand_at(0, *run[1:])
+    model_directory.restore_weights(run[1], best)
     assert float(run[1].variables[0][0, 0]) == 16
-    assert names_in_checkpoint(tmp_path / "best" / "ckpt-16") == {"model", "_CHECKPOINTABLE"}
-
-
-def names_in_checkpoint(path):
-    shapes = tf.train.load_checkpoint(str(path)).get_variable_to_shape_map()
-    return {name.split("/")[0].split("_OBJECT")[0] for name in shapes}
+    names = tf.train.load_checkpoint(best).get_variable_to_shape_map()
+    assert {name.split("/")[0].split("_OBJECT")[0] for name in names} == {
+        "model",
+        "_CHECKPOINTABLE",
+    }
 
 
 def test_checkpoints_with_a_save_counter_are_read(tmp_path):
     """Those of tf.train.Checkpoint.save and tf.train.CheckpointManager."""
     _, model, optimizer = make_run(tmp_path)
     stand_at(7, model, optimizer)
-    tf.train.CheckpointManager(
-        tf.train.Checkpoint(model=model, optimizer=optimizer),
-        str(tmp_path / "checkpoints"),
-        max_to_keep=3,
-        checkpoint_name="ckpt",
-    ).save(checkpoint_number=7)
+    checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer)
+    directory = str(tmp_path / "checkpoints")
+    manager = tf.train.CheckpointManager(checkpoint, directory, 3, checkpoint_name="ckpt")
+    manager.save(checkpoint_number=7)
     assert_restores(tmp_path, 7)
     stand_at(0, model, optimizer)
     model_directory.restore_weights(model, model_directory.find_checkpoint(str(tmp_path))[1])

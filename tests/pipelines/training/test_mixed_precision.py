@@ -1,7 +1,5 @@
 """Runs in bfloat16 and float16: resume to the bit, replicas, and the scale of a float16 loss."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -9,8 +7,12 @@ import tensorflow as tf
 from albert_tf import optimization
 from albert_tf.storage.errors import UserError
 from tests.pipelines.training import test_checkpointing
-from tests.pipelines.training.test_bad_batches import with_bad_batches
-from tests.pipelines.training.test_train_loop import assert_equal_weights, logged, run
+from tests.pipelines.training.test_train_loop import (
+    assert_equal_weights,
+    logged,
+    run,
+    with_bad_batches,
+)
 from tests.replicas import mirrored
 
 PRECISIONS = ["bfloat16", "float16"]
@@ -75,9 +77,7 @@ def test_an_overflow_halves_the_scale_and_is_no_bad_batch(tmp_path, overflows):
     assert np.isfinite(logged(tmp_path)[-1]["loss"])
 
 
-def test_overflows_leave_the_loss_in_the_log_and_a_loss_that_is_none_ends_the_run(
-    tmp_path, monkeypatch
-):
+def test_overflows_leave_the_loss_in_the_log_and_no_loss_ends_the_run(tmp_path, monkeypatch):
     monkeypatch.setattr(optimization.LossScale, "INITIAL", 2.0**60)
     with pytest.raises(UserError, match="not finite in the batch of step 5"):
         run(tmp_path, 9, dataset_fn=with_bad_batches(5), mixed_precision="float16")
@@ -88,9 +88,8 @@ def test_overflows_leave_the_loss_in_the_log_and_a_loss_that_is_none_ends_the_ru
 
 def test_the_scale_is_part_of_a_checkpoint(tmp_path):
     checkpointer, _, optimizer = test_checkpointing.make_run(tmp_path, loss_scale=True)
-    optimizer.loss_scale.update(tf.constant(False))
-    for _ in range(3):
-        optimizer.loss_scale.update(tf.constant(True))
+    for is_finite in (False, True, True, True):
+        optimizer.loss_scale.update(tf.constant(is_finite))
     checkpointer.save(4)
     checkpointer, _, optimizer = test_checkpointing.make_run(tmp_path, loss_scale=True)
     checkpointer.restore()

@@ -1,7 +1,5 @@
 """--optimizer of pre-training."""
 
-from __future__ import annotations
-
 import dataclasses
 from types import SimpleNamespace
 

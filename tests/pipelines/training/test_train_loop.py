@@ -1,8 +1,7 @@
 """The training loop on made-up batches: resume to the bit, replicas, a loss that is none."""
 
-from __future__ import annotations
-
 import functools
+import itertools
 import json
 import os
 import shutil
@@ -17,28 +16,23 @@ from albert_tf import optimization
 from albert_tf.checkpoints import model_directory
 from albert_tf.config import AlbertConfig
 from albert_tf.models import AlbertForPreTraining
+from pipelines.tasks.running import seed_run
 from pipelines.training import metrics_log, train_loop
 from pipelines.training.objective import pretraining_objective
 from pipelines.training.run import Run
 from pipelines.training.settings import LoopSettings, TrainingSettings, precision
 from pipelines.training.train_step import TrainStep
+from tests.builders import finetune
+from tests.jobs import log
 from tests.replicas import mirrored
 
 GLOBAL_BATCH, SEQ_LEN, PREDICTIONS = 6, 11, 3
 
 
 def tiny_config(**changes):
-    values = {
-        "vocab_size": 37,
-        "embedding_size": 5,
-        "hidden_size": 8,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "intermediate_size": 13,
-        "max_position_embeddings": 17,
-        **changes,
-    }
-    return AlbertConfig(**values)
+    sizes = {"vocab_size": 37, "embedding_size": 5, "hidden_size": 8, "num_hidden_layers": 2}
+    sizes.update(num_attention_heads=2, intermediate_size=13, max_position_embeddings=17)
+    return AlbertConfig(**{**sizes, **changes})
 
 
 def batches(first_step, replica_batch_size):
@@ -46,34 +40,24 @@ def batches(first_step, replica_batch_size):
 
     def global_batch(step):
         rng = np.random.default_rng(step)
-        positions = np.sort(
-            np.stack([rng.permutation(SEQ_LEN)[:PREDICTIONS] for _ in range(GLOBAL_BATCH)])
-        )
+        places = [rng.permutation(SEQ_LEN)[:PREDICTIONS] for _ in range(GLOBAL_BATCH)]
         # Rows differ in their number of predictions, so that a mean of means would be wrong.
-        weights = (np.arange(PREDICTIONS) < rng.integers(1, 4, [GLOBAL_BATCH, 1])).astype(
-            np.float32
-        )
+        weights = np.arange(PREDICTIONS) < rng.integers(1, 4, [GLOBAL_BATCH, 1])
         return {
             "input_word_ids": rng.integers(5, 37, [GLOBAL_BATCH, SEQ_LEN]).astype(np.int32),
             "input_mask": np.ones([GLOBAL_BATCH, SEQ_LEN], np.int32),
             "input_type_ids": np.tile(np.arange(SEQ_LEN) > 6, [GLOBAL_BATCH, 1]).astype(np.int32),
-            "masked_lm_positions": positions.astype(np.int32),
+            "masked_lm_positions": np.sort(places).astype(np.int32),
             "masked_lm_ids": np.full([GLOBAL_BATCH, PREDICTIONS], 7, np.int32),
-            "masked_lm_weights": weights,
+            "masked_lm_weights": weights.astype(np.float32),
             "sentence_order_labels": rng.integers(0, 2, GLOBAL_BATCH).astype(np.int32),
             "sentence_order_weights": (rng.random(GLOBAL_BATCH) < 0.8).astype(np.float32),
         }
 
-    def generate():
-        step = first_step
-        while True:
-            yield global_batch(step)
-            step += 1
-
-    signature = tf.nest.map_structure(
-        lambda x: tf.TensorSpec(x.shape, x.dtype), global_batch(first_step)
+    signature = tf.nest.map_structure(lambda x: tf.TensorSpec(x.shape, x.dtype), global_batch(0))
+    dataset = tf.data.Dataset.from_generator(
+        lambda: map(global_batch, itertools.count(first_step)), output_signature=signature
     )
-    dataset = tf.data.Dataset.from_generator(generate, output_signature=signature)
     return dataset.rebatch(replica_batch_size, drop_remainder=True)
 
 
@@ -100,9 +84,8 @@ def run(
     with strategy.scope(), precision(settings.mixed_precision):
         model = AlbertForPreTraining(config, recompute=recompute)
         model.create_variables()
-        optimizer = optimization.lamb(
-            optimization.WarmUpPolynomialDecay(learning_rate, num_steps, 2)
-        )
+        schedule = optimization.WarmUpPolynomialDecay(learning_rate, num_steps, 2)
+        optimizer = optimization.lamb(schedule)
         if settings.mixed_precision == "float16":
             optimization.add_loss_scale(optimizer)
     figures = iter(evaluations or ())
@@ -142,8 +125,7 @@ def test_stopped_and_resumed_ends_in_the_same_bits(nine_steps, tmp_path):
     shutil.copytree(tmp_path / "whole", tmp_path / "parts")
     for step in (8, 9):
         (tmp_path / f"parts/checkpoints/ckpt-{step}.data-00000-of-00001").write_bytes(b"cut")
-    resumed = run(tmp_path / "parts", 9, dropout=0.3)
-    assert_equal_weights(whole, resumed)
+    assert_equal_weights(whole, run(tmp_path / "parts", 9, dropout=0.3))
     assert logged(tmp_path / "whole") == logged(tmp_path / "parts")
     assert [entry["step"] for entry in logged(tmp_path / "parts")] == [4, 8, 9]
     _, without = nine_steps
@@ -254,9 +236,9 @@ def test_best_weights_stay_until_nothing_better_ends_the_run(tmp_path, capsys):
     evaluated = [entry for entry in logged(tmp_path) if "heldout_accuracy" in entry]
     assert [entry["heldout_accuracy"] for entry in evaluated] == [0.3, 0.5, 0.4, 0.5]
     assert best_checkpoints(tmp_path) == ["ckpt-8.index"]
-    found = model_directory.find_checkpoint(str(tmp_path / "best"))
-    assert found == (str(tmp_path), str(tmp_path / "best" / "ckpt-8"))
-    best, saved = map(tf.train.load_checkpoint, (found[1], str(tmp_path / "checkpoints/ckpt-8")))
+    directory, found = model_directory.find_checkpoint(str(tmp_path / "best"))
+    assert (directory, found) == (str(tmp_path), str(tmp_path / "best" / "ckpt-8"))
+    best, saved = map(tf.train.load_checkpoint, (found, str(tmp_path / "checkpoints/ckpt-8")))
     names = [name for name in best.get_variable_to_shape_map() if name.startswith("model/")]
     assert len(names) > 20
     for name in names:
@@ -283,18 +265,72 @@ class TestGrowingDepth:
         )
 
     def test_best_is_of_the_full_depth(self, tmp_path):
-        figures = [0.9, 0.3, 0.5]
-        loop = {"eval_steps": 4}
-        run(tmp_path, 12, depths=[(0, 1), (4, 2)], evaluations=figures, loop=loop)
+        depths, figures = [(0, 1), (4, 2)], [0.9, 0.3, 0.5]
+        run(tmp_path, 12, depths=depths, evaluations=figures, loop={"eval_steps": 4})
         assert best_checkpoints(tmp_path) == ["ckpt-12.index"]
 
 
 def test_metrics_line_cut_by_a_kill_is_left_out(tmp_path):
-    log = metrics_log.MetricsLog(str(tmp_path), 0)
-    log.write(4, {"loss": 2.5})
-    log.write(8, {"loss": 1.5})
+    written = metrics_log.MetricsLog(str(tmp_path), 0)
+    written.write(4, {"loss": 2.5})
+    written.write(8, {"loss": 1.5})
     with open(tmp_path / "metrics.jsonl", "a") as file:
         file.write('{"step": 12, "lo')
     assert [entry["step"] for entry in metrics_log.read_metrics(str(tmp_path))] == [4, 8]
     metrics_log.MetricsLog(str(tmp_path), 4)
     assert (tmp_path / "metrics.jsonl").read_text() == json.dumps({"step": 4, "loss": 2.5}) + "\n"
+
+
+def with_bad_batches(*bad_steps):
+    """Batches of which some have a loss that is not a number."""
+
+    def dataset_fn(first_step, replica_batch_size):
+        def spoil(step, batch):
+            is_bad = tf.reduce_any(step == tf.constant(bad_steps, tf.int64))
+            weights = batch["masked_lm_weights"]
+            batch["masked_lm_weights"] = tf.where(is_bad, float("nan") * weights, weights)
+            return batch
+
+        steps = tf.data.Dataset.counter(first_step)
+        return tf.data.Dataset.zip((steps, batches(first_step, replica_batch_size))).map(spoil)
+
+    return dataset_fn
+
+
+def test_some_bad_batches_are_passed_over_and_one_more_ends_the_run(tmp_path, capfd):
+    """Of the second loop all four are bad: it has no figures."""
+    bad = with_bad_batches(2, 4, 5, 6, 7, 9)
+    with pytest.raises(ValueError, match=r"step 9 \(examples 54 to 59 of the run; learning"):
+        run(tmp_path, 12, dataset_fn=bad, loop={"max_bad_batches": 5})
+    first, empty = logged(tmp_path)
+    assert {"loss", "masked_lm_loss", "masked_lm_accuracy", "gradient_norm"} <= first.keys()
+    assert np.isfinite(list(first.values())).all()
+    assert (first["step"], empty["step"]) == (4, 8)
+    assert empty.keys() == {"step", "learning_rate"}
+    assert "loss 0.000" not in "".join(capfd.readouterr())
+    kept = tf.train.latest_checkpoint(str(tmp_path / "checkpoints"))
+    reader = tf.train.load_checkpoint(kept)
+    names = [name for name in reader.get_variable_to_shape_map() if name.startswith("model/")]
+    assert kept.endswith("ckpt-8") and len(names) > 20
+    assert all(np.isfinite(reader.get_tensor(name)).all() for name in names)
+
+
+def test_bad_batches_of_fine_tuning_without_a_dev_set(table, pretrained, tmp_path, monkeypatch):
+    training_dataset = seed_run.training_dataset
+
+    def spoiled_dataset(*arguments):
+        def spoil(step, batch):
+            return {**batch, "weight": tf.where(step == 1, np.nan, batch["weight"])}
+
+        return training_dataset(*arguments).enumerate().map(spoil)
+
+    monkeypatch.setattr(seed_run, "training_dataset", spoiled_dataset)
+    loop = LoopSettings(steps_per_loop=1, save_checkpoint_steps=3, max_bad_batches=1)
+    changes = {"loop": loop, "num_train_steps": 3, "num_warmup_steps": 0}
+    results = finetune(table, pretrained, tmp_path, splits=("train", "test"), **changes)
+    has_loss = {entry["step"]: "loss" in entry for entry in log(tmp_path / "seed_1")}
+    assert has_loss == {1: True, 2: False, 3: True}
+    # The last weights predict.
+    assert "dev" not in results
+    assert (tmp_path / "seed_1/predictions/test_predictions.tsv").exists()
+    assert not (tmp_path / "seed_1/best").exists()

@@ -1,7 +1,5 @@
 """The train step as XLA sees it, as a TPU would; and what --recompute and micro-batches save."""
 
-from __future__ import annotations
-
 import json
 import re
 
