@@ -6,7 +6,6 @@ import json
 import shutil
 
 import pytest
-import tensorflow as tf
 
 import albert_tf
 from albert_tf.storage.errors import UserError
@@ -24,14 +23,6 @@ def exported(tmp_path_factory, tuned):
     output = tmp_path_factory.mktemp("predict") / "exported"
     export(checkpoint=str(tuned / "seed_1"), output=str(output))
     return output
-
-
-@pytest.fixture
-def eager():
-    """Runs what is traced otherwise: tracing takes longer than these few rows."""
-    tf.config.run_functions_eagerly(True)
-    yield
-    tf.config.run_functions_eagerly(False)
 
 
 def predict(model, input_file, output_file, **arguments):

@@ -23,6 +23,7 @@ def rows_of_file(model, rows, directory):
     return [json.loads(line) for line in (directory / "out.jsonl").open()]
 
 
+@pytest.mark.usefixtures("eager")
 def test_rows_of_a_fine_tuned_model(tuned, tmp_path):
     rows = [{"first": f"the river {i}", "second": "it runs"} for i in range(3)]
     expected = rows_of_file(tuned, [{**r, "name": str(i)} for i, r in enumerate(rows)], tmp_path)
@@ -43,6 +44,7 @@ def test_rows_of_a_fine_tuned_model(tuned, tmp_path):
     assert row == {**expected[1], "id": "x"}
 
 
+@pytest.mark.usefixtures("eager")
 def test_texts_of_a_pretrained_model(pretrained, tmp_path):
     texts = ["the river is old", "it \u2028 runs\n"]
     expected = rows_of_file(pretrained, [{"text": text} for text in texts], tmp_path)

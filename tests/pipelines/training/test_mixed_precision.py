@@ -77,6 +77,7 @@ def test_an_overflow_halves_the_scale_and_is_no_bad_batch(tmp_path, overflows):
     assert np.isfinite(logged(tmp_path)[-1]["loss"])
 
 
+@pytest.mark.usefixtures("eager")
 def test_overflows_leave_the_loss_in_the_log_and_no_loss_ends_the_run(tmp_path, monkeypatch):
     monkeypatch.setattr(optimization.LossScale, "INITIAL", 2.0**60)
     with pytest.raises(UserError, match="not finite in the batch of step 5"):

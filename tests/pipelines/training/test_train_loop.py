@@ -26,6 +26,8 @@ from tests.builders import finetune
 from tests.jobs import log
 from tests.replicas import mirrored
 
+# Tests of the loop. What a traced step computes is shown by others.
+eagerly = pytest.mark.usefixtures("eager")
 GLOBAL_BATCH, SEQ_LEN, PREDICTIONS = 6, 11, 3
 
 
@@ -204,6 +206,7 @@ class TestSignal:
         newest = tf.train.latest_checkpoint(str(tmp_path / "checkpoints"))
         assert newest.endswith(f"ckpt-{stopped_at}")
 
+    @eagerly
     def test_in_the_last_evaluation_is_not_forgotten(self, tmp_path):
         """What follows, such as another seed, may take long."""
 
@@ -226,6 +229,7 @@ def best_checkpoints(model_dir):
     return [path.name for path in (model_dir / "best").glob("*.index")]
 
 
+@eagerly
 def test_best_weights_stay_until_nothing_better_ends_the_run(tmp_path, capsys):
     """A restart remembers the best figure, and how many evaluations were no better."""
     loop = {"eval_steps": 4, "early_stopping_evaluations": 2}
@@ -264,6 +268,7 @@ class TestGrowingDepth:
             (a.numpy() != b.numpy()).any() for a, b in zip(shallow.variables, deep.variables)
         )
 
+    @eagerly
     def test_best_is_of_the_full_depth(self, tmp_path):
         depths, figures = [(0, 1), (4, 2)], [0.9, 0.3, 0.5]
         run(tmp_path, 12, depths=depths, evaluations=figures, loop={"eval_steps": 4})
@@ -297,6 +302,7 @@ def with_bad_batches(*bad_steps):
     return dataset_fn
 
 
+@eagerly
 def test_some_bad_batches_are_passed_over_and_one_more_ends_the_run(tmp_path, capfd):
     """Of the second loop all four are bad: it has no figures."""
     bad = with_bad_batches(2, 4, 5, 6, 7, 9)
@@ -315,6 +321,7 @@ def test_some_bad_batches_are_passed_over_and_one_more_ends_the_run(tmp_path, ca
     assert all(np.isfinite(reader.get_tensor(name)).all() for name in names)
 
 
+@eagerly
 def test_bad_batches_of_fine_tuning_without_a_dev_set(table, pretrained, tmp_path, monkeypatch):
     training_dataset = seed_run.training_dataset
 
