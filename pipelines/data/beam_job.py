@@ -91,17 +91,19 @@ def run(
         return
     _check_packages(beam_options)
     logging.disable(logging.WARNING)  # On import, Beam warns of packages we do without.
-    with warnings.catch_warnings():
-        # On Python 3.9 Google's packages announce its end of life.
-        warnings.simplefilter("ignore", FutureWarning)
-        import apache_beam as beam
-        from apache_beam.options.pipeline_options import PipelineOptions
-        from apache_beam.runners.portability.fn_api_runner import FnApiRunner
-        from apache_beam.transforms.environments import SubprocessSDKEnvironment
+    try:
+        with warnings.catch_warnings():
+            # On Python 3.9 Google's packages announce its end of life.
+            warnings.simplefilter("ignore", FutureWarning)
+            import apache_beam as beam
+            from apache_beam.options.pipeline_options import PipelineOptions
+            from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+            from apache_beam.transforms.environments import SubprocessSDKEnvironment
 
-        if "dataflow" in runner.lower():
-            _check_dataflow()
-    logging.disable(logging.NOTSET)
+            if "dataflow" in runner.lower():
+                _check_dataflow()
+    finally:
+        logging.disable(logging.NOTSET)
     options = list(beam_options)
     if runner == "DirectRunner":
         # By its name we would get a runner that first tries to download another one.

@@ -52,7 +52,7 @@ def test_what_is_not_installed_is_one_line(runner, options, message):
     with pytest.raises(UserError, match=message) as error:
         beam_job.run(print, ["a"], runner, 1, options)
     assert "\n" not in str(error.value)
-    logging.disable(logging.NOTSET)  # it ends the program before it logs again
+    assert logging.root.manager.disable == logging.NOTSET
 
 
 _PARENT = """
