@@ -228,6 +228,17 @@ def test_the_command(tuned, tmp_path):
     assert "o.csv' exists, and not from" in err
 
 
+def rows_in_memory(kind, task):
+    examples = task.read("dev")
+    if kind in ("spans", "beams"):
+        return [{"question": q.text, "context": q.context} for q in examples]
+    if kind == "tokens":
+        return [{"text": list(example.words)} for example in examples]
+    if kind == "choices":
+        return [{"text": example.context, "options": example.options} for example in examples]
+    return [example.text for example in examples]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_predicts_what_fine_tuning_predicts(kind, pretrained, tmp_path):
@@ -242,6 +253,8 @@ def test_every_kind_predicts_what_fine_tuning_predicts(kind, pretrained, tmp_pat
     )
     assert task.best_metric in summary["metrics"]
     rows = [json.loads(line) for line in (tmp_path / "out.jsonl").open()]
+    in_memory = predict_lib.load(str(tmp_path / "run")).predict(rows_in_memory(kind, task))
+    assert [row["prediction"] for row in in_memory] == [row["prediction"] for row in rows]
     predictions = tmp_path / "run/seed_1/predictions"
     if kind in ("spans", "beams"):
         expected = json.loads((predictions / "dev_predictions.json").read_text())
