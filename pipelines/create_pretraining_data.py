@@ -46,14 +46,13 @@ from .data.duplicates import find_duplicates, hash_ranges
 from .data.examples import DRAWS, ExampleOptions, define_example_flags, options_from
 from .data.records import Manifest, ReferenceManifest, SegmentManifest, make_splits
 from .data.shard_writer import COUNTS, Range, Settings, TextUnit, hash_unit, write_unit
-from .data.text_files import is_compressed
+from .data.text_files import expansion, is_compressed
 from .data.vocabulary_settings import resolve_lower_case
 
 FLAGS = flags.FLAGS
 
-# Measured on English novels: bytes of a record per piece; how much gzip makes of text.
+# Bytes of a record per piece, measured on English novels.
 _BYTES_PER_PIECE = 1.8
-_GZIP_RATIO = 2.7
 # The estimate of the plan reads so many sentences at so many places of the text.
 _SAMPLE_PLACES = 16
 _SAMPLE_SENTENCES = 64
@@ -350,9 +349,10 @@ def _print_plan(
     sizes: dict[str, int], units: Sequence[TextUnit], settings: Settings, tokenizer: AlbertTokenizer
 ) -> None:
     """Prints what the job is about to do, with an estimate from sentences all over the text."""
-    text_bytes = sum(
-        size * (_GZIP_RATIO if is_compressed(path) else 1) for path, size in sizes.items()
-    )
+    compressed = [path for path in sizes if is_compressed(path)]
+    sampled = compressed[:: -(-len(compressed) // _SAMPLE_PLACES) or 1]
+    ratio = sum(map(expansion, sampled)) / max(len(sampled), 1)
+    text_bytes = sum(size * (ratio if is_compressed(path) else 1) for path, size in sizes.items())
     pieces = text_bytes * _pieces_per_byte(units, settings.text_format, tokenizer)
     longest = settings.max_seq_length - NUM_SPECIAL_PIECES
     mean = longest + settings.short_seq_prob * ((longest + 2) / 2 - longest)

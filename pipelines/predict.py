@@ -33,7 +33,7 @@ import dataclasses
 import json
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import NamedTuple
 
 from absl import flags
@@ -180,6 +180,8 @@ class _Found(NamedTuple):
 def _find(model: str, columns: dict[str, str], quoting: str | None, answers: str | None) -> _Found:
     """Returns the model that is meant, before its weights are read; arguments as of `predict`."""
     model = hub.local_path(model)
+    if answers and answers not in pretrained.ANSWERS:
+        raise UserError(f"--answers={answers}: expected one of {', '.join(pretrained.ANSWERS)}")
     if pretrained.is_pretrained(model):
         return _Found(model, {"kind": "pretraining"}, pretrained.text_task(columns, quoting))
     if answers:
@@ -217,17 +219,22 @@ class Predictor:
         Raises:
           UserError: for a row without a column, or of another type than the column has.
         """
-        if isinstance(rows, str):
-            raise UserError("predict: expected a list of rows, not one text")
-        if len(rows) == 0:
-            return []
+        if isinstance(rows, (str, bytes, Mapping, Set)) or not isinstance(rows, Iterable):
+            raise UserError(f"expected a list of rows, not {type(rows).__name__}")
         records = [row if isinstance(row, dict) else {self._text_column: row} for row in rows]
+        if not records:
+            return []
         # The task's reader checks them like the rows of a file.
         with tempfile.TemporaryDirectory() as directory:
             path = os.path.join(directory, "rows.jsonl")
             with open(path, "w", encoding="utf-8") as file:
                 for number, record in enumerate(records, start=1):
                     kept = {name: record[name] for name in self._columns if name in record}
+                    if record and not kept:
+                        raise UserError(
+                            f"row {number}: none of the fields {', '.join(self._columns)}; the row "
+                            f"has {', '.join(map(str, record))}"
+                        )
                     try:
                         file.write(json.dumps(kept) + "\n")
                     except TypeError as error:
@@ -241,7 +248,7 @@ class Predictor:
 
 
 def load(
-    model: str,
+    model: str | os.PathLike,
     columns: dict[str, str] | None = None,
     batch_size: int = 32,
     answers: str | None = None,
@@ -261,7 +268,9 @@ def load(
     Raises:
       UserError: if there is no such model.
     """
-    columns = dict(columns or {})
+    columns, model = dict(columns or {}), os.fspath(model)
+    if batch_size < 1:
+        raise UserError(f"batch_size={batch_size}: expected 1 or more")
     found = _find(model, columns, None, answers)
     if found.description.get("columns", {}).get("id") and "id" not in columns:
         found = _find(model, {**columns, "id": ""}, None, answers)  # rows are numbered

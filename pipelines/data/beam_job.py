@@ -130,6 +130,11 @@ def run(
                 | "Spread" >> beam.Reshuffle()
                 | "Work" >> beam.Map(function)
             )
+    except RuntimeError as error:
+        # Where it works in this process, Beam wraps what ends the program.
+        if isinstance(error.__context__, (KeyboardInterrupt, SystemExit)):
+            raise error.__context__ from None
+        raise
     finally:
         logging.disable(logging.NOTSET)
 

@@ -49,6 +49,21 @@ def is_compressed(path: str) -> bool:
     return path.endswith(tuple(_COMPRESSIONS))
 
 
+def expansion(path: str) -> float:
+    """Returns how many bytes of text a byte of a compressed file holds, by its first megabyte.
+
+    Raises:
+      UserError: for a damaged file.
+    """
+    with tf.io.gfile.GFile(path, "rb") as file:
+        num_bytes = 0
+        for block in _decompressed_blocks(path, file):
+            num_bytes += len(block)
+            if num_bytes >= _BLOCK_BYTES:
+                break
+        return num_bytes / max(file.tell(), 1)
+
+
 def ending(path: str) -> str:
     """Returns how a name ends without compression, in lower case: ".csv" of "A.CSV.gz"."""
     stem, suffix = os.path.splitext(path.lower())

@@ -21,9 +21,11 @@ from .task import Outputs
 
 _THRESHOLD = 0.5
 # Lists as NumPy prints them, and [a, b]; but not [a],[b], which are two labels.
-_OTHER_LIST = re.compile(r"(np\.)?(array|set)\(.*\)|\[[\d. ]+\]|\[[^\[\]:]*,[^\[\]:]*\]", re.DOTALL)
+_OTHER_LIST = re.compile(
+    r"(np\.)?(array|(frozen)?set)\(.*\)|\[[\d. ]+\]|\[[^\[\]:]*,[^\[\]:]*\]", re.DOTALL
+)
 _BRACKETS = {"[": list, "(": tuple, "{": (set, dict)}
-_LONGEST_LIST = 1000  # characters
+_LONGEST_LIST, _LONGEST_OTHER_LIST = 100_000, 1000  # characters
 
 
 class MultiLabelTask(ClassificationTask):
@@ -186,7 +188,9 @@ def _is_list(text: str) -> bool:
     """Returns whether a cell is a list, a set or a dict as Python, JSON or NumPy writes it."""
     if text[-1:] not in ("]", ")", "}") or len(text) > _LONGEST_LIST:
         return False
+    if len(text) <= _LONGEST_OTHER_LIST and _OTHER_LIST.fullmatch(text):
+        return True
     try:
         return isinstance(ast.literal_eval(text), _BRACKETS.get(text[0], ()))
     except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return _OTHER_LIST.fullmatch(text) is not None
+        return False

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import tensorflow as tf
+import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -199,7 +200,7 @@ def test_refuses_the_directory_of_another_job(create, texts, monkeypatch):
 
 
 @pytest.mark.parametrize("input_format", ["sentences", "jsonl"])
-@pytest.mark.parametrize("suffix", ["", ".gz"])
+@pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
 def test_the_plan_is_right_where_the_text_is_not_everywhere_the_same(
     create, tmp_path, monkeypatch, capsys, input_format, suffix
 ):
@@ -211,8 +212,8 @@ def test_the_plan_is_right_where_the_text_is_not_everywhere_the_same(
         documents = [json.dumps({"text": text, "id": "x" * 300}) for text in documents]
     text = ("\n\n" if input_format == "sentences" else "\n").join(documents).encode()
     path = tmp_path / f"x.txt{suffix}"
-    path.write_bytes(gzip.compress(text) if suffix else text)
-    monkeypatch.setattr(job, "_GZIP_RATIO", len(text) / path.stat().st_size)
+    compress = {"": bytes, ".gz": gzip.compress, ".zst": zstandard.ZstdCompressor().compress}
+    path.write_bytes(compress[suffix](text))
     monkeypatch.setattr(job, "_SAMPLE_COMPRESSED_BYTES", len(text))
     manifest = create(input_file=path, text_format=TextFormat(input_format))
     planned = int(re.search(r"about ([\d,]+) pieces", capsys.readouterr().out)[1].replace(",", ""))

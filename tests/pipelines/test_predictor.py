@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -35,7 +36,10 @@ def test_rows_of_a_fine_tuned_model(tuned, tmp_path):
     for wrong, message in (
         ([rows[0], {"first": "a"}], "^row 2: no field 'second'"),
         ([{**rows[0], "second": np.int64(1)}], "^row 1: .*int64 is not JSON.*expected text$"),
-        ("the river", "expected a list of rows, not one text"),
+        ([{"txt": "a"}], "^row 1: none of the fields first, second; the row has txt$"),
+        ("the river", "expected a list of rows, not str"),
+        (rows[0], "expected a list of rows, not dict"),
+        (None, "expected a list of rows, not NoneType"),
     ):
         with pytest.raises(UserError, match=message):
             model.predict(wrong)
@@ -48,8 +52,11 @@ def test_rows_of_a_fine_tuned_model(tuned, tmp_path):
 def test_texts_of_a_pretrained_model(pretrained, tmp_path):
     texts = ["the river is old", "it \u2028 runs\n"]
     expected = rows_of_file(pretrained, [{"text": text} for text in texts], tmp_path)
-    assert predict.load(str(pretrained)).predict(texts) == expected
+    assert predict.load(Path(pretrained)).predict(iter(texts)) == expected
     [row] = predict.load(str(pretrained), answers="mean_embedding").predict(texts[:1])
     assert len(row["embedding"]) > 1
+    for wrong in ({"batch_size": 0}, {"answers": "mean"}):
+        with pytest.raises(UserError, match=f"{next(iter(wrong))}=.*: expected"):
+            predict.load(str(pretrained), **wrong)
     with pytest.raises(UserError, match="'text' is null, expected text"):
         predict.load(str(pretrained)).predict([None])

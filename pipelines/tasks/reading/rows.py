@@ -16,7 +16,7 @@ from ...data.text_files import read_lines
 # Characters of one cell. An unclosed quotation mark is found before the whole file is in memory.
 _MAX_CELL = 1 << 26
 # A comma or semicolon that divides no columns, such as the one in "1,000".
-_IN_PROSE = re.compile(r"[,;]\s|\d[,;]\d")
+_IN_PROSE = {mark: re.compile(rf"{mark}\s|\d{mark}\d") for mark in ",;"}
 # The first line of Excel's CSV, where it names the separator of columns.
 _SEPARATOR_LINE = re.compile(r'"?sep=([,;|\t])"?')
 _QUOTED = re.compile(r'"[^"]*("|$)')
@@ -72,7 +72,8 @@ def read_quoted_rows(path: str, separator: str) -> Iterator[tuple[int, list[str]
 
 def _are_rows(lines: list[str], separator: str, columns: int) -> bool:
     """Returns whether each line has as many columns as the header, quotation marks apart."""
-    if separator != "\t" and any(_IN_PROSE.search(f"{line} ") for line in lines):
+    in_prose = _IN_PROSE.get(separator)
+    if in_prose and any(in_prose.search(f"{line} ") for line in lines):
         return False
     return all(line.count(separator) == columns - 1 for line in lines)
 

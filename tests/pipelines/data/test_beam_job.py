@@ -55,6 +55,16 @@ def test_what_is_not_installed_is_one_line(runner, options, message):
     assert logging.root.manager.disable == logging.NOTSET
 
 
+@pytest.mark.parametrize("end", [KeyboardInterrupt(), SystemExit(143)], ids=type)
+def test_an_interrupt_in_this_process_is_no_fault_of_the_job(end):
+    def interrupted(_):
+        raise end
+
+    with pytest.raises(type(end)) as error:
+        beam_job.run(interrupted, ["a"], "DirectRunner", 1, [])
+    assert getattr(error.value, "code", None) == getattr(end, "code", None)
+
+
 _PARENT = """
 import os, pathlib, time
 from pipelines.data import beam_job

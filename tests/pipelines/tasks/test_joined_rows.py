@@ -33,6 +33,12 @@ def test_twenty_rows_with_numbers_in_prose(tmp_path):
         read(tmp_path, "text,label\n" + "".join(rows))
 
 
+def test_a_comma_is_prose_between_semicolons(tmp_path):
+    rows = '1;"a bolt, long;5\n2;b, c;6\n3;c 9";7\n4;d;8\n'
+    with pytest.raises(ValueError, match=r":2: .* closed in line 4 only"):
+        read(tmp_path, f"id;text;label\n{rows}")
+
+
 def test_labels_in_the_first_column(tmp_path):
     joined = 'pos,"12 inch, a\nneg,b, c\npos,c 9"\n' + "neg,d\npos,e\n" * 3
     with pytest.raises(ValueError, match=r":2: .* closed in line 4 only"):
