@@ -83,3 +83,12 @@ def test_openings_are_a_part_of_the_pairs():
     # Examples made elsewhere do not say what opens a document.
     del batch["opens_document"]
     assert float(losses.pretraining_sums(outputs, batch)["openings"]["weight"]) == 0.0
+
+
+def test_token_classification_loss_is_the_mean_of_the_labelled_words():
+    logits = np.random.default_rng(1).normal(size=[3, 4, 5]).astype(np.float32)
+    labels = np.array([[2, -1, 0, -1, -1], [-1, -1, -1, -1, 4], [1, 2, 3, 4, -1]], np.int16)
+    found = losses.token_classification_loss(tf.constant(logits), tf.constant(labels)).numpy()
+    costs = np.log(np.exp(logits).sum(-1, keepdims=True)) - logits
+    expected = [(costs[0, 0, 2] + costs[0, 2, 0]) / 2, 0, costs[2, range(4), [1, 2, 3, 4]].mean()]
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
