@@ -102,7 +102,7 @@ class _EdgeColumn:
     def add(self, number: int, lines: list[str]) -> None:
         """Counts a row, which begins in line `number`."""
         last = number + len(lines) - 1
-        lines = [line for line in lines if line.strip()]
+        lines = [line for line in lines if line.strip()] or lines[:1]
         *others, own = map(self._divide, lines if self._is_last else lines[::-1])
         if own is None:
             return

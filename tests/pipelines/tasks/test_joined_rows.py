@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from albert_tf.storage.errors import UserError
 from pipelines.tasks.reading.tables import read_table
 
 JOINED = {
@@ -59,6 +60,16 @@ CELLS = {
 def test_cells_of_several_lines_are_read(tmp_path, rows):
     texts = [row["text"] for row in read(tmp_path, f"text,label\n{rows}")]
     assert texts[0].count("\n") == rows[: rows.index('",')].count("\n")
+
+
+@pytest.mark.parametrize(("name", "mark"), [("t.csv", ","), ("t.tsv", "\t")])
+def test_rows_of_white_space_are_one_line_as_before(tmp_path, name, mark):
+    rows = [f"text{mark}label", f"a{mark}b", mark]
+    (tmp_path / name).write_text("\n".join([*rows, " "]))
+    with pytest.raises(UserError, match=rf"{name}:4: 1 columns, expected 2"):
+        list(read_table(str(tmp_path / name), ["text", "label"]))
+    (tmp_path / name).write_text("\n".join(rows))
+    assert len(list(read_table(str(tmp_path / name), ["text", "label"]))) == 2
 
 
 def test_many_different_cells_are_no_labels(tmp_path):
