@@ -376,7 +376,7 @@ def _print_plan(
 def _pieces_per_byte(
     units: Sequence[TextUnit], text_format: corpus.TextFormat, tokenizer: AlbertTokenizer
 ) -> float:
-    """Returns the mean of places all over the text, about."""
+    """Returns an estimate of the pieces in a byte of text: the mean of places all over it."""
     # Any blank line will do to find the beginning of a sentence.
     text_format = dataclasses.replace(text_format, document_blank_lines=1)
     of_places = []

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import io
 import json
 import math
@@ -46,10 +47,6 @@ from .tasks.reading.rows import read_text_lines
 from .tasks.reading.tables import as_label, as_text, read_table
 
 FLAGS = flags.FLAGS
-
-# Letters and digits with the marks on them: Hindi's vowels are marks.
-_MARKS = "".join(c for c in map(chr, range(0x1E000)) if unicodedata.category(c).startswith("M"))
-_WORD = re.compile(rf"[\w{_MARKS}]+")
 
 
 class Pair(NamedTuple):
@@ -182,7 +179,14 @@ def score(scorer: SentenceScorer, tokenizer: AlbertTokenizer, texts: Sequence[st
 
 def words_of(text: str) -> list[str]:
     """Returns the words of a text in lower case, without punctuation."""
-    return _WORD.findall(text.lower())
+    return _word_pattern().findall(text.lower())
+
+
+@functools.cache
+def _word_pattern() -> re.Pattern[str]:
+    """Returns the pattern of letters, digits and the marks on them: Hindi's vowels are marks."""
+    marks = (c for c in map(chr, range(0x1E000)) if unicodedata.category(c).startswith("M"))
+    return re.compile(rf"[\w{''.join(marks)}]+")
 
 
 def count_words(paths: Sequence[str]) -> collections.Counter[str]:

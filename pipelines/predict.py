@@ -205,7 +205,8 @@ class Predictor:
     def __init__(self, found: _Found, model: fine_tuned.AnsweringModel):
         self._task, self._model = found.task, model
         columns = getattr(found.task, "columns", None)
-        named = dataclasses.asdict(columns) if columns else {"text": "question", "pair": "context"}
+        # Tables of questions have fixed names.
+        named = dataclasses.asdict(columns) if columns else {n: n for n in ("question", "context")}
         self._text_column = named.get("text")
         self._columns = [column for name, column in named.items() if column and name != "label"]
 
@@ -221,7 +222,7 @@ class Predictor:
         """
         if isinstance(rows, (str, bytes, Mapping, Set)) or not isinstance(rows, Iterable):
             raise UserError(f"expected a list of rows, not {type(rows).__name__}")
-        records = [row if isinstance(row, dict) else {self._text_column: row} for row in rows]
+        records = [row if isinstance(row, dict) else self._record(row) for row in rows]
         if not records:
             return []
         # The task's reader checks them like the rows of a file.
@@ -245,6 +246,12 @@ class Predictor:
                 raise UserError(str(error).replace(f"{path}:", "row ")) from None
         columns = self._model.answer(examples, self._model.prepare(examples))
         return [dict(zip(columns, values)) for values in zip(*columns.values())]
+
+    def _record(self, text: object) -> dict:
+        """Returns a row of a text alone."""
+        if not self._text_column:
+            raise UserError(f"a row is no dict; expected the fields {', '.join(self._columns)}")
+        return {self._text_column: text}
 
 
 def load(

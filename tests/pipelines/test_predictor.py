@@ -10,6 +10,7 @@ import pytest
 
 from albert_tf.storage.errors import UserError
 from pipelines import predict
+from pipelines.tasks.squad import SquadTask
 
 
 def rows_of_file(model, rows, directory):
@@ -60,3 +61,9 @@ def test_texts_of_a_pretrained_model(pretrained, tmp_path):
             predict.load(str(pretrained), **wrong)
     with pytest.raises(UserError, match="'text' is null, expected text"):
         predict.load(str(pretrained)).predict([None])
+
+
+def test_a_model_that_reads_no_single_text_wants_dicts():
+    questions = predict.Predictor(predict._Found("", {}, SquadTask({})), None)
+    with pytest.raises(UserError, match=r"no dict; expected the fields question, context$"):
+        questions.predict(["Who sings?"])

@@ -83,8 +83,8 @@ class _EdgeColumn:
 
     A stray quotation mark joins the rows up to the next one. Each line of such a row but its last
     ends with the label of some row; if labels are in the first column, each but its first begins
-    with one. One of them is divided as other rows are: "3,500" is not "a,500". The lines of a text
-    hardly look so, if there are two or more.
+    with one. At least one of these lines has a separator as other rows have it: between two digits,
+    before a space, or neither. The lines of a text hardly fit by chance if there are two or more.
 
     Not found: two rows joined into one, and rows joined in a table whose edges have no labels that
     repeat.
