@@ -108,7 +108,10 @@ def main(_) -> None:
         words = [{*words_of(f"{pair.good} {pair.bad}")} for pair in pairs]
         known = np.array([bool(found) and found <= counts.keys() for found in words])
     scorer = SentenceScorer(model, tokenizer, masks_rest_of_word=FLAGS.masking == "word")
-    right["model"] = _right(*(score(scorer, tokenizer, texts) for texts in _sides(pairs)))
+    # One call: a wrong sentence that is too long is refused before any is scored.
+    good, bad = _sides(pairs)
+    scores = score(scorer, tokenizer, [*good, *bad])
+    right["model"] = _right(scores[: len(pairs)], scores[len(pairs) :])
     result = {"checkpoint": FLAGS.checkpoint, "masking": FLAGS.masking}
     result |= figures(pairs, right, known)
     files.write_atomically(f"{FLAGS.output}.json", json.dumps(result, indent=2) + "\n")
@@ -195,7 +198,7 @@ def count_words(paths: Sequence[str]) -> collections.Counter[str]:
     In scripts without spaces a run of characters is one word, so that hardly any is known.
 
     Raises:
-      UserError: if there is no word, or for JSON lines.
+      UserError: if there is no word, or for JSON lines and bytes that are not UTF-8.
     """
     if of_json := next((path for path in paths if ending(path) == ".jsonl"), None):
         raise UserError(f"--corpus: {of_json} is JSON; expected files of plain text")
@@ -207,8 +210,14 @@ def count_words(paths: Sequence[str]) -> collections.Counter[str]:
             lines = read_lines(
                 path, on_read=lambda done, before=before: progress.update(before + done)
             )
-            for _, line in lines:
-                counts.update(words_of(line.decode("utf-8", "replace")))
+            for number, (_, line) in enumerate(lines, start=1):
+                try:
+                    counts.update(words_of(line.decode("utf-8")))
+                except UnicodeDecodeError as error:
+                    raise UserError(
+                        f"--corpus: {path}:{number}: byte 0x{line[error.start]:02X} is not UTF-8 "
+                        f"({error.reason}); convert the file, for example with iconv"
+                    ) from None
     if not counts:
         raise UserError(f"--corpus: no words in {', '.join(paths)}")
     return counts
@@ -297,6 +306,8 @@ def report(result: dict) -> str:
     lines = [
         f"  {group:{width}}  {_line(values, values)}" for group, values in result["groups"].items()
     ]
+    if len(lines) == 1:
+        return lines[0]
     of_all = {**result["mean"]}
     if any("known_pairs" in values for values in result["groups"].values()):
         of_all["known_pairs"] = sum(v["known_pairs"] for v in result["groups"].values())

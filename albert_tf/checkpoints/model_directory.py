@@ -79,7 +79,10 @@ def find_checkpoint(path: str) -> tuple[str, str]:
         files.check_finished(_parent(_parent(path)))
         return _parent(_parent(path)), path
     if not tf.io.gfile.isdir(path):
-        raise UserError(f"no model directory or checkpoint at {path!r}")
+        raise UserError(
+            f"no model directory or checkpoint at {path!r}: pipelines.pretrain, finetune and "
+            "convert_checkpoint write one, and `make demo` writes demo/model"
+        )
     for model_dir, directory in ((path, checkpoints_directory(path)), (_parent(path), path)):
         checkpoints = list_checkpoints(directory)
         if checkpoints:
