@@ -43,35 +43,26 @@ def test_a_directory_of_another_run_or_of_something_else(tmp_path):
     assert os.listdir(tmp_path / "other") == ["thesis.tex"]
 
 
-class TestVersions:
-    """What run.json tells of the packages that a run began with."""
-
-    def test_are_written(self, tmp_path, capsys):
-        for _ in range(2):
-            job_directory.claim(str(tmp_path), {"batch": 6, "shape": (2, 3)})
-        run = json.loads((tmp_path / "run.json").read_text())
-        assert run["batch"] == 6
-        assert run["versions"] == {
-            "albert_tf": albert_tf.__version__,
-            "tensorflow": tf.__version__,
-            "numpy": np.__version__,
-            "python": platform.python_version(),
-        }
-        assert capsys.readouterr().out == ""
-
-    def test_newer_ones_are_told_in_one_line(self, tmp_path, capsys, monkeypatch):
-        job_directory.claim(str(tmp_path), {"batch": 6})
-        before = (tmp_path / "run.json").read_text()
-        monkeypatch.setattr(np, "__version__", "9.0")
-        monkeypatch.setattr(albert_tf, "__version__", "8.0")
-        job_directory.claim(str(tmp_path), {"batch": 6})
-        [line] = capsys.readouterr().out.splitlines()
-        old = json.loads(before)["versions"]
-        begun = f"begun with albert_tf {old['albert_tf']}, numpy {old['numpy']}, "
-        assert line.startswith(f"{begun}resumed with albert_tf 8.0, numpy 9.0: ")
-        assert (tmp_path / "run.json").read_text() == before
-
-    def test_a_run_from_before_has_none(self, tmp_path, capsys):
-        (tmp_path / "run.json").write_text('{"batch": 6}')
-        job_directory.claim(str(tmp_path), {"batch": 6})
-        assert capsys.readouterr().out == ""
+def test_versions_that_a_run_began_with(tmp_path, capsys, monkeypatch):
+    (tmp_path / "before").mkdir()
+    (tmp_path / "before/run.json").write_text('{"batch": 6}')  # of a run that has none
+    job_directory.claim(str(tmp_path / "before"), {"batch": 6})
+    for _ in range(2):
+        job_directory.claim(str(tmp_path / "run"), {"batch": 6, "shape": (2, 3)})
+    before = (tmp_path / "run/run.json").read_text()
+    old = json.loads(before)["versions"]
+    assert json.loads(before)["batch"] == 6
+    assert old == {
+        "albert_tf": albert_tf.__version__,
+        "tensorflow": tf.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+    }
+    assert capsys.readouterr().out == ""
+    monkeypatch.setattr(np, "__version__", "9.0")
+    monkeypatch.setattr(albert_tf, "__version__", "8.0")
+    job_directory.claim(str(tmp_path / "run"), {"batch": 6, "shape": (2, 3)})
+    [line] = capsys.readouterr().out.splitlines()
+    begun = f"begun with albert_tf {old['albert_tf']}, numpy {old['numpy']}, "
+    assert line.startswith(f"{begun}resumed with albert_tf 8.0, numpy 9.0: ")
+    assert (tmp_path / "run/run.json").read_text() == before

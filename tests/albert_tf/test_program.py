@@ -1,4 +1,4 @@
-"""Who reads an error: the user one line, we a traceback."""
+"""Who reads an error: the user one line, we a traceback; what a plan says about bfloat16."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 import pytest
 import tensorflow as tf
 
-from albert_tf.jobs import program
+from albert_tf.jobs import processor, program
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from pipelines.training import strategy
@@ -59,14 +59,11 @@ def test_an_error_of_the_wheel_names_its_programs(monkeypatch, capsys):
     assert capsys.readouterr().err == "error: run albert show_records first\n"
 
 
-def test_verbosity_shows_where_a_users_error_was_found():
+def test_tracebacks_of_users_errors_if_asked_and_of_our_faults():
     body = "files.match_files('no/such/*.txt', 'input_file')"
     err = stderr_of(body, "--verbosity=1", exit_code=2)
     assert "Traceback" in err
     assert err.strip().splitlines()[-1].startswith("error: --input_file: no file matches")
-
-
-def test_a_fault_of_ours_keeps_its_traceback_and_ctrl_c_its_code():
     assert "Traceback" in stderr_of("int('seven')", exit_code=1)
     stderr_of("raise KeyboardInterrupt", exit_code=130)
     for error in (ZeroDivisionError(), json.JSONDecodeError("", "", 0), ValueError("seven")):
@@ -139,15 +136,15 @@ def test_writing_leaves_nothing_half_done(tmp_path, monkeypatch):
 
 
 def test_help_groups_flags_by_what_they_are_about():
-    code = (
-        "from absl import flags\n"
-        "from albert_tf.jobs import program\n"
-        "from pipelines.training import strategy\n"
-        "strategy.define_strategy_flags()\n"
-        "flags.DEFINE_string('mine', None, 'Its own.')\n"
-        "program.define_max_seq_length()\n"
-        "program.run(lambda _: None)\n"
-    )
+    code = """
+from absl import flags
+from albert_tf.jobs import program
+from pipelines.training import strategy
+strategy.define_strategy_flags()
+flags.DEFINE_string('mine', None, 'Its own.')
+program.define_max_seq_length()
+program.run(lambda _: None)
+"""
     out = run_code(code, "--help", exit_code=0)[0]
     own, shared = out.index("The program's own flags.\n"), out.index(strategy.__doc__[:20])
     assert own < out.index("--max_seq_length: ") < out.index("--mine: Its own.")
@@ -185,3 +182,27 @@ program.run(main)
     err = run_code(body, exit_code=143)[1]
     assert err == "\nterminated; run the same command again to resume\n"
     assert (tmp_path / "removed").exists()
+
+
+HAS = "this processor has bfloat16 instructions"
+LACKS = "this processor has no bfloat16 instructions"
+
+
+@pytest.mark.parametrize(
+    ("flags", "precision", "advice"),
+    [
+        ("avx512_bf16 amx_bf16", "float32", f"{HAS} (amx_bf16, avx512_bf16): --flag is faster"),
+        ("avx512_bf16", "bfloat16", f"{HAS} (avx512_bf16)"),
+        ("avx2", "float32", LACKS),
+        ("avx2", "bfloat16", f"{LACKS}: float32 is faster"),
+    ],
+)
+def test_advice_on_bfloat16(monkeypatch, tmp_path, flags, precision, advice):
+    (tmp_path / "cpuinfo").write_text(f"processor : 0\nflags\t\t: fpu {flags}\n\n")
+    monkeypatch.setattr(processor, "_CPU_INFO", str(tmp_path / "cpuinfo"))
+    assert processor.describe(precision, "--flag") == f"{precision}; {advice}"
+
+
+def test_a_processor_that_cannot_be_asked_gets_no_advice(monkeypatch, tmp_path):
+    monkeypatch.setattr(processor, "_CPU_INFO", str(tmp_path / "nowhere"))
+    assert processor.describe("bfloat16", "--flag") == "bfloat16"

@@ -78,8 +78,10 @@ def test_a_text_as_long_as_the_model_reads_and_one_that_is_longer(model, tokeniz
     room = model.config.max_position_embeddings - 2
     words = " ".join(WORDS * 9).split()
     longest = max(n for n in range(1, 99) if len(tokenizer.encode(" ".join(words[:n]))) <= room)
-    scorer = SentenceScorer(model, tokenizer)
-    assert scorer([" ".join(words[:longest])])[0].num_pieces > room - 9
+    scorer, text = SentenceScorer(model, tokenizer), " ".join(words[:longest])
+    [score] = scorer([text])
+    assert score.num_pieces > room - 9
+    np.testing.assert_allclose(score.log_likelihood, by_hand(model, tokenizer, text, True), 1e-5)
     with pytest.raises(UserError, match="expected a list of texts"):
         scorer("one string")
     with pytest.raises(UserError, match=rf"{WORDS[0]}.* pieces, but the model reads {room}"):

@@ -7,9 +7,11 @@ import dataclasses
 import numpy as np
 import pytest
 import tensorflow as tf
+from scipy import special
 
 from albert_tf import losses
 from albert_tf.checkpoints import model_directory
+from albert_tf.kinds import KINDS
 from albert_tf.models import (
     AlbertForAnswerableQuestionAnswering,
     AlbertForMultipleChoice,
@@ -48,11 +50,6 @@ def inputs():
     }
 
 
-def softmax(x):
-    e = np.exp(x - x.max(axis=-1, keepdims=True))
-    return e / e.sum(axis=-1, keepdims=True)
-
-
 def test_classification(config, inputs):
     model = AlbertForSequenceClassification(config, num_labels=5)
     logits = model(inputs)["logits"].numpy()
@@ -65,7 +62,7 @@ def test_classification(config, inputs):
     assert not np.allclose(seeded, logits)
     labels = np.array([4, 0, 2])
     found = losses.classification_loss(logits, tf.constant(labels)).numpy()
-    expected = -np.log(softmax(logits)[np.arange(BATCH), labels])
+    expected = -np.log(special.softmax(logits, -1)[np.arange(BATCH), labels])
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
@@ -98,7 +95,8 @@ def test_spans(config, inputs):
     starts, ends = np.array([4, 0, 5]), np.array([7, 0, 5])
     rows = np.arange(BATCH)
     expected = -0.5 * (
-        np.log(softmax(logits[..., 0])[rows, starts]) + np.log(softmax(logits[..., 1])[rows, ends])
+        np.log(special.softmax(logits[..., 0], -1)[rows, starts])
+        + np.log(special.softmax(logits[..., 1], -1)[rows, ends])
     )
     found = losses.span_loss(outputs, tf.constant(starts), tf.constant(ends))
     np.testing.assert_allclose(found, expected, rtol=1e-5)
@@ -130,7 +128,7 @@ def reference_head(model, inputs):
             pair = np.concatenate([hidden[row], np.tile(hidden[row, s], [LENGTH, 1])], axis=-1)
             logits = dense("end", layer_norm(np.tanh(dense("end_hidden", pair))))[:, 0]
             ends[row, s] = np.where(allowed[row], logits, -1e30)
-    at_starts = np.einsum("bl,blh->bh", softmax(start), hidden)
+    at_starts = np.einsum("bl,blh->bh", special.softmax(start, -1), hidden)
     feature = np.concatenate([at_starts, hidden[:, 0]], axis=-1)
     no_answer = dense("answer", np.tanh(dense("answer_hidden", feature)))[:, 0]
     return start, ends, no_answer
@@ -148,7 +146,7 @@ def test_span_beams(config, inputs):
         # Row 1 has three places for an answer: beyond them any order will do.
         places = int((start[row] > -1e29).sum())
         assert outputs["start_top_index"][row].tolist()[:places] == best.tolist()[:places]
-        log_probs = np.log(np.maximum(softmax(start[row]), 1e-38))
+        log_probs = np.log(np.maximum(special.softmax(start[row], -1), 1e-38))
         np.testing.assert_allclose(
             outputs["start_top_log_probs"][row][:places], log_probs[best[:places]], atol=1e-3
         )
@@ -198,3 +196,19 @@ def test_the_encoder_of_another_model(config, inputs, tmp_path):
     other.create_variables()
     with pytest.raises(ValueError, match="does not hold this model's weights"):
         model_directory.restore_encoder(other.encoder, checkpoint)
+
+
+LOGITS = np.array([[0.5, -2.0, 3.0], [1.0, 0.0, -1.0]], np.float32)
+
+
+def test_what_a_single_graph_answers():
+    found = {
+        name: kind.answers(tf.constant(LOGITS)) for name, kind in KINDS.items() if kind.answers
+    }
+    assert found.keys() == {"classifier", "regressor", "multilabel"}
+    np.testing.assert_array_equal(found["regressor"]["value"], LOGITS[:, 0])
+    for name, expected in (
+        ("classifier", special.softmax(LOGITS, -1)),
+        ("multilabel", special.expit(LOGITS)),
+    ):
+        np.testing.assert_allclose(found[name]["probabilities"], expected, rtol=1e-6)

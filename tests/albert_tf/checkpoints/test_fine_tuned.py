@@ -13,7 +13,7 @@ import tensorflow as tf
 
 import albert_tf
 from albert_tf.checkpoints import name_map
-from albert_tf.config import AlbertConfig
+from albert_tf.checkpoints.fine_tuned import _kind_of
 from albert_tf.kinds import KINDS
 from albert_tf.text.tokenization import AlbertTokenizer
 from pipelines.convert_checkpoint import convert_fine_tuned
@@ -35,6 +35,9 @@ TASKS = {
     },
     "multiple_choice": {"num_choices": 3, "max_qa_length": 19},
 }
+
+
+MULTILABEL = {"task": "multilabel", "has_pairs": False}
 
 
 @pytest.fixture(params=TASKS)
@@ -64,16 +67,6 @@ def to_hugging_face(directory):
     return theirs
 
 
-def read_weights(directory):
-    task = json.loads((directory / "task.json").read_text())
-    config = AlbertConfig.read(str(directory / "albert_config.json"))
-    model = KINDS[task["kind"]].create_model(config, task)
-    model.create_variables()
-    checkpoint = tf.train.latest_checkpoint(str(directory / "best"))
-    tf.train.Checkpoint(model=model).read(checkpoint).assert_existing_objects_matched()
-    return name_map.arrays(model)
-
-
 def test_there_and_back(task, tiny_vocabulary, tmp_path):
     hidden_size = 12 if task["kind"] in ("classifier", "question_answering") else 20  # or embedded
     model = write_model(tmp_path / "a", task, tiny_vocabulary, hidden_size=hidden_size)
@@ -88,44 +81,52 @@ def test_there_and_back(task, tiny_vocabulary, tmp_path):
     convert_fine_tuned(input_path=str(tmp_path / "hf"), output_dir=str(tmp_path / "b"))
     assert json.loads((tmp_path / "b/task.json").read_text()) == task
     has_pooler = task["kind"] not in ("token_classifier", "question_answering")
-    for weights in (
-        read_weights(tmp_path / "b"),
-        *(name_map.arrays(albert_tf.from_pretrained(tmp_path / form)[0]) for form in ("a", "hf")),
-    ):
+    for form in ("a", "hf", "b"):
+        weights = name_map.arrays(albert_tf.from_pretrained(tmp_path / form)[0])
         for name, array in name_map.arrays(model).items():
             if has_pooler or "pooler" not in name:
                 np.testing.assert_array_equal(weights[name], array, err_msg=name)
 
 
 @pytest.mark.parametrize(
-    ("kind", "expected"),
+    ("of", "problem_type", "num_labels", "kind"),
     [
-        ("token_classifier", {"task": "token_classification", "doc_stride": 128}),
-        ("multilabel", {"task": "multilabel", "label_separator": ",", "has_pairs": False}),
+        ("Sequence", None, 3, "classifier"),
+        ("Sequence", None, 1, "regressor"),
+        ("Sequence", "single_label_classification", 1, "regressor"),
+        ("Sequence", "regression", 1, "regressor"),
+        ("Sequence", "multi_label_classification", 1, "multilabel"),
+        ("Token", None, 1, "token_classifier"),
     ],
 )
-def test_what_others_wrote(kind, expected, tiny_vocabulary, tmp_path):
-    """Without our task.json: labels, kind and lengths come from their config."""
-    task = {"task": "own", "kind": kind, **TASKS[kind]}
-    write_model(tmp_path / "a", {**task, "max_seq_length": 60}, tiny_vocabulary)
-    to_hugging_face(tmp_path)
-    (tmp_path / "hf/task.json").unlink()
-    convert_fine_tuned(input_path=str(tmp_path / "hf"), output_dir=str(tmp_path / "b"))
-    assert json.loads((tmp_path / "b/task.json").read_text()) == {
-        **expected,
-        "kind": kind,
-        "labels": task["labels"],
-        "max_seq_length": 67,
-    }
+def test_kinds_of_one_class_are_told_apart(of, problem_type, num_labels, kind):
+    values = {"architectures": [f"AlbertFor{of}Classification"], "problem_type": problem_type}
+    assert _kind_of(values, num_labels).name == kind
 
 
-def test_separators_that_labels_leave_free(tiny_vocabulary, tmp_path):
-    task = {"task": "own", "kind": "multilabel", "labels": ["a, b", "c", "d"], "has_pairs": False}
-    write_model(tmp_path / "a", {**task, "max_seq_length": 60}, tiny_vocabulary)
-    theirs = to_hugging_face(tmp_path)
+def written_by_others(directory, task, vocabulary):
+    """Writes a model of Hugging Face without our task.json; returns its directory."""
+    write_model(directory / "a", {**task, "task": "own", "max_seq_length": 60}, vocabulary)
+    theirs = to_hugging_face(directory)
     (theirs / "task.json").unlink()
+    return theirs
+
+
+@pytest.mark.parametrize(
+    ("kind", "labels", "expected"),
+    [
+        ("token_classifier", "OBI", {"task": "token_classification", "doc_stride": 128}),
+        ("multilabel", ["no", "sí"], {**MULTILABEL, "label_separator": ","}),
+        ("multilabel", ["a, b", "c"], {**MULTILABEL, "label_separator": ";"}),
+    ],
+)
+def test_what_others_wrote(kind, labels, expected, tiny_vocabulary, tmp_path):
+    """Without our task.json: labels, kind and lengths come from their config."""
+    task = {"kind": kind, "labels": list(labels)}
+    theirs = written_by_others(tmp_path, {**task, "has_pairs": False}, tiny_vocabulary)
     convert_fine_tuned(input_path=str(theirs), output_dir=str(tmp_path / "b"))
-    assert json.loads((tmp_path / "b/task.json").read_text())["label_separator"] == ";"
+    found = json.loads((tmp_path / "b/task.json").read_text())
+    assert found == {**task, **expected, "max_seq_length": 67}
     change_config(theirs, "config.json", id2label={"0": "alone"})
     with pytest.raises(ValueError, match="label, expected two or more"):
         convert_fine_tuned(input_path=str(theirs), output_dir=str(tmp_path / "c"))
@@ -157,11 +158,10 @@ def test_a_directory_of_seeds(tiny_vocabulary, tmp_path):
 
 
 def test_choices_without_a_number(tiny_vocabulary, tmp_path):
-    task = {"task": "race", "kind": "multiple_choice", **TASKS["multiple_choice"]}
-    write_model(tmp_path / "a", {**task, "max_seq_length": 60}, tiny_vocabulary)
-    (to_hugging_face(tmp_path) / "task.json").unlink()
+    task = {"kind": "multiple_choice", **TASKS["multiple_choice"]}
+    theirs = written_by_others(tmp_path, task, tiny_vocabulary)
     with pytest.raises(ValueError, match="does not say among how many options"):
-        convert_fine_tuned(input_path=str(tmp_path / "hf"), output_dir=str(tmp_path / "b"))
+        convert_fine_tuned(input_path=str(theirs), output_dir=str(tmp_path / "b"))
 
 
 @pytest.mark.slow
@@ -183,13 +183,7 @@ def test_transformers_answers_the_same(task, tiny_vocabulary, tmp_path):
     rng = np.random.RandomState(0)
     ids = rng.randint(5, 150, [6, 17])
     types = (np.arange(17) > 8).astype(int)[np.newaxis].repeat(6, 0)
-    ours = model(
-        {
-            "input_word_ids": tf.constant(ids, tf.int32),
-            "input_mask": tf.ones([6, 17], tf.int32),
-            "input_type_ids": tf.constant(types, tf.int32),
-        }
-    )
+    ours = model({"input_word_ids": tf.constant(ids), "input_type_ids": tf.constant(types)})
     shape = (2, 3, 17) if task["kind"] == "multiple_choice" else (6, 17)
     with torch.no_grad():
         found = theirs.eval()(
@@ -204,7 +198,7 @@ def test_transformers_answers_the_same(task, tiny_vocabulary, tmp_path):
     for name in ("spiece.model", "task.json"):
         shutil.copy(tmp_path / "hf" / name, tmp_path / "theirs")
     convert_fine_tuned(input_path=str(tmp_path / "theirs"), output_dir=str(tmp_path / "b"))
-    again = read_weights(tmp_path / "b")
+    again = name_map.arrays(albert_tf.from_pretrained(tmp_path / "b")[0])
     for name, array in name_map.arrays(model).items():
         if task["kind"] not in ("token_classifier", "question_answering") or "pooler" not in name:
             np.testing.assert_array_equal(again[name], array, err_msg=name)

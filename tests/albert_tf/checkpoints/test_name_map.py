@@ -52,12 +52,8 @@ def make_model(**changes):
     return model
 
 
-def weights_of(model):
-    return {name: v.numpy() for name, v in name_map.model_variables(model).items()}
-
-
 def write(writer, directory, model):
-    WRITERS[writer].write(str(directory), model.config, weights_of(model))
+    WRITERS[writer].write(str(directory), model.config, name_map.arrays(model))
     return str(directory)
 
 
@@ -69,7 +65,7 @@ def out(tmp_path):
 
 
 def assert_same(weights, model):
-    for name, array in weights_of(model).items():
+    for name, array in name_map.arrays(model).items():
         assert np.array_equal(weights[name], array), name
 
 
@@ -88,11 +84,11 @@ def test_round_trip_is_exact(writer, changes, tmp_path):
         return
     imported = WRITERS[writer].read(write(writer, tmp_path / "out", model))
     assert imported.config == model.config
-    assert set(imported.weights) == set(weights_of(model))
+    assert set(imported.weights) == set(name_map.arrays(model))
     assert_same(imported.weights, model)
     again, fresh = name_map.build(imported, "out")
     assert not fresh
-    assert_same(weights_of(again), model)
+    assert_same(name_map.arrays(again), model)
 
 
 @pytest.mark.parametrize("writer", WRITERS)
@@ -116,7 +112,7 @@ def test_as_many_groups_as_layers_come_back_as_none(tmp_path):
     model = make_model(num_hidden_groups=4)
     imported = google.read(write("google", tmp_path / "out", model))
     assert imported.config == dataclasses.replace(TINY, parameter_sharing="none")
-    assert set(imported.weights) == set(weights_of(model))
+    assert set(imported.weights) == set(name_map.arrays(model))
 
 
 def test_google_names_and_layout(tmp_path):
@@ -180,7 +176,7 @@ def test_allowed_missing_heads_are_fresh(out):
     built, fresh = name_map.build(imported, "out")
     assert len(fresh) == 7 and all(name.startswith(("masked_lm", "sentence")) for name in fresh)
     np.testing.assert_array_equal(built.masked_lm.output_bias, np.zeros(37))
-    pooler = weights_of(make_model())["encoder/pooler/kernel"]
+    pooler = name_map.arrays(make_model())["encoder/pooler/kernel"]
     np.testing.assert_array_equal(built.encoder.pooler.kernel, pooler)
 
 
@@ -272,3 +268,21 @@ def test_hub_module(out):
     imported = google.read(str(out / "module"))
     assert imported.directory == str(out / "module/assets")
     assert_same(imported.weights, make_model())
+
+
+def test_checkpoint_of_googles_bert(tmp_path):
+    """Its "gelu" is the tanh form."""
+    model = make_model(parameter_sharing="none", embedding_size=12)
+    tensors = name_map.from_ours(
+        name_map.arrays(model), model.config, "google", name_map.BERT_TABLE
+    )
+    assert tensors["bert/encoder/layer_1/attention/output/LayerNorm/gamma"].shape == (12,)
+    save_tensors(str(tmp_path / "bert_model.ckpt"), tensors)
+    values = huggingface.config_values(model.config)
+    names = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
+    names += ("intermediate_size", "max_position_embeddings", "type_vocab_size")
+    config = {"hidden_act": "gelu", **{name: values[name] for name in names}}
+    (tmp_path / "bert_config.json").write_text(json.dumps(config))
+    imported = google.read(str(tmp_path / "bert_model.ckpt"))
+    assert (imported.config.hidden_act, imported.config.parameter_sharing) == ("gelu", "none")
+    assert_same(imported.weights, model)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import numpy as np
 import pytest
@@ -10,24 +11,15 @@ import tensorflow as tf
 
 import albert_tf
 from albert_tf.checkpoints import huggingface, name_map, reference_config
-from albert_tf.config import AlbertConfig
 from albert_tf.models import AlbertForPreTraining
 from albert_tf.scoring import SentenceScorer
 from albert_tf.text.tokenization import AlbertTokenizer
+from tests.builders import tiny_config, with_random_weights
 from tests.conftest import make_text
 
 pytestmark = [pytest.mark.slow, pytest.mark.extras("torch", "transformers")]
 
-CONFIG = AlbertConfig(
-    vocab_size=61,
-    embedding_size=10,
-    hidden_size=24,
-    num_hidden_layers=6,
-    num_attention_heads=3,
-    intermediate_size=37,
-    max_position_embeddings=29,
-    initializer_range=0.2,
-)
+CONFIG = tiny_config(hidden_size=24, num_hidden_layers=6, initializer_range=0.2)
 BATCH, SEQ_LEN = 5, 17
 
 
@@ -47,6 +39,7 @@ def transformers():
         {"parameter_sharing": "none", "hidden_act": "relu"},
         {"parameter_sharing": "attention"},
         {"parameter_sharing": "ffn", "num_hidden_groups": 3},
+        {"parameter_sharing": "none", "hidden_act": "gelu_erf", "embedding_size": 24},  # a BERT
     ],
     ids=str,
 )
@@ -54,31 +47,21 @@ def test_transformers_loads_our_export(changes, transformers, tmp_path):
     import torch
 
     tf.keras.utils.set_random_seed(11)
-    model = AlbertForPreTraining(dataclasses.replace(CONFIG, **changes))
-    model.create_variables()
-    rng = np.random.default_rng(7)
-    for variable in model.variables:  # biases and normalizations too
-        variable.assign_add(rng.normal(scale=0.1, size=variable.shape).astype(np.float32))
-    weights = {name: v.numpy() for name, v in name_map.model_variables(model).items()}
-    huggingface.write(str(tmp_path), model.config, weights)
-
-    theirs, report = transformers.AlbertForPreTraining.from_pretrained(
+    config = dataclasses.replace(CONFIG, **changes)
+    model = with_random_weights(AlbertForPreTraining(config), scale=0.1)
+    weights, rng = name_map.arrays(model), np.random.default_rng(7)
+    huggingface.write(str(tmp_path), config, weights)
+    [architecture] = json.loads((tmp_path / "config.json").read_text())["architectures"]
+    theirs, report = getattr(transformers, architecture).from_pretrained(
         tmp_path, output_loading_info=True
     )
     assert not any(report.values()), report
-
     ids = rng.integers(5, CONFIG.vocab_size, [BATCH, SEQ_LEN]).astype(np.int32)
     mask = (np.arange(SEQ_LEN) < rng.integers(9, SEQ_LEN, [BATCH, 1])).astype(np.int32)
     types = (np.arange(SEQ_LEN) > 6).astype(np.int32) * mask
-    positions = np.tile(np.arange(SEQ_LEN, dtype=np.int32), [BATCH, 1])
-    ours = model(
-        {
-            "input_word_ids": tf.constant(ids),
-            "input_mask": tf.constant(mask),
-            "input_type_ids": tf.constant(types),
-            "masked_lm_positions": tf.constant(positions),
-        }
-    )
+    inputs = {"input_word_ids": ids, "input_mask": mask, "input_type_ids": types}
+    inputs["masked_lm_positions"] = np.tile(np.arange(SEQ_LEN, dtype=np.int32), [BATCH, 1])
+    ours = model({name: tf.constant(array) for name, array in inputs.items()})
     theirs.eval()
     with torch.no_grad():
         outputs = theirs(
@@ -87,21 +70,20 @@ def test_transformers_loads_our_export(changes, transformers, tmp_path):
             token_type_ids=torch.tensor(types, dtype=torch.long),
         )
     # Positions of padding attend alike only under the same constant for masked keys.
-    for logits, name in (
-        (outputs.prediction_logits.numpy()[mask == 1], "masked_lm_logits"),
-        (outputs.sop_logits.numpy(), "sentence_order_logits"),
+    is_bert = architecture == "BertForPreTraining"
+    of_pair = outputs.seq_relationship_logits if is_bert else outputs.sop_logits
+    for logits, expected in (
+        (outputs.prediction_logits.numpy()[mask == 1], ours["masked_lm_logits"].numpy()[mask == 1]),
+        (of_pair.numpy(), ours["sentence_order_logits"].numpy()),
     ):
-        expected = ours[name].numpy()
-        expected = expected[mask == 1] if name == "masked_lm_logits" else expected
         assert np.abs(logits - expected).max() <= 1e-5 * np.abs(expected).max()
 
     # What they write anew, under tied names or not, comes back the same.
     theirs.save_pretrained(tmp_path / "theirs")
     again = huggingface.read(str(tmp_path / "theirs"))
-    assert reference_config.on_their_side(again.config) == reference_config.on_their_side(
-        model.config
-    )
-    written = name_map.from_ours(weights, model.config, "torch")
+    their_config, our_config = map(reference_config.on_their_side, (again.config, config))
+    assert their_config == our_config and not again.notes
+    written = name_map.from_ours(weights, config, "torch")
     for name, array in name_map.from_ours(again.weights, again.config, "torch").items():
         np.testing.assert_array_equal(array, written[name])
 
