@@ -15,7 +15,6 @@ from tests.jobs import PROJECT
 from tests.pipelines.test_predict import read
 
 PAGE = PROJECT / "pipelines/tasks/FROM_CSV.md"
-LINK = re.compile(r"\]\(([^)#]+)")
 
 
 def commands():
@@ -25,16 +24,9 @@ def commands():
     return [shlex.split(line) for line in lines if line.startswith("python -m ")]
 
 
-def test_the_page_has_what_it_names():
-    text = PAGE.read_text(encoding="utf-8")
-    assert all((PAGE.parent / link).exists() for link in LINK.findall(text))
-    assert [words[2] for words in commands()] == [
-        "pipelines.finetune",
-        "export.export_saved_model",
-        "export.serving.client",
-        "export.ask",
-        "pipelines.predict",
-    ]
+def test_the_links_of_the_page():
+    links = re.findall(r"\]\(([^)#]+)", PAGE.read_text(encoding="utf-8"))
+    assert links and all((PAGE.parent / link).exists() for link in links)
 
 
 @pytest.mark.slow

@@ -1,17 +1,22 @@
-"""Fine-tuning: it learns, goes on, repeats itself, and says what it cannot use."""
+"""Fine-tuning: it learns, goes on, repeats itself, and says in one line what it cannot use."""
 
+import functools
 import json
+import shlex
 import shutil
-import signal
-import time
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from albert_tf import optimization
 from albert_tf.checkpoints import model_directory
 from albert_tf.text.tokenization import AlbertTokenizer
+from export.export_saved_model import export
+from pipelines import finetune as finetune_lib
 from pipelines.tasks.classification import ClassificationTask
+from pipelines.tasks.running.seed_run import FinetuneSettings
+from pipelines.training.settings import LoopSettings
 from tests.builders import (
     DEV,
     TEST,
@@ -22,7 +27,7 @@ from tests.builders import (
     read_tsv,
     run_task,
 )
-from tests.jobs import assert_same_bits, log, run, start, weights
+from tests.jobs import assert_same_bits, log, run, start, wait_for, weights
 from tests.replicas import mirrored
 
 
@@ -53,20 +58,20 @@ def test_learns_and_says_so(two_seeds, table, pretrained):
         _, path = model_directory.find_checkpoint(str(directory / "best"))
         assert scores[int(path.rsplit("-", 1)[1])] == accuracy
     # Padding counts as no tokens.
-    tokenizer = AlbertTokenizer.load(str(pretrained))
-    task = classification(table)
+    tokenizer, task = AlbertTokenizer.load(str(pretrained)), classification(table)
     sequences, _ = task.encode(task.read("train"), tokenizer, 48, True)
-    [entry, *_] = [e for e in log(output_dir / "seed_1") if "tokens_per_second" in e]
+    entry = next(e for e in log(output_dir / "seed_1") if "tokens_per_second" in e)
     mean = entry["tokens_per_second"] / entry["examples_per_second"]
     assert mean == pytest.approx(np.diff(sequences.row_splits).mean())
     # An export knows the task.
-    columns = {"text": "first", "text_pair": "second", "label": "label", "id": "name"}
     kind = {"task": "classification", "kind": "classifier", "has_pairs": True}
     description = {**kind, "labels": ["other", "river"], "max_seq_length": 48, "quoting": "csv"}
+    columns = {"text": "first", "text_pair": "second", "label": "label", "id": "name"}
     stored = json.loads((output_dir / "seed_2/task.json").read_text())
     assert stored == {**description, "columns": columns}
 
 
+@pytest.mark.usefixtures("eager")
 def test_the_best_weights_predict(table, pretrained, tiny_vocabulary, tmp_path, monkeypatch):
     """Of a run from random weights that gets worse from its first evaluation on."""
     task = classification(table)
@@ -81,55 +86,49 @@ def test_the_best_weights_predict(table, pretrained, tiny_vocabulary, tmp_path, 
     monkeypatch.setattr(task, "score", falling_score)
     config = str(pretrained / "albert_config.json")
     start = {"albert_config": config, "spm_model_file": str(tiny_vocabulary)}
-    run_task(task, None, tmp_path, **start)
-    assert model_directory.find_checkpoint(str(tmp_path / "seed_1/best"))[1].endswith("ckpt-20")
-    at_20, _, at_60, predicted = scored
-    assert predicted == at_20 != at_60
+    loop = LoopSettings(steps_per_loop=2, save_checkpoint_steps=2, eval_steps=2)
+    run_task(task, None, tmp_path, **start, loop=loop, num_train_steps=6)
+    assert model_directory.find_checkpoint(str(tmp_path / "seed_1/best"))[1].endswith("ckpt-2")
+    at_2, _, at_6, predicted = scored
+    assert predicted == at_2 != at_6
 
 
-def test_a_finished_run_only_predicts(two_seeds, table, pretrained):
+def test_a_finished_run_only_predicts(two_seeds, table, pretrained, tmp_path):
+    """Even when its checkpoints are gone: the best weights are what counts."""
     output_dir, results = two_seeds
-    checkpoints = sorted((output_dir / "seed_1/checkpoints").iterdir())
+    run_dir = shutil.copytree(output_dir, tmp_path / "run")
+    shutil.rmtree(run_dir / "seed_1/checkpoints")
+    stored = json.loads((run_dir / "seed_1/results.json").read_text())
+    stored["predicted"]["decoding"] = {"older": 1}
+    (run_dir / "seed_1/results.json").write_text(json.dumps(stored))
+    checkpoints = sorted((run_dir / "seed_2/checkpoints").iterdir())
     written = [path.stat().st_mtime_ns for path in checkpoints]
-    again = finetune(table, pretrained, output_dir, (1, 2), ("train", "dev", "test"))
-    assert again["dev"]["seeds"] == results["dev"]["seeds"]
+    splits = ("train", "dev", "test")
+    first = finetune(table, pretrained, run_dir, (1, 2), splits)
+    assert first["dev"] == results["dev"]
     assert [path.stat().st_mtime_ns for path in checkpoints] == written
-    rows = read_tsv(output_dir / "seed_2/predictions/test_predictions.tsv")
+    assert not (run_dir / "seed_1/checkpoints").exists()
+    predictions = run_dir / "seed_2/predictions"
+    rows = read_tsv(predictions / "test_predictions.tsv")
     assert len(rows) == TEST
     hits = [row["prediction"] == label for row, (*_, label) in zip(rows, make_rows(TEST, 2))]
-    assert again["test"]["seeds"]["2"]["accuracy"] == pytest.approx(np.mean(hits))
-    # Not even when its checkpoints are gone: the best weights are what counts.
-    thin = shutil.copytree(output_dir, output_dir.parent / "thin")
-    shutil.rmtree(thin / "seed_1/checkpoints")
-    stored = json.loads((thin / "seed_1/results.json").read_text())
-    stored["predicted"]["decoding"] = {"older": 1}
-    (thin / "seed_1/results.json").write_text(json.dumps(stored))
-    again = finetune(table, pretrained, thin, (1,))
-    assert again["dev"]["seeds"]["1"] == results["dev"]["seeds"]["1"]
-
-
-def test_another_test_file_takes_the_place_of_the_first(two_seeds, table, pretrained, tmp_path):
-    shutil.copytree(two_seeds[0], tmp_path / "run")
-    splits = ("train", "dev", "test")
-    first = finetune(table, pretrained, tmp_path / "run", (1, 2), splits)
+    assert first["test"]["seeds"]["2"]["accuracy"] == pytest.approx(np.mean(hits))
+    # Another test file takes the place of the first.
     other = shutil.copytree(table, tmp_path / "table")
     shutil.copy(table / "dev.tsv", other / "test.tsv")
-    second = finetune(other, pretrained, tmp_path / "run", (1, 2), splits)
-    assert second["dev"] == first["dev"] == second["test"]
-    alone = finetune(table, pretrained, tmp_path / "run", (2,), splits)
+    alone = finetune(other, pretrained, run_dir, (2,), splits)
     assert alone["dev"] == first["dev"] and alone["test"]["seeds"].keys() == {"2"}
-    second = finetune(other, pretrained, tmp_path / "run", (1, 2), splits)
-    predictions = tmp_path / "run/seed_2/predictions"
+    second = finetune(other, pretrained, run_dir, (1, 2), splits)
+    assert second["dev"] == first["dev"] == second["test"]
     ours, theirs = (read_tsv(predictions / f"{s}_predictions.tsv") for s in ("test", "dev"))
     assert ours == theirs and len(ours) == DEV != TEST
     for name in ("curves.png", "predictions/dev_confusion.png"):
-        assert (two_seeds[0] / "seed_1" / name).read_bytes().startswith(b"\x89PNG")
+        assert (output_dir / "seed_1" / name).read_bytes().startswith(b"\x89PNG")
 
 
 def test_another_decoding_killed_amidst(two_seeds, table, pretrained, tmp_path, monkeypatch):
     """Whatever was written of them, the first command brings its own back."""
     shutil.copytree(two_seeds[0], tmp_path / "run")
-    finetune(table, pretrained, tmp_path / "run", (1,))
     path = tmp_path / "run/seed_1/predictions/dev_predictions.tsv"
     before = path.read_text()
 
@@ -143,10 +142,6 @@ def test_another_decoding_killed_amidst(two_seeds, table, pretrained, tmp_path, 
         finetune(table, pretrained, tmp_path / "run", (1,))
     finetune(table, pretrained, tmp_path / "run", (1,))
     assert path.read_text() == before
-
-
-def losses(output_dir):
-    return [entry["loss"] for entry in log(output_dir / "seed_1") if "loss" in entry]
 
 
 @pytest.mark.slow
@@ -170,8 +165,12 @@ def test_replicas_and_micro_batches_change_nothing(
     if on_replicas:
         changes = {**changes, "strategy": mirrored()}
     results = finetune(table, pretrained, tmp_path / "other", **common, **changes)
-    assert len(losses(tmp_path / "one")) == 2
-    np.testing.assert_allclose(losses(tmp_path / "other"), losses(tmp_path / "one"), rtol=1e-4)
+    one, other = (
+        [entry["loss"] for entry in log(tmp_path / name / "seed_1") if "loss" in entry]
+        for name in ("one", "other")
+    )
+    assert len(one) == 2
+    np.testing.assert_allclose(one, other, rtol=1e-4)
     assert results == expected
 
 
@@ -212,10 +211,8 @@ def test_killed_between_and_within_seeds(two_seeds, table, pretrained, tmp_path)
         "seed_2/checkpoints/ckpt-40.index",
     ):
         process = start("pipelines.finetune", *flags)
-        until = time.monotonic() + 200
-        while not (tmp_path / awaited).exists() and time.monotonic() < until:
-            time.sleep(0.02)
-        process.send_signal(signal.SIGKILL)
+        wait_for((tmp_path / awaited).exists, [process])
+        process.kill()
         process.communicate()
         assert (tmp_path / awaited).exists() and not (tmp_path / "results.json").exists()
     run("pipelines.finetune", *flags)
@@ -223,3 +220,151 @@ def test_killed_between_and_within_seeds(two_seeds, table, pretrained, tmp_path)
     assert found["dev"]["seeds"] == results["dev"]["seeds"]
     for seed in ("seed_1", "seed_2"):
         assert_same_bits(tmp_path / seed, output_dir / seed)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--task=rte", "give --data_dir"),
+        ("", "flag --task=None: Flag --task must have a value other than None."),
+        ("--task=rte --num_epochs=2 --num_train_steps=9", "are two ways to say the same"),
+        ("{own} --init_checkpoint={model} --num_epochs=0", "--num_epochs=0: expected a number"),
+        ("{own} --class_weights=a=0", "'a=0' is no label=weight; expected balanced"),
+        ("{own} --class_weights=a=x", "'a=x' is no label=weight; expected balanced"),
+        ("{own} --class_weights='a=2,b=1, a=3'", "'a' is there twice"),
+        ("--task=rte --data_dir=/nowhere", "--data_dir: there is no directory '/nowhere'"),
+        ("--task=classification", "give --train_file"),
+        ("--task=classification --train_file=/none.tsv", "no file matches '/none.tsv'"),
+        ("{own}", "give --init_checkpoint"),
+        ("{own} --label_column=", "--label_column is empty: name the column"),
+        ("{own} --text_column=label", "--text_column and --label_column both name the column"),
+        ("--task=rte --data_dir=. --dev_file={train}", "is for sets of your own"),
+        ("--task=squad_v2 --data_dir=.", "there is no './train-v2.0.json'"),
+        ("{own} --init_checkpoint={model} --albert_config=albert_base", "is the checkpoint's own"),
+        ("--task=race --data_dir=. --random_seeds=1,1", "expected different whole numbers"),
+        ("--task=race --data_dir=. --random_seeds=-1", "expected different whole numbers"),
+        ("--task=race --data_dir=. --labels=a,b", "--labels does not apply to --task=race"),
+        ("{own} --doc_stride=64", "does not apply to --task=classification, only to squad_v1, squ"),
+        ("--task=squad_v1 --data_dir=. --null_threshold=0", "only to squad_v2: remove"),
+        ("--task=rte --data_dir=. --text_column=x", "--text_column does not apply to"),
+        ("{own} --labels=a,a", "two different labels"),
+        ("{own} --data_dir=.", "not --data_dir"),
+        ("--task=race --data_dir=. --random_seeds=1,x", "expected different whole numbers"),
+        ("{own} --init_checkpoint={model} --text_column=body", "train.tsv"),
+    ],
+)
+def test_one_line_for_wrong_flags(flags, message, table, pretrained, tmp_path):
+    train = table / "train.tsv"
+    own = f"--task=classification --train_file={train}"
+    flags = shlex.split(flags.format(own=own, train=train, model=pretrained))
+    _, err = run("pipelines.finetune", *flags, f"--output_dir={tmp_path}/out", exit_code=2)
+    lines = [line for line in err.strip().splitlines() if "absl::InitializeLog" not in line]
+    assert len(lines) == 1 and message in lines[0], err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.usefixtures("eager")
+def test_a_frozen_encoder_stays_and_the_output_layer_learns(table, pretrained, tmp_path):
+    changes = {"num_train_steps": 4, "num_warmup_steps": 0, "freeze_encoder": True}
+    finetune(table, pretrained, tmp_path, **changes)
+    _, checkpoint = model_directory.find_checkpoint(str(pretrained))
+    theirs, ours = tf.train.load_checkpoint(checkpoint), weights(tmp_path / "seed_1")
+    encoder = [name for name in ours if name.startswith("model/encoder/")]
+    assert len(encoder) > 10 and any("pooler/kernel" in name for name in encoder)
+    for name in encoder:
+        np.testing.assert_array_equal(ours[name], theirs.get_tensor(name))
+    [head] = {name for name in ours if "bias/.ATTRIBUTES/VARIABLE" in name} - set(encoder)
+    assert np.abs(ours[head]).max() > 1e-3, "biases begin at 0"
+
+
+@pytest.mark.parametrize(
+    ("given", "examples", "expected"),
+    [
+        ({}, 100, (1000, 100)),
+        ({"num_epochs": 3.0}, 100, (38, 100)),
+        ({"num_epochs": 3.0, "warmup_fraction": 0.1}, 100, (38, 4)),
+        ({"num_epochs": 0.01}, 100, (1, 100)),
+        ({"warmup_fraction": 0.25}, 7, (1000, 250)),
+    ],
+)
+def test_epochs_and_fractions_are_steps(given, examples, expected):
+    settings = FinetuneSettings(8, 1000, 100, 1e-3, **given).with_steps(examples)
+    assert (settings.num_train_steps, settings.num_warmup_steps) == expected
+    assert settings.num_epochs is None and settings.warmup_fraction is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["pretraining", "encoder"])
+def test_it_begins_with_an_exported_model(table, pretrained, tmp_path, kind):
+    paths = {"checkpoint": str(pretrained), "output": str(tmp_path / "exported")}
+    exported = export(**paths, kind=kind, max_seq_length=48)
+    ours = finetune(table, exported, tmp_path / "a", num_train_steps=10)
+    theirs = finetune(table, pretrained, tmp_path / "b", num_train_steps=10)
+    assert ours == theirs
+    assert_same_bits(tmp_path / "a/seed_1", tmp_path / "b/seed_1")
+    shutil.rmtree(f"{exported}/assets")
+    with pytest.raises(ValueError, match=r"without assets/albert_config\.json"):
+        finetune(table, exported, tmp_path / "c", num_train_steps=10)
+
+
+@pytest.mark.parametrize(("given", "expected", "warns"), [(None, 24, False), (32, 32, True)])
+def test_the_default_length_is_that_of_the_checkpoint(
+    table, pretrained, tmp_path, monkeypatch, capsys, given, expected, warns
+):
+    shorter = tmp_path / "shorter"
+    shutil.copytree(pretrained, shorter)
+    (shorter / "run.json").write_text('{"max_seq_length": 24}')
+    monkeypatch.setattr(finetune_lib, "run_seed", lambda *_: {"metrics": {}})
+    finetune(table, shorter, tmp_path / "out", max_seq_length=given)
+    assert json.loads((tmp_path / "out/run.json").read_text())["max_seq_length"] == expected
+    assert ("was trained with at most 24 pieces" in capsys.readouterr().out) == warns
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_bias_correction_is_part_of_a_run(table, pretrained, tmp_path, monkeypatch, given):
+    def adamw(_, weight_decay, bias_correction):
+        raise KeyError(bias_correction)
+
+    monkeypatch.setattr(optimization, "adamw", adamw)
+    with pytest.raises(KeyError, match=str(given)):
+        finetune(table, pretrained, tmp_path, adamw_bias_correction=given)
+    with pytest.raises(ValueError, match=f"adamw_bias_correction {given} there, {not given} here"):
+        finetune(table, pretrained, tmp_path, adamw_bias_correction=not given)
+    # A run of a version that knew neither form.
+    stored = json.loads((tmp_path / "run.json").read_text())
+    del stored["adamw_bias_correction"]
+    (tmp_path / "run.json").write_text(json.dumps(stored))
+    with pytest.raises(ValueError, match=f"adamw_bias_correction None there, {given} here"):
+        finetune(table, pretrained, tmp_path, adamw_bias_correction=given)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"global_batch_size": 10, "gradient_accumulation_steps": 3}, "does not divide"),
+        ({"max_seq_length": 65}, r"--max_seq_length=65 is beyond .* \(64 rows\): use at most 64"),
+        ({"num_warmup_steps": 61}, "beyond --num_train_steps=60"),
+        ({"splits": ("train",)}, "no dev set"),
+        ({"splits": ("dev",)}, "labels of classification are not known|no training examples"),
+    ],
+)
+def test_what_does_not_fit(table, pretrained, tmp_path, changes, message):
+    with pytest.raises(ValueError, match=message):
+        finetune(table, pretrained, tmp_path / "out", **changes)
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(ValueError, match="both --albert_config and --spm_model_file"):
+        finetune(table, None, tmp_path / "out")
+    with pytest.raises(ValueError, match=r"convert it first, by pipelines\.convert_checkpoint"):
+        finetune(table, "hf://albert/albert-base-v2", tmp_path / "out")
+
+
+def test_another_division_is_another_run(table, pretrained, tmp_path, monkeypatch, capsys):
+    divided = functools.partial(finetune_lib.finetune, dev_fraction=0.1)
+    monkeypatch.setattr(finetune_lib, "finetune", divided)
+    monkeypatch.setattr(finetune_lib, "run_seed", lambda *_: {"metrics": {}})
+    for _ in range(2):
+        run_task(classification(table, ["train"]), pretrained, tmp_path / "run")
+    assert "warning: dev has fewer than ten rows of 'other' " in capsys.readouterr().out
+    monkeypatch.setattr(finetune_lib, "DIVISION", 3)
+    with pytest.raises(ValueError, match=r"holds another run .*dev_division 2 there, 3 here"):
+        run_task(classification(table, ["train"]), pretrained, tmp_path / "run")

@@ -5,76 +5,85 @@ import random
 
 import pytest
 
+from export.export_saved_model import export
+from pipelines.predict import load
 from pipelines.tasks.classification import ClassificationTask, Columns
 from pipelines.tasks.multiple_choice import MultipleChoiceColumns, TableMultipleChoiceTask
 from pipelines.tasks.reading.token_files import TokenColumns
 from pipelines.tasks.squad import SquadTask
 from pipelines.tasks.token_classification import TokenClassificationTask
 from pipelines.training.settings import LoopSettings
-from tests.builders import read_tsv, run_task
+from tests.builders import near, read_tsv, run_task, write_json_lines, write_sentences
 from tests.conftest import WORDS
 from tests.jobs import log
+from tests.pipelines.test_predict import predict, rows_of
+
+
+def write_splits(directory, ending, train, dev, content):
+    """Writes `content(split, number)` to a file of each split; returns their paths."""
+    paths = {}
+    for split, number in (("train", train), ("dev", dev)):
+        path = directory / f"{split}.{ending}"
+        path.write_text(content(split, number))
+        paths[split] = str(path)
+    return paths
 
 
 def squad_files(directory):
     """Questions whose answer is the word after "some"."""
     rng = random.Random(1)
-    files = {}
-    for split, number in (("train", 26), ("dev", 11)):
+
+    def content(split, number):
         paragraphs = []
         for i in range(number):
             words = rng.choices(WORDS, k=30)
-            context = " ".join(words)
-            answer = [{"text": words[7], "answer_start": len(" ".join(words[:7])) + 1}]
-            impossible = i % 3 == 0
-            entry = {"id": f"{split}{i}", "question": "who sleeps", "is_impossible": impossible}
-            entry["answers"] = [] if impossible else answer
-            paragraphs.append({"context": context, "qas": [entry]})
-        files[split] = directory / f"{split}.json"
-        files[split].write_text(json.dumps({"data": [{"title": "t", "paragraphs": paragraphs}]}))
-    return {split: str(path) for split, path in files.items()}
+            answer = {"text": words[7], "answer_start": len(" ".join(words[:7])) + 1}
+            question = {"id": f"{split}{i}", "question": "who sleeps", "is_impossible": i % 3 == 0}
+            question["answers"] = [answer] if i % 3 else []
+            paragraphs.append({"context": " ".join(words), "qas": [question]})
+        return json.dumps({"data": [{"title": "t", "paragraphs": paragraphs}]})
+
+    return write_splits(directory, "json", 26, 11, content)
 
 
 def choice_files(directory):
     rng = random.Random(2)
-    files = {}
-    for split, number in (("train", 25), ("dev", 10)):
-        rows = [
-            {"text": " ".join(rng.choices(WORDS, k=12)), "options": rng.choices(WORDS, k=3)}
-            for _ in range(number)
-        ]
-        files[split] = directory / f"{split}.jsonl"
-        lines = [json.dumps({**row, "label": rng.randrange(3)}) for row in rows]
-        files[split].write_text("\n".join(lines) + "\n")
-    return {split: str(path) for split, path in files.items()}
+
+    def content(_, number):
+        drawn = [rng.choices(WORDS, k=15) for _ in range(number)]
+        rows = [{"text": " ".join(words[3:]), "options": words[:3]} for words in drawn]
+        return "".join(json.dumps({**row, "label": rng.randrange(3)}) + "\n" for row in rows)
+
+    return write_splits(directory, "jsonl", 25, 10, content)
 
 
 def regression_files(directory):
     rng = random.Random(3)
-    files = {}
-    for split, number in (("train", 27), ("dev", 13)):
-        rows = [
-            (str(k), " ".join(rng.choices(WORDS, k=k))) for k in rng.choices(range(1, 30), k=number)
-        ]
-        files[split] = directory / f"{split}.tsv"
-        files[split].write_text(
-            "label\ttext\n" + "".join(f"{int(n) / 10}\t{text}\n" for n, text in rows)
-        )
-    return {split: str(path) for split, path in files.items()}
+
+    def content(_, number):
+        lengths = rng.choices(range(1, 30), k=number)
+        rows = [f"{k / 10}\t{' '.join(rng.choices(WORDS, k=k))}" for k in lengths]
+        return "\n".join(["label\ttext", *rows]) + "\n"
+
+    return write_splits(directory, "tsv", 27, 13, content)
 
 
 def token_files(directory):
     """Words with tags; rivers are entities."""
     rng = random.Random(4)
-    files = {}
-    for split, number in (("train", 27), ("dev", 13)):
-        texts = [
-            rng.choices([*WORDS, "river", "river"], k=rng.randint(1, 60)) for _ in range(number)
-        ]
-        files[split] = directory / f"{split}.conll"
-        lines = [[f"{word}\t{'B-water' if word == 'river' else 'O'}" for word in t] for t in texts]
-        files[split].write_text("\n\n".join("\n".join(rows) for rows in lines) + "\n")
-    return {split: str(path) for split, path in files.items()}
+
+    def content(_, number):
+        words = [*WORDS, "river", "river"]
+        texts = [rng.choices(words, k=rng.randint(1, 60)) for _ in range(number)]
+        lines = [[f"{w}\t{'B-water' if w == 'river' else 'O'}" for w in text] for text in texts]
+        return "\n\n".join(map("\n".join, lines)) + "\n"
+
+    return write_splits(directory, "conll", 27, 13, content)
+
+
+def label_files(directory):
+    write_sentences(directory, train=25, dev=13)
+    return {split: f"{directory}/{split}.tsv" for split in ("train", "dev")}
 
 
 KINDS = {
@@ -85,6 +94,9 @@ KINDS = {
     "choices": lambda d: TableMultipleChoiceTask(
         "multiple_choice", choice_files(d), MultipleChoiceColumns("text", "options", "label")
     ),
+    "labels": lambda d: ClassificationTask(
+        "classification", label_files(d), Columns("text", "label")
+    ),
     "numbers": lambda d: ClassificationTask(
         "regression", regression_files(d), Columns("text", "label"), is_regression=True
     ),
@@ -92,43 +104,84 @@ KINDS = {
         "token_classification", token_files(d), TokenColumns(), doc_stride=20
     ),
 }
+DEV = {"spans": 11, "beams": 11, "choices": 10, "labels": 13, "numbers": 13, "tokens": 13}
 
 
-SLOW = ("beams", "choices", "numbers", "tokens")
+def written_predictions(kind, run_dir):
+    """Returns the predictions of dev that fine-tuning wrote."""
+    path = run_dir / "seed_1/predictions/dev_predictions"
+    if kind in ("spans", "beams"):
+        answers = json.loads(path.with_suffix(".json").read_text())
+        return [answers[f"dev{i}"] for i in range(len(answers))]
+    if kind == "tokens":
+        texts = path.with_suffix(".conll").read_text().strip().split("\n\n")
+        rows = [[line.rsplit("\t", 2) for line in text.splitlines()] for text in texts]
+        known = (run_dir.parent / "dev.conll").read_text().strip()
+        assert "\n\n".join("\n".join(row[0] for row in text) for text in rows) == known
+        return [[prediction for _, prediction, _ in text] for text in rows]
+    found = [row["prediction"] for row in read_tsv(path.with_suffix(".tsv"))]
+    return near(list(map(float, found)), 1e-5) if kind == "numbers" else found
+
+
+def rows_in_memory(kind, task):
+    examples = task.read("dev")
+    if kind in ("spans", "beams"):
+        return [{"question": q.text, "context": q.context} for q in examples]
+    if kind == "tokens":
+        return [{"text": list(example.words)} for example in examples]
+    if kind == "choices":
+        return [{"text": example.context, "options": example.options} for example in examples]
+    return [example.text for example in examples]
+
+
+def check_predict(kind, task, run_dir, expected, reported):
+    """Compares pipelines.predict, of files and rows, of a run and its export, with fine-tuning."""
+    summary = predict(run_dir, task.files["dev"][0], run_dir / "out.jsonl")
+    assert task.best_metric in summary["metrics"]
+    assert summary["metrics"] == near({name: reported[name] for name in summary["metrics"]}, 1e-6)
+    rows, in_memory = rows_of(run_dir / "out.jsonl"), rows_in_memory(kind, task)
+    assert [row["prediction"] for row in rows] == expected
+    answers = load(str(run_dir)).predict(in_memory)
+    assert [row["prediction"] for row in answers] == [row["prediction"] for row in rows]
+    if kind in ("spans", "beams"):
+        table = write_json_lines(run_dir / "table.jsonl", in_memory)
+        predict(run_dir, table, run_dir / "table.jsonl.out.jsonl")
+        answers = rows_of(run_dir / "table.jsonl.out.jsonl")
+        assert [row["prediction"] for row in answers] == expected
+    exported = export(checkpoint=str(run_dir / "seed_1"), output=str(run_dir / "exported"))
+    of_export = predict(exported, task.files["dev"][0], run_dir / "export.jsonl")
+    assert of_export["metrics"] == near(summary["metrics"], 1e-4)
+    assert rows_of(run_dir / "export.jsonl") == near(rows, 1e-4)
 
 
 @pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=[pytest.mark.slow] * (kind in SLOW)) for kind in KINDS]
+    ("kind", "predicts"),
+    [("spans", False), *(pytest.param(kind, True, marks=pytest.mark.slow) for kind in KINDS)],
 )
-def test_every_kind_of_task_runs_and_predicts(kind, pretrained, tmp_path):
-    task = KINDS[kind](tmp_path)
+def test_every_kind_of_task_runs_and_predicts(kind, predicts, pretrained, tmp_path):
+    task, run_dir = KINDS[kind](tmp_path), tmp_path / "out"
+    if not predicts:
+        task.null_threshold = 1e9  # no question is left without an answer
     loop = LoopSettings(steps_per_loop=10, save_checkpoint_steps=20, eval_steps=20)
     changes = {"num_train_steps": 20, "learning_rate": 1e-3, "loop": loop}
     changes["gradient_accumulation_steps"] = 2
-    results = run_task(task, pretrained, tmp_path / "out", **changes)
+    results = run_task(task, pretrained, run_dir, **changes)
     assert task.best_metric in results["dev"]["median"]
-    first, last = [e["loss"] for e in log(tmp_path / "out/seed_1") if "loss" in e]
+    first, last = [e["loss"] for e in log(run_dir / "seed_1") if "loss" in e]
     assert last < first, "it learns what it was shown"
-    description = json.loads((tmp_path / "out/seed_1/task.json").read_text())
+    description = json.loads((run_dir / "seed_1/task.json").read_text())
     assert description["max_seq_length"] == 48 and description["kind"] == task.description()["kind"]
-    predictions = tmp_path / "out/seed_1/predictions"
-    if kind == "tokens":
-        rows = (predictions / "dev_predictions.conll").read_text().splitlines()
-        known = (tmp_path / "dev.conll").read_text().splitlines()
-        assert [row.rsplit("\t", 2)[0] for row in rows[:-1]] == known
-        return
+    written = written_predictions(kind, run_dir)
+    assert len(written) == DEV[kind]
+    if predicts:
+        check_predict(kind, task, run_dir, written, results["dev"]["median"])
     if kind not in ("spans", "beams"):
-        numbers = {"choices": 10, "numbers": 13}
-        assert len(read_tsv(predictions / "dev_predictions.tsv")) == numbers[kind]
         return
-    answers = json.loads((predictions / "dev_predictions.json").read_text())
-    assert answers.keys() == {f"dev{i}" for i in range(11)}
-    # What decides the answers alone may change: no is said always, then never.
-    for threshold, is_empty in ((-1e9, True), (1e9, False)):
-        task.null_threshold = threshold
-        run_task(task, pretrained, tmp_path / "out", **changes)
-        answers = json.loads((predictions / "dev_predictions.json").read_text())
-        assert all((answer == "") == is_empty for answer in answers.values())
+    assert predicts or all(written)
+    # What decides the answers alone may change.
+    task.null_threshold = -1e9
+    run_task(task, pretrained, run_dir, **changes)
+    assert not any(written_predictions(kind, run_dir))
     task.has_answerability_head = not task.has_answerability_head
     with pytest.raises(ValueError, match=r"holds another run.*has_answerability_head"):
-        run_task(task, pretrained, tmp_path / "out", **changes)
+        run_task(task, pretrained, run_dir, **changes)

@@ -2,7 +2,6 @@
 `make test-extras`.
 """
 
-import json
 import random
 import sys
 
@@ -11,11 +10,11 @@ import pytest
 from scipy import special
 
 from albert_tf.kinds import KINDS
-from pipelines.convert_checkpoint import convert_fine_tuned
-from pipelines.predict import predict
 from pipelines.tasks.running import fine_tuned as runs
-from tests.albert_tf.checkpoints.test_fine_tuned import TASKS, write_model
+from tests.albert_tf.checkpoints.test_fine_tuned import TASKS, to_hugging_face, write_model
+from tests.builders import write_json_lines
 from tests.conftest import WORDS
+from tests.pipelines.test_predict import predict, rows_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.extras("torch", "transformers")]
 
@@ -47,19 +46,11 @@ def ask(vocabulary, tmp_path, monkeypatch):
     def answers(kind, rows, **changes):
         task = {"task": "own", "kind": kind, **TASKS[kind], "max_seq_length": 60, **changes}
         write_model(tmp_path / "a", task, vocabulary)
-        convert_fine_tuned(
-            input_path=str(tmp_path / "a"),
-            output_dir=str(tmp_path / "hf"),
-            output_format="huggingface",
-        )
-        (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        predict(
-            model=str(tmp_path / "a"),
-            input_files=[str(tmp_path / "in.jsonl")],
-            output_file=str(tmp_path / "out.jsonl"),
-            columns={"text_pair": "text_pair"} if "text_pair" in rows[0] else {},
-        )
-        found = [json.loads(line) for line in (tmp_path / "out.jsonl").open()]
+        to_hugging_face(tmp_path)
+        columns = {"text_pair": "text_pair"} if "text_pair" in rows[0] else {}
+        path = write_json_lines(tmp_path / "in.jsonl", rows)
+        predict(tmp_path / "a", path, tmp_path / "out.jsonl", columns=columns)
+        found = rows_of(tmp_path / "out.jsonl")
         assert len(found) == len(rows)
         return found, str(tmp_path / "hf")
 
@@ -80,39 +71,37 @@ def texts(seed, longest=9):
     return [made[0].upper(), made[1].replace("e", "é"), made[2].replace(" ", "  "), *made[3:]]
 
 
-@pytest.mark.parametrize("has_pairs", [False, True])
-def test_labels(ask, has_pairs):
-    rows = [{"text": a, "text_pair": b} for a, b in zip(texts(1), texts(2))]
-    if not has_pairs:
-        rows = [{"text": row["text"]} for row in rows]
-    ours, directory = ask("classifier", rows, has_pairs=has_pairs)
-    pipeline = pipeline_of("classifier", directory)
-    for row, our in zip(rows, ours):
-        found = pipeline(row, top_k=None)
-        assert found[0]["label"] == our["prediction"]
-        for answer in found:
-            assert answer["score"] == pytest.approx(our[f"probability_{answer['label']}"], abs=1e-5)
-    assert len({our["probability_maybe"] for our in ours}) == NUMBER
-
-
-def test_several_labels(ask):
-    rows = [{"text": text} for text in texts(3)]
-    ours, directory = ask("multilabel", rows, label_separator=",")
-    pipeline = pipeline_of("multilabel", directory)
+@pytest.mark.parametrize(
+    ("kind", "task"),
+    [
+        ("classifier", {"has_pairs": False}),
+        ("classifier", {"has_pairs": True}),
+        ("multilabel", {"label_separator": ","}),
+    ],
+)
+def test_labels(ask, kind, task):
+    rows = [{"text": text} for text in texts(1)]
+    if task.get("has_pairs"):
+        rows = [{**row, "text_pair": text} for row, text in zip(rows, texts(2))]
+    ours, directory = ask(kind, rows, **task)
+    pipeline = pipeline_of(kind, directory)
     for row, our in zip(rows, ours):
         found = {answer["label"]: answer["score"] for answer in pipeline(row, top_k=None)}
-        found = {label: found[label] for label in TASKS["multilabel"]["labels"]}
-        expected = {label: our[f"probability_{label}"] for label in found}
-        assert found == pytest.approx(expected, abs=1e-5)
-        assert our["prediction"] == ",".join(k for k, score in found.items() if score >= 0.5)
+        assert found == pytest.approx({k: our[f"probability_{k}"] for k in found}, abs=1e-5)
+        if kind == "classifier":
+            assert our["prediction"] == max(found, key=found.get)
+        else:
+            chosen = [label for label in TASKS[kind]["labels"] if found[label] >= 0.5]
+            assert our["prediction"] == ",".join(chosen)
+    assert kind == "multilabel" or len({our["probability_maybe"] for our in ours}) == NUMBER
 
 
 def test_numbers(ask):
     rows = [{"text": text} for text in texts(4)]
     ours, directory = ask("regressor", rows)
     pipeline = pipeline_of("regressor", directory)
-    for row, our in zip(rows, ours):
-        assert pipeline(row)["score"] == pytest.approx(our["prediction"], abs=1e-5)
+    found = [pipeline(row)["score"] for row in rows]
+    assert found == pytest.approx([our["prediction"] for our in ours], abs=1e-5)
 
 
 def test_tags(ask):
@@ -150,7 +139,7 @@ def test_answers(ask, tmp_path):
         assert found["score"] == pytest.approx(np.exp(our["score"] - sum(normalisers)), rel=1e-4)
 
 
-def test_options(ask, vocabulary):
+def test_options(ask):
     """They have no pipeline for it: their class with their tokenizer."""
     import torch
     import transformers

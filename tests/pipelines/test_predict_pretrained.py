@@ -1,7 +1,7 @@
-"""A pre-trained model scores and embeds the texts of a file."""
+"""Pre-trained models score and embed texts; models that tag words; and rows in memory."""
 
 import csv
-import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,8 +10,15 @@ from safetensors.numpy import load_file, save_file
 import albert_tf
 from albert_tf.scoring import SentenceScorer, TextEmbedder
 from albert_tf.storage.errors import UserError
+from export.export_saved_model import export
 from pipelines import predict as predict_lib
+from pipelines.tasks.reading.token_files import TokenColumns
 from pipelines.tasks.running import prediction_file
+from pipelines.tasks.squad import SquadTask
+from pipelines.tasks.token_classification import TokenClassificationTask
+from tests.builders import near, tiny_config, write_json_lines, write_task_model
+from tests.conftest import WORDS
+from tests.pipelines.test_predict import predict, rows_of
 
 TEXTS = ["the river is old", "", 'a, "quoted" one', "he sleeps", "the river is old"]
 
@@ -23,15 +30,12 @@ def texts_file(tmp_path):
     return tmp_path / "texts.csv"
 
 
-def predict(model, table, output, label=None, text="body", **arguments):
-    predict_lib.predict(
-        model=str(model),
-        input_files=[str(table)],
-        output_file=str(output),
-        columns={"text": text, "id": "name", **({"label": label} if label else {})},
-        **arguments,
-    )
-    return [json.loads(line) for line in output.read_text().splitlines()]
+def answers(model, table, text="body", label=None, **arguments):
+    """Writes the answers of a model to out.jsonl; returns them."""
+    output = table.parent / "out.jsonl"
+    columns = {"text": text, "id": "name", **({"label": label} if label else {})}
+    predict(model, table, output, columns=columns, **arguments)
+    return rows_of(output)
 
 
 @pytest.fixture(scope="module")
@@ -39,9 +43,9 @@ def loaded(pretrained):
     return albert_tf.from_pretrained(pretrained)
 
 
-def test_scores_are_those_of_python(pretrained, loaded, texts_file, tmp_path, monkeypatch):
+def test_scores_are_those_of_python(pretrained, loaded, texts_file, monkeypatch):
     monkeypatch.setattr(prediction_file, "ROWS_PER_PART", 2)
-    rows = predict(pretrained, texts_file, tmp_path / "out.jsonl")
+    rows = answers(pretrained, texts_file)
     assert [row["id"] for row in rows] == ["r" + text[:3] for text in TEXTS]
     for row, score in zip(rows, SentenceScorer(*loaded)(TEXTS)):
         assert row["log_likelihood"] == pytest.approx(score.log_likelihood, abs=1e-3)
@@ -50,25 +54,25 @@ def test_scores_are_those_of_python(pretrained, loaded, texts_file, tmp_path, mo
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
-def test_embeddings_are_those_of_python(pretrained, loaded, texts_file, tmp_path, pooling):
-    rows = predict(pretrained, texts_file, tmp_path / "out.jsonl", answers=f"{pooling}_embedding")
+def test_embeddings_are_those_of_python(pretrained, loaded, texts_file, pooling):
+    rows = answers(pretrained, texts_file, answers=f"{pooling}_embedding")
     expected = TextEmbedder(*loaded, pooling)(TEXTS)
     np.testing.assert_allclose([row["embedding"] for row in rows], expected, atol=1e-5)
 
 
-def test_what_does_not_fit_a_model_is_refused(pretrained, tuned, texts_file, tmp_path):
+def test_what_does_not_fit_a_model_is_refused(pretrained, tuned, texts_file):
     for model, arguments, message in (
         (tuned, {"answers": "score"}, "--answers=score applies to pre-trained models only"),
         (pretrained, {"label": "name"}, "--label_column does not apply to a pre-trained model"),
         (pretrained, {"text": ""}, "--text_column=: a pre-trained model reads texts"),
     ):
         with pytest.raises(UserError, match=message):
-            predict(model, texts_file, tmp_path / "out.jsonl", **arguments)
+            answers(model, texts_file, **arguments)
 
 
-def test_a_text_that_is_too_long_has_no_score(pretrained, texts_file, tmp_path):
+def test_a_text_that_is_too_long_has_no_score(pretrained, texts_file):
     texts_file.write_text("body,name\nshort,a\n" + "word " * 999 + ",b\nthe end,c\n")
-    rows = predict(pretrained, texts_file, tmp_path / "out.jsonl")
+    rows = answers(pretrained, texts_file)
     assert [row["log_likelihood"] is None for row in rows] == [False, True, False]
     assert rows[1]["num_pieces"] > 999 and rows[1]["num_words"] is None
 
@@ -80,12 +84,150 @@ def test_a_model_without_masked_lm(loaded, texts_file, tmp_path):
     encoder = {name: values for name, values in weights.items() if name.startswith("albert.")}
     save_file(encoder, tmp_path / "hf/model.safetensors")
     with pytest.raises(UserError, match="has no masked LM, which gives the scores"):
-        predict(tmp_path / "hf", texts_file, tmp_path / "out.jsonl")
+        answers(tmp_path / "hf", texts_file)
     for _ in range(2):
-        rows = predict(tmp_path / "hf", texts_file, tmp_path / "e.jsonl", answers="mean_embedding")
+        rows = answers(tmp_path / "hf", texts_file, answers="mean_embedding")
     assert len(rows) == len(TEXTS)
     # Other weights of the same shape are another model.
     kernel = next(name for name in encoder if name.endswith("query.weight"))
     save_file({**encoder, kernel: encoder[kernel] + 1}, tmp_path / "hf/model.safetensors")
     with pytest.raises(UserError, match="exists, and not from this model"):
-        predict(tmp_path / "hf", texts_file, tmp_path / "e.jsonl", answers="mean_embedding")
+        answers(tmp_path / "hf", texts_file, answers="mean_embedding")
+
+
+@pytest.mark.usefixtures("eager")
+def test_rows_in_memory_of_a_fine_tuned_model(tuned, tmp_path):
+    rows = [{"first": f"the river {i}", "second": "it runs"} for i in range(3)]
+    named = [{**row, "name": str(i)} for i, row in enumerate(rows)]
+    path, output = write_json_lines(tmp_path / "in.jsonl", named), tmp_path / "out.jsonl"
+    predict(tuned, path, output, columns={"id": "name"})
+    expected, model = rows_of(output), predict_lib.load(str(tuned))
+    assert model.predict(rows) == expected and model.predict([]) == []
+    # Answers and other columns are not read, nor is the column of names.
+    more = [{**row, "label": None, "price": np.int64(3), "name": i} for i, row in enumerate(rows)]
+    assert model.predict(np.array(more)) == expected
+    for wrong, message in (
+        ([rows[0], {"first": "a"}], "^row 2: no field 'second'"),
+        ([{**rows[0], "second": np.int64(1)}], "^row 1: .*int64 is not JSON.*expected text$"),
+        ([{"txt": "a"}], "^row 1: none of the fields first, second; the row has txt$"),
+        ("the river", "expected a list of rows, not str"),
+        (rows[0], "expected a list of rows, not dict"),
+        (None, "expected a list of rows, not NoneType"),
+    ):
+        with pytest.raises(UserError, match=message):
+            model.predict(wrong)
+    other = predict_lib.load(str(tuned), {"text": "body", "id": "name"})
+    [row] = other.predict([{"body": rows[1]["first"], "second": "it runs", "name": "x"}])
+    assert row == {**expected[1], "id": "x"}
+
+
+@pytest.mark.usefixtures("eager")
+def test_texts_in_memory_of_a_pretrained_model(pretrained, tmp_path):
+    texts, load = ["the river is old", "it \u2028 runs\n"], predict_lib.load
+    path = write_json_lines(tmp_path / "in.jsonl", [{"text": text} for text in texts])
+    predict(pretrained, path, tmp_path / "out.jsonl")
+    assert load(Path(pretrained)).predict(iter(texts)) == rows_of(tmp_path / "out.jsonl")
+    [row] = load(str(pretrained), answers="mean_embedding").predict(texts[:1])
+    assert len(row["embedding"]) > 1
+    for wrong in ({"batch_size": 0}, {"answers": "mean"}):
+        with pytest.raises(UserError, match=f"{next(iter(wrong))}=.*: expected"):
+            load(str(pretrained), **wrong)
+    with pytest.raises(UserError, match="'text' is null, expected text"):
+        load(str(pretrained)).predict([None])
+
+
+def test_a_model_that_reads_no_single_text_wants_dicts():
+    questions = predict_lib.Predictor(predict_lib._Found("", {}, SquadTask({})), None)
+    with pytest.raises(UserError, match=r"no dict; expected the fields question, context$"):
+        questions.predict(["Who sings?"])
+
+
+LABELS = ("O", "B-a", "I-a", "B-b", "I-b")
+TAGGED = [" ".join((WORDS * 4)[i : i + 3 + i % 25]) for i in range(0, 60, 2)]
+
+
+@pytest.fixture(scope="module")
+def tagger(tmp_path_factory, tokenizer):
+    """A seed of random weights."""
+    directory = tmp_path_factory.mktemp("tags") / "seed_1"
+    task = TokenClassificationTask("token_classification", {}, TokenColumns(), LABELS, 9)
+    model = task.create_model(tiny_config(vocab_size=tokenizer.vocab_size), False)
+    model.create_variables()
+    rng = np.random.RandomState(4)
+    # Every value is drawn here. The head has no bias that could give all words one tag.
+    for variable in model.variables:
+        center = 1.0 if "gamma" in variable.name else 0.0
+        variable.assign(center + rng.normal(0, 0.4, variable.shape))
+    model.classifier.output_dense.bias.assign(np.zeros(len(LABELS)))
+    write_task_model(directory, task, model, tokenizer, 30)
+    return directory
+
+
+def tags(model, path, output, **arguments):
+    summary = predict(model, path, output, **arguments)
+    return rows_of(output), summary["metrics"]
+
+
+def write_files(directory):
+    """The same texts in CoNLL's columns with tags, and raw without."""
+    columns, raw = directory / "words.conll", directory / "raw.jsonl"
+    lines = [[f"{w} {'B-a' if len(w) > 4 else 'O'}\n" for w in text.split()] for text in TAGGED]
+    columns.write_text("\n".join(map("".join, lines)))
+    write_json_lines(raw, [{"text": text} for text in TAGGED])
+    return columns, raw
+
+
+def test_words_and_raw_texts(tagger, tmp_path):
+    columns, raw = write_files(tmp_path)
+    words, metrics = tags(tagger, columns, tmp_path / "words.jsonl")
+    assert [" ".join(row["words"]) for row in words] == TAGGED
+    assert all(len(row["prediction"]) == len(row["words"]) for row in words)
+    assert len({tag for row in words for tag in row["prediction"]}) > 2
+    hits = [a == b for row in words for a, b in zip(row["label"], row["prediction"])]
+    assert metrics["accuracy"] == pytest.approx(np.mean(hits)) and "f1_a" in metrics
+    spans, metrics = tags(tagger, raw, tmp_path / "spans.jsonl")
+    assert metrics == {} and [row["text"] for row in spans] == TAGGED
+    for of_words, of_text in zip(words, spans):
+        assert sum(tag[0] == "B" for tag in of_words["prediction"]) <= len(of_text["prediction"])
+        for span in of_text["prediction"]:
+            assert span["text"] == of_text["text"][span["start"] : span["end"]]
+
+
+def test_tables_hold_lists_as_json_and_a_text_may_have_no_words(tagger, tmp_path):
+    path = tmp_path / "in.jsonl"
+    path.write_text('{"text": " "}\n')
+    rows, _ = tags(tagger, path, tmp_path / "out.jsonl")
+    assert rows == [{"id": "0", "text": " ", "prediction": [], "unknown_share": 1.0}]
+    columns, _ = write_files(tmp_path)
+    predict(tagger, columns, tmp_path / "out.csv")
+    header, row, *_ = (tmp_path / "out.csv").read_text().splitlines()
+    assert header == "id,words,label,prediction,probabilities,unknown_share" and '"[""' in row
+    with pytest.raises(ValueError, match="--label_column=: models that tag words read known tags"):
+        tags(tagger, columns, tmp_path / "other.csv", columns={"label": ""})
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"text": "a"}\n{"text": ["b"]}\n', "raw texts and lists of words in one file"),
+        ('{"text": ["a"], "label": ["B-c"]}\n', "unknown tag 'B-c'; the labels are 'O', 'B-a'"),
+    ],
+)
+def test_faults_are_said_before_the_work(tagger, tmp_path, content, message):
+    path = tmp_path / "in.jsonl"
+    path.write_text(content)
+    with pytest.raises(ValueError, match=message):
+        tags(tagger, path, tmp_path / "out.jsonl")
+    assert {p.name for p in tmp_path.iterdir()} == {"in.jsonl"}
+
+
+@pytest.mark.slow
+def test_an_export_tags_as_its_run(tagger, tmp_path):
+    exported = export(checkpoint=str(tagger), output=str(tmp_path / "export"))
+    empty = tmp_path / "empty.jsonl"
+    empty.write_text('{"text": " "}\n')
+    for path in (*write_files(tmp_path), empty):
+        ours, metrics = tags(tagger, path, tmp_path / f"run.{path.name}.jsonl")
+        theirs, same_metrics = tags(exported, path, tmp_path / f"export.{path.name}.jsonl")
+        assert metrics == same_metrics
+        assert theirs == near(ours, 1e-5)

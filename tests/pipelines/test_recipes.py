@@ -1,9 +1,16 @@
-"""The recipes: every one parses; those of fine-tuning say what the paper's appendix says."""
+"""Recipes: each parses and says what the paper says; the paper's tables against our shapes."""
 
+import dataclasses
 import json
+from pathlib import Path
 
-from albert_tf.config import AlbertConfig
+import pytest
+
+from albert_tf.config import SHARING_MODES, AlbertConfig
+from albert_tf.models import AlbertForPreTraining
+from pipelines import reproduce
 from pipelines.training.depth_schedule import parse_depths
+from tests.builders import tiny_config
 from tests.jobs import PROJECT, run_code
 
 RECIPES = PROJECT / "pipelines/recipes/finetune"
@@ -29,23 +36,23 @@ NAMES += ["num_train_steps", "num_warmup_steps", "max_seq_length"]
 
 def flags_of(program, folder):
     """Flags of each recipe, as the program reads them."""
-    code = (
-        "import glob, json, os, sys\n"
-        "from absl import flags\n"
-        f"from pipelines import {program}\n"
-        f"{program}.define_flags()\n"
-        "values = {}\n"
-        f"for path in sorted(glob.glob({str(folder)!r} + '/*.flags')):\n"
-        "    flags.FLAGS.unparse_flags()\n"
-        f"    flags.FLAGS([{program!r}, '--flagfile=' + path, *sys.argv[1:]])\n"
-        "    name = os.path.basename(path).removesuffix('.flags')\n"
-        "    values[name] = {k: flags.FLAGS[k].value for k in flags.FLAGS}\n"
-        "print(json.dumps(values, default=str))\n"
-    )
+    code = """
+import importlib, json, pathlib, sys
+from absl import flags
+program, folder, *paths = sys.argv[1:]
+importlib.import_module(f"pipelines.{program}").define_flags()
+values = {}
+for path in sorted(pathlib.Path(folder).glob("*.flags")):
+    for name in flags.FLAGS:
+        flags.FLAGS[name].unparse()
+    flags.FLAGS([program, f"--flagfile={path}", *paths])
+    values[path.stem] = {name: flags.FLAGS[name].value for name in flags.FLAGS}
+print(json.dumps(values, default=str))
+"""
     paths = ["--output_dir=out"]
     if program == "pretrain":
         paths = ["--record_dir=records", "--spm_model_file=own.model", "--model_dir=run"]
-    return json.loads(run_code(code, *paths)[0].splitlines()[-1])
+    return json.loads(run_code(code, program, str(folder), *paths)[0].splitlines()[-1])
 
 
 def test_they_say_what_was_published():
@@ -68,8 +75,8 @@ def shape_of(flags):
 
 
 def test_the_parts_of_the_hour_follow_one_another():
-    parts = flags_of("pretrain", PROJECT / "pipelines/recipes/hour")
-    parts = sorted(parts.values(), key=lambda flags: flags["max_seq_length"])
+    parts = flags_of("pretrain", PROJECT / "pipelines/recipes/hour").values()
+    parts = sorted(parts, key=lambda flags: flags["max_seq_length"])
     assert [flags["max_seq_length"] for flags in parts] == [32, 64, 128]
     assert {flags["max_seq_length"] * flags["global_batch_size"] for flags in parts} == {4096}
     depths = []
@@ -83,12 +90,153 @@ def test_the_parts_of_the_hour_follow_one_another():
 
 def test_the_parts_of_the_order_recipe_follow_one_another():
     parts = flags_of("pretrain", PROJECT / "pipelines/recipes/order")
-    assert parts.pop("openings")["optimizer"] == "lamb"  # a run of its own
+    parts.pop("openings")  # a run of its own
     assert parts.keys() == {"masked_lm", "order", "sentences", "segments"}
     order, sentences = (parts[name] for name in ("order", "sentences"))
     for name, flags in parts.items():
-        assert flags["max_seq_length"] == (128 if name == "segments" else 52)
+        assert flags["max_seq_length"] == (52 if name in ("order", "sentences") else 128)
+        assert flags["optimizer"] == ("adamw" if name in ("order", "sentences") else "lamb")
+        assert flags["separator_order_loss"] == (flags["sentence_objective"] == "sop")
         assert shape_of(flags) == shape_of(order)
     differing = {name for name in order if order[name] != sentences[name]}
     assert differing - {"flagfile"} == {"record_weights", "num_train_steps", "num_warmup_steps"}
-    assert order["optimizer"] == "adamw" and order["separator_order_loss"]
+
+
+TABLES = ("overall", "embedding", "sharing", "sentence_objective", "same_time")
+
+
+@pytest.fixture(autouse=True)
+def in_the_project(monkeypatch):
+    """Recipes name each other by paths from here."""
+    monkeypatch.chdir(PROJECT)
+
+
+@pytest.mark.parametrize(
+    ("name", "encoder_and_pooler", "with_heads"),
+    [
+        ("albert_base", 11_683_584, 11_813_810),
+        ("albert_large", 17_683_968, 17_847_474),
+        ("albert_xlarge", 58_724_864, 59_021_490),
+        ("albert_xxlarge", 222_595_584, 223_158_450),
+    ],
+)
+def test_counts_of_the_released_models(name, encoder_and_pooler, with_heads):
+    counts = reproduce.count_parameters(reproduce.symbolic_model(AlbertConfig.named(name)))
+    assert (counts["encoder + pooler"], counts["with heads"]) == (encoder_and_pooler, with_heads)
+    pooler = AlbertConfig.named(name).hidden_size
+    assert counts["encoder + pooler"] - counts["encoder"] == pooler * (pooler + 1)
+
+
+@pytest.mark.parametrize("sharing", SHARING_MODES)
+def test_symbolic_counts_are_those_of_a_model_with_weights(sharing):
+    config = tiny_config(parameter_sharing=sharing)
+    model = AlbertForPreTraining(config)
+    model.create_variables()
+    symbolic = reproduce.symbolic_model(config)
+    assert [v.shape for v in symbolic.variables] == [v.shape for v in model.variables]
+    counts = reproduce.count_parameters(symbolic)
+    assert counts["with heads"] == sum(variable.numpy().size for variable in model.variables)
+
+
+@pytest.mark.slow
+def test_every_published_count_is_ours_or_has_its_reason():
+    """Asserted on what is printed: rounded here, to the paper's digits, once more."""
+    blocks = reproduce.parameter_tables().split("\n\n")
+    unequal = set()
+    for table, block in zip(("overall", "embedding", "sharing"), blocks):
+        lines = block.splitlines()[2:]
+        assert len(lines) == len(reproduce.read_table(table).rows) > 6
+        for line in lines:
+            name, *_, sharing, published, encoder, pooler, _ = line.split()[:9]
+            counted = encoder if sharing == "none" else pooler
+            millions = int(counted.replace(",", "")) / 1e6
+            rounded = int(float(f"{millions:.3g}" if millions > 1000 else f"{millions:.0f}"))
+            verdict = "encoder" if sharing == "none" else "encoder + pooler"
+            if f"{rounded}M" == published:
+                assert line.endswith((f"  {verdict}", "  encoder, to the nearest 10M")), line
+            else:
+                unequal.add(name)
+                assert "  neither: " in line and len(line.split("neither: ")[1]) > 30
+    assert unequal == {"albert_xlarge", "albert_xxlarge"}
+
+
+def test_counting_needs_no_memory_for_weights():
+    """The weights have 0.9 GB."""
+    code = """
+from albert_tf.config import AlbertConfig
+from pipelines import reproduce
+from tests.benchmarks.memory import peak_megabytes
+before = peak_megabytes()
+reproduce.symbolic_model(AlbertConfig.named("albert_xxlarge"))
+print(peak_megabytes() - before)
+"""
+    assert int(run_code(code)[0].splitlines()[-1]) < 400
+
+
+@pytest.mark.slow
+def test_xxlarge_is_built_below_4_gb_and_its_weights_only_once():
+    code = """
+import tensorflow as tf
+from albert_tf.config import AlbertConfig
+from albert_tf.models import AlbertForPreTraining
+from tests.benchmarks.memory import peak_megabytes
+tf.zeros([])
+before = peak_megabytes()
+model = AlbertForPreTraining(AlbertConfig.named("albert_xxlarge"))
+model.create_variables()
+after = peak_megabytes()
+print(sum(variable.shape.num_elements() for variable in model.variables), before, after)
+"""
+    parameters, before, after = map(int, run_code(code)[0].split()[-3:])
+    assert parameters == 223_158_450
+    assert after < 4000
+    # The initializer of the largest kernel holds three tensors of its size for a moment.
+    assert (after - before) * 1e6 < 2 * 4 * parameters
+
+
+def test_recipes_are_flags_of_pretrain():
+    """What pretrain reads from each flagfile is what the tables are computed from."""
+    flags_of_recipe, used = flags_of("pretrain", PROJECT / "pipelines/recipes/paper"), {"common"}
+    base = AlbertConfig.named("albert_base_v1")
+    for name in TABLES:
+        table = reproduce.read_table(name)
+        for row in table.rows:
+            used.add(row.recipe)
+            assert len(row.results.split()) == len(table.columns.split()), row
+            flags, recipe = flags_of_recipe[row.recipe], reproduce.read_recipe(row)
+            assert {flag: str(flags[flag]) for flag in recipe} == recipe, row
+            if name in ("embedding", "sharing"):
+                sharing, size = row.name.split("_")
+                changes = {"parameter_sharing": sharing, "embedding_size": int(size)}
+                expected = dataclasses.replace(base, **changes)
+            elif name == "sentence_objective":
+                expected = base
+            else:
+                is_bert = row.name.startswith("bert_")
+                expected = AlbertConfig.named(row.name if is_bert else f"{row.name}_v1")
+            assert reproduce.recipe_config(recipe) == expected
+            objective = row.name if name == "sentence_objective" else "sop"
+            steps = 400_000 if row.recipe == "bert_large_400k" else 125_000
+            assert (flags["sentence_objective"], flags["num_train_steps"]) == (objective, steps)
+    assert flags_of_recipe.keys() == used
+
+
+def test_a_count_that_is_neither_needs_a_reason():
+    counts = {"encoder": 12_600_000, "encoder + pooler": 12_500_001}
+    with pytest.raises(AssertionError, match="row: neither"):
+        reproduce.agreement(reproduce.Row("row", "row", "", parameters=12), counts)
+
+
+def test_a_table_lists_recipe_cost_and_figures():
+    table = reproduce.read_table("sentence_objective")
+    header, *rows = reproduce.list_rows(table, flops_per_second=1e15).splitlines()[1:5]
+    assert header.split()[:6] == ["recipe", "steps", "batch", "FLOPs", "days", "MLM"]
+    assert [row.split()[0] for row in rows] == ["none", "nsp", "sop"]
+    _, recipe, steps, batch, flops, days, *figures = rows[0].split()
+    assert (steps, batch) == ("125,000", "4,096")
+    assert Path(recipe).exists()
+    # 12 layers of 12 H^2 weights, 6 operations per weight and position, attention aside.
+    least = 6 * 12 * 12 * 768**2 * 512 * 4096 * 125_000
+    assert least < float(flops) < 1.2 * least
+    assert float(days) == pytest.approx(float(flops) / 1e15 / 86400, rel=0.01)
+    assert " ".join(figures) == "54.9 52.4 53.3 88.6/81.5 78.1/75.3 81.5 89.9 61.7 79.0"

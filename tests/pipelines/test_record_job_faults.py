@@ -4,27 +4,26 @@ The records are those of an undisturbed job, byte for byte, and nothing is done 
 """
 
 import contextlib
-import json
+import errno
 import os
 import random
 import shutil
 import signal
 import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
 
 import pytest
 
-from albert_tf.jobs import program
-from pipelines import create_pretraining_data as job
+from albert_tf.storage.errors import UserError
 from pipelines.data import unit_job
-from pipelines.data.shard_writer import Settings, TextUnit
+from pipelines.data.records import Manifest
+from pipelines.data.shard_writer import TextUnit
 from tests import builders, jobs
+from tests.builders import raises_one_line
 from tests.conftest import make_text
 from tests.jobs import PROJECT, finish
-from tests.pipelines.data.small_records import contents
+from tests.pipelines.data.small_records import contents, create_records
 
 
 @pytest.fixture(scope="module")
@@ -41,12 +40,7 @@ def corpus(tmp_path_factory) -> Path:
 def create(corpus, vocabulary, output) -> None:
     """Does the job in this process."""
     with builders.units_in_this_process():
-        job.create_pretraining_data(
-            input_file=f"{corpus}/*.txt",
-            output_dir=str(output),
-            settings=Settings(str(vocabulary), True, 41, 0.1, 0.2, 12345, remove_duplicates=True),
-            shard_bytes=9000,
-        )
+        create_records(f"{corpus}/*.txt", output, vocabulary, 9000, remove_duplicates=True)
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +48,7 @@ def undisturbed(corpus, tiny_vocabulary, tmp_path_factory) -> dict[str, bytes]:
     """The files that a job leaves to which nothing happens."""
     output = tmp_path_factory.mktemp("undisturbed")
     create(corpus, tiny_vocabulary, output)
+    assert Manifest.read(str(output)).duplicate_documents == 100
     return contents(output)
 
 
@@ -67,23 +62,19 @@ def finished_shards(output, undisturbed) -> dict[str, int]:
     return inodes
 
 
-def done_units(inodes) -> dict[str, int]:
-    """Returns those of `inodes` that belong to units with a marker: they are not done again."""
-    done = {Path(name).stem for name in inodes if name.endswith(".json")}
-    return {
-        name: inode
-        for name, inode in inodes.items()
-        if name.endswith(".hashes") or any(unit in name for unit in done)
-    }
+def done_units(output, undisturbed) -> dict[str, int]:
+    """Returns the finished files of units with a marker: they are not done again."""
+    inodes = finished_shards(output, undisturbed)
+    done = [".hashes", *(Path(name).stem for name in inodes if name.endswith(".json"))]
+    return {name: inode for name, inode in inodes.items() if any(part in name for part in done)}
 
 
-def start(corpus, vocabulary, output, *more, env=None):
+def start(corpus, vocabulary, output, *more):
     return jobs.start(
         "pipelines.create_pretraining_data",
         *(f"--input_file={corpus}/*.txt", f"--spm_model_file={vocabulary}"),
         *(f"--output_dir={output}", "--max_seq_length=41", "--shard_bytes=9000"),
         *("--heldout_fraction=0.2", "--remove_duplicates", *more),
-        env=env,
     )
 
 
@@ -112,12 +103,10 @@ def make_room(directory, kilobytes) -> None:
 def test_a_full_disk_is_one_line_and_loses_nothing(corpus, tiny_vocabulary, undisturbed, tmp_path):
     with small_disk(tmp_path / "disk", 700) as disk:
         output = disk / "records"
-        with pytest.raises(ValueError, match=r"(?i)no space left") as error:
+        with raises_one_line(r"(?i)no space left"):
             create(corpus, tiny_vocabulary, output)
-        assert program.is_user_error(error.value)
-        assert "\n" not in str(error.value)
         assert not list(output.rglob(".*"))
-        before = done_units(finished_shards(output, undisturbed))
+        before = done_units(output, undisturbed)
         assert 20 < len(before) < len(undisturbed)
         make_room(disk, 8000)
         create(corpus, tiny_vocabulary, output)
@@ -125,36 +114,15 @@ def test_a_full_disk_is_one_line_and_loses_nothing(corpus, tiny_vocabulary, undi
         assert before.items() <= finished_shards(output, undisturbed).items()
 
 
-@pytest.mark.slow
-def test_where_not_even_the_error_fits(corpus, tiny_vocabulary, undisturbed, tmp_path):
-    with small_disk(tmp_path / "disk", 700) as disk:
-        output = disk / "records"
-        full = threading.Event()
+def test_where_not_even_the_error_fits(tmp_path, monkeypatch, in_this_process):
+    """An empty file does."""
 
-        def fill():
-            # Takes what is left as soon as there are some shards, also what the job gives back.
-            with open(disk / "filling", "wb", buffering=0) as filling:
-                while not full.is_set():
-                    if list(output.glob("*.tfrecord")):
-                        with contextlib.suppress(OSError):
-                            while True:
-                                filling.write(bytes(4096))
-                    time.sleep(0.001)
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
 
-        filler = threading.Thread(target=fill)
-        filler.start()
-        try:
-            with pytest.raises(ValueError, match=r"(?i)no space left") as error:
-                create(corpus, tiny_vocabulary, output)
-        finally:
-            full.set()
-            filler.join()
-        assert program.is_user_error(error.value)
-        finished_shards(output, undisturbed)
-        (disk / "filling").unlink()
-        make_room(disk, 8000)
-        create(corpus, tiny_vocabulary, output)
-        assert contents(output) == undisturbed
+    monkeypatch.setattr(unit_job.files, "write_atomically", full)
+    with pytest.raises(UserError, match=r"no space left in .*: make room"):
+        unit_job.run_units("full", full, [TextUnit((), 0, 1)], str(tmp_path))
 
 
 def test_what_dying_workers_begin_is_tidied_up(tmp_path):
@@ -179,21 +147,12 @@ def test_two_jobs_at_once(corpus, tiny_vocabulary, undisturbed, tmp_path):
 
 
 @pytest.mark.slow
-def test_two_workers_write_the_same_bytes_as_one(corpus, tiny_vocabulary, undisturbed, tmp_path):
-    # A company's proxy must not get the calls between the processes of this machine.
-    proxy = dict.fromkeys(("https_proxy", "http_proxy"), "http://127.0.0.1:9")
-    finish(start(corpus, tiny_vocabulary, tmp_path, "--num_workers=2", env=proxy))
-    assert contents(tmp_path) == undisturbed
-    assert json.loads(undisturbed["manifest.json"])["duplicate_documents"] == 100
-
-
-@pytest.mark.slow
 def test_errors_in_processes_come_out_as_one_line(corpus, tiny_vocabulary, tmp_path):
     bad, output = tmp_path / "bad", tmp_path / "records"
     shutil.copytree(corpus, bad)
-    with open(bad / "b.txt", "ab") as file:
-        file.write(b"\n\xe9\n")
-    line = (bad / "b.txt").read_bytes().count(b"\n")
+    content = (bad / "b.txt").read_bytes() + b"\n\xe9\n"
+    (bad / "b.txt").write_bytes(content)
+    line = content.count(b"\n")
     _, error = finish(start(bad, tiny_vocabulary, output, "--num_workers=2"), 2)
     last = error.splitlines()[-1]
     assert last.startswith(f"error: {bad / 'b.txt'}:{line}: byte 0xE9 is not UTF-8"), error
@@ -203,8 +162,11 @@ def test_errors_in_processes_come_out_as_one_line(corpus, tiny_vocabulary, tmp_p
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
-def test_a_killed_job_resumes(corpus, tiny_vocabulary, undisturbed, tmp_path, seed):
+def test_a_killed_job_resumes(corpus, tiny_vocabulary, undisturbed, tmp_path, seed, monkeypatch):
     """Killed with SIGKILL at two moments, and started again at once."""
+    # A company's proxy must not get the calls between the processes of this machine.
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
     rng = random.Random(seed)
     units = sum(name.endswith(".json") for name in undisturbed) - 2
     for kind, share in (("hashes", rng.random()), ("json", 0.8 * rng.random())):
@@ -213,7 +175,7 @@ def test_a_killed_job_resumes(corpus, tiny_vocabulary, undisturbed, tmp_path, se
         process.kill()
         finish(process, -signal.SIGKILL)
         assert not (tmp_path / "manifest.json").exists()
-        before = done_units(finished_shards(tmp_path, undisturbed))
+        before = done_units(tmp_path, undisturbed)
     finish(start(corpus, tiny_vocabulary, tmp_path, "--num_workers=2"))
     assert contents(tmp_path) == undisturbed
     assert len(before) > 10
@@ -229,7 +191,7 @@ def test_a_killed_worker_ends_the_job_which_resumes(corpus, tiny_vocabulary, und
     _, error = finish(process, 2)
     assert error.splitlines()[-1].startswith("error: a worker process was killed")
     assert not (tmp_path / "manifest.json").exists()
-    before = done_units(finished_shards(tmp_path, undisturbed))
+    before = done_units(tmp_path, undisturbed)
     create(corpus, tiny_vocabulary, tmp_path)
     assert contents(tmp_path) == undisturbed
     assert before.items() <= finished_shards(tmp_path, undisturbed).items()

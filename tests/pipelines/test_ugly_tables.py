@@ -1,26 +1,18 @@
 """Files as users have them: read as they are meant, or refused in one line with their place."""
 
-import bz2
 import csv
 import gzip
 import io
 import json
-import lzma
 import re
 
 import pytest
-import zstandard
 
-from albert_tf.jobs import program
 from pipelines.tasks.classification import ClassificationTask, Columns
 from pipelines.tasks.reading.tables import column_names
+from tests.builders import raises_one_line
+from tests.pipelines.data.test_corpus import COMPRESS
 
-COMPRESS = {
-    ".gz": gzip.compress,
-    ".bz2": bz2.compress,
-    ".xz": lzma.compress,
-    ".zst": zstandard.ZstdCompressor().compress,
-}
 TWO = "text,label\nfine,pos\nbad,neg\n"
 AS_TWO = [("fine", "pos"), ("bad", "neg")]
 TSV = "text\tlabel\nfine\tpos\nbad\tneg\n"
@@ -29,21 +21,15 @@ LINES = "".join(json.dumps(record) + "\n" for record in OBJECTS)
 BIG = "word " * 40_000
 
 
-def task_of(directory, name, content, columns=None, **arguments):
+def task_of(directory, name, content, split="train", **arguments):
     path = directory / name
     path.write_bytes(content.encode() if isinstance(content, str) else content)
-    columns = {"text": "text", "label": "label", **(columns or {})}
-    columns = Columns(**columns)
-    return ClassificationTask("classification", {"train": str(path)}, columns, **arguments)
+    columns = Columns(text="text", label="label")
+    return ClassificationTask("classification", {split: str(path)}, columns, **arguments)
 
 
 def text_and_label(examples):
     return [(example.text, example.label) for example in examples]
-
-
-def assert_is_one_line(error):
-    assert program.is_user_error(error.value)
-    assert "\n" not in str(error.value) and len(str(error.value)) < 700
 
 
 def first(cell, text, name="t.csv"):
@@ -66,36 +52,17 @@ READ = {
     "json array over lines": ("t.json", json.dumps(OBJECTS, indent=2), AS_TWO),
     "json array after blank lines": ("t.json", "\n \n" + json.dumps(OBJECTS) + "\n\n", AS_TWO),
     "json array with a mark": ("t.json", "\ufeff" + json.dumps(OBJECTS), AS_TWO),
-    "json array, crlf": ("t.json", json.dumps(OBJECTS, indent=1).replace("\n", "\r\n"), AS_TWO),
-    "byte order mark": ("t.csv", "\ufeff" + TWO, AS_TWO),
     "byte order mark and quotes": ("t.csv", '\ufeff"text","label"\nfine,pos\nbad,neg\n', AS_TWO),
     "byte order mark in jsonl": ("t.jsonl", "\ufeff" + LINES, AS_TWO),
-    "crlf": ("t.csv", TWO.replace("\n", "\r\n"), AS_TWO),
-    "crlf in jsonl": ("t.jsonl", LINES.replace("\n", "\r\n"), AS_TWO),
     "cr alone": ("t.csv", TWO.replace("\n", "\r"), AS_TWO),
     "mixed line ends": ("t.csv", "text,label\r\nfine,pos\nbad,neg\r", AS_TWO),
-    "no last line end": ("t.csv", TWO.rstrip(), AS_TWO),
     "blank lines": ("t.csv", "text,label\n\nfine,pos\n\n\nbad,neg\n\n", AS_TWO),
     "blank lines in jsonl": ("t.jsonl", LINES.replace("\n", "\n \n"), AS_TWO),
-    "all cells quoted": ("t.csv", '"text","label"\n"fine","pos"\n"bad","neg"\n', AS_TWO),
-    "comma in quotes": first('"fine, really"', "fine, really"),
-    "tab in quotes": first('"fine\treally"', "fine\treally", "t.tsv"),
-    "doubled quotes": first('"he said ""hi"""', 'he said "hi"'),
-    "nothing but a quote": first('""""', '"', "t.tsv"),
     "a quote within a cell": first('6" pipe', '6" pipe', "t.tsv"),
-    "quotes within a cell": first('say "hi" now', 'say "hi" now'),
-    "line end in quotes": first('"one\ntwo"', "one\ntwo"),
     "crlf in quotes": first('"one\r\ntwo"', "one\ntwo"),
     "blank lines in quotes": first('"one\n\n\ntwo"', "one\n\n\ntwo", "t.tsv"),
-    "a comma and a line end in quotes": first('"Hello, you\nbye"', "Hello, you\nbye"),
-    "single quotes": first("'fine'", "'fine'"),
-    "backslashes": first("a\\b\\n", "a\\b\\n"),
-    "empty text": first("", ""),
-    "empty text in quotes": first('""', ""),
     "blank text": first("  ", "  "),
     "spaces around a label": ("t.csv", "text,label\nfine, pos \nbad,neg\n", AS_TWO),
-    "tab after a label": ("t.csv", "text,label\nfine,pos\t\nbad,neg\n", AS_TWO),
-    "other columns": ("t.csv", "id,text,x,label\n1,fine,,pos\n2,bad,,neg\n", AS_TWO),
     "a column without a name": ("t.csv", ",text,label\n0,fine,pos\n1,bad,neg\n", AS_TWO),
     "empty columns at the end": ("t.csv", "text,label,,\nfine,pos,,\nbad,neg,,\n", AS_TWO),
     "columns of one name": ("t.csv", "x,x,text,label\n1,2,fine,pos\n1,2,bad,neg\n", AS_TWO),
@@ -106,7 +73,6 @@ READ = {
     "a huge value in an array": array(BIG * 30),
     "brackets and braces in strings": array('}],[{"'),
     "None as a label": ("t.csv", "text,label\na,None\nb,NA\n", [("a", "None"), ("b", "NA")]),
-    "labels with commas": ("t.csv", 'text,label\na,"x, y"\nb,z\n', [("a", "x, y"), ("b", "z")]),
     "semicolons": ("t.csv", TWO.replace(",", ";"), AS_TWO),
     "semicolons, a mark, crlf": ("t.csv", "\ufefftext;label\r\nfine;pos\r\nbad;neg\r\n", AS_TWO),
     "semicolons, a comma in a name": ("t.csv", '"a, b";text;label\n1;fine;pos\n2;bad;neg', AS_TWO),
@@ -115,7 +81,6 @@ READ = {
     "commas, semicolons in cells": first("a;b", "a;b"),
     "a line of separators": ("t.csv", "\ufeffsep=;\r\ntext;label\r\nfine;pos\r\nbad;neg", AS_TWO),
     "separators that are tabs": ("t.csv", '"sep=\t"\n' + TSV, AS_TWO),
-    "other scripts": ("t.csv", "text,label\na,긍정\nb,부\n", [("a", "긍정"), ("b", "부")]),
     "a number and a line end in quotes": first('"pay 1,000 or 1,5\nnow"', "pay 1,000 or 1,5\nnow"),
     "semicolons, a comma and a line end in quotes": (
         "t.csv",
@@ -155,12 +120,6 @@ def test_labels_that_are_listed_may_differ_in_case(tmp_path):
     assert [label for _, label in text_and_label(task.read("train"))] == ["us", "US", "nan"]
 
 
-def test_thousands_of_labels(tmp_path):
-    rows = "".join(f"text {i},class {i}\n" for i in range(5000))
-    task = task_of(tmp_path, "t.csv", "text,label\n" + rows)
-    assert len(task.labels) == 5000 and len(task.read("train")) == 5000
-
-
 def test_quotation_marks_may_be_characters(tmp_path):
     content = 'text\tlabel\n"fine\tpos\n"bad" they say\tneg\n""quoted""\tpos\n'
     task = task_of(tmp_path, "t.tsv", content, quoting="none")
@@ -190,17 +149,11 @@ def test_what_the_csv_module_writes_is_read(tmp_path, separator, name):
 
 TESTS = {
     "no labels": ("text\na\n", [("a", None)]),
-    "no labels, other columns": ("id,text\n1,a\n", [("a", None)]),
     "labels": ("text,label\na,pos\n", [("a", "pos")]),
     "a label misspelt": ("text,lable\na,pos\n", "no column 'label', but 'lable': rename it"),
-    "a label with a capital": ("text,Label\na,pos\n", "no column 'label', but 'Label'"),
-    "a label with a space": ("text,label \na,pos\n", "no column 'label', but 'label '"),
     "labels in the plural": ("text,labels\na,pos\n", "no column 'label', but 'labels'"),
     "a label that is unknown": ("text,label\na,po\n", "unknown label 'po'"),
-    "no label in a row": (
-        "text,label\na,\n",
-        ":2: 'label' is \"\".*; remove the row, or, if no row",
-    ),
+    "no label in a row": ("text,label\na,\n", ":2: 'label' is .*; remove the row, or, if no row"),
     "no rows": ("text\n", "no rows"),
 }
 
@@ -210,22 +163,15 @@ TESTS = {
 def test_files_that_may_be_without_answers(tmp_path, case, kind):
     content, expected = TESTS[case]
     if kind == "jsonl":
-        if "no rows" in case:
-            content = ""
-        else:
-            records = csv.DictReader(io.StringIO(content))
-            content = "".join(json.dumps(record) + "\n" for record in records)
-            expected = expected.replace(":2:", ":1:") if isinstance(expected, str) else expected
-    path = tmp_path / f"test.{kind}"
-    path.write_text(content)
-    columns = Columns(text="text", label="label")
-    task = ClassificationTask("own", {"test": str(path)}, columns, labels=["pos", "neg"])
+        records = csv.DictReader(io.StringIO(content))
+        content = "".join(json.dumps(record) + "\n" for record in records)
+        expected = expected.replace(":2:", ":1:") if isinstance(expected, str) else expected
+    task = task_of(tmp_path, f"t.{kind}", content, "test", labels=["pos", "neg"])
     if isinstance(expected, list):
         assert text_and_label(task.read("test")) == expected
         return
-    with pytest.raises(ValueError, match=expected) as error:
+    with raises_one_line(expected):
         task.read("test")
-    assert_is_one_line(error)
 
 
 QUOTED = r"expected cells quoted as spreadsheets .* pass --quoting=none"
@@ -234,47 +180,35 @@ SEMI = "sep=;\ntext;label\n"
 # id: content of t.csv, what the one line says.
 CSV = {
     "empty file": ("", r"t\.csv:1: empty; expected a line with the names"),
-    "nothing but a mark": ("\ufeff", r"t\.csv:1: empty"),
     "a blank first line": ("\n" + TWO, r"t\.csv:1: empty; expected a line with the names"),
     "a quote that swallows rows": (SEMI + 'x;pos\n"a;pos\nb;neg\nc";neg\n', ":4: .*in line 6 only"),
-    "unquoted csv": (ONE + '"12 a,x\nb,y\nc 9",x\nd,y\n', f":2: .*in line 4 only.*{QUOTED}"),
     "two files, semicolons": (SEMI + "a;x\ntext;label\nc;y\n", ":4: the header of line 2 again"),
     "two files with marks": ('\ufeff"text","label"\na,x\n' * 2, ":3: the header of line 1 again"),
     "a spreadsheet": (b"PK\x03\x04\x14\0\x06\0", r"t\.csv: .* \(\.xlsx\); .*CSV UTF-8"),
     "other headers": (ONE + "a,x\nText,Label \nc,y\n", ":3: the header of line 1 again"),
     "a text as label": (ONE + f"x,{'x' * 501}\n", ":2: 'label' has 501 characters, expected"),
-    "files in one": (ONE + "a,x\n" + ONE + "c,y\n", ":3: the header of line 1 again.*one after"),
     "semicolons and a comma in names": (
         "text;label;a,b\nfine;pos;x\n",
         r":1: no column 'text'.*found 'text;label;a', 'b'; .*begin the file with the line sep=;",
     ),
     "an old spreadsheet": (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", r"t\.csv: .*\(\.xls\).*CSV UTF-8"),
     "both labels have a place": (ONE + "a,x\n\nc,X\n", r"t\.csv:4, .*t\.csv:2: labels 'X' and 'x'"),
-    "nothing but a header": (ONE, r"t\.csv: no rows; expected"),
     "no header": ("fine,pos\nbad,neg\n", r":1: no column 'text'.*found 'fine', 'pos'"),
-    "no label column": ("text,class\na,pos\n", r":1: no column 'label'"),
+    "nothing but a header": (ONE, r"t\.csv: no rows; expected"),
     "names with spaces": ("text, label\na,pos\n", r":1: no column 'label'.*' label'"),
     "a column twice": ("text,label,text\na,pos,b\n", r":1: several columns 'text'"),
     "a cell too many, semicolons": (SEMI + "a;pos\nb;c;neg\n", r":4: 3 columns, expected 2"),
     "tabs in csv": (TSV, r"columns seem to stand between tabs"),
     "a cell too few": (ONE + "a,pos\nb\n", r":3: 1 columns, expected 2: 'text', 'label'"),
-    "a cell too many": (ONE + "a,pos\nb,c,neg\n", r":3: 3 columns, expected 2"),
     "too many after quoted lines": (ONE + '"a\nb",pos\nb,c,neg\n', r":4: 3 columns, expected 2"),
     "a quote never closed": (ONE + '"fine,pos\nbad,neg\n', rf":2: .*never closed.*{QUOTED}"),
     "text after a quoted cell": (ONE + '"fine" indeed,pos\n', rf":2: .*{QUOTED}"),
-    "backslash before a quote": (ONE + '"say \\"hi\\" now",pos\n', rf":2: .*{QUOTED}"),
-    "utf-16": (TWO.encode("utf-16"), r"this is UTF-16 text; convert the file"),
-    "utf-16 without a mark": (TWO.encode("utf-16-le"), r"this is UTF-16 text"),
     "utf-32": (TWO.encode("utf-32"), r"t\.csv"),
     "latin-1": (ONE.encode() + "caf\xe9,pos\n".encode("latin-1"), r":2: byte 0xE9 is not"),
-    "utf-8 cut off": ((ONE + "café").encode()[:-1], r":2: byte 0xC3 is not UTF-8"),
-    "a NUL": (ONE + "a\0b,pos\n", r":2: .*a NUL character"),
-    "a NUL in the header": ("te\0xt,label\na,pos\n", r":1: .*a NUL character"),
     "a NUL in quotes": (ONE + '"a\n\0b",pos\n', r":3: .*a NUL character"),
     "parquet named csv": (b"PAR1\x15\x04", r"t\.csv: this is a Parquet file; .*to_csv"),
     "gzip without its name": (gzip.compress(TWO.encode()), r"this is a gzip file; give it"),
     "one class": (ONE + "a,pos\nb,pos\n", r"every 'label' is 'pos'; expected two labels"),
-    "a space that does not break": (ONE + "a,v g\nb,v\xa0g\nc,n\n", r"labels 'v g' and"),
 }
 # Labels that differ in a way that no user means.
 ALIKE = [("1", "1.0"), ("01", "1"), ("+1", "1"), ("1", "1e0"), ("-0", "0"), ("1", "１"),
@@ -301,15 +235,11 @@ ROW = of_labels('"x"').strip()
 # id: name of the file, content, what the one line says.
 REFUSED = {
     **{case: ("t.csv", *rest) for case, rest in CSV.items()},
-    "empty jsonl": ("t.jsonl", "", r"t\.jsonl: no rows"),
     "empty array": ("t.json", "[]", r"t\.json: no rows"),
-    "empty gzip": ("t.csv.gz", gzip.compress(b""), r"t\.csv\.gz:1: empty"),
     "semicolons in tsv": ("t.tsv", "text;label\na;pos\n", r"columns seem to stand between ';'"),
     "commas in tsv": ("t.tsv", TWO, r"columns seem to stand between commas"),
     "unquoted tsv": ("t.tsv", 'text\tlabel\nx\ta\n"y\tb\nz"\tc\n', f":3: .*line 4 only.*{QUOTED}"),
-    "zst cut off": ("t.csv.zst", COMPRESS[".zst"](TWO.encode())[:-3], "not a whole Zstandard file"),
     "utf-16 of Excel": ("t.txt", TSV.encode("utf-16"), r"this is UTF-16 text"),
-    "latin-1 in jsonl": ("t.jsonl", LINES.encode() + b'{"text": "\xe9"}', r":3: byte 0xE9"),
     "latin-1 in an array": ("t.json", b'[\n{"text": "\xe9"}]', r":2: byte 0xE9"),
     "a NUL in jsonl": ("t.jsonl", '{"text": "\0", "label": 1}\n', r":1: .*a NUL character"),
     "parquet in gzip": ("t.csv.gz", gzip.compress(b"PAR1\x15"), r"this is a Parquet file"),
@@ -317,23 +247,18 @@ REFUSED = {
     "a name of a spreadsheet": ("t.xlsx", b"PK\x03\x04", r"expected a name that ends in \.csv"),
     "no ending": ("train", TWO, r"expected a name that ends in \.csv .*\.tsv, \.txt .*\.jsonl"),
     "text named gzip": ("t.csv.gz", TWO, r"not a whole gzip file"),
-    "gzip cut off": ("t.csv.gz", gzip.compress(TWO.encode())[:-9], r"not a whole gzip file"),
     "jsonl cut off": ("t.jsonl", LINES[:-5], r":2: not JSON"),
     "an array in jsonl": ("t.jsonl", json.dumps(OBJECTS), r":1: not a JSON object"),
     "an array cut off": ("t.json", json.dumps(OBJECTS, indent=1)[:-9], r":8: not JSON"),
-    "an array not closed": ("t.json", json.dumps(OBJECTS)[:-1], r":1: not JSON"),
     "an array that ends in a comma": ("t.json", '[{"text": "a", "label": 1},', r":1: not JSON"),
     "an array without a comma": ("t.json", '[{"text": "a", "label": 1}\n{}]', r":2: not JSON"),
     "text after an array": ("t.json", json.dumps(OBJECTS) + "\n[]", r":2: not JSON \(Extra data"),
-    "no number within json": ("t.jsonl", '{"text": "a", "label": nope}\n', r":1: not JSON"),
     "an object over lines": ("t.json", json.dumps(OBJECTS[0], indent=1), r":1: not JSON"),
     "an object of lists": ("t.json", '{"text": ["a"], "label": ["b"]}', r":1: 'text' is \[\"a\"\]"),
-    "a field too few": ("t.jsonl", LINES + '{"text": "a"}\n', r":3: no field 'label'"),
     "bad json in an array": ("t.json", f"[{ROW},\n{{]" + " " * 99, ":2: not JSON"),
     "a field too few there": ("t.json", f'[{ROW},\n{{"text": "a"}}]', ":2: .*'label'; .*'text'"),
     "true and True": ("t.jsonl", of_labels("true", '"true"'), "labels 'True' and 'true' differ"),
     "true and 1": ("t.jsonl", of_labels("1", "true", "2"), ":1, .*:2: .*'1' and 'True' .*truth"),
-    "a key twice": ("t.jsonl", LINES + '{"label": 1, "label": 2}', ":3: .*the field 'label' twice"),
     "a key twice there": ("t.json", '[{"text": 1, "text": 2}]', r"t\.json: .*field 'text' twice"),
     "deep nesting": ("t.jsonl", '{"text": ' + "[" * 99_999, r":1: not JSON"),
 }
@@ -344,15 +269,12 @@ for label, shown in (("null", "null"), ('["x"]', r"\["), ("1.5", r"1\.5"), ("NaN
 @pytest.mark.parametrize("case", REFUSED)
 def test_refused_in_one_line(tmp_path, case):
     name, content, problem = REFUSED[case]
-    with pytest.raises(ValueError, match=problem) as error:
+    with raises_one_line(problem):
         task_of(tmp_path, name, content).read("train")
-    assert_is_one_line(error)
 
 
 NUMBERS = {
     "a number": ("2.5", 2.5),
-    "a whole number": ("-3", -3.0),
-    "an exponent": ("1e-3", 0.001),
     "spaces around": (" 4 ", 4.0),
     "a word": ("two", "expected a number$"),
     "nothing": ("", "expected a number; remove the row"),
@@ -360,11 +282,7 @@ NUMBERS = {
     "infinity": ("inf", "expected a number$"),
     "a comma in German": ('"1,5"', r"expected a number; .*decimal point"),
     "an underscore": ("1_000", "expected a number$"),
-    "beyond float64": ("1e400", "expected a number$"),
-    "beyond float32": (
-        "1e39",
-        r":2: 'label' is \"1e39\", expected a number up to 1e\+18: the loss",
-    ),
+    "beyond float32": ("1e39", r":2: 'label' is .*1e39.*, expected a number up to 1e\+18"),
     "beyond its square": ("-2e19", "the loss squares it in float32; give the numbers in another"),
 }
 
@@ -376,6 +294,5 @@ def test_numbers(tmp_path, case):
     if isinstance(expected, float):
         assert text_and_label(task.read("train")) == [("a", expected)]
         return
-    with pytest.raises(ValueError, match=expected) as error:
+    with raises_one_line(expected):
         task.read("train")
-    assert_is_one_line(error)

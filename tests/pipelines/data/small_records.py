@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from pipelines.create_pretraining_data import create_pretraining_data
 from pipelines.data import records
 from pipelines.data.segments import Segment
+from pipelines.data.shard_writer import Settings
 
 
 def write_records(directory, tokenizer, counts_of, number=0, records_per_document=1):
@@ -56,6 +58,29 @@ def write_manifest(directory, tokenizer, splits):
     """Makes a directory of shards a record directory."""
     vocabulary = {"vocab_sha256": tokenizer.sha256, "vocab_size": tokenizer.vocab_size}
     manifest_of(splits, **vocabulary).write(str(directory))
+
+
+def create_records(input_file, output_dir, vocabulary, shard_bytes=64_000_000, **changes):
+    """Does a record job; `changes` are those of its settings."""
+    settings = {"do_lower_case": True, "max_seq_length": 41, "short_seq_prob": 0.1}
+    settings.update({"heldout_fraction": 0.2, "random_seed": 12345, **changes})
+    return create_pretraining_data(
+        input_file=str(input_file),
+        output_dir=str(output_dir),
+        settings=Settings(str(vocabulary), **settings),
+        shard_bytes=shard_bytes,
+    )
+
+
+def write_shards(directory, tokenizer, found):
+    """Writes a shard of the records of each split; returns the record directory."""
+    splits = {}
+    for split, of_split in found.items():
+        written = records.write_records(str(directory / f"{split}.tfrecord"), of_split)
+        shard = records.Shard(f"{split}.tfrecord", "x", pieces=1, **written)
+        splits[split] = records.Split((shard,))
+    write_manifest(directory, tokenizer, splits)
+    return str(directory)
 
 
 def as_tensors(segments, documents=None, rooms=None, opens=None):

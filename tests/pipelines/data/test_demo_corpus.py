@@ -2,14 +2,8 @@
 
 import pytest
 
-from pipelines.data.demo_corpus import (
-    docstrings,
-    is_prose,
-    paragraphs,
-    prose_sentences,
-    source_files,
-    write_demo_corpus,
-)
+from pipelines.data import demo_corpus
+from pipelines.data.demo_corpus import prose_sentences, write_demo_corpus
 
 DOCSTRING = """Trains the `Model` on *all* of the data.
 
@@ -65,7 +59,7 @@ def test_prose_of_a_docstring():
         "The second point of the list is another.",
         "The notes of a NumPy docstring stay as they are.",
     ]
-    [names] = paragraphs("The ``__init__`` of *two* words_here.")
+    [names] = demo_corpus.paragraphs("The ``__init__`` of *two* words_here.")
     assert names == "The __init__ of two words_here."
 
 
@@ -83,7 +77,7 @@ def test_prose_of_a_docstring():
     ],
 )
 def test_what_is_prose(sentence, expected):
-    assert is_prose(sentence) == expected
+    assert demo_corpus.is_prose(sentence) == expected
 
 
 def test_docstrings_in_order_of_the_file(tmp_path):
@@ -93,10 +87,10 @@ def test_docstrings_in_order_of_the_file(tmp_path):
         '            """Three."""\n            def g(): "Four."\ntry:\n    pass\n'
         'except ValueError:\n    def h():\n        """Five."""\n        x = """No docstring."""\n'
     )
-    assert list(docstrings(path)) == ["One.", "Two.", "Three.", "Four.", "Five."]
+    assert [*demo_corpus.docstrings(path)] == ["One.", "Two.", "Three.", "Four.", "Five."]
     for no_python in ('def broken(:\n    """Doc."""\n', '"""nul \0 byte."""\n'):
         path.write_text(no_python)
-        assert list(docstrings(path)) == []
+        assert not [*demo_corpus.docstrings(path)]
 
 
 def write(path, *sentences):
@@ -127,7 +121,8 @@ def test_corpus_of_a_tree(packages, tmp_path, capsys):
     with pytest.raises(ValueError, match="no prose"):
         write_demo_corpus(str(output), [tmp_path / "demo"], {})
     assert not output.parent.exists()
-    assert [path.stem for path in source_files(packages)] == [*"abc", "copy", "d", "e", "short"]
+    names = [path.stem for path in demo_corpus.source_files(packages)]
+    assert names == [*"abc", "copy", "d", "e", "short"]
     write_demo_corpus(str(output), [packages], topics)
     documents = output.read_text(encoding="utf-8").split("\n\n")
     assert [document.split()[4] for document in documents[:2]] == ["ants", "bees"]

@@ -67,16 +67,13 @@ class Mean:
     def add(self, numerators, denominators):
         self.parts.append(np.stack([numerators, denominators]).astype(np.float64))
 
-    def ratio(self):
+    def check(self, expected, bias):
+        """Holds the ratio to `expected`, give or take a known relative bias and 3 sigma."""
         numerators, denominators = np.concatenate(self.parts, axis=1)
         ratio = numerators.sum() / denominators.sum()
         # Of a ratio of sums: the spread of what each example has beyond its part.
         rest = numerators - ratio * denominators
-        return ratio, rest.std() * np.sqrt(len(rest)) / denominators.sum()
-
-    def check(self, expected, bias):
-        """Holds the ratio to `expected`, give or take a known relative bias and 3 sigma."""
-        ratio, error = self.ratio()
+        error = rest.std() * np.sqrt(len(rest)) / denominators.sum()
         assert error < 0.02 * expected, f"{error} is no test of {expected}"
         assert abs(ratio - expected) <= 3 * error + bias * expected, (ratio, expected, error)
 
@@ -141,10 +138,8 @@ def measure(means, batch, draws, starts):
             pieces_hit.sum(axis=1, where=pieces == n) / n, chance[:, 0] * (pieces == n).sum(axis=1)
         )
     # By position: next to a special piece, the five after that, the rest.
-    distance = np.minimum(
-        np.abs(position - 0 * first_sep),
-        np.minimum(np.abs(position - first_sep), np.abs(position - length[:, None] + 1)),
-    )
+    special = np.stack([0 * first_sep, first_sep, length[:, None] - 1])
+    distance = np.abs(position - special).min(axis=0)
     for name, place in {
         "first": position == 1,
         "last": position == length[:, None] - 2,

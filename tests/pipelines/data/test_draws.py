@@ -1,7 +1,5 @@
 """What a seed draws stays the same until DRAWS says otherwise."""
 
-from __future__ import annotations
-
 import hashlib
 import random
 from types import SimpleNamespace
@@ -11,13 +9,9 @@ import pytest
 
 from pipelines.data import records
 from pipelines.data.examples import DRAWS, SENTENCE_OBJECTIVES, ExampleOptions
-from pipelines.data.pretraining_dataset import (
-    evaluation_dataset,
-    pretraining_dataset,
-    read_sources,
-)
+from pipelines.data.pretraining_dataset import evaluation_dataset, pretraining_dataset, read_sources
 from pipelines.data.segments import split_document
-from tests.pipelines.data.small_records import write_manifest
+from tests.pipelines.data.small_records import write_shards
 
 # What follows from each version of DRAWS. Add a row, never change one.
 DRAWN = {
@@ -46,12 +40,12 @@ def segments() -> list[tuple[bytes, int]]:
     """Records of 40 documents, with the number of the document."""
     rng = random.Random(4)
     found = []
+    starts = WORD_STARTS.tolist()
     for number in range(40):
         document = [
             [rng.randrange(5, 100) for _ in range(rng.randint(1, 9))]
             for _ in range(rng.randint(1, 12))
         ]
-        starts = WORD_STARTS.tolist()
         for segment in split_document(document, 24, 0.3, starts, random.Random(number)):
             found.append((records.serialize_segment(segment, number), number))
     return found
@@ -59,16 +53,10 @@ def segments() -> list[tuple[bytes, int]]:
 
 @pytest.fixture(scope="module")
 def record_dir(segments, tmp_path_factory) -> str:
-    directory = tmp_path_factory.mktemp("records")
-    splits = {}
-    for split in records.SPLITS:
-        part = [record for record, number in segments if (number % 4 == 0) == (split == "heldout")]
-        written = records.write_records(str(directory / f"{split}.tfrecord"), part)
-        shard = records.Shard(f"{split}.tfrecord", "x", pieces=1, **written)
-        splits[split] = records.Split((shard,))
-    tokenizer = SimpleNamespace(**{**vars(TOKENIZER), "do_lower_case": True})
-    write_manifest(directory, tokenizer, splits)
-    return str(directory)
+    found = {"train": [], "heldout": []}
+    for record, number in segments:
+        found["train" if number % 4 else "heldout"].append(record)
+    return write_shards(tmp_path_factory.mktemp("records"), TOKENIZER, found)
 
 
 def test_the_same_seed_draws_the_same(segments, record_dir):

@@ -26,31 +26,16 @@ def left_out(directory: Path, *units: list[list[str]]) -> list[set[int]]:
 FIRST = ["The sea, the sea!", "It was 3 o'clock."]
 
 
-@pytest.mark.parametrize(
-    "copy",
-    [
+def test_case_spacing_and_punctuation_make_no_other_document(tmp_path):
+    copies = [
         FIRST,
         ["THE SEA THE SEA", "it was 3 oclock"],
         ["thesea... (the  sea) It -- was", "3", "o\u2019clock"],
         ["The_sea\u00a0the\u3000sea it was 3 o\U0001f600clock", "***"],
-    ],
-)
-def test_case_spacing_and_punctuation_make_no_other_document(tmp_path, copy):
-    assert left_out(tmp_path, [FIRST, ["Between."], copy]) == [{2}]
-
-
-def test_near_but_not_equal_documents_stay(tmp_path):
-    near = [
-        [FIRST[0], "It was 4 o'clock."],
-        FIRST[:1],
-        [*FIRST, "s"],
-        FIRST[::-1],
-        ["The s\u00e9a, the sea!", FIRST[1]],
     ]
-    assert left_out(tmp_path, [FIRST, *near]) == [set()]
-
-
-def test_other_scripts_and_signs(tmp_path):
+    near = [[FIRST[0], "It was 4 o'clock."], FIRST[:1], [*FIRST, "s"], FIRST[::-1]]
+    near.append(["The s\u00e9a, the sea!", FIRST[1]])
+    assert left_out(tmp_path, [FIRST, *copies, *near]) == [{1, 2, 3, 4}]
     korean, upper, final = ["바다, 바다!"], ["ΟΔΟΣ. Straße"], ["οδος STRASSE!"]
     units = [korean, upper], [final, ["바다"], ["「바다」바다。"]]
     assert left_out(tmp_path, *units) == [set(), {0, 2}]
@@ -78,8 +63,7 @@ def test_many_documents_in_ranges_of_any_size(tmp_path, monkeypatch, range_bytes
     monkeypatch.setattr(duplicates, "_RANGE_BYTES", range_bytes)
     rng = random.Random(7)
     units = [[[str(rng.randrange(900))] for _ in range(size)] for size in (611, 0, 503, 97)]
-    seen: set[str] = set()
-    expected = []
+    seen, expected = set(), []
     for documents in units:
         expected.append(set())
         for number, (text,) in enumerate(documents):

@@ -17,10 +17,7 @@ VOCABULARY = MaskingVocabulary(MASK_ID, WORD_STARTS, np.arange(5, VOCAB, dtype=n
 
 
 def make_batch(lengths, seq_len, seed, word_starts=0.67):
-    """[CLS] A [SEP] B [SEP] of random pieces; a length of (n, 0) has no B.
-
-    A share of `word_starts` of the pieces begins a word.
-    """
+    """[CLS] A [SEP] B [SEP] of random pieces, a share of which begins a word; (n, 0) has no B."""
     rng = np.random.default_rng(seed)
     ids = np.zeros([len(lengths), seq_len], np.int32)
     mask, types = np.zeros_like(ids), np.zeros_like(ids)
@@ -46,16 +43,12 @@ def draw(rows, seq_len, predictions, seed):
     return {name: rng.random(shape, np.float32) for name, shape in shapes.items()}
 
 
-def apply(batch, seq_len, predictions, seed=0, prob=0.15, ngram=3):
-    draws = draw(len(batch["input_mask"]), seq_len, predictions, seed)
-    masked = mask_ngrams(
-        {name: tf.constant(value) for name, value in batch.items()},
-        VOCABULARY,
-        {name: tf.constant(value) for name, value in draws.items()},
-        predictions,
-        prob,
-        ngram,
-    )
+def apply(batch, predictions, prob=0.15, ngram=3, seed=0, draws=None):
+    rows, seq_len = batch["input_mask"].shape
+    draws = draws or draw(rows, seq_len, predictions, seed)
+    tensors = ({name: tf.constant(v) for name, v in values.items()} for values in (batch, draws))
+    of_batch, of_draws = tensors
+    masked = mask_ngrams(of_batch, VOCABULARY, of_draws, predictions, prob, ngram)
     return {name: value.numpy() for name, value in masked.items()}
 
 
@@ -133,7 +126,7 @@ def test_unmasking_restores_pairs(segments, objective, seed, predictions, prob, 
     pairs = choose_pairs(texts, split_draws, change_draws, SENTENCE_OBJECTIVES[objective], seq_len)
     before = lay_out(pairs, texts, seq_len, CLS, SEP)
     before = {name: values.numpy() for name, values in before.items()}
-    masked = apply(before, seq_len, predictions, seed, prob, ngram)
+    masked = apply(before, predictions, prob, ngram, seed)
     np.testing.assert_array_equal(unmask(masked), before["input_word_ids"])
     for row in range(rows):
         budget = budget_of(before["input_mask"][row].sum(), predictions, prob)
@@ -146,92 +139,77 @@ def test_unmasking_restores_pairs(segments, objective, seed, predictions, prob, 
 
 
 def choose(words, lengths, orders, begin, predictions, prob):
-    """Masks one row; `words` are the piece counts of the words of A and of B.
+    """Returns the positions that are predicted in one row.
 
-    Returns the positions predicted. `begin` is the number of the text piece to begin at.
+    `words` are the piece counts of the words of A and of B, `begin` is the number of the text piece
+    to begin at.
     """
     pieces = [[7] + [6] * (count - 1) for count in words[0] + words[1]]  # 6 continues a word
-    in_a = sum(words[0])
-    text = sum(pieces, [])
+    in_a, text = sum(words[0]), np.array(sum(pieces, []))
     seq_len = len(text) + 3
-    ids = [CLS, *text[:in_a], SEP, *text[in_a:], SEP]
     batch = {
-        "input_word_ids": tf.constant([ids]),
-        "input_mask": tf.ones([1, seq_len], tf.int32),
-        "input_type_ids": tf.constant([[0] * (in_a + 2) + [1] * (seq_len - in_a - 2)]),
+        "input_word_ids": np.concatenate([[CLS], text[:in_a], [SEP], text[in_a:], [SEP]])[None],
+        "input_mask": np.ones([1, seq_len], np.int32),
+        "input_type_ids": (np.arange(seq_len) > in_a + 1)[None],
     }
+    batch = {name: values.astype(np.int32) for name, values in batch.items()}
     draws = draw(1, seq_len, predictions, 0)
     # The middles of the intervals of lengths 1, 2, 3: 6/11, 3/11, 2/11.
     draws["span_length"][0, : len(lengths)] = [{1: 0.27, 2: 0.68, 3: 0.91}[n] for n in lengths]
     draws["span_order"][0, : len(orders)] = orders
     draws["span_order"][0, -1] = (begin + 0.5) / len(text)
-    masked = mask_ngrams(
-        batch,
-        VOCABULARY,
-        {name: tf.constant(values) for name, values in draws.items()},
-        predictions,
-        prob,
-        3,
-    )
-    count = int(tf.reduce_sum(masked["masked_lm_weights"]))
-    return masked["masked_lm_positions"][0, :count].numpy().tolist()
+    masked = apply(batch, predictions, prob, draws=draws)
+    return masked["masked_lm_positions"][0, masked["masked_lm_weights"][0] > 0].tolist()
 
 
-FOX = {"words": ([1, 2, 1], [1, 1]), "lengths": [2, 1, 3], "orders": [0.7, 0.2, 0.4]}
+# Positions:  1 _the  2 _quick 3 ly  4 _fox  5 [SEP]  6 _ran  7 _off: spans of 2, 1, 3.
+FOX = ([1, 2, 1], [1, 1]), [2, 1, 3]
+ORDERS = [0.7, 0.2, 0.4]
+# 2 + 12 pieces are ranked: a word of one, four of three, and the first of another three.
+LONG = ([1, 3, 3, 3, 3, 3, 3], [3]), [1] * 8, [n / 10 for n in range(8)]
+# Three words drawn, two before [SEP] and one behind, which is a span of its own.
+ACROSS = ([1, 2], [2, 1, 1]), [3, 2], [0.1, 0.9, 0.5]
+TWO_LONG_WORDS = ([3], [2]), [1, 1], [0.5, 0.6]
 
 
-class TestWorkedExamples:
-    """Positions:  1 _the  2 _quick 3 ly  4 _fox  5 [SEP]  6 _ran  7 _off: spans of 2, 1, 3."""
-
-    def test_whole_spans_in_order(self):
-        assert choose(**FOX, begin=3, predictions=3, prob=1.0) == [4, 6, 7]
-
-    def test_begun_inside_a_span_what_is_left_of_it_counts(self):
-        # At `ly`, one piece before the end of its span: two of the budget of 3 remain.
+@pytest.mark.parametrize(
+    ("words", "lengths", "orders", "begin", "predictions", "prob", "expected"),
+    [
+        # Whole spans in order.
+        (*FOX, ORDERS, 3, 3, 1.0, [4, 6, 7]),
+        # Begun inside a span, what is left of it counts. At `ly` two of the budget of 3 remain:
         # _fox, _ran _off are taken, as the last one's first piece lies within.
-        assert choose(**FOX, begin=2, predictions=3, prob=1.0) == [4, 6, 7]
+        (*FOX, ORDERS, 2, 3, 1.0, [4, 6, 7]),
         # At `_quick`: one remains, so _fox alone; what is missing is filled with _ran, _off.
-        assert choose(**FOX, begin=1, predictions=3, prob=1.0) == [4, 6, 7]
-        assert choose(**FOX, begin=1, predictions=2, prob=1.0) == [4, 6]
-
-    def test_too_many_drop_a_span_of_one_piece(self):
-        # _fox and the first two words; budget 3: _fox goes.
-        fox = {**FOX, "orders": [0.3, 0.2, 0.9]}
-        assert choose(**fox, begin=3, predictions=3, prob=1.0) == [1, 2, 3]
-
-    def test_nothing_to_drop_cuts_the_last_span_to_whole_words(self):
-        # The first span has three pieces and ends in a word of two; a budget of 2 has room for
-        # _the, and for the next word of one piece.
-        assert choose(**FOX, begin=0, predictions=2, prob=1.0) == [1, 4]
-
-    def test_no_word_fits(self):
-        only = {"words": ([3], [2]), "lengths": [1, 1], "orders": [0.5, 0.6]}
-        assert choose(**only, begin=0, predictions=1, prob=0.15) == [1]
-        assert choose(**only, begin=3, predictions=1, prob=0.15) == [5]
-        assert choose(**only, begin=0, predictions=2, prob=0.3) == [1, 2]
-
-    def test_a_word_that_is_not_looked_at_as_a_whole_fills_nothing(self):
-        # 2 + 12 pieces are ranked: a word of one, four of three, and the first of another three.
-        words, orders = [1, 3, 3, 3, 3, 3, 3], [n / 10 for n in range(8)]
-        assert sum(words[:5]) + 1 == 2 + masking._MARGIN
-        row = {"words": (words, [3]), "lengths": [1] * 8, "orders": orders}
-        assert choose(**row, begin=0, predictions=2, prob=0.5) == [1]
-
-    def test_no_span_crosses_the_separator(self):
-        # Three words drawn, two before [SEP] and one behind, which is a span of its own.
-        spans = {"words": ([1, 2], [2, 1, 1]), "lengths": [3, 2], "orders": [0.1, 0.9, 0.5]}
-        # Budget 3: both words of A fill it.
-        assert choose(**spans, begin=0, predictions=3, prob=1.0) == [1, 2, 3]
-        # Budget 5: then the span of two in B, not the word that was drawn with those of A.
-        assert choose(**spans, begin=0, predictions=5, prob=1.0) == [1, 2, 3, 7, 8]
+        (*FOX, ORDERS, 1, 3, 1.0, [4, 6, 7]),
+        (*FOX, ORDERS, 1, 2, 1.0, [4, 6]),
+        # Too many drop a span of one piece: _fox, for the first two words.
+        (*FOX, [0.3, 0.2, 0.9], 3, 3, 1.0, [1, 2, 3]),
+        # Nothing to drop cuts the last span to whole words: it has three pieces and ends in a word
+        # of two. A budget of 2 has room for _the, and for the next word of one piece.
+        (*FOX, ORDERS, 0, 2, 1.0, [1, 4]),
+        # No word fits.
+        (*TWO_LONG_WORDS, 0, 1, 0.15, [1]),
+        (*TWO_LONG_WORDS, 3, 1, 0.15, [5]),
+        (*TWO_LONG_WORDS, 0, 2, 0.3, [1, 2]),
+        # A word that is not looked at as a whole fills nothing.
+        (*LONG, 0, 2, 0.5, [1]),
+        # No span crosses the separator. Both words of A fill a budget of 3; with one of 5 the span
+        # of two in B is taken, not the word that was drawn with those of A.
+        (*ACROSS, 0, 3, 1.0, [1, 2, 3]),
+        (*ACROSS, 0, 5, 1.0, [1, 2, 3, 7, 8]),
+    ],
+)
+def test_worked_examples(words, lengths, orders, begin, predictions, prob, expected):
+    assert masking._MARGIN == 12
+    assert choose(words, lengths, orders, begin, predictions, prob) == expected
 
 
 def test_the_highest_draw_begins_at_the_last_piece():
     highest = np.nextafter(np.float32(1), np.float32(0))
     for count in range(1, 60):
-        ones = {"words": ([1] * count, [1]), "lengths": [1] * (count + 1), "orders": []}
         begin = highest * (count + 1) - 0.5
-        assert choose(**ones, begin=begin, predictions=1, prob=0.01) == [count + 2]
+        assert choose(([1] * count, [1]), [1] * (count + 1), [], begin, 1, 0.01) == [count + 2]
 
 
 @pytest.mark.parametrize(
@@ -242,15 +220,11 @@ def test_the_highest_draw_begins_at_the_last_piece():
 def test_budget(length, predictions, prob, expected):
     """Half of an odd number rounds to even, as in the reference: 13.5 and 14.4 are 14, 1.5 is 2."""
     batch = make_batch([(2, length - 5)], 99, 1, word_starts=1.0)
-    assert apply(batch, 99, predictions, prob=prob)["masked_lm_weights"].sum() == expected
+    assert apply(batch, predictions, prob)["masked_lm_weights"].sum() == expected
 
 
 def test_a_random_piece_is_any_but_the_control_pieces():
-    """The shares of masks, kept and random pieces are held in test_distributions.py."""
-    rows, seq_len, predictions = 6000, 96, 15
-    cuts = np.random.default_rng(7).integers(5, 88, rows)
-    batch = make_batch([(cut, 93 - cut) for cut in cuts], seq_len, 1)
-    masked = apply(batch, seq_len, predictions, seed=2)
+    masked = apply(make_batch([(40, 53)] * 6000, 96, 1), 15, seed=2)
     real = masked["masked_lm_weights"] > 0
     now = np.take_along_axis(masked["input_word_ids"], masked["masked_lm_positions"], 1)[real]
     others = now[(now != MASK_ID) & (now != masked["masked_lm_ids"][real])]
@@ -260,12 +234,11 @@ def test_a_random_piece_is_any_but_the_control_pieces():
 
 
 def test_longer_ngrams_are_rarer_and_ngram_1_has_none():
-    rows, seq_len = 3000, 64
-    batch = make_batch([(61, 0)] * rows, seq_len, 3)
+    batch = make_batch([(61, 0)] * 3000, 64, 3)
     batch["input_word_ids"][:, 1:62] = 7
 
     def touching(ngram):
-        positions = apply(batch, seq_len, 5, seed=4, prob=5 / 64, ngram=ngram)
+        positions = apply(batch, 5, 5 / 64, ngram, seed=4)
         return (np.diff(positions["masked_lm_positions"], axis=1) == 1).mean()
 
     assert touching(1) < 0.1 < touching(2) < touching(3) < touching(4)

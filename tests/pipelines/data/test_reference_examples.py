@@ -1,6 +1,7 @@
 """Static examples: the reference's schema, every segment once a pass, always the same bytes."""
 
 import collections
+import contextlib
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,11 +33,10 @@ def create(tmp_path_factory, tiny_vocabulary):
     text.write_text(make_text(31, seed=1), encoding="utf-8")
 
     def run(output_dir, options=OPTIONS, dupe_factor=PASSES):
-        settings = Settings(str(tiny_vocabulary), True, LENGTH, 0.1, 0.2, options.seed)
         return job.create_reference_examples(
             input_file=str(text),
             output_dir=str(output_dir),
-            settings=settings,
+            settings=Settings(str(tiny_vocabulary), True, LENGTH, 0.1, 0.2, options.seed),
             options=options,
             dupe_factor=dupe_factor,
             shard_bytes=text.stat().st_size // 3 + 1,
@@ -53,14 +53,16 @@ def record_dir(create, tmp_path_factory) -> Path:
     return directory
 
 
+def features_of(record):
+    """Returns a record's features as (kind, values)."""
+    features = tf.train.Example.FromString(record).features.feature
+    kinds = {name: feature.WhichOneof("kind") for name, feature in features.items()}
+    return {n: (kind, list(getattr(features[n], kind).value)) for n, kind in kinds.items()}
+
+
 def read_features(paths):
-    """Yields each record's features as (kind, values)."""
-    for record in tf.data.TFRecordDataset([str(path) for path in paths]).as_numpy_iterator():
-        found = {}
-        for name, feature in tf.train.Example.FromString(record).features.feature.items():
-            kind = feature.WhichOneof("kind")
-            found[name] = kind, list(getattr(feature, kind).value)
-        yield found
+    dataset = tf.data.TFRecordDataset([str(path) for path in paths])
+    return map(features_of, dataset.as_numpy_iterator())
 
 
 def segments_of(directory, split) -> list[Segment]:
@@ -84,11 +86,12 @@ def unmask(features):
 def test_schema_is_the_references(record_dir):
     """Names, types and lengths of the authors' records (128 and 20 there)."""
     pieces = ("input_ids", "input_mask", "segment_ids", "token_boundary")
-    expected = dict.fromkeys(pieces, ("int64_list", LENGTH))
-    for name in ("masked_lm_positions", "masked_lm_ids"):
-        expected[name] = ("int64_list", PREDICTIONS)
-    expected["masked_lm_weights"] = ("float_list", PREDICTIONS)
-    expected["next_sentence_labels"] = ("int64_list", 1)
+    expected = {
+        **dict.fromkeys(pieces, ("int64_list", LENGTH)),
+        **dict.fromkeys(("masked_lm_positions", "masked_lm_ids"), ("int64_list", PREDICTIONS)),
+        "masked_lm_weights": ("float_list", PREDICTIONS),
+        "next_sentence_labels": ("int64_list", 1),
+    }
     records = list(read_features(record_dir.glob("*.tfrecord")))
     assert len(records) > 200
     for features in records:
@@ -97,9 +100,9 @@ def test_schema_is_the_references(record_dir):
 
 def test_token_boundary_tells_words_of_the_unmasked_text():
     # [CLS] the qui ##ck [SEP] ##ly ran ##ning [SEP], `qui` masked, `ran` replaced by a ##piece.
-    cls_id, sep_id, mask_id, the, qui, ck, ly, ran, ning = 2, 3, 4, 10, 11, 12, 13, 14, 15
+    the, qui, ck, ly, ran, ning = range(10, 16)
     batch = {
-        "input_word_ids": [[cls_id, the, mask_id, ck, sep_id, ly, ning, ning, sep_id, 0, 0]],
+        "input_word_ids": [[2, the, 4, ck, 3, ly, ning, ning, 3, 0, 0]],
         "input_mask": [[1] * 9 + [0] * 2],
         "input_type_ids": [[0] * 5 + [1] * 4 + [0] * 2],
         "masked_lm_positions": [[2, 6, 0]],
@@ -108,14 +111,13 @@ def test_token_boundary_tells_words_of_the_unmasked_text():
         "sentence_order_labels": [1],
     }
     batch = {name: np.array(value) for name, value in batch.items()}
-    special = SimpleNamespace(cls_id=cls_id, sep_id=sep_id)
     word_starts = np.isin(np.arange(19), [the, qui, ran])
-    (record,) = serialize_examples(batch, word_starts, special)
-    feature = tf.train.Example.FromString(record).features.feature
-    assert list(feature["token_boundary"].int64_list.value) == [1, 1, 1, 0, 1, 1, 1, 0, 1, 0, 0]
-    assert list(feature["input_ids"].int64_list.value) == batch["input_word_ids"][0].tolist()
-    assert list(feature["masked_lm_weights"].float_list.value) == [1, 1, 0]
-    assert list(feature["next_sentence_labels"].int64_list.value) == [1]
+    (record,) = serialize_examples(batch, word_starts, SimpleNamespace(cls_id=2, sep_id=3))
+    found = features_of(record)
+    assert found["token_boundary"][1] == [1, 1, 1, 0, 1, 1, 1, 0, 1, 0, 0]
+    assert found["input_ids"][1] == batch["input_word_ids"][0].tolist()
+    assert found["masked_lm_weights"][1] == [1, 1, 0]
+    assert found["next_sentence_labels"][1] == [1]
 
 
 def test_every_segment_comes_once_a_pass(record_dir, create, capsys):
@@ -145,7 +147,7 @@ def test_each_pass_has_an_order_of_its_own(record_dir):
     def passes(name):
         return [list(read_features([record_dir / f"{name}-pass-{n:03d}.tfrecord"])) for n in (0, 1)]
 
-    names = sorted(p.name.split("-pass")[0] for p in record_dir.glob("train-*-pass-000.tfrecord"))
+    names = {p.name.split("-pass")[0] for p in record_dir.glob("train-*-pass-000.tfrecord")}
     assert len(names) == 3
     for name in names:
         text = [[repr(sorted(sum(unmask(f)[1:], []))) for f in records] for records in passes(name)]
@@ -164,7 +166,7 @@ def test_draws_are_of_seed_pass_and_position(tmp_path, tiny_vocabulary):
         options = ExampleOptions(LENGTH, PREDICTIONS, seed=seed)
         reference_job.write_pass(unit, options, str(tiny_vocabulary), True, str(tmp_path))
         records = read_features([tmp_path / f"{unit.name}.tfrecord"])
-        return [repr(features["masked_lm_positions"]) for features in records]
+        return [features["masked_lm_positions"] for features in records]
 
     drawn = [draw(0, 0), draw(0, 1), draw(300, 0), draw(0, 0, seed=6)]
     assert draw(0, 0) == drawn[0] and len(drawn[0]) == 300
@@ -191,15 +193,15 @@ def test_a_killed_job_resumes(create, record_dir, tmp_path):
 
 def test_without_an_objective_no_label_is_missed(create, tmp_path, capsys):
     options = ExampleOptions(LENGTH, PREDICTIONS, seed=99, sentence_objective="none")
-    manifest = create(tmp_path / "records", options, dupe_factor=1)
-    segments = segments_of(tmp_path / "records" / "segments", "train")
+    manifest = create(tmp_path, options, dupe_factor=1)
+    segments = segments_of(tmp_path / "segments", "train")
     assert manifest.splits["train"].examples == len(segments)
     assert manifest.drawn_with["unlabelled"] == 0
     assert "random label" not in capsys.readouterr().out
-    for features in read_features(manifest.paths(str(tmp_path / "records"), "train")):
+    for features in read_features(manifest.paths(str(tmp_path), "train")):
         assert features["next_sentence_labels"] == ("int64_list", [0])
     with pytest.raises(ValueError, match="sentence_objective 'none' there, 'sop' here"):
-        create(tmp_path / "records", dupe_factor=1)
+        create(tmp_path, dupe_factor=1)
 
 
 def test_what_is_read_is_what_was_drawn(record_dir, tokenizer):
@@ -209,41 +211,33 @@ def test_what_is_read_is_what_was_drawn(record_dir, tokenizer):
     dataset = evaluation_dataset(str(record_dir), "heldout", OPTIONS, tokenizer, 13)
     batches = list(dataset.as_numpy_iterator())
     read = {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
-    is_pair = [float(any(features["segment_ids"])) for features in written]
-    assert 0 < sum(is_pair) < len(written)
+    names = ("input_mask", *(f"masked_lm_{part}" for part in ("positions", "ids", "weights")))
     expected = {
         "input_word_ids": [features["input_ids"] for features in written],
         "input_type_ids": [features["segment_ids"] for features in written],
-        "sentence_order_weights": is_pair,
+        "sentence_order_weights": [any(features["segment_ids"]) for features in written],
         "sentence_order_labels": [features["next_sentence_labels"][0] for features in written],
+        **{name: [features[name] for features in written] for name in names},
     }
-    for name in ("input_mask", *(f"masked_lm_{part}" for part in ("positions", "ids", "weights"))):
-        expected[name] = [features[name] for features in written]
+    assert 0 < sum(expected["sentence_order_weights"]) < len(written)
     for name, rows in expected.items():
         np.testing.assert_array_equal(read[name][: len(written)], rows, err_msg=name)
         assert not read[name][len(written) :].any() or name == "sentence_order_labels"
     (records,) = tf.data.TFRecordDataset(paths).batch(999)
-    lengths = parse_examples(records, OPTIONS, with_lengths=True)["length_features"]
-    count, len_b = (
-        np.array([sum(features[name]) for features in written])
-        for name in ("input_mask", "segment_ids")
-    )
-    assert lengths.numpy().tolist() == np.stack([count - len_b, len_b], axis=1).tolist()
+    lengths = parse_examples(records, OPTIONS, with_lengths=True)["length_features"].numpy()
+    sums = [(sum(features["input_mask"]), sum(features["segment_ids"])) for features in written]
+    assert lengths.tolist() == [[count - len_b, len_b] for count, len_b in sums]
 
 
 def test_static_examples_are_what_they_are(record_dir, tokenizer):
-    manifest = Manifest.read(str(record_dir))
-
-    def check(length=LENGTH, predictions=PREDICTIONS, objective="sop"):
-        options = ExampleOptions(length, predictions, sentence_objective=objective)
-        manifest.check(str(record_dir), tokenizer, options)
-
-    check()
-    check(objective="none")
-    for changes, remedy in (
-        ({"length": 64}, "max_seq_length 41, not 64: give --max_seq_length=41"),
-        ({"predictions": 8}, "give --max_predictions_per_seq=7"),
-        ({"objective": "nsp"}, "give --sentence_objective=sop"),
+    for length, predictions, objective, remedy in (
+        (LENGTH, PREDICTIONS, "sop", None),
+        (LENGTH, PREDICTIONS, "none", None),
+        (64, PREDICTIONS, "sop", "max_seq_length 41, not 64: give --max_seq_length=41"),
+        (LENGTH, 8, "sop", "give --max_predictions_per_seq=7"),
+        (LENGTH, PREDICTIONS, "nsp", "give --sentence_objective=sop"),
     ):
-        with pytest.raises(ValueError, match=remedy):
-            check(**changes)
+        options = ExampleOptions(length, predictions, sentence_objective=objective)
+        refused = pytest.raises(ValueError, match=remedy) if remedy else contextlib.nullcontext()
+        with refused:
+            Manifest.read(str(record_dir)).check(str(record_dir), tokenizer, options)

@@ -5,11 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.create_pretraining_data import create_pretraining_data
 from pipelines.data.pretraining_dataset import evaluation_dataset, evaluation_options
 from pipelines.data.segments import NO_ROOM, Segment, has_order, split_document
-from pipelines.data.shard_writer import Settings
 from pipelines.data.word_runs import SHORTEST, cut_runs
+from tests.pipelines.data.small_records import create_records
 
 WORD_STARTS = [i % 3 == 0 for i in range(30)]
 
@@ -19,17 +18,15 @@ def split(sentences, max_seq_length, short_seq_prob=0.0, seed=0, word_starts=WOR
     return list(split_document(sentences, max_seq_length, short_seq_prob, word_starts, rng))
 
 
-def test_worked_example():
+def test_worked_examples():
     # Room for 5 pieces: a sentence that does not fit behind the others opens a segment.
     assert split([[], [0, 1], [3, 4], [6, 7], [9] * 4], 8) == [
         ([0, 1, 3, 4], [0, 2], 0, True),
         ([6, 7], [0], 1, False),
         ([9] * 4, [0], 3, False),
     ]
-
-
-def test_only_a_sentence_longer_than_any_segment_is_cut():
-    # Before a word (3); its rest and the next sentence go on together.
+    # Only a sentence longer than any segment is cut, before a word (3); its rest and the next
+    # sentence go on together.
     assert split([[9], [0, 1, 1, 3, 4, 4, 1], [6], [9, 9]], 8) == [
         ([9], [0], 0, True),
         ([0, 1, 1], [0], 4, False),
@@ -43,8 +40,8 @@ def test_only_a_sentence_longer_than_any_segment_is_cut():
         ([1, 1, 2], [0, 2], NO_ROOM, False),
     ]
     # A short target does not cut one; it has no room left.
-    segments = split([[0, 1, 1], [3, 4]], 8, short_seq_prob=1.0, seed=1)
-    assert segments == [([0, 1, 1], [0], 0, True), ([3, 4], [0], 0, False)]
+    short = split([[0, 1, 1], [3, 4]], 8, short_seq_prob=1.0, seed=1)
+    assert short == [([0, 1, 1], [0], 0, True), ([3, 4], [0], 0, False)]
 
 
 @pytest.mark.parametrize(
@@ -108,7 +105,7 @@ def test_short_targets_are_drawn_for_each_segment_uniformly():
 
 def test_runs_are_the_document_cut_between_words():
     is_start, rng = [True, False], random.Random(1)
-    sentences = [[rng.randint(0, 1) for _ in range(rng.randint(1, 40))] for _ in range(300)]
+    sentences = [rng.choices((0, 1), k=rng.randint(1, 40)) for _ in range(300)]
     runs = list(cut_runs(sentences, 9, is_start, random.Random(5)))
     assert sum(runs, []) == sum(sentences, [])
     assert all(is_start[run[0]] for run in runs[1:])
@@ -120,11 +117,8 @@ def test_runs_are_the_document_cut_between_words():
 
 
 def test_runs_have_orders(tiny_corpus, tokenizer, tiny_vocabulary, tmp_path, in_this_process):
-    vocabulary = str(tiny_vocabulary)
-    settings = Settings(vocabulary, True, 32, 0.0, 0.2, 1, max_sentences=2, run_pieces=6)
-    manifest = create_pretraining_data(
-        input_file=str(tiny_corpus), output_dir=str(tmp_path), settings=settings
-    )
+    settings = {"max_seq_length": 32, "short_seq_prob": 0.0, "max_sentences": 2, "run_pieces": 6}
+    manifest = create_records(tiny_corpus, tmp_path, tiny_vocabulary, **settings)
     assert manifest.share_with_order > 0.7
     options = evaluation_options([manifest], 32, "sop")
     [batch] = evaluation_dataset(str(tmp_path), "heldout", options, tokenizer, 5000)

@@ -129,21 +129,18 @@ def test_what_opens_b_would_not_have_fitted_before_either(lengths, room, objecti
 
 def test_openings_have_labels_of_their_own_kind():
     segments = [pieces_of([2, 3]), pieces_of([2, 3]), pieces_of([4])]
-    draws = [0.5] * 3, [0.9] * 3
-    out = build(segments, *draws, 9, rooms=[0, 1, 0], opens=[1, 0, 1])
-    assert out["sentence_order_weights"].tolist() == [1, 1, 0]
-    assert out["opens_document"].tolist() == [1, 0, 0]
-    for objective in ("none", "nsp"):
-        out = build(segments, *draws, 9, objective, rooms=[0, 1, 0], opens=[1, 0, 1])
-        assert out["opens_document"].tolist() == [0, 0, 0]
+    more = {"rooms": [0, 1, 0], "opens": [1, 0, 1]}
+    for objective, opens in (("sop", [1, 0, 0]), ("none", [0, 0, 0]), ("nsp", [0, 0, 0])):
+        out = build(segments, [0.5] * 3, [0.9] * 3, 9, objective, **more)
+        assert out["opens_document"].tolist() == opens
+        assert objective != "sop" or out["sentence_order_weights"].tolist() == [1, 1, 0]
 
 
 @pytest.mark.parametrize("objective", ["sop", "none"])
 def test_the_highest_draw_splits_before_the_last_sentence(objective):
     highest = np.nextafter(np.float32(1), np.float32(0))
     counts = np.arange(2, 130)
-    segments = [[[5]] * count for count in counts]
-    out = build(segments, [highest] * len(counts), [0.9] * len(counts), 132, objective)
+    out = build([[[5]] * n for n in counts], [highest] * 128, [0.9] * 128, 132, objective)
     assert (out["input_type_ids"].sum(axis=1) == 2).all()
     assert (out["input_mask"].sum(axis=1) == counts + 3).all()
 
@@ -157,10 +154,6 @@ class TestNextSentence:
         [[51], [52]],
     )
 
-    def build(self, change):
-        out = build(self.SEGMENTS, [0.0] * 5, [change] * 5, 16, "nsp", documents=[1, 2, 3, 4, 5])
-        return out, [parts_of(out, row) for row in range(5)]
-
     ALONE = (
         ([31, 32, 33], []),  # one sentence: no pair
         ([41, 42], []),  # its neighbour has no second part
@@ -170,7 +163,8 @@ class TestNextSentence:
     def test_neighbours_exchange_their_second_parts(self):
         # [13] and [24, 25] are one piece apart, the least there is: the longer is cut.
         for change, label, parts in ((0.1, 1, ([24], [13])), (0.9, 0, ([13], [24]))):
-            out, found = self.build(change)
+            out = build(self.SEGMENTS, [0.0] * 5, [change] * 5, 16, "nsp")
+            found = [parts_of(out, row) for row in range(5)]
             assert found == [([11, 12], parts[0]), ([21, 22, 23], parts[1]), *self.ALONE]
             assert out["sentence_order_labels"].tolist() == [label, label, 0, 0, 0]
             assert out["sentence_order_weights"].tolist() == [1, 1, 0, 0, 0]
@@ -185,13 +179,11 @@ class TestNextSentence:
         splits = collections.Counter(zip(found[::2], found[1::2]))
         assert splits == dict.fromkeys([(6, 7), (6, 5), (4, 5), (4, 3), (2, 3)], 200)
 
+    row = st.lists(st.integers(1, 6), min_size=1, max_size=6).map(pieces_of)
+
     @settings(max_examples=60, deadline=None)
     @given(
-        st.lists(
-            st.lists(st.integers(1, 6), min_size=1, max_size=6).map(pieces_of),
-            min_size=1,
-            max_size=7,
-        ),
+        st.lists(row, min_size=1, max_size=7),
         st.lists(st.booleans(), min_size=4, max_size=4),
         st.sampled_from([40, 96]),
         st.integers(0, 2**31),
@@ -199,13 +191,9 @@ class TestNextSentence:
     def test_both_labels_have_the_same_lengths_and_text(self, segments, same, seq_len, seed):
         # Neighbours of one document, or of two.
         documents = [row // 2 if same[row // 2] else -row for row in range(len(segments))]
-        split = np.random.default_rng(seed).random(len(segments), np.float32)
-        out = {
-            change: build(
-                segments, split, [change] * len(segments), seq_len, "nsp", documents=documents
-            )
-            for change in (0.0, 0.9)
-        }
+        count, more = len(segments), {"objective": "nsp", "documents": documents}
+        split = np.random.default_rng(seed).random(count, np.float32)
+        out = {c: build(segments, split, [c] * count, seq_len, **more) for c in (0.0, 0.9)}
         has_label = out[0.0]["sentence_order_weights"]
         np.testing.assert_array_equal(has_label, out[0.9]["sentence_order_weights"])
         np.testing.assert_array_equal(has_label, out[0.0]["sentence_order_labels"])
@@ -231,19 +219,15 @@ class TestNextSentence:
             assert lost == [0, least]
 
 
-class TestLengthFeatures:
-    def test_of_swapped_parts_and_of_a_single_one(self):
-        segment = pieces_of([3, 1, 4, 1, 5, 9, 2, 6, 5])
-        # Sentence 1 opens B; then the parts are swapped.
-        out = build([segment] * 2, [0.0, 0.0], [0.9, 0.1], 39)
-        a, b = [3, 1, 3, *[-1] * 6], [33, 8, 1, 4, 1, 5, 9, 2, 6]
-        assert out["length_features"].tolist() == [a + b, b + a]
-        out = build([pieces_of([3, 1])], [0.0], [0.1], 9, rooms=[NO_ROOM])
-        assert out["length_features"].tolist() == [[4, 2, 3, 1, *[-1] * 5, 0, 0, *[-1] * 7]]
-
-    def test_of_a_part_that_was_cut(self):
-        # Bs of 8 and 6 pieces: of the longer, the last sentence goes and the one before is short.
-        out = build([pieces_of([2, 7, 1]), pieces_of([5, 6])], [0.0, 0.0], [0.1, 0.1], 70, "nsp")
-        none = [-1] * 6
-        expected = [[2, 1, 2, *none, 6, 1, 6, *none], [5, 1, 5, *none, 6, 1, 6, *none]]
-        assert out["length_features"].tolist() == expected
+def test_length_features():
+    segment, none = pieces_of([3, 1, 4, 1, 5, 9, 2, 6, 5]), [-1] * 6
+    # Sentence 1 opens B; then the parts are swapped.
+    out = build([segment] * 2, [0.0, 0.0], [0.9, 0.1], 39)
+    a, b = [3, 1, 3, *none], [33, 8, 1, 4, 1, 5, 9, 2, 6]
+    assert out["length_features"].tolist() == [a + b, b + a]
+    out = build([pieces_of([3, 1])], [0.0], [0.1], 9, rooms=[NO_ROOM])
+    assert out["length_features"].tolist() == [[4, 2, 3, 1, *[-1] * 5, 0, 0, *[-1] * 7]]
+    # Bs of 8 and 6 pieces: of the longer, the last sentence goes and the one before is short.
+    out = build([pieces_of([2, 7, 1]), pieces_of([5, 6])], [0.0, 0.0], [0.1, 0.1], 70, "nsp")
+    expected = [[2, 1, 2, *none, 6, 1, 6, *none], [5, 1, 5, *none, 6, 1, 6, *none]]
+    assert out["length_features"].tolist() == expected

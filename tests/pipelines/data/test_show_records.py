@@ -5,15 +5,14 @@ import json
 import numpy as np
 import pytest
 
-from pipelines.create_pretraining_data import create_pretraining_data
 from pipelines.data.examples import ExampleOptions
 from pipelines.data.masking import unmask
 from pipelines.data.record_statistics import ExampleStatistics, draw, report
 from pipelines.data.records import Manifest
-from pipelines.data.shard_writer import Settings
 from pipelines.show_records import example_text, show_records
 from tests import builders
 from tests.jobs import run
+from tests.pipelines.data.small_records import create_records
 
 PNG = b"\x89PNG\r\n"
 
@@ -47,9 +46,9 @@ TOKENIZER = LetterTokenizer()
 def batch_of(*examples):
     """Each example: text before masking, text as it stands, label or None."""
     size, most, count = max(len(before) for before, _, _ in examples), 7, len(examples)
-    widths = dict.fromkeys(("input_word_ids", "input_mask", "input_type_ids"), size)
-    widths.update(masked_lm_positions=most, masked_lm_ids=most, masked_lm_weights=most)
-    batch = {name: np.zeros([count, width], np.int32) for name, width in widths.items()}
+    names = [f"input_{name}" for name in ("word_ids", "mask", "type_ids")]
+    names += [f"masked_lm_{name}" for name in ("positions", "ids", "weights")]
+    batch = {n: np.zeros([count, size if "input" in n else most], np.int32) for n in names}
     for row, (before, now, _) in enumerate(examples):
         # A capital after an apostrophe is a kept prediction: none is visible otherwise.
         kept = [i - n for n, i in enumerate(i for i, c in enumerate(now) if c == "'")]
@@ -94,14 +93,9 @@ def test_statistics():
     statistics.add({name: values * 0 for name, values in batch_of(FIRST).items()})
     statistics.add(batch_of(("#AB/CDEFGHIJKLMN/", "#AB/CDEFGHIJKLM*/", 0)))
     result = statistics.result()
-    counts = {"examples": 3, "pieces": 17 + 7 + 17, "padding": 10 / 51, "predictions": 9}
-    shares = {
-        "masked": 9 / 41,
-        "replaced_by_mask": 7 / 9,
-        "kept": 1 / 9,
-        "replaced_by_other": 1 / 9,
-    }
-    expected = {**counts, **shares, "unknown": 1 / (14 + 5 + 14)}
+    expected = {"examples": 3, "pieces": 17 + 7 + 17, "padding": 10 / 51, "predictions": 9}
+    expected.update(masked=9 / 41, replaced_by_mask=7 / 9, kept=1 / 9, replaced_by_other=1 / 9)
+    expected["unknown"] = 1 / (14 + 5 + 14)
     assert {name: result[name] for name in expected} == pytest.approx(expected)
     assert statistics.examples == 3
     assert np.flatnonzero(result["lengths"]).tolist() == [7, 17] and result["lengths"][17] == 2
@@ -132,25 +126,22 @@ def test_statistics():
 @pytest.fixture(scope="module")
 def record_dir(tmp_path_factory, tiny_corpus, tiny_vocabulary):
     output = str(tmp_path_factory.mktemp("records"))
-    settings = Settings(str(tiny_vocabulary), True, 48, 0.1, heldout_fraction=0.2, random_seed=1)
     with builders.units_in_this_process():
-        create_pretraining_data(input_file=str(tiny_corpus), output_dir=output, settings=settings)
+        create_records(tiny_corpus, output, tiny_vocabulary, max_seq_length=48)
     return output
 
 
 @pytest.mark.parametrize(("split", "objective"), [("train", "sop"), ("heldout", "nsp")])
 def test_all_records_once(record_dir, tiny_vocabulary, tmp_path, capsys, split, objective):
-    def show(number, **arguments):
-        return show_records(
-            record_dir=record_dir,
-            spm_model_file=str(tiny_vocabulary),
-            split=split,
-            options=ExampleOptions(max_seq_length=48, sentence_objective=objective),
-            num_statistics_examples=number,
-            **arguments,
-        )
-
-    result = show(10_000, num_examples=2, output=str(tmp_path / "new"))
+    result = show_records(
+        record_dir=record_dir,
+        spm_model_file=str(tiny_vocabulary),
+        split=split,
+        options=ExampleOptions(max_seq_length=48, sentence_objective=objective),
+        num_examples=2,
+        num_statistics_examples=10_000,
+        output=str(tmp_path / "new"),
+    )
     manifest = Manifest.read(record_dir)
     examples = manifest.splits[split].examples
     assert result["examples"] == examples > 0
@@ -166,14 +157,11 @@ def test_all_records_once(record_dir, tiny_vocabulary, tmp_path, capsys, split, 
     assert json.loads((tmp_path / "new" / "statistics.json").read_text()) == result
     assert (tmp_path / "new" / "statistics.png").read_bytes().startswith(PNG)
     assert len(list((tmp_path / "new").iterdir())) == 2
-    # More to print than to count.
-    assert show(5, num_examples=7)["examples"] == 5
-    out = capsys.readouterr().out
-    assert "example 7" in out and "example 8" not in out
 
 
-def test_the_program(record_dir, tiny_vocabulary):
+def test_the_program_prints_more_than_it_counts(record_dir, tiny_vocabulary):
     flags = [f"--record_dir={record_dir}", f"--spm_model_file={tiny_vocabulary}"]
-    flags += ["--num_examples=1", "--num_statistics_examples=9"]
+    flags += ["--num_examples=7", "--num_statistics_examples=5"]
     out, _ = run("pipelines.show_records", *flags)
-    assert "example 1: label:" in out and "% of the pieces: " in out
+    assert "example 7: label:" in out and "example 8" not in out
+    assert "\n5 examples, " in out and "% of the pieces: " in out

@@ -56,21 +56,12 @@ def test_labels_are_those_of_the_training_file(train, tmp_path):
         task.read("dev")
 
 
-def test_labels_may_be_given(train):
+def test_labels_may_be_given(train, tokenizer):
     task = task_of(train, labels=["odd", "new", "good", "bad"])
-    sequences_of = task.encode(task.read("train"), FakeTokenizer(), 9, training=True)[0]
-    np.testing.assert_array_equal(sequences_of.labels["labels"], [2, 3, 2, 0])
+    sequences, _ = task.encode(task.read("train"), tokenizer, 9, training=True)
+    np.testing.assert_array_equal(sequences.labels["labels"], [2, 3, 2, 0])
     with pytest.raises(ValueError, match=r"train\.tsv:3: unknown label 'bad' .*'odd', 'good'$"):
         task_of(train, labels=["odd", "good"]).read("train")
-
-
-class FakeTokenizer:
-    """A piece for each letter."""
-
-    cls_id, sep_id = 901, 902
-
-    def encode_batch(self, texts):
-        return [[ord(letter) for letter in text] for text in texts]
 
 
 def test_pairs_names_and_other_columns(tmp_path):
@@ -188,16 +179,16 @@ def test_figures_and_predictions_of_labels(train, tmp_path):
         ({"odd": 5.0, "bad": 0.5}, [1, 0.5, 1, 5]),
     ],
 )
-def test_class_weights(train, class_weights, expected):
+def test_class_weights(train, tokenizer, class_weights, expected):
     task = task_of(train, class_weights=class_weights)
-    sequences, _ = task.encode(task.read("train"), FakeTokenizer(), 9, training=True)
+    sequences, _ = task.encode(task.read("train"), tokenizer, 9, training=True)
     labels = sequences.labels["labels"]  # good, bad, good, odd
     losses = task.losses({"logits": tf.zeros([4, 3])}, {"labels": tf.constant(labels)})
     np.testing.assert_allclose(losses, np.log(3) * np.array(expected), rtol=1e-6)
     assert task.description().get("class_weights") == class_weights
     unknown = task_of(train, class_weights={"goood": 2.0})
     with pytest.raises(ValueError, match="--class_weights: unknown label 'goood'; the labels are"):
-        unknown.encode(unknown.read("train"), FakeTokenizer(), 9, training=True)
+        unknown.encode(unknown.read("train"), tokenizer, 9, training=True)
 
 
 def test_figures_are_drawn_of_names_in_any_characters(tmp_path, capsys):
@@ -244,15 +235,13 @@ def test_numbers(tmp_path, tokenizer):
     assert lines[1:3] == ["0\t1.25\t0.5", "1\t-3.0\t0.25"]
 
 
-@pytest.mark.parametrize(("is_regression", "num_labels"), [(False, 3), (True, 1)])
-def test_model_and_losses(train, is_regression, num_labels):
-    task = task_of(train, is_regression=is_regression)
-    ids = tf.ones([5, 7], tf.int32)
-    inputs = dict.fromkeys(("input_word_ids", "input_mask", "input_type_ids"), ids)
-    assert task.create_model(tiny_config(), False)(inputs)["logits"].shape == (5, num_labels)
-    if is_regression:  # test_class_weights has the losses of labels
-        losses = task.losses({"logits": tf.constant([[1.0], [4.0]])}, {"labels": [3.0, 3.5]})
-        np.testing.assert_allclose(losses, [4, 0.25])
+def test_models_and_losses_of_numbers(train):
+    """test_class_weights has the losses of labels."""
+    for task, width in ((task_of(train), 3), (task_of(is_regression=True), 1)):
+        inputs = {"input_word_ids": tf.ones([5, 7], tf.int32)}
+        assert task.create_model(tiny_config(), False)(inputs)["logits"].shape == (5, width)
+    losses = task.losses({"logits": tf.constant([[1.0], [4.0]])}, {"labels": [3.0, 3.5]})
+    np.testing.assert_allclose(losses, [4, 0.25])
 
 
 def test_large_numbers_are_scored_as_they_stand(tmp_path):

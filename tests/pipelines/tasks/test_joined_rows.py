@@ -7,13 +7,20 @@ import pytest
 from albert_tf.storage.errors import UserError
 from pipelines.tasks.reading.tables import read_table
 
-JOINED = {
+ROWS = {
     "numbers as labels": '"size 9,1\nb,0\nc 9",1\nd,0\n',
     "a comma in prose": '"12 inch bolt, long one,pos\nb,neg\nc 9",pos\nd,neg\n',
     "blanks after commas": '"12 inch bolt, pos\nb, neg\nc 9", pos\nd, neg\n',
     "a neighbour with a comma": '"12 inch bolt,pos\nI said, no,neg\nc 9",pos\nd,neg\n',
     "a blank line between": '"12 inch bolt, long,pos\n\nb,neg\nc 9",pos\nd,neg\n',
 }
+JOINED = {name: f"text,label\n{rows}" for name, rows in ROWS.items()}
+JOINED["a comma between semicolons"] = (
+    'id;text;label\n1;"a bolt, long;5\n2;b, c;6\n3;c 9";7\n4;d;8\n'
+)
+JOINED["labels in the first column"] = (
+    'label,text\npos,"12 inch, a\nneg,b, c\npos,c 9"\n' + "neg,d\npos,e\n" * 3
+)
 
 
 def read(directory, content):
@@ -21,10 +28,12 @@ def read(directory, content):
     return [row for _, row in read_table(str(directory / "t.csv"), ["text", "label"])]
 
 
-@pytest.mark.parametrize("rows", JOINED.values(), ids=JOINED)
-def test_refused(tmp_path, rows):
-    with pytest.raises(ValueError, match=r"t\.csv:2: a quotation mark here is closed in line [45]"):
-        read(tmp_path, f"text,label\n{rows}")
+@pytest.mark.parametrize("content", JOINED.values(), ids=JOINED)
+def test_refused(tmp_path, content):
+    last = content[: content.rindex('"')].count("\n") + 1
+    problem = rf"t\.csv:2: a quotation mark here is closed in line {last} only"
+    with pytest.raises(ValueError, match=problem):
+        read(tmp_path, content)
 
 
 def test_twenty_rows_with_numbers_in_prose(tmp_path):
@@ -32,18 +41,6 @@ def test_twenty_rows_with_numbers_in_prose(tmp_path):
     rows[3], rows[8] = '"12 inch, 4,0 long,1\n', 'c 9",0\n'
     with pytest.raises(ValueError, match=r":5: .* closed in line 10 only"):
         read(tmp_path, "text,label\n" + "".join(rows))
-
-
-def test_a_comma_is_prose_between_semicolons(tmp_path):
-    rows = '1;"a bolt, long;5\n2;b, c;6\n3;c 9";7\n4;d;8\n'
-    with pytest.raises(ValueError, match=r":2: .* closed in line 4 only"):
-        read(tmp_path, f"id;text;label\n{rows}")
-
-
-def test_labels_in_the_first_column(tmp_path):
-    joined = 'pos,"12 inch, a\nneg,b, c\npos,c 9"\n' + "neg,d\npos,e\n" * 3
-    with pytest.raises(ValueError, match=r":2: .* closed in line 4 only"):
-        read(tmp_path, f"label,text\n{joined}")
 
 
 CELLS = {
@@ -75,11 +72,9 @@ def test_rows_of_white_space_are_one_line_as_before(tmp_path, name, mark):
 def test_many_different_cells_are_no_labels(tmp_path):
     rows = "".join(f"text {i},{i % 2}\n" for i in range(12_000))
     letter = '"Hello\ntext 7, yes\ntext 8, no",1\n'
-    (tmp_path / "t.csv").write_text("text,label\n" + rows * 2 + letter)
-    assert sum(1 for _ in read_table(str(tmp_path / "t.csv"), ["text", "label"])) == 24_001
+    assert len(read(tmp_path, "text,label\n" + rows * 2 + letter)) == 24_001
 
 
 def test_lines_that_begin_with_labels_are_read_in_a_column_of_texts(tmp_path):
     rows = '1,"They paid\n1,000 or\n0,5 dollars"\n' + "0,a\n1,b\n" * 4
-    (tmp_path / "t.csv").write_text(f"label,text\n{rows}")
-    assert sum(1 for _ in read_table(str(tmp_path / "t.csv"), ["text", "label"])) == 9
+    assert len(read(tmp_path, f"label,text\n{rows}")) == 9

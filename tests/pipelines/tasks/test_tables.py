@@ -6,7 +6,7 @@ import pytest
 
 from albert_tf.jobs import program
 from albert_tf.storage.errors import UserError
-from pipelines.tasks.reading.rows import read_json_lines
+from pipelines.tasks.reading.rows import as_object, read_json_lines
 from pipelines.tasks.reading.tables import as_label, as_number, as_text, read_table, write_table
 
 
@@ -119,3 +119,14 @@ def test_nasty_text_is_no_table(nasty):
     assert all(program.is_user_error(error) for error in problems)
     assert not [text for text in map(str, problems) if "\n" in text or len(text) >= 700]
     assert len(problems) == 2 * 34 - 2  # as JSON an empty file has no rows, and so have blank lines
+
+
+def test_the_field_given_twice_is_named():
+    with pytest.raises(ValueError, match="the field 'label' twice"):
+        as_object([("text", "a"), ("label", 1), ("label", 2)])
+
+
+def test_a_list_is_written_in_its_own_characters(tmp_path):
+    path = str(tmp_path / "t.csv")
+    write_table(path, {"labels": [["é", "b"]]})
+    assert '""é""' in (tmp_path / "t.csv").read_text(encoding="utf-8")

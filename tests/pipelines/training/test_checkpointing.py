@@ -15,8 +15,9 @@ from albert_tf import optimization
 from albert_tf.checkpoints import model_directory
 from albert_tf.jobs import program
 from albert_tf.models import AlbertForPreTraining
+from albert_tf.storage import files
 from pipelines.training.checkpointing import Checkpointer
-from tests.builders import tiny_config
+from tests.builders import raises_one_line, tiny_config
 
 
 def make_run(model_dir, loss_scale=False, **options):
@@ -55,10 +56,6 @@ def assert_restores(model_dir, step):
 
 def names(model_dir):
     return sorted(path.name for path in (model_dir / "checkpoints").iterdir())
-
-
-def steps_of(model_dir):
-    return sorted(int(name[5:-6]) for name in names(model_dir) if name.endswith(".index"))
 
 
 @pytest.fixture(scope="module")
@@ -113,119 +110,89 @@ DAMAGES = {
 }
 
 
-PARTS = ["data-00000-of-00001", "index"]
+DATA, INDEX = PARTS = ["data-00000-of-00001", "index"]
 
 
-def damage(path, kind):
-    if kind == "lost":
-        path.unlink()
-    else:
-        path.write_bytes(DAMAGES[kind](path.read_bytes()))
-
-
-def damage_checkpoints(model_dir, kind, part, *steps):
-    for step in steps:
-        damage(model_dir / "checkpoints" / f"ckpt-{step}.{part}", kind)
+def damage(model_dir, kind, *files):
+    for name in files:
+        path = model_dir / "checkpoints" / name
+        if kind == "lost":
+            path.unlink()
+        else:
+            path.write_bytes(DAMAGES[kind](path.read_bytes() if path.exists() else bytes(99)))
 
 
 @pytest.mark.parametrize(
-    ("kind", "part"),
+    ("damages", "expected", "warned"),
     [
-        *((kind, PARTS[0]) for kind in ("cut", "zeros", "one bit", "lost")),
-        *((kind, PARTS[1]) for kind in ("empty", "garbage", "one bit", "lost")),
+        *(({f"ckpt-12.{DATA}": kind}, 8, 1) for kind in ("cut", "zeros", "one bit", "lost")),
+        *(({f"ckpt-12.{INDEX}": kind}, 8, 1) for kind in ("empty", "garbage", "one bit", "lost")),
+        ({f"ckpt-8.{DATA}": "cut", f"ckpt-12.{INDEX}": "garbage"}, 4, 2),
+        # TensorFlow's list, which says what the newest one is; here it names one that is not there.
+        *(({"checkpoint": kind}, 12, 0) for kind in ("empty", "garbage", "lost")),
+        ({f"ckpt-12.{DATA}": "lost", f"ckpt-12.{INDEX}": "lost"}, 8, 0),
+        # Killed while the newest was written, and while the oldest was removed.
+        ({f"ckpt-16.{DATA}": "garbage"}, 12, 1),
+        ({f"ckpt-4.{INDEX}": "lost"}, 12, 0),
     ],
 )
-def test_a_damaged_checkpoint_falls_back_with_a_warning(run_dir, warnings, kind, part):
-    damage_checkpoints(run_dir, kind, part, 12)
-    run = assert_restores(run_dir, 8)
-    [warning] = warnings()
-    assert "ckpt-12 is damaged, trying the one before" in warning
+def test_the_newest_that_can_be_read_is_restored(run_dir, warnings, damages, expected, warned):
+    for name, kind in damages.items():
+        damage(run_dir, kind, name)
+    if expected == 12 or not warned:
+        assert model_directory.find_checkpoint(str(run_dir))[1].endswith(f"ckpt-{expected}")
+    run = assert_restores(run_dir, expected)
+    assert sum("is damaged, trying the one before" in message for message in warnings()) == warned
     # What the run writes next takes the place of what could not be read.
-    save(run, 10)
-    assert_restores(run_dir, 10)
-    assert steps_of(run_dir) == [4, 8, 10]
-    assert model_directory.find_checkpoint(str(run_dir))[1].endswith("ckpt-10")
+    save(run, expected + 2)
+    assert_restores(run_dir, expected + 2)
+    kept = [*range(4, expected + 1, 4), expected + 2][-3:]
+    assert names(run_dir) == sorted(["checkpoint", *(f"ckpt-{n}.{p}" for n in kept for p in PARTS)])
+    assert model_directory.find_checkpoint(str(run_dir))[1].endswith(f"ckpt-{expected + 2}")
+    newest = tf.train.latest_checkpoint(str(run_dir / "checkpoints"))
+    assert newest.endswith(f"ckpt-{expected + 2}")
 
 
-def test_two_damaged_ones(run_dir, warnings):
-    damage_checkpoints(run_dir, "cut", PARTS[0], 8)
-    damage_checkpoints(run_dir, "garbage", PARTS[1], 12)
-    assert_restores(run_dir, 4)
-    assert len(warnings()) == 2
-
-
-@pytest.mark.parametrize(("kind", "part"), [("zeros", PARTS[0]), ("lost", PARTS[1])])
-def test_all_damaged_is_an_error_and_no_new_start(run_dir, kind, part):
-    damage_checkpoints(run_dir, kind, part, 4, 8, 12)
+@pytest.mark.parametrize(
+    ("kind", "parts", "number"), [("zeros", [DATA], 3), ("lost", [INDEX], 3), ("lost", PARTS, 0)]
+)
+def test_all_damaged_is_an_error_and_no_new_start(run_dir, kind, parts, number):
+    damage(run_dir, kind, *(f"ckpt-{step}.{part}" for step in (4, 8, 12) for part in parts))
     before = names(run_dir)
-    with pytest.raises(ValueError, match=r"none of the 3 checkpoints in .* can be read") as error:
+    with raises_one_line(rf"none of the {number} checkpoints in .*"):
         make_run(run_dir)[0].restore()
-    assert program.is_user_error(error.value)
     assert names(run_dir) == before
 
 
-class TestListOfCheckpoints:
-    """TensorFlow's file `checkpoint`, which says what the newest one is."""
-
-    @pytest.mark.parametrize("kind", ["empty", "garbage", "lost"])
-    def test_lost_or_damaged(self, run_dir, kind):
-        damage(run_dir / "checkpoints" / "checkpoint", kind)
-        assert model_directory.find_checkpoint(str(run_dir))[1].endswith("ckpt-12")
-        save(assert_restores(run_dir, 12), 16)
-        assert steps_of(run_dir) == [8, 12, 16]
-        assert tf.train.latest_checkpoint(str(run_dir / "checkpoints")).endswith("ckpt-16")
-
-    def test_names_removed_checkpoints(self, run_dir):
-        for path in (run_dir / "checkpoints").glob("ckpt-12.*"):
-            path.unlink()
-        assert model_directory.find_checkpoint(str(run_dir))[1].endswith("ckpt-8")
-        assert_restores(run_dir, 8)
-        for path in (run_dir / "checkpoints").glob("ckpt-*"):
-            path.unlink()
-        with pytest.raises(ValueError, match="none of the 0 checkpoints"):
-            make_run(run_dir)[0].restore()
-
-    def test_is_behind_after_a_kill(self, run_dir, finished):
-        save(assert_restores(run_dir, 12), 16)
-        shutil.copy(finished / "checkpoints" / "checkpoint", run_dir / "checkpoints")
-        assert_restores(run_dir, 16)
+def test_the_list_is_behind_after_a_kill(run_dir, finished):
+    save(assert_restores(run_dir, 12), 16)
+    shutil.copy(finished / "checkpoints" / "checkpoint", run_dir / "checkpoints")
+    assert_restores(run_dir, 16)
 
 
-class TestKilledWhileWriting:
-    def test_before_the_first_was_finished(self, run_dir, tmp_path):
-        """Data without an index, and nothing else: the run begins."""
-        directory = tmp_path / "first" / "checkpoints"
-        directory.mkdir(parents=True)
-        shutil.copy(run_dir / "checkpoints" / f"ckpt-4.{PARTS[0]}", directory)
-        (directory / "ckpt-4_temp").mkdir()
-        run = make_run(tmp_path / "first")
-        assert run[0].restore() == 0
-        save(run, 4)
-        assert_restores(tmp_path / "first", 4)
-        assert names(tmp_path / "first") == ["checkpoint", f"ckpt-4.{PARTS[0]}", "ckpt-4.index"]
+def test_killed_before_the_first_was_finished(run_dir, tmp_path):
+    """Data without an index, and nothing else: the run begins."""
+    directory = tmp_path / "first" / "checkpoints"
+    directory.mkdir(parents=True)
+    shutil.copy(run_dir / "checkpoints" / f"ckpt-4.{DATA}", directory)
+    (directory / "ckpt-4_temp").mkdir()
+    run = make_run(tmp_path / "first")
+    assert run[0].restore() == 0
+    save(run, 4)
+    assert_restores(tmp_path / "first", 4)
+    assert names(tmp_path / "first") == ["checkpoint", *(f"ckpt-4.{part}" for part in PARTS)]
 
-    def test_leftovers_are_removed(self, run_dir):
-        before = names(run_dir)
-        directory = run_dir / "checkpoints"
-        (directory / "ckpt-16_temp").mkdir()
-        (directory / "ckpt-16_temp" / "part-00000-of-00001.data-00000-of-00001").write_bytes(b"1")
-        (directory / "ckpt-16.index.tempstate4711").write_bytes(b"2")
-        make_run(run_dir, writes=False)[0].restore()
-        assert len(names(run_dir)) == len(before) + 2, "not this host's to remove"
-        assert_restores(run_dir, 12)
-        assert names(run_dir) == before
 
-    @pytest.mark.parametrize("killed", ["writing the newest", "removing the oldest"])
-    def test_half_a_checkpoint_is_no_checkpoint(self, run_dir, killed):
-        if killed == "writing the newest":
-            (run_dir / "checkpoints" / f"ckpt-16.{PARTS[0]}").write_bytes(os.urandom(1000))
-        else:
-            (run_dir / "checkpoints" / "ckpt-4.index").unlink()
-        assert model_directory.find_checkpoint(str(run_dir))[1].endswith("ckpt-12")
-        save(assert_restores(run_dir, 12), 16)
-        assert_restores(run_dir, 16)
-        assert steps_of(run_dir) == [8, 12, 16]
-        assert not list((run_dir / "checkpoints").glob("ckpt-4.*"))
+def test_leftovers_are_removed(run_dir):
+    before = names(run_dir)
+    directory = run_dir / "checkpoints"
+    (directory / "ckpt-16_temp").mkdir()
+    (directory / "ckpt-16_temp" / f"part-00000-of-00001.{DATA}").write_bytes(b"1")
+    (directory / "ckpt-16.index.tempstate4711").write_bytes(b"2")
+    make_run(run_dir, writes=False)[0].restore()
+    assert len(names(run_dir)) == len(before) + 2, "not this host's to remove"
+    assert_restores(run_dir, 12)
+    assert names(run_dir) == before
 
 
 def test_only_the_newest_are_kept_across_restarts(tmp_path):
@@ -236,7 +203,8 @@ def test_only_the_newest_are_kept_across_restarts(tmp_path):
         save(run, step)
         before = step
         if step == 20_000:
-            assert steps_of(tmp_path) == [100, 20_000]
+            kept = [f"ckpt-{n}.{part}" for n in (100, step) for part in PARTS]
+            assert names(tmp_path) == ["checkpoint", *kept]
     assert names(tmp_path) == ["checkpoint", *[f"ckpt-20001.{part}" for part in PARTS]]
 
 
@@ -251,10 +219,7 @@ def test_best_weights_stay_alone(tmp_path):
     model_directory.restore_weights(run[1], best)
     assert float(run[1].variables[0][0, 0]) == 16
     names = tf.train.load_checkpoint(best).get_variable_to_shape_map()
-    assert {name.split("/")[0].split("_OBJECT")[0] for name in names} == {
-        "model",
-        "_CHECKPOINTABLE",
-    }
+    assert {name.split("/")[0] for name in names} == {"model", "_CHECKPOINTABLE_OBJECT_GRAPH"}
 
 
 def test_checkpoints_with_a_save_counter_are_read(tmp_path):
@@ -263,8 +228,7 @@ def test_checkpoints_with_a_save_counter_are_read(tmp_path):
     stand_at(7, model, optimizer)
     checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer)
     directory = str(tmp_path / "checkpoints")
-    manager = tf.train.CheckpointManager(checkpoint, directory, 3, checkpoint_name="ckpt")
-    manager.save(checkpoint_number=7)
+    tf.train.CheckpointManager(checkpoint, directory, 3, checkpoint_name="ckpt").save(7)
     assert_restores(tmp_path, 7)
     stand_at(0, model, optimizer)
     model_directory.restore_weights(model, model_directory.find_checkpoint(str(tmp_path))[1])
@@ -275,3 +239,18 @@ def test_nothing_there_is_the_beginning(tmp_path):
     assert make_run(tmp_path / "new")[0].restore() == 0
     with pytest.raises(ValueError, match="no model directory or checkpoint"):
         model_directory.find_checkpoint(str(tmp_path / "new"))
+
+
+def test_a_remote_checkpoint_is_uploaded_its_index_last(run_dir, monkeypatch):
+    upload, uploaded = files.upload, []
+
+    def recorded(local, remote):
+        uploaded.append(os.path.basename(remote))
+        upload(local, remote)
+
+    run = make_run(run_dir)
+    monkeypatch.setattr(files, "is_remote", lambda path: "/run/checkpoints" in path)
+    monkeypatch.setattr(files, "upload", recorded)
+    save(run, 16)
+    assert uploaded == ["ckpt-16.data-00000-of-00001", "ckpt-16.index"]
+    assert_restores(run_dir, 16)

@@ -9,7 +9,7 @@ import tensorflow as tf
 from albert_tf import optimization
 from albert_tf.models import AlbertForPreTraining
 from pipelines.training.objective import pretraining_objective
-from pipelines.training.settings import TrainingSettings
+from pipelines.training.settings import TrainingSettings, precision
 from pipelines.training.train_step import TrainStep, make_step_loop
 from tests.jobs import run
 from tests.pipelines.training.test_train_loop import GLOBAL_BATCH, batches, tiny_config
@@ -19,26 +19,21 @@ HOST_OPS = {"custom-call", "infeed", "outfeed", "send", "recv", "send-done", "re
 DYNAMIC_SHAPES = {"set-dimension-size", "get-dimension-size", "dynamic-reshape"}
 
 
-def make_step(strategy, policy="float32", recompute=False, **options):
+def make_step(strategy, mixed_precision="none", recompute=False, **options):
     """Returns a train step with everything that a run may ask for."""
     config = tiny_config(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
-    before = tf.keras.mixed_precision.global_policy()
-    tf.keras.mixed_precision.set_global_policy(policy)
-    try:
-        with strategy.scope():
-            model = AlbertForPreTraining(config, recompute)
-            model.create_variables()
-            optimizer = optimization.lamb(optimization.WarmUpPolynomialDecay(0.1, 10, 2))
-            optimization.create_slots(optimizer, model)
-    finally:
-        tf.keras.mixed_precision.set_global_policy(before)
+    with strategy.scope(), precision(mixed_precision):
+        model = AlbertForPreTraining(config, recompute)
+        model.create_variables()
+        optimizer = optimization.lamb(optimization.WarmUpPolynomialDecay(0.1, 10, 2))
+        optimization.create_slots(optimizer, model)
     settings = TrainingSettings(GLOBAL_BATCH, 10, 2, 0.1, **options)
     return TrainStep(model, model, pretraining_objective(), optimizer, settings, seed=9)
 
 
 def test_compiles_with_static_shapes_and_without_the_host():
     """Forward, backward, clipping and LAMB in one XLA program."""
-    options = {"gradient_accumulation_steps": 3, "recompute": True, "policy": "mixed_bfloat16"}
+    options = {"gradient_accumulation_steps": 3, "recompute": True, "mixed_precision": "bfloat16"}
     train_step = make_step(tf.distribute.get_strategy(), **options)
     step = tf.function(train_step.run.python_function, jit_compile=True)
     batch = next(iter(batches(0, GLOBAL_BATCH)))
@@ -73,19 +68,10 @@ def test_no_python_in_the_loop():
 @pytest.mark.slow
 def test_recomputation_and_micro_batches_save_memory(tmp_path):
     """Of what a step adds to a process in which activations outweigh all else."""
-    config = {
-        "vocab_size": 97,
-        "embedding_size": 16,
-        "hidden_size": 48,
-        "num_hidden_layers": 12,
-        "num_attention_heads": 4,
-        "intermediate_size": 192,
-        "max_position_embeddings": 384,
-        "hidden_dropout_prob": 0.1,
-        "attention_probs_dropout_prob": 0.1,
-    }
     path = tmp_path / "config.json"
-    path.write_text(json.dumps(config))
+    sizes = {"hidden_size": 48, "intermediate_size": 192, "max_position_embeddings": 384}
+    sizes.update(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
+    tiny_config(**sizes, num_hidden_layers=12, num_attention_heads=4).write(str(path))
 
     def megabytes(*flags):
         out, _ = run(
