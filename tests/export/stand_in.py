@@ -9,8 +9,6 @@ get_model_status_impl.cc, http_rest_api_handler.cc):
 - The status call ignores labels. The metadata call resolves them.
 """
 
-from __future__ import annotations
-
 import contextlib
 import http.server
 import json
@@ -114,14 +112,10 @@ class ModelServer:
             found = {v: s for v, s in self.states.items() if number in (None, str(v))}
             if not found:
                 return 404, {"error": "Could not find any versions of model albert"}
-            statuses = [
-                {
-                    "version": str(version),
-                    "state": state,
-                    "status": {"error_code": code, "error_message": "" if code == "OK" else "bad"},
-                }
-                for version, (state, code) in found.items()
-            ]
+            statuses = []
+            for version, (state, code) in found.items():
+                status = {"error_code": code, "error_message": "" if code == "OK" else "bad"}
+                statuses.append({"version": str(version), "state": state, "status": status})
             return 200, {"model_version_status": statuses}
         if label is not None and label not in self.labels:
             return 400, {"error": f"Unrecognized servable version label: {label}"}
@@ -132,7 +126,7 @@ class ModelServer:
         return 200, {"model_spec": spec, "metadata": {}}
 
     @contextlib.contextmanager
-    def running(self, seconds_between_polls=0.01):
+    def running(self):
         """Polls and answers at `url`, once the first versions are loaded."""
         stand_in, stop = self, threading.Event()
 
@@ -146,7 +140,7 @@ class ModelServer:
         def poll():
             while not stop.is_set():
                 self.poll()
-                time.sleep(seconds_between_polls)
+                time.sleep(0.01)
 
         thread = threading.Thread(target=poll)
         thread.start()

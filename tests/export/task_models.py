@@ -1,10 +1,7 @@
 """Tiny fine-tuned models with random weights, one of every kind of task."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
-import json
 
 import numpy as np
 import pytest
@@ -18,7 +15,7 @@ from pipelines.tasks.multiple_choice import MultipleChoiceColumns, TableMultiple
 from pipelines.tasks.reading.token_files import TokenColumns
 from pipelines.tasks.squad import SquadTask
 from pipelines.tasks.token_classification import TokenClassificationTask
-from tests.builders import tiny_config, with_random_weights
+from tests.builders import tiny_config, with_random_weights, write_task_model
 
 MAX_SEQ_LENGTH = 43
 CONFIG = tiny_config(vocab_size=1)
@@ -40,6 +37,7 @@ def token_classification(labels):
 
 
 SQUAD_ARGUMENTS = {"doc_stride": 9, "max_query_length": 6, "max_answer_length": 7}
+BEAMS = {"may_be_impossible": True, "has_answerability_head": True, "null_threshold": 1.6}
 TASKS = {
     "classifier": classification("second"),
     "classifier of texts": classification(None),
@@ -49,13 +47,7 @@ TASKS = {
     "token_classifier": token_classification(("O", "B-á", "I-á", "S-b", "E-á", "I-b")),
     "question_answering": SquadTask({}, **SQUAD_ARGUMENTS),
     "question_answering, 2.0": SquadTask({}, may_be_impossible=True, **SQUAD_ARGUMENTS),
-    "question_answering, beams": SquadTask(
-        {},
-        may_be_impossible=True,
-        has_answerability_head=True,
-        null_threshold=1.6,
-        **SQUAD_ARGUMENTS,
-    ),
+    "question_answering, beams": SquadTask({}, **BEAMS, **SQUAD_ARGUMENTS),
 }
 
 
@@ -64,18 +56,16 @@ def make_module(tmp_path_factory, tiny_vocabulary):
     """A function that gives random weights to the model of a task and makes its module, once."""
 
     @functools.cache
-    def make(task, vocabulary=tiny_vocabulary, max_seq_length=MAX_SEQ_LENGTH, **config):
+    def make(task, vocabulary=tiny_vocabulary, max_seq_length=MAX_SEQ_LENGTH, scale=0.4, **config):
         tokenizer = AlbertTokenizer(str(vocabulary))
         directory = tmp_path_factory.mktemp("model")
         config = dataclasses.replace(CONFIG, vocab_size=tokenizer.vocab_size, **config)
-        model = with_random_weights(task.create_model(config, recompute=False), scale=0.4)
-        config.write(str(directory / "albert_config.json"))
-        tokenizer.save(str(directory))
-        tf.train.Checkpoint(model=model).save(str(directory / "best" / "ckpt"))
-        description = {"task": task.name, "max_seq_length": max_seq_length}
-        description.update(**task.description(), **task.decoding())
-        (directory / "task.json").write_text(json.dumps(description))
-        return load_module(open_checkpoint(str(directory)))
+        model = with_random_weights(task.create_model(config, recompute=False), scale=scale)
+        write_task_model(directory, task, model, tokenizer, max_seq_length)
+        module = load_module(open_checkpoint(str(directory)))
+        for restored, weight in zip(module.model.get_weights(), model.get_weights()):
+            np.testing.assert_array_equal(restored, weight)
+        return traced_once(module)
 
     return make
 
@@ -83,6 +73,12 @@ def make_module(tmp_path_factory, tiny_vocabulary):
 @functools.cache  # traced once for all tests
 def function_of(module, signature):
     return type(module).function(module, signature)
+
+
+def traced_once(module):
+    """Lets a module, too, use the functions of all tests."""
+    module.function = lambda signature: function_of(module, signature)
+    return module
 
 
 def serve(module, signature, **inputs):
@@ -114,6 +110,4 @@ def assert_alike(answers, expected):
 
 
 def ask(module, **inputs):
-    tensors = {name: tf.constant(value, tf.string) for name, value in inputs.items()}
-    answers = function_of(module, "serving_default")(**tensors)
-    return {name: t.numpy() for name, t in answers.items()}
+    return serve(module, "serving_default", **inputs)

@@ -1,7 +1,5 @@
 """Places of pieces in texts: those that the tasks find in Python, for any text."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
@@ -20,18 +18,17 @@ ODD = " \t\n\0\1\x1c\x85\xa0\u2028\u200b\ufeff\xad½ﬁ\ufdfa¨İΣẞ\ufffd▁"
 ODD += "한\u1100\u1161e\u0301\u0345\u0b4d😀漢[]<.,19"
 
 
-def train(path, **options):
-    lines = [*make_text(60).splitlines(), "3, 19, 1,9 10, 2010, 11, " * 9]
-    model = vocabularies.train(path, lines, **options)
-    return AlbertTokenizer(str(model), do_lower_case="byte_fallback" not in options)
-
-
 @pytest.fixture(scope="module", params=["digit comma", "bytes"])
 def tokenizer(request, tmp_path_factory):
     path = tmp_path_factory.mktemp("vocabulary") / "tiny"
+    lines = [*make_text(60).splitlines(), "3, 19, 1,9 10, 2010, 11, " * 9]
     if request.param == "bytes":
-        return train(path, vocab_size=467, byte_fallback=True)
-    return train(path, vocab_size=223, split_by_number=False)
+        model = vocabularies.train(path, lines, vocab_size=467, byte_fallback=True)
+        return AlbertTokenizer(str(model), do_lower_case=False)
+    model = vocabularies.train(path, lines, vocab_size=223, split_by_number=False)
+    tokenizer = AlbertTokenizer(str(model))
+    assert any(len(parts) > 2 for parts in tokenizer.digit_comma_splits.values())
+    return tokenizer
 
 
 def check(tokenizer, aligning, texts):
@@ -60,6 +57,7 @@ def test_any_text_is_aligned_as_in_python(tokenizer):
     @given(st.lists(texts, max_size=3))
     @example([])
     @example(["", " ", "\u0301"])
+    @example(["2010, 19, 1,9 3, fox 11,", "dog 2010,"])
     @example(["the 2010, fox 19,", "\u0301a\u0301\u0301 \u0301b\u0301 ", "x" * 300, ""])
     @example(["fox\ufeff dog", "\x01dog", "fox \x01dog", "😀漢\u0301é😀"])
     @example(["the\U0010ffff fox \U0001fffe", "\U0010ffff\ufffe\ufffd dog \ufdd0\U0010ffffa"])
@@ -67,13 +65,6 @@ def test_any_text_is_aligned_as_in_python(tokenizer):
         check(tokenizer, aligning, texts)
 
     check_batch()
-
-
-def test_pieces_split_for_a_digit_and_a_comma_are_there(tokenizer):
-    if not tokenizer.digit_comma_splits:
-        pytest.skip("of the other vocabulary")
-    assert any(len(parts) > 2 for parts in tokenizer.digit_comma_splits.values())
-    check(tokenizer, AligningTokenizer(tokenizer), ["2010, 19, 1,9 3, fox 11,", "dog 2010,"])
 
 
 def test_white_space_is_pythons():

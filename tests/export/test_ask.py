@@ -1,7 +1,5 @@
 """The program that asks prints the SavedModel's answers."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 
@@ -39,16 +37,12 @@ def test_the_answers_printed_are_the_saved_models(exported, loaded, monkeypatch)
     assert f"B A: in order with {100 * order[1]:.1f} %" in printed
 
 
-def test_a_pretrained_model_scores_texts(exported, loaded, monkeypatch):
+def test_a_pretrained_model_scores_texts_and_names_its_flags(exported, loaded, monkeypatch):
     monkeypatch.setattr(tf.saved_model, "load", lambda path: loaded)
     lines = ask(saved_model=str(exported), texts=["Dogs run."], pairs=["Dogs run. ||| Birds sing."])
     answer = loaded.signatures["score"](text=tf.constant(["Dogs run."]))
     assert lines[2:4] == ["text: Dogs run.", f"  log_likelihood: {answer['log_likelihood'][0]:.6g}"]
     assert "A: Dogs run." in lines
-
-
-def test_the_flags_of_the_model_are_named(exported, loaded, monkeypatch):
-    monkeypatch.setattr(tf.saved_model, "load", lambda path: loaded)
     with pytest.raises(ValueError, match="answers to text and text_pair, not to context and quest"):
         ask(saved_model=str(exported), question="Who?", context="I.")
     monkeypatch.delitem(loaded.signatures._signatures, "score")
@@ -56,18 +50,15 @@ def test_the_flags_of_the_model_are_named(exported, loaded, monkeypatch):
         ask(saved_model=str(exported), texts=["Dogs run."])
 
 
-@pytest.mark.parametrize(
-    ("masked_texts", "pairs", "message"),
-    [
-        ([], [], "nothing is asked"),
-        (["no mask"], [], r"holds no \[MASK\]"),
-        ([], ["one sentence"], "expected two sentences"),
-        ([], ["one ||| "], "expected two sentences"),
-    ],
-)
-def test_wrong_questions_are_refused(masked_texts, pairs, message):
-    with pytest.raises(ValueError, match=message):
-        ask(saved_model="unused", masked_texts=masked_texts, pairs=pairs)
+def test_wrong_questions_are_refused():
+    for asked, message in (
+        ({}, "nothing is asked"),
+        ({"masked_texts": ["no mask"]}, r"holds no \[MASK\]"),
+        ({"pairs": ["one sentence"]}, "expected two sentences"),
+        ({"pairs": ["one ||| "]}, "expected two sentences"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            ask(saved_model="unused", **asked)
 
 
 def test_as_many_options_as_the_model_takes(make_module, tmp_path, monkeypatch):

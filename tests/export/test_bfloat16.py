@@ -1,10 +1,7 @@
 """An export in bfloat16: smaller weights, float32 answers, near those of the float32 export."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
-import shutil
 
 import numpy as np
 import pytest
@@ -15,23 +12,6 @@ from export.export_saved_model import export
 from export.loading import load_module, open_checkpoint
 from tests.export.conftest import MAX_SEQ_LENGTH
 from tests.export.task_models import TASKS, function_of
-
-
-def test_answers_and_what_is_stored_in_which_dtype(model_dir, functions):
-    served = open_checkpoint(str(model_dir), None, MAX_SEQ_LENGTH)
-    module = load_module(dataclasses.replace(served, precision="bfloat16"))
-    texts = {"text": tf.constant(["He knocked.", "A"]), "text_pair": tf.constant(["None.", ""])}
-    expected = functions["serving_default"](**texts)
-    answers = module.function("serving_default")(**texts)
-    for name, exact in expected.items():
-        assert answers[name].dtype == tf.float32
-        np.testing.assert_allclose(answers[name], exact, atol=0.05)
-    assert any(np.any(answers[name] != exact) for name, exact in expected.items())
-    dtypes = {variable.name: variable.dtype for variable in module.variables}
-    for name, dtype in dtypes.items():
-        is_float32 = "embeddings:0" in name or "layer_norm" in name
-        assert dtype == (tf.float32 if is_float32 else tf.bfloat16), name
-    assert tf.bfloat16 in dtypes.values()
 
 
 @pytest.mark.slow
@@ -61,29 +41,32 @@ def test_a_model_that_bfloat16_distorts_is_refused(model_dir, tmp_path):
         verify.verify(str(tmp_path), module, functions, exact)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        name if name == "classifier" else pytest.param(name, marks=pytest.mark.slow)
-        for name in TASKS
-    ],
-)
-def test_every_kind_answers_in_float32(make_module, name):
-    exact = make_module(TASKS[name])
-    module = load_module(dataclasses.replace(exact.served, precision="bfloat16"))
-    functions = {"serving_default": module.function("serving_default")}
-    questions = verify._questions(module, functions)
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in TASKS if name != "classifier"]
+
+
+@pytest.mark.parametrize("name", ["pretraining", "classifier", *SLOW])
+def test_every_kind_answers_in_float32(make_module, module, name):
+    exact = module if name == "pretraining" else make_module(TASKS[name])
+    half = load_module(dataclasses.replace(exact.served, precision="bfloat16"))
+    for variable in half.variables:
+        is_float32 = "embeddings:0" in variable.name or "layer_norm" in variable.name
+        assert variable.dtype == (tf.float32 if is_float32 else tf.bfloat16), variable.name
+    functions = {"serving_default": half.function("serving_default")}
+    questions = verify._questions(half, functions)
     answers = verify._answers(functions, questions)
     asked = {"serving_default": function_of(exact, "serving_default")}
-    expected = verify._answers(asked, questions)
-    for theirs, answer in zip(expected, answers):
+    differences = []
+    for theirs, answer in zip(verify._answers(asked, questions), answers):
         assert {n: (a.dtype, a.shape) for n, a in answer.items()} == {
             n: (a.dtype, a.shape) for n, a in theirs.items()
         }
-        if "question" not in name:  # a span may change
-            # Random weights are large, and a processor without bfloat16 instructions rounds more
-            # often: the regressor has 0.056 there.
-            assert verify._rounding(theirs, answer) < 2 * verify.BFLOAT16_TOLERANCE
+        differences.append(verify._rounding(theirs, answer))
+    # Random weights are large, and a processor without bfloat16 instructions rounds more often: the
+    # regressor has 0.056 there. A span may change.
+    most = verify.BFLOAT16_TOLERANCE * (1 if name == "pretraining" else 2)
+    assert max(differences) < most or "question" in name
+    if name in ("pretraining", "classifier"):  # spans may all be the same
+        assert max(differences) > 0
 
 
 def test_what_rounding_is():
@@ -93,13 +76,3 @@ def test_what_rounding_is():
     far = {**near, "score": np.float32([np.nan, 4.0, -1e30])}
     assert not verify._rounding(exact, far) <= verify.BFLOAT16_TOLERANCE
     assert verify._rounding(exact, exact) == 0.0
-
-
-def test_an_export_of_an_older_version_counts_as_float32(exported, model_dir, tmp_path, capsys):
-    made = shutil.copytree(exported, tmp_path / "tiny/1")
-    provenance = json.loads((made / "assets.extra/export.json").read_text())
-    assert provenance.pop("precision") == "float32"
-    (made / "assets.extra/export.json").write_text(json.dumps(provenance))
-    arguments = {"checkpoint": str(model_dir), "max_seq_length": MAX_SEQ_LENGTH}
-    assert export(output=str(made.parent), **arguments) == str(made)
-    assert "exported before" in capsys.readouterr().out

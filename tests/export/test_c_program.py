@@ -1,7 +1,5 @@
 """The export answers outside of Python and outside of this code: a C program, saved_model_cli."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -44,19 +42,17 @@ def tensor_names(saved_model):
     return inputs, [signature.outputs[name].name for name in OUTPUTS]
 
 
-@pytest.fixture(scope="module")
-def program(tmp_path_factory):
+def compiled(directory):
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.skip("no C compiler (cc, gcc)")
-    path = tmp_path_factory.mktemp("c") / "ask"
-    directory = tf.sysconfig.get_lib()
-    libraries = [f"-l:{file.name}" for file in Path(directory).glob("libtensorflow_*.so.2")]
+    place = tf.sysconfig.get_lib()
+    libraries = [f"-l:{file.name}" for file in Path(place).glob("libtensorflow_*.so.2")]
     command = [compiler, "-std=c11", "-Wall", "-Werror", f"-I{tf.sysconfig.get_include()}"]
-    command += ["-o", str(path), str(Path(__file__).with_name("ask.c"))]
-    command += [f"-L{directory}", f"-Wl,-rpath,{directory}", *libraries]
+    command += ["-o", str(directory / "ask"), str(Path(__file__).with_name("ask.c"))]
+    command += [f"-L{place}", f"-Wl,-rpath,{place}", *libraries]
     subprocess.run(command, check=True, capture_output=True, text=True)
-    return path
+    return directory / "ask"
 
 
 def ask(program, saved_model, libraries, texts):
@@ -70,7 +66,8 @@ def ask(program, saved_model, libraries, texts):
 
 
 @pytest.mark.slow
-def test_a_c_program_prints_the_same_numbers(program, exported, expected):
+def test_a_c_program_prints_the_same_numbers(exported, expected, tmp_path):
+    program = compiled(tmp_path)
     done = ask(program, exported, LIBRARIES, TEXT + TEXT_PAIR)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
@@ -78,11 +75,7 @@ def test_a_c_program_prints_the_same_numbers(program, exported, expected):
     for name, line in zip(OUTPUTS, lines):
         numbers = np.array(line.split(), np.float32).reshape(expected[name].shape)
         np.testing.assert_allclose(numbers, expected[name], rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.slow
-def test_both_libraries_are_needed(program, exported):
-    for library in LIBRARIES:
+    for library in LIBRARIES:  # both are needed
         done = ask(program, exported, [library], TEXT + TEXT_PAIR)
         assert done.returncode == 1 and "Op type not registered" in done.stderr
 

@@ -1,10 +1,9 @@
 """A version is published whole and verified, or not at all; never over another."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from importlib import metadata
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,8 +12,12 @@ import tensorflow as tf
 from albert_tf.checkpoints import model_directory
 from albert_tf.config import AlbertConfig
 from export import export_saved_model, versions
+from export.ask import ask
 from export.export_saved_model import export
+from export.loading import load_module, open_checkpoint
 from tests.export.conftest import CONFIG, MAX_SEQ_LENGTH
+from tests.export.task_models import LABELS, TASKS
+from tests.export.task_models import ask as answers_to
 
 
 class Stub(tf.Module):
@@ -44,52 +47,111 @@ def contents(directory):
     return sorted(path.name for path in directory.iterdir()) if directory.exists() else []
 
 
-def test_the_export_holds_what_a_reader_needs(exported, model_dir):
-    assert exported.name == "1"
+def provenance(version):
+    return json.loads((version / "assets.extra/export.json").read_text())
+
+
+def test_the_export_holds_what_a_reader_needs(exported, loaded, model_dir):
     assert contents(exported.parent) == ["1"]
-    assert contents(exported / "assets") == ["albert_config.json", "spiece.model"]
-    for name in contents(exported / "assets"):
-        assert (exported / "assets" / name).read_bytes() == (model_dir / name).read_bytes()
-    provenance = json.loads((exported / "assets.extra" / "export.json").read_text())
-    assert provenance["checkpoint"] == "ckpt-1"
-    assert provenance["max_seq_length"] == MAX_SEQ_LENGTH
+    assets = exported / "assets"
+    assert contents(assets) == ["albert_config.json", "spiece.model"]
+    for name in contents(assets):
+        assert (assets / name).read_bytes() == (model_dir / name).read_bytes()
+    info = loaded.signatures["tokenization_info"]()
+    assert info["vocab_file"].numpy().decode() == str(assets / "spiece.model")
+    assert info["do_lower_case"]
+    described = provenance(exported)
+    assert described["checkpoint"] == "ckpt-1"
+    assert described["max_seq_length"] == MAX_SEQ_LENGTH
 
 
-def test_a_model_that_grows_has_the_layers_of_its_checkpoint(model_dir, tmp_path, monkeypatch):
-    grows = shutil.copytree(model_dir, tmp_path / "grows")
-    (grows / "run.json").write_text('{"depth_schedule": ["2", "3:9"]}')
-    shallow = model_directory.load_for_pretraining(str(grows))[0]
-    modules = []
-    monkeypatch.setattr(export_saved_model, "_publish", lambda module, *_: modules.append(module))
-    ids = tf.constant([[2, 9, 7, 3]])
-    expected = shallow.encoder(ids)["pooled_output"]
-    for kind in ("encoder", "pretraining"):
-        export(checkpoint=str(grows), output=str(tmp_path / "exports"), kind=kind)
-        asset = modules[-1].config_file.asset_path.numpy().decode()
-        assert AlbertConfig.read(asset).num_hidden_layers == 2
-        np.testing.assert_allclose(modules[-1].encoder(ids)["pooled_output"], expected, atol=1e-5)
+def test_a_fine_tuned_model_is_exported_and_asked(make_module, tmp_path, unverified, monkeypatch):
+    """What it answers: test_kinds.py."""
+    module = make_module(TASKS["classifier"])
+    monkeypatch.setattr(export_saved_model, "load_module", lambda _: module)
+    made = export(checkpoint=module.served.model_dir, output=str(tmp_path))
+    task = (tmp_path / "1/assets/task.json").read_bytes()
+    assert task == Path(module.served.model_dir, "task.json").read_bytes()
+    described = provenance(tmp_path / "1")
+    assert described["kind"] == "classifier" and described["task"]["labels"] == list(LABELS)
+    assert described["max_seq_length"] == module.max_seq_length
+    signature = "serving_default(text, text_pair) -> label, probabilities"
+    assert signature in export_saved_model.how_to_use(made)
+
+    loaded = tf.saved_model.load(made)
+    monkeypatch.setattr(tf.saved_model, "load", lambda _: loaded)
+    answer = answers_to(module, text=["a fox runs"], text_pair=["some dog"])
+    lines = ask(saved_model=made, pairs=["a fox runs ||| some dog"])
+    label = answer["label"][0].decode()
+    assert lines[0] == f"{made} answers"
+    assert lines[2:5] == ["text: a fox runs", "text_pair: some dog", f"  label: {label}"]
+    shown = lines[5].removeprefix("  probabilities: ").split(", ")
+    np.testing.assert_allclose(np.float32(shown), answer["probabilities"][0], atol=1e-5)
+    assert lines[-1] == f"(probabilities of {', '.join(LABELS)})"
+    for asked, message in (
+        ({"texts": ["alone"]}, "answers to text and text_pair, not to text"),
+        ({"question": "Who?", "context": "Birds."}, "not to context and question"),
+        ({"masked_texts": ["[MASK]"]}, "fills no"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            ask(saved_model=made, **asked)
 
 
-@pytest.mark.parametrize(("given", "used"), [(None, 24), (24, 24), (25, 25)])
-def test_the_default_length_is_that_of_training(
-    model_dir, tmp_path, monkeypatch, capsys, given, used
-):
+def test_a_checkpoint_is_opened_as_what_it_is(model_dir, make_module, tmp_path):
+    served = open_checkpoint(str(model_dir))
+    assert (served.kind, served.task, served.max_seq_length) == ("pretraining", {}, 67)
+    module = make_module(TASKS["classifier"])
+    directory, length = module.served.model_dir, module.max_seq_length
+    served = open_checkpoint(directory)
+    assert served.kind == "classifier" and served.checkpoint.endswith("/best/ckpt-7")
+    served = open_checkpoint(directory, "encoder")
+    assert (served.kind, served.task, served.max_seq_length) == ("encoder", {}, length)
+    for ours, theirs in zip(load_module(served).model.weights, module.model.encoder.weights):
+        np.testing.assert_array_equal(ours, theirs, err_msg=theirs.name)
+    odd = shutil.copytree(model_dir, tmp_path / "odd")
+    (odd / "task.json").write_text('{"kind": "poet"}')
+    for path, kind, message in (
+        (model_dir, "classifier", r"model for pretraining .pipelines\.finetune makes"),
+        (directory, "pretraining", "holds a model for classifier"),
+        (directory, "regressor", "holds a model for classifier"),
+        (odd, None, r"task\.json: kind is 'poet', expected one of"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            open_checkpoint(str(path), kind)
+
+
+def test_layers_and_length_are_those_of_training(model_dir, tmp_path, monkeypatch, capsys):
+    """Of a checkpoint that a growing model wrote, with its first layers."""
     trained = shutil.copytree(model_dir, tmp_path / "trained")
-    (trained / "run.json").write_text('{"max_seq_length": 24}')
+    run = {"depth_schedule": ["1", "2:9"], "max_seq_length": 24}
+    (trained / "run.json").write_text(json.dumps(run))
+    ids = tf.constant([[2, 9, 7, 3]])
+    shallow = model_directory.load_for_pretraining(str(trained))[0]
+    expected = shallow.encoder(ids)["pooled_output"]
     modules = []
     monkeypatch.setattr(export_saved_model, "_publish", lambda module, *_: modules.append(module))
-    export(checkpoint=str(trained), output=str(tmp_path / "exports"), max_seq_length=given)
-    assert [module.max_seq_length for module in modules] == [used]
-    warnings = [line for line in capsys.readouterr().out.splitlines() if "warning" in line]
-    assert len(warnings) == (used > 24)
-    assert all("at most 24 pieces" in line for line in warnings)
+    for kind, given, used in (("encoder", None, 24), (None, 24, 24), (None, 25, 25)):
+        arguments = {"kind": kind, "max_seq_length": given}
+        export(checkpoint=str(trained), output=str(tmp_path / "exports"), **arguments)
+        module, out = modules.pop(), capsys.readouterr().out
+        assert module.max_seq_length == used
+        assert ("warning" in out) == ("at most 24 pieces" in out) == (used > 24)
+        asset = module.config_file.asset_path.numpy().decode()
+        assert AlbertConfig.read(asset).num_hidden_layers == 1
+        np.testing.assert_allclose(module.encoder(ids)["pooled_output"], expected, atol=1e-5)
 
 
-def test_an_export_is_not_made_again_nor_overwritten(exported, model_dir, capsys, monkeypatch):
+def test_an_export_is_not_made_again_nor_overwritten(
+    exported, model_dir, tmp_path, capsys, monkeypatch
+):
     monkeypatch.setattr(export_saved_model, "_publish", lambda *_: pytest.fail("exported again"))
-    arguments = {"output": str(exported.parent), "max_seq_length": MAX_SEQ_LENGTH}
-    for version in (None, 1):
-        assert export(checkpoint=str(model_dir), version=version, **arguments) == str(exported)
+    older = shutil.copytree(exported, tmp_path / "tiny/1")
+    described = provenance(older)
+    assert described.pop("precision") == "float32"  # version 0.2.0 wrote none
+    (older / "assets.extra/export.json").write_text(json.dumps(described))
+    arguments = {"checkpoint": str(model_dir), "max_seq_length": MAX_SEQ_LENGTH}
+    for made, version in ((exported, None), (exported, 1), (older, None)):
+        assert export(output=str(made.parent), version=version, **arguments) == str(made)
         assert "exported before" in capsys.readouterr().out
     with pytest.raises(ValueError, match="another export"):
         export(checkpoint=str(model_dir), output=str(exported.parent), version=1)
@@ -149,13 +211,9 @@ def test_wrong_requests_are_refused_before_anything_is_written(model_dir, tmp_pa
         ({"checkpoint": tmp_path / "absent"}, "no model directory or checkpoint"),
         ({"output": tmp_path / "file"}, r"--output=.*a file; expected a directory"),
         ({"output": tmp_path / "trained"}, r"--output=.*trained: holds a run"),
-        (
-            {"checkpoint": tmp_path / "run"},
-            r"a model of each seed: name one, such as '.*run/seed_7",
-        ),
+        ({"checkpoint": tmp_path / "run"}, r"a model of each seed: .*run/seed_7"),
         ({"max_seq_length": longest + 1}, f"use at most {longest}"),
         ({"checkpoint": other}, "the config has vocab_size 17"),
-        ({"kind": "regressor"}, "holds a model for pretraining"),
     ):
         arguments = {"checkpoint": model_dir, "output": output, **changes}
         for name in ("checkpoint", "output"):
@@ -165,27 +223,17 @@ def test_wrong_requests_are_refused_before_anything_is_written(model_dir, tmp_pa
     assert not output.exists()
 
 
-@pytest.mark.parametrize("choices", [2, 4])
-def test_what_it_says_to_ask_has_every_option(tmp_path, choices):
-    provenance = {"kind": "multiple_choice", "task": {"num_choices": choices}}
-    (tmp_path / "1/assets.extra").mkdir(parents=True)
-    (tmp_path / "1/assets.extra/export.json").write_text(json.dumps(provenance))
-    text = export_saved_model.how_to_use(str(tmp_path / "1"))
-    assert text.count("--option=") == choices
-    (request,) = [line for line in text.splitlines() if "curl" in line]
-    (options,) = json.loads(request.partition(" -d ")[2].strip("'"))["inputs"]["options"]
-    assert len(options) == choices
-
-
-def test_what_it_says_to_ask_and_serve_is_this_version(tmp_path):
-    for version in ("2", "10"):
+def test_what_it_says_to_ask_and_serve_is_this_version_with_every_option(tmp_path):
+    tag = f"tensorflow/serving:{metadata.version('tensorflow-serving-api')} "  # the client's
+    of_choices = ("9", "multiple_choice", 2), ("10", "multiple_choice", 4)
+    for version, kind, choices in (("2", "encoder", 0), *of_choices):
         (tmp_path / version / "assets.extra").mkdir(parents=True)
-        provenance = json.dumps({"kind": "encoder", "task": None})
-        (tmp_path / version / "assets.extra/export.json").write_text(provenance)
-    older, newer = (export_saved_model.how_to_use(str(tmp_path / v)) for v in ("2", "10"))
-    assert f"--saved_model={tmp_path}/2 " in older and f"--saved_model={tmp_path}/10 " in newer
-    assert "(let models.config there name version 2)" in older
-    for line in (older, newer):  # the version's files and the client are of one release
-        assert f"tensorflow/serving:{metadata.version('tensorflow-serving-api')} " in line
-        assert "--model_config_file=/config/models.config" in line
-        assert "/v1/models/albert/labels/stable:predict" in line
+        described = json.dumps({"kind": kind, "task": {"num_choices": choices}})
+        (tmp_path / version / "assets.extra/export.json").write_text(described)
+        text = export_saved_model.how_to_use(str(tmp_path / version))
+        assert f"--saved_model={tmp_path}/{version} " in text and tag in text
+        assert f"(let models.config there name version {version})" in text
+        assert "/v1/models/albert/labels/stable:predict" in text
+        assert text.count("--option=") == choices
+        request = json.loads(text.partition(" -d ")[2].strip("'"))
+        assert [len(row) for row in request["inputs"].get("options", [[]])] == [choices]

@@ -1,8 +1,5 @@
 """Every kind of model: answers from raw strings are those of fine-tuning's own evaluation."""
 
-from __future__ import annotations
-
-import csv
 import json
 import random
 import re
@@ -12,25 +9,29 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf.text.tokenization import AlbertTokenizer
-from export import serving, verify
+from export import serving, signature_table, verify
 from export.signatures import NO_ANSWER_SCORE
-from export.verify import _LONG_TEXTS, _TEXTS, _answers, _as_inputs, _example
+from export.verify import _LONG_TEXTS, _TEXTS, _as_inputs, _example
 from pipelines.tasks.classification import Example
 from pipelines.tasks.multiple_choice import MultipleChoiceExample
 from pipelines.tasks.reading.squad_files import Question, read_questions
 from pipelines.tasks.running.batches import example_lengths, make_batch
 from pipelines.tasks.running.unknown_text import unknown_shares
 from pipelines.tasks.squad import SquadTask
+from tests.builders import read_tsv
 from tests.conftest import WORDS
-from tests.export.task_models import LABELS, TASKS, ask, assert_alike, call, function_of
+from tests.export.conftest import CHINESE
+from tests.export.task_models import LABELS, TASKS, ask, assert_alike, call, function_of, serve
 
 ODD = ["", " \u3000", "Óld ﬁsh ½ _ [MASK] 1,000, 北京 한국", "\u0301", "¨ a_b _", "x" * 200, "a\0b"]
 
 
 @pytest.fixture(scope="module")
-def modules(make_module):
-    return {name: make_module(task) for name, task in TASKS.items()}
+def modules(make_module, wordpiece):
+    made = {name: make_module(task) for name, task in TASKS.items()}
+    for name in ("classifier of texts", "question_answering"):
+        made[f"{name}, WordPiece"] = make_module(TASKS[name], wordpiece)
+    return made
 
 
 def make_texts(number, seed, longest=60):
@@ -39,13 +40,21 @@ def make_texts(number, seed, longest=60):
     return texts + ODD
 
 
+def chinese_texts(number):
+    return [
+        f"{text[:30]} {CHINESE[i % 9 :] * (i % 4)}é\u0301 {text[30:]}"
+        for i, text in enumerate(make_texts(number, 8))
+    ]
+
+
 def model_inputs(sequences, examples, length):
     batch = make_batch(sequences, examples, length)
     return {name: values for name, values in batch.items() if name.startswith("input_")}
 
 
-def evaluate(task, module, tokenizer, examples, directory):
+def evaluate(task, module, examples, directory):
     """What fine-tuning writes: the files of task.write_predictions."""
+    tokenizer = module.served.tokenizer
     sequences, features = task.encode(examples, tokenizer, module.max_seq_length, training=False)
     longest = example_lengths(sequences).max()
     outputs = []
@@ -56,35 +65,34 @@ def evaluate(task, module, tokenizer, examples, directory):
     return task.write_predictions(str(directory), "dev", examples, features, outputs)
 
 
-def read_tsv(path):
-    with open(path, newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
-
-
-def check_shares(task, module, tokenizer, examples, answers):
+def check_shares(task, module, examples, answers):
     """Compares the answers' shares of unknown pieces with Python's."""
+    tokenizer = module.served.tokenizer
     sequences, features = task.encode(examples, tokenizer, module.max_seq_length, False)
     expected = unknown_shares(sequences, task.owners(features), tokenizer)
     np.testing.assert_allclose(answers["unknown_share"], expected, atol=1e-7)
     return expected
 
 
-@pytest.mark.parametrize("name", ["classifier", "classifier of texts", "regressor", "multilabel"])
-def test_texts_and_pairs(modules, tokenizer, tmp_path, name):
+LABELLED = ("classifier", "classifier of texts", "classifier of texts, WordPiece", "multilabel")
+
+
+@pytest.mark.parametrize("name", [*LABELLED, "regressor"])
+def test_texts_and_pairs(modules, tmp_path, name):
+    task, module = TASKS[name.removesuffix(", WordPiece")], modules[name]
     first, second = make_texts(30, 1), make_texts(30, 2)[::-1]
     first[3:6] = "我无法登录", "", " 我 the cat"
-    has_pairs = name != "classifier of texts"
-    examples = [
-        Example(str(i), a, b if has_pairs else None, None)
-        for i, (a, b) in enumerate(zip(first, second))
-    ]
-    [path] = evaluate(TASKS[name], modules[name], tokenizer, examples, tmp_path)
+    if name.endswith("WordPiece"):
+        first = chinese_texts(20)
+    has_pairs = not name.startswith("classifier of texts")
+    pairs = [(a, b if has_pairs else None) for a, b in zip(first, second)]
+    examples = [Example(str(i), *pair, None) for i, pair in enumerate(pairs)]
+    [path] = evaluate(task, module, examples, tmp_path)
     rows = read_tsv(path)
-    pairs = {"text_pair": tf.constant(second)} if has_pairs else {}
-    texts = {"text": tf.constant(first), **pairs}
-    answers = ask(modules[name], **texts)
-    share = answers if name.startswith("classifier") else modules[name].unknown_share(**texts)
-    expected = check_shares(TASKS[name], modules[name], tokenizer, examples, share)
+    texts = {"text": first, **({"text_pair": second} if has_pairs else {})}
+    answers = ask(module, **texts)
+    share = answers if name.startswith("classifier") else serve(module, "unknown_share", **texts)
+    expected = check_shares(task, module, examples, share)
     if name == "classifier of texts":
         assert list(expected[3:5]) == [1, 1] and 0 < expected[5] < 1 and expected.min() == 0
     if name == "regressor":
@@ -97,14 +105,13 @@ def test_texts_and_pairs(modules, tokenizer, tmp_path, name):
     else:
         found = [label.decode() for label in answers["label"]]
     assert found == [row["prediction"] for row in rows]
-    assert len({row["prediction"] for row in rows}) > 1
+    assert len({row["prediction"] for row in rows}) > 1 or name.endswith("WordPiece")
     expected = [[float(row[f"probability_{label}"]) for label in LABELS] for row in rows]
     np.testing.assert_allclose(answers["probabilities"], expected, atol=1e-5)
-    names = modules[name].labels()["labels"].numpy()
-    assert [label.decode() for label in names] == list(LABELS)
+    assert [label.decode() for label in serve(module, "labels")["labels"]] == list(LABELS)
 
 
-def test_choices(modules, tokenizer, tmp_path):
+def test_choices(modules, tmp_path):
     contexts, questions = make_texts(20, 1), make_texts(20, 2, longest=9)[::-1]
     questions[3] += " _ , _"
     contexts[4] = "我无法登录 我"
@@ -114,7 +121,7 @@ def test_choices(modules, tokenizer, tmp_path):
         for i, example in enumerate(zip(contexts, questions, options))
     ]
     task, module = TASKS["multiple_choice"], modules["multiple_choice"]
-    [path] = evaluate(task, module, tokenizer, examples, tmp_path)
+    [path] = evaluate(task, module, examples, tmp_path)
     rows = read_tsv(path)
     answers = ask(module, context=contexts, question=questions, options=options)
     expected = np.array([[float(row[f"probability_{letter}"]) for letter in "ABC"] for row in rows])
@@ -123,13 +130,13 @@ def test_choices(modules, tokenizer, tmp_path):
     chosen = expected[np.arange(len(rows)), answers["choice"]]
     np.testing.assert_allclose(chosen, expected.max(axis=1), atol=2e-5)
     assert set(answers["choice"]) == {0, 1, 2}
-    shares = check_shares(task, module, tokenizer, examples, answers)
+    shares = check_shares(task, module, examples, answers)
     assert shares[4] > 0.05 and shares.min() == 0
 
 
-def check_answers(task, module, tokenizer, questions, directory):
+def check_answers(task, module, questions, directory):
     """Returns what was answered, as far as it is not a tie."""
-    evaluate(task, module, tokenizer, questions, directory)
+    evaluate(task, module, questions, directory)
     expected, nbest = (
         json.loads((directory / f"dev_{name}.json").read_text())
         for name in ("predictions", "nbest_predictions")
@@ -148,7 +155,7 @@ def check_answers(task, module, tokenizer, questions, directory):
             assert answers["score"][row] == pytest.approx(score, abs=1e-4)
             assert answer == expected[question.id], question
             texts.append(answer)
-        check_shares(task, module, tokenizer, batch, answers)
+        check_shares(task, module, batch, answers)
     if task.may_be_impossible:
         null_odds = json.loads((directory / "dev_null_odds.json").read_text())
         last = [null_odds[question.id] for question in batch]
@@ -156,20 +163,24 @@ def check_answers(task, module, tokenizer, questions, directory):
     return texts
 
 
-@pytest.mark.parametrize("name", [name for name in TASKS if name.startswith("question")])
-def test_answers_to_questions(modules, tokenizer, tmp_path, name):
-    contexts = make_texts(30, 5, longest=90)
+QUESTIONS = [name for name in TASKS if name.startswith("question")]
+
+
+@pytest.mark.parametrize("name", [*QUESTIONS, "question_answering, WordPiece"])
+def test_answers_to_questions(modules, tmp_path, name):
+    task, is_wordpiece = TASKS[name.removesuffix(", WordPiece")], name.endswith("WordPiece")
     # Unknown characters have their space as a piece of its own, which is no answer.
-    contexts += [" ".join("漢" * number) for number in range(1, 13)]
+    contexts = make_texts(30, 5, longest=90) + [" ".join("漢" * n) for n in range(1, 13)]
+    if is_wordpiece:
+        contexts = chinese_texts(12)
     asked = make_texts(len(contexts), 6, longest=12)[::-1]
     questions = [
         Question(f"q{i}", text, context, (), False)
         for i, (text, context) in enumerate(zip(asked, contexts))
     ]
-    task = TASKS[name]
-    texts = check_answers(task, modules[name], tokenizer, questions, tmp_path)
-    assert len(set(texts)) > 8
-    assert ("" in texts) and all(answer in context for answer, context in zip(texts, contexts))
+    texts = check_answers(task, modules[name], questions, tmp_path)
+    assert len(set(texts)) > (5 if is_wordpiece else 8) and (is_wordpiece or "" in texts)
+    assert all(answer in context for answer, context in zip(texts, contexts))
 
 
 @pytest.mark.slow
@@ -183,13 +194,14 @@ def test_answers_to_real_questions(make_module, shared, tmp_path, name):
     flags = dict.fromkeys(("may_be_impossible", "has_answerability_head"), has_v2)
     task = SquadTask({}, **flags, doc_stride=64, null_threshold=0.4)
     module = make_module(task, vocabulary, max_seq_length=160, max_position_embeddings=160)
-    texts = check_answers(task, module, AlbertTokenizer(str(vocabulary)), questions, tmp_path)
+    texts = check_answers(task, module, questions, tmp_path)
     assert len(texts) == 240 and len(set(texts)) > 60
 
 
 @pytest.mark.parametrize("name", ["pretraining", "classifier", "regressor", "multiple_choice"])
-def test_records_are_answered_like_texts(modules, module, tokenizer, name):
+def test_records_are_answered_like_texts(modules, module, name):
     task, module = TASKS.get(name, TASKS["classifier"]), modules.get(name, module)
+    tokenizer = module.served.tokenizer
     choices = module.sizes.get("choices", 1)
     texts, pairs = make_texts(5, 1), [f"{text} fox" for text in make_texts(5, 2)]
     if choices > 1:
@@ -208,28 +220,40 @@ def test_records_are_answered_like_texts(modules, module, tokenizer, name):
     for i in range(len(examples)):  # padded, each in its own way
         rows = model_inputs(sequences, np.array([i]), longest + i).values()
         records.append(_example(dict(zip(("input_ids", "input_mask", "segment_ids"), rows))))
-    answers = function_of(module, "examples")(examples=tf.constant(records))
-    answers = {name: t.numpy() for name, t in answers.items()}
+    answers = serve(module, "examples", examples=records)
     assert answers.keys() == {*expected, "error"} and not any(answers["error"])
     assert_alike(answers, expected)
 
 
-@pytest.mark.parametrize("name", ["pretraining", *TASKS])
-def test_the_signatures_are_those_of_the_table(modules, module, loaded, name):
-    is_pretraining = name == "pretraining"
-    module = module if is_pretraining else modules[name]
-    assert not is_pretraining or set(loaded.signatures) == set(module.signatures)
+# All but one whose graph has parts of the two others alone.
+UNLIKE = ["pretraining", *(name for name in TASKS if name != "question_answering, 2.0")]
+
+
+@pytest.mark.parametrize("name", UNLIKE)
+def test_inputs_and_outputs_are_those_of_the_table(modules, module, loaded, name):
+    module = modules.get(name, module)
+    is_saved = name == "pretraining"
+    assert not is_saved or set(loaded.signatures) == set(module.signatures)
     for signature, table in module.signatures.items():
-        function = loaded.signatures[signature] if is_pretraining else None
-        function = function or function_of(module, signature)
-        specs = {spec.name: spec for spec in tf.nest.flatten(function.structured_input_signature)}
-        for fields, found in ((table.inputs, specs), (table.outputs, function.structured_outputs)):
-            assert fields.keys() == found.keys()
-            for key, field in fields.items():
-                assert found[key].dtype == field.dtype, key
-                known = field.shape if fields is table.outputs else [None] * len(field.shape)
-                shape = [module.sizes.get(d) if isinstance(d, str) else d for d in known]
-                assert found[key].shape.as_list() == shape, (signature, key)
+        function = loaded.signatures[signature] if is_saved else function_of(module, signature)
+        specs = tf.nest.flatten(function.structured_input_signature)
+        dtypes = {spec.name: spec.dtype for spec in specs}
+        assert dtypes == {key: field.dtype for key, field in table.inputs.items()}, signature
+        found = function.structured_outputs
+        assert found.keys() == table.outputs.keys()
+        for key, field in table.outputs.items():
+            shape = [module.sizes.get(d) if isinstance(d, str) else d for d in field.shape]
+            assert found[key].dtype == field.dtype, (signature, key)
+            assert found[key].shape.as_list() == shape, (signature, key)
+
+
+def test_the_table_of_signatures_in_the_readme_is_up_to_date():
+    text = (Path(serving.__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    section = text.partition("\n## Signatures\n")[2].partition("\n## ")[0]
+    found = [line for line in section.splitlines() if line.startswith("|")]
+    assert found == signature_table.markdown_table().splitlines(), (
+        "replace the table in export/README.md by the output of `python -m export.signature_table`"
+    )
 
 
 @pytest.mark.parametrize("name", ["classifier", "token_classifier", "question_answering"])
@@ -245,13 +269,16 @@ def test_the_page_on_serving_names_the_ops_of_tensorflow_text(modules, name):
     assert sorted(found) == sorted(named)[: 3 + name.startswith("question")]
 
 
-def check_batching(module, functions, seed):
+@pytest.mark.parametrize("name", UNLIKE)
+def test_rows_in_any_batches_are_answered_as_alone(modules, module, name):
     """Compares rows that TF Serving's scheduler joins and splits with the same rows asked alone.
 
     Source: batching_session.cc of TF Serving. It joins requests whose shapes differ in rows alone.
     With splitting on, it also cuts a request, and joins the parts' outputs without a check.
     """
-    rng = np.random.RandomState(seed)
+    module = modules.get(name, module)
+    functions = {signature: function_of(module, signature) for signature in module.signatures}
+    rng = np.random.RandomState(len(name))
     names = set()
     for signature, inputs in verify._questions(module, functions):
         table = {
@@ -264,7 +291,7 @@ def check_batching(module, functions, seed):
         names.add(signature)
 
         def answer(rows, signature=signature, table=table):
-            return _answers(functions, [(signature, {n: v[rows] for n, v in table.items()})])[0]
+            return serve(module, signature, **{n: v[rows] for n, v in table.items()})
 
         rows = rng.choice(rng.choice(number, min(number, 5), replace=False), 12)
         alone = {row: answer([row]) for row in set(rows)}
@@ -278,15 +305,7 @@ def check_batching(module, functions, seed):
             expected = {n: np.concatenate([alone[row][n] for row in rows[places]]) for n in joined}
             found = {n: v[places] for n, v in joined.items()}
             verify._difference((signature, rows), expected, found)
-    assert names == {name for name, f in functions.items() if f.structured_input_signature[1]}
-
-
-@pytest.mark.parametrize("name", ["pretraining", *TASKS])
-def test_rows_in_any_batches_are_answered_as_alone(modules, module, functions, name):
-    if name in modules:
-        module = modules[name]
-        functions = {signature: function_of(module, signature) for signature in module.signatures}
-    check_batching(module, functions, seed=len(name))
+    assert names == {name for name, table in module.signatures.items() if table.inputs}
 
 
 GROWING = "\ufdfa"  # 18 characters under NFKD
@@ -320,9 +339,8 @@ def check_answered(answers, number):
         assert values.dtype == object or np.isfinite(values).all(), name
 
 
-@pytest.mark.parametrize("name", ["pretraining", *TASKS])
+@pytest.mark.parametrize("name", UNLIKE)
 def test_hostile_and_empty_requests_are_answered_and_unlike_shapes_refused(modules, module, name):
-    """Every signature, each input."""
     module = modules.get(name, module)
     for signature, table in module.signatures.items():
         if not table.inputs:
@@ -353,11 +371,11 @@ def test_hostile_and_empty_requests_are_answered_and_unlike_shapes_refused(modul
                         call(function, {**good, key: wrong})
 
 
-@pytest.mark.parametrize("name", TASKS)
-def test_a_thousand_texts_and_lines_of_the_nasty_files_are_answered(modules, nasty, name):
-    module = modules[name]
+@pytest.mark.parametrize("name", UNLIKE)
+def test_a_thousand_texts_and_lines_of_the_nasty_files_are_answered(modules, module, nasty, name):
+    module = modules.get(name, module)
     names = module.signatures["serving_default"].inputs
-    batches = [["dog", "", "old fox", b"\xff", "birds"] * 200]
+    batches = [[b"dog", b"", b"old fox", b"\xff", b"birds"] * 200]
     if name in ("multiple_choice", "question_answering"):
         files = sorted(path for path in nasty.iterdir() if path.is_file())
         lines = [line[:20_000] for path in files for line in path.read_bytes().split(b"\n")]
@@ -368,6 +386,5 @@ def test_a_thousand_texts_and_lines_of_the_nasty_files_are_answered(modules, nas
         inputs = _as_inputs(texts, texts[::-1], module.sizes.get("choices", 1))
         answers = ask(module, **{key: inputs[key] for key in names})
         check_answered(answers, len(texts))
-        for text, answer in zip(inputs["context"], answers.get("answer", [])):
-            text = text if isinstance(text, str) else text.decode("utf-8", "replace")
-            assert answer.decode() in text
+        for text, answer in zip(texts, answers.get("answer", [])):
+            assert answer.decode() in text.decode("utf-8", "replace")

@@ -1,7 +1,5 @@
 """What is cut off before tokenizing: the model reads the pieces of the whole text."""
 
-from __future__ import annotations
-
 import time
 import timeit
 
@@ -21,11 +19,6 @@ class Cloze(MultipleChoice):
 
 
 CLOZE = Cloze("multiple_choice", {}, MultipleChoiceColumns("", "", ""), 19)
-
-
-@pytest.fixture(scope="module")
-def modules(make_module):
-    return {"cloze": make_module(CLOZE), "multiple_choice": make_module(TASKS["multiple_choice"])}
 
 
 def test_a_text_that_is_cut_has_the_pieces_of_the_whole(module):
@@ -51,9 +44,9 @@ LONG = {
 
 
 @pytest.mark.parametrize("case", LONG)
-def test_a_run_reads_of_a_text_what_its_export_reads(make_module, case):
+def test_a_run_reads_what_its_export_reads(make_module, case):
     module, task = make_module(TASKS["classifier of texts"]), TASKS["classifier of texts"]
-    length = module.max_seq_length
+    tokenizer, length = module.served.tokenizer, module.max_seq_length
 
     def of_run():
         return task.encode([Example("0", LONG[case], None, None)], tokenizer, length, False)[0]
@@ -61,7 +54,6 @@ def test_a_run_reads_of_a_text_what_its_export_reads(make_module, case):
     def of_export():
         return module.packer.truncate_and_pack(module.pieces(tf.constant([LONG[case]])))
 
-    tokenizer = module.served.tokenizer
     sequences, tokens = of_run(), of_export()
     ids = tf.boolean_mask(tokens["input_ids"], tokens["input_mask"])
     assert sequences.pieces.tolist() == ids.numpy().tolist()
@@ -73,11 +65,8 @@ def test_a_run_reads_of_a_text_what_its_export_reads(make_module, case):
     assert min(timeit.repeat(of_run, number=1, repeat=3)) < 0.3
     assert min(timeit.repeat(of_export, number=1, repeat=3)) < 0.3
 
-
-@pytest.mark.parametrize("case", LONG)
-def test_a_run_reads_of_a_question_what_its_export_reads(modules, case):
-    """Also with blanks behind it, and in the options."""
-    module, text = modules["cloze"], LONG[case]
+    # Of a question, too, with blanks behind it, and of options.
+    module, text = make_module(CLOZE), LONG[case]
     for question, options in (
         (text, ["a", "b", "c"]),
         (f"who? {text}   ", ["a", f"{text}\u3000 ", text]),
@@ -101,29 +90,21 @@ def test_the_full_length_of_a_text_that_is_cut_is_an_estimate(make_module):
         assert number == pytest.approx(len(row), rel=0.01)
 
 
-def test_blanks_times_options_stay_small(modules):
-    """The question with the option in each blank would have 4 MB; of 110 KB it has 3 GB."""
-    question, option = "_ " * 2_000, "dog " * 500
-    texts = modules["cloze"]._questions_with_options(
-        tf.constant([question]), tf.constant([option, "fox", ""])
-    )
-    assert int(tf.reduce_sum(tf.strings.length(texts))) < 20_000
-
-
-def test_the_end_of_a_question_with_many_blanks_is_read(modules):
+def test_the_end_of_a_question_with_many_blanks_is_read(make_module):
     """The last pieces, which are what the model reads, are those of the question in full."""
-    module = modules["cloze"]
+    module = make_module(CLOZE)
     questions = ["_ sings " * 9 + "and _ flies _ _", "a _ " * 400 + "_", "old " * 900 + "_ fox _"]
     options = [["the green tree " * 3, "a", ""], ["sea " * 200, "x y z " * 90, "漢 sky"], ["b"] * 3]
     texts = module._questions_with_options(tf.constant(questions), tf.constant(sum(options, [])))
     full = [q.replace("_", " ".join(o.split())) for q, row in zip(questions, options) for o in row]
     ends, expected = (module.tokenizer(t)[:, -19:].to_list() for t in (texts, tf.constant(full)))
     assert ends == expected
-
-
-def test_a_mark_in_a_name_is_no_blank(modules):
-    question, options = ["What does max_seq_length mean?"], ["pieces", "words", "lines"]
-    texts = modules["multiple_choice"]._questions_with_options(
-        tf.constant(question), tf.constant(options)
+    # With the option in each blank the question would have 4 MB; one of 110 KB, 3 GB.
+    options = tf.constant(["dog " * 500, "fox", ""])
+    texts = module._questions_with_options(tf.constant(["_ " * 2_000]), options)
+    assert int(tf.reduce_sum(tf.strings.length(texts))) < 20_000
+    # A mark in a name is no blank of a task without blanks.
+    texts = make_module(TASKS["multiple_choice"])._questions_with_options(
+        tf.constant(["What does max_seq_length mean?"]), tf.constant(["pieces", "words", "lines"])
     )
     assert texts[0].numpy() == b"what does max_seq_length mean? pieces"

@@ -1,26 +1,27 @@
-"""Raw text to a fine-tuned classifier as TF-Hub's guides write it, with an export."""
+"""The SavedModel in other models: its preprocessor, and its encoder as a layer."""
 
-from __future__ import annotations
+import dataclasses
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from albert_tf.checkpoints import saved_model
+from albert_tf.encoder import AlbertEncoder
+from albert_tf.models import AlbertForSequenceClassification
+from export.loading import open_checkpoint
+from export.modules.pretraining_module import EncoderModule
 from export.text.preprocessor import PREPROCESSOR_DIR, Preprocessor
-from tests.export.conftest import MAX_SEQ_LENGTH
-from tests.export.test_serving_module import LONG, SHORT, packed
+from tests.export.conftest import CONFIG, MAX_SEQ_LENGTH
+from tests.export.task_models import serve
+from tests.export.test_serving_module import LONG, SHORT, check_packed, packed
+
+NAMES = ("input_word_ids", "input_mask", "input_type_ids")
 
 
 def check(inputs, rows, seq_length):
-    expected = {"input_word_ids": [], "input_mask": [], "input_type_ids": []}
-    for ids, types in rows:
-        padding = [0] * (seq_length - len(ids))
-        for name, row in zip(expected, (ids, [1] * len(ids), types)):
-            expected[name].append([*row, *padding])
-    assert inputs.keys() == expected.keys()
-    for name, values in expected.items():
-        assert inputs[name].dtype == tf.int32
-        np.testing.assert_array_equal(inputs[name], values, err_msg=name)
+    assert inputs.keys() == {*NAMES}
+    check_packed([inputs[name] for name in NAMES], rows, seq_length)
 
 
 def test_texts_become_the_inputs_of_the_encoder(tmp_path, tokenizer):
@@ -40,22 +41,17 @@ def test_texts_become_the_inputs_of_the_encoder(tmp_path, tokenizer):
     assert tokenized[0].dtype == tf.int32 and tokenized[0][0].numpy().tolist() == pieces[0][0]
     # A short seq_length: segments are cut, and an empty second one is a segment.
     for seq_length, arguments in ((MAX_SEQ_LENGTH, {}), (20, {"seq_length": 20})):
-        inputs = loaded.bert_pack_inputs(tokenized, **arguments)
-        assert all(value.shape == (4, seq_length) for value in inputs.values())
-        for row in (0, 1, 3):
-            ids, types = packed(pieces[0][row], pieces[1][row], tokenizer, seq_length)
-            check({n: v[row : row + 1] for n, v in inputs.items()}, [(ids, types)], seq_length)
-        ids = [tokenizer.cls_id, tokenizer.sep_id, tokenizer.sep_id]
-        check({n: v[2:3] for n, v in inputs.items()}, [(ids, [0, 0, 1])], seq_length)
+        rows = [packed(*pair, tokenizer, seq_length) for pair in zip(*pieces)]
+        rows[2] = [tokenizer.cls_id, tokenizer.sep_id, tokenizer.sep_id], [0, 0, 1]
+        check(loaded.bert_pack_inputs(tokenized, **arguments), rows, seq_length)
 
 
-def test_the_signature_tokenize_gives_the_inputs_of_tokens(module, functions):
-    text, text_pair = [SHORT, LONG, "", "dog"], ["Birds sing.", LONG, "", " "]
-    inputs = {"text": tf.constant(text), "text_pair": tf.constant(text_pair)}
-    tokens = functions["tokenize"](**inputs)
-    answers, expected = functions["pooled"](**tokens), functions["serving_default"](**inputs)
-    assert not any(answers["error"].numpy())
-    np.testing.assert_allclose(answers["pooled_output"], expected["pooled_output"], atol=1e-5)
+def test_the_signature_tokenize_gives_the_inputs_of_tokens(module):
+    inputs = {"text": [SHORT, LONG, "", "dog"], "text_pair": ["Birds sing.", LONG, "", " "]}
+    answers = serve(module, "pooled", **serve(module, "tokenize", **inputs))
+    assert not any(answers["error"])
+    expected = serve(module, "serving_default", **inputs)["pooled_output"]
+    np.testing.assert_allclose(answers["pooled_output"], expected, atol=1e-5)
 
 
 @pytest.mark.slow
@@ -89,3 +85,87 @@ def test_the_guide_raw_text_to_a_fine_tuned_classifier(exported):
     single = tf.keras.Model(text_input, outputs)(tf.constant([SHORT, "dog"]))
     assert single["sequence_output"].shape == (2, MAX_SEQ_LENGTH, 20)
     np.testing.assert_array_equal(single["default"], single["pooled_output"])
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory, tokenizer, model_dir):
+    """The path of an encoder with dropout, the encoder, and what is loaded from there."""
+    config = dataclasses.replace(
+        CONFIG,
+        vocab_size=tokenizer.vocab_size,
+        hidden_dropout_prob=0.2,
+        attention_probs_dropout_prob=0.2,
+    )
+    encoder = AlbertEncoder(config)
+    encoder({name: tf.zeros([1, 2], tf.int32) for name in NAMES})
+    module = EncoderModule(encoder, open_checkpoint(str(model_dir), "encoder", 37))
+    path = str(tmp_path_factory.mktemp("reusable") / "1")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(EncoderModule, "signatures", {})  # what is called is enough
+        tf.saved_model.save(module, path, signatures=module.functions())
+    return path, encoder, tf.saved_model.load(path)
+
+
+@pytest.fixture(scope="module")
+def batch(saved):
+    ids = np.random.RandomState(3).randint(5, saved[1].config.vocab_size, [3, 9])
+    rows = (ids, np.ones_like(ids), np.zeros_like(ids))
+    return {name: tf.constant(values, tf.int32) for name, values in zip(NAMES, rows)}
+
+
+def classifier(loaded, trainable):
+    import tensorflow_hub as hub
+
+    inputs = {name: tf.keras.Input([None], dtype=tf.int32, name=name) for name in NAMES}
+    layer = hub.KerasLayer(loaded, trainable=trainable)
+    logits = tf.keras.layers.Dense(2)(layer(inputs)["pooled_output"])
+    return tf.keras.Model(inputs, logits), layer
+
+
+def test_every_weight_learns_or_none(saved, batch):
+    """How well: the guide above."""
+    _, encoder, loaded = saved
+    model, layer = classifier(loaded, trainable=True)
+    assert len(layer.trainable_weights) == len(encoder.trainable_variables) > 10
+    with tf.GradientTape() as tape:
+        logits = model(batch, training=True)
+    gradients = tape.gradient(logits, model.trainable_weights)
+    for variable, gradient in zip(model.trainable_weights, gradients):
+        assert gradient is not None, variable.name
+    model, layer = classifier(loaded, trainable=False)
+    assert not layer.trainable_weights and len(model.trainable_weights) == 2
+
+
+def test_dropout_is_drawn_in_training_only(saved, batch):
+    _, encoder, loaded = saved
+    outputs = [loaded(batch, training=training) for training in (False, False, True, True)]
+    expected = encoder(batch)
+    for name in ("sequence_output", "pooled_output"):
+        values = [output[name].numpy() for output in outputs]
+        np.testing.assert_allclose(values[0], expected[name], atol=1e-5)
+        np.testing.assert_array_equal(values[0], values[1])
+        assert np.abs(values[2] - values[0]).max() > 1e-3
+        assert np.abs(values[2] - values[3]).max() > 1e-3
+    assert loaded.regularization_losses == []
+
+
+def test_a_model_of_other_groups_cannot_begin_with_it(saved):
+    path, encoder, _ = saved
+    config = dataclasses.replace(encoder.config, num_hidden_groups=2)
+    other = AlbertForSequenceClassification(config, 2)
+    other.create_variables()
+    with pytest.raises(ValueError, match=r"has no encoder/block_\d\S* of shape"):
+        saved_model.restore_encoder(other.encoder, path)
+
+
+def compiled_functions(function):
+    """Names of the functions, of all that one calls, that are for XLA alone."""
+    graph = function.graph.as_graph_def()
+    return [f.signature.name for f in graph.library.function if f.attr["_XlaMustCompile"].b]
+
+
+def test_what_is_served_is_free_of_xla(loaded, saved):
+    for name, function in loaded.signatures.items():
+        assert not compiled_functions(function), name
+    trained = saved[2].__call__.concrete_functions
+    assert any(map(compiled_functions, trained)), "else the test sees nothing"

@@ -1,7 +1,5 @@
 """Rollouts against a stand-in that refuses and ignores what TensorFlow Serving does."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -50,9 +48,16 @@ def wait_until(condition):
         time.sleep(0.005)
 
 
+def command(path, *flags):
+    return [sys.executable, "-m", "export.serving.rollout", f"--config={path}", *flags]
+
+
+def to_canary(server):
+    return f"--server={server.url}", "--version=2", "--label=canary"
+
+
 def call(path, *flags, returncode=0):
-    command = [sys.executable, "-m", "export.serving.rollout", f"--config={path}", *flags]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = subprocess.run(command(path, *flags), capture_output=True, text=True)
     assert done.returncode == returncode, done
     return done.stdout + done.stderr
 
@@ -65,24 +70,26 @@ def move(path, server, label=None, version=None, timeout=60.0):
     rollout.move_labels(config, rollout.Server(server.url, "albert", timeout), moved)
 
 
-def test_from_a_canary_to_stable_and_back(path):
+def test_from_a_canary_to_stable_and_back(path, capsys):
     with ModelServer(path, [1, 2, 3]).running() as server:
+
+        def check(versions, **labels):
+            assert read(path) == (labels, versions) and server.labels == labels
+
         move(path, server, "canary", 2)
-        assert read(path) == ({"canary": 2, "stable": 1}, [1, 2])
-        assert server.labels == {"canary": 2, "stable": 1}
-        move(path, server, "stable")
-        assert read(path) == ({"canary": 2, "stable": 2, "previous": 1}, [1, 2])
-        move(path, server, "stable")  # once more: nothing is left to do
+        check([1, 2], canary=2, stable=1)
+        for _ in range(2):  # once more: nothing is left to do
+            move(path, server, "stable")
+            check([1, 2], canary=2, stable=2, previous=1)
         move(path, server, "canary", 3)
-        assert read(path) == ({"canary": 3, "stable": 2, "previous": 1}, [1, 2, 3])
+        check([1, 2, 3], canary=3, stable=2, previous=1)
+        capsys.readouterr()
         move(path, server, "stable")
-        # Version 1 has no label any more.
-        expected = {"canary": 3, "stable": 3, "previous": 2}
-        assert read(path) == (expected, [2, 3]) and server.labels == expected
-        move(path, server)
-        expected = {"canary": 2, "stable": 2, "previous": 2}
-        assert read(path) == (expected, [2]) and server.labels == expected
-        move(path, server)  # once more: nothing is left to do
+        check([2, 3], canary=3, stable=3, previous=2)
+        assert "version 1 has no label: it is removed" in capsys.readouterr().out
+        for _ in range(2):
+            move(path, server)
+            check([2], canary=2, stable=2, previous=2)
         assert not server.log
 
 
@@ -98,12 +105,9 @@ def test_a_version_that_never_becomes_available_is_taken_out(path, broken, messa
         with pytest.raises(ValueError, match=message):
             move(path, server, "canary", 2, timeout=60.0 if broken else 0.5)
         assert read(path) == (SHIPPED, [1]) and server.labels == SHIPPED
-
-
-def test_the_failure_of_an_earlier_try_does_not_count(path):
-    with ModelServer(path, [1, 2], broken=[2]).running() as server:
-        with pytest.raises(ValueError, match="cannot be loaded"):
-            move(path, server, "canary", 2)
+        if not broken:
+            return
+        # The server answers the failure for a while after the version was mended.
         polls = iter(range(30))
 
         def begin_again(server):
@@ -163,43 +167,32 @@ def test_a_change_by_another_program_is_left_alone(path):
         assert path.read_text() == theirs[0]
 
 
-def command(path, server):
-    flags = [f"--config={path}", f"--server={server.url}", "--version=2", "--label=canary"]
-    return [sys.executable, "-m", "export.serving.rollout", *flags]
-
-
 def test_a_killed_program_resumes(path):
     """Killed while the version is loading, and while the label is to answer."""
     with ModelServer(path, [1, 2]).running() as server:
         server.load_polls = 10**9
-        for until, versions in (
-            (lambda: server.states.get(2) == ("LOADING", "OK"), {"canary": 1, "stable": 1}),
+        for until, labels in (
+            (lambda: server.states.get(2) == ("LOADING", "OK"), SHIPPED),
             (lambda: "value: 2" in path.read_text(), {"canary": 2, "stable": 1}),
         ):
-            process = subprocess.Popen(command(path, server), stdout=subprocess.DEVNULL)
+            process = subprocess.Popen(command(path, *to_canary(server)), stdout=subprocess.DEVNULL)
             wait_until(until)
             assert process.poll() is None
-            process.send_signal(signal.SIGKILL)
+            process.kill()
             process.wait()
-            assert read(path) == (versions, [1, 2])
+            assert read(path) == (labels, [1, 2])
             server.load_polls = 1
-        assert call(path, *command(path, server)[4:]).endswith("canary is version 2\n")
+        assert call(path, *to_canary(server)).endswith("canary is version 2\n")
         assert server.labels == {"canary": 2, "stable": 1}
-
-
-def test_a_version_that_a_killed_program_left_is_removed(path, capsys):
-    replace(path, "versions: 1", "versions: [1, 2]")
-    with ModelServer(path, [1, 2, 3]).running() as server:
-        move(path, server, "canary", 3)
-        assert read(path) == ({"canary": 3, "stable": 1}, [1, 3])
-        assert "version 2 has no label: it is removed" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_version_is_taken_out_after_ctrl_c(path, number):
     with ModelServer(path, [1, 2]).running() as server:
         server.load_polls = 10**9
-        process = subprocess.Popen(command(path, server), stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            command(path, *to_canary(server)), stdout=subprocess.PIPE, text=True
+        )
         assert "version 2 is" in process.stdout.readline()
         process.send_signal(number)
         process.communicate(timeout=60)
@@ -215,11 +208,11 @@ def test_a_rollback_needs_no_server(path):
     assert "expected a running server" in call(path, "--label=stable", gone, returncode=2)
     printed = call(path, "--rollback", gone)
     assert "version 2 has no label" in printed and "nothing was confirmed" in printed
-    expected = {"canary": 1, "stable": 1, "previous": 1}
-    assert read(path) == (expected, [1])
+    labels = {"canary": 1, "stable": 1, "previous": 1}
+    assert read(path) == (labels, [1])
     with ModelServer(path, [1, 2], broken=[2]).running() as server:
         assert "confirmed" not in call(path, "--rollback", f"--server={server.url}")
-        assert server.labels == expected
+        assert server.labels == labels
 
 
 def test_a_proxy_without_its_server_is_waited_for(path):
@@ -251,25 +244,23 @@ def test_links_stay_and_comments_inside_are_named(path, tmp_path, capsys):
     assert not capsys.readouterr().out  # a number sign in a string begins no comment
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
+def test_configs_that_are_unfit(path):
+    text = path.read_text()
+    for change, message in (
         (("specific {", "specifi {"), "expected a ModelServerConfig as text"),
         (('name: "albert"', 'name: "other"'), "one model of name 'albert', not 0"),
         (("specific {\n        versions: 1\n      }", "latest {}"), "under model_version_policy"),
         (("versions: 1", "versions: 7"), "label 'canary' names version 1, which is not under"),
-    ],
-)
-def test_configs_that_are_unfit(path, change, message):
-    replace(path, *change)
-    with pytest.raises(UserError, match=message):
-        rollout.ConfigFile(str(path), "albert")
+    ):
+        path.write_text(text)
+        replace(path, *change)
+        with pytest.raises(UserError, match=message):
+            rollout.ConfigFile(str(path), "albert")
     path.write_bytes(b"# caf\xe9\n")
-    with pytest.raises(UserError, match=r"models.config: not UTF-8: expected the config"):
+    with pytest.raises(UserError, match=r"models\.config: not UTF-8: expected the config"):
         rollout.ConfigFile(str(path), "albert")
     path.unlink()
-    message = r"models.config: No such file or directory: expected the config.* such as a copy of"
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match=r"models\.config: No such file .* such as a copy of"):
         rollout.ConfigFile(str(path), "albert")
 
 
@@ -278,10 +269,7 @@ def test_commands_that_are_refused(path):
         (["--rollback", "--label=stable"], "expected either --label"),
         (["--rollback"], "nothing was rolled out to stable"),
         (["--version=9223372036854775808", "--label=canary"], "flag --version=9223372036854775808"),
-        (
-            ["--label=canary", "--version=2", "--server=http://127.0.0.1:1"],
-            "expected a running server there",
-        ),
+        (["--label=canary", "--version=2", "--server=http://127.0.0.1:1"], "a running server"),
     ):
         assert message in call(path, *flags, returncode=2) and read(path) == (SHIPPED, [1])
     with pytest.raises(ValueError, match="needs --version"):

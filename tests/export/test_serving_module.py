@@ -1,7 +1,5 @@
 """Answers from text equal the model's, for any text; every signature is as its table says."""
 
-from __future__ import annotations
-
 import dataclasses
 import random
 import re
@@ -12,7 +10,6 @@ import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tensorflow.python.util import _pywrap_util_port  # says whether there is oneDNN
 
 import albert_tf
 from albert_tf.text.tokenization import AlbertTokenizer
@@ -22,18 +19,14 @@ from export.signatures import MAX_MASKS, MAX_SCORED_POSITIONS, NUM_CANDIDATES
 from export.text.packing import Packer
 from tests import sentences
 from tests.export.conftest import MAX_SEQ_LENGTH
-from tests.jobs import run_code
+from tests.export.task_models import call
 
 SHORT = "The quick fox jumps over a lazy dog."
 LONG = "the quick brown fox jumps over a lazy dog while seven small birds sing " * 9
 
 
 def ask(loaded, signature, **inputs):
-    inputs = {
-        name: value if tf.is_tensor(value) else tf.constant(value, tf.string)
-        for name, value in inputs.items()
-    }
-    return {name: t.numpy() for name, t in loaded.signatures[signature](**inputs).items()}
+    return call(loaded.signatures[signature], inputs)
 
 
 def packed(first, second, special, max_seq_length=MAX_SEQ_LENGTH):
@@ -47,6 +40,15 @@ def packed(first, second, special, max_seq_length=MAX_SEQ_LENGTH):
         ids += [*second, special.sep_id]
         types += [1] * (len(second) + 1)
     return ids, types
+
+
+def check_packed(tokens, rows, seq_len, pad_id=0):
+    """Compares ids, masks and segments, in this order, with rows of `packed`, padded."""
+    columns = zip(*((ids, [1] * len(ids), types) for ids, types in rows))
+    for values, column, padding in zip(tokens, columns, (pad_id, 0, 0)):
+        assert values.dtype == tf.int32
+        expected = [row + [padding] * (seq_len - len(row)) for row in column]
+        assert values.numpy().tolist() == expected
 
 
 def alone(model, ids, types, positions=(0,)):
@@ -75,16 +77,12 @@ def test_packing_is_the_references(tokenizer, pairs, max_seq_length):
     ]
     packer = Packer(tokenizer, max_seq_length)
     tokens = packer.truncate_and_pack(*ragged, ragged[1].row_lengths() > 0)
-    tokens = {name: t.numpy() for name, t in tokens.items()}
     rows = [packed(a, b, tokenizer, max_seq_length) for a, b in zip(firsts, seconds)]
     longest = max([1, *(len(ids) for ids, _ in rows)])
     seq_len = next(n for n in (16, 32, max_seq_length) if n >= longest)
-    assert {t.shape for t in tokens.values()} == {(len(pairs), seq_len)}
-    for row, (ids, types) in enumerate(rows):
-        padding = [0] * (seq_len - len(ids))
-        assert tokens["input_ids"][row].tolist() == ids + [tokenizer.pad_id] * len(padding)
-        assert tokens["input_mask"][row].tolist() == [1] * len(ids) + padding
-        assert tokens["segment_ids"][row].tolist() == types + padding
+    tokens = [tokens[name] for name in ("input_ids", "input_mask", "segment_ids")]
+    assert {tuple(t.shape) for t in tokens} == {(len(pairs), seq_len)}
+    check_packed(tokens, rows, seq_len, tokenizer.pad_id)
 
 
 def test_texts_are_answered_as_the_model_answers_them_alone(loaded, model, tokenizer, model_dir):
@@ -98,9 +96,8 @@ def test_texts_are_answered_as_the_model_answers_them_alone(loaded, model, token
         mean = tf.reduce_mean(expected["sequence_output"], axis=1)[0]
         np.testing.assert_allclose(answers["in_order_probability"][row], in_order, atol=1e-5)
         np.testing.assert_allclose(answers["mean_pooled_output"][row], mean, atol=1e-5)
-        np.testing.assert_allclose(
-            answers["pooled_output"][row], expected["pooled_output"][0], atol=1e-5
-        )
+        pooled = expected["pooled_output"][0]
+        np.testing.assert_allclose(answers["pooled_output"][row], pooled, atol=1e-5)
     rows = [packed(tokenizer.encode(a), tokenizer.encode(b), tokenizer)[0] for a, b in pairs]
     shares = tokenizer.unknown_shares(np.concatenate(rows), np.cumsum([0, *map(len, rows)]))
     np.testing.assert_allclose(answers["unknown_share"], shares, atol=1e-7)
@@ -153,21 +150,6 @@ def test_texts_are_scored_as_in_python(loaded, model, tokenizer):
         ask(loaded, "score", text=[LONG] * many)
     # Of a text that is too long the first pieces are scored.
     assert ask(loaded, "score", text=[LONG])["num_pieces"] == [MAX_SEQ_LENGTH - 2]
-
-
-@pytest.mark.parametrize(
-    ("text", "pieces"),
-    [
-        ("a [MASK].", "▁a [MASK] ."),
-        ("a [MASK] .", "▁a [MASK] ▁ ."),
-        ("[MASK]a [MASK] a", "[MASK] a [MASK] ▁a"),
-        (".[MASK][MASK]", "▁ . [MASK] [MASK]"),
-        ("[MASK]\u3000.", "[MASK] ▁ ."),
-    ],
-)
-def test_text_that_touches_a_mask_begins_no_word(module, tokenizer, text, pieces):
-    (ids,) = module._tokenize_around_masks(tf.constant([text])).to_list()
-    assert " ".join(map(tokenizer.id_to_piece, ids)) == pieces
 
 
 def around_masks(text, tokenizer, ids_of):
@@ -229,68 +211,24 @@ def test_token_signatures_are_the_models_answers(loaded, model, tokenizer):
     ids, types = packed(tokenizer.encode(SHORT), tokenizer.encode("Birds sing."), tokenizer)
     tokens = {"input_ids": ids, "input_mask": [1] * len(ids), "segment_ids": types}
     # The same example twice, once with padding of nonsense ids that nothing may see.
-    tokens = {
-        name: tf.constant([[*row, *[3 * (name == "input_ids")] * 4]] * 2, tf.int32)
-        for name, row in tokens.items()
-    }
+    tokens = {name: [row + [3 * (name == "input_ids")] * 4] * 2 for name, row in tokens.items()}
     positions = [5, 1, 0]
     expected = alone(model, ids, types, positions)
-    order = tf.nn.log_softmax(expected["sentence_order_logits"])
-    encoded, pooled = ask(loaded, "tokens", **tokens), ask(loaded, "pooled", **tokens)
-    mlm = ask(loaded, "mlm", mlm_positions=tf.constant([positions] * 2), **tokens)
-    sop = ask(loaded, "sop", **tokens)
-    for row in range(2):
-        np.testing.assert_allclose(sop["sop_log_probs"][row], order[0], atol=1e-5)
-        np.testing.assert_allclose(
-            mlm["mlm_logits"][row], expected["masked_lm_logits"][0], atol=1e-4, rtol=1e-5
-        )
-        for answer in (encoded, pooled, mlm, sop):
-            np.testing.assert_allclose(
-                answer["pooled_output"][row], expected["pooled_output"][0], atol=1e-5
-            )
-        for answer in (encoded, mlm, sop):
-            np.testing.assert_allclose(
-                answer["sequence_output"][row, : len(ids)],
-                expected["sequence_output"][0],
-                atol=1e-5,
-            )
-
-
-@pytest.mark.skipif(not _pywrap_util_port.IsMklEnabled(), reason="this TensorFlow has no oneDNN")
-def test_gelu_is_a_part_of_the_product_before_it(exported):
-    """In a session, as TensorFlow Serving runs it: else a tenth of a request's time goes there."""
-    # In a process of its own: a session takes the tokenizers of this one along when it ends.
-    for ran in map(str.split, run_code(_OPERATIONS, str(exported))[0].splitlines()):
-        assert any("MatMul" in operation for operation in ran)
-        assert "Tanh" not in ran and "Sigmoid" not in ran
-
-
-_OPERATIONS = """
-import sys
-import tensorflow as tf
-import tensorflow_text
-
-v1 = tf.compat.v1
-with tf.Graph().as_default(), v1.Session() as session:
-    signatures = v1.saved_model.loader.load(session, ["serve"], sys.argv[1]).signature_def
-    for signature in (signatures["tokens"], signatures["pooled"]):
-        metadata = v1.RunMetadata()
-        session.run(
-            signature.outputs["pooled_output"].name,
-            {field.name: [[1] * 11] * 2 for field in signature.inputs.values()},
-            options=v1.RunOptions(trace_level=v1.RunOptions.FULL_TRACE),
-            run_metadata=metadata,
-        )
-        nodes = [node for device in metadata.step_stats.dev_stats for node in device.node_stats]
-        labels = (node.timeline_label.partition(" = ")[2].partition("(")[0] for node in nodes)
-        print(*filter(None, labels))
-"""
-
-
-def test_tokenization_info_points_into_the_export(loaded, exported, tokenizer):
-    answer = ask(loaded, "tokenization_info")
-    path = answer["vocab_file"].decode()
-    assert path.startswith(str(exported / "assets"))
-    with open(path, "rb") as file:
-        assert file.read() == tokenizer.model_bytes
-    assert answer["do_lower_case"]
+    wanted = {
+        "pooled_output": expected["pooled_output"],
+        "sequence_output": expected["sequence_output"],
+        "mlm_logits": expected["masked_lm_logits"],
+        "sop_log_probs": tf.nn.log_softmax(expected["sentence_order_logits"]),
+    }
+    for signature, names in {
+        "tokens": ["pooled_output", "sequence_output"],
+        "pooled": ["pooled_output"],
+        "mlm": ["pooled_output", "sequence_output", "mlm_logits"],
+        "sop": ["pooled_output", "sequence_output", "sop_log_probs"],
+    }.items():
+        given = {"mlm_positions": [positions] * 2} if signature == "mlm" else {}
+        answers = ask(loaded, signature, **tokens, **given)
+        for name in names:
+            value, atol = wanted[name][0], 1e-4 if name == "mlm_logits" else 1e-5
+            for row in answers[name]:
+                np.testing.assert_allclose(row[: len(value)], value, atol=atol, rtol=1e-5)

@@ -1,7 +1,5 @@
 """Tags of words from an export: those of fine-tuning's own predictions, whatever the text."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
@@ -13,7 +11,7 @@ from export.modules.token_classification_module import _json_numbers, _json_stri
 from export.verify import _TEXTS, _padded
 from pipelines.tasks.reading.token_files import TokenExample, of_text
 from tests.conftest import WORDS
-from tests.export.task_models import TASKS, ask, function_of, token_classification
+from tests.export.task_models import TASKS, ask, serve, token_classification
 from tests.export.test_kinds import check_shares, evaluate, make_texts
 
 NAME = "token_classifier"
@@ -24,49 +22,47 @@ def module(make_module):
     return make_module(TASKS[NAME])
 
 
-def spans_of(answers, row):
-    """The spans of a text as fine-tuning writes them."""
-    spans = json.loads(answers["spans"][row])
-    assert len(spans) == answers["num_spans"][row]
-    return [{**s, "probability": pytest.approx(s["probability"], abs=2e-6)} for s in spans]
-
-
-def check_spans(task, module, tokenizer, directory):
+def check_spans(task, module, directory):
     """Returns the spans that both sides found."""
-    texts = make_texts(20, 1) + [t for t in _TEXTS["text"] if isinstance(t, str)]
-    examples = [of_text(str(i), text) for i, text in enumerate(texts)]
-    [path] = evaluate(task, module, tokenizer, examples, directory)
+    texts = make_texts(20, 1) + _TEXTS["text"]
+    as_read = [
+        text.decode("utf-8", "replace") if isinstance(text, bytes) else text for text in texts
+    ]
+    examples = [of_text(str(i), text) for i, text in enumerate(as_read)]
+    [path] = evaluate(task, module, examples, directory)
     with open(path, encoding="utf-8") as file:
         expected = [json.loads(line)["spans"] for line in file]
-    answers = {n: t.numpy() for n, t in module.serving_default(tf.constant(texts)).items()}
-    check_shares(task, module, tokenizer, examples, answers)
+    answers = ask(module, text=texts)
+    check_shares(task, module, examples, answers)
+    assert answers["num_spans"].tolist() == list(map(len, expected))
     for row, spans in enumerate(expected):
-        assert spans == spans_of(answers, row), texts[row]
+        found = json.loads(answers["spans"][row])
+        near = [{**s, "probability": pytest.approx(s["probability"], abs=2e-6)} for s in found]
+        assert spans == near, texts[row]
     assert max(len(text.split()) for text in texts) > module.max_seq_length  # windows
     return [span for spans in expected for span in spans]
 
 
-def test_spans_of_raw_text(module, tokenizer, tmp_path):
-    spans = check_spans(TASKS[NAME], module, tokenizer, tmp_path)
+def test_spans_of_raw_text(module, tmp_path):
+    spans = check_spans(TASKS[NAME], module, tmp_path)
     assert len(spans) > 50 and {span["label"] for span in spans} == {"á", "b"}
 
 
-def test_parts_of_speech(make_module, tokenizer, tmp_path):
+def test_parts_of_speech(make_module, tmp_path):
     task = token_classification(("VB", "NN", "O"))
-    assert len(check_spans(task, make_module(task), tokenizer, tmp_path)) > 500
+    assert len(check_spans(task, make_module(task), tmp_path)) > 500
 
 
-def test_words_that_are_given(module, tokenizer, tmp_path):
+def test_words_that_are_given(module, tmp_path):
     rows = [text.split() for text in make_texts(12, 3)] + [["New York", "\u0301", "北京", "x" * 99]]
     rows = [row for row in rows if row]
     examples = [TokenExample(str(i), tuple(row), None) for i, row in enumerate(rows)]
-    [path] = evaluate(TASKS[NAME], module, tokenizer, examples, tmp_path)
+    [path] = evaluate(TASKS[NAME], module, examples, tmp_path)
     with open(path, encoding="utf-8") as file:
         lines = [line.split("\t") for line in file.read().splitlines() if line]
     table = _padded(rows)
-    words = function_of(module, "words")
-    answers = {key: t.numpy() for key, t in words(words=tf.constant(table)).items()}
-    shares = check_shares(TASKS[NAME], module, tokenizer, examples, answers)
+    answers = serve(module, "words", words=table)
+    shares = check_shares(TASKS[NAME], module, examples, answers)
     assert shares.min() == 0 and shares[-1] > 0.01
     is_word = table != ""
     assert [label.decode() for label in answers["labels"][is_word]] == [row[1] for row in lines]
@@ -92,21 +88,13 @@ def test_entities_in_the_graph_are_those_of_python(module):
         assert spans == find_entities(tags)
 
 
-def test_bytes_that_are_no_text(module):
-    texts = [b"caf\xe9 \xff\xc3 " * 9, b""]
-    replaced = [text.decode("utf-8", "replace") for text in texts]
-    answers, expected = ask(module, text=texts), ask(module, text=replaced)
-    assert answers["num_spans"][0] and not answers["num_spans"][1]
-    for name, values in expected.items():
-        np.testing.assert_array_equal(answers[name], values)
-
-
-def test_what_is_no_number_becomes_null():
-    """A model of NaN weights answers with JSON all the same."""
+def test_numbers_and_texts_become_json():
+    """Of what is no number null: a model of NaN weights answers with JSON all the same."""
     values = [0.1, 1.0, 1e-12, float("nan"), float("inf")]
-    written = _json_numbers(tf.constant(values, tf.float32)).numpy()
-    read = [json.loads(value) for value in written]
+    read = [json.loads(value) for value in _json_numbers(tf.constant(values, tf.float32)).numpy()]
     assert read[3:] == [None, None] and np.array_equal(np.float32(read[:3]), np.float32(values[:3]))
+    texts = [*map(chr, range(0x80)), 'a\\"b\\\\n', "\u2028é北\U0001f469", "\r\n", ""]
+    assert [json.loads(text) for text in _json_strings(tf.constant(texts)).numpy()] == texts
 
 
 def test_words_of_no_number_change_the_spans_of_their_row_alone(module, monkeypatch):
@@ -124,8 +112,3 @@ def test_words_of_no_number_change_the_spans_of_their_row_alone(module, monkeypa
     assert all(rows)
     for place, row in enumerate(rows):
         assert {span["probability"] is None for span in row} == {place == 1}
-
-
-def test_texts_become_strings_of_json():
-    texts = [*map(chr, range(0x80)), 'a\\"b\\\\n', "\u2028é北\U0001f469", "\r\n", ""]
-    assert [json.loads(text) for text in _json_strings(tf.constant(texts)).numpy()] == texts
