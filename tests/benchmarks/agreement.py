@@ -22,6 +22,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import tensorflow as tf
@@ -42,7 +43,8 @@ _INPUTS = ("input_ids", "input_mask", "segment_ids")
 _BATCH_SIZE = 32
 
 Ids = dict[str, np.ndarray]
-Answer = Callable[[Ids, list], np.ndarray]
+# Rows of ids and of examples to probabilities, and how many rows are answered at a time.
+Answer = tuple[Callable[[Ids, list], np.ndarray], int]
 
 
 def define_flags() -> None:
@@ -87,12 +89,16 @@ def compare(checkpoint: str, data: str, sides: list[str]) -> None:
     with tempfile.TemporaryDirectory() as directory:
         for side in sides:
             try:
-                answer = _SIDES[side](checkpoint, directory)
+                answer, size = _SIDES[side](checkpoint, directory)
             except (ImportError, UserError) as error:
                 print(f"{side} is left out: {str(error).splitlines()[0]}")
                 continue
-            found = answer(ids, examples)
-            rows.append(_row(side, found, expected, task, examples))
+            batches = [slice(begin, begin + size) for begin in range(0, len(examples), size)]
+            found = [
+                answer({name: values[rows_of] for name, values in ids.items()}, examples[rows_of])
+                for rows_of in batches
+            ]
+            rows.append(_row(side, np.concatenate(found), expected, task, examples))
     rows.insert(0, _row("ours", expected, expected, task, examples))
     columns = {"side": "", "labels that change": ".0f", "of": ".0f", "probability": ".1e"}
     print_table({**columns, **dict.fromkeys(task.metrics, ".4f")}, rows)
@@ -120,120 +126,81 @@ def _softmax(logits: np.ndarray) -> np.ndarray:
     return weights / weights.sum(axis=1, keepdims=True)
 
 
-def _in_batches(count: int, answer: Callable[[slice], np.ndarray], size: int = _BATCH_SIZE):
-    parts = [answer(slice(begin, begin + size)) for begin in range(0, count, size)]
-    return np.concatenate(parts)
+def _export(precision: str, checkpoint: str, directory: str) -> Answer:
+    import tensorflow_text  # noqa: F401
+
+    from export.export_saved_model import export
+
+    output = os.path.join(directory, precision)
+    signature = tf.saved_model.load(
+        export(checkpoint=checkpoint, output=output, precision=precision)
+    ).signatures["serving_default"]
+
+    def answer(_, examples: list) -> np.ndarray:
+        texts = {"text": [example.text for example in examples]}
+        if examples[0].text_pair is not None:
+            texts["text_pair"] = [example.text_pair for example in examples]
+        inputs = {name: tf.constant(values) for name, values in texts.items()}
+        return signature(**inputs)["probabilities"].numpy()
+
+    return answer, _BATCH_SIZE
 
 
-def _export(precision: str) -> Callable[[str, str], Answer]:
-    def make(checkpoint: str, directory: str) -> Answer:
-        import tensorflow_text  # noqa: F401
+def _tflite(quantize: bool, checkpoint: str, directory: str) -> Answer:
+    from export.tflite import convert
 
-        from export.export_saved_model import export
-
-        output = os.path.join(directory, precision)
-        signature = tf.saved_model.load(
-            export(checkpoint=checkpoint, output=output, precision=precision)
-        ).signatures["serving_default"]
-
-        def answer(_, examples: list) -> np.ndarray:
-            def ask(rows: slice) -> np.ndarray:
-                texts = {"text": [example.text for example in examples[rows]]}
-                if examples[0].text_pair is not None:
-                    texts["text_pair"] = [example.text_pair for example in examples[rows]]
-                inputs = {name: tf.constant(values) for name, values in texts.items()}
-                return signature(**inputs)["probabilities"].numpy()
-
-            return _in_batches(len(examples), ask)
-
-        return answer
-
-    return make
+    path = os.path.join(directory, f"{quantize}.tflite")
+    convert(checkpoint=checkpoint, output=path, quantize=quantize)
+    runner = tf.lite.Interpreter(model_path=path).get_signature_runner()
+    return lambda ids, _: runner(**ids)["probabilities"], 1
 
 
-def _tflite(quantize: bool) -> Callable[[str, str], Answer]:
-    def make(checkpoint: str, directory: str) -> Answer:
-        from export.tflite import convert
+def _onnxruntime(int8: bool, checkpoint: str, directory: str) -> Answer:
+    import onnxruntime
 
-        path = os.path.join(directory, f"{quantize}.tflite")
-        convert(checkpoint=checkpoint, output=path, quantize=quantize)
-        runner = tf.lite.Interpreter(model_path=path).get_signature_runner()
+    from export.onnx import convert
 
-        def answer(ids: Ids, examples: list) -> np.ndarray:
-            def ask(rows: slice) -> np.ndarray:
-                return runner(**{name: values[rows] for name, values in ids.items()})[
-                    "probabilities"
-                ]
+    path = os.path.join(directory, f"{int8}.onnx")
+    convert(checkpoint=checkpoint, output=path, quantize=int8)
+    session = onnxruntime.InferenceSession(path)
 
-            return _in_batches(len(examples), ask, size=1)
+    def answer(ids: Ids, _) -> np.ndarray:
+        inputs = {name: values.astype(np.int64) for name, values in ids.items()}
+        return session.run(["probabilities"], inputs)[0]
 
-        return answer
-
-    return make
+    return answer, _BATCH_SIZE
 
 
-def _onnxruntime(int8: bool) -> Callable[[str, str], Answer]:
-    def make(checkpoint: str, directory: str) -> Answer:
-        import onnxruntime
+def _torch(weights: str, autocast: bool, checkpoint: str, directory: str) -> Answer:
+    os.environ["USE_TORCH"] = "1"  # read by transformers at its import
+    import torch
+    from transformers import AutoModelForSequenceClassification
 
-        from export.onnx import convert
+    path = os.path.join(directory, "huggingface")
+    if not os.path.exists(path):
+        convert_fine_tuned(input_path=checkpoint, output_dir=path, output_format="huggingface")
+    model = AutoModelForSequenceClassification.from_pretrained(path)
+    model = model.eval().to(getattr(torch, weights))
+    names = dict(zip(_INPUTS, ("input_ids", "attention_mask", "token_type_ids")))
 
-        path = os.path.join(directory, f"{int8}.onnx")
-        convert(checkpoint=checkpoint, output=path, quantize=int8)
-        session = onnxruntime.InferenceSession(path)
+    def answer(ids: Ids, _) -> np.ndarray:
+        inputs = {names[name]: torch.from_numpy(rows).long() for name, rows in ids.items()}
+        with torch.inference_mode(), torch.autocast("cpu", enabled=autocast):
+            return _softmax(model(**inputs).logits.float().numpy())
 
-        def answer(ids: Ids, examples: list) -> np.ndarray:
-            def ask(rows: slice) -> np.ndarray:
-                inputs = {name: values[rows].astype(np.int64) for name, values in ids.items()}
-                return session.run(["probabilities"], inputs)[0]
-
-            return _in_batches(len(examples), ask)
-
-        return answer
-
-    return make
+    return answer, _BATCH_SIZE
 
 
-def _torch(weights: str, autocast: bool) -> Callable[[str, str], Answer]:
-    def make(checkpoint: str, directory: str) -> Answer:
-        os.environ["USE_TORCH"] = "1"  # read by transformers at its import
-        import torch
-        from transformers import AutoModelForSequenceClassification
-
-        path = os.path.join(directory, "huggingface")
-        if not os.path.exists(path):
-            convert_fine_tuned(input_path=checkpoint, output_dir=path, output_format="huggingface")
-        model = AutoModelForSequenceClassification.from_pretrained(path)
-        model = model.eval().to(getattr(torch, weights))
-
-        def answer(ids: Ids, examples: list) -> np.ndarray:
-            def ask(rows: slice) -> np.ndarray:
-                tensors = {name: torch.from_numpy(ids[name][rows]).long() for name in _INPUTS}
-                with torch.inference_mode(), torch.autocast("cpu", enabled=autocast):
-                    logits = model(
-                        input_ids=tensors["input_ids"],
-                        attention_mask=tensors["input_mask"],
-                        token_type_ids=tensors["segment_ids"],
-                    ).logits
-                return _softmax(logits.float().numpy())
-
-            return _in_batches(len(examples), ask)
-
-        return answer
-
-    return make
-
-
-_SIDES = {
-    "export": _export("float32"),
-    "export_bfloat16": _export("bfloat16"),
-    "tflite": _tflite(False),
-    "tflite_int8": _tflite(True),
-    "onnxruntime": _onnxruntime(False),
-    "onnxruntime_int8": _onnxruntime(True),
-    "torch": _torch("float32", False),
-    "torch_bfloat16": _torch("bfloat16", False),
-    "torch_autocast": _torch("float32", True),
+_SIDES: dict[str, Callable[[str, str], Answer]] = {
+    "export": partial(_export, "float32"),
+    "export_bfloat16": partial(_export, "bfloat16"),
+    "tflite": partial(_tflite, False),
+    "tflite_int8": partial(_tflite, True),
+    "onnxruntime": partial(_onnxruntime, False),
+    "onnxruntime_int8": partial(_onnxruntime, True),
+    "torch": partial(_torch, "float32", False),
+    "torch_bfloat16": partial(_torch, "bfloat16", False),
+    "torch_autocast": partial(_torch, "float32", True),
 }
 
 

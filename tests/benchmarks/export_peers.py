@@ -41,31 +41,6 @@ def huggingface_torch(vocab_size: int, compiled: bool, dtype: str):
     return answer, torch_product(dtype)
 
 
-def huggingface_tf(vocab_size: int):
-    """TFAlbertModel, saved and loaded as a SavedModel with one signature."""
-    os.environ["USE_TF"] = "1"  # read by transformers at its import: it leaves torch alone
-    import tensorflow as tf
-    from transformers import TFAlbertModel
-
-    model = TFAlbertModel(huggingface_config(vocab_size))
-    ids = tf.TensorSpec([None, None], tf.int32)
-
-    @tf.function(input_signature=[ids, ids])
-    def serve(input_ids, attention_mask):
-        encoded = model(input_ids=input_ids, attention_mask=attention_mask, training=False)
-        return {"pooled_output": encoded.pooler_output}
-
-    with tempfile.TemporaryDirectory() as directory:
-        tf.saved_model.save(model, directory, signatures=serve)
-        signature = tf.saved_model.load(directory).signatures["serving_default"]
-
-    def answer(input_ids):
-        ids = tf.constant(input_ids)
-        return signature(input_ids=ids, attention_mask=tf.ones_like(ids))["pooled_output"].numpy()
-
-    return answer, tensorflow_product()
-
-
 def onnxruntime(vocab_size: int, int8: bool):
     """AlbertModel in onnxruntime, its graph fused by onnxruntime.transformers.
 

@@ -16,11 +16,6 @@ CEILING_SIZE = 2048
 _CEILING_SECONDS = 3.0
 
 
-def ceiling(product: Callable[[], object]) -> float:
-    """Returns the best rate of a product of two matrices of CEILING_SIZE, in GFLOP/s."""
-    return max(product_rates(product))
-
-
 def product_rates(product: Callable[[], object]) -> list[float]:
     """Returns the rate of each product of two matrices of CEILING_SIZE in some seconds, GFLOP/s."""
     product()

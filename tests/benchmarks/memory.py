@@ -25,20 +25,6 @@ def peak_megabytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1_000_000
 
 
-def run_and_weigh(command: list[str]) -> dict[str, float]:
-    """Runs a command, with all that it starts; returns what it took.
-
-    It is started by a small process of its own, as getrusage has one maximum for all that a process
-    has started so far, and begins with the peak of the one that starts.
-
-    Raises:
-      subprocess.CalledProcessError: if the command fails.
-    """
-    weigh = [sys.executable, "-m", "tests.benchmarks.memory", *command]
-    done = subprocess.run(weigh, check=True, stdout=subprocess.PIPE, text=True)
-    return json.loads(done.stdout)
-
-
 def _weigh(command: list[str]) -> int:
     began = time.monotonic()
     done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)

@@ -21,6 +21,7 @@ import random
 import resource
 import tempfile
 import time
+from pathlib import Path
 
 from absl import flags
 
@@ -58,13 +59,10 @@ def main(_) -> None:
 
 
 def _make(directory: str, rows: int, albert_config: str | None, vocabulary: str | None) -> None:
-    import tensorflow as tf
-
     from albert_tf.config import AlbertConfig
     from albert_tf.text.tokenization import AlbertTokenizer
-    from pipelines.data.corpus import TextFormat
     from pipelines.tasks.classification import ClassificationTask, Columns
-    from pipelines.train_vocab import train_vocab
+    from tests import builders, vocabularies
 
     rng = random.Random(1)
     letters = "etaoinshrdlu"
@@ -77,19 +75,8 @@ def _make(directory: str, rows: int, albert_config: str | None, vocabulary: str 
                 text = " ".join(rng.choices(words, k=rng.randint(3, 20)))
                 writer.writerow([text, rng.choice(["neg", "pos"])])
     if vocabulary is None:
-        text = os.path.join(directory, "text.txt")
-        with open(text, "w") as file:
-            file.writelines(" ".join(rng.choices(words, k=12)) + "\n" for _ in range(20_000))
-        settings = {
-            "vocab_size": 2000,
-            "model_type": "unigram",
-            "character_coverage": 1.0,
-            "input_sentence_size": 20_000,
-            "do_lower_case": True,
-            "byte_fallback": False,
-        }
-        train_vocab([text], os.path.join(directory, "own"), settings, TextFormat())
-        vocabulary = os.path.join(directory, "own.model")
+        text = (" ".join(rng.choices(words, k=12)) for _ in range(20_000))
+        vocabulary = str(vocabularies.train(Path(directory) / "own", text, 2000))
     tokenizer = AlbertTokenizer(vocabulary)
     if albert_config:
         config = AlbertConfig.for_vocabulary(albert_config, tokenizer.vocab_size, vocabulary)
@@ -106,14 +93,9 @@ def _make(directory: str, rows: int, albert_config: str | None, vocabulary: str 
     task = ClassificationTask("classification", {}, Columns("text", "label"), ["neg", "pos"])
     model = task.create_model(config, False)
     model.create_variables()
-    seed = os.path.join(directory, "run", "seed_1")
-    tf.train.Checkpoint(model=model).write(os.path.join(seed, "best", "ckpt-1"))
-    config.write(os.path.join(seed, "albert_config.json"))
-    tokenizer.save(seed)
-    description = {"task": task.name, "max_seq_length": _MAX_SEQ_LENGTH}
-    description.update({**task.description(), **task.source()})
-    with open(os.path.join(seed, "task.json"), "w") as file:
-        json.dump(description, file)
+    builders.write_task_model(
+        Path(directory) / "run/seed_1", task, model, tokenizer, _MAX_SEQ_LENGTH
+    )
 
 
 def _measure(side: str, directory: str, batch_size: int) -> dict:

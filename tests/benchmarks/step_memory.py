@@ -10,7 +10,7 @@ Example (some minutes on 2 cores):
 from __future__ import annotations
 
 import json
-import os
+import sys
 import time
 
 import numpy as np
@@ -63,23 +63,14 @@ def main(_) -> None:
     totals = run(FLAGS.steps)
     loss = totals["sums"]["masked_lm"]["loss"] / totals["sums"]["masked_lm"]["weight"]
     assert totals["steps"] == FLAGS.steps and np.isfinite(loss)
-    print(
-        json.dumps(
-            {
-                "albert_config": os.path.basename(name),
-                "max_seq_length": FLAGS.max_seq_length,
-                "global_batch_size": settings.global_batch_size,
-                "gradient_accumulation_steps": settings.gradient_accumulation_steps,
-                "recompute": settings.recompute,
-                "steps": FLAGS.steps,
-                "seconds": round(time.monotonic() - began, 1),
-                "megabytes_before": before,
-                "peak_megabytes": peak_megabytes(),
-                "masked_lm_loss": loss,
-            }
-        ),
-        flush=True,
-    )
+    figures = {
+        "flags": sys.argv[1:],
+        "seconds": round(time.monotonic() - began, 1),
+        "megabytes_before": before,
+        "peak_megabytes": peak_megabytes(),
+        "masked_lm_loss": loss,
+    }
+    print(json.dumps(figures), flush=True)
 
 
 if __name__ == "__main__":

@@ -61,57 +61,26 @@ def define_flags() -> None:
     flags.DEFINE_integer(
         "stop_after_steps", None, "--side=huggingface: to try the begin of a schedule."
     )
-    for side, names in (("ours", ["checkpoint"]), ("huggingface", ["input_file", "albert_config"])):
-        flags.register_multi_flags_validator(
-            ["side", *names],
-            lambda values, side=side, names=names: (
-                values["side"] != side or all(values[name] for name in names)
-            ),
-            f"--side={side} needs --{' and --'.join(names)}",
-        )
 
 
 def main(_) -> None:
     """Runs one side."""
+    import transformers
+
     if FLAGS.side == "huggingface":
-        config = read_huggingface_config(FLAGS.albert_config)
+        config = AlbertConfig.read(FLAGS.albert_config)
+        if config.parameter_sharing != "all":
+            raise UserError("--albert_config: Hugging Face's ALBERT shares all weights of a group")
         do_lower_case = resolve_lower_case(FLAGS.spm_model_file, None)
     else:
         model_dir, _ = model_directory.find_checkpoint(FLAGS.checkpoint[-1])
         do_lower_case = AlbertTokenizer.load(model_dir).do_lower_case
-    tokenizer = huggingface_tokenizer(FLAGS.spm_model_file, do_lower_case)
+    tokenizer = transformers.AlbertTokenizer(FLAGS.spm_model_file, do_lower_case=do_lower_case)
     inputs, labels = masked_heldout(tokenizer, FLAGS.heldout_file)
     if FLAGS.side == "huggingface":
         train_huggingface(config, tokenizer, inputs, labels)
     else:
         evaluate_ours(FLAGS.checkpoint, inputs, labels)
-
-
-def read_huggingface_config(path: str) -> AlbertConfig:
-    """Returns a config that Hugging Face's ALBERT can have.
-
-    Raises:
-      ValueError: if it cannot.
-    """
-    config = AlbertConfig.read(path)
-    if config.parameter_sharing != "all":
-        raise UserError(
-            f"{path}: parameter_sharing is {config.parameter_sharing!r}, and Hugging Face's ALBERT "
-            "shares all weights of a group: give a config with 'all'"
-        )
-    if config.inner_group_num > config.num_hidden_layers // config.num_hidden_groups:
-        raise UserError(
-            f"{path}: inner_group_num {config.inner_group_num} is more than the layers of a group, "
-            "where Hugging Face's ALBERT fails: give fewer groups"
-        )
-    return config
-
-
-def huggingface_tokenizer(spm_model_file: str, do_lower_case: bool):
-    """Returns transformers' own AlbertTokenizer."""
-    import transformers
-
-    return transformers.AlbertTokenizer(spm_model_file, do_lower_case=do_lower_case)
 
 
 def blocks_of(tokenizer, pattern: str) -> np.ndarray:

@@ -6,9 +6,8 @@ dtype, right before and after the steps. Prints one JSON line per process, then 
 rounds. A side whose packages are missing is left out.
 
 ours, ours_recompute: the step of pipelines.pretrain in its loop, batch from tf.data, LAMB.
-plain_keras, huggingface_tf, keras_nlp, model_garden: the same loop, losses and LAMB around their
-  models.
-huggingface_torch, huggingface_torch_gathered and ..._compiled: see train_step_peers; AdamW.
+huggingface_tf: the same loop, losses and LAMB around its model.
+huggingface_torch_gathered and ..._compiled: see train_step_peers; AdamW.
 ..._bfloat16: under --mixed_precision=bfloat16; of torch under its autocast. The others: float32.
 
 Operations are counted by pipelines.training.flops for all sides: what one computes beyond
@@ -16,9 +15,8 @@ them (every position's logits, the last block where nothing is asked, recomputed
 count as work done. "whole" counts the last block whole, which all but ours compute. The ceiling is
 a best rate, a step's a median: "sgemm's" says what sgemm itself keeps of its best in the median.
 
-Examples:
+Example:
   python -m tests.benchmarks.train_step --rounds=3 --steps=5
-  python -m tests.benchmarks.train_step --profile --shapes=128x16x20 --sides=ours,ours_bfloat16
 """
 
 from __future__ import annotations
@@ -28,10 +26,8 @@ import json
 import os
 import re
 import statistics
-import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from importlib import metadata
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -59,36 +55,13 @@ _SIDES = (
     "ours",
     "ours_bfloat16",
     "ours_recompute",
-    "plain_keras",
-    "huggingface_torch",
     "huggingface_torch_gathered_compiled",
     "huggingface_torch_gathered_bfloat16",
     "huggingface_torch_gathered_compiled_bfloat16",
     "huggingface_tf",
     "huggingface_tf_bfloat16",
-    "keras_nlp",
-    "model_garden",
 )
-# Begin of a side's name -> its package beside TensorFlow or torch.
-_PACKAGES = {
-    "huggingface": "transformers",
-    "keras_nlp": "keras-nlp",
-    "model_garden": "tf-models-official",
-}
 _WARM_UP_STEPS = 2
-
-# Kinds of op in the profile; the first whose expression is found in "full/name:Type" counts.
-_KINDS = {
-    "optimizer": r"/(LAMB|global_norm|clip_by_global_norm|multiply_no_nan\w*)[/:]",
-    "attention products": r":_?\w*(BatchMatMul|Einsum)",
-    "matrix products": r":_?\w*MatMul",
-    "reductions": r":_?(Mkl)?(Sum|Mean|Max|ArgMax|\w*Softmax\w*|BiasAddGrad|L2Loss|\w*Norm\w*)$",
-    "element-wise": r":_?(Mkl)?(Mul|AddV2|AddN|Add|Sub|RealDiv|Neg|Square|SquaredDifference|Sqrt|"
-    r"Rsqrt|RsqrtGrad|Sigmoid|SigmoidGrad|Tanh|TanhGrad|Pow|Exp|Erf|BiasAdd|SelectV2|Cast|Relu)$",
-    "transposes and copies": r":_?(Mkl)?(Transpose|Tile|ConcatV2|Pack|Split|Slice|StridedSlice)$",
-    "other ops": "",
-}
-_NOTHING_RUNS = "no op runs"
 
 
 def define_flags() -> None:
@@ -100,9 +73,6 @@ def define_flags() -> None:
     flags.DEFINE_integer("rounds", 3, "Processes of each side and shape.", lower_bound=1)
     flags.DEFINE_integer("steps", 5, "Steps that count in a process.", lower_bound=1)
     flags.DEFINE_bool("in_this_process", False, "Measure here, once: what the processes do.")
-    flags.DEFINE_bool(
-        "profile", False, "Instead, say what steps of ours spend their time on, by kind of op."
-    )
     flags.register_validator(
         "shapes",
         lambda shapes: all(re.fullmatch(r"[1-9]\d*(x[1-9]\d*){2}", shape) for shape in shapes),
@@ -115,12 +85,7 @@ def define_flags() -> None:
 
 def main(_) -> None:
     """Reads the flags."""
-    if FLAGS.profile:
-        for shape in FLAGS.shapes:
-            for side in FLAGS.sides:
-                if side.startswith("ours"):
-                    profile(side, shape, FLAGS.steps)
-    elif FLAGS.in_this_process:
+    if FLAGS.in_this_process:
         for shape in FLAGS.shapes:
             for side in FLAGS.sides:
                 print(json.dumps(measure(side, shape, FLAGS.steps)), flush=True)
@@ -186,7 +151,7 @@ def measure(side: str, shape: str, steps: int) -> dict:
     # Before TensorFlow, which counts the operations, comes into the process of a torch side.
     peak = peak_megabytes()
     libraries = ["torch" if "torch" in side else "tensorflow"]
-    libraries += [package for start, package in _PACKAGES.items() if side.startswith(start)]
+    libraries += ["transformers"] if side.startswith("huggingface") else []
     step_seconds = statistics.median(times)
     asked, whole = (
         1e-9 * batch_size * flops_per_example(seq_length, predictions, all_of_it) / step_seconds
@@ -218,15 +183,15 @@ def make_side(
     """Returns (step, product): a training step that returns its loss, and the ceiling's product."""
     dtype = "bfloat16" if side.endswith("_bfloat16") else "float32"
     if side.startswith("huggingface_torch"):
-        return peers.huggingface_torch(batch, "_gathered" in side, "_compiled" in side, dtype)
+        return peers.huggingface_torch(batch, "_compiled" in side, dtype)
     # Here, as TensorFlow would count in the memory of a torch side.
     import tensorflow as tf
 
     from albert_tf.config import AlbertConfig
+    from albert_tf.losses import PRETRAINING_OBJECTIVES
     from albert_tf.models import AlbertForPreTraining
     from pipelines.training.settings import PretrainingSettings, precision
 
-    config = AlbertConfig.named("albert_base")
     settings = PretrainingSettings(
         len(batch["input_mask"]),
         1000,
@@ -236,22 +201,17 @@ def make_side(
     )
     strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
     with strategy.scope(), precision(settings.mixed_precision):
-        if side == "plain_keras":
-            model = peers.plain_keras(config)
-        elif side.startswith("huggingface_tf"):
+        if side.startswith("huggingface_tf"):
             model = peers.huggingface_tf()
-        elif side == "keras_nlp":
-            model = peers.keras_nlp(config)
-        elif side == "model_garden":
-            model = peers.model_garden(config, batch["masked_lm_positions"].shape[1])
         else:
+            config = AlbertConfig.named("albert_base")
             model = AlbertForPreTraining(config, recompute=side == "ours_recompute")
         model({name: rows[:1] for name, rows in batch.items()})  # creates the variables
         run = step_of_pretraining(settings, strategy, model, batch)
 
     def step() -> float:
-        sums = run(1)["sums"].values()
-        return sum(objective["loss"] / objective["weight"] for objective in sums)
+        sums = run(1)["sums"]
+        return sum(sums[name]["loss"] / sums[name]["weight"] for name in PRETRAINING_OBJECTIVES)
 
     return step, tensorflow_product(dtype)
 
@@ -327,70 +287,6 @@ def flops_per_example(seq_length: int, predictions: int, whole_last_block: bool)
         return training_flops_per_example(
             model, seq_length, predictions, hidden_states=whole_last_block
         )
-
-
-def profile(side: str, shape: str, steps: int) -> None:
-    """Prints the time of a step of ours by kind of op, as TensorFlow's profiler saw it.
-
-    Ops run beside one another: their own times add up to more than the step's. "of the step" shares
-    each moment among the ops that run in it, so that it adds up to the step.
-    """
-    import tensorflow as tf
-    from tensorflow.tsl.profiler.protobuf import xplane_pb2
-
-    step, _ = make_side(side, make_batch(*map(int, shape.split("x"))))
-    for _ in range(_WARM_UP_STEPS):
-        step()
-    with tempfile.TemporaryDirectory() as directory:
-        with tf.profiler.experimental.Profile(directory):
-            total = sum(seconds(step) for _ in range(steps))
-        (trace,) = Path(directory).rglob("*.xplane.pb")
-        space = xplane_pb2.XSpace.FromString(trace.read_bytes())
-    ops = list(_ops(space))
-    own, by_type = collections.Counter(), collections.defaultdict(collections.Counter)
-    for kind, op_type, begin, end in ops:
-        own[kind] += 1e-12 * (end - begin)
-        by_type[kind][op_type] += 1e-12 * (end - begin)
-    shared = _shared_time(ops)
-    shared[_NOTHING_RUNS] = total - sum(shared.values())
-    print(f"\n{side}, {shape}: {total / steps:.3f} s a step under the profiler, {steps} steps")
-    print(f"{'kind':<22} {'of the step':>11} {'ms':>8} {'ops add up to':>14}   most of it")
-    for kind, share in shared.most_common():
-        largest = [f"{name} {1e3 * t / steps:.0f}" for name, t in by_type[kind].most_common(4)]
-        print(
-            f"{kind:<22} {100 * share / total:10.1f}% {1e3 * share / steps:8.1f} "
-            f"{1e3 * own[kind] / steps:11.1f} ms   {', '.join(largest)}"
-        )
-
-
-def _ops(space) -> Iterable[tuple[str, str, int, int]]:
-    """Yields kind, type, begin and end (ps) of each op that ran on a thread of the CPU."""
-    for plane in space.planes:
-        if plane.name != "/host:CPU":
-            continue
-        for line in plane.lines:
-            for event in line.events:
-                name = plane.event_metadata[event.metadata_id].name
-                # Kernels are called "full/name:Type"; all else is the runtime around them.
-                if re.fullmatch(r"[^:\s]+:\w+", name):
-                    kind = next(kind for kind, found in _KINDS.items() if re.search(found, name))
-                    begin = 1000 * line.timestamp_ns + event.offset_ps
-                    yield kind, name.split(":")[1], begin, begin + event.duration_ps
-
-
-def _shared_time(ops: list[tuple[str, str, int, int]]) -> collections.Counter:
-    """Returns seconds of each kind, every moment divided among the ops that run in it."""
-    changes = [(begin, 1, kind) for kind, _, begin, _ in ops]
-    changes += [(end, -1, kind) for kind, _, _, end in ops]
-    shared, running, last = collections.Counter(), collections.Counter(), 0
-    for moment, change, kind in sorted(changes):
-        number = sum(running.values())
-        for other, count in running.items():
-            if number:
-                shared[other] += 1e-12 * (moment - last) * count / number
-        running[kind] += change
-        last = moment
-    return shared
 
 
 if __name__ == "__main__":
