@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from albert_tf.checkpoints import model_directory
 from albert_tf.config import AlbertConfig
+from albert_tf.jobs import program
 from albert_tf.models import AlbertForPreTraining
 from albert_tf.text.tokenization import AlbertTokenizer
 from pipelines import finetune as finetune_lib
@@ -48,6 +49,15 @@ def once(tmp_path_factory, name, make):
             make(directory)
             done.touch()
     return directory
+
+
+@contextlib.contextmanager
+def raises_one_line(message):
+    """Like pytest.raises, for an error of the user."""
+    with pytest.raises(ValueError, match=message) as error:
+        yield error
+    assert program.is_user_error(error.value)
+    assert "\n" not in str(error.value) and len(str(error.value)) < 700
 
 
 @contextlib.contextmanager
@@ -122,7 +132,7 @@ def write_task_model(directory, task, model, tokenizer, max_seq_length):
     model.config.write(str(directory / "albert_config.json"))
     tokenizer.save(str(directory))
     description = {"task": task.name, "max_seq_length": max_seq_length}
-    description.update({**task.description(), **task.source()})
+    description.update({**task.description(), **task.decoding(), **task.source()})
     (directory / "task.json").write_text(json.dumps(description))
 
 
@@ -188,6 +198,15 @@ def finetune(table, pretrained, output_dir, seeds=(1,), splits=("train", "dev"),
 def write_json_lines(path, rows):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return str(path)
+
+
+def near(value, tolerance):
+    """A value of JSON, equal to others whose numbers with a point differ by the tolerance."""
+    if isinstance(value, dict):
+        return {name: near(one, tolerance) for name, one in value.items()}
+    if isinstance(value, list):
+        return [near(one, tolerance) for one in value]
+    return pytest.approx(value, abs=tolerance) if isinstance(value, float) else value
 
 
 def read_tsv(path):

@@ -182,7 +182,7 @@ def tiny_vocabulary(tmp_path_factory, tiny_corpus) -> Path:
 @pytest.fixture(scope="session")
 def work(tmp_path_factory):
     """A corpus, its vocabulary and its records."""
-    from tests.jobs import run
+    from tests.jobs import record_flags, run
 
     directory = tmp_path_factory.mktemp("work")
     (directory / "corpus.txt").write_text(make_text(150, seed=11), encoding="utf-8")
@@ -192,16 +192,7 @@ def work(tmp_path_factory):
         f"--output_prefix={directory}/vocabulary",
         "--vocab_size=83",
     )
-    run(
-        "pipelines.create_pretraining_data",
-        f"--input_file={directory}/corpus.txt",
-        f"--spm_model_file={directory}/vocabulary.model",
-        f"--output_dir={directory}/records",
-        "--max_seq_length=40",
-        "--heldout_fraction=0.2",
-        "--shard_bytes=20000",
-        "--num_workers=1",
-    )
+    run("pipelines.create_pretraining_data", *record_flags(directory, directory / "records"))
     config = {
         "vocab_size": 83,
         "embedding_size": 24,

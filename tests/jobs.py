@@ -64,9 +64,9 @@ def finish(process, exit_code=0, timeout=300):
     return out, err
 
 
-def run(module, *flags, exit_code=0):
+def run(module, *flags, exit_code=0, env=None):
     """Runs `python -m module flags`; returns what it printed to stdout and stderr."""
-    return _fork(_run_module, module, flags, exit_code)
+    return _fork(_run_module, module, flags, exit_code, env)
 
 
 def run_code(code, *arguments, exit_code=0):
@@ -85,12 +85,11 @@ def _run_code(code, arguments):
     exec(compile(code, "<string>", "exec"), {"__name__": "__main__"})
 
 
-def _fork(main, program, arguments, exit_code):
+def _fork(main, program, arguments, exit_code, env=None):
     with tempfile.TemporaryDirectory() as directory:
         paths = [Path(directory) / name for name in ("out", "err")]
-        process = _FORKS.Process(
-            target=_child, args=(main, program, arguments, paths, dict(os.environ))
-        )
+        environment = {**os.environ, **(env or {})}
+        process = _FORKS.Process(target=_child, args=(main, program, arguments, paths, environment))
         process.start()
         process.join(300)
         if process.exitcode is None:
@@ -111,6 +110,19 @@ def _child(main, program, arguments, paths, environment):
         main(program, arguments)
     finally:
         atexit._run_exitfuncs()  # A forked process ends without them.
+
+
+def record_flags(work, output, *more):
+    return [
+        f"--input_file={work}/corpus.txt",
+        f"--spm_model_file={work}/vocabulary.model",
+        f"--output_dir={output}",
+        "--max_seq_length=40",
+        "--heldout_fraction=0.2",
+        "--shard_bytes=20000",
+        "--num_workers=1",
+        *more,
+    ]
 
 
 def pretrain_flags(work, model_dir):
@@ -158,10 +170,15 @@ def assert_same_bits(model_dir, other_dir):
         np.testing.assert_array_equal(value, theirs[name], err_msg=name)
 
 
-def weights(model_dir):
-    reader = tf.train.load_checkpoint(tf.train.latest_checkpoint(str(model_dir / "checkpoints")))
+def weights(model_dir, within="checkpoints"):
+    """Returns the variables of the newest checkpoint."""
+    reader = tf.train.load_checkpoint(tf.train.latest_checkpoint(str(model_dir / within)))
     return {
         name: reader.get_tensor(name)
         for name in reader.get_variable_to_shape_map()
         if "_CHECKPOINTABLE" not in name and "save_counter" not in name
     }
+
+
+def bytes_of_weights(model_dir, within="checkpoints"):
+    return {name: value.tobytes() for name, value in weights(model_dir, within).items()}

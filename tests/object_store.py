@@ -7,7 +7,8 @@ Nothing leaves the machine; no right beyond that of the user is needed.
 
     with ObjectStore(tmp_path) as store:
         store.rules.append(Rule("write", after=3, code=503, times=2))
-        subprocess.run([..., "--output_dir=gs://bucket/records"], env=store.environment())
+        environment = {**os.environ, **store.settings()}
+        subprocess.run([..., "--output_dir=gs://bucket/records"], env=environment)
         store.objects["bucket/records/manifest.json"]
 
 Source: https://cloud.google.com/storage/docs/json_api/v1
@@ -20,11 +21,9 @@ import dataclasses
 import datetime
 import http.server
 import json
-import os
 import re
 import ssl
 import threading
-import time
 import urllib.parse
 from pathlib import Path
 from typing import Callable, NamedTuple
@@ -34,11 +33,13 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 HOSTS = ("www.googleapis.com", "storage.googleapis.com")
-KINDS = ("list", "stat", "read", "start", "write", "copy", "delete", "bucket")
 
 
 class Request(NamedTuple):
-    """One request: `kind` of KINDS, `name` of the object with its bucket, or the listed prefix."""
+    """One request: `kind`, and `name` of the object with its bucket, or the listed prefix.
+
+    Kinds: list, stat, read, start, write, copy, delete, bucket.
+    """
 
     kind: str
     name: str
@@ -49,12 +50,11 @@ class Rule:
     """What happens to some requests. The first rule that fits a request applies.
 
     Attributes:
-      kind: of KINDS; "": any.
+      kind: as of a Request; "": any.
       name: a regular expression that is searched in the request's name.
       after: so many of these requests pass first.
       times: so many requests fail then; None: all.
       code: the HTTP status they get; None: they are answered as ever.
-      seconds: that they wait before anything is done.
       call: called before anything is done (of a kill: before the request has an effect).
       call_after: called when the request had its effect, but its answer is not sent yet.
     """
@@ -64,7 +64,6 @@ class Rule:
     after: int = 0
     times: int | None = 1
     code: int | None = None
-    seconds: float = 0
     call: Callable[[], None] | None = None
     call_after: Callable[[], None] | None = None
     seen: int = 0
@@ -119,10 +118,6 @@ class ObjectStore:
             "NO_GCE_CHECK": "true",
             "GCS_STAT_CACHE_MAX_AGE": "0",  # what a test puts into the store is seen at once
         }
-
-    def environment(self) -> dict[str, str]:
-        """Returns this process's environment with the `settings`."""
-        return {**os.environ, **self.settings()}
 
     def put(self, name: str, data: bytes) -> int:
         """Stores an object; returns its generation."""
@@ -222,7 +217,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             store.requests.append(request)
             rules = [rule for rule in list(store.rules) if rule.applies(request)]
         rule = rules[0] if rules else Rule()
-        time.sleep(rule.seconds)
         if rule.call:
             rule.call()
         if rule.code is not None:

@@ -1,26 +1,47 @@
 """Runs a program whose only device is that of a worker in a process of its own.
 
 `python -m tests.remote_training pipelines.pretrain --flags`: as on a TPU pod, but for the device.
-The program is the coordinator; input, variables and checkpoints are the worker's.
+The program is the coordinator; input, variables and checkpoints are the worker's. A dataset that
+needs the Python of the process that made it never answers: the caller sets a time limit.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib
+import multiprocessing
+import os
 import sys
+import time
 
 import tensorflow as tf
 
 from albert_tf.jobs import program
-from tests.remote_input import start_worker
+from tests.jobs import free_port
 
 DEVICE = "/job:worker/replica:0/task:0/device:CPU:0"
 
 
+def serve(port: int) -> None:
+    """Runs a worker until the process that started it ends, however it does."""
+    parent = os.getppid()
+    cluster = {"worker": [f"127.0.0.1:{port}"]}
+    server = tf.distribute.Server(cluster, job_name="worker", task_index=0, protocol="grpc")
+    while os.getppid() == parent:
+        time.sleep(0.2)
+    del server
+    os._exit(0)
+
+
 def connect() -> tf.distribute.Strategy:
-    """Makes the worker the default device, as TPUClusterResolver does, and the only replica."""
-    start_worker()
+    """Forks a worker and makes it the default device, as TPUClusterResolver does.
+
+    It is the only replica. This process has not done anything with TensorFlow before.
+    """
+    port = free_port()
+    worker = multiprocessing.get_context("fork").Process(target=serve, args=(port,), daemon=True)
+    worker.start()
+    tf.config.experimental_connect_to_host(f"127.0.0.1:{port}", job_name="worker")
     contextlib.ExitStack().enter_context(tf.device(DEVICE))
     return tf.distribute.OneDeviceStrategy(DEVICE)
 

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import random
 
 import pytest
 
 from albert_tf.text.tokenization import AlbertTokenizer
+from tests.builders import tiny_config
 from tests.jobs import run
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 CHARACTERS = "天地玄黄宇宙洪荒日月盈昃辰宿列张寒来暑往秋收冬藏闰余成岁律吕调阳云腾致雨露结为霜"
-CONFIG = {
-    "embedding_size": 16,
-    "hidden_size": 24,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 40,
-    "max_position_embeddings": 48,
-}
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +25,8 @@ def directory(tmp_path_factory):
     (directory / "corpus.txt").write_text("\n\n".join(documents) + "\n", encoding="utf-8")
     pieces = [*SPECIAL, *CHARACTERS, "。", "？", "a", "##b"]
     (directory / "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
-    config = {**CONFIG, "vocab_size": len(pieces)}
-    (directory / "config.json").write_text(json.dumps(config))
+    config = tiny_config(vocab_size=len(pieces), max_position_embeddings=48)
+    config.write(str(directory / "config.json"))
     return directory
 
 

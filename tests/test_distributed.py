@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -38,21 +39,27 @@ def flags(work, config, model_dir, *more):
     return [*pretrain_flags(work, model_dir), f"--albert_config={config}", *more]
 
 
+def environments():
+    """Returns the variables of two processes that find each other on loopback; first the chief."""
+    workers = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+    tasks = [{"type": "worker", "index": index} for index in range(2)]
+    configs = [json.dumps({"cluster": {"worker": workers}, "task": task}) for task in tasks]
+    return [{"TF_CONFIG": config, "CUDA_VISIBLE_DEVICES": "-1"} for config in configs]
+
+
 def start_workers(*job, second=(), module="pipelines.pretrain", before=""):
-    """Starts two processes that find each other on loopback.
+    """Starts two processes that find each other.
 
     Args:
       second: flags of the second alone.
       before: code that the first, the chief, runs first.
     """
-    workers = [f"127.0.0.1:{free_port()}" for _ in range(2)]
-    processes = []
-    for index, (more, code) in enumerate((((), before), (second, ""))):
-        config = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}}
-        env = {"TF_CONFIG": json.dumps(config), "CUDA_VISIBLE_DEVICES": "-1"}
-        flags = [*job, *more, "--strategy=multi_worker"]
-        processes.append(start(module, *flags, before=code, env=env))
-    return processes
+    chief, other = environments()
+    flags = [*job, "--strategy=multi_worker"]
+    return [
+        start(module, *flags, before=before, env=chief),
+        start(module, *flags, *second, env=other),
+    ]
 
 
 def losses(model_dir):
@@ -76,8 +83,10 @@ def assert_same_run(model_dir, one_device):
 
 
 def test_collectives_of_a_step_and_whether_hosts_agree():
-    for process in start_workers(module="tests.collectives"):
-        report = json.loads(finish(process)[0])
+    with ThreadPoolExecutor() as pool:
+        found = list(pool.map(lambda env: run("tests.collectives", env=env), environments()))
+    for out, _ in found:
+        report = json.loads(out)
         # One holds the denominators, before the forward pass; one the sums and the gradients.
         assert report["step"] == 2
         assert report["agree"] == ""

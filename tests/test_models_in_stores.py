@@ -46,7 +46,6 @@ def test_a_damaged_model_is_named_as_it_was_given(store, tmp_path):
     assert "gs://bucket/hub/" in err and "/tmp" not in err.replace(str(tmp_path), "")
 
 
-@pytest.mark.slow
 def test_predictions_are_killed_and_repeated(store, table, tuned, tmp_path):
     store.upload(tuned, "bucket/tuned")
     store.upload(table / "dev.tsv", "bucket/dev.tsv")

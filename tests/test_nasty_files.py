@@ -17,10 +17,7 @@ from albert_tf.text.tokenization import AlbertTokenizer
 from pipelines import create_pretraining_data as job
 from pipelines.data.corpus import TextFormat, read_documents
 from pipelines.data.examples import ExampleOptions
-from pipelines.data.pretraining_dataset import (
-    pretraining_dataset,
-    read_sources,
-)
+from pipelines.data.pretraining_dataset import pretraining_dataset, read_sources
 from pipelines.data.records import Manifest
 from pipelines.data.shard_writer import Settings
 from pipelines.train_vocab import train_vocab
@@ -78,27 +75,10 @@ OUTCOMES = {
 }
 # What is wrong with them as JSON lines, if not that line 1 is no JSON at all.
 AS_JSON = {
-    "utf16le_bom.txt": UTF16,
-    "utf16be_bom.txt": UTF16,
-    "utf16le_nobom.txt": UTF16,
-    "latin1.txt": ":1: byte 0xE9 is not UTF-8",
-    "cp1252_smart_quotes.txt": ":1: byte 0x93 is not UTF-8",
-    "truncated_utf8.txt": ":1: byte 0xC3 is not UTF-8",
+    **{name: problem for name, (problem, *_) in OUTCOMES.items() if problem},
+    "invalid_utf8.txt": ":1: not JSON",
     "many_empty_docs.txt": ":5: not JSON",
     "squad_nasty.json": r":1: no field 'text' \(it has 'version', 'data'\)",
-    "not_gzip.gz": "not a whole gzip file",
-    "empty.txt": NO_TEXT,
-    "only_newlines.txt": NO_TEXT,
-}
-# Vocabularies of 61 pieces come of these alone; of the others the text is too little, or too much
-# of it is different characters, which is said.
-ENOUGH_FOR_A_VOCABULARY = {
-    "very_long_line.txt",
-    "nfkc_expanders.txt",
-    "csv_quotes.tsv",
-    "squad_nasty.json",
-    "squad_truncated.json",
-    *(["single_sentence_docs.txt"] if IS_OLD else []),
 }
 # Tracked by Python: the long lines are of up to 1.6 MB.
 MAX_MEMORY_BYTES = 60_000_000
@@ -128,12 +108,6 @@ def assert_is_for_the_user(error: pytest.ExceptionInfo) -> None:
     assert len(str(error.value)) < 700
 
 
-def test_the_table_is_of_all_files(nasty):
-    index = (nasty / "INDEX.tsv").read_text(encoding="utf-8").splitlines()[1:]
-    assert [line.split("\t")[0] for line in index] == list(OUTCOMES)
-    assert len(OUTCOMES) == 39
-
-
 def sums_of(directory):
     """Returns relative path -> SHA-256, for all files but the list of sums itself."""
     paths = [path for path in sorted(directory.rglob("*")) if path.is_file()]
@@ -146,6 +120,8 @@ def sums_of(directory):
 
 def test_the_files_are_what_they_were(nasty):
     """A checkout that converts line ends, or another formula of a long file, would pass unseen."""
+    index = (nasty / "INDEX.tsv").read_text(encoding="utf-8").splitlines()[1:]
+    assert [line.split("\t")[0] for line in index] == list(OUTCOMES)
     lines = (nasty / "SHA256SUMS").read_text(encoding="utf-8").splitlines()
     assert sums_of(nasty) == {name: digest for digest, name in (line.split("  ") for line in lines)}
 
@@ -208,35 +184,50 @@ def test_json_lines(nasty, tiny_vocabulary, tmp_path, in_this_process, name):
         assert found == [s.text for s in prose]
 
 
-@pytest.mark.parametrize("name", OUTCOMES)
-def test_vocabulary(nasty, tmp_path, name):
-    problem, as_sentences, _ = OUTCOMES[name]
+def train(paths, prefix, **changes):
     settings = {
-        "vocab_size": 61,
+        "vocab_size": 300,
         "model_type": "unigram",
-        "character_coverage": 0.99,
+        "character_coverage": 0.999,
         "input_sentence_size": 10_000,
-        "do_lower_case": True,
-        "byte_fallback": False,
+        "do_lower_case": False,
+        "byte_fallback": True,
     }
+    text_format = TextFormat(**changes.pop("text_format", {}))
+    train_vocab([*map(str, paths)], str(prefix), {**settings, **changes}, text_format)
 
-    def train(path, prefix, **text_format):
-        train_vocab([str(path)], str(tmp_path / prefix), settings, TextFormat(**text_format))
 
-    if name in ENOUGH_FOR_A_VOCABULARY:
-        train(nasty / name, "alone")
-    else:
-        expected = "--vocab_size is too (large|small)"
-        if problem:
-            expected = "hold no text" if problem == NO_TEXT else problem
-        with pytest.raises(ValueError, match=expected) as error:
-            train(nasty / name, "alone")
-        assert_is_for_the_user(error)
-        assert not list(tmp_path.iterdir())
-    if problem and as_sentences is not None:
-        with pytest.raises(ValueError, match=r"hold no text|--vocab_size is too large") as error:
-            train(nasty / name, "skipped", on_bad_line="skip")
-        assert_is_for_the_user(error)
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("latin1.txt", OUTCOMES["latin1.txt"][0]),
+        ("cp1252_smart_quotes.txt", OUTCOMES["cp1252_smart_quotes.txt"][0]),
+        ("truncated_utf8.txt", OUTCOMES["truncated_utf8.txt"][0]),
+        ("utf16le_bom.txt", UTF16),
+        ("utf16le_nobom.txt", UTF16),
+        ("not_gzip.gz", OUTCOMES["not_gzip.gz"][0]),
+        ("only_newlines.txt", "hold no text"),
+        ("one_char.txt", "--vocab_size is too large"),
+        ("cjk_no_spaces.txt", "--vocab_size is too small"),
+        ("very_long_line.txt", None),
+    ],
+)
+def test_vocabulary(nasty, tmp_path, name, problem):
+    """test_all_together trains one on all other files."""
+    options = {"vocab_size": 61, "character_coverage": 0.99, "byte_fallback": False}
+    if problem is None:
+        train([nasty / name], tmp_path / "own", **options)
+        return
+    with pytest.raises(ValueError, match=problem) as error:
+        train([nasty / name], tmp_path / "own", **options)
+    assert_is_for_the_user(error)
+    assert not list(tmp_path.iterdir())
+
+
+def test_vocabulary_of_nothing_but_bad_lines(nasty, tmp_path):
+    with pytest.raises(ValueError, match="hold no text") as error:
+        train([nasty / "latin1.txt"], tmp_path / "own", text_format={"on_bad_line": "skip"})
+    assert_is_for_the_user(error)
 
 
 def test_all_together(nasty, tiny_vocabulary, tmp_path):
@@ -253,16 +244,7 @@ def test_all_together(nasty, tiny_vocabulary, tmp_path):
         if as_sentences or problem == NO_TEXT:
             shutil.copy(nasty / name, texts)
     skipping = {"input_format": "sentences", "on_bad_line": "skip"}
-    settings = {
-        "vocab_size": 300,
-        "model_type": "unigram",
-        "character_coverage": 0.999,
-        "input_sentence_size": 10_000,
-        "do_lower_case": False,
-        "byte_fallback": True,
-    }
-    paths = sorted(map(str, texts.iterdir()))
-    train_vocab(paths, str(tmp_path / "vocabulary"), settings, TextFormat(**skipping))
+    train(sorted(texts.iterdir()), tmp_path / "vocabulary", text_format=skipping)
     model = tmp_path / "vocabulary.model"
     manifest = create(f"{texts}/*", tmp_path / "records", model, 500_000, **skipping)
     assert [manifest.documents, manifest.sentences, manifest.skipped_lines] == expected

@@ -14,7 +14,15 @@ import numpy as np
 import pytest
 
 from tests import sentences
-from tests.jobs import PROJECT, log, num_entries, pretrain_flags, wait_for, weights
+from tests.jobs import (
+    PROJECT,
+    log,
+    num_entries,
+    pretrain_flags,
+    record_flags,
+    wait_for,
+    weights,
+)
 
 OTHER = os.environ.get("ALBERT_TF_OTHER_PYTHON", "")
 NUM_STEPS = 60
@@ -63,17 +71,8 @@ def test_records_are_byte_identical(work):
     found = []
     for name, python in (("here", sys.executable), ("there", OTHER)):
         directory = work / f"records_{name}"
-        run(
-            python,
-            "pipelines.create_pretraining_data",
-            f"--input_file={corpus}",
-            f"--spm_model_file={work}/vocabulary.model",
-            f"--output_dir={directory}",
-            "--max_seq_length=40",
-            "--heldout_fraction=0.2",
-            "--shard_bytes=20000",
-            "--num_workers=2",
-        )
+        flags = record_flags(work, directory, f"--input_file={corpus}", "--num_workers=2")
+        run(python, "pipelines.create_pretraining_data", *flags)
         found.append({path.name: path.read_bytes() for path in directory.rglob("*.tfrecord*")})
     assert len(found[0]) > 2
     assert found[0] == found[1]

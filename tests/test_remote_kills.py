@@ -13,17 +13,9 @@ from collections import Counter
 
 import pytest
 
-from tests.jobs import TIMINGS, pretrain_flags, run
+from tests.jobs import TIMINGS, bytes_of_weights, pretrain_flags, record_flags, run
 from tests.object_store import Rule
-from tests.test_remote_places import (
-    STEPS,
-    download,
-    kill,
-    kill_after,
-    record_flags,
-    unfinished,
-    weights,
-)
+from tests.test_remote_places import STEPS, download, kill, kill_after, unfinished
 
 # So many places in the sequence of requests of a kind, from the first to the last.
 KILLS_OF_A_KIND = 4
@@ -70,7 +62,7 @@ def result(store, directory):
         kept[name] = b"" if re.search(r"saved_model\.pb|/ckpt-\d+\.", name) else data
     if "checkpoints/checkpoint" in kept:
         shutil.rmtree(directory, ignore_errors=True)
-        kept["weights"] = weights(download(store, "bucket/out/checkpoints/", directory))
+        kept["weights"] = bytes_of_weights(download(store, "bucket/out/", directory))
     return kept
 
 
@@ -93,7 +85,7 @@ def test_killed_at_a_request_of_each_kind(job, work, trained, store, tmp_path):
     whole, requests = result(store, tmp_path / "space"), list(store.requests)
     assert whole and unfinished(store) == []
     if job == "pre-training":  # the weights are those of a local run
-        assert whole["weights"] == weights(trained / "checkpoints")
+        assert whole["weights"] == bytes_of_weights(trained)
     killed = Counter()
     for kind, after, has_effect in kills(requests):
         store.objects.clear()

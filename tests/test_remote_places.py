@@ -9,10 +9,9 @@ import re
 import signal
 
 import pytest
-import tensorflow as tf
 
 from tests.builders import finetune_flags, write_sentences
-from tests.jobs import pretrain_flags, run
+from tests.jobs import pretrain_flags, record_flags, run
 from tests.object_store import Rule
 
 STEPS = ["--num_train_steps=4", "--save_checkpoint_steps=2"]
@@ -31,19 +30,6 @@ def kill_after():
         os.kill(process.pid, signal.SIGKILL)
 
 
-def record_flags(work, output, *more):
-    return [
-        f"--input_file={work}/corpus.txt",
-        f"--spm_model_file={work}/vocabulary.model",
-        f"--output_dir={output}",
-        "--max_seq_length=40",
-        "--heldout_fraction=0.2",
-        "--shard_bytes=20000",
-        "--num_workers=1",
-        *more,
-    ]
-
-
 def assert_same_records(store, work):
     records = {path.name: path.read_bytes() for path in (work / "records").glob("*.tfrecord")}
     found = store.under("bucket/records/")
@@ -53,16 +39,6 @@ def assert_same_records(store, work):
 def unfinished(store):
     """Returns what a job may leave while it runs, but not at its end."""
     return [name for name in store.objects if re.search(r"partial|_temp|\.lock|error\.txt", name)]
-
-
-def weights(directory):
-    """Returns the bytes of all variables of the newest checkpoint in a directory."""
-    reader = tf.train.load_checkpoint(tf.train.latest_checkpoint(str(directory)))
-    return {
-        name: reader.get_tensor(name).tobytes()
-        for name in reader.get_variable_to_shape_map()
-        if "_CHECKPOINTABLE" not in name
-    }
 
 
 def download(store, prefix, directory):

@@ -1,13 +1,29 @@
-"""Whole jobs whose input, variables and checkpoints are those of a worker in another process."""
+"""Whole jobs whose input, variables and checkpoints are those of a worker in another process.
+
+As TPUStrategy places each host's input. Python generators would hang there for ever.
+"""
 
 from __future__ import annotations
 
 import json
+import shutil
+import signal
 
 import pytest
 
 from tests.builders import finetune_flags, write_sentences
-from tests.jobs import assert_same_bits, curves, finish, pretrain_flags, run, start
+from tests.jobs import (
+    NUM_STEPS,
+    assert_same_bits,
+    curves,
+    finish,
+    num_entries,
+    pretrain_flags,
+    run,
+    run_code,
+    start,
+    wait_for,
+)
 
 
 def run_remotely(module, *flags):
@@ -19,8 +35,9 @@ def run_remotely(module, *flags):
 
 
 def flags(work, model_dir):
-    config = f"--albert_config={work}/config.json"
-    return [*pretrain_flags(work, model_dir), config, "--eval_steps=10"]
+    """Of a mixture: its records are those of two directories."""
+    mixture = [f"--record_dir={work}/records,{work}/records", "--record_weights=0.7,0.3"]
+    return [*pretrain_flags(work, model_dir), *mixture, "--eval_steps=10"]
 
 
 @pytest.fixture(scope="module")
@@ -31,19 +48,57 @@ def here(work):
 
 @pytest.mark.slow
 def test_pretraining_on_a_worker_is_the_run_on_this_machine(work, here):
-    run_remotely("pipelines.pretrain", *flags(work, work / "there"))
+    """Also after a kill, from a step in the middle of an epoch."""
+    job = flags(work, work / "there")
+    process = start("tests.remote_training", "pipelines.pretrain", *job)
+    wait_for(lambda: num_entries(work / "there") >= 5, [process])
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert 5 <= num_entries(work / "there") < NUM_STEPS // 2
+    run_remotely("pipelines.pretrain", *job)
     assert_same_bits(here, work / "there")
     assert curves(here) == curves(work / "there")
 
 
 @pytest.mark.slow
 def test_fine_tuning_on_a_worker_is_the_run_on_this_machine(here, tmp_path):
+    """Also from step 3: the last checkpoint of another run is damaged."""
     write_sentences(tmp_path, train=61, dev=37)
     job = finetune_flags(tmp_path, here)
     run("pipelines.finetune", *job, f"--output_dir={tmp_path}/here")
-    run_remotely("pipelines.finetune", *job, f"--output_dir={tmp_path}/there")
-    results = [
-        json.loads((tmp_path / name / "results.json").read_text()) for name in ("here", "there")
-    ]
-    assert results[0] == results[1] and "dev" in results[0]
-    assert_same_bits(tmp_path / "here/seed_12345", tmp_path / "there/seed_12345")
+    shutil.copytree(tmp_path / "here", tmp_path / "late")
+    (tmp_path / "late/seed_12345/results.json").unlink()
+    late = tmp_path / "late/seed_12345/checkpoints/ckpt-6.data-00000-of-00001"
+    late.write_bytes(b"cut")
+    results = json.loads((tmp_path / "here/results.json").read_text())
+    assert "dev" in results
+    for name in ("there", "late"):
+        run_remotely("pipelines.finetune", *job, f"--output_dir={tmp_path}/{name}")
+        assert json.loads((tmp_path / name / "results.json").read_text()) == results
+        assert_same_bits(tmp_path / "here/seed_12345", tmp_path / f"{name}/seed_12345")
+
+
+SECOND_HOST = """
+import sys
+import tensorflow as tf
+from albert_tf.text.tokenization import AlbertTokenizer
+from pipelines.data.examples import ExampleOptions
+from pipelines.data.pretraining_dataset import pretraining_dataset, read_sources
+from tests.remote_training import connect
+def batches(job):
+    options, tokenizer = ExampleOptions(40), AlbertTokenizer(f"{sys.argv[1]}/vocabulary.model")
+    sources = read_sources(f"{sys.argv[1]}/records")
+    host = tf.distribute.InputContext(2, 1, 2)
+    for batch in pretraining_dataset(sources, options, tokenizer, 6, 9, host).take(3):
+        assert all(f"/job:{job}/" in value.device for value in batch.values())
+        yield {name: value.numpy().tolist() for name, value in batch.items()}
+connect()
+there = list(batches("worker"))
+with tf.device("/job:localhost/replica:0/task:0/device:CPU:0"):
+    assert list(batches("localhost")) == there and len(there) == 3
+"""
+
+
+@pytest.mark.slow
+def test_input_of_the_second_host_on_a_worker_is_that_on_this_machine(work):
+    run_code(SECOND_HOST, work)

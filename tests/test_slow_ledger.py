@@ -147,11 +147,7 @@ def test_some_of_the_cases_are_no_pass(project):
     ("line", "code", "word"),
     [
         ("passed aaaaaaa -98", 0, ""),
-        (
-            "passed aaaaaaa -99",
-            1,
-            "OLD tests/test_one.py::test_good last passed on aaaaaaa, age: 101",
-        ),
+        ("passed aaaaaaa -99", 1, "test_one.py::test_good last passed on aaaaaaa, age: 101"),
         ("never aaaaaaa -99", 1, "OLD tests/test_one.py::test_good never passed"),
         ("passed aaaaaaa -99 no server", 0, "NOT IN CI tests/test_one.py::test_good"),
         ("", 1, "has 0 slow tests"),

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import zipfile
 
-import numpy as np
 import pytest
 
+from tests.builders import tiny_config
 from tests.conftest import make_text
-from tests.jobs import PROJECT, log, num_entries, start, wait_for
+from tests.jobs import PROJECT
 
 # Those in which an installation is tried, each in an environment of its own.
 PYTHONS = os.environ.get("ALBERT_TF_PYTHONS", "").split()
@@ -88,16 +86,8 @@ def main_job(home):
     rows = [f"the {('door', 'house')[i % 2]} number {i} is open,{'ab'[i % 2]}\n" for i in range(40)]
     (home / "table.csv").write_text("text,label\n" + "".join(rows))
     (home / "corpus.txt").write_text(make_text(80, seed=3), encoding="utf-8")
-    config = {
-        "vocab_size": 83,
-        "embedding_size": 8,
-        "hidden_size": 12,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 3,
-        "intermediate_size": 20,
-        "max_position_embeddings": 32,
-    }
-    (home / "config.json").write_text(json.dumps(config))
+    config = tiny_config(vocab_size=83, max_position_embeddings=32)
+    config.write(str(home / "config.json"))
     records = ["--record_dir=records", "--spm_model_file=own.model"]
     return {
         "train_vocab": ["--input_file=corpus.txt", "--output_prefix=own", "--vocab_size=83"],
@@ -155,7 +145,7 @@ def test_main_job_from_another_directory(site, tmp_path):
 @pytest.mark.skipif(not PYTHONS, reason="ALBERT_TF_PYTHONS is not set")
 @pytest.mark.parametrize("python", PYTHONS)
 def test_installed_in_an_empty_environment(python, wheel, tmp_path):
-    """`pip install WHEEL`, then the main job, and the second half of a run of this Python."""
+    """`pip install WHEEL`, then the main job. test_other_stack.py resumes runs of other Pythons."""
     own, home = tmp_path / "env/bin/python", tmp_path / "home"
     for command in (
         [python, "-m", "venv", tmp_path / "env"],
@@ -164,26 +154,7 @@ def test_installed_in_an_empty_environment(python, wheel, tmp_path):
     ):
         done = run(*command)
         assert done.returncode == 0, done.stdout + done.stderr
-    job = main_job(home)
-    for program, flags in job.items():
+    for program, flags in main_job(home).items():
         done = run(tmp_path / "env/bin/albert", program, *flags, cwd=home)
         assert done.returncode == 0, f"{program}: {done.stderr}"
     assert "The [MASK] is here." in done.stdout
-
-    flags = [flag.replace("=4", "=60").replace("loop=2", "loop=1") for flag in job["pretrain"]]
-    for name in ("record_dir=", "spm_model_file=", "albert_config="):
-        flags = [flag.replace(name, f"{name}{home}/") for flag in flags]
-    begun, whole = ([*flags, f"--model_dir={home}/{name}"] for name in ("begun", "whole"))
-    start("pipelines.pretrain", *whole).communicate(timeout=600)
-    process = start("pipelines.pretrain", *begun)
-    wait_for(lambda: num_entries(home / "begun") >= 20, [process])
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    assert 20 <= num_entries(home / "begun") < 60
-    done = run(tmp_path / "env/bin/albert", "pretrain", *begun, cwd=home)
-    assert done.returncode == 0, done.stderr
-    losses, expected = (
-        [e["loss"] for e in log(home / d) if "loss" in e] for d in ("begun", "whole")
-    )
-    assert len(losses) == 60
-    np.testing.assert_allclose(losses, expected, atol=1e-6)
