@@ -32,14 +32,11 @@ from __future__ import annotations
 
 from absl import flags
 
-from albert_tf.checkpoints import fine_tuned, google, hub, model_directory, name_map, pretrained
-from albert_tf.checkpoints.target_vocab import change_vocabulary
+from albert_tf.checkpoints import fine_tuned, hub
+from albert_tf.checkpoints.conversion import FORMATS, convert, convert_fine_tuned
 from albert_tf.jobs import program
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
-from albert_tf.text.tokenization import AlbertTokenizer
-
-FORMATS = ("albert_tf", "huggingface", "google")
 
 FLAGS = flags.FLAGS
 
@@ -92,72 +89,6 @@ def main(_) -> None:
             allow_unused=FLAGS.allow_unused,
             target_vocab=FLAGS.target_vocab,
         )
-
-
-def convert(
-    *,
-    input_path: str,
-    output_dir: str,
-    output_format: str = "albert_tf",
-    spm_model_file: str | None = None,
-    do_lower_case: bool | None = None,
-    allow_missing: str | None = None,
-    allow_unused: str | None = None,
-    target_vocab: str | None = None,
-) -> None:
-    """Converts one pre-trained model; `output_dir` appears whole or not at all.
-
-    Raises:
-      UserError: if the input is none of the known kinds, damaged or not of its config, has no
-        vocabulary, or `output_dir` exists.
-    """
-    with files.new_directory(output_dir) as partial:
-        model, directory, notes = pretrained.read(input_path, allow_missing, allow_unused)
-        tokenizer = pretrained.read_tokenizer(directory, spm_model_file, do_lower_case)
-        notes.extend(pretrained.check_vocabulary(tokenizer, model))
-        if target_vocab:
-            new = AlbertTokenizer(target_vocab, tokenizer.do_lower_case)
-            model, note = change_vocabulary(model, tokenizer, new)
-            tokenizer = new
-            notes.append(note)
-        for note in notes:
-            print(f"note         {note}")
-        if output_format == "huggingface":
-            pretrained.write_huggingface(partial, model, tokenizer, directory)
-        elif output_format == "google":
-            google.write(partial, model.config, name_map.arrays(model))
-        else:
-            model_directory.save_for_pretraining(model, partial)
-        if output_format != "huggingface":
-            tokenizer.save(partial)
-    print(f"wrote        {output_dir} ({output_format})")
-
-
-def convert_fine_tuned(
-    *,
-    input_path: str,
-    output_dir: str,
-    output_format: str = "albert_tf",
-    spm_model_file: str | None = None,
-    do_lower_case: bool | None = None,
-    has_pairs: bool = False,
-) -> None:
-    """Converts one fine-tuned model; `output_dir` appears whole or not at all.
-
-    Raises:
-      UserError: as `convert`, and for Google's format, which has no fine-tuned models.
-    """
-    if output_format == "google":
-        raise UserError("--output_format=google: Google's code has no format of fine-tuned models")
-    tokenizer = pretrained.read_tokenizer(input_path, spm_model_file, do_lower_case)
-    with files.new_directory(output_dir) as partial:
-        if output_format == "huggingface":
-            fine_tuned.to_huggingface(input_path, partial, tokenizer)
-        else:
-            for note in fine_tuned.from_huggingface(input_path, partial, has_pairs):
-                print(f"note         {note}")
-            tokenizer.save(partial)
-    print(f"wrote        {output_dir} ({output_format})")
 
 
 if __name__ == "__main__":

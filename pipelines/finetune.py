@@ -54,7 +54,14 @@ from .tasks.running.seed_run import (
 from .tasks.running.unknown_text import describe_unknown_characters
 from .tasks.task import Task
 from .tasks.task_flags import create_task, define_task_flags
-from .training.run import InitialModel, Run, hash_of_weights, read_initial_model
+from .training.run import (
+    InitialModel,
+    Run,
+    hash_of_weights,
+    initial_path,
+    origin_of,
+    read_initial_model,
+)
 from .training.settings import (
     LoopSettings,
     define_settings_flags,
@@ -78,7 +85,8 @@ def define_flags() -> None:
     flags.DEFINE_string(
         "init_checkpoint",
         None,
-        "Initial weights: a model directory, one of its checkpoints, or an exported SavedModel. "
+        "Initial weights: a model directory, one of its checkpoints, an exported SavedModel, or a "
+        "published model by its name, hf://OWNER/NAME (converted into OUTPUT_DIR/.initial_model). "
         "Without this flag the weights are random: give --albert_config and --spm_model_file.",
     )
     flags.DEFINE_string(
@@ -126,7 +134,7 @@ def main(_) -> None:
         task=create_task(FLAGS),
         random_seeds=_seeds(FLAGS.random_seeds),
         initial=initial_model(
-            FLAGS.init_checkpoint,
+            FLAGS.init_checkpoint and initial_path(FLAGS.init_checkpoint, FLAGS.output_dir),
             FLAGS.albert_config,
             FLAGS.spm_model_file,
             FLAGS.hidden_dropout_prob,
@@ -191,6 +199,7 @@ def finetune(
             "take the last weights with --eval_steps=0"
         )
     identity = _identity(task, splits, initial, settings, loop)
+    identity.update(origin_of(output_dir, checkpoint))
     if dev_fraction:
         identity["dev_division"] = DIVISION
     # Hosts must agree on all of it. A run may resume with two other settings.

@@ -63,6 +63,8 @@ from .training.run import (
     InitialModel,
     Run,
     hash_of_weights,
+    initial_path,
+    origin_of,
     recorded_init_weights,
 )
 from .training.settings import (
@@ -116,7 +118,7 @@ def define_flags() -> None:
         "init_checkpoint",
         None,
         "Initial weights: a model directory or checkpoint of the same vocabulary and shape, of any "
-        "depth where layers are shared.",
+        "depth where layers are shared; or hf://OWNER/NAME, for MODEL_DIR/.initial_model.",
     )
     define_example_flags()
     define_settings_flags(PretrainingSettings, **PUBLISHED)
@@ -141,9 +143,10 @@ def main(_) -> None:
     config = AlbertConfig.for_vocabulary(
         FLAGS.albert_config, tokenizer.vocab_size, FLAGS.spm_model_file
     )
+    checkpoint = FLAGS.init_checkpoint and initial_path(FLAGS.init_checkpoint, FLAGS.model_dir)
     pretrain(
         sources=sources,
-        initial=InitialModel(config, tokenizer, FLAGS.init_checkpoint),
+        initial=InitialModel(config, tokenizer, checkpoint),
         model_dir=FLAGS.model_dir,
         options=options,
         settings=settings_from_flags(PretrainingSettings),
@@ -189,6 +192,7 @@ def pretrain(
     heldout_split = sources[0].manifest.heldout_split
     init_weights = _restore_initial_weights(model, initial, model_dir, heldout_split)
     identity = _identity(config, init_weights, sources, options, settings, loop)
+    identity.update(origin_of(model_dir, initial.checkpoint))
     # Hosts must agree on this too, but a failed run may resume with more bad batches allowed.
     run = Run(strategy, model_dir, {**identity, "max_bad_batches": loop.max_bad_batches})
 

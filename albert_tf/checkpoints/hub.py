@@ -16,12 +16,31 @@ from albert_tf.storage.errors import UserError
 
 _SCHEME = "hf://"
 _NAME = re.compile(r"hf://([A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+)(?:@([A-Za-z0-9_./-]+))?")
+_IN_CACHE = re.compile(r"models--([^/]+)--([^/]+)/snapshots/([0-9a-f]{40})/?$")
 # Of a model's weights the first that there is; safetensors cannot run code.
 _WEIGHTS = (
     ("model.safetensors", "model.safetensors.index.json", "model-*.safetensors"),
     ("pytorch_model.bin",),
 )
 _OTHERS = ("config.json", "spiece.model", "vocab.txt", "tokenizer_config.json")
+
+
+def is_name(path: str) -> bool:
+    """Returns whether it is hf://OWNER/NAME, with or without @REVISION."""
+    return path.startswith(_SCHEME)
+
+
+def cached_name(path: str) -> str | None:
+    """Returns hf://OWNER/NAME@COMMIT of a directory in the cache; None for any other path."""
+    found = _IN_CACHE.search(path)
+    return found and f"{_SCHEME}{found[1]}/{found[2]}@{found[3]}"
+
+
+def may_mean(name: str, cached: str) -> bool:
+    """Returns whether a name can mean the model of `cached_name`: a branch may have moved since."""
+    model, _, revision = name.partition("@")
+    is_commit = re.fullmatch("[0-9a-f]{40}", revision)
+    return name == cached if is_commit else cached.startswith(f"{model}@")
 
 
 def local_path(path: str) -> str:
@@ -34,7 +53,7 @@ def local_path(path: str) -> str:
     Raises:
       UserError: if the model cannot be had, or a file is not what the hub has a hash of.
     """
-    if not path.startswith(_SCHEME):
+    if not is_name(path):
         return path
     if not (name := _NAME.fullmatch(path)):
         raise UserError(f"{path!r}: expected hf://OWNER/NAME or hf://OWNER/NAME@REVISION")

@@ -12,6 +12,7 @@ from albert_tf.storage import files
 
 # Of a run's settings those that a reader looks for.
 _SETTINGS = (
+    "origin",
     "learning_rate",
     "global_batch_size",
     "num_train_steps",

@@ -81,7 +81,8 @@ def find_checkpoint(path: str) -> tuple[str, str]:
     if not tf.io.gfile.isdir(path):
         raise UserError(
             f"no model directory or checkpoint at {path!r}: pipelines.pretrain, finetune and "
-            "convert_checkpoint write one, and `make demo` writes demo/model"
+            "convert_checkpoint write one, and `make demo` writes demo/model; a published model is "
+            "hf://OWNER/NAME"
         )
     for model_dir, directory in ((path, checkpoints_directory(path)), (_parent(path), path)):
         checkpoints = list_checkpoints(directory)
@@ -145,6 +146,11 @@ def trained_length(model_dir: str, config: AlbertConfig) -> int:
                 )
             return length
     return config.max_position_embeddings
+
+
+def read_origin(model_dir: str) -> str | None:
+    """Returns hf://OWNER/NAME@COMMIT, the published model that a model was made from, if known."""
+    return _read_if_exists(model_dir, RUN_FILE).get("origin")
 
 
 def _read_if_exists(model_dir: str, name: str) -> dict:

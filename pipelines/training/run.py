@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from albert_tf.checkpoints import model_directory, saved_model
+from albert_tf.checkpoints import hub, model_directory, saved_model
+from albert_tf.checkpoints.conversion import published_model
 from albert_tf.config import AlbertConfig
 from albert_tf.jobs import job_directory
 from albert_tf.storage import files
-from albert_tf.storage.errors import UserError
 from albert_tf.text.tokenization import AlbertTokenizer
 from .strategy import check_hosts_agree, is_chief
 
@@ -90,17 +90,24 @@ class InitialModel(NamedTuple):
     trained_length: int | None = None
 
 
+def initial_path(init_checkpoint: str, run_directory: str) -> str:
+    """Returns the path of initial weights; a published model is RUN_DIRECTORY/.initial_model.
+
+    Args:
+      init_checkpoint: a path, or hf://OWNER/NAME@REVISION.
+      run_directory: of the run that starts from it.
+    """
+    if not hub.is_name(init_checkpoint):
+        return init_checkpoint
+    return published_model(init_checkpoint, os.path.join(run_directory, ".initial_model"))
+
+
 def read_initial_model(init_checkpoint: str) -> InitialModel:
     """Returns the model of a model directory, checkpoint or exported SavedModel.
 
     Raises:
       UserError: if there is none.
     """
-    if init_checkpoint.startswith("hf://"):
-        raise UserError(
-            f"--init_checkpoint={init_checkpoint}: convert it first, by "
-            f"pipelines.convert_checkpoint --input={init_checkpoint}, and give its output directory"
-        )
     if saved_model.is_saved_model(init_checkpoint):
         config, tokenizer = saved_model.read_config_and_tokenizer(init_checkpoint)
         return InitialModel(config, tokenizer, init_checkpoint, config.max_position_embeddings)
@@ -115,6 +122,23 @@ def hash_of_weights(checkpoint: str) -> str:
     if saved_model.is_saved_model(checkpoint):
         checkpoint = saved_model.variables_prefix(checkpoint)
     return model_directory.hash_of_weights(checkpoint)
+
+
+def origin_of(run_directory: str, checkpoint: str | None) -> dict[str, str]:
+    """Returns `origin` of a run's identity if its weights come from a published model, else {}.
+
+    Args:
+      run_directory: of the run; one that exists is asked first, as `checkpoint` may be deleted.
+      checkpoint: see InitialModel.
+    """
+    if tf.io.gfile.exists(os.path.join(run_directory, model_directory.RUN_FILE)):
+        directory = run_directory
+    elif not checkpoint or saved_model.is_saved_model(checkpoint):
+        return {}
+    else:
+        directory, _ = model_directory.find_checkpoint(checkpoint)
+    origin = model_directory.read_origin(directory)
+    return {"origin": origin} if origin else {}
 
 
 def recorded_init_weights(model_dir: str) -> str | None:

@@ -354,8 +354,6 @@ def test_what_does_not_fit(table, pretrained, tmp_path, changes, message):
     assert not (tmp_path / "out").exists()
     with pytest.raises(ValueError, match="both --albert_config and --spm_model_file"):
         finetune(table, None, tmp_path / "out")
-    with pytest.raises(ValueError, match=r"convert it first, by pipelines\.convert_checkpoint"):
-        finetune(table, "hf://albert/albert-base-v2", tmp_path / "out")
 
 
 def test_another_division_is_another_run(table, pretrained, tmp_path, monkeypatch, capsys):

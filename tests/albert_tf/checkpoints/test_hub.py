@@ -101,8 +101,8 @@ def server(published, tmp_path, monkeypatch):
     server.shutdown()
 
 
-def convert(output, name=f"hf://{NAME}", exit_code=0):
-    flags = (f"--input={name}", f"--output_dir={output}")
+def convert(output, name=f"hf://{NAME}", *more, exit_code=0):
+    flags = (f"--input={name}", f"--output_dir={output}", *more)
     return run("pipelines.convert_checkpoint", *flags, exit_code=exit_code)
 
 
@@ -150,3 +150,23 @@ class TestNames:
         monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
         error = assert_refused("out of reach")
         assert len(error.splitlines()[-1]) < 300
+
+    def test_fine_tuning_starts_from_a_name(self, server, tmp_path):
+        (tmp_path / "train.tsv").write_text("text\tlabel\n" + "one\ta\ntwo\tb\n" * 4)
+
+        def finetune(name, exit_code=0):
+            flags = f"--train_file={tmp_path}/train.tsv --init_checkpoint={name} --eval_steps=0"
+            flags += f" --num_train_steps=2 --num_warmup_steps=1 --output_dir={tmp_path}/run"
+            flags += " --task=classification --global_batch_size=4"
+            return run("pipelines.finetune", *flags.split(), exit_code=exit_code)
+
+        finetune(f"hf://{NAME}@main")
+        origin = f"hf://{NAME}@{COMMIT}"
+        assert json.loads((tmp_path / "run/run.json").read_text())["origin"] == origin
+        server.status = 404  # needed no more
+        for name in (f"hf://{NAME}", origin):
+            finetune(name)
+        for name in ("hf://acme/other", f"hf://{NAME}@{COMMIT[::-1]}"):
+            assert f"holds {origin}, not {name}" in finetune(name, exit_code=2)[1]
+        convert(tmp_path / "back", f"{tmp_path}/run/seed_12345", "--output_format=huggingface")
+        assert f"| origin | {origin} |" in (tmp_path / "back/README.md").read_text()

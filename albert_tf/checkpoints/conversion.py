@@ -1,0 +1,110 @@
+"""Converts a model to a directory of this project, of Hugging Face's or of Google's code."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import tensorflow as tf
+
+from albert_tf.checkpoints import fine_tuned, google, hub, model_directory, name_map, pretrained
+from albert_tf.checkpoints.target_vocab import change_vocabulary
+from albert_tf.storage import files
+from albert_tf.storage.errors import UserError
+from albert_tf.text.tokenization import AlbertTokenizer
+
+FORMATS = ("albert_tf", "huggingface", "google")
+
+
+def convert(
+    *,
+    input_path: str,
+    output_dir: str,
+    output_format: str = "albert_tf",
+    spm_model_file: str | None = None,
+    do_lower_case: bool | None = None,
+    allow_missing: str | None = None,
+    allow_unused: str | None = None,
+    target_vocab: str | None = None,
+) -> None:
+    """Converts one pre-trained model; `output_dir` appears whole or not at all.
+
+    Raises:
+      UserError: if the input is none of the known kinds, damaged or not of its config, has no
+        vocabulary, or `output_dir` exists.
+    """
+    with files.new_directory(output_dir) as partial:
+        model, directory, notes = pretrained.read(input_path, allow_missing, allow_unused)
+        tokenizer = pretrained.read_tokenizer(directory, spm_model_file, do_lower_case)
+        notes.extend(pretrained.check_vocabulary(tokenizer, model))
+        if target_vocab:
+            new = AlbertTokenizer(target_vocab, tokenizer.do_lower_case)
+            model, note = change_vocabulary(model, tokenizer, new)
+            tokenizer = new
+            notes.append(note)
+        for note in notes:
+            print(f"note         {note}")
+        if output_format == "huggingface":
+            pretrained.write_huggingface(partial, model, tokenizer, directory)
+        elif output_format == "google":
+            google.write(partial, model.config, name_map.arrays(model))
+        else:
+            model_directory.save_for_pretraining(model, partial)
+        if output_format != "huggingface":
+            tokenizer.save(partial)
+        if output_format == "albert_tf" and (name := hub.cached_name(input_path)):
+            record = json.dumps({"origin": name}, indent=2) + "\n"
+            files.write_atomically(os.path.join(partial, model_directory.RUN_FILE), record)
+    print(f"wrote        {output_dir} ({output_format})")
+
+
+def convert_fine_tuned(
+    *,
+    input_path: str,
+    output_dir: str,
+    output_format: str = "albert_tf",
+    spm_model_file: str | None = None,
+    do_lower_case: bool | None = None,
+    has_pairs: bool = False,
+) -> None:
+    """Converts one fine-tuned model; `output_dir` appears whole or not at all.
+
+    Raises:
+      UserError: as `convert`, and for Google's format, which has no fine-tuned models.
+    """
+    if output_format == "google":
+        raise UserError("--output_format=google: Google's code has no format of fine-tuned models")
+    tokenizer = pretrained.read_tokenizer(input_path, spm_model_file, do_lower_case)
+    with files.new_directory(output_dir) as partial:
+        if output_format == "huggingface":
+            fine_tuned.to_huggingface(input_path, partial, tokenizer)
+        else:
+            for note in fine_tuned.from_huggingface(input_path, partial, has_pairs):
+                print(f"note         {note}")
+            tokenizer.save(partial)
+    print(f"wrote        {output_dir} ({output_format})")
+
+
+def published_model(name: str, directory: str) -> str:
+    """Returns the model directory of a published model: `directory`, written by the first call.
+
+    Heads that the model lacks are initialised, as by from_pretrained. Later calls need no network.
+
+    Args:
+      name: hf://OWNER/NAME@REVISION.
+      directory: its run.json records the name and the commit.
+
+    Raises:
+      UserError: if `directory` holds another model, or the model cannot be had.
+    """
+    if not tf.io.gfile.isdir(directory):
+        convert(
+            input_path=hub.local_path(name), output_dir=directory, allow_missing=pretrained.HEADS
+        )
+    origin = model_directory.read_origin(directory)
+    if not hub.may_mean(name, origin or ""):
+        raise UserError(
+            f"{directory!r} holds {origin}, not {name}: name the model that it holds, or another "
+            "directory for the run"
+        )
+    return directory
