@@ -5,7 +5,8 @@ their columns. Each seed of --random_seeds is a run of its own. OUTPUT_DIR/seed_
 with the best dev metric, metrics.jsonl, TensorBoard curves, and predictions in the task's format,
 which the GLUE and SQuAD sites accept. OUTPUT_DIR/results.json has the metrics of all seeds and
 their median. Run the same command again to resume a killed run. A finished run only predicts what
-is new, such as another --test_file; pipelines.predict needs no training data.
+is new, such as another --test_file; pipelines.predict needs no training data. --task=glue trains
+each task of GLUE in OUTPUT_DIR/TASK and prints a table.
 
 Tables are .csv, .tsv, .jsonl, or .json with an array of objects. .csv and .tsv have the csv
 module's quoting: a cell with a comma, a line end or a quotation mark is enclosed in quotation
@@ -42,7 +43,7 @@ from albert_tf.storage.errors import UserError
 from albert_tf.text.tokenization import AlbertTokenizer
 from .tasks.reading.dev_split import DIVISION, comparable, split_off_dev
 from .tasks.reading.split_report import describe_split, warn_of_overlap, warn_of_shares
-from .tasks.running.results import stored_results, summarise, write_summary
+from .tasks.running.results import stored_results, summarise, write_summary, write_table
 from .tasks.running.seed_run import (
     FinetuneSettings,
     TaskSplit,
@@ -53,7 +54,7 @@ from .tasks.running.seed_run import (
 )
 from .tasks.running.unknown_text import describe_unknown_characters
 from .tasks.task import Task
-from .tasks.task_flags import create_task, define_task_flags
+from .tasks.task_flags import create_tasks, define_task_flags
 from .training.run import (
     InitialModel,
     Run,
@@ -69,6 +70,7 @@ from .training.settings import (
 )
 from .training.strategy import (
     define_strategy_flags,
+    is_chief,
     naming_lost_workers,
     strategy_from_flags,
 )
@@ -130,22 +132,31 @@ def main(_) -> None:
     for name, other in (("num_train_steps", "num_epochs"), ("num_warmup_steps", "warmup_fraction")):
         if FLAGS[name].present and FLAGS[other].present:
             raise UserError(f"--{name} and --{other} are two ways to say the same: give one")
-    finetune(
-        task=create_task(FLAGS),
-        random_seeds=_seeds(FLAGS.random_seeds),
-        initial=initial_model(
-            FLAGS.init_checkpoint and initial_path(FLAGS.init_checkpoint, FLAGS.output_dir),
-            FLAGS.albert_config,
-            FLAGS.spm_model_file,
-            FLAGS.hidden_dropout_prob,
-            FLAGS.classifier_dropout_prob,
-        ),
-        output_dir=FLAGS.output_dir,
-        settings=settings_from_flags(FinetuneSettings),
-        loop=settings_from_flags(LoopSettings),
-        strategy=strategy_from_flags(),
-        dev_fraction=FLAGS.dev_fraction,
+    tasks, seeds = create_tasks(FLAGS), _seeds(FLAGS.random_seeds)
+    initial = initial_model(
+        FLAGS.init_checkpoint and initial_path(FLAGS.init_checkpoint, FLAGS.output_dir),
+        FLAGS.albert_config,
+        FLAGS.spm_model_file,
+        FLAGS.hidden_dropout_prob,
+        FLAGS.classifier_dropout_prob,
     )
+    strategy = strategy_from_flags()
+    is_glue = FLAGS.task == "glue"
+    summaries = {
+        name: finetune(
+            task=task,
+            random_seeds=seeds,
+            initial=initial,
+            output_dir=os.path.join(FLAGS.output_dir, name) if is_glue else FLAGS.output_dir,
+            settings=settings_from_flags(FinetuneSettings),
+            loop=settings_from_flags(LoopSettings),
+            strategy=strategy,
+            dev_fraction=FLAGS.dev_fraction,
+        )
+        for name, task in tasks.items()
+    }
+    if is_glue and is_chief(strategy):
+        write_table(FLAGS.output_dir, summaries)
 
 
 @naming_lost_workers()

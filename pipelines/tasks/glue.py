@@ -190,3 +190,17 @@ class GlueTask(ClassificationTask):
             write_table(path, {"index": range(len(answers)), "prediction": answers})
             paths.append(path)
         return paths
+
+
+def tasks_in(data_dir: str) -> dict[str, GlueTask]:
+    """Returns name -> task of each directory of GLUE's download in `data_dir`.
+
+    Raises:
+      UserError: if there is none.
+    """
+    directories = {name: os.path.join(data_dir, table.name) for name, table in TASKS.items()}
+    found = [name for name, directory in directories.items() if tf.io.gfile.isdir(directory)]
+    if not found:
+        expected = ", ".join(table.name for table in _TABLES)
+        raise UserError(f"--data_dir={data_dir}: expected directories such as {expected} there")
+    return {name: GlueTask(name, directories[name]) for name in found}

@@ -40,7 +40,7 @@ _ONLY_FOR = {
     **dict.fromkeys(("max_query_length", "max_answer_length", "n_best_size"), tuple(_SQUAD_FILES)),
     **dict.fromkeys(("squad_head", "null_threshold"), ("squad_v2",)),
 }
-NAMES = (*glue.TASKS, *_SQUAD_FILES, "race", *_OWN)
+NAMES = ("glue", *glue.TASKS, *_SQUAD_FILES, "race", *_OWN)
 
 
 def define_task_flags() -> None:
@@ -49,7 +49,8 @@ def define_task_flags() -> None:
         "task",
         None,
         NAMES,
-        f"GLUE, SQuAD and RACE come from --data_dir; {', '.join(_OWN)} are for sets of your own.",
+        f"GLUE, SQuAD and RACE come from --data_dir; {', '.join(_OWN)} are for sets of your own. "
+        "glue: each task of GLUE whose directory is in --data_dir, one after the other.",
         required=True,
     )
     flags.DEFINE_string("data_dir", None, "Directory of the task's files as they are downloaded.")
@@ -124,8 +125,21 @@ def _define_window_flags() -> None:
     )
 
 
+def create_tasks(values: flags.FlagValues) -> dict[str, Task]:
+    """Returns name -> task, of --task=glue several.
+
+    Raises:
+      UserError: if the flags do not say where the data are.
+    """
+    if values.task != "glue":
+        return {values.task: create_task(values)}
+    _check_flags(values)
+    _require_data_dir(values)
+    return dict(glue.tasks_in(values.data_dir))
+
+
 def create_task(values: flags.FlagValues) -> Task:
-    """Returns the task that the flags name.
+    """Returns the one task that the flags name.
 
     Raises:
       UserError: if they do not say where its data are.

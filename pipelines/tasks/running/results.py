@@ -67,3 +67,16 @@ def write_summary(output_dir: str, summary: dict) -> None:
                 spread = "   95 % interval {:.4f} to {:.4f}".format(*interval)
             print(f"  {name:<24} {'median ' * (number > 1)}{median:8.4f}{spread}")
     print(f"results      {path}")
+
+
+def write_table(output_dir: str, summaries: Mapping[str, dict]) -> None:
+    """Writes OUTPUT_DIR/results.json of several tasks, and prints the figures on dev of each."""
+    path = os.path.join(output_dir, RESULTS_FILE)
+    files.write_atomically(path, json.dumps(summaries, indent=2) + "\n")
+    print(f"\n{'task':<8} {'metric on dev':<24} {'median':>8}   lowest to highest")
+    for name, summary in summaries.items():
+        dev = summary.get("dev", {"median": {}})
+        for metric, median in dev["median"].items():
+            low, high = dev["lowest"][metric], dev["highest"][metric]
+            print(f"{name:<8} {metric:<24} {median:8.4f}   {low:.4f} to {high:.4f}")
+    print(f"results  {path}")

@@ -10,7 +10,8 @@ import pytest
 
 from albert_tf.storage.errors import UserError
 from albert_tf.text.tokenization import AlbertTokenizer
-from pipelines.tasks.glue import TASKS, GlueTask
+from pipelines.tasks.glue import TASKS, GlueTask, tasks_in
+from tests.jobs import run
 
 # Names of the columns as published, train and dev first; a dash: not in files without answers.
 LAYOUTS = {
@@ -202,6 +203,26 @@ def test_permuted_columns_unknown_labels_and_files_that_are_not_there(tmp_path):
     assert TASKS["mnli"].labels == ("contradiction", "entailment", "neutral")
     assert TASKS["qnli"].labels == TASKS["rte"].labels == ("entailment", "not_entailment")
     assert TASKS["wnli"].labels == TASKS["sst2"].labels == ("0", "1")
+
+
+@pytest.mark.slow
+def test_all_tasks_by_one_command(tmp_path, pretrained):
+    for name in ("RTE", "STS-B"):
+        for stem in ("train", "dev"):
+            write_layout(tmp_path / name, name, stem, rows_of(name))
+    flags = f"--task=glue --data_dir={tmp_path} --init_checkpoint={pretrained} --eval_steps=0"
+    flags += f" --num_epochs=1 --num_warmup_steps=0 --steps_per_loop=1 --output_dir={tmp_path}/out"
+    out, _ = run("pipelines.finetune", *flags.split())
+    table = out[out.index("metric on dev") :].splitlines()
+    assert [row.split()[:2] for row in table[1:4]] == [
+        ["stsb", "pearson"],
+        ["stsb", "spearman"],
+        ["rte", "accuracy"],
+    ]
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert results["rte"] == json.loads((tmp_path / "out/rte/results.json").read_text())
+    with pytest.raises(UserError, match="expected directories such as CoLA"):
+        tasks_in(str(tmp_path / "out"))
 
 
 @pytest.fixture(scope="module")
