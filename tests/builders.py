@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import dataclasses
 import fcntl
 import json
 import os
@@ -28,7 +29,8 @@ from pipelines.tasks.classification import ClassificationTask, Columns
 from pipelines.tasks.running.batches import make_prediction
 from pipelines.tasks.running.seed_run import FinetuneSettings
 from pipelines.training.settings import LoopSettings
-from tests.conftest import WORDS
+from tests.conftest import WORDS, make_text
+from tests.jobs import record_flags, run
 
 TRAIN, DEV, TEST = 90, 33, 7
 
@@ -70,15 +72,8 @@ def units_in_this_process():
 
 def tiny_config(**changes):
     """Returns the config of a model that is made and traced fast."""
-    values = {
-        "vocab_size": 61,
-        "embedding_size": 12,
-        "hidden_size": 20,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "intermediate_size": 28,
-        "max_position_embeddings": 67,
-    }
+    values = {"vocab_size": 61, "embedding_size": 12, "hidden_size": 20, "intermediate_size": 28}
+    values.update(num_hidden_layers=2, num_attention_heads=2, max_position_embeddings=67)
     return AlbertConfig(**{**values, **changes})
 
 
@@ -126,6 +121,20 @@ def write_pretrained(directory, vocabulary):
     tokenizer.save(str(directory))
 
 
+def write_work(directory):
+    """Writes a corpus, its vocabulary and its records, and the config of a model."""
+    (directory / "corpus.txt").write_text(make_text(150, seed=11), encoding="utf-8")
+    corpus, prefix = f"--input_file={directory}/corpus.txt", directory / "vocabulary"
+    run("pipelines.train_vocab", corpus, f"--output_prefix={prefix}", "--vocab_size=83")
+    run("pipelines.create_pretraining_data", *record_flags(directory, directory / "records"))
+    sizes = {"embedding_size": 24, "hidden_size": 32, "num_hidden_layers": 3}
+    sizes.update(num_attention_heads=4, intermediate_size=56, max_position_embeddings=48)
+    config = tiny_config(vocab_size=83, hidden_dropout_prob=0.1, **sizes)
+    config.write(str(directory / "config.json"))
+    config = dataclasses.replace(config, hidden_dropout_prob=0.0)
+    config.write(str(directory / "without_dropout.json"))
+
+
 def write_task_model(directory, task, model, tokenizer, max_seq_length):
     """Writes a model as a finished seed of fine-tuning leaves it, without figures."""
     tf.train.Checkpoint(model=model).write(str(directory / "best/ckpt-7"))
@@ -160,13 +169,8 @@ def write_tuned(output_dir, table, pretrained):
 
 
 def run_task(task, init_checkpoint, output_dir, seeds=(1,), **changes):
-    settings = {
-        "max_seq_length": 48,
-        "global_batch_size": 12,
-        "num_train_steps": 60,
-        "num_warmup_steps": 6,
-        "learning_rate": 5e-3,
-    }
+    settings = {"max_seq_length": 48, "global_batch_size": 12, "learning_rate": 5e-3}
+    settings.update(num_train_steps=60, num_warmup_steps=6)
     arguments = {
         "strategy": tf.distribute.OneDeviceStrategy("/cpu:0"),
         "loop": LoopSettings(steps_per_loop=10, save_checkpoint_steps=20, eval_steps=20),
@@ -229,11 +233,7 @@ def finetune_flags(place, init_checkpoint, splits=("train", "dev")):
         "--task=classification",
         *(f"--{split}_file={place}/{split}.tsv" for split in splits),
         f"--init_checkpoint={init_checkpoint}",
-        "--global_batch_size=12",
-        "--num_train_steps=6",
-        "--num_warmup_steps=2",
-        "--learning_rate=2e-3",
-        "--steps_per_loop=3",
-        "--save_checkpoint_steps=3",
-        "--eval_steps=3",
+        *"--global_batch_size=12 --num_train_steps=6 --num_warmup_steps=2".split(),
+        *"--learning_rate=2e-3 --steps_per_loop=3".split(),
+        *"--save_checkpoint_steps=3 --eval_steps=3".split(),
     ]

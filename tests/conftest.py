@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
-import json
 import os
 import random
+import shutil
 import time
 from pathlib import Path
 
@@ -182,29 +183,11 @@ def tiny_vocabulary(tmp_path_factory, tiny_corpus) -> Path:
 @pytest.fixture(scope="session")
 def work(tmp_path_factory):
     """A corpus, its vocabulary and its records."""
-    from tests.jobs import record_flags, run
+    from tests import builders
 
-    directory = tmp_path_factory.mktemp("work")
-    (directory / "corpus.txt").write_text(make_text(150, seed=11), encoding="utf-8")
-    run(
-        "pipelines.train_vocab",
-        f"--input_file={directory}/corpus.txt",
-        f"--output_prefix={directory}/vocabulary",
-        "--vocab_size=83",
-    )
-    run("pipelines.create_pretraining_data", *record_flags(directory, directory / "records"))
-    config = {
-        "vocab_size": 83,
-        "embedding_size": 24,
-        "hidden_size": 32,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 4,
-        "intermediate_size": 56,
-        "max_position_embeddings": 48,
-        "hidden_dropout_prob": 0.1,
-    }
-    (directory / "config.json").write_text(json.dumps(config))
-    return directory
+    made = builders.once(tmp_path_factory, "work", builders.write_work)
+    # Tests put their runs beside what is made once.
+    return shutil.copytree(made, tmp_path_factory.mktemp("work"), dirs_exist_ok=True)
 
 
 @pytest.fixture
@@ -229,11 +212,8 @@ def pretrained(tmp_path_factory, tiny_vocabulary):
     """A model directory with random weights."""
     from tests import builders
 
-    return builders.once(
-        tmp_path_factory,
-        "pretrained",
-        lambda path: builders.write_pretrained(path, tiny_vocabulary),
-    )
+    write = functools.partial(builders.write_pretrained, vocabulary=tiny_vocabulary)
+    return builders.once(tmp_path_factory, "pretrained", write)
 
 
 @pytest.fixture(scope="session")
@@ -241,9 +221,7 @@ def tuned(tmp_path_factory, table, pretrained):
     """A directory of two finished seeds with random weights."""
     from tests import builders
 
-    def write(path):
-        builders.write_tuned(path, table, pretrained)
-
+    write = functools.partial(builders.write_tuned, table=table, pretrained=pretrained)
     return builders.once(tmp_path_factory, "tuned", write)
 
 

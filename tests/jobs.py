@@ -23,13 +23,8 @@ import tensorflow as tf
 
 PROJECT = Path(__file__).resolve().parents[1]
 NUM_STEPS = 30
-TIMINGS = (
-    "examples_per_second",
-    "tokens_per_second",
-    "padded_tokens_per_second",
-    "flops_per_second",
-    "waiting_for_data",
-)
+RATES = ("examples", "tokens", "padded_tokens", "flops")
+TIMINGS = ("waiting_for_data", *(f"{rate}_per_second" for rate in RATES))
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(["pipelines.pretrain", "pipelines.finetune", "tensorflow_text"])
 
@@ -41,14 +36,14 @@ def free_port():
         return free.getsockname()[1]
 
 
-def start(module, *flags, env=None, before=""):
+def start(module, *flags, env=None, before="", python=sys.executable):
     """Starts a program; `before` is code that its process runs first."""
     program = ["-m", module]
     if before:
         code = f"{before}\nimport runpy\nrunpy.run_module({module!r}, None, '__main__', True)"
         program = ["-c", code]
     return subprocess.Popen(
-        [sys.executable, *program, *flags],
+        [python, *program, *flags],
         cwd=PROJECT,
         env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **(env or {})},
         stdout=subprocess.PIPE,
@@ -117,10 +112,7 @@ def record_flags(work, output, *more):
         f"--input_file={work}/corpus.txt",
         f"--spm_model_file={work}/vocabulary.model",
         f"--output_dir={output}",
-        "--max_seq_length=40",
-        "--heldout_fraction=0.2",
-        "--shard_bytes=20000",
-        "--num_workers=1",
+        *"--max_seq_length=40 --heldout_fraction=0.2 --shard_bytes=20000 --num_workers=1".split(),
         *more,
     ]
 
@@ -131,16 +123,13 @@ def pretrain_flags(work, model_dir):
         f"--spm_model_file={work}/vocabulary.model",
         f"--albert_config={work}/config.json",
         f"--model_dir={model_dir}",
-        "--global_batch_size=18",
         f"--num_train_steps={NUM_STEPS}",
-        "--num_warmup_steps=4",
-        "--learning_rate=0.02",
-        "--steps_per_loop=2",
-        "--save_checkpoint_steps=4",
+        *"--global_batch_size=18 --num_warmup_steps=4 --learning_rate=0.02".split(),
+        *"--steps_per_loop=2 --save_checkpoint_steps=4".split(),
     ]
 
 
-def wait_for(condition, processes, timeout=300):
+def wait_for(condition, processes=(), timeout=300):
     """Waits until the condition holds or a process has ended."""
     deadline = time.monotonic() + timeout
     while not condition() and all(process.poll() is None for process in processes):

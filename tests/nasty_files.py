@@ -24,20 +24,14 @@ def _long_line() -> bytes:
 
 
 def write_all(directory: Path) -> None:
-    """Writes all files that INDEX.tsv describes, and two awkward names.
-
-    The sum of each is in SHA256SUMS. Git has trouble with such names on some file systems: they
-    are made here, too.
-    """
+    """Writes all files that INDEX.tsv describes, and two names that trouble Git in some places."""
     shutil.copytree(STORED, directory, dirs_exist_ok=True)
     contents = {
         "very_long_line.txt": _long_line(),
-        "long_token.txt": b"".join(
-            [b"a" * 100_000, b" end.\nx", b"." * 20_000, b"\n\nNormal sentence.\nAnother.\n"]
-        ),
-        "long_url_base64.txt": b"".join(
-            [b"data:text/plain;base64,", base64.b64encode(b"ABC" * 20_000), b"\nplain.\n"]
-        ),
+        "long_token.txt": b"%b end.\nx%b\n\nNormal sentence.\nAnother.\n"
+        % (b"a" * 100_000, b"." * 20_000),
+        "long_url_base64.txt": b"data:text/plain;base64,%b\nplain.\n"
+        % base64.b64encode(b"ABC" * 20_000),
         "squad_truncated.json": (STORED / "squad_nasty.json").read_bytes()[:38_239],
         ODD_NAME: b"A file whose name has spaces, accents and CJK.\nSecond line.\n",
         "dir_named.txt/.keep": b"",

@@ -2,13 +2,12 @@
 
 TensorFlow is not patched. Its HTTP client (libcurl) sends everything to the proxy of `https_proxy`.
 That proxy is a server of this module on loopback: it answers CONNECT with TLS of a certificate
-authority of its own, which CURL_CA_BUNDLE names, and then plays the JSON API of Google's storage.
+of its own, which CURL_CA_BUNDLE names, and then plays the JSON API of Google's storage.
 Nothing leaves the machine; no right beyond that of the user is needed.
 
-    with ObjectStore(tmp_path) as store:
+    with ObjectStore(tmp_path) as store:  # the fixture `store`, which sets store.settings(), too
         store.rules.append(Rule("write", after=3, code=503, times=2))
-        environment = {**os.environ, **store.settings()}
-        subprocess.run([..., "--output_dir=gs://bucket/records"], env=environment)
+        run("pipelines.create_pretraining_data", ..., "--output_dir=gs://bucket/records")
         store.objects["bucket/records/manifest.json"]
 
 Source: https://cloud.google.com/storage/docs/json_api/v1
@@ -25,6 +24,7 @@ import re
 import ssl
 import threading
 import urllib.parse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Callable, NamedTuple
 
@@ -95,8 +95,8 @@ class ObjectStore:
         self.lock = threading.RLock()
         self._generations: dict[str, int] = {}
         self.sessions: dict[str, tuple[str, bytearray]] = {}
-        self._authority = str(directory / "authority.pem")
-        self.tls = _tls_context(directory)
+        key_file, self._certificate = write_certificate(directory, HOSTS)
+        self.tls = tls_context(key_file, self._certificate)
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
         self._server.daemon_threads = True
         self._server.block_on_close = False
@@ -114,7 +114,7 @@ class ObjectStore:
         """Returns the environment variables that lead TensorFlow's gs:// here."""
         return {
             "https_proxy": f"http://127.0.0.1:{self._server.server_port}",
-            "CURL_CA_BUNDLE": self._authority,
+            "CURL_CA_BUNDLE": str(self._certificate),
             "NO_GCE_CHECK": "true",
             "GCS_STAT_CACHE_MAX_AGE": "0",  # what a test puts into the store is seen at once
         }
@@ -154,32 +154,23 @@ class ObjectStore:
     def description(self, name: str) -> dict:
         """Returns what the API says of an object."""
         bucket, _, key = name.partition("/")
-        return {
-            "kind": "storage#object",
-            "bucket": bucket,
-            "name": key,
-            "size": str(len(self.objects[name])),
-            "generation": str(self._generations[name]),
-            "updated": "2026-01-01T00:00:00.000Z",
-        }
+        size, generation = len(self.objects[name]), self._generations[name]
+        described = {"bucket": bucket, "name": key, "updated": "2026-01-01T00:00:00.000Z"}
+        return {**described, "size": str(size), "generation": str(generation)}
 
     def list(self, bucket: str, prefix: str, delimiter: str, limit: int, start: str) -> dict:
         """Returns a page of the objects below a prefix, as the API does."""
-        items, prefixes = [], []
-        names = sorted(name.partition("/") for name in self.objects)
-        for key in [key for of, _, key in names if of == bucket and key.startswith(prefix)]:
-            head, found, _ = key[len(prefix) :].partition(delimiter) if delimiter else ("", "", "")
-            entry = prefix + head + delimiter if found else key
-            if entry <= start or (found and entry in prefixes):
-                continue
-            if len(items) + len(prefixes) == limit:
-                last = max([*(item["name"] for item in items), *prefixes])
-                return {"items": items, "prefixes": prefixes, "nextPageToken": last}
-            if found:
-                prefixes.append(entry)
-            else:
-                items.append(self.description(f"{bucket}/{key}"))
-        return {"items": items, "prefixes": prefixes}
+        names, prefixes = set(), set()
+        for name in self.objects:
+            if name.startswith(f"{bucket}/{prefix}"):
+                rest = name[len(f"{bucket}/{prefix}") :]
+                head, found, _ = rest.partition(delimiter) if delimiter else (rest, "", "")
+                (prefixes if found else names).add(prefix + head + found)
+        entries = sorted(entry for entry in names | prefixes if entry > start)
+        page, more = entries[:limit], entries[limit:]
+        items = [self.description(f"{bucket}/{name}") for name in page if name in names]
+        answer = {"items": items, "prefixes": [entry for entry in page if entry in prefixes]}
+        return {**answer, "nextPageToken": page[-1]} if more else answer
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -260,12 +251,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         return ("delete" if self.command == "DELETE" else "stat"), name, ""
 
     def _list(self, name, bucket, query, body):
-        store = self.server.store
-        token = query.get("pageToken", "")
-        limit = int(query.get("maxResults", 1000))
-        return 200, store.list(
-            bucket, query.get("prefix", ""), query.get("delimiter", ""), limit, token
+        prefix, delimiter, start = (
+            query.get(key, "") for key in ("prefix", "delimiter", "pageToken")
         )
+        limit = int(query.get("maxResults", 1000))
+        return 200, self.server.store.list(bucket, prefix, delimiter, limit, start)
 
     def _stat(self, name, argument, query, body):
         store = self.server.store
@@ -318,7 +308,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         return (404, {}) if store.objects.pop(name, None) is None else (204, b"")
 
     def _bucket(self, name, argument, query, body):
-        return 200, {"kind": "storage#bucket", "name": name, "location": "EUROPE-WEST1"}
+        return 200, {"name": name, "location": "EUROPE-WEST1"}
 
     def _answer(self, code: int, body: dict | bytes, headers: dict[str, str] = {}) -> None:  # noqa: B006
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -332,37 +322,27 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.wfile.write(data)
 
 
-def _tls_context(directory: Path) -> ssl.SSLContext:
-    """Makes an authority and its certificate for HOSTS; writes both into `directory`."""
-    now = datetime.datetime.now(datetime.timezone.utc)
+def write_certificate(directory: Path, hosts: Sequence[str]) -> tuple[Path, Path]:
+    """Writes a certificate that signs itself; returns the paths of its key and of itself."""
+    now, days = datetime.datetime.now(datetime.timezone.utc), datetime.timedelta(days=2)
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, hosts[0])])
+    builder = x509.CertificateBuilder().subject_name(name).issuer_name(name)
+    builder = builder.public_key(key.public_key()).serial_number(x509.random_serial_number())
+    builder = builder.not_valid_before(now - days).not_valid_after(now + days)
+    names = x509.SubjectAlternativeName([x509.DNSName(host) for host in hosts])
+    authority = x509.BasicConstraints(ca=True, path_length=None)
+    for extension in (names, authority):
+        builder = builder.add_extension(extension, critical=False)
+    pem, plain = serialization.Encoding.PEM, serialization.NoEncryption()
+    key_file, certificate = directory / "key.pem", directory / "certificate.pem"
+    key_file.write_bytes(key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain))
+    certificate.write_bytes(builder.sign(key, hashes.SHA256()).public_bytes(pem))
+    return key_file, certificate
 
-    def certificate(subject, issuer, key, issuer_key, extension):
-        name, issuer = (
-            x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, value)])
-            for value in (subject, issuer)
-        )
-        builder = x509.CertificateBuilder().subject_name(name).issuer_name(issuer)
-        builder = builder.public_key(key.public_key()).serial_number(x509.random_serial_number())
-        builder = builder.not_valid_before(now - datetime.timedelta(days=1))
-        builder = builder.not_valid_after(now + datetime.timedelta(days=30))
-        return builder.add_extension(extension, critical=False).sign(issuer_key, hashes.SHA256())
 
-    authority_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
-    authority = certificate(
-        "authority",
-        "authority",
-        authority_key,
-        authority_key,
-        x509.BasicConstraints(ca=True, path_length=None),
-    )
-    names = x509.SubjectAlternativeName([x509.DNSName(host) for host in HOSTS])
-    server = certificate("store", "authority", key, authority_key, names)
-    pem = serialization.Encoding.PEM
-    (directory / "authority.pem").write_bytes(authority.public_bytes(pem))
-    (directory / "server.pem").write_bytes(
-        key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-        + server.public_bytes(pem)
-    )
+def tls_context(key_file: Path, certificate: Path) -> ssl.SSLContext:
+    """Returns the context of a server with this certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(directory / "server.pem")
+    context.load_cert_chain(certificate, key_file)
     return context

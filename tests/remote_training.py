@@ -1,8 +1,7 @@
-"""Runs a program whose only device is that of a worker in a process of its own.
+"""Runs a program whose only device is that of a worker in a process of its own, as on a TPU pod.
 
-`python -m tests.remote_training pipelines.pretrain --flags`: as on a TPU pod, but for the device.
-The program is the coordinator; input, variables and checkpoints are the worker's. A dataset that
-needs the Python of the process that made it never answers: the caller sets a time limit.
+`python -m tests.remote_training pipelines.pretrain --flags`: the program is the coordinator; input,
+variables and checkpoints are the worker's. A dataset that needs Python never answers there.
 """
 
 from __future__ import annotations
@@ -34,10 +33,7 @@ def serve(port: int) -> None:
 
 
 def connect() -> tf.distribute.Strategy:
-    """Forks a worker and makes it the default device, as TPUClusterResolver does.
-
-    It is the only replica. This process has not done anything with TensorFlow before.
-    """
+    """Forks a worker and makes it the default device and only replica, before any other work."""
     port = free_port()
     worker = multiprocessing.get_context("fork").Process(target=serve, args=(port,), daemon=True)
     worker.start()

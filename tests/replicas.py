@@ -11,8 +11,7 @@ import tensorflow as tf
 def mirrored() -> tf.distribute.MirroredStrategy:
     """Returns the strategy of two logical CPUs, one for all tests of a process.
 
-    Every strategy numbers its collective operations from 100 on, and TensorFlow keeps the shape
-    that a number had first.
+    Every strategy numbers its collectives from 100 on: TensorFlow keeps a number's first shape.
     """
     devices = [device.name for device in tf.config.list_logical_devices("CPU")]
     assert len(devices) == 2

@@ -4,11 +4,8 @@ As a pytest plugin (`-p tests.slow_ledger`, as `make test-slow` loads it) this m
 first that did not pass for longest, skips what has not begun after TEST_SECONDS, and writes the
 ledger at the end of the session. `python -m tests.slow_ledger` fails if an entry is too old.
 
-A line is `TEST passed|never COMMIT NUMBER [REASON]`. TEST is a test function: it passes if all its
-cases pass in one session. COMMIT is that of the last pass or, after `never`, the one at which TEST
-was listed. NUMBER is `git rev-list --count COMMIT`: the age of an entry is the number of HEAD less
-this one, which a rebase does not change. A REASON, written by hand, says why CI cannot run the
-test: such an entry may be of any age.
+tests/README.md defines a line. A test passes if all its cases pass in one session. The age of an
+entry is a difference of two NUMBERs, which a rebase does not change.
 """
 
 from __future__ import annotations
@@ -97,8 +94,8 @@ class Recorder:
             self.config.workeroutput["cases"] = self.cases
         yield
         oldest = {}
-        numbers = [self.number_of(item.nodeid) for item in items]
-        for item, number in zip(items, numbers):
+        for item in items:
+            number = self.number_of(item.nodeid)
             oldest[item.path] = min(number, oldest.get(item.path, number))
         places = {path: place for place, path in enumerate(oldest)}
         items.sort(key=lambda i: (oldest[i.path], places[i.path], self.number_of(i.nodeid)))

@@ -1,4 +1,4 @@
-"""What may happen to jobs with gs:// places: refusals, outages, a log that is lost, two at once."""
+"""Jobs with gs:// places: refusals, outages, two jobs at once, and the log of a run."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ import pytest
 import tensorflow as tf
 
 from albert_tf.jobs import program, remote_lock
+from pipelines.training.metrics_log import MetricsLog
 from tests.conftest import make_text
 from tests.jobs import pretrain_flags, record_flags, run, run_code
 from tests.object_store import Rule
-from tests.test_remote_places import STEPS, unfinished
+from tests.test_remote_places import STEPS, unfinished, upload_inputs
 
 LOOK = """
 import sys
@@ -35,9 +36,7 @@ PRETRAINING = ("pipelines.pretrain", *pretrain_flags("gs://bucket", "gs://bucket
 
 @pytest.fixture
 def inputs(work, store):
-    """Puts what the jobs read into the store."""
-    for name in ("corpus.txt", "config.json", "vocabulary.model", "records"):
-        store.upload(work / name, f"bucket/{name}")
+    upload_inputs(work, store)
 
 
 def test_corpus_of_many_files_is_listed_once(store, work):
@@ -45,8 +44,7 @@ def test_corpus_of_many_files_is_listed_once(store, work):
     for number in range(12):
         store.put(f"bucket/corpus/{number:03d}.txt", make_text(1, seed=number).encode())
     store.put("bucket/corpus/more/200.txt", b"A line.\n")
-    flags = record_flags("gs://bucket", "gs://bucket/out", "--input_file=gs://bucket/corpus/*")
-    run("pipelines.create_pretraining_data", *flags)
+    run(*RECORDS, "--input_file=gs://bucket/corpus/*")
     assert json.loads(store.under("bucket/out/")["manifest.json"])["documents"] == 12
     assert store.counts("list", "bucket/corpus") <= 5
     assert store.counts("stat", "bucket/corpus") <= 26
@@ -68,34 +66,25 @@ print(subprocess.run([sys.executable, "-c", worker], capture_output=True, text=T
     assert store.bytes_read < 10_000_000
 
 
+# One line names what TensorFlow tried eleven times.
+OUTAGE = r"error: All 10 retry attempts failed.*503.*gs://bucket/.*\n"
+
+
 @pytest.mark.parametrize(
     ("place", "code", "message"),
     [
-        ("gs://bucket/*.txt", 403, "HTTP response code 403"),
-        ("gs://bucket/*.txt", 401, "HTTP response code 401"),
-        ("s3://bucket/a.txt", None, "File system scheme 's3' not implemented"),
-        ("gs://bucket/a.txt", None, "--input_file: no file matches 'gs://bucket/a.txt'"),
+        ("gs://bucket/*.txt", 503, OUTAGE),
+        ("gs://bucket/*.txt", 403, "error: .*HTTP response code 403.* gs://bucket/.*\n"),
+        ("gs://bucket/*.txt", 401, "error: .*HTTP response code 401.* gs://bucket/.*\n"),
+        ("s3://bucket/a.txt", None, "error: .*scheme 's3' not implemented.*s3://bucket/a.*\n"),
+        ("gs://bucket/a.txt", None, "error: --input_file: no file matches 'gs://bucket/a.txt'.*\n"),
     ],
 )
-def test_a_refusal_is_one_line(store, place, code, message):
-    if code:
-        store.rules.append(Rule(times=None, code=code))
+def test_a_refusal_or_an_outage_is_one_line(store, place, code, message):
+    store.rules.append(Rule(times=None, code=code))
     _, err = run_code(LOOK, place, exit_code=2)
-    assert err.startswith("error: ") and err.count("\n") == 1
-    assert message in err and place[:12] in err
-
-
-def check_outage(err, name):
-    """One line names what TensorFlow tried eleven times."""
-    assert re.fullmatch(r"error: All 10 retry attempts failed[^\n]*\n", err), err
-    assert "503" in err and f"gs://bucket/{name}" in err
-
-
-def test_an_outage_is_one_line(store):
-    store.rules.append(Rule(times=None, code=503))
-    _, err = run_code(LOOK, "gs://bucket/*.txt", exit_code=2)
-    check_outage(err, "")
-    assert len(store.requests) == 11
+    assert re.fullmatch(message, err), err
+    assert len(store.requests) == 11 or code != 503
 
 
 @pytest.mark.slow
@@ -113,8 +102,7 @@ def test_an_outage_in_the_middle_of_a_job(inputs, store, command, kind, name):
     """The same command resumes when it is over."""
     store.rules.append(Rule(kind, name=name, times=None, code=503))
     _, err = run(*command, exit_code=2)
-    check_outage(err[err.index("error: ") :], "")
-    assert "Traceback" not in err
+    assert re.search(f"(?m)^{OUTAGE}\\Z", err) and "Traceback" not in err
     store.rules.clear()
     run(*command)
     assert unfinished(store) == []
@@ -136,20 +124,8 @@ def test_an_outage_while_a_run_resumes_damages_nothing(inputs, store, code):
     assert store.under("bucket/out/checkpoints/") == saved
     store.rules.clear()
     run(*longer)
-    assert [entry["step"] for entry in losses_of(store)] == [2, 4, 6]
-
-
-def losses_of(store):
-    lines = store.under("bucket/out/")["metrics.jsonl"].decode().splitlines()
-    return [entry for entry in map(json.loads, lines) if "loss" in entry]
-
-
-@pytest.mark.slow
-def test_curves_that_cannot_be_stored_are_a_warning(inputs, store):
-    store.rules.append(Rule("start", name=r"curves\.png", times=None, code=403))
-    out, err = run(*PRETRAINING)
-    assert "the curves are not stored, the run is whole" in err
-    assert "weights      gs://bucket/out/checkpoints/ckpt-4\n" in out
+    entries = map(json.loads, store.objects["bucket/out/metrics.jsonl"].splitlines())
+    assert [entry["step"] for entry in entries if "loss" in entry] == [2, 4, 6]
 
 
 def test_an_object_may_have_the_name_of_a_directory(store):
@@ -189,10 +165,13 @@ def test_two_jobs_at_once(inputs, store):
 
 
 @pytest.mark.slow
-def test_pretraining_goes_on_without_a_log(inputs, store):
-    store.rules.append(Rule("start", name="metrics.jsonl", times=None, code=503))
-    _, err = run(*PRETRAINING)
+def test_a_log_and_curves_that_cannot_be_stored_are_warnings(inputs, store):
+    for name, code in (("metrics.jsonl", 503), (r"curves\.png", 403)):
+        store.rules.append(Rule("start", name=name, times=None, code=code))
+    out, err = run(*PRETRAINING)
     assert "the log is not stored, training continues" in err
+    assert "the curves are not stored, the run is whole" in err
+    assert "weights      gs://bucket/out/checkpoints/ckpt-4\n" in out
     made = store.under("bucket/out/")
     assert "checkpoints/ckpt-4.index" in made and "metrics.jsonl" not in made
 
@@ -229,13 +208,71 @@ def test_the_lock_of_a_living_process_is_respected(store):
     assert run_code(HOLD)[0] == "held\n"
 
 
-def test_the_lock_of_who_took_over_stays(store):
+def test_the_lock_of_who_took_over_stays_and_an_object_that_is_no_lock(store):
     store.rules.append(Rule("read", "lock", call=lambda: put_lock(store)))
     assert run_code(HOLD)[0] == "held\n"
     assert unfinished(store) == ["bucket/out/.lock.json"]
-
-
-def test_an_object_that_is_no_lock(store):
     store.put("bucket/out/.lock.json", b'{"run": "a"}')
     _, err = run_code(HOLD, exit_code=2)
     assert err.startswith("error: another job is writing to 'gs://bucket/out': process None on")
+
+
+# Logs two entries before each checkpoint, ends without a word where the third argument says so.
+LOG = """
+import os, sys
+from pipelines.training.metrics_log import MetricsLog
+begin, end, last = map(int, sys.argv[1:])
+log = MetricsLog("gs://bucket/run", begin)
+for step in range(begin + 1, end + 1):
+    log.write(step, {"loss": 1 / step, "accuracy": step / 10})
+    if step % 2 == 0:
+        log.upload()
+if last:
+    log.upload(last=True)
+"""
+
+
+def curve(store, tmp_path):
+    """Returns (step, loss) of the only TensorBoard file."""
+    (name,) = (name for name in store.objects if "bucket/run/tensorboard/" in name)
+    (tmp_path / "events").write_bytes(store.objects[name])
+    return [
+        (event.step, tf.make_ndarray(value.tensor).item())
+        for event in tf.compat.v1.train.summary_iterator(str(tmp_path / "events"))
+        for value in event.summary.value
+        if value.tag == "loss"
+    ]
+
+
+def test_requests_of_a_log(store, tmp_path):
+    """At most three for each of ten checkpoints, and four once for reading and listing."""
+    run_code(LOG, "0", "20", "1")
+    made = [request for request in store.requests if request.name.startswith("bucket/run/")]
+    assert len(made) <= 3 * 10 + 4, made
+    assert curve(store, tmp_path) == [(n, pytest.approx(1 / n)) for n in range(1, 21)]
+    assert store.under("bucket/run/")["metrics.jsonl"].count(b"\n") == 20
+
+
+def test_a_killed_run_leaves_no_gap(store, tmp_path):
+    """What TensorBoard's file lacked is there after the resume; what was logged beyond is not."""
+    run_code(LOG, "0", "6", "0")
+    assert [step for step, _ in curve(store, tmp_path)] == [1, 2, 3, 4]
+    run_code(LOG, "4", "10", "1")
+    assert curve(store, tmp_path) == [(n, pytest.approx(1 / n)) for n in range(1, 11)]
+    lines = store.objects["bucket/run/metrics.jsonl"].splitlines()
+    assert len(lines) == 10 and lines[3].startswith(b'{"step": 4,')
+
+
+def test_a_log_that_cannot_be_written_is_a_warning(store):
+    rule = Rule("start", name="bucket/run/", times=None, code=403)
+    store.rules.append(rule)
+    _, err = run_code(LOG, "0", "4", "1")
+    assert "the log is not stored, training continues" in err
+    assert rule.seen >= 3 and not store.under("bucket/run/")
+
+
+def test_a_local_log_is_written_at_once(tmp_path):
+    log = MetricsLog(str(tmp_path), 0)
+    log.write(1, {"loss": 1.0})
+    assert (tmp_path / "metrics.jsonl").read_text() == '{"step": 1, "loss": 1.0}\n'
+    assert len(list((tmp_path / "tensorboard").iterdir())) == 1

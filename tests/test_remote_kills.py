@@ -1,7 +1,6 @@
 """Jobs with gs:// places that are killed at a request of each kind, then run again.
 
-Each ends as if it had not been killed, bit for bit, and leaves nothing unfinished. A case costs two
-forked programs.
+Each ends as if it had not been killed, bit for bit, and leaves nothing unfinished.
 """
 
 from __future__ import annotations
@@ -13,27 +12,18 @@ from collections import Counter
 
 import pytest
 
-from tests.jobs import TIMINGS, bytes_of_weights, pretrain_flags, record_flags, run
+from tests import test_remote_places as places
+from tests.jobs import TIMINGS, bytes_of_weights, pretrain_flags, run
 from tests.object_store import Rule
-from tests.test_remote_places import STEPS, download, kill, kill_after, unfinished
+from tests.test_remote_faults import PRETRAINING, RECORDS
 
 # So many places in the sequence of requests of a kind, from the first to the last.
 KILLS_OF_A_KIND = 4
+EXPORT = ("--checkpoint=gs://bucket/run", "--output=gs://bucket/out")
 COMMANDS = {
-    "records": (
-        "pipelines.create_pretraining_data",
-        *record_flags("gs://bucket", "gs://bucket/out", "--shard_bytes=60000"),
-    ),
-    "pre-training": (
-        "pipelines.pretrain",
-        *pretrain_flags("gs://bucket", "gs://bucket/out"),
-        *STEPS,
-    ),
-    "export": (
-        "export.export_saved_model",
-        "--checkpoint=gs://bucket/run",
-        "--output=gs://bucket/out",
-    ),
+    "records": RECORDS,
+    "pre-training": PRETRAINING,
+    "export": ("export.export_saved_model", *EXPORT),
 }
 
 
@@ -48,8 +38,7 @@ def kills(requests):
 def result(store, directory):
     """Returns what a job made, without what differs between two runs of a command.
 
-    Args:
-      directory: temporary space for checkpoints, of which the variables count.
+    Checkpoints are downloaded into `directory`: of them the variables count.
     """
     kept = {}
     for name, data in store.under("bucket/out/").items():
@@ -62,14 +51,14 @@ def result(store, directory):
         kept[name] = b"" if re.search(r"saved_model\.pb|/ckpt-\d+\.", name) else data
     if "checkpoints/checkpoint" in kept:
         shutil.rmtree(directory, ignore_errors=True)
-        kept["weights"] = bytes_of_weights(download(store, "bucket/out/", directory))
+        kept["weights"] = bytes_of_weights(places.download(store, "bucket/out/", directory))
     return kept
 
 
 @pytest.fixture(scope="module")
 def trained(work, tmp_path_factory):
     directory = tmp_path_factory.mktemp("trained")
-    run("pipelines.pretrain", *pretrain_flags(work, directory / "run"), *STEPS)
+    run("pipelines.pretrain", *pretrain_flags(work, directory / "run"), *places.STEPS)
     return directory / "run"
 
 
@@ -77,13 +66,12 @@ def trained(work, tmp_path_factory):
 @pytest.mark.parametrize("job", COMMANDS)
 def test_killed_at_a_request_of_each_kind(job, work, trained, store, tmp_path):
     command = COMMANDS[job]
-    for name in ("corpus.txt", "config.json", "vocabulary.model", "records"):
-        store.upload(work / name, f"bucket/{name}")
+    places.upload_inputs(work, store)
     store.upload(trained, "bucket/run")
     inputs = dict(store.objects)
     run(*command)
     whole, requests = result(store, tmp_path / "space"), list(store.requests)
-    assert whole and unfinished(store) == []
+    assert whole and places.unfinished(store) == []
     if job == "pre-training":  # the weights are those of a local run
         assert whole["weights"] == bytes_of_weights(trained)
     killed = Counter()
@@ -91,7 +79,7 @@ def test_killed_at_a_request_of_each_kind(job, work, trained, store, tmp_path):
         store.objects.clear()
         for name, data in inputs.items():
             store.put(name, data)
-        fatal = {"call_after": kill_after} if has_effect else {"call": kill}
+        fatal = {"call_after": places.kill_after} if has_effect else {"call": places.kill}
         store.rules[:] = [Rule(kind, after=after, **fatal)]
         try:
             run(*command, exit_code=-9)
@@ -106,6 +94,6 @@ def test_killed_at_a_request_of_each_kind(job, work, trained, store, tmp_path):
         assert found.keys() == whole.keys(), case
         for name in whole:
             assert found[name] == whole[name], (name, case)
-        assert unfinished(store) == [], case
+        assert places.unfinished(store) == [], case
         print(f"{job}: {case}, {killed[kind]} killed", flush=True)
     assert sum(killed.values()) >= 20

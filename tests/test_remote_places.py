@@ -11,7 +11,7 @@ import signal
 import pytest
 
 from tests.builders import finetune_flags, write_sentences
-from tests.jobs import pretrain_flags, record_flags, run
+from tests.jobs import bytes_of_weights, pretrain_flags, record_flags, run
 from tests.object_store import Rule
 
 STEPS = ["--num_train_steps=4", "--save_checkpoint_steps=2"]
@@ -30,10 +30,9 @@ def kill_after():
         os.kill(process.pid, signal.SIGKILL)
 
 
-def assert_same_records(store, work):
-    records = {path.name: path.read_bytes() for path in (work / "records").glob("*.tfrecord")}
-    found = store.under("bucket/records/")
-    assert {name: data for name, data in found.items() if "tfrecord" in name} == records
+def upload_inputs(work, store):
+    for name in ("corpus.txt", "config.json", "vocabulary.model", "records"):
+        store.upload(work / name, f"bucket/{name}")
 
 
 def unfinished(store):
@@ -55,22 +54,17 @@ def test_vocabulary_and_records_in_remote_places(work, store):
     Nothing unfinished is left.
     """
     store.upload(work / "corpus.txt", "bucket/corpus/corpus.txt")
-    run(
-        "pipelines.train_vocab",
-        "--input_file=gs://bucket/corpus/*.txt",
-        "--output_prefix=gs://bucket/vocabulary",
-        "--vocab_size=83",
-    )
+    corpus = "--input_file=gs://bucket/corpus/*.txt"
+    output = "--output_prefix=gs://bucket/vocabulary"
+    run("pipelines.train_vocab", corpus, output, "--vocab_size=83")
     vocabulary = store.objects["bucket/vocabulary.model"]
     assert vocabulary == (work / "vocabulary.model").read_bytes()
-    flags = record_flags(
-        "gs://bucket", "gs://bucket/records", "--input_file=gs://bucket/corpus/*.txt"
-    )
+    flags = record_flags("gs://bucket", "gs://bucket/records", corpus)
     store.rules.append(Rule("write", name="tfrecord", after=1, call_after=kill_after))
     run("pipelines.create_pretraining_data", *flags, exit_code=-9)
     assert "bucket/records/manifest.json" not in store.objects
     run("pipelines.create_pretraining_data", *flags)
-    assert_same_records(store, work)
+    assert_same_files(store, "bucket/records", work / "records", "json$")
     assert "finished before" in run("pipelines.create_pretraining_data", *flags)[0]
     assert unfinished(store) == []
 
@@ -112,23 +106,16 @@ def test_static_examples_in_remote_places(work, store, tmp_path):
     run(module, *record_flags(work, tmp_path / "static", *static))
     run(module, *record_flags("gs://bucket", "gs://bucket/static", *static))
     assert_same_files(store, "bucket/static", tmp_path / "static", "json$")
-    for place, output in ((tmp_path, tmp_path), ("gs://bucket", "gs://bucket")):
-        run(
-            "pipelines.index_records",
-            f"--input_file={place}/static/train*.tfrecord",
-            f"--heldout_file={place}/static/heldout*.tfrecord",
-            f"--spm_model_file={place if output != tmp_path else work}/vocabulary.model",
-            f"--output_dir={output}/indexed",
-            "--num_workers=1",
-        )
-    assert "bucket/indexed/manifest.json" in store.objects
-    shown, _ = run(
-        "pipelines.show_records",
-        "--record_dir=gs://bucket/indexed",
-        "--spm_model_file=gs://bucket/vocabulary.model",
-        "--num_examples=2",
-    )
-    assert "example 2: label" in shown
+    vocabulary = "--spm_model_file=gs://bucket/vocabulary.model"
+    flags = [
+        "--input_file=gs://bucket/static/train*.tfrecord",
+        "--heldout_file=gs://bucket/static/heldout*.tfrecord",
+        "--output_dir=gs://bucket/indexed",
+        "--num_workers=1",
+    ]
+    run("pipelines.index_records", *flags, vocabulary)
+    flags = ("--record_dir=gs://bucket/indexed", vocabulary, "--num_examples=2")
+    assert "example 2: label" in run("pipelines.show_records", *flags)[0]
     assert unfinished(store) == []
 
 
@@ -143,13 +130,64 @@ def test_fine_tuning_and_prediction_in_remote_places(work, store, tmp_path):
     for place in (tmp_path, "gs://bucket"):
         flags = finetune_flags(place, f"{place}/run")
         run("pipelines.finetune", *flags, f"--output_dir={place}/tuned")
-        run(
-            "pipelines.predict",
-            f"--model={place}/tuned",
-            f"--input_file={place}/dev.tsv",
-            f"--output_file={place}/labelled.csv",
-        )
+        files = (f"--input_file={place}/dev.tsv", f"--output_file={place}/labelled.csv")
+        run("pipelines.predict", f"--model={place}/tuned", *files)
     results = json.loads(store.objects["bucket/tuned/results.json"])
     assert results == json.loads((tmp_path / "tuned/results.json").read_text())
     assert store.objects["bucket/labelled.csv"] == (tmp_path / "labelled.csv").read_bytes()
     assert unfinished(store) == []
+
+
+@pytest.mark.slow
+def test_a_conversion_is_killed_repeated_and_read_back(store, pretrained, tmp_path):
+    store.upload(pretrained, "bucket/model")
+    module, form = "pipelines.convert_checkpoint", "--output_format=huggingface"
+    command = (module, "--input=gs://bucket/model", "--output_dir=gs://bucket/hub", form)
+    store.rules.append(Rule("write", name="safetensors", call_after=kill_after))
+    run(*command, exit_code=-9)
+    assert {".unfinished", "model.safetensors"} <= store.under("bucket/hub/").keys()
+    store.put("bucket/hub/stale.bin", b"of the killed one")
+    run(*command)
+    run(module, f"--input={pretrained}", f"--output_dir={tmp_path}/hub", form)
+    expected = {path.name: path.read_bytes() for path in (tmp_path / "hub").iterdir()}
+    assert store.under("bucket/hub/") == expected
+    assert "exists already" in run(*command, exit_code=2)[1]
+
+    run(module, "--input=gs://bucket/hub", "--output_dir=gs://bucket/back")
+    back = download(store, "bucket/back/", tmp_path / "back")
+    assert bytes_of_weights(back) == bytes_of_weights(pretrained)
+
+
+@pytest.mark.slow
+def test_a_damaged_model_is_named_as_it_was_given(store, tmp_path):
+    store.put("bucket/hub/config.json", b'{"vocab_size": 9, "hidden_size": 4}')
+    store.put("bucket/hub/model.safetensors", b"nothing of the kind")
+    flags = ("--input=gs://bucket/hub", f"--output_dir={tmp_path}/out")
+    _, err = run("pipelines.convert_checkpoint", *flags, exit_code=2)
+    assert "gs://bucket/hub/" in err and "/tmp" not in err.replace(str(tmp_path), "")
+
+
+@pytest.mark.slow
+def test_predictions_are_killed_and_repeated(store, table, tuned, tmp_path):
+    store.upload(tuned, "bucket/tuned")
+    store.upload(table / "dev.tsv", "bucket/dev.tsv")
+
+    def command(place):
+        return (
+            "pipelines.predict",
+            f"--model={place or tuned.parent}/{'tuned' if place else tuned.name}",
+            f"--input_file={place or table}/dev.tsv",
+            f"--output_file={place or tmp_path}/out.csv",
+        )
+
+    run(*command(""))
+    expected = {path.name: path.read_bytes() for path in tmp_path.glob("out.csv*")}
+    # In the table's own upload: the answers are there, but not the table.
+    store.rules.append(Rule("start", name=r"/out\.csv$", call_after=kill_after))
+    run(*command("gs://bucket"), exit_code=-9)
+    assert "bucket/out.csv" not in store.objects
+    assert any("out.csv.parts/part-" in name for name in store.objects)
+    run(*command("gs://bucket"))
+    found = {name: data for name, data in store.under("bucket/").items() if "out.csv" in name}
+    assert found == expected
+    assert "exists, and not from" in run(*command("gs://bucket"), "--top_k=9", exit_code=2)[1]

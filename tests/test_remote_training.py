@@ -11,25 +11,14 @@ import signal
 
 import pytest
 
+from tests import jobs
 from tests.builders import finetune_flags, write_sentences
-from tests.jobs import (
-    NUM_STEPS,
-    assert_same_bits,
-    curves,
-    finish,
-    num_entries,
-    pretrain_flags,
-    run,
-    run_code,
-    start,
-    wait_for,
-)
 
 
 def run_remotely(module, *flags):
-    process = start("tests.remote_training", module, *flags)
+    process = jobs.start("tests.remote_training", module, *flags)
     try:
-        finish(process)
+        jobs.finish(process)
     finally:
         process.kill()
 
@@ -37,12 +26,12 @@ def run_remotely(module, *flags):
 def flags(work, model_dir):
     """Of a mixture: its records are those of two directories."""
     mixture = [f"--record_dir={work}/records,{work}/records", "--record_weights=0.7,0.3"]
-    return [*pretrain_flags(work, model_dir), *mixture, "--eval_steps=10"]
+    return [*jobs.pretrain_flags(work, model_dir), *mixture, "--eval_steps=10"]
 
 
 @pytest.fixture(scope="module")
 def here(work):
-    run("pipelines.pretrain", *flags(work, work / "here"))
+    jobs.run("pipelines.pretrain", *flags(work, work / "here"))
     return work / "here"
 
 
@@ -50,14 +39,14 @@ def here(work):
 def test_pretraining_on_a_worker_is_the_run_on_this_machine(work, here):
     """Also after a kill, from a step in the middle of an epoch."""
     job = flags(work, work / "there")
-    process = start("tests.remote_training", "pipelines.pretrain", *job)
-    wait_for(lambda: num_entries(work / "there") >= 5, [process])
+    process = jobs.start("tests.remote_training", "pipelines.pretrain", *job)
+    jobs.wait_for(lambda: jobs.num_entries(work / "there") >= 5, [process])
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    assert 5 <= num_entries(work / "there") < NUM_STEPS // 2
+    assert 5 <= jobs.num_entries(work / "there") < jobs.NUM_STEPS // 2
     run_remotely("pipelines.pretrain", *job)
-    assert_same_bits(here, work / "there")
-    assert curves(here) == curves(work / "there")
+    jobs.assert_same_bits(here, work / "there")
+    assert jobs.curves(here) == jobs.curves(work / "there")
 
 
 @pytest.mark.slow
@@ -65,7 +54,7 @@ def test_fine_tuning_on_a_worker_is_the_run_on_this_machine(here, tmp_path):
     """Also from step 3: the last checkpoint of another run is damaged."""
     write_sentences(tmp_path, train=61, dev=37)
     job = finetune_flags(tmp_path, here)
-    run("pipelines.finetune", *job, f"--output_dir={tmp_path}/here")
+    jobs.run("pipelines.finetune", *job, f"--output_dir={tmp_path}/here")
     shutil.copytree(tmp_path / "here", tmp_path / "late")
     (tmp_path / "late/seed_12345/results.json").unlink()
     late = tmp_path / "late/seed_12345/checkpoints/ckpt-6.data-00000-of-00001"
@@ -75,7 +64,7 @@ def test_fine_tuning_on_a_worker_is_the_run_on_this_machine(here, tmp_path):
     for name in ("there", "late"):
         run_remotely("pipelines.finetune", *job, f"--output_dir={tmp_path}/{name}")
         assert json.loads((tmp_path / name / "results.json").read_text()) == results
-        assert_same_bits(tmp_path / "here/seed_12345", tmp_path / f"{name}/seed_12345")
+        jobs.assert_same_bits(tmp_path / "here/seed_12345", tmp_path / f"{name}/seed_12345")
 
 
 SECOND_HOST = """
@@ -101,4 +90,4 @@ with tf.device("/job:localhost/replica:0/task:0/device:CPU:0"):
 
 @pytest.mark.slow
 def test_input_of_the_second_host_on_a_worker_is_that_on_this_machine(work):
-    run_code(SECOND_HOST, work)
+    jobs.run_code(SECOND_HOST, work)

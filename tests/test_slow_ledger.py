@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import subprocess
 import sys
-from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tests import slow_ledger
 
-PROJECT = Path(__file__).resolve().parents[1]
 # Names of tests by what they do; test_half passes in one of its cases.
 ONE = """
 import pytest
@@ -44,11 +45,11 @@ faulthandler_timeout = 2
 
 @pytest.fixture
 def project(tmp_path):
-    for name, text in {"tests/test_one.py": ONE, "tests/test_two.py": TWO}.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / "tests").mkdir()
+    files = {"tests/test_one.py": ONE, "tests/test_two.py": TWO, "pytest.ini": INI}
+    for name, text in files.items():
         (tmp_path / name).write_text(text)
-    (tmp_path / "pytest.ini").write_text(INI)
-    (tmp_path / "tests/slow_ledger.py").write_bytes((PROJECT / "tests/slow_ledger.py").read_bytes())
+    shutil.copy(slow_ledger.__file__, tmp_path / "tests")
     git(tmp_path, "init", "--quiet")
     commit(tmp_path)
     commit(tmp_path)
@@ -68,10 +69,9 @@ def run_slow(project, *arguments, **variables):
     """Returns the exit code and the output of the slow tests of the project."""
     plugins = ("tests.slow_ledger", "pytest_timeout", "xdist.plugin")
     command = [sys.executable, "-m", "pytest", *(f"-p{name}" for name in plugins), "-mslow"]
+    options = {"cwd": project, "capture_output": True, "text": True}
     environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **variables}
-    done = subprocess.run(
-        [*command, *arguments], cwd=project, env=environment, capture_output=True, text=True
-    )
+    done = subprocess.run([*command, *arguments], env=environment, **options)
     return done.returncode, done.stdout + done.stderr
 
 
@@ -82,8 +82,8 @@ def ledger(project):
 
 
 def fill(project, **entries):
-    names = {name: "tests/test_" + name.replace("__", ".py::", 1) for name in sorted(entries)}
-    lines = [f"{names[name]} {entries[name]}\n" for name in names]
+    names = {name: name.replace("__", ".py::", 1) for name in sorted(entries)}
+    lines = [f"tests/test_{names[name]} {entries[name]}\n" for name in names]
     (project / "tests/slow_tests.txt").write_text("".join(lines))
 
 
@@ -123,24 +123,21 @@ def test_the_oldest_runs_first_and_what_did_not_run_keeps_its_entry(project):
     before = ledger(project)
     code, out = run_slow(project, "-v", TEST_SECONDS="0")
     assert code == 0 and ledger(project) == before
-    order = [
-        line.split()[0].rpartition("::")[2] for line in out.splitlines() if "SKIPPED (" in line
-    ]
-    assert order == ["test_skips", "test_half[True]", "test_half[False]", "test_good[1]",
-                     "test_good[2]", "test_sleeps", "test_other"]  # fmt: skip
+    order = re.findall(r"::test_(\w+)\S* SKIPPED \(", out)
+    assert order == "skips half half good good sleeps other".split()
     name = "NOT RUN tests/test_one.py::test_"
     assert f"{name}skips never passed, listed on bbbbbbb, age: 38 commits" in out
     assert f"{name}half last passed on aaaaaaa, age: 1 commits" in out
 
 
 def test_some_of_the_cases_are_no_pass(project):
-    run_slow(project, "--collect-only")
-    before = ledger(project)
-    assert {value.split()[0] for value in before.values()} == {"never"}
+    fill(project, one__test_good="passed aaaaaaa 1")
     code, _ = run_slow(project, "-k", "test_good and 1")
-    assert code == 0 and ledger(project) == before
-    code, out = run_slow(project, "tests/test_one.py::test_good")
-    assert code == 4 and "whole files" in out
+    after = ledger(project)
+    assert code == 0 and after.pop("tests/test_one.py::test_good") == "passed aaaaaaa 1"
+    assert len(after) == 4 and all(entry.startswith("never") for entry in after.values())
+    with pytest.raises(pytest.UsageError, match="whole files"):
+        slow_ledger.pytest_configure(SimpleNamespace(args=["tests/test_one.py::test_good"]))
 
 
 @pytest.mark.parametrize(

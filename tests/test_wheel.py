@@ -12,28 +12,31 @@ import pytest
 
 from tests.builders import tiny_config
 from tests.conftest import make_text
-from tests.jobs import PROJECT
+from tests.jobs import PROJECT, pretrain_flags, record_flags, run_code
 
 # Those in which an installation is tried, each in an environment of its own.
 PYTHONS = os.environ.get("ALBERT_TF_PYTHONS", "").split()
+
+
+def run(*command, cwd=None, **variables):
+    environment = {k: v for k, v in os.environ.items() if k != "TF_USE_LEGACY_KERAS"}
+    environment.update(variables)
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+    return done
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
     """Built from a copy of what git tracks, as the build leaves files beside the sources."""
     directory = tmp_path_factory.mktemp("wheel")
-    listed = subprocess.run(
-        ["git", "ls-files"], cwd=PROJECT, capture_output=True, text=True, check=True
-    )
-    for name in listed.stdout.splitlines():
+    for name in run("git", "ls-files", cwd=PROJECT).stdout.splitlines():
         if not name.startswith("tests/") and (PROJECT / name).exists():
-            (directory / "source" / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(PROJECT / name, directory / "source" / name)
-    build = "from setuptools import build_meta; print(build_meta.build_wheel('.'))"
-    subprocess.run(
-        [sys.executable, "-c", build], cwd=directory / "source", capture_output=True, check=True
-    )
-    [path] = (directory / "source").glob("*.whl")
+            (directory / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(PROJECT / name, directory / name)
+    build = "from setuptools import build_meta; build_meta.build_wheel('.')"
+    run(sys.executable, "-c", build, cwd=directory)
+    [path] = directory.glob("*.whl")
     return path
 
 
@@ -64,13 +67,7 @@ def test_it_holds_packages_and_serving_configs(wheel):
 
 def test_make_builds_it_without_the_environment(wheel):
     """No package of requirements.txt is installed: that takes minutes and gigabytes."""
-    done = subprocess.run(
-        ["make", "--dry-run", "wheel", "PYTHON=python3"],
-        cwd=wheel.parent,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = run("make", "--dry-run", "wheel", "PYTHON=python3", cwd=wheel.parent)
     assert "python3 -m pip wheel" in done.stdout and "--no-deps" in done.stdout
     assert "venv" not in done.stdout and "requirements.txt" not in done.stdout
 
@@ -86,25 +83,16 @@ def main_job(home):
     rows = [f"the {('door', 'house')[i % 2]} number {i} is open,{'ab'[i % 2]}\n" for i in range(40)]
     (home / "table.csv").write_text("text,label\n" + "".join(rows))
     (home / "corpus.txt").write_text(make_text(80, seed=3), encoding="utf-8")
-    config = tiny_config(vocab_size=83, max_position_embeddings=32)
-    config.write(str(home / "config.json"))
-    records = ["--record_dir=records", "--spm_model_file=own.model"]
+    tiny_config(vocab_size=83).write(str(home / "config.json"))
     return {
-        "train_vocab": ["--input_file=corpus.txt", "--output_prefix=own", "--vocab_size=83"],
-        "create_pretraining_data": [
-            *("--input_file=corpus.txt", "--spm_model_file=own.model", "--output_dir=records"),
-            *("--max_seq_length=32", "--heldout_fraction=0.2", "--num_workers=2"),
-        ],
-        "pretrain": [
-            *records,
-            *("--albert_config=config.json", "--model_dir=model", "--global_batch_size=8"),
-            *("--num_train_steps=4", "--num_warmup_steps=1", "--steps_per_loop=2"),
-        ],
+        "train_vocab": ["--input_file=corpus.txt", "--output_prefix=vocabulary", "--vocab_size=83"],
+        "create_pretraining_data": [*record_flags(".", "records"), "--num_workers=2"],
+        "pretrain": [*pretrain_flags(".", "model"), "--num_train_steps=4"],
         "evaluate": ["--checkpoint=model", "--record_dir=records"],
         "finetune": [
-            *("--task=classification", "--train_file=table.csv", "--dev_fraction=0.2"),
-            *("--text_column=text", "--label_column=label", "--init_checkpoint=model"),
-            *("--num_epochs=1", "--global_batch_size=8", "--warmup_fraction=0.1"),
+            *"--task=classification --train_file=table.csv --dev_fraction=0.2".split(),
+            *"--text_column=text --label_column=label --init_checkpoint=model".split(),
+            *"--num_epochs=1 --global_batch_size=8 --warmup_fraction=0.1".split(),
             "--output_dir=fine_tuned",
         ],
         "export_saved_model": ["--checkpoint=model", "--output=exports"],
@@ -112,23 +100,24 @@ def main_job(home):
     }
 
 
-def run(*command, cwd=None, **variables):
-    environment = {k: v for k, v in os.environ.items() if k != "TF_USE_LEGACY_KERAS"}
-    return subprocess.run(
-        command, cwd=cwd, env={**environment, **variables}, capture_output=True, text=True
-    )
+# The process that is forked has imported the checkout.
+HELP = """
+import runpy, sys
+for name in list(sys.modules):
+    if name.partition(".")[0] == "albert_tf":
+        del sys.modules[name]
+_, site, module = sys.argv
+sys.path.insert(0, site)
+sys.argv = [module, "--help"]
+runpy.run_module(module, None, "__main__", alter_sys=True)
+"""
 
 
-def test_programs_are_modules_of_albert_tf(site, tmp_path):
+def test_programs_are_modules_of_albert_tf(site):
     """Their help names commands that exist there."""
-    module = "albert_tf.pipelines.train_vocab"
-    done = run(sys.executable, "-m", module, "--help", cwd=tmp_path, PYTHONPATH=str(site))
-    assert done.returncode == 0, done.stderr
-    assert "\n  albert train_vocab --input_file" in done.stdout
-    assert "python -m" not in done.stdout
-    albert = [sys.executable, "-m", "albert_tf.jobs.command"]
-    listed = run(*albert, "--help", cwd=tmp_path, PYTHONPATH=str(site))
-    assert listed.stdout.count("\n  ") >= 17, listed.stderr
+    out, _ = run_code(HELP, str(site), "albert_tf.pipelines.train_vocab")
+    assert "\n  albert train_vocab --input_file" in out and "python -m" not in out
+    assert run_code(HELP, str(site), "albert_tf.jobs.command")[0].count("\n  ") >= 17
 
 
 @pytest.mark.slow
@@ -137,7 +126,6 @@ def test_main_job_from_another_directory(site, tmp_path):
     albert = [sys.executable, "-m", "albert_tf.jobs.command"]
     for program, flags in main_job(home).items():
         done = run(*albert, program, *flags, cwd=home, PYTHONPATH=str(site))
-        assert done.returncode == 0, f"{program}: {done.stderr}"
     assert "The [MASK] is here." in done.stdout
 
 
@@ -147,14 +135,9 @@ def test_main_job_from_another_directory(site, tmp_path):
 def test_installed_in_an_empty_environment(python, wheel, tmp_path):
     """`pip install WHEEL`, then the main job. test_other_stack.py resumes runs of other Pythons."""
     own, home = tmp_path / "env/bin/python", tmp_path / "home"
-    for command in (
-        [python, "-m", "venv", tmp_path / "env"],
-        [own, "-m", "pip", "install", "--quiet", wheel],
-        [own, "-m", "pip", "check"],
-    ):
-        done = run(*command)
-        assert done.returncode == 0, done.stdout + done.stderr
+    run(python, "-m", "venv", tmp_path / "env")
+    run(own, "-m", "pip", "install", "--quiet", wheel)
+    run(own, "-m", "pip", "check")
     for program, flags in main_job(home).items():
         done = run(tmp_path / "env/bin/albert", program, *flags, cwd=home)
-        assert done.returncode == 0, f"{program}: {done.stderr}"
     assert "The [MASK] is here." in done.stdout

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 import tensorflow as tf
+from tensorflow.python.autograph.core import config
 
 from albert_tf.checkpoints import model_directory
 from albert_tf.models import AlbertForPreTraining
 from albert_tf.text.tokenization import AlbertTokenizer
-from export import export_saved_model
+from export import export_saved_model, verify
 from export.loading import open_checkpoint
 from export.modules.pretraining_module import PreTrainingModule
 from tests.builders import tiny_config, with_random_weights
@@ -20,6 +21,19 @@ from tests.export.task_models import make_module, traced_once  # noqa: F401  the
 CHINESE = "北京是中国的首都。上海？天地玄黄宇宙洪荒"
 MAX_SEQ_LENGTH = 37
 CONFIG = tiny_config(vocab_size=1)
+
+
+@pytest.fixture(scope="package", autouse=True)
+def plain_tracing():
+    """Traces this project's functions without AutoGraph, which takes a third of the time.
+
+    None of them has an `if` or a loop on a tensor: one would fail here. Programs that tests start
+    trace as ever.
+    """
+    ours = map(config.DoNotConvert, ("albert_tf", "export", "tests"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(config, "CONVERSION_RULES", (*ours, *config.CONVERSION_RULES))
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -61,20 +75,19 @@ def module(model, model_dir) -> PreTrainingModule:
 
 
 @pytest.fixture(scope="session")
-def functions(module) -> dict:
-    return module.functions()
-
-
-@pytest.fixture(scope="session")
 def exported(tmp_path_factory, model_dir, module) -> Path:
     """A published version of `module`, traced once; it was verified in a fresh process."""
     output = str(tmp_path_factory.mktemp("exports") / "tiny")
+    questions = verify._questions
+
+    def first_of_each(*given):
+        return list({name: (name, asked) for name, asked in reversed(questions(*given))}.values())
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(export_saved_model, "load_module", lambda served: module)
-        made = export_saved_model.export(
-            checkpoint=str(model_dir), output=output, max_seq_length=MAX_SEQ_LENGTH
-        )
-    return Path(made)
+        patch.setattr(verify, "_questions", first_of_each)  # all of them take 5 s more
+        arguments = {"checkpoint": str(model_dir), "max_seq_length": MAX_SEQ_LENGTH}
+        return Path(export_saved_model.export(output=output, **arguments))
 
 
 @pytest.fixture(scope="session")

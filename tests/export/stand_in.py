@@ -4,9 +4,8 @@ It does what version 2.15.1 was seen to do, or what its sources say (server_core
 get_model_status_impl.cc, http_rest_api_handler.cc):
 - It reads the config file at every poll. It checks labels first: one that is to leave a version for
   another that is not loaded refuses the whole file, and only the log says so.
-- A version without a directory is ignored. One version is loaded at a time.
-- A broken version is LOADING through all tries, then END with an error, and is not tried again.
-- The status call ignores labels. The metadata call resolves them.
+- A version without a directory is ignored. One version is loaded at a time. A broken one is LOADING
+  through all tries, then END with an error. The status call ignores labels.
 """
 
 import contextlib
@@ -109,13 +108,13 @@ class ModelServer:
             return 404, {"error": "Not Found"}
         label, number, metadata = match.groups()
         if not metadata:
-            found = {v: s for v, s in self.states.items() if number in (None, str(v))}
-            if not found:
-                return 404, {"error": "Could not find any versions of model albert"}
             statuses = []
-            for version, (state, code) in found.items():
+            for version, (state, code) in self.states.items():
                 status = {"error_code": code, "error_message": "" if code == "OK" else "bad"}
-                statuses.append({"version": str(version), "state": state, "status": status})
+                if number in (None, str(version)):
+                    statuses.append({"version": str(version), "state": state, "status": status})
+            if not statuses:
+                return 404, {"error": "Could not find any versions of model albert"}
             return 200, {"model_version_status": statuses}
         if label is not None and label not in self.labels:
             return 400, {"error": f"Unrecognized servable version label: {label}"}

@@ -53,7 +53,7 @@ def test_any_text_is_aligned_as_in_python(tokenizer):
     aligning = AligningTokenizer(tokenizer)
     texts = st.text(st.sampled_from(ODD + "the quick fox"), max_size=40)
 
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=25, deadline=None)
     @given(st.lists(texts, max_size=3))
     @example([])
     @example(["", " ", "\u0301"])

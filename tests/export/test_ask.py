@@ -85,10 +85,9 @@ def test_asking_loads_no_model_code(exported):
         "print(ask(saved_model=sys.argv[1], masked_texts=['a [MASK]'], pairs=[])[0]); "
         "print(*(n for n in sys.modules if n.startswith(('albert_tf.', 'export.'))))"
     )
-    output = subprocess.run(
-        [sys.executable, "-c", script, str(exported)], capture_output=True, text=True, check=True
-    ).stdout.splitlines()
-    assert output[0] == f"{exported} answers"
-    model_code = ("encoder", "heads", "layers", "models", "tokenization")
-    assert "export.ask" in output[1]
-    assert not any(name.split(".")[1] in model_code for name in output[1].split())
+    command = [sys.executable, "-c", script, str(exported)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    answered, modules = done.stdout.splitlines()
+    assert answered == f"{exported} answers" and "export.ask" in modules
+    model_code = {"encoder", "heads", "layers", "models", "tokenization"}
+    assert not model_code & {name.split(".")[1] for name in modules.split()}

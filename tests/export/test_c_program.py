@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_text
+from tensorflow.core.protobuf import saved_model_pb2
 
 from export import signatures
 
@@ -32,16 +33,6 @@ def expected(loaded):
     return {name: answers[name].numpy() for name in OUTPUTS}
 
 
-def tensor_names(saved_model):
-    """Returns the names that serving_default's inputs and outputs have in the graph."""
-    from tensorflow.core.protobuf import saved_model_pb2
-
-    message = saved_model_pb2.SavedModel.FromString((saved_model / "saved_model.pb").read_bytes())
-    signature = message.meta_graphs[0].signature_def["serving_default"]
-    inputs = [signature.inputs[name].name for name in ("text", "text_pair")]
-    return inputs, [signature.outputs[name].name for name in OUTPUTS]
-
-
 def compiled(directory):
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
@@ -56,13 +47,13 @@ def compiled(directory):
 
 
 def ask(program, saved_model, libraries, texts):
-    inputs, outputs = tensor_names(saved_model)
-    return subprocess.run(
-        [program, saved_model, ",".join(libraries), ",".join(inputs), ",".join(outputs), *texts],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1"},
-    )
+    message = saved_model_pb2.SavedModel.FromString((saved_model / "saved_model.pb").read_bytes())
+    signature = message.meta_graphs[0].signature_def["serving_default"]
+    inputs = ",".join(signature.inputs[name].name for name in ("text", "text_pair"))
+    outputs = ",".join(signature.outputs[name].name for name in OUTPUTS)
+    command = [program, saved_model, ",".join(libraries), inputs, outputs, *texts]
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1"}
+    return subprocess.run(command, capture_output=True, text=True, env=environment)
 
 
 @pytest.mark.slow

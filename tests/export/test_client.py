@@ -9,11 +9,9 @@ import contextlib
 import json
 import re
 import shutil
-import ssl
 import subprocess
 import sys
 import threading
-import time
 import urllib.request
 from concurrent import futures
 from pathlib import Path
@@ -32,7 +30,8 @@ from export.records import serialize
 from export.serving import client
 from tests.export.stand_in import QuietHandler, serving
 from tests.export.task_models import call
-from tests.jobs import free_port, run
+from tests.jobs import free_port, run, wait_for
+from tests.object_store import tls_context, write_certificate
 
 SERVING = Path(client.__file__).parent
 TEXTS = {"text": ["The quick fox.", "Où sont-elles?"], "text_pair": ["Dogs run.", "北京"]}
@@ -52,13 +51,9 @@ def answer(loaded, specs_of):
     )
 
 
-def decoded(value):
-    """JSON as TF Serving reads it: {"b64": ...} is bytes."""
-    if isinstance(value, list):
-        return list(map(decoded, value))
-    if isinstance(value, dict) and value.keys() == {"b64"}:
-        return base64.b64decode(value["b64"])
-    return {k: decoded(v) for k, v in value.items()} if isinstance(value, dict) else value
+def decoded(entry):
+    """An object of JSON as TF Serving reads it: {"b64": ...} is bytes."""
+    return base64.b64decode(entry["b64"]) if entry.keys() == {"b64"} else entry
 
 
 def check_json(inputs, specs):
@@ -68,7 +63,7 @@ def check_json(inputs, specs):
             raise ValueError(f"Missing named input: {name} in 'inputs' object.")
         for value in np.array(inputs[name], object).ravel():
             is_int32 = type(value) is int and -(2**31) <= value < 2**31
-            if not (is_int32 if spec.dtype == tf.int32 else isinstance(value, (str, dict))):
+            if not (is_int32 if spec.dtype == tf.int32 else isinstance(value, (str, bytes))):
                 raise ValueError(f"JSON Value: {value} is not of expected type: {spec.dtype.name}")
 
 
@@ -114,9 +109,8 @@ def grpc_service(answer, specs_of):
 def serving_grpc(service, credentials=None):
     server = grpc.server(futures.ThreadPoolExecutor(max_workers=8))
     prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(service(), server)
-    address = "127.0.0.1:0"
-    add = server.add_secure_port if credentials else server.add_insecure_port
-    port = add(address, credentials) if credentials else add(address)
+    given = ["127.0.0.1:0", credentials] if credentials else ["127.0.0.1:0"]
+    port = (server.add_secure_port if credentials else server.add_insecure_port)(*given)
     server.start()
     yield port
     server.stop(None)
@@ -141,17 +135,16 @@ def rest_handler(answer, specs_of):
             name: np.char.decode(a.astype("S"), "utf-8").tolist()
             if a.dtype == object
             else a.tolist()
-            for name, a in answer(signature, decoded(body["inputs"])).items()
+            for name, a in answer(signature, body["inputs"]).items()
         }
-        if len(values) == 1:  # the real one leaves a single output's name away
-            (values,) = values.values()
-        return 200, {"outputs": values}
+        # The real one leaves a single output's name away.
+        return 200, {"outputs": values if len(values) > 1 else next(iter(values.values()))}
 
     other_pages = {"/page/": "a page", "/list/": [1], "/object/": {"predictions": [1]}}
 
     class Handler(QuietHandler):
         def do_POST(self):  # noqa: N802
-            body = json.loads(self.body())
+            body = json.loads(self.body(), object_hook=decoded)
             if re.fullmatch(r"/v1/models/albert(/labels/stable)?:predict", self.path):
                 labels.append("stable" if "stable" in self.path else "")
                 return self.reply(*predict(body))
@@ -265,22 +258,13 @@ def test_spans_are_read():
 
 
 def test_encrypted_connections(answer, tmp_path, grpc_service, rest_handler):
-    """With a certificate of localhost that signs itself."""
-    openssl = shutil.which("openssl")
-    if openssl is None:
-        pytest.skip("no openssl on the path")
-    key_file, ca_file = str(tmp_path / "key.pem"), str(tmp_path / "ca.pem")
-    command = [openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
-    command += ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
-    command += ["-keyout", key_file, "-out", ca_file]
-    subprocess.run(command, check=True, capture_output=True)
-    pair = tuple(Path(name).read_bytes() for name in (key_file, ca_file))
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(ca_file, key_file)
+    files = write_certificate(tmp_path, ["localhost"])
+    credentials = grpc.ssl_server_credentials([tuple(file.read_bytes() for file in files)])
+    ca_file = str(files[1])
     expected = answer("serving_default", TEXTS)["pooled_output"]
     with (
-        serving_grpc(grpc_service, grpc.ssl_server_credentials([pair])) as port,
-        serving(rest_handler, context) as rest_port,
+        serving_grpc(grpc_service, credentials) as port,
+        serving(rest_handler, tls_context(*files)) as rest_port,
     ):
         for ask, url in (
             (client.ask_grpc, f"grpcs://localhost:{port}"),
@@ -301,13 +285,13 @@ def test_the_program_prints_json_and_needs_no_tensorflow_over_rest(rest_server):
         "import runpy, sys; sys.modules.update(tensorflow=None, grpc=None, numpy=None); "
         "runpy.run_module('export.serving.client', run_name='__main__', alter_sys=True)"
     )
-    flags = [f"--server={rest_server}", "--text=A fox.", "--text=B", "--text_pair=Dogs."]
-    flags += ["--text_pair="]
-    done = subprocess.run([sys.executable, "-c", script, *flags], capture_output=True, text=True)
+    texts = ["--text=A fox.", "--text=B", "--text_pair=Dogs.", "--text_pair="]
+    command = [sys.executable, "-c", script, f"--server={rest_server}"]
+    done = subprocess.run([*command, *texts], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     answers = json.loads(done.stdout)
     assert len(answers["in_order_probability"]) == 2 and answers["in_order_probability"][1] == 0.5
-    done = subprocess.run([sys.executable, "-c", script, flags[0]], capture_output=True, text=True)
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2 and "nothing is asked" in done.stderr
 
 
@@ -323,8 +307,7 @@ def test_the_model_config_is_one():
     for name in re.findall(r"/config/([\w.]+)", compose):
         assert (SERVING / name).exists()
     # As shipped it answers every signature.
-    given = [line for line in compose.splitlines() if not line.strip().startswith("#")]
-    assert not any("batching" in line for line in given)
+    assert "batching" not in re.sub(r"(?m)^\s*#.*", "", compose)
     # It never splits a request: outputs of exports before 0.5.0 differ in width, and the server
     # joins parts without a check.
     batching = (SERVING / "batching.config").read_text()
@@ -370,11 +353,8 @@ def test_tf_serving_itself(exported, answer, tmp_path):
             return False
 
     try:
-        deadline = time.monotonic() + 120
-        while not is_available():
-            assert process.poll() is None, (tmp_path / "log").read_text()
-            assert time.monotonic() < deadline, (tmp_path / "log").read_text()
-            time.sleep(0.5)
+        wait_for(is_available, [process], timeout=120)
+        assert process.poll() is None, (tmp_path / "log").read_text()
         expected = answer("serving_default", TEXTS)
         for answers in (
             client.ask_grpc(f"127.0.0.1:{port}", TEXTS, label="stable"),

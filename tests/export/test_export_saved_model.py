@@ -4,6 +4,7 @@ import json
 import shutil
 from importlib import metadata
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -161,9 +162,12 @@ def test_another_export_gets_the_next_version(exported, model_dir, tmp_path, stu
     output = tmp_path / "exports"
     shutil.copytree(exported, output / "4")
     (output / "notes").mkdir()
-    made = export(checkpoint=str(model_dir), output=str(output), max_seq_length=MAX_SEQ_LENGTH - 1)
-    assert made == str(output / "5")
-    assert contents(output) == ["4", "5", "notes"]
+    arguments = {"checkpoint": str(model_dir), "output": str(output)}
+    export(**arguments, max_seq_length=MAX_SEQ_LENGTH - 1)
+    for _ in range(2):
+        made = export(**arguments, max_seq_length=MAX_SEQ_LENGTH, precision="bfloat16")
+    assert made == str(output / "6") and provenance(output / "6")["precision"] == "bfloat16"
+    assert contents(output) == ["4", "5", "6", "notes"]
     assert versions.newest_saved_model(str(output)) == made
     assert versions.newest_saved_model(str(output / "4")) == str(output / "4")
     with pytest.raises(ValueError, match="no SavedModel"):
@@ -171,38 +175,32 @@ def test_another_export_gets_the_next_version(exported, model_dir, tmp_path, stu
     assert versions.existing(str(tmp_path / "absent")) == []
 
 
-def test_a_version_that_appears_meanwhile_is_left_alone(model_dir, tmp_path, stub, monkeypatch):
-    def other_export(*_):
+def test_what_is_not_verified_or_appears_meanwhile(model_dir, tmp_path, stub, monkeypatch):
+    """The first is not published, the other is left alone."""
+
+    def other_export(saved_model, *_):
+        assert tf.io.gfile.exists(f"{saved_model}/saved_model.pb")
         (tmp_path / "1").mkdir()
         (tmp_path / "1" / "theirs").touch()
         return 0.0
 
-    monkeypatch.setattr(export_saved_model, "verify", other_export)
-    with pytest.raises(ValueError, match="appeared meanwhile"):
-        export(checkpoint=str(model_dir), output=str(tmp_path))
-    assert contents(tmp_path) == ["1"] and contents(tmp_path / "1") == ["theirs"]
-
-
-@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
-def test_what_fails_its_verification_is_not_published(
-    model_dir, tmp_path, stub, monkeypatch, error
-):
-    def fail(saved_model, *_):
-        assert tf.io.gfile.exists(f"{saved_model}/saved_model.pb")
-        raise error
-
-    monkeypatch.setattr(export_saved_model, "verify", fail)
-    with pytest.raises(error):
-        export(checkpoint=str(model_dir), output=str(tmp_path / "exports"))
-    assert contents(tmp_path / "exports") == []
+    for verify, error, left in (
+        (Mock(side_effect=RuntimeError), RuntimeError, []),
+        (Mock(side_effect=KeyboardInterrupt), KeyboardInterrupt, []),
+        (other_export, ValueError, ["1"]),
+    ):
+        monkeypatch.setattr(export_saved_model, "verify", verify)
+        with pytest.raises(error, match="appeared meanwhile" if left else None):
+            export(checkpoint=str(model_dir), output=str(tmp_path))
+        assert contents(tmp_path) == left
+    assert contents(tmp_path / "1") == ["theirs"]
 
 
 def test_wrong_requests_are_refused_before_anything_is_written(model_dir, tmp_path):
     output = tmp_path / "exports"
     (tmp_path / "file").touch()
-    (tmp_path / "trained").mkdir()
-    (tmp_path / "trained" / "run.json").write_text("{}")
     (tmp_path / "run" / "seed_7").mkdir(parents=True)
+    (tmp_path / "run" / "run.json").write_text("{}")
     other = shutil.copytree(model_dir, tmp_path / "other")
     config = json.loads((other / "albert_config.json").read_text())
     (other / "albert_config.json").write_text(json.dumps({**config, "vocab_size": 17}))
@@ -210,16 +208,15 @@ def test_wrong_requests_are_refused_before_anything_is_written(model_dir, tmp_pa
     for changes, message in (
         ({"checkpoint": tmp_path / "absent"}, "no model directory or checkpoint"),
         ({"output": tmp_path / "file"}, r"--output=.*a file; expected a directory"),
-        ({"output": tmp_path / "trained"}, r"--output=.*trained: holds a run"),
+        ({"output": tmp_path / "run"}, r"--output=.*run: holds a run"),
         ({"checkpoint": tmp_path / "run"}, r"a model of each seed: .*run/seed_7"),
         ({"max_seq_length": longest + 1}, f"use at most {longest}"),
         ({"checkpoint": other}, "the config has vocab_size 17"),
     ):
-        arguments = {"checkpoint": model_dir, "output": output, **changes}
-        for name in ("checkpoint", "output"):
-            arguments[name] = str(arguments[name])
+        places = {"checkpoint": model_dir, "output": output, **changes}
+        length = places.pop("max_seq_length", None)
         with pytest.raises(ValueError, match=message):
-            export(**arguments)
+            export(**{n: str(place) for n, place in places.items()}, max_seq_length=length)
     assert not output.exists()
 
 

@@ -24,6 +24,7 @@ from tests.export.conftest import CHINESE
 from tests.export.task_models import LABELS, TASKS, ask, assert_alike, call, function_of, serve
 
 ODD = ["", " \u3000", "Óld ﬁsh ½ _ [MASK] 1,000, 北京 한국", "\u0301", "¨ a_b _", "x" * 200, "a\0b"]
+OF_TEXTS = ["classifier", "classifier of texts", "multilabel", "regressor"]
 
 
 @pytest.fixture(scope="module")
@@ -74,10 +75,12 @@ def check_shares(task, module, examples, answers):
     return expected
 
 
-LABELLED = ("classifier", "classifier of texts", "classifier of texts, WordPiece", "multilabel")
+def choice_examples(contexts, questions, options):
+    rows = enumerate(zip(contexts, questions, options))
+    return [MultipleChoiceExample(str(i), *row, label=None) for i, row in rows]
 
 
-@pytest.mark.parametrize("name", [*LABELLED, "regressor"])
+@pytest.mark.parametrize("name", [*OF_TEXTS, "classifier of texts, WordPiece"])
 def test_texts_and_pairs(modules, tmp_path, name):
     task, module = TASKS[name.removesuffix(", WordPiece")], modules[name]
     first, second = make_texts(30, 1), make_texts(30, 2)[::-1]
@@ -116,10 +119,7 @@ def test_choices(modules, tmp_path):
     questions[3] += " _ , _"
     contexts[4] = "我无法登录 我"
     options = list(zip(*(make_texts(20, seed, longest=seed) for seed in (3, 4, 25))))
-    examples = [
-        MultipleChoiceExample(str(i), *example, label=None)
-        for i, example in enumerate(zip(contexts, questions, options))
-    ]
+    examples = choice_examples(contexts, questions, options)
     task, module = TASKS["multiple_choice"], modules["multiple_choice"]
     [path] = evaluate(task, module, examples, tmp_path)
     rows = read_tsv(path)
@@ -144,11 +144,8 @@ def check_answers(task, module, questions, directory):
     texts = []
     for begin in range(0, len(questions), 40):
         batch = questions[begin : begin + 40]
-        answers = ask(
-            module,
-            question=[question.text for question in batch],
-            context=[question.context for question in batch],
-        )
+        inputs = {"question": [q.text for q in batch], "context": [q.context for q in batch]}
+        answers = ask(module, **inputs)
         for row, question in enumerate(batch):
             answer, candidates = answers["answer"][row].decode(), nbest[question.id]
             score = candidates[0]["score"] if candidates else NO_ANSWER_SCORE
@@ -206,10 +203,7 @@ def test_records_are_answered_like_texts(modules, module, name):
     texts, pairs = make_texts(5, 1), [f"{text} fox" for text in make_texts(5, 2)]
     if choices > 1:
         options = [[f"{pair} {word}" for word in WORDS[:choices]] for pair in pairs]
-        examples = [
-            MultipleChoiceExample(str(i), *example, label=None)
-            for i, example in enumerate(zip(texts, pairs, options))
-        ]
+        examples = choice_examples(texts, pairs, options)
         expected = ask(module, context=texts, question=pairs, options=options)
     else:
         examples = [Example(str(i), *pair, None) for i, pair in enumerate(zip(texts, pairs))]
@@ -271,7 +265,7 @@ def test_the_page_on_serving_names_the_ops_of_tensorflow_text(modules, name):
 
 @pytest.mark.parametrize("name", UNLIKE)
 def test_rows_in_any_batches_are_answered_as_alone(modules, module, name):
-    """Compares rows that TF Serving's scheduler joins and splits with the same rows asked alone.
+    """Compares parts of a request, their outputs joined without a check, with rows asked alone.
 
     Source: batching_session.cc of TF Serving. It joins requests whose shapes differ in rows alone.
     With splitting on, it also cuts a request, and joins the parts' outputs without a check.
@@ -279,8 +273,9 @@ def test_rows_in_any_batches_are_answered_as_alone(modules, module, name):
     module = modules.get(name, module)
     functions = {signature: function_of(module, signature) for signature in module.signatures}
     rng = np.random.RandomState(len(name))
-    names = set()
-    for signature, inputs in verify._questions(module, functions):
+    questions = verify._questions(module, functions)
+    assert {signature for signature, _ in questions} == module.signatures.keys()
+    for signature, inputs in questions:
         table = {
             name: np.array(values, None if name in verify._NUMBERS else object)
             for name, values in inputs.items()
@@ -288,24 +283,16 @@ def test_rows_in_any_batches_are_answered_as_alone(modules, module, name):
         number = len(next(iter(table.values()), ()))
         if number < 2:
             continue
-        names.add(signature)
 
         def answer(rows, signature=signature, table=table):
             return serve(module, signature, **{n: v[rows] for n, v in table.items()})
 
         rows = rng.choice(rng.choice(number, min(number, 5), replace=False), 12)
         alone = {row: answer([row]) for row in set(rows)}
-        requests, batches = (
-            np.split(np.arange(12), np.sort(rng.choice(np.arange(1, 12), 3, replace=False)))
-            for _ in range(2)
-        )
-        parts = [answer(rows[batch]) for batch in batches]
+        parts = [answer(part) for part in np.split(rows, [1, 8])]
         joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-        for places in requests:
-            expected = {n: np.concatenate([alone[row][n] for row in rows[places]]) for n in joined}
-            found = {n: v[places] for n, v in joined.items()}
-            verify._difference((signature, rows), expected, found)
-    assert names == {name for name, table in module.signatures.items() if table.inputs}
+        expected = {n: np.concatenate([alone[row][n] for row in rows]) for n in joined}
+        verify._difference((signature, rows), expected, joined)
 
 
 GROWING = "\ufdfa"  # 18 characters under NFKD
@@ -374,16 +361,15 @@ def test_hostile_and_empty_requests_are_answered_and_unlike_shapes_refused(modul
 @pytest.mark.parametrize("name", UNLIKE)
 def test_a_thousand_texts_and_lines_of_the_nasty_files_are_answered(modules, module, nasty, name):
     module = modules.get(name, module)
-    names = module.signatures["serving_default"].inputs
     batches = [[b"dog", b"", b"old fox", b"\xff", b"birds"] * 200]
     if name in ("multiple_choice", "question_answering"):
-        files = sorted(path for path in nasty.iterdir() if path.is_file())
-        lines = [line[:20_000] for path in files for line in path.read_bytes().split(b"\n")]
-        lines = list(dict.fromkeys(lines))
+        contents = b"\n".join(path.read_bytes() for path in nasty.iterdir() if path.is_file())
+        lines = sorted({line[:20_000] for line in contents.split(b"\n")})
         assert len(lines) > 100
         batches += [lines[begin : begin + 256] for begin in range(0, len(lines), 256)]
     for texts in batches:
         inputs = _as_inputs(texts, texts[::-1], module.sizes.get("choices", 1))
+        names = module.signatures["serving_default"].inputs
         answers = ask(module, **{key: inputs[key] for key in names})
         check_answered(answers, len(texts))
         for text, answer in zip(texts, answers.get("answer", [])):

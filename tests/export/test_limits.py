@@ -82,8 +82,7 @@ def test_a_run_reads_what_its_export_reads(make_module, case):
         assert read == module.tokenizer(texts)[:, -19:].to_list()
 
 
-def test_the_full_length_of_a_text_that_is_cut_is_an_estimate(make_module):
-    tokenizer = make_module(TASKS["classifier"]).served.tokenizer
+def test_the_full_length_of_a_text_that_is_cut_is_an_estimate(tokenizer):
     texts = ["the old fox " * 5_000, "the fox", "  "]
     exact = tokenizer.encode_batch(texts)
     for (_, number), row in zip(encode_first(texts, tokenizer, 32), exact):

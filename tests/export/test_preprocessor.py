@@ -90,13 +90,8 @@ def test_the_guide_raw_text_to_a_fine_tuned_classifier(exported):
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory, tokenizer, model_dir):
     """The path of an encoder with dropout, the encoder, and what is loaded from there."""
-    config = dataclasses.replace(
-        CONFIG,
-        vocab_size=tokenizer.vocab_size,
-        hidden_dropout_prob=0.2,
-        attention_probs_dropout_prob=0.2,
-    )
-    encoder = AlbertEncoder(config)
+    dropout = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.2)
+    encoder = AlbertEncoder(dataclasses.replace(CONFIG, vocab_size=tokenizer.vocab_size, **dropout))
     encoder({name: tf.zeros([1, 2], tf.int32) for name in NAMES})
     module = EncoderModule(encoder, open_checkpoint(str(model_dir), "encoder", 37))
     path = str(tmp_path_factory.mktemp("reusable") / "1")

@@ -23,8 +23,6 @@ PREDICT = "/v1/models/albert/labels/stable:predict"
 # Debian: nginx and libnginx-mod-http-js.
 NGINX = shutil.which("nginx") or "/usr/sbin/nginx"
 MODULES = Path(NGINX).resolve().parents[1] / "lib/nginx/modules"
-
-
 seen = []  # path, body and encoding of what came through
 
 
@@ -50,10 +48,8 @@ def port(tmp_path_factory):
     port = free_port()
     config = (SERVING / "nginx.conf").read_text()
     assert re.findall(r"timeout 10s", config) and "/config/bounds.js" in config
-    temporary = "".join(
-        f"{kind}_temp_path {directory}/{kind};"
-        for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-    )
+    kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    temporary = "".join(f"{kind}_temp_path {directory}/{kind};" for kind in kinds)
     with serving(Handler) as upstream:
         for ours, theirs in (
             ("modules/", f"{MODULES}/"),

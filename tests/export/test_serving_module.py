@@ -53,13 +53,9 @@ def check_packed(tokens, rows, seq_len, pad_id=0):
 
 def alone(model, ids, types, positions=(0,)):
     """The model's answers to one example without padding."""
-    inputs = {
-        "input_word_ids": [ids],
-        "input_mask": [[1] * len(ids)],
-        "input_type_ids": [types],
-        "masked_lm_positions": [list(positions)],
-    }
-    inputs = {name: tf.constant(value, tf.int32) for name, value in inputs.items()}
+    names = ("input_word_ids", "input_mask", "input_type_ids", "masked_lm_positions")
+    values = (ids, [1] * len(ids), types, list(positions))
+    inputs = {name: tf.constant([value], tf.int32) for name, value in zip(names, values)}
     return {**model.encoder(inputs), **model(inputs)}
 
 
@@ -101,7 +97,7 @@ def test_texts_are_answered_as_the_model_answers_them_alone(loaded, model, token
     rows = [packed(tokenizer.encode(a), tokenizer.encode(b), tokenizer)[0] for a, b in pairs]
     shares = tokenizer.unknown_shares(np.concatenate(rows), np.cumsum([0, *map(len, rows)]))
     np.testing.assert_allclose(answers["unknown_share"], shares, atol=1e-7)
-    # Random weights that answered alike whatever the text would prove nothing.
+    # Random weights that answered alike would prove nothing.
     assert np.ptp(answers["in_order_probability"]) > 1e-2
     served = open_checkpoint(str(model_dir), "encoder", MAX_SEQ_LENGTH)
     of_encoder = EncoderModule(model.encoder, served).serving_default(tf.constant(texts))

@@ -25,9 +25,7 @@ def module(make_module):
 def check_spans(task, module, directory):
     """Returns the spans that both sides found."""
     texts = make_texts(20, 1) + _TEXTS["text"]
-    as_read = [
-        text.decode("utf-8", "replace") if isinstance(text, bytes) else text for text in texts
-    ]
+    as_read = [text.decode("utf-8", "replace") for text in map(tf.compat.as_bytes, texts)]
     examples = [of_text(str(i), text) for i, text in enumerate(as_read)]
     [path] = evaluate(task, module, examples, directory)
     with open(path, encoding="utf-8") as file:
