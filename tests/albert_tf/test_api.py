@@ -1,7 +1,5 @@
 """The declared API: its names, what it reads, what it writes, one's own training loop."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import json
@@ -53,16 +51,14 @@ def stored(form, model, tokenizer, directory, tmp_path):
         return directory
     if form == "huggingface":
         albert_tf.save_pretrained(model, tokenizer, path)
-        return path
-    if form == "google":
+    elif form == "google":
         google.write(path, model.config, name_map.arrays(model))
         tokenizer.save(path)
-        return path
-    # Its signatures are not read: tracing them takes seconds.
-    tf.saved_model.save(load_module(open_checkpoint(directory, "encoder", 16)), path)
-    Path(path, "assets.extra").mkdir()
-    provenance = {"do_lower_case": tokenizer.do_lower_case}
-    Path(path, "assets.extra", "export.json").write_text(json.dumps(provenance))
+    else:  # Its signatures are not read: tracing them takes seconds.
+        tf.saved_model.save(load_module(open_checkpoint(directory, "encoder", 16)), path)
+        Path(path, "assets.extra").mkdir()
+        provenance = {"do_lower_case": tokenizer.do_lower_case}
+        Path(path, "assets.extra", "export.json").write_text(json.dumps(provenance))
     return path
 
 
@@ -74,8 +70,7 @@ def test_from_pretrained(form, pretrained, tmp_path):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         again, its_tokenizer = albert_tf.from_pretrained(Path(path))
-    heads = [str(warning.message) for warning in caught if "freshly" in str(warning.message)]
-    assert len(heads) == (form == "export")
+    assert sum("freshly" in str(w.message) for w in caught) == (form == "export")
     assert again.config == model.config
     assert its_tokenizer.sha256 == tokenizer.sha256
     assert its_tokenizer.do_lower_case == tokenizer.do_lower_case
@@ -161,9 +156,9 @@ def test_command_lists_and_runs_programs():
     assert [program for program, _ in examples][::4] == ["train_vocab", "ask"]
     for program, arguments in examples:
         defined, _ = albert(program, "--help")
+        assert defined.startswith("Queries an exported model.") == (program == "ask")
         for flag in re.findall(r"--\w+", arguments):
             assert flag in defined, f"{program} {flag}"
+    assert "--saved_model" in dict(examples)["ask"]
     _, wrong = albert("pretrian", exit_code=2)
     assert wrong.startswith("error: no program 'pretrian'")
-    helped, _ = albert("ask", "--help")
-    assert "--saved_model" in helped and helped.startswith("Queries an exported model.")

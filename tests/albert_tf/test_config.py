@@ -1,7 +1,5 @@
 """The config: published sizes, files of others, values that make no sense."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

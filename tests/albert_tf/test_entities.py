@@ -1,7 +1,5 @@
 """Entities and their F1 are those of conlleval."""
 
-from __future__ import annotations
-
 import pytest
 
 from albert_tf.text.entities import are_entity_tags, find_entities, score_entities

@@ -1,17 +1,13 @@
 """Remote places: directories that appear whole."""
 
-from __future__ import annotations
-
 import os
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from albert_tf.storage import files
-from tests.jobs import PROJECT
+from tests.jobs import run_code
 
 
 @pytest.fixture
@@ -76,8 +72,7 @@ def test_what_killed_processes_left_beside_a_directory_is_removed(tmp_path):
         "partial = block.__enter__(); os.mkdir(partial); open(partial + '/file', 'w').close(); "
         "os.kill(os.getpid(), 9)"
     )
-    command = [sys.executable, "-c", program, str(tmp_path / "model")]
-    subprocess.run(command, cwd=PROJECT, check=False)
+    run_code(program, str(tmp_path / "model"), exit_code=-9)
     [left] = os.listdir(tmp_path)
     assert left.startswith(".model.partial-")
     alive = tmp_path / f".model.partial-{socket.gethostname()}-{os.getppid()}-1"

@@ -1,7 +1,5 @@
 """The cost of a step, counted in the graph that computes it."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 

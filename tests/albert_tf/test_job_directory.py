@@ -1,7 +1,5 @@
 """The output directory of a job: who may write there."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

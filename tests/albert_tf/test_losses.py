@@ -1,7 +1,5 @@
 """The cross-entropy of pre-training beside TensorFlow's."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tensorflow as tf

@@ -1,7 +1,5 @@
 """LAMB and AdamW: their formulas, what they leave out, the reference's steps; the learning rate."""
 
-from __future__ import annotations
-
 import json
 import sys
 from types import SimpleNamespace
@@ -12,7 +10,6 @@ import tensorflow as tf
 
 from albert_tf import addons, keras_lamb, optimization
 from albert_tf.checkpoints import name_map
-from albert_tf.config import SHARING_MODES
 from albert_tf.models import AlbertForPreTraining
 from tests.builders import tiny_config
 from tests.golden import make_golden
@@ -88,36 +85,33 @@ def assert_close(actual, expected, tolerance):
 
 @pytest.mark.parametrize("bias_correction", [True, False])
 @pytest.mark.parametrize("kind", ["lamb", "adamw"])
-class TestFormula:
-    # Epsilon is 1e-6: it is the larger part of the divisor where gradients are 1e-7.
-    @pytest.mark.parametrize(
-        ("scale", "max_norm", "scheduled"),
-        [(1, None, False), (1, 2.0, True), (1e-6, None, True), (1e-7, None, False)],
-    )
-    def test_twelve_steps(self, kind, bias_correction, scale, max_norm, scheduled):
-        weights = random_arrays(0)
-        gradients = [random_arrays(step, scale) for step in range(1, 13)]
-        schedule = optimization.WarmUpPolynomialDecay(0.1, 20, 2) if scheduled else 0.1
-        falling = [0.1 * (1 - step / 20) for step in range(2, 12)]
-        rates = [0.0, 0.05, *falling] if scheduled else [0.1] * 12
-        optimizer = getattr(optimization, kind)(schedule, 0.3, bias_correction)
-        variables = [tf.Variable(array, name=name) for name, array in weights.items()]
-        for step in gradients:
-            grads = [tf.constant(step[name]) for name in weights]
-            grads[3] = sparse(grads[3])
-            if max_norm:
-                grads, _ = optimization.clip_by_global_norm(grads, max_norm)
-            optimizer.apply_gradients(zip(grads, variables))
-        actual = {name: variable.numpy() for name, variable in zip(weights, variables)}
-        expected = numpy_steps(
-            kind, weights, gradients, rates, 0.3, bias_correction, max_norm=max_norm
-        )
-        assert_close(actual, expected, TOLERANCE[kind])
+# Epsilon is 1e-6: it is the larger part of the divisor where gradients are 1e-7.
+@pytest.mark.parametrize(
+    ("scale", "max_norm", "scheduled"),
+    [(1, None, False), (1, 2.0, True), (1e-6, None, True), (1e-7, None, False)],
+)
+def test_twelve_steps_by_the_formula(kind, bias_correction, scale, max_norm, scheduled):
+    weights = random_arrays(0)
+    gradients = [random_arrays(step, scale) for step in range(1, 13)]
+    schedule = optimization.WarmUpPolynomialDecay(0.1, 20, 2) if scheduled else 0.1
+    falling = [0.1 * (1 - step / 20) for step in range(2, 12)]
+    rates = [0.0, 0.05, *falling] if scheduled else [0.1] * 12
+    optimizer = getattr(optimization, kind)(schedule, 0.3, bias_correction)
+    variables = [tf.Variable(array, name=name) for name, array in weights.items()]
+    for step in gradients:
+        grads = [tf.constant(step[name]) for name in weights]
+        grads[3] = sparse(grads[3])
+        if max_norm:
+            grads, _ = optimization.clip_by_global_norm(grads, max_norm)
+        optimizer.apply_gradients(zip(grads, variables))
+    actual = {name: variable.numpy() for name, variable in zip(weights, variables)}
+    expected = numpy_steps(kind, weights, gradients, rates, 0.3, bias_correction, max_norm=max_norm)
+    assert_close(actual, expected, TOLERANCE[kind])
 
 
-@pytest.mark.parametrize("sharing", SHARING_MODES)
+@pytest.mark.parametrize("sharing", ["all", "none"])
 def test_vectors_are_excluded_and_matrices_are_not(sharing):
-    model = AlbertForPreTraining(tiny_config(num_hidden_layers=3, parameter_sharing=sharing))
+    model = AlbertForPreTraining(tiny_config(parameter_sharing=sharing))
     model.create_variables()
     lamb, adamw = optimization.lamb(0.1), optimization.adamw(0.1)
     variables = name_map.model_variables(model)
@@ -175,30 +169,6 @@ def test_the_norm_that_clips_adds_repeated_rows(sparse, max_norm, factor):
     np.testing.assert_allclose(clipped[1], [factor * 3, 0])
 
 
-@pytest.mark.parametrize("kind", ["lamb", "adamw"])
-def test_slots_exist_before_the_first_step_and_take_a_checkpoint_at_once(kind, tmp_path):
-    def make():
-        model = AlbertForPreTraining(tiny_config())
-        model.create_variables()
-        optimizer = getattr(optimization, kind)(0.1)
-        return model, optimizer, tf.train.Checkpoint(model=model, optimizer=optimizer)
-
-    model, optimizer, checkpoint = make()
-    assert not optimizer.variables()
-    optimization.create_slots(optimizer, model)
-    shapes = [variable.shape for variable in model.trainable_variables]
-    assert [v.shape for v in optimizer.variables()] == [[], *shapes, *shapes]
-    optimizer.apply_gradients([(tf.ones_like(v), v) for v in model.trainable_variables])
-    path = checkpoint.write(str(tmp_path / "ckpt"))
-
-    fresh_model, fresh, checkpoint = make()
-    optimization.create_slots(fresh, fresh_model)
-    checkpoint.read(path).assert_consumed()
-    for saved, restored in zip(optimizer.variables(), fresh.variables()):
-        np.testing.assert_array_equal(saved.numpy(), restored.numpy())
-    assert fresh.get_slot(fresh_model.trainable_variables[0], "m").numpy().min() > 0
-
-
 BASES = {"addons": addons._Optimizer.__bases__, "own": (keras_lamb.LAMB,)}
 has_addons = pytest.mark.skipif(
     sys.version_info >= (3, 12), reason="tensorflow-addons has no wheel for this Python"
@@ -217,6 +187,7 @@ class Run:
 
     def __init__(self, kind, bias_correction):
         self.variables = [tf.Variable(a, name=name) for name, a in random_arrays(0).items()]
+        self.variables[3].assign(tf.zeros(SHAPES["word_embeddings"]))  # has no ratio of norms
         schedule = optimization.WarmUpPolynomialDecay(0.1, 10, 2)
         self.optimizer = getattr(optimization, kind)(schedule, 0.01, bias_correction)
         trained = SimpleNamespace(trainable_variables=self.variables)
@@ -240,6 +211,17 @@ class Run:
         return [variable.numpy() for variable in (*self.variables, *slots, *others)]
 
 
+@pytest.mark.parametrize("kind", ["lamb", "adamw"])
+def test_slots_exist_before_the_first_step_and_take_a_checkpoint_at_once(kind, tmp_path):
+    run, fresh = Run(kind, True), Run(kind, True)
+    of_moments = 2 * list(SHAPES.values())
+    assert [v.shape for v in run.optimizer.variables()] == [(), *of_moments]
+    expected = run.step(1)
+    assert all(map(np.any, expected[len(SHAPES) : 3 * len(SHAPES)])), "moments"
+    fresh.checkpoint.read(run.checkpoint.write(str(tmp_path / "ckpt"))).assert_consumed()
+    assert_equal(fresh.state(), expected)
+
+
 def assert_equal(found, expected):
     for array, other in zip(found, expected):
         np.testing.assert_array_equal(array, other)
@@ -259,6 +241,7 @@ def test_our_base_equals_tensorflow_addons_bit_by_bit(kind, bias_correction, use
         paths[base] = run.checkpoint.write(str(tmp_path / base))
         states[base] += [run.step(step) for step in (4, 5)]
     assert configs[0] == configs[1]
+    assert states["addons"][1][3].any(), "of zeros"
     for theirs, ours in zip(*states.values()):
         assert_equal(ours, theirs)
     for first, second in (("addons", "own"), ("own", "addons")):
@@ -268,15 +251,3 @@ def test_our_base_equals_tensorflow_addons_bit_by_bit(kind, bias_correction, use
         restored.assert_consumed().assert_existing_objects_matched()
         assert_equal(resumed.state(), states[first][2])
         assert_equal(resumed.step(4), states[first][3])
-
-
-@has_addons
-def test_a_kernel_of_zeros_moves(use_base):
-    moved = []
-    for base in BASES:
-        use_base(base)
-        kernel = tf.Variable(tf.zeros([2, 2]), name="kernel")
-        optimization.lamb(0.1).apply_gradients([(tf.ones([2, 2]), kernel)])
-        moved.append(kernel.numpy())
-    assert moved[0].all()
-    assert_equal(moved[1], moved[0])

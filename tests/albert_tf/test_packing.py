@@ -1,7 +1,5 @@
 """The layout of a model's inputs."""
 
-from __future__ import annotations
-
 import tensorflow as tf
 
 from albert_tf.text.packing import lay_out

@@ -1,7 +1,6 @@
 """Forward, losses, gradients and steps equal the reference's, through the importers."""
 
-from __future__ import annotations
-
+import functools
 import json
 
 import numpy as np
@@ -35,15 +34,14 @@ def write_tf1_checkpoint(directory, case):
 
 
 class Reference:
-    """A case of the reference, and the model that is imported from its weights.
+    """The model that is imported from a case's weights; its gradients are traced once."""
 
-    The names are those of TF1.
-    """
-
-    def __init__(self, case, path):
+    def __init__(self, case, directory):
+        path = write_tf1_checkpoint(directory, case)
         self.batch = {name: tf.constant(array) for name, array in case.batch.items()}
         self.model, fresh = name_map.build(google.read(path), path)
         assert not fresh
+        self.first_weights = self.model.get_weights()
         self.variables = name_map.model_variables(self.model)
         # The reference adds 1e-5 to the denominator of the masked-LM loss.
         self.denominators = {
@@ -62,9 +60,26 @@ class Reference:
         return [tf.convert_to_tensor(gradient) for gradient in gradients], loss, logits, sums
 
     def named(self, tensors):
-        """Returns name -> array of `tensors`, which belong to `variables`."""
+        """Returns TF1's name -> array of `tensors`, which belong to `variables`."""
         arrays = {name: tensor.numpy() for name, tensor in zip(self.variables, tensors)}
         return name_map.from_ours(arrays, self.model.config, "google")
+
+
+@pytest.fixture(scope="module")
+def reference_of(tmp_path_factory):
+    """A function: name of a case -> the case, and its Reference with the first weights."""
+
+    @functools.cache
+    def make(name):
+        case = make_golden.read_fixture(name)
+        return case, Reference(case, tmp_path_factory.mktemp("reference") / name)
+
+    def reference_of(name):
+        case, reference = make(name)
+        reference.model.set_weights(reference.first_weights)
+        return case, reference
+
+    return reference_of
 
 
 def relative_error(actual, expected, scale=0.0):
@@ -82,8 +97,7 @@ def relative_error(actual, expected, scale=0.0):
     return (np.abs(actual - expected.reshape(actual.shape)) / scale).max()
 
 
-def assert_parity(case, path):
-    reference = Reference(case, path)
+def assert_parity(case, reference):
     gradients, loss, logits, sums = reference.gradients()
     encoder, gradients = reference.model.encoder, reference.named(gradients)
     encoded = encoder(reference.batch)
@@ -109,9 +123,8 @@ def assert_parity(case, path):
 
 
 @pytest.mark.parametrize("name", make_golden.CASES)
-def test_equals_reference(name, tmp_path):
-    case = make_golden.read_fixture(name)
-    assert_parity(case, write_tf1_checkpoint(tmp_path / name, case))
+def test_equals_reference(name, reference_of):
+    assert_parity(*reference_of(name))
 
 
 @pytest.mark.shared
@@ -123,11 +136,14 @@ def test_equals_reference(name, tmp_path):
         ("tiny_gelu", "tiny_gelu/model.ckpt"),
     ],
 )
-def test_fixtures_are_made_of_the_reference(name, checkpoint, shared):
+def test_fixtures_are_made_of_the_reference(name, checkpoint, shared, reference_of):
     whole = make_golden.read_reference(shared / "golden", name)
-    small = make_golden.read_fixture(name)
+    small, reference = reference_of(name)
+    assert_parity(whole, reference)
     if checkpoint:  # of TensorFlow 1
-        assert_parity(whole, str(shared / "golden" / checkpoint))
+        found, expected = google.read(str(shared / "golden" / checkpoint)), reference.model
+        assert found.config == expected.config
+        np.testing.assert_equal(dict(found.weights), name_map.arrays(expected))
     assert whole.config == small.config
     assert len(small.outputs) == 8 + small.config["num_hidden_layers"]
     for part in ("weights", "batch"):
@@ -186,11 +202,10 @@ def assert_equals_reference(actual, expected, start, tolerance):
     ],
 )
 def test_without_bias_correction_every_step_is_theirs(
-    run, steps, weight_tolerance, slot_tolerance, tmp_path
+    run, steps, weight_tolerance, slot_tolerance, reference_of
 ):
     described, states = make_golden.read_run_fixture(run)
-    case = make_golden.read_fixture(make_golden.RUNS[run])
-    reference = Reference(case, write_tf1_checkpoint(tmp_path / run, case))
+    _, reference = reference_of(make_golden.RUNS[run])
     variables = reference.variables.values()
     start = reference.named(variables)
     rates = described.get("learning_rates") or described["lr_per_step"]

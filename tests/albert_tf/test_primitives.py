@@ -1,7 +1,5 @@
 """Plain forms beside formulas, and the passes that training compiles beside plain forms."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -129,10 +127,10 @@ def test_softmax(dtype):
 
 
 @pytest.mark.parametrize("dtype", TOLERANCES)
-@pytest.mark.parametrize("shape", [[11, 6], [2, 5, 6]])
-def test_add_bias(dtype, shape):
-    inputs = [draw(shape, dtype, 6), draw([6], dtype, 7)]
-    assert_same(one_pass.add_bias, lambda x, bias: x + bias, inputs, dtype)
+def test_add_bias(dtype):
+    for shape in ([11, 6], [2, 5, 6]):
+        inputs = [draw(shape, dtype, 6), draw([6], dtype, 7)]
+        assert_same(one_pass.add_bias, lambda x, bias: x + bias, inputs, dtype)
 
 
 def test_sum_of_bfloat16_rows_does_not_stop_growing():

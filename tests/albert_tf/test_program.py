@@ -1,7 +1,5 @@
 """Who reads an error: the user one line, we a traceback; what a plan says about bfloat16."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -25,7 +23,10 @@ def stderr_of(body, *arguments, exit_code):
 
 
 RATE = "pass\nfrom absl import flags\nflags.DEFINE_float('rate', 0.1, 'A rate.', 0.0)"
-FULL_DISK = "{{function_node __wrapped__SaveV2_}} a/ckpt; No space left on device [Op:SaveV2]"
+LENGTH = "pass\nprogram.define_max_seq_length(default=8)"
+FULL_DISK = """import tensorflow as tf; raise tf.errors.NotFoundError(
+    None, None, "{{function_node __wrapped__SaveV2_}} a/ckpt; No space left on device [Op:SaveV2]")
+"""
 
 
 @pytest.mark.parametrize(
@@ -36,15 +37,8 @@ FULL_DISK = "{{function_node __wrapped__SaveV2_}} a/ckpt; No space left on devic
         ("pass", "stray", "unknown argument 'stray': every option is a flag, see --help"),
         (RATE, "--rate=nan", "flag --rate=nan: expected a finite number; see --help"),
         (RATE, "--rate=inf", "flag --rate=inf: expected a finite number; see --help"),
-        # TensorFlow's operations are not named.
-        (
-            f"import tensorflow as tf; raise tf.errors.NotFoundError(None, None, {FULL_DISK!r})",
-            *("", "a/ckpt; No space left on device\n"),
-        ),
-        (
-            "pass\nprogram.define_max_seq_length(default=8)",
-            *("--max_seq_length=7", "flag --max_seq_length=7"),
-        ),
+        (FULL_DISK, "", "a/ckpt; No space left on device\n"),  # without TensorFlow's operations
+        (LENGTH, "--max_seq_length=7", "flag --max_seq_length=7"),
     ],
 )
 def test_a_users_error_is_one_line(body, argument, message):
@@ -71,6 +65,7 @@ def test_tracebacks_of_users_errors_if_asked_and_of_our_faults():
 
 
 OWN = "localhost,127.0.0.1,::1,vm"
+NO_HOSTS = ('{"cluster": {}}', '{"task": {}}', "no JSON", "[1]")
 HOSTS = '{"cluster": {"worker": ["host0:2222", "10.0.0.2:1"], "chief": ["[::5]:7"]}}'
 
 
@@ -80,15 +75,9 @@ HOSTS = '{"cluster": {"worker": ["host0:2222", "10.0.0.2:1"], "chief": ["[::5]:7
         ({}, {"no_proxy": OWN}),
         ({"NO_PROXY": "corp.example, localhost"}, {"no_proxy": f"corp.example,{OWN}"}),
         ({"no_proxy": "*"}, {"no_proxy": "*"}),
-        (
-            {"no_proxy": "*", "no_grpc_proxy": "a.example"},
-            {"no_proxy": "*", "no_grpc_proxy": f"a.example,{OWN}"},
-        ),
+        ({"no_proxy": "*", "no_grpc_proxy": "a"}, {"no_proxy": "*", "no_grpc_proxy": f"a,{OWN}"}),
         ({"TF_CONFIG": HOSTS}, {"no_proxy": f"{OWN},host0,10.0.0.2,::5"}),
-        *(
-            ({"TF_CONFIG": text}, {"no_proxy": OWN})
-            for text in ('{"cluster": {}}', '{"task": {}}', "no JSON", "[1]")
-        ),
+        *(({"TF_CONFIG": text}, {"no_proxy": OWN}) for text in NO_HOSTS),
     ],
 )
 def test_loopback_and_the_hosts_of_a_run_are_never_proxied(monkeypatch, before, after):
@@ -152,14 +141,9 @@ program.run(lambda _: None)
     assert "--verbosity" not in out and "--helpfull" in out
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "from albert_tf.jobs import program\nprogram.run(lambda _: None)",
-        "from albert_tf.jobs import command\ncommand.main()",
-    ],
-)
-def test_help_into_a_closed_pipe_says_nothing_on_stderr(code):
+@pytest.mark.parametrize("call", ["program.run(lambda _: None)", "command.main()"])
+def test_help_into_a_closed_pipe_says_nothing_on_stderr(call):
+    code = f"from albert_tf.jobs import command, program\n{call}"
     reader, writer = os.pipe()
     os.close(reader)
     command = [sys.executable, "-c", code, "--help"]
@@ -198,11 +182,7 @@ LACKS = "this processor has no bfloat16 instructions"
     ],
 )
 def test_advice_on_bfloat16(monkeypatch, tmp_path, flags, precision, advice):
-    (tmp_path / "cpuinfo").write_text(f"processor : 0\nflags\t\t: fpu {flags}\n\n")
     monkeypatch.setattr(processor, "_CPU_INFO", str(tmp_path / "cpuinfo"))
+    assert processor.describe(precision, "--flag") == precision, "unknown: no advice"
+    (tmp_path / "cpuinfo").write_text(f"processor : 0\nflags\t\t: fpu {flags}\n\n")
     assert processor.describe(precision, "--flag") == f"{precision}; {advice}"
-
-
-def test_a_processor_that_cannot_be_asked_gets_no_advice(monkeypatch, tmp_path):
-    monkeypatch.setattr(processor, "_CPU_INFO", str(tmp_path / "nowhere"))
-    assert processor.describe("bfloat16", "--flag") == "bfloat16"

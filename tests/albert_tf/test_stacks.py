@@ -1,7 +1,5 @@
 """TensorFlow 2.15, and 2.21 with Keras 2 from tf-keras: what differs where they are imported."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -96,6 +94,7 @@ def test_a_hook_outlives_an_import_that_fails(tmp_path):
     assert done.stdout.split() == ["failed", "after", "False"], done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(HAS_KERAS_3, reason="TensorFlow 2.21 logs whatever the level is")
 def test_programs_start_without_a_word():
     done = python("import pipelines, tensorflow as tf; tf.constant(1.0) + 1.0")

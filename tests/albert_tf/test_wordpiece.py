@@ -1,7 +1,5 @@
 """WordPiece: ids in Python, in the graph and by Hugging Face are the same."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

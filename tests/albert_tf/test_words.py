@@ -1,7 +1,5 @@
 """Words of raw text are the same in Python and in the graph, and stand where they are said to."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

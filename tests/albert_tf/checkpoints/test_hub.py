@@ -1,7 +1,5 @@
 """Models by name, from a stand-in for the Hugging Face Hub on this machine."""
 
-from __future__ import annotations
-
 import hashlib
 import http.server
 import json

@@ -1,7 +1,5 @@
 """What Hugging Face's directories hold beside plain weights, and how their damage is told."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -17,7 +15,7 @@ from albert_tf.checkpoints import huggingface, name_map, pretrained
 from albert_tf.storage.errors import UserError
 from tests.albert_tf.checkpoints.test_name_map import change_config, make_model, without, write
 
-BERT = {"parameter_sharing": "none", "embedding_size": 12, "hidden_act": "gelu_erf"}
+BERT = {"parameter_sharing": "none", "embedding_size": 20, "hidden_act": "gelu_erf"}
 
 
 @pytest.fixture
@@ -117,7 +115,7 @@ def test_half_precision_of_huggingface(out):
 
 
 def test_a_projection_that_is_none_of_ours(tmp_path):
-    write("huggingface", tmp_path, make_model(embedding_size=12))
+    write("huggingface", tmp_path, make_model(embedding_size=20))
     name = "albert.encoder.embedding_hidden_mapping_in.weight"
     change_huggingface(tmp_path, lambda tensors: {**tensors, name: 2 * tensors[name]})
     with pytest.raises(ValueError, match=r"is not the identity, but embedding_size equals"):
@@ -149,8 +147,8 @@ def test_names_and_config_of_bert(tmp_path):
     write("huggingface", tmp_path, make_model(**BERT))
     tensors = safetensors.numpy.load_file(tmp_path / "model.safetensors")
     layer = "bert.encoder.layer.3."
-    assert tensors[layer + "attention.self.query.weight"].shape == (12, 12)
-    assert tensors[layer + "intermediate.dense.weight"].shape == (17, 12)
+    assert tensors[layer + "attention.self.query.weight"].shape == (20, 20)
+    assert tensors[layer + "intermediate.dense.weight"].shape == (28, 20)
     assert {layer + "attention.output.LayerNorm.bias", "bert.pooler.dense.bias"} <= set(tensors)
     assert {"cls.predictions.bias", "cls.seq_relationship.weight"} <= set(tensors)
     assert len(tensors) == 5 + 4 * 16 + 2 + 5 + 2

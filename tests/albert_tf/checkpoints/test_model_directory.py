@@ -1,7 +1,5 @@
 """What a model directory tells of the training of its checkpoints."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

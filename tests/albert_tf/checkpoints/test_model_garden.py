@@ -1,7 +1,5 @@
 """Encoders of TensorFlow's Model Garden and TF2-Hub as first weights."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

@@ -1,7 +1,5 @@
 """Weights and vocabularies of strangers: hostile files cost nothing and run nothing."""
 
-from __future__ import annotations
-
 import dataclasses
 import shutil
 import sys
@@ -14,16 +12,10 @@ import tensorflow as tf
 
 import albert_tf
 from albert_tf.checkpoints import google, huggingface, model_directory, name_map, saved_model
-from albert_tf.config import AlbertConfig
 from albert_tf.text.tokenization import AlbertTokenizer
-from tests.albert_tf.checkpoints.test_name_map import (
-    TINY,
-    change_config,
-    make_model,
-    read_tensors,
-    write,
-)
+from tests.albert_tf.checkpoints.test_name_map import change_config, make_model, read_tensors, write
 from tests.albert_tf.test_parity import save_tensors
+from tests.builders import tiny_config
 
 
 @pytest.fixture(scope="module")
@@ -129,10 +121,10 @@ def test_torch_tensors_that_are_no_weights(torch_dir, trained, monkeypatch):
             huggingface.read(str(torch_dir))
 
 
-@pytest.mark.parametrize("most", [{"num_hidden_layers": 10**7}, {"hidden_size": 12 * 10**7}])
+@pytest.mark.parametrize("most", [{"num_hidden_layers": 10**7}, {"hidden_size": 10**8}])
 def test_sizes_without_end_are_refused(most):
     with pytest.raises(ValueError, match=r"is \d+, expected at most [\d,]+$"):
-        dataclasses.replace(TINY, **most)
+        tiny_config(**most)
 
 
 def grow(config_file):
@@ -162,7 +154,7 @@ def write_again(prefix, more, slices):
 
 
 # One of 40 GB; or several, none of which alone is larger than the file.
-@pytest.mark.parametrize(("number", "size"), [(1, 10_000_000_000), (9, 2_000)])
+@pytest.mark.parametrize(("number", "size"), [(1, 10_000_000_000), (9, 4_000)])
 def test_an_index_that_declares_more_than_its_data(number, size, tmp_path, trained):
     write("google", tmp_path, trained)
     more = {f"more{i}": np.zeros(2, np.float32) for i in range(number)}
@@ -178,7 +170,7 @@ def test_an_index_that_declares_more_than_its_data(number, size, tmp_path, train
 
 def test_a_checkpoint_of_texts(tmp_path, trained):
     write("google", tmp_path, trained)
-    bias = {"cls/predictions/output_bias": np.array(["1.0"] * TINY.vocab_size)}
+    bias = {"cls/predictions/output_bias": np.array(["1.0"] * trained.config.vocab_size)}
     write_again(str(tmp_path / google.CHECKPOINT), bias, "")
     with pytest.raises(ValueError, match="cls/predictions/output_bias is of string: expected fl"):
         google.read(str(tmp_path))
@@ -195,7 +187,7 @@ def test_several_checkpoints(tmp_path, trained, monkeypatch):
             (tmp_path / "stranger/checkpoint").write_text(f'model_checkpoint_path: "{named}"')
         with pytest.raises(ValueError, match=several):
             google.read(str(tmp_path / "stranger"))
-    assert google.read(str(tmp_path / "stranger/model.ckpt-2")).config == TINY
+    assert google.read(str(tmp_path / "stranger/model.ckpt-2")).config == trained.config
     (tmp_path / "stranger/checkpoint").write_text('model_checkpoint_path: "model.ckpt-best"')
     assert google.find(str(tmp_path / "stranger"))[0].endswith("model.ckpt-best")
     # A relative directory whose newest checkpoint has an absolute path.
@@ -245,34 +237,24 @@ def test_no_function_of_a_saved_model_is_run(hostile_export):
     assert not (path.parent / "of_its_choice").exists()
 
 
-def test_an_export_that_does_not_say_its_case(hostile_export):
-    path, _ = hostile_export
+def test_damaged_exports(hostile_export, tmp_path):
+    path, model = hostile_export
+    path = shutil.copytree(path, tmp_path / "export")
     provenance = path / "assets.extra/export.json"
-    before = provenance.read_text()
     for content in ("{}", '{"do_lower_case": 1}'):
         provenance.write_text(content)
         with pytest.raises(ValueError, match=r"export.json: do_lower_case is .*expected true or f"):
             saved_model.read_config_and_tokenizer(str(path))
+    grow(path / "assets/albert_config.json")
+    with pytest.raises(ValueError, match=r"its config's weights: .* describes 4,00\d,\d{3},"):
+        saved_model.read_config_and_tokenizer(str(path))
     provenance.unlink()
     with pytest.raises(ValueError, match=r"SavedModel without assets.extra/export.json"):
         saved_model.read_config_and_tokenizer(str(path))
-    provenance.write_text(before)
-
-
-def test_damaged_exports(hostile_export, tmp_path):
-    path, model = hostile_export
-    tf.io.gfile.makedirs(str(tmp_path / "variables"))
     for file in (path / "variables").iterdir():
-        (tmp_path / "variables" / file.name).write_bytes(file.read_bytes()[:99])
+        file.write_bytes(file.read_bytes()[:99])
     with pytest.raises(ValueError, match="is no readable SavedModel"):
-        saved_model.restore_encoder(model.encoder, str(tmp_path))
-    config = path / "assets/albert_config.json"
-    before = config.read_text()
-    grow(config)
-    with pytest.raises(ValueError, match=r"its config's weights: .* describes 4,00\d,\d{3},"):
-        saved_model.read_config_and_tokenizer(str(path))
-    config.write_text(before)
-    assert AlbertConfig.read(str(config)) == model.config
+        saved_model.restore_encoder(model.encoder, str(path))
 
 
 def proto_field(number, data):

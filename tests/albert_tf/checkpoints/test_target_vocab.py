@@ -1,7 +1,5 @@
 """A model with another vocabulary: shared pieces keep their rows, new ones begin with a mean."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from albert_tf.checkpoints import model_directory, name_map

@@ -16,25 +16,23 @@ LABELS = np.array([1, 1, 1, 0, 1, 1, 0, 0, 0, 0])
 PREDICTIONS = np.array([1, 1, 1, 1, 0, 0, 0, 0, 0, 0])
 
 
+NUMBERS = np.array([0.0, 1.0, 2.0, 5.0]), np.array([1.0, 2.0, 4.0, 3.0])
+
+
 @pytest.mark.parametrize(
-    ("name", "expected"),
+    ("name", "pair", "expected"),
     [
-        ("accuracy", 7 / 10),
-        ("f1", 2 * 3 / (2 * 3 + 1 + 2)),
-        ("macro_f1", (6 / 9 + 8 / 11) / 2),
-        ("matthews_correlation", (3 * 4 - 1 * 2) / np.sqrt(4 * 5 * 5 * 6)),
+        ("accuracy", (LABELS, PREDICTIONS), 7 / 10),
+        ("f1", (LABELS, PREDICTIONS), 2 * 3 / (2 * 3 + 1 + 2)),
+        ("macro_f1", (LABELS, PREDICTIONS), (6 / 9 + 8 / 11) / 2),
+        ("matthews_correlation", (LABELS, PREDICTIONS), (3 * 4 - 1 * 2) / np.sqrt(4 * 5 * 5 * 6)),
+        # Deviations from the means, 2 and 2.5: -2, -1, 0, 3 and -1.5, -0.5, 1.5, 0.5.
+        ("pearson", NUMBERS, 5 / np.sqrt(14 * 5)),
+        ("spearman", NUMBERS, 1 - 6 * 2 / (4 * 15)),  # of ranks 1, 2, 3, 4 and 1, 2, 4, 3
     ],
 )
-def test_classes(name, expected):
-    assert METRICS[name](LABELS, PREDICTIONS) == pytest.approx(expected)
-
-
-def test_numbers():
-    labels, predictions = np.array([0.0, 1.0, 2.0, 5.0]), np.array([1.0, 2.0, 4.0, 3.0])
-    # Deviations from the means, 2 and 2.5: -2, -1, 0, 3 and -1.5, -0.5, 1.5, 0.5.
-    assert METRICS["pearson"](labels, predictions) == pytest.approx(5 / np.sqrt(14 * 5))
-    # Ranks 1, 2, 3, 4 and 1, 2, 4, 3: 1 - 6 * 2 / (4 * 15).
-    assert METRICS["spearman"](labels, predictions) == pytest.approx(0.8)
+def test_figures(name, pair, expected):
+    assert METRICS[name](*pair) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("name", METRICS)

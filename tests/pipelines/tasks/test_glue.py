@@ -14,23 +14,21 @@ from pipelines.tasks.glue import TASKS, GlueTask, tasks_in
 from tests.jobs import run
 
 # Names of the columns as published, train and dev first; a dash: not in files without answers.
+LAYOUTS = """
+CoLA: -source, -label, -star, sentence
+SST-2: sentence, -label
+MRPC: -Quality, #1 ID, #2 ID, #1 String, #2 String
+QQP: -id, -qid1, -qid2, question1, question2, -is_duplicate
+STS-B: index, genre, filename, year, old_index, source1, source2, sentence1, sentence2, -score
+MNLI: index, promptID, pairID, genre, sentence1_binary_parse, sentence2_binary_parse, \
+sentence1_parse, sentence2_parse, sentence1, sentence2, -label1, -gold_label
+QNLI: index, question, sentence, -label
+RTE: index, sentence1, sentence2, -label
+WNLI: index, sentence1, sentence2, -label
+"""
 LAYOUTS = {
-    "CoLA": ("-source", "-label", "-star", "sentence"),
-    "SST-2": ("sentence", "-label"),
-    "MRPC": ("-Quality", "#1 ID", "#2 ID", "#1 String", "#2 String"),
-    "QQP": ("-id", "-qid1", "-qid2", "question1", "question2", "-is_duplicate"),
-    "STS-B": (
-        *("index", "genre", "filename", "year", "old_index", "source1", "source2"),
-        *("sentence1", "sentence2", "-score"),
-    ),
-    "MNLI": (
-        *("index", "promptID", "pairID", "genre", "sentence1_binary_parse"),
-        *("sentence2_binary_parse", "sentence1_parse", "sentence2_parse", "sentence1"),
-        *("sentence2", "-label1", "-gold_label"),
-    ),
-    "QNLI": ("index", "question", "sentence", "-label"),
-    "RTE": ("index", "sentence1", "sentence2", "-label"),
-    "WNLI": ("index", "sentence1", "sentence2", "-label"),
+    name: columns.split(", ")
+    for name, columns in (line.split(": ") for line in LAYOUTS.strip().splitlines())
 }
 LABELS = {
     "MNLI": ["neutral", "contradiction", "entailment"],
@@ -89,11 +87,8 @@ def download(tmp_path, name):
     if name == "MNLI":
         stems = {"train": True, "dev_matched": True, "dev_mismatched": True}
         stems.update({"test_matched": False, "test_mismatched": False})
-        write_tsv(
-            tmp_path / "diagnostic" / "diagnostic.tsv",
-            ["index", "sentence1", "sentence2"],
-            [["0", "a", "b"], ["1", "c", "d"]],
-        )
+        diagnostic = [["0", "a", "b"], ["1", "c", "d"]]
+        write_tsv(tmp_path / "diagnostic/diagnostic.tsv", LAYOUTS["WNLI"][:3], diagnostic)
     for stem, has_answers in stems.items():
         extra = ["label2", "label3", "label4", "label5"] if stem.startswith("dev_") else []
         write_layout(tmp_path / name, name, stem, rows_of(name), has_answers, extra)

@@ -1,7 +1,5 @@
 """Rows that a stray quotation mark joins into one are refused; cells of several lines are read."""
 
-from __future__ import annotations
-
 import pytest
 
 from albert_tf.storage.errors import UserError

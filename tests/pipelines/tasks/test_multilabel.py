@@ -39,25 +39,12 @@ def test_cells_and_lists(tmp_path):
     assert task_of(tmp_path / "b.csv").labels == ("(y)", "[x]")
 
 
-LISTS = [
-    "['x' 'y']",
-    "\"['x', 'y']\"",
-    "['x']",
-    '"[""x"", ""y""]"',
-    "[]",
-    "\"('x',)\"",
-    "\"{'x'}\"",
-    '"[x, y]"',
-    '"{""x"": 1, ""y"": 0}"',
-    '"{1,2}"',
-    "[1]",
-    "array(['x'])",
-    "[1 0 1]",
-    "set()",
-    "\"frozenset({'x', 'y'})\"",
-    f'"{list("x" * 600)}"',
-    '"[[1, 2]]"',
-]
+# Cells of a CSV, between bars.
+LISTS = """
+['x' 'y'] | "['x', 'y']" | ['x'] | "[""x"", ""y""]" | [] | "('x',)" | "{'x'}" | "[x, y]" | "{1,2}" |
+"{""x"": 1, ""y"": 0}" | [1] | array(['x']) | [1 0 1] | set() | "frozenset({'x', 'y'})" | "[[1, 2]]"
+"""
+LISTS = [cell.strip() for cell in LISTS.split("|")] + [f'"{list("x" * 600)}"']
 
 
 @pytest.mark.parametrize(

@@ -8,27 +8,15 @@ import tensorflow as tf
 
 from albert_tf.storage.errors import UserError
 from pipelines.tasks import multiple_choice
-from pipelines.tasks.multiple_choice import (
-    MultipleChoiceColumns,
-    MultipleChoiceExample,
-    TableMultipleChoiceTask,
-    question_with_options,
-)
+from pipelines.tasks.multiple_choice import MultipleChoiceColumns as Columns
+from pipelines.tasks.multiple_choice import MultipleChoiceExample as Example
+from pipelines.tasks.multiple_choice import TableMultipleChoiceTask, question_with_options
 from pipelines.tasks.race import RaceTask
 from tests.builders import tiny_config, write_json_lines
+from tests.pipelines.tasks.test_classification import logits
 
-COLUMNS = MultipleChoiceColumns("passage", "endings", "gold", question="query", id="name")
-RECORD = {
-    "name": "n1",
-    "passage": "Text.",
-    "query": "Why _?",
-    "endings": ["a", "b", "c"],
-    "gold": 2,
-}
-
-
-def logits(*rows):
-    return [{"logits": np.array(row, np.float32)} for row in rows]
+COLUMNS = Columns("passage", "endings", "gold", question="query", id="name")
+RECORD = {"name": "n1", "passage": "Text.", "query": "Why _?", "endings": [*"abc"], "gold": 2}
 
 
 def test_reading(tmp_path):
@@ -38,7 +26,7 @@ def test_reading(tmp_path):
     ids = [{**unknown, "name": name} for name in (7, "\ud83d")]
     test = write_json_lines(tmp_path / "b.jsonl", ids)
     task = TableMultipleChoiceTask("own", {"train": train, "test": test}, COLUMNS)
-    expected = MultipleChoiceExample("n1", "Text.", "Why _?", ("a", "b", "c"), 2)
+    expected = Example("n1", "Text.", "Why _?", ("a", "b", "c"), 2)
     assert task.read("train") == [expected] * 4
     assert task.read("dev") is None
     assert task.other_splits() == ["test"]
@@ -48,7 +36,7 @@ def test_reading(tmp_path):
     labels, warning = task.summarise([expected] * 2)
     assert labels == "3 labels: 'A' 0, 'B' 0, 'C' 2"
     assert warning == "warning: 1 rows repeat an id, such as 'n1', 2 times"
-    bare = MultipleChoiceColumns(context="passage", options="endings", label="gold")
+    bare = Columns(context="passage", options="endings", label="gold")
     example = TableMultipleChoiceTask("own", {"train": train}, bare).read("train")[3]
     assert (example.id, example.question) == ("3", "")
 
@@ -83,7 +71,7 @@ def test_number_of_options(tmp_path, count):
 
 def test_options_fill_blanks_or_follow(tokenizer):
     def answers(question, *options, blank="_"):
-        example = MultipleChoiceExample("x", "", question, options, 0)
+        example = Example("x", "", question, options, 0)
         return list(question_with_options(example, tokenizer, blank))
 
     assert answers("The  _  sings .", " Fox ", "") == ["the fox sings .", "the  sings ."]
@@ -101,9 +89,9 @@ def test_sequences(tokenizer, monkeypatch):
     task.num_choices, task.blank = 2, "_"
     long, short = "seven small birds sing in old green trees " * 2, "a river"
     examples = [
-        MultipleChoiceExample("0", long, "who sings?", (long, "fox"), 1),
-        MultipleChoiceExample("1", short, "_ runs", ("it", "dog"), 0),
-        MultipleChoiceExample("2", long, "", ("sea", "sky"), 1),
+        Example("0", long, "who sings?", (long, "fox"), 1),
+        Example("1", short, "_ runs", ("it", "dog"), 0),
+        Example("2", long, "", ("sea", "sky"), 1),
     ]
     sequences, features = task.encode(examples, tokenizer, 21, training=True)
     assert features == examples and len(sequences) == 3
@@ -129,7 +117,7 @@ def test_figures_and_predictions(tmp_path):
     task = TableMultipleChoiceTask("own", {}, COLUMNS)
     task.num_choices = 3
     examples = [
-        MultipleChoiceExample(str(i), "", "", ("x", "y\ty", "z"), label, part)
+        Example(str(i), "", "", ("x", "y\ty", "z"), label, part)
         for i, (label, part) in enumerate([(0, "p"), (1, "q"), (2, "p"), (1, "p")])
     ]
     outputs = logits([2, 1, 0], [0, 1, 0], [0, 0, 3], [1, 0, 0])

@@ -11,13 +11,9 @@ import tensorflow as tf
 
 from albert_tf.config import AlbertConfig
 from pipelines import finetune
+from pipelines.tasks import multiple_choice
 from pipelines.tasks.classification import ClassificationTask, Columns, Example
 from pipelines.tasks.multilabel import MultiLabelTask
-from pipelines.tasks.multiple_choice import (
-    MultipleChoiceColumns,
-    MultipleChoiceExample,
-    TableMultipleChoiceTask,
-)
 from pipelines.tasks.reading.dev_split import DIVISION, comparable, split_off_dev
 from pipelines.tasks.reading.split_report import (
     describe_labels,
@@ -33,6 +29,7 @@ from pipelines.tasks.squad import SquadTask
 from pipelines.tasks.token_classification import TokenClassificationTask
 from tests.conftest import WORDS
 
+Choice = multiple_choice.MultipleChoiceExample
 KOREAN = "긍정적인 문장입니다"
 
 
@@ -58,16 +55,15 @@ def test_the_most_frequent_unknown_characters_are_named(tokenizer):
     assert describe_unknown_characters([Example("1", "é" + WORDS[0], None, "a")], tokenizer) == []
 
 
-@pytest.mark.parametrize(("text", "named"), [(f"{WORDS[0]} 문", True), (WORDS[0], False)])
-def test_the_plan_of_fine_tuning_names_them(tokenizer, capsys, text, named):
-    examples = [Example("1", text, None, "a")]
+def test_the_plan_of_fine_tuning_names_them(tokenizer, capsys):
+    examples = [Example("1", f"{WORDS[0]} 문", None, "a")]
     sequences, features = OWN.encode(examples, tokenizer, 16, True)
     settings = FinetuneSettings(1, 3, 0, learning_rate=1e-3, max_seq_length=16)
     initial = SimpleNamespace(tokenizer=tokenizer, config=AlbertConfig(vocab_size=9))
     splits = {"train": TaskSplit(examples, sequences, features)}
     strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
     finetune._print_plan(OWN, splits, initial, settings, [1], strategy)
-    assert ("unknown characters: '문' 1\n" in capsys.readouterr().out) == named
+    assert "unknown characters: '문' 1\n" in capsys.readouterr().out
 
 
 def share_task(kind):
@@ -77,9 +73,10 @@ def share_task(kind):
     if kind == "token_classifier":
         task = TokenClassificationTask(kind, {}, TokenColumns(), ["O", "a"], 5)
         return task, lambda text: of_text("t", text)
-    task = TableMultipleChoiceTask(kind, {}, MultipleChoiceColumns("", "", ""), 9)
+    columns = multiple_choice.MultipleChoiceColumns("", "", "")
+    task = multiple_choice.TableMultipleChoiceTask(kind, {}, columns, 9)
     task.num_choices = 2
-    return task, lambda text: MultipleChoiceExample("m", text, "", (text, text), None)
+    return task, lambda text: Choice("m", text, "", (text, text), None)
 
 
 @pytest.mark.parametrize("kind", ["question_answering", "token_classifier", "multiple_choice"])
@@ -186,7 +183,7 @@ def test_questions_and_choices_say_what_they_lose(tokenizer):
     blank = dataclasses.replace(examples[0], id="b", text=" ")
     assert task.summarise([*examples, blank])[1:] == ["warning: 1 rows without text"]
     task, _ = share_task("multiple_choice")
-    examples = [MultipleChoiceExample("m", long, "", ("a", "b"), 1)]
+    examples = [Choice("m", long, "", ("a", "b"), 1)]
     sequences, _ = task.encode(examples, tokenizer, 16, True)
     lines = describe_split("train", 1, sequences, tokenizer, 16, task.summarise(examples), 512)
     assert "100.0 % truncated" in lines[0] and "2 labels: 'A' 0, 'B' 1" in lines[1]
@@ -196,11 +193,10 @@ def tickets(number):
     """Made-up tickets: few subjects of a label are frequent, and some subjects have two labels."""
     rng = np.random.default_rng(5)
     subjects = 1 / np.arange(1, 301) ** 1.1
-    shares = {"login": 0.22, "bill": 0.4, "ship": 0.2, "other": 0.15, "legal": 0.03}
-    labels = rng.choice([*shares], number, p=[*shares.values()])
+    labels = ["login", "bill", "ship", "other", "legal"]
+    labels = rng.choice(labels, number, p=[0.22, 0.4, 0.2, 0.15, 0.03])
     places = rng.choice(300, number, p=subjects / subjects.sum())
-    owners = [name if place % 9 else "shared" for name, place in zip(labels, places)]
-    texts = [f"{owner} {place}" for owner, place in zip(owners, places)]
+    texts = [f"{name if k % 9 else 'shared'} {k}" for name, k in zip(labels, places)]
     return [Example(str(i), *of) for i, of in enumerate(zip(texts, [None] * number, labels))]
 
 

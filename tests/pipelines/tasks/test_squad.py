@@ -13,12 +13,14 @@ from pipelines.tasks.running.batches import make_batch
 from pipelines.tasks.scoring.squad_metrics import normalize_answer
 from pipelines.tasks.squad import SquadTask
 from tests.builders import tiny_config
+from tests.pipelines.tasks import test_squad_files as squad_files
 
 CONTEXT = (
     "The quick brown fox jumps over a lazy dog, while (seven) small birds sing in óld green trees. "
     "And every river 🦊🦊 runs down to some distant sea\u0000 under bright 日本 summer skies."
 )
 ANSWERS = ["The quick", "seven", "óld green", "🦊🦊", "日本", "summer skies.", "sea"]
+ANSWERS += ["(seven) small"]
 
 
 def ask(number, context, answer=None, text="where do the birds sing"):
@@ -74,6 +76,7 @@ def test_labels_point_at_the_answer(tokenizer, questions, max_seq_length):
         place = slice(*(window.first - window.offset + np.array([start, end + 1])))
         first, last = window.paragraph.starts[place][0], window.paragraph.ends[place][-1]
         assert answer in CONTEXT[first : last + 1]
+        assert last - first <= len(answer) + 2
     assert found == set(range(len(questions))) and lacks & {0, 1}
     assert sequences.lost_answers == 0
 
@@ -203,13 +206,9 @@ def test_the_models_take_what_the_task_gives(tokenizer, questions, has_answerabi
 
 def test_questions_some_of_which_have_no_answer_are_told(tmp_path, capsys):
     def write(*answers):
-        qas = [
-            {"id": str(n), "question": "who", "answers": [{"text": "fox", "answer_start": 4}] * a}
-            for n, a in enumerate(answers)
-        ]
-        content = {"data": [{"paragraphs": [{"context": "the fox", "qas": qas}]}]}
-        (tmp_path / "q.json").write_text(json.dumps(content))
-        return str(tmp_path / "q.json")
+        known = [("fox", 4)]
+        qas = [squad_files.question(str(i), answers=known * n) for i, n in enumerate(answers)]
+        return squad_files.write(tmp_path / "q.json", *qas)
 
     task = SquadTask({"test": write(1, 1, 0)})
     expected = "1 of 3 questions have no answer, so none is scored"

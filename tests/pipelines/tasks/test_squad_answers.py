@@ -57,10 +57,8 @@ def test_the_best_of_all_spans(num_pieces, room, stride, max_answer_length, n_be
 def test_texts_that_differ_in_a_space_are_one():
     paragraph = Paragraph([7, 8, 9], np.array([0, 3, 4]), np.array([2, 3, 6]))
     window = Window(0, paragraph, 0, 3, 2, np.ones(3, bool))
-    logits = {
-        "start_logits": np.array([0, 0, 1.0, 5.0, 4.0, 0], np.float32),
-        "end_logits": np.array([0, 0, 1.0, 6.0, 5.0, 0], np.float32),
-    }
+    scores = np.array([[0, 0, 1, 5, 4, 0], [0, 0, 1, 6, 5, 0]], np.float32)
+    logits = dict(zip(("start_logits", "end_logits"), scores))
     answer = answer_by_spans("fox dog", [window], [logits], 30, 20)
     # "▁" alone says nothing; "▁ dog" and "dog" are one text, with the better score.
     assert answer.candidates == [("dog", 10.0), ("fox", 7.0), ("fox dog", 6.0)]

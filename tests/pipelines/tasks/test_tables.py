@@ -81,7 +81,8 @@ def test_values(convert, value, result):
 def test_what_is_written_is_read_again(tmp_path):
     path = str(tmp_path / "new" / "t.tsv")
     ids = ["x\ty", " z", 'said "so"', '"', "a\u3000 b", "one\ntwo", "a\0b"]
-    write_table(path, {"id": ids, "number": [1.5, 2, 3, 4, 5, 6, 7]})
+    write_table(path, {"id": ids, "number": [1.5, 2, 3, 4, 5, 6, ["é", "b"]]})
+    assert '[""é"", ""b""]' in (tmp_path / "new/t.tsv").read_text(encoding="utf-8")
     assert [row["id"] for _, row in read_table(path, ["number", "id"])] == [*ids[:-1], "a\ufffdb"]
 
 
@@ -124,9 +125,3 @@ def test_nasty_text_is_no_table(nasty):
 def test_the_field_given_twice_is_named():
     with pytest.raises(ValueError, match="the field 'label' twice"):
         as_object([("text", "a"), ("label", 1), ("label", 2)])
-
-
-def test_a_list_is_written_in_its_own_characters(tmp_path):
-    path = str(tmp_path / "t.csv")
-    write_table(path, {"labels": [["é", "b"]]})
-    assert '""é""' in (tmp_path / "t.csv").read_text(encoding="utf-8")

@@ -17,32 +17,29 @@ def write(path, text):
     return path
 
 
-def test_two_columns(tmp_path):
-    path = write(tmp_path / "a.conll", "\ufeffAda\tB-per\r\nmet\tO\r\n\r\n\r\n#tag\tO\r\n")
-    first, second = read(path, first=7)
-    assert (first.id, first.words, first.tags) == ("7", ("Ada", "met"), ("B-per", "O"))
-    assert (second.id, second.words, second.tags) == ("8", ("#tag",), ("O",))
-    assert first.text is None and first.entities is None
+CONLL_2003 = "-DOCSTART- -X- -X- O\n\nEU NNP B-NP B-ORG\nrejects VBZ B-VP O\n"
+UNIVERSAL = "# x\n1-2\tVámonos\t_\t_\n1\tVamos\tir\tVERB\n2\tnos\tyo\tPRON\n2.1\t_\t_\t_\n"
+PER = "\ufeffAda\tB-per\r\nmet\tO\r\n\r\n\r\n#tag\tO\r\n"
 
 
-def test_conll_2003_and_its_other_columns(tmp_path):
-    text = "-DOCSTART- -X- -X- O\n\nEU NNP B-NP B-ORG\nrejects VBZ B-VP O\n"
-    path = tmp_path / "eng.train.gz"
-    path.write_bytes(gzip.compress(text.encode()))
-    [example] = read(path)
-    assert example.tags == ("B-ORG", "O")
-    [example] = read(path, label="1")
-    assert example.tags == ("NNP", "VBZ")
-    [example] = read(path, text="0", label="-2")
-    assert example.tags == ("B-NP", "B-VP")
-
-
-def test_universal_dependencies(tmp_path):
-    rows = ["# text = Vámonos", "1-2\tVámonos\t_\t_", "1\tVamos\tir\tVERB", "2\tnos\tyo\tPRON"]
-    text = "\n".join([*rows, "2.1\t_\t_\t_", ""])
-    for name in ("es.conllu", "ES.CONLLU"):
-        [example] = read(write(tmp_path / name, text))
-        assert (example.words, example.tags) == (("Vamos", "nos"), ("VERB", "PRON"))
+@pytest.mark.parametrize(
+    ("name", "text", "columns", "rows"),
+    [
+        ("a.conll", PER, {}, ["7 Ada met / B-per O", "8 #tag / O"]),
+        ("eng.train.gz", CONLL_2003, {}, ["7 EU rejects / B-ORG O"]),
+        ("eng.train.gz", CONLL_2003, {"label": "1"}, ["7 EU rejects / NNP VBZ"]),
+        ("a.txt", CONLL_2003, {"text": "0", "label": "-2"}, ["7 EU rejects / B-NP B-VP"]),
+        ("es.conllu", UNIVERSAL, {}, ["7 Vamos nos / VERB PRON"]),
+        ("ES.CONLLU", UNIVERSAL, {}, ["7 Vamos nos / VERB PRON"]),
+    ],
+)
+def test_columns(tmp_path, name, text, columns, rows):
+    data = text.encode()
+    (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith("gz") else data)
+    found = read(tmp_path / name, first=7, **columns)
+    described = [f"{e.id} {' '.join(e.words)} / {' '.join(e.tags)}" for e in found]
+    assert described == rows
+    assert found[0].text is None and found[0].entities is None
 
 
 def test_without_answers(tmp_path):
