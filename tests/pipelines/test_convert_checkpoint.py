@@ -1,5 +1,3 @@
-"""The program around the importers: every kind of input, whole outputs, clear refusals."""
-
 import json
 import shutil
 

@@ -81,22 +81,16 @@ def test_the_manifest_tells_all_and_the_job_is_done_once(create, tmp_path, monke
     assert "finished before" in capsys.readouterr().out
 
 
-@pytest.fixture(scope="module")
-def short_documents(tmp_path_factory) -> Path:
-    """300 documents of three to six sentences, all shorter than 60 pieces."""
-    rng = random.Random(3)
-    words = "the cat saw a dog and it ran off to him".split()
+def test_short_documents_have_an_order_to_learn(create, tmp_path):
+    # 300 documents of three to six sentences, all shorter than 60 pieces.
+    rng, words = random.Random(3), "the cat saw a dog and it ran off to him".split()
     documents = [
         [" ".join(rng.choices(words, k=rng.randint(2, 4))) + "." for _ in range(rng.randint(3, 6))]
         for _ in range(300)
     ]
-    path = tmp_path_factory.mktemp("short") / "short.txt"
-    path.write_text("\n\n".join("\n".join(d) for d in documents), encoding="utf-8")
-    return path
-
-
-def test_short_documents_have_an_order_to_learn(create, short_documents, tmp_path):
-    options = {"input_file": short_documents, "max_seq_length": 128}
+    path = tmp_path / "short.txt"
+    path.write_text("\n\n".join(map("\n".join, documents)), encoding="utf-8")
+    options = {"input_file": path, "max_seq_length": 128}
     assert create("half", short_seq_prob=0.5, **options).openings_with_order > 0.6 * 300
     options["short_seq_prob"] = 0.0
     manifest = create(**options)
@@ -245,22 +239,19 @@ def test_units_cover_files():
     assert [unit.source for unit in units][2:5] == sources
 
 
-@pytest.mark.parametrize(
-    ("count", "size", "shard_bytes", "files_per_unit"),
-    [
+def test_small_files_are_taken_together():
+    for count, size, shard_bytes, files_per_unit in (
         (100, 100_000, 64_000_000, 5),  # 500 kB at least
         (640, 1_000_000, 64_000_000, 5),  # a 128th of the text
         (10_000, 1_000_000, 64_000_000, 64),  # at most what one worker does at a time
         (50, 2_000_000, 64_000_000, 1 / 3),
         (100_000, 3, 64_000_000, 100_000),
         (1, 64_000_000_000, 64_000_000, 1 / 1000),
-    ],
-)
-def test_small_files_are_taken_together(count, size, shard_bytes, files_per_unit):
-    units = job.plan_units({f"{n:06d}": size for n in range(count)}, shard_bytes)
-    assert {len(unit.ranges) for unit in units[:-1]} <= {max(files_per_unit, 1)}
-    assert len(units) == math.ceil(count / files_per_unit)
-    assert max(unit.bytes for unit in units) <= shard_bytes
+    ):
+        units = job.plan_units({f"{n:06d}": size for n in range(count)}, shard_bytes)
+        assert {len(unit.ranges) for unit in units[:-1]} <= {max(files_per_unit, 1)}
+        assert len(units) == math.ceil(count / files_per_unit)
+        assert max(unit.bytes for unit in units) <= shard_bytes
 
 
 @settings(max_examples=100, deadline=None)

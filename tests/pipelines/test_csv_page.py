@@ -17,13 +17,6 @@ from tests.pipelines.test_predict import read
 PAGE = PROJECT / "pipelines/tasks/FROM_CSV.md"
 
 
-def commands():
-    """The commands of the page as lists of words, but for the server's."""
-    blocks = re.findall(r"```bash\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.S)
-    lines = "".join(blocks).replace("\\\n", " ").splitlines()
-    return [shlex.split(line) for line in lines if line.startswith("python -m ")]
-
-
 def test_the_links_of_the_page():
     links = re.findall(r"\]\(([^)#]+)", PAGE.read_text(encoding="utf-8"))
     assert links and all((PAGE.parent / link).exists() for link in links)
@@ -39,8 +32,10 @@ def test_the_commands_run(pretrained, tmp_path):
     (tmp_path / "demo").mkdir()
     (tmp_path / "demo/model").symlink_to(pretrained)
     environment = {**os.environ, "PYTHONPATH": str(PROJECT), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    blocks = re.findall(r"```bash\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.S)
+    lines = "".join(blocks).replace("\\\n", " ").splitlines()
     outputs = {}
-    for _, *words in commands():
+    for _, *words in (shlex.split(line) for line in lines if line.startswith("python -m ")):
         if words[1] != "export.serving.client":
             command = [sys.executable, *words]
             done = subprocess.run(

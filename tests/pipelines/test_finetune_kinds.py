@@ -1,5 +1,3 @@
-"""Every kind of task is learnt, predicted, and goes on as the same run or is refused."""
-
 import json
 import random
 
@@ -158,7 +156,7 @@ def check_predict(kind, task, run_dir, expected, reported):
     ("kind", "predicts"),
     [("spans", False), *(pytest.param(kind, True, marks=pytest.mark.slow) for kind in KINDS)],
 )
-def test_every_kind_of_task_runs_and_predicts(kind, predicts, pretrained, tmp_path):
+def test_every_kind_of_task_runs_and_predicts(kind, predicts, pretrained, tmp_path, request):
     task, run_dir = KINDS[kind](tmp_path), tmp_path / "out"
     if not predicts:
         task.null_threshold = 1e9  # no question is left without an answer
@@ -180,6 +178,7 @@ def test_every_kind_of_task_runs_and_predicts(kind, predicts, pretrained, tmp_pa
     assert predicts or all(written)
     # What decides the answers alone may change.
     task.null_threshold = -1e9
+    request.getfixturevalue("eager")  # for a single prediction
     run_task(task, pretrained, run_dir, **changes)
     assert not any(written_predictions(kind, run_dir))
     task.has_answerability_head = not task.has_answerability_head

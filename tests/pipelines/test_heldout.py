@@ -1,5 +1,3 @@
-"""Held-out figures: sampled from all documents, counted exactly, of text not trained on."""
-
 import json
 from types import SimpleNamespace
 
@@ -24,7 +22,7 @@ def shards(*counts):
     return [SimpleNamespace(examples=count) for count in counts]
 
 
-def test_a_sample_takes_from_every_shard_in_proportion():
+def test_a_sample_takes_from_every_shard_in_proportion(monkeypatch):
     assert sample_counts(shards(100, 300, 0, 600), 50).tolist() == [5, 15, 0, 30]
     for size in (None, 7):
         assert sample_counts(shards(3, 4), size).tolist() == [3, 4]
@@ -35,9 +33,7 @@ def test_a_sample_takes_from_every_shard_in_proportion():
         assert (counts >= 0).all() and (counts <= available).all()
         if size < available.sum():
             assert np.abs(counts - available * size / available.sum()).max() <= 1
-
-
-def test_a_sample_opens_some_of_very_many_shards_the_same_at_each_call(monkeypatch):
+    # Of very many shards it opens some, the same at each call.
     monkeypatch.setattr(pretraining_dataset, "_MAX_SAMPLED_SHARDS", 8)
     counts = sample_counts(shards(*[50] * 100), 80)
     assert (counts > 0).sum() == 8 and counts.sum() == 80
@@ -76,9 +72,11 @@ def test_counts_beyond_float32_are_exact():
 TRAINED = {"random_seed": 7, "heldout_fraction": 0.1}
 
 
-@pytest.mark.parametrize(
-    ("run", "records", "is_refused"),
-    [
+def test_text_that_was_trained_on_is_not_evaluated(tmp_path, monkeypatch):
+    found = str(tmp_path), f"{tmp_path}/ckpt-1"
+    monkeypatch.setattr(pretrain.model_directory, "find_checkpoint", lambda _: found)
+    initial = InitialModel(None, None, str(tmp_path))
+    for run, records, is_refused in (
         ({"heldout_split": TRAINED}, {**TRAINED, "heldout_fraction": 0.05}, False),
         ({"heldout_split": TRAINED}, {**TRAINED, "random_seed": 8}, True),
         ({"heldout_split": TRAINED}, {**TRAINED, "heldout_fraction": 0.2}, True),
@@ -86,29 +84,20 @@ TRAINED = {"random_seed": 7, "heldout_fraction": 0.1}
         ({}, TRAINED, False),
         ({"heldout_split": None}, TRAINED, False),
         ({"heldout_split": TRAINED}, None, False),
-    ],
-)
-def test_text_that_was_trained_on_is_not_evaluated(tmp_path, monkeypatch, run, records, is_refused):
-    (tmp_path / "run.json").write_text(json.dumps(run))
-    if not is_refused:
-        check_heldout_split(str(tmp_path), records)
-        return
-    with raises_one_line("may have been trained on them"):
-        check_heldout_split(str(tmp_path), records)
-
-    # Neither may weights to begin with have seen it.
-    def find_checkpoint(path):
-        return path, f"{path}/ckpt-1"
-
-    monkeypatch.setattr(pretrain.model_directory, "find_checkpoint", find_checkpoint)
-    initial = InitialModel(None, None, str(tmp_path))
-    with pytest.raises(ValueError, match="may have been trained on them"):
-        pretrain._restore_initial_weights(None, initial, str(tmp_path / "new"), records)
+    ):
+        (tmp_path / "run.json").write_text(json.dumps(run))
+        if not is_refused:
+            check_heldout_split(str(tmp_path), records)
+            continue
+        with raises_one_line("may have been trained on them"):
+            check_heldout_split(str(tmp_path), records)
+        # Neither may weights to begin with have seen it.
+        with pytest.raises(ValueError, match="may have been trained on them"):
+            pretrain._restore_initial_weights(None, initial, str(tmp_path / "new"), records)
 
 
-@pytest.mark.parametrize(
-    ("accuracies", "expected"),
-    [
+def test_a_plateau_of_frequencies():
+    for accuracies, expected in (
         ([0.06, 0.061], False),  # too few
         ([0.06, 0.06, 0.061], True),
         ([0.12, 0.121, 0.125], True),  # the kept tenth is copied
@@ -117,10 +106,8 @@ def test_text_that_was_trained_on_is_not_evaluated(tmp_path, monkeypatch, run, r
         ([0.159, 0.16, 0.159], False),  # beyond both
         ([0.0001, 0.002, 0.004], False),  # not even frequencies yet
         ([0.14, 0.1, 0.05], False),  # it falls
-    ],
-)
-def test_a_plateau_of_frequencies(accuracies, expected):
-    assert knows_frequencies_only(accuracies, 0.059) is expected
+    ):
+        assert knows_frequencies_only(accuracies, 0.059) is expected
 
 
 def test_a_plateau_is_reported(capsys):

@@ -1,5 +1,3 @@
-"""The reference's own records: each fault is one line with file and record; they train here."""
-
 import gzip
 import json
 import re
@@ -13,7 +11,7 @@ from pipelines import index_records as job
 from pipelines.data import records, training_order
 from pipelines.data.examples import ExampleOptions
 from pipelines.data.pretraining_dataset import pretraining_dataset, read_sources
-from pipelines.data.records import Manifest, ReferenceManifest, Shard, Split, serialize_segment
+from pipelines.data.records import Manifest, serialize_segment
 from pipelines.data.segments import Segment
 from pipelines.evaluate import evaluate
 from tests.builders import raises_one_line, tiny_config
@@ -107,17 +105,6 @@ def test_manifest_points_to_the_files(index, files, tmp_path, monkeypatch, capsy
         index(heldout_file=f"{files}/*")
 
 
-def test_paths_of_every_kind():
-    def shard(file):
-        return Shard(file, "x", 2, 3, 5, "", [0])
-
-    files = ("train.tfrecord", "/far/x.tfrecord", "gs://bucket/x.tfrecord")
-    splits = {"train": Split(tuple(map(shard, files))), "heldout": Split(())}
-    manifest = ReferenceManifest(19, 5, "sop", "", 211, True, "", {}, splits)
-    assert manifest.paths("dir", "train") == ["dir/train.tfrecord", *files[1:]]
-    assert manifest.paths("gs://b/dir", "train")[0] == "gs://b/dir/train.tfrecord"
-
-
 def test_training_sees_every_example_once_an_epoch(index, files, tokenizer, tmp_path, monkeypatch):
     """Its groups are smaller than files."""
     monkeypatch.setattr(records, "_MIN_PART_BYTES", 1)
@@ -163,22 +150,20 @@ def test_a_broken_record_is_one_line(index, tmp_path, changes, message):
     assert not (tmp_path / "indexed" / "manifest.json").exists()
 
 
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
+def test_a_damaged_file_is_one_line(index, files, tmp_path):
+    faults = (
         (lambda data: data[:-3], "record 7: cut or damaged"),
         (lambda data: data[:100] + b"!" + data[101:], "record 1: cut or damaged"),
         (gzip.compress, "record 1: cut or damaged, or no uncompressed TFRecord"),
         (lambda data: b"no records at all", "record 1: cut or damaged"),
         (lambda data: b"", "holds no record|no record in any of 1 files"),
-    ],
-)
-def test_a_damaged_file_is_one_line(index, files, tmp_path, damage, message):
-    path = tmp_path / "bad.tfrecord"
-    path.write_bytes(damage((files / "a.tfrecord").read_bytes()))
-    with raises_one_line(message) as error:
-        index(path)
-    assert "bad.tfrecord" in str(error.value)
+    )
+    for number, (damage, message) in enumerate(faults):
+        path = tmp_path / f"bad{number}.tfrecord"
+        path.write_bytes(damage((files / "a.tfrecord").read_bytes()))
+        with raises_one_line(message) as error:
+            index(path, output=f"out{number}")
+        assert path.name in str(error.value)
 
 
 @pytest.mark.parametrize("position", ["a", "b"])

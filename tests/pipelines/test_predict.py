@@ -1,5 +1,3 @@
-"""Files are labelled as fine-tuning labels them, whatever stops the job."""
-
 import csv
 import gzip
 import json

@@ -1,5 +1,3 @@
-"""Pre-trained models score and embed texts; models that tag words; and rows in memory."""
-
 import csv
 from pathlib import Path
 
@@ -134,9 +132,6 @@ def test_texts_in_memory_of_a_pretrained_model(pretrained, tmp_path):
             load(str(pretrained), **wrong)
     with pytest.raises(UserError, match="'text' is null, expected text"):
         load(str(pretrained)).predict([None])
-
-
-def test_a_model_that_reads_no_single_text_wants_dicts():
     questions = predict_lib.Predictor(predict_lib._Found("", {}, SquadTask({})), None)
     with pytest.raises(UserError, match=r"no dict; expected the fields question, context$"):
         questions.predict(["Who sings?"])
@@ -206,19 +201,16 @@ def test_tables_hold_lists_as_json_and_a_text_may_have_no_words(tagger, tmp_path
         tags(tagger, columns, tmp_path / "other.csv", columns={"label": ""})
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
+def test_faults_are_said_before_the_work(tagger, tmp_path):
+    for content, message in (
         ('{"text": "a"}\n{"text": ["b"]}\n', "raw texts and lists of words in one file"),
         ('{"text": ["a"], "label": ["B-c"]}\n', "unknown tag 'B-c'; the labels are 'O', 'B-a'"),
-    ],
-)
-def test_faults_are_said_before_the_work(tagger, tmp_path, content, message):
-    path = tmp_path / "in.jsonl"
-    path.write_text(content)
-    with pytest.raises(ValueError, match=message):
-        tags(tagger, path, tmp_path / "out.jsonl")
-    assert {p.name for p in tmp_path.iterdir()} == {"in.jsonl"}
+    ):
+        path = tmp_path / "in.jsonl"
+        path.write_text(content)
+        with pytest.raises(ValueError, match=message):
+            tags(tagger, path, tmp_path / "out.jsonl")
+        assert {p.name for p in tmp_path.iterdir()} == {"in.jsonl"}
 
 
 @pytest.mark.slow

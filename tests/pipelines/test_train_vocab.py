@@ -1,5 +1,3 @@
-"""The vocabulary program: what it writes, when it works again, what it says to bad input."""
-
 import gzip
 import json
 import re
@@ -45,20 +43,19 @@ def listing(prefix) -> list[str]:
     return [line.split("\t")[0] for line in lines]
 
 
-@pytest.mark.parametrize("model_type", ["unigram", "bpe"])
-def test_pieces_of_the_reference_come_first(corpus, tmp_path, model_type, capsys):
-    prefix = train(corpus, tmp_path, model_type=model_type)
-    tokenizer = AlbertTokenizer(f"{prefix}.model")
-    first = [tokenizer.id_to_piece(i) for i in range(13)]
-    assert first == '<pad> <unk> [CLS] [SEP] [MASK] ( ) " - . – £ €'.split()
-    assert tokenizer.vocab_size == len(listing(prefix)) == 83
-    assert listing(prefix)[:13] == first
-    assert tokenizer.unk_id not in tokenizer.encode("The Brown fox (seven)")
-    printed = capsys.readouterr().out
-    assert "83 pieces; on 100 lines of the training text" in printed
-    assert "0.0000 % <unk>" in printed
-    other = {"unigram": "bpe", "bpe": "unigram"}[model_type]
-    assert set(listing(train(corpus, tmp_path, "other", model_type=other))) != set(listing(prefix))
+def test_pieces_of_the_reference_come_first(corpus, tmp_path, capsys):
+    for model_type in ("unigram", "bpe"):
+        prefix = train(corpus, tmp_path, model_type, model_type=model_type)
+        tokenizer = AlbertTokenizer(f"{prefix}.model")
+        first = [tokenizer.id_to_piece(i) for i in range(13)]
+        assert first == '<pad> <unk> [CLS] [SEP] [MASK] ( ) " - . – £ €'.split()
+        assert tokenizer.vocab_size == len(listing(prefix)) == 83
+        assert listing(prefix)[:13] == first
+        assert tokenizer.unk_id not in tokenizer.encode("The Brown fox (seven)")
+        printed = capsys.readouterr().out
+        assert "83 pieces; on 100 lines of the training text" in printed
+        assert "0.0000 % <unk>" in printed
+    assert set(listing(tmp_path / "unigram")) != set(listing(tmp_path / "bpe"))
 
 
 def test_breaking_lines_loses_nothing():
@@ -219,9 +216,8 @@ def test_report(tiny_vocabulary):
     assert "0.67 pieces per word" not in of("字жж")
 
 
-@pytest.mark.parametrize(
-    ("written", "flag", "expected"),
-    [
+def test_lower_case_is_the_vocabularys(tmp_path):
+    for written, flag, expected in (
         (None, None, True),
         (None, False, False),
         ({"settings": {"do_lower_case": False}}, None, False),
@@ -230,14 +226,12 @@ def test_report(tiny_vocabulary):
         ({"tokens": ["another program's"]}, None, True),
         ({"settings": {"do_lower_case": True}}, False, None),
         ({"settings": {"do_lower_case": False}}, True, None),
-    ],
-)
-def test_lower_case_is_the_vocabularys(tmp_path, written, flag, expected):
-    model = f"{tmp_path}/own.v2.model"
-    if written:
-        (tmp_path / "own.v2.json").write_text(json.dumps(written))
-    if expected is None:
-        with pytest.raises(ValueError, match=r"--do_lower_case=.* was trained with"):
-            resolve_lower_case(model, flag)
-    else:
-        assert resolve_lower_case(model, flag) is expected
+    ):
+        model = f"{tmp_path}/own.v2.model"
+        if written:
+            (tmp_path / "own.v2.json").write_text(json.dumps(written))
+        if expected is None:
+            with pytest.raises(ValueError, match=r"--do_lower_case=.* was trained with"):
+                resolve_lower_case(model, flag)
+        else:
+            assert resolve_lower_case(model, flag) is expected

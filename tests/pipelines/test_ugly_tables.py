@@ -1,5 +1,3 @@
-"""Files as users have them: read as they are meant, or refused in one line with their place."""
-
 import csv
 import gzip
 import io
@@ -115,23 +113,18 @@ def test_read_as_it_is_meant(tmp_path, case):
     assert text_and_label(task_of(tmp_path, name, content).read("train")) == expected
 
 
-def test_labels_that_are_listed_may_differ_in_case(tmp_path):
-    task = task_of(tmp_path, "t.csv", "text,label\na,us\nb,US\nc,nan\n", labels=["us", "US", "nan"])
-    assert [label for _, label in text_and_label(task.read("train"))] == ["us", "US", "nan"]
+def test_labels_that_are_listed_may_differ_in_case_and_quotation_marks_be_characters(tmp_path):
+    rows = [("a", "us"), ('"b', "US"), ('"c" they say', "nan"), ('""quoted""', "us")]
+    content = "".join(f"{text}\t{label}\n" for text, label in [("text", "label"), *rows])
+    task = task_of(tmp_path, "t.tsv", content, labels=["us", "US", "nan"], quoting="none")
+    assert text_and_label(task.read("train")) == rows
 
 
-def test_quotation_marks_may_be_characters(tmp_path):
-    content = 'text\tlabel\n"fine\tpos\n"bad" they say\tneg\n""quoted""\tpos\n'
-    task = task_of(tmp_path, "t.tsv", content, quoting="none")
-    expected = [('"fine', "pos"), ('"bad" they say', "neg"), ('""quoted""', "pos")]
-    assert text_and_label(task.read("train")) == expected
-
-
-@pytest.mark.parametrize("quoting", ["csv", "none"])
 @pytest.mark.parametrize("names", ["text;label", "sep=;\ntext;label", "text,label"])
-def test_names_of_columns_between_semicolons(tmp_path, names, quoting):
+def test_names_of_columns_between_semicolons(tmp_path, names):
     (tmp_path / "t.csv").write_text(names + "\n")
-    assert column_names(str(tmp_path / "t.csv"), quoting) == ["text", "label"]
+    for quoting in ("csv", "none"):
+        assert column_names(str(tmp_path / "t.csv"), quoting) == ["text", "label"]
 
 
 @pytest.mark.parametrize(("separator", "name"), [(",", "t.csv"), ("\t", "t.tsv")])

@@ -35,21 +35,18 @@ def test_a_failing_unit_comes_out_and_logging_comes_back():
 WHEEL = ["--temp_location=gs://albert_tf-b/tmp", "--extra_package=dist/albert_tf-1.whl"]
 
 
-@pytest.mark.parametrize(
-    ("runner", "options", "message"),
-    [
+def test_what_is_not_installed_is_one_line():
+    for runner, options, message in (
         # Workers would find no `pipelines.data`: the wheel has albert_tf.pipelines.
         ("DirectRunner", WHEEL, r"=--extra_package=dist/albert_tf-1\.whl: .* install the"),
         ("DataflowRunner", [], r"needs apache-beam\[gcp\] .*pip install 'albert_tf\[dataflow\]'"),
         ("no.such.Runner", [], "No module named 'no'; expected a runner of Apache Beam, or MODULE"),
-    ],
-)
-def test_what_is_not_installed_is_one_line(runner, options, message):
-    if runner == "DataflowRunner" and importlib.util.find_spec("google.api_core"):
-        pytest.skip("apache-beam[gcp] is installed")
-    with raises_one_line(message):
-        beam_job.run(print, ["a"], runner, 1, options)
-    assert logging.root.manager.disable == logging.NOTSET
+    ):
+        if runner == "DataflowRunner" and importlib.util.find_spec("google.api_core"):
+            continue  # apache-beam[gcp] is installed
+        with raises_one_line(message):
+            beam_job.run(print, ["a"], runner, 1, options)
+        assert logging.root.manager.disable == logging.NOTSET
 
 
 @pytest.mark.parametrize("end", [KeyboardInterrupt(), SystemExit(143)], ids=type)

@@ -200,9 +200,8 @@ class TestJsonl:
         for step in (1, 5, 17, 1000):
             assert in_ranges(path, size, step, input_format="jsonl") == [first, last]
 
-    @pytest.mark.parametrize(
-        ("line", "message"),
-        [
+    def test_bad_lines(self, tmp_path, monkeypatch):
+        for line, message in (
             (b'{"text": "a', r"not JSON \(Unterminated string .* at character 10\)"),
             (b"plain text", "not JSON"),
             (b"[" * 100_000, "not JSON that can be read"),
@@ -212,24 +211,22 @@ class TestJsonl:
             (b'{"text": null}', "something else than text as field 'text'"),
             (b'{"text": "\xff"}', "byte 0xFF is not UTF-8"),
             (b'{"text": "' + b"a b " * 60 + b'"}', "a line of more than 0.0002 MB"),
-        ],
-    )
-    def test_bad_lines(self, tmp_path, monkeypatch, line, message):
-        monkeypatch.setattr(text_files, "_MAX_LINE_BYTES", 50)
-        if message.startswith("a line of"):
-            monkeypatch.setattr(corpus, "_MAX_JSON_BYTES", 200)
-        path = tmp_path / "x.jsonl"
-        path.write_bytes(b'{"text": "One."}\n' + line + b'\n{"text": "Two."}\n')
-        with raises_one_line(rf"x.jsonl:2: {message}.*--on_bad_line=skip") as error:
-            documents(path, input_format="jsonl")
-        assert len(str(error.value)) < 600
-        counts = Counter()
-        skipping = {"input_format": "jsonl", "on_bad_line": "skip", "counts": counts}
-        assert [d[1] for d in documents(path, **skipping)] == [["One."], ["Two."]]
-        assert counts == {"skipped_lines": 1}
-        if b"content" in line:
-            with pytest.raises(ValueError, match=r"x.jsonl:1: no field 'content'"):
-                documents(path, input_format="jsonl", text_field="content")
+        ):
+            monkeypatch.setattr(text_files, "_MAX_LINE_BYTES", 50)
+            if message.startswith("a line of"):
+                monkeypatch.setattr(corpus, "_MAX_JSON_BYTES", 200)
+            path = tmp_path / "x.jsonl"
+            path.write_bytes(b'{"text": "One."}\n' + line + b'\n{"text": "Two."}\n')
+            with raises_one_line(rf"x.jsonl:2: {message}.*--on_bad_line=skip") as error:
+                documents(path, input_format="jsonl")
+            assert len(str(error.value)) < 600
+            counts = Counter()
+            skipping = {"input_format": "jsonl", "on_bad_line": "skip", "counts": counts}
+            assert [d[1] for d in documents(path, **skipping)] == [["One."], ["Two."]]
+            assert counts == {"skipped_lines": 1}
+            if b"content" in line:
+                with pytest.raises(ValueError, match=r"x.jsonl:1: no field 'content'"):
+                    documents(path, input_format="jsonl", text_field="content")
 
 
 @pytest.mark.parametrize("input_format", corpus.INPUT_FORMATS)
@@ -267,9 +264,8 @@ def split(text: str, language: str = "en") -> list[str]:
     return list(split_sentences(text.splitlines(keepends=True), language))
 
 
-@pytest.mark.parametrize(
-    ("text", "language", "expected"),
-    [
+def test_sentences():
+    for text, language, expected in (
         ("  Mr. Smith\n  went home.\nHe\r\nslept. ", "en", ["Mr. Smith went home.", "He slept."]),
         ("A heading\n\nA sentence\n \t\nAnd one.", "en", ["A heading", "A sentence", "And one."]),
         ('He said "Stop. Now." and left. Yes.', "en", ['He said "Stop. Now." and left.', "Yes."]),
@@ -282,10 +278,8 @@ def split(text: str, language: str = "en") -> list[str]:
         ("One. Two.", "no such language", ["One.", "Two."]),
         ("", "en", []),
         ("\n \n", "en", []),
-    ],
-)
-def test_sentences(text, language, expected):
-    assert split(text, language) == expected
+    ):
+        assert split(text, language) == expected
 
 
 def test_a_line_without_its_end_goes_on():

@@ -1,5 +1,3 @@
-"""The demo corpus: what of a docstring is prose, which files are read, one call is enough."""
-
 import pytest
 
 from pipelines.data import demo_corpus
@@ -63,9 +61,8 @@ def test_prose_of_a_docstring():
     assert names == "The __init__ of two words_here."
 
 
-@pytest.mark.parametrize(
-    ("sentence", "expected"),
-    [
+def test_what_is_prose():
+    for sentence, expected in (
         ("It sums over the batch.", True),
         ('"Does it sum over the batch?"', True),
         ("It sums up.", False),  # too short
@@ -74,10 +71,8 @@ def test_prose_of_a_docstring():
         ("See the page at https://example.org now.", False),
         ("Let y[i] = x[i] + b*c be z_1.", False),
         ("It is " + "very " * 200 + "long.", False),
-    ],
-)
-def test_what_is_prose(sentence, expected):
-    assert demo_corpus.is_prose(sentence) == expected
+    ):
+        assert demo_corpus.is_prose(sentence) == expected
 
 
 def test_docstrings_in_order_of_the_file(tmp_path):
@@ -98,8 +93,7 @@ def write(path, *sentences):
     path.write_text('"""' + " ".join(sentences) + '"""\n')
 
 
-@pytest.fixture
-def packages(tmp_path):
+def test_corpus_of_a_tree(tmp_path, capsys):
     root = tmp_path / "site-packages"
     common = "This sentence stands in every single file."
     for name in "abcde":
@@ -111,26 +105,21 @@ def packages(tmp_path):
     write(root / "package" / "copy.py", *(root / "package/a.py").read_text().split('"')[3:4])
     for name in ("tests/x.py", "package/test_x.py", "package/x_test.py", "package/x_pb2.py"):
         write(root / name, *["Never to be read at all."] * 5)
-    return root
-
-
-def test_corpus_of_a_tree(packages, tmp_path, capsys):
     output = tmp_path / "demo" / "corpus.txt"
     topics = {"b": "The topic of the bees is here. It is long enough. Three it has in all."}
     topics["a"] = topics["b"].replace("bees", "ants")
     with pytest.raises(ValueError, match="no prose"):
         write_demo_corpus(str(output), [tmp_path / "demo"], {})
     assert not output.parent.exists()
-    names = [path.stem for path in demo_corpus.source_files(packages)]
+    names = [path.stem for path in demo_corpus.source_files(root)]
     assert names == [*"abc", "copy", "d", "e", "short"]
-    write_demo_corpus(str(output), [packages], topics)
+    write_demo_corpus(str(output), [root], topics)
     documents = output.read_text(encoding="utf-8").split("\n\n")
     assert [document.split()[4] for document in documents[:2]] == ["ants", "bees"]
     assert [document.split()[1] for document in documents[2:]] == [*"abcde"]
     assert [len(document.splitlines()) for document in documents] == [3, 3, 4, 4, 4, 3, 3]
     printed = capsys.readouterr().out
     assert "docstrings of 7 files" in printed and "7 documents, 24 sentences" in printed
-
     before = output.read_bytes()
     write_demo_corpus(str(output), [], {})
     assert "is there already" in capsys.readouterr().out

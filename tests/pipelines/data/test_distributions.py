@@ -1,4 +1,4 @@
-"""What 100,000 examples look like, beside the paper's definitions.
+"""What 60,000 examples look like, beside the paper's definitions.
 
 Every figure is held to 3 standard errors of its definition, with a fixed seed. The masked pieces of
 an example are not independent (they share spans and a budget): standard errors come from the
@@ -23,7 +23,7 @@ import tensorflow as tf
 
 from pipelines.data.examples import ExampleOptions, example_draws, example_maker
 
-EXAMPLES, ROWS, LENGTH = 100_000, 2_000, 128
+EXAMPLES, ROWS, LENGTH = 60_000, 2_000, 128
 VOCAB, CLS, SEP, MASK = 3_001, 2, 3, 4
 WORD_STARTS = np.arange(VOCAB) % 5 != 0  # every fifth piece continues a word
 TOKENIZER = SimpleNamespace(

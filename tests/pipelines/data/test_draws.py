@@ -5,7 +5,6 @@ import random
 from types import SimpleNamespace
 
 import numpy as np
-import pytest
 
 from pipelines.data import records
 from pipelines.data.examples import DRAWS, SENTENCE_OBJECTIVES, ExampleOptions
@@ -35,32 +34,19 @@ TOKENIZER = SimpleNamespace(
 )
 
 
-@pytest.fixture(scope="module")
-def segments() -> list[tuple[bytes, int]]:
-    """Records of 40 documents, with the number of the document."""
-    rng = random.Random(4)
-    found = []
-    starts = WORD_STARTS.tolist()
+def test_the_same_seed_draws_the_same(tmp_path):
+    rng, starts = random.Random(4), WORD_STARTS.tolist()
+    found, of_split = {"segments": hashlib.sha256()}, {"train": [], "heldout": []}
     for number in range(40):
         document = [
             [rng.randrange(5, 100) for _ in range(rng.randint(1, 9))]
             for _ in range(rng.randint(1, 12))
         ]
         for segment in split_document(document, 24, 0.3, starts, random.Random(number)):
-            found.append((records.serialize_segment(segment, number), number))
-    return found
-
-
-@pytest.fixture(scope="module")
-def record_dir(segments, tmp_path_factory) -> str:
-    found = {"train": [], "heldout": []}
-    for record, number in segments:
-        found["train" if number % 4 else "heldout"].append(record)
-    return write_shards(tmp_path_factory.mktemp("records"), TOKENIZER, found)
-
-
-def test_the_same_seed_draws_the_same(segments, record_dir):
-    found = {"segments": hashlib.sha256(b"".join(record for record, _ in segments))}
+            record = records.serialize_segment(segment, number)
+            found["segments"].update(record)
+            of_split["train" if number % 4 else "heldout"].append(record)
+    record_dir = write_shards(tmp_path, TOKENIZER, of_split)
     for objective in SENTENCE_OBJECTIVES:
         options = ExampleOptions(24, sentence_objective=objective, seed=5)
         trained = pretraining_dataset(read_sources(record_dir), options, TOKENIZER, 8)

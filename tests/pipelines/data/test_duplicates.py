@@ -1,5 +1,3 @@
-"""Duplicates: which documents count as the same, which one stays, whatever the workers."""
-
 import random
 from pathlib import Path
 

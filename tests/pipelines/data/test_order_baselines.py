@@ -1,5 +1,3 @@
-"""Lengths of sentences tell nothing of the label; and where they would, the baselines say so."""
-
 import random
 
 import numpy as np
@@ -19,18 +17,14 @@ PAIRS = 5_000
 CHANCE = 50 + 3 * 50 / PAIRS**0.5
 
 
-@pytest.fixture(scope="module")
-def documents():
-    """200 documents of sentences as long as those of novels; their order means nothing."""
+def test_lengths_do_not_tell_the_label(monkeypatch):
+    """Of sop; that nsp's labels have the same lengths is exact: test_sentence_pairs.py."""
+    # 200 documents of sentences as long as those of novels; their order means nothing.
     rng = random.Random(1)
-    return [
+    documents = [
         [[0] * max(1, round(rng.lognormvariate(2.9, 0.75))) for _ in range(rng.randint(60, 160))]
         for _ in range(200)
     ]
-
-
-def test_lengths_do_not_tell_the_label(documents, monkeypatch):
-    """Of sop; that nsp's labels have the same lengths is exact: test_sentence_pairs.py."""
 
     def tell(seq_length):
         options = ExampleOptions(seq_length)

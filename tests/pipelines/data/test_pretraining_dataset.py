@@ -1,5 +1,3 @@
-"""Order and randomness of training: functions of (seed, epoch, position) and nothing else."""
-
 import dataclasses
 import itertools
 
@@ -43,22 +41,28 @@ def take(dataset, count):
     ]
 
 
-def assert_equal(ours, theirs):
-    assert len(ours) == len(theirs)
-    for a, b in zip(ours, theirs):
-        assert a.keys() == b.keys()
-        for name in a:
-            np.testing.assert_array_equal(a[name], b[name], err_msg=name)
-
-
 def numbers(batches):
     """Returns which record each row is of: its numbering piece is in the ids or masked."""
     ids = np.concatenate([unmask(batch) for batch in batches])
     return (ids[ids >= 110] - 110).tolist()
 
 
-def test_contract(record_dir, tokenizer):
+@pytest.fixture(scope="module", autouse=True)
+def small_groups():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training_order, "_GROUP_BYTES", 500)
+        yield
+
+
+@pytest.fixture(scope="module")
+def four_epochs(record_dir, tokenizer):
+    """A data set, and its first 23 batches of 4 records: four epochs of 23."""
     dataset = dataset_of(record_dir, tokenizer, GLOBAL_BATCH)
+    return dataset, take(dataset, 23)
+
+
+def test_contract(four_epochs, tokenizer):
+    dataset, batches = four_epochs
     pieces, predictions, row = (4, 24), (4, 4), (4,)  # ceil(0.15 * 24) predictions
     expected = {
         **dict.fromkeys(("input_word_ids", "input_mask", "input_type_ids"), (pieces, tf.int32)),
@@ -69,16 +73,15 @@ def test_contract(record_dir, tokenizer):
     }
     specs = dataset.element_spec
     assert {name: (tuple(spec.shape), spec.dtype) for name, spec in specs.items()} == expected
-    for batch in take(dataset, 5):
+    for batch in batches:
         assert (batch["input_word_ids"][:, 0] == tokenizer.cls_id).all()
         seps = (batch["input_word_ids"] == tokenizer.sep_id).sum(axis=1)
         assert (seps == 1 + batch["sentence_order_weights"]).all()
 
 
-def test_each_epoch_is_another_permutation_with_fresh_masks(record_dir, tokenizer, monkeypatch):
-    # 23 records in batches of 4: batches run across the ends of groups and epochs.
-    monkeypatch.setattr(training_order, "_GROUP_BYTES", 500)
-    batches = take(dataset_of(record_dir, tokenizer, 4), 23)
+def test_each_epoch_is_another_permutation_with_fresh_masks(four_epochs, record_dir, tokenizer):
+    # In batches of 4, which run across the ends of groups and epochs.
+    _, batches = four_epochs
     seen = numbers(batches)
     epochs = [seen[i : i + 23] for i in range(0, 92, 23)]
     assert all(sorted(epoch) == list(range(23)) for epoch in epochs)
@@ -86,30 +89,19 @@ def test_each_epoch_is_another_permutation_with_fresh_masks(record_dir, tokenize
     masks = np.concatenate([batch["masked_lm_positions"] for batch in batches]).tolist()
     first, second = (dict(zip(seen[i : i + 23], masks[i:])) for i in (0, 23))
     assert sum(first[number] != second[number] for number in range(23)) > 12
-
-
-def test_starting_late_is_going_on(record_dir, tokenizer, monkeypatch):
-    """test_training_order.py has groups of any size, and any start."""
-    monkeypatch.setattr(training_order, "_GROUP_BYTES", 150)
-    whole = take(dataset_of(record_dir, tokenizer, GLOBAL_BATCH), 19)
     late = dataset_of(record_dir, tokenizer, GLOBAL_BATCH, start_step=12)
-    assert_equal(take(late, 7), whole[12:])
+    np.testing.assert_equal(take(late, 11), batches[12:])
 
 
-def test_hosts_and_replicas_share_the_global_batch(record_dir, tokenizer):
-    hosts, replica_batch = 3, 2
-
-    def run(count, context=None):
+def test_hosts_and_replicas_share_the_global_batch(four_epochs, record_dir, tokenizer):
+    rows = [{n: v[i : i + 1] for n, v in b.items()} for b in four_epochs[1][1:9] for i in range(4)]
+    # 4 rows a step: each host has two, as two batches of one.
+    for host in range(2):
+        context = tf.distribute.InputContext(2, host, 4)
         sources = read_sources(record_dir)
-        return take(pretraining_dataset(sources, OPTIONS, tokenizer, 12, 1, context), count)
-
-    # 12 rows a step: each host has four, as two batches of two.
-    host_batches = [run(6, tf.distribute.InputContext(hosts, host, 6)) for host in range(hosts)]
-    for step, batch in enumerate(run(3)):
-        for name, value in batch.items():
-            parts = [part[name] for of in host_batches for part in of[2 * step : 2 * step + 2]]
-            assert {len(part) for part in parts} == {replica_batch}
-            np.testing.assert_array_equal(np.concatenate(parts), value, err_msg=name)
+        found = pretraining_dataset(sources, OPTIONS, tokenizer, GLOBAL_BATCH, 1, context)
+        expected = [row for i, row in enumerate(rows) if i // 2 % 2 == host]
+        np.testing.assert_equal(take(found, 16), expected)
 
 
 @pytest.mark.parametrize("seq_length", [24, 25, 26, 28])  # 60, 62, 64, 70 numbers a row
@@ -134,29 +126,29 @@ def test_draws_are_uniform_and_independent():
     assert np.abs(correlations).max() < 6 / np.sqrt(500)
 
 
-@pytest.mark.parametrize("batch_size", [4, 17])
-def test_evaluation_scores_each_example_once(record_dir, other_dir, tokenizer, batch_size):
-    dataset = evaluation_dataset(record_dir, "heldout", OPTIONS, tokenizer, batch_size)
-    assert dataset.element_spec["input_mask"].shape.as_list() == [batch_size, 24]
-    batches = take(dataset, 99)
-    assert sorted(numbers(batches)) == list(range(23, 34))
-    assert sum(batch["sentence_order_weights"].sum() for batch in batches) == 11
+def test_evaluation_scores_each_example_once(record_dir, other_dir, tokenizer):
     # The masks are the same at every call and for every size of the batch.
     whole = take(evaluation_dataset(record_dir, "heldout", OPTIONS, tokenizer, 11), 1)[0]
-    for name, value in whole.items():
-        rows = np.concatenate([batch[name] for batch in batches])
-        np.testing.assert_array_equal(rows[:11], value, err_msg=name)
-        assert not rows[11:].any()
+    for batch_size in (4, 17):
+        dataset = evaluation_dataset(record_dir, "heldout", OPTIONS, tokenizer, batch_size)
+        assert dataset.element_spec["input_mask"].shape.as_list() == [batch_size, 24]
+        batches = take(dataset, 99)
+        assert sorted(numbers(batches)) == list(range(23, 34))
+        assert sum(batch["sentence_order_weights"].sum() for batch in batches) == 11
+        for name, value in whole.items():
+            rows = np.concatenate([batch[name] for batch in batches])
+            np.testing.assert_array_equal(rows[:11], value, err_msg=name)
+            assert not rows[11:].any()
     assert not list(evaluation_dataset(other_dir, "heldout", OPTIONS, tokenizer, 4))
 
 
 def test_hosts_share_an_evaluation(record_dir, tokenizer, monkeypatch):
-    hosts, replicas = 3, 6
+    hosts, replicas = 2, 4
     monkeypatch.setattr(pretraining_dataset_module, "_EVALUATION_ROWS", 2)
 
     def batches(*context):
         context = tf.distribute.InputContext(*context)
-        where = record_dir, "heldout", OPTIONS, tokenizer, 6
+        where = record_dir, "heldout", OPTIONS, tokenizer, 8
         return take(evaluation_dataset(*where, context=context), 99)
 
     def rows(batches):
@@ -167,10 +159,10 @@ def test_hosts_share_an_evaluation(record_dir, tokenizer, monkeypatch):
 
     parts = [batches(hosts, host, replicas) for host in range(hosts)]
     assert len({len(part) for part in parts}) == 1  # no host waits for another
-    assert all(len(batch["input_mask"]) == 6 // replicas for part in parts for batch in part)
+    assert all(len(batch["input_mask"]) == 8 // replicas for part in parts for batch in part)
     assert sorted(sum(map(rows, parts), [])) == sorted(rows(batches(1, 0, 1)))
     # 11 rows, two at a time.
-    assert max(len(rows(part)) for part in parts) <= 4
+    assert max(len(rows(part)) for part in parts) <= 6
 
 
 def test_a_sample_has_records_of_every_file(record_dir, tokenizer):
@@ -193,35 +185,28 @@ def test_next_sentence_evaluation_has_foreign_segments(tmp_path, tokenizer):
     assert 0.3 < labels.sum() / weights.sum() < 0.7
 
 
-@pytest.fixture
-def small_blocks(monkeypatch):
+def test_a_mixed_run_keeps_the_epochs_of_each_source(
+    four_epochs, record_dir, other_dir, tokenizer, monkeypatch
+):
     monkeypatch.setattr(training_order, "BLOCK_ROWS", 20)
-
-
-def test_each_source_keeps_its_epochs(record_dir, other_dir, tokenizer, small_blocks):
     sources = read_sources(f"{record_dir},{other_dir}", [1.0, 3.0])
-    seen = numbers(take(pretraining_dataset(sources, OPTIONS, tokenizer, 4), 50))
-    for block in range(10):
-        assert sum(n < 34 for n in seen[20 * block : 20 * block + 20]) == 5
-    ours, theirs = [n for n in seen if n < 34], [n for n in seen if n >= 34]
-    # 50 and 150 rows: each source in the very order that it has alone.
-    assert ours == numbers(take(dataset_of(record_dir, tokenizer, 5), 10))
-    assert theirs == numbers(take(dataset_of(other_dir, tokenizer, 5), 30))
-    assert all(sorted(theirs[i : i + 9]) == list(range(34, 43)) for i in range(0, 144, 9))
-
-
-def test_a_mixed_run_starts_anywhere(record_dir, other_dir, tokenizer, small_blocks):
-    sources = read_sources(f"{record_dir},{other_dir}", [0.7, 0.3])
 
     def run(start, count, context=None):
         return take(pretraining_dataset(sources, OPTIONS, tokenizer, 6, start, context), count)
 
+    whole = run(0, 34)
+    seen = numbers(whole)[:200]
+    for block in range(10):
+        assert sum(n < 34 for n in seen[20 * block : 20 * block + 20]) == 5
+    ours, theirs = [n for n in seen if n < 34], [n for n in seen if n >= 34]
+    # 50 and 150 rows: each source in the very order that it has alone.
+    assert ours == numbers(four_epochs[1])[:50]
+    assert theirs == numbers(take(dataset_of(other_dir, tokenizer, 5), 30))
+    assert all(sorted(theirs[i : i + 9]) == list(range(34, 43)) for i in range(0, 144, 9))
     # Blocks of 20 rows in batches of 6: step 4 begins inside the second.
-    whole = run(0, 17)
-    assert_equal(run(4, 13), whole[4:])
-    for ours, batch in zip(run(2, 3, tf.distribute.InputContext(2, 1, 2)), whole[2:5]):
-        for name, value in batch.items():
-            np.testing.assert_array_equal(ours[name], value[3:])
+    np.testing.assert_equal(run(4, 13), whole[4:17])
+    second_half = [{name: value[3:] for name, value in batch.items()} for batch in whole[2:5]]
+    np.testing.assert_equal(run(2, 3, tf.distribute.InputContext(2, 1, 2)), second_half)
 
 
 def test_shares_default_to_the_numbers_of_examples(record_dir, other_dir):
@@ -231,9 +216,8 @@ def test_shares_default_to_the_numbers_of_examples(record_dir, other_dir):
     assert [source.quota for source in read_sources(record_dir, [0.2])] == [65536]
 
 
-@pytest.mark.parametrize(
-    ("weights", "message"),
-    [
+def test_wrong_weights_are_one_line(record_dir, other_dir):
+    for weights, message in (
         ([0.5], "--record_weights has 1 numbers, --record_dir 2 directories"),
         ([1, 2, 3], "--record_weights has 3 numbers, --record_dir 2"),
         ([1, 0], "--record_weights=1,0: every weight must be positive"),
@@ -241,11 +225,9 @@ def test_shares_default_to_the_numbers_of_examples(record_dir, other_dir):
         ([1, float("inf")], "--record_weights=1,inf: every"),
         ([float("nan"), 1], "--record_weights=nan,1: every"),
         ([1, 1e-6], "would have less than one row in 65,536"),
-    ],
-)
-def test_wrong_weights_are_one_line(record_dir, other_dir, weights, message):
-    with raises_one_line(message):
-        read_sources(f"{record_dir},{other_dir}", weights)
+    ):
+        with raises_one_line(message):
+            read_sources(f"{record_dir},{other_dir}", weights)
 
 
 def test_records_held_out_otherwise_or_in_another_form_do_not_mix(record_dir, other_dir, tmp_path):

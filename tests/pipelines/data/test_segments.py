@@ -44,19 +44,16 @@ def test_worked_examples():
     assert short == [([0, 1, 1], [0], 0, True), ([3, 4], [0], 0, False)]
 
 
-@pytest.mark.parametrize(
-    ("starts", "room", "expected"),
-    [
+def test_an_order_can_be_asked_where_two_sentences_can_open():
+    for starts, room, expected in (
         ([0, 2, 4], 0, True),
         ([0, 2, 4], 2, True),  # of 2, 2 and 3 pieces: the last would not have fitted
         ([0, 2, 4], 3, False),
         ([0, 5], 2, False),  # the first alone would not have fitted
         ([0], 0, False),
         ([0, 2, 4], NO_ROOM, False),
-    ],
-)
-def test_an_order_can_be_asked_where_two_sentences_can_open(starts, room, expected):
-    assert has_order(Segment([5] * 7, starts, room, False)) is expected
+    ):
+        assert has_order(Segment([5] * 7, starts, room, False)) is expected
 
 
 @settings(max_examples=100, deadline=None)

@@ -1,5 +1,3 @@
-"""What training will see, in words and in numbers: held to examples laid out by hand."""
-
 import json
 
 import numpy as np

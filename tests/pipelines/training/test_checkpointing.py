@@ -6,6 +6,7 @@ Each case is made of a directory with finished checkpoints of steps 4, 8 and 12.
 import logging
 import os
 import shutil
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -70,35 +71,23 @@ def run_dir(tmp_path, finished):
     return shutil.copytree(finished, tmp_path / "run")
 
 
-@pytest.fixture
-def warnings(caplog):
-    """What is logged as a warning."""
-    return lambda: [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
+def test_a_store_that_fails_is_no_damage(run_dir, monkeypatch):
+    for error in (
         tf.errors.PermissionDeniedError(None, None, "HTTP response code 403 at gs://bucket/a"),
         # What a reader of checkpoints raises, without the class of its code.
         tf.errors.OpError(
             None, None, "All 10 retry attempts failed. The last failure: 503 at gs://bucket/a", 2
         ),
-    ],
-)
-def test_a_store_that_fails_is_no_damage(run_dir, monkeypatch, error):
-    def fail(*_):
-        raise error
-
-    run = make_run(run_dir)
-    before = names(run_dir)
-    with monkeypatch.context() as patch:
-        patch.setattr(tf.train.Checkpoint, "read", fail)
-        with pytest.raises(tf.errors.OpError) as raised:
-            run[0].restore()
-    assert program.is_user_error(raised.value)
-    assert names(run_dir) == before
-    assert run[0].restore() == 12
+    ):
+        run = make_run(run_dir)
+        before = names(run_dir)
+        with monkeypatch.context() as patch:
+            patch.setattr(tf.train.Checkpoint, "read", Mock(side_effect=error))
+            with pytest.raises(tf.errors.OpError) as raised:
+                run[0].restore()
+        assert program.is_user_error(raised.value)
+        assert names(run_dir) == before
+        assert run[0].restore() == 12
 
 
 DAMAGES = {
@@ -107,6 +96,7 @@ DAMAGES = {
     "zeros": lambda content: bytes(len(content)),
     "garbage": lambda content: np.random.default_rng(2).bytes(len(content)),
     "one bit": lambda content: bytes([*content[:50], content[50] ^ 4, *content[51:]]),
+    "behind": lambda content: content.replace(b"ckpt-12", b"ckpt-8"),
 }
 
 
@@ -129,20 +119,21 @@ def damage(model_dir, kind, *files):
         *(({f"ckpt-12.{INDEX}": kind}, 8, 1) for kind in ("empty", "garbage", "one bit", "lost")),
         ({f"ckpt-8.{DATA}": "cut", f"ckpt-12.{INDEX}": "garbage"}, 4, 2),
         # TensorFlow's list, which says what the newest one is; here it names one that is not there.
-        *(({"checkpoint": kind}, 12, 0) for kind in ("empty", "garbage", "lost")),
+        *(({"checkpoint": kind}, 12, 0) for kind in ("empty", "garbage", "behind", "lost")),
         ({f"ckpt-12.{DATA}": "lost", f"ckpt-12.{INDEX}": "lost"}, 8, 0),
         # Killed while the newest was written, and while the oldest was removed.
         ({f"ckpt-16.{DATA}": "garbage"}, 12, 1),
         ({f"ckpt-4.{INDEX}": "lost"}, 12, 0),
     ],
 )
-def test_the_newest_that_can_be_read_is_restored(run_dir, warnings, damages, expected, warned):
+def test_the_newest_that_can_be_read_is_restored(run_dir, caplog, damages, expected, warned):
     for name, kind in damages.items():
         damage(run_dir, kind, name)
     if expected == 12 or not warned:
         assert model_directory.find_checkpoint(str(run_dir))[1].endswith(f"ckpt-{expected}")
     run = assert_restores(run_dir, expected)
-    assert sum("is damaged, trying the one before" in message for message in warnings()) == warned
+    warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    assert sum("is damaged, trying the one before" in message for message in warnings) == warned
     # What the run writes next takes the place of what could not be read.
     save(run, expected + 2)
     assert_restores(run_dir, expected + 2)
@@ -164,14 +155,11 @@ def test_all_damaged_is_an_error_and_no_new_start(run_dir, kind, parts, number):
     assert names(run_dir) == before
 
 
-def test_the_list_is_behind_after_a_kill(run_dir, finished):
-    save(assert_restores(run_dir, 12), 16)
-    shutil.copy(finished / "checkpoints" / "checkpoint", run_dir / "checkpoints")
-    assert_restores(run_dir, 16)
-
-
-def test_killed_before_the_first_was_finished(run_dir, tmp_path):
-    """Data without an index, and nothing else: the run begins."""
+def test_a_run_begins_where_no_checkpoint_was_finished(run_dir, tmp_path):
+    assert make_run(tmp_path / "new")[0].restore() == 0
+    with pytest.raises(ValueError, match="no model directory or checkpoint"):
+        model_directory.find_checkpoint(str(tmp_path / "new"))
+    # Data without an index, and nothing else.
     directory = tmp_path / "first" / "checkpoints"
     directory.mkdir(parents=True)
     shutil.copy(run_dir / "checkpoints" / f"ckpt-4.{DATA}", directory)
@@ -233,12 +221,6 @@ def test_checkpoints_with_a_save_counter_are_read(tmp_path):
     stand_at(0, model, optimizer)
     model_directory.restore_weights(model, model_directory.find_checkpoint(str(tmp_path))[1])
     assert float(model.variables[0][0, 0]) == 7
-
-
-def test_nothing_there_is_the_beginning(tmp_path):
-    assert make_run(tmp_path / "new")[0].restore() == 0
-    with pytest.raises(ValueError, match="no model directory or checkpoint"):
-        model_directory.find_checkpoint(str(tmp_path / "new"))
 
 
 def test_a_remote_checkpoint_is_uploaded_its_index_last(run_dir, monkeypatch):

@@ -1,5 +1,3 @@
-"""--optimizer of pre-training."""
-
 import dataclasses
 from types import SimpleNamespace
 

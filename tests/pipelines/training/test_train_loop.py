@@ -1,5 +1,3 @@
-"""The training loop on made-up batches: resume to the bit, replicas, a loss that is none."""
-
 import functools
 import itertools
 import json
@@ -14,7 +12,6 @@ import tensorflow as tf
 
 from albert_tf import optimization
 from albert_tf.checkpoints import model_directory
-from albert_tf.config import AlbertConfig
 from albert_tf.models import AlbertForPreTraining
 from pipelines.tasks.running import seed_run
 from pipelines.training import metrics_log, train_loop
@@ -22,19 +19,13 @@ from pipelines.training.objective import pretraining_objective
 from pipelines.training.run import Run
 from pipelines.training.settings import LoopSettings, TrainingSettings, precision
 from pipelines.training.train_step import TrainStep
-from tests.builders import finetune
-from tests.jobs import log
+from tests.builders import finetune, tiny_config
+from tests.jobs import curves, log
 from tests.replicas import mirrored
 
 # Tests of the loop. What a traced step computes is shown by others.
 eagerly = pytest.mark.usefixtures("eager")
 GLOBAL_BATCH, SEQ_LEN, PREDICTIONS = 6, 11, 3
-
-
-def tiny_config(**changes):
-    sizes = {"vocab_size": 37, "embedding_size": 5, "hidden_size": 8, "num_hidden_layers": 2}
-    sizes.update(num_attention_heads=2, intermediate_size=13, max_position_embeddings=17)
-    return AlbertConfig(**{**sizes, **changes})
 
 
 def batches(first_step, replica_batch_size):
@@ -72,8 +63,9 @@ def run(
     learning_rate=0.01,
     dataset_fn=batches,
     evaluations=None,
-    depths=((0, 2),),
+    depths=((0, 1),),
     recompute=False,
+    every=4,
     loop=None,
     **options,
 ):
@@ -108,31 +100,20 @@ def run(
         dataset_fn=lambda step, _: dataset_fn(step, replica_batch),
         stages=[stage(*depth) for depth in depths],
         settings=settings,
-        loop=LoopSettings(4, 4, **(loop or {})),
+        loop=LoopSettings(every, every, **(loop or {})),
     )
     return model
 
 
-def logged(model_dir):
-    rates = ("examples_per_second", "tokens_per_second", "waiting_for_data")
-    return [
-        {key: value for key, value in entry.items() if key not in rates}
-        for entry in metrics_log.read_metrics(str(model_dir))
-    ]
-
-
 def test_stopped_and_resumed_ends_in_the_same_bits(nine_steps, tmp_path):
-    """From step 4: the later checkpoints are damaged. Dropout is part of the state.
-
-    Its steps are traced, as those of users are.
-    """
+    """From step 4: the later checkpoints are damaged. Dropout is part of the state."""
     whole = run(tmp_path / "whole", 9, dropout=0.3)
     shutil.copytree(tmp_path / "whole", tmp_path / "parts")
     for step in (8, 9):
         (tmp_path / f"parts/checkpoints/ckpt-{step}.data-00000-of-00001").write_bytes(b"cut")
     assert_equal_weights(whole, run(tmp_path / "parts", 9, dropout=0.3))
-    assert logged(tmp_path / "whole") == logged(tmp_path / "parts")
-    assert [entry["step"] for entry in logged(tmp_path / "parts")] == [4, 8, 9]
+    assert curves(tmp_path / "whole") == curves(tmp_path / "parts")
+    assert [entry["step"] for entry in curves(tmp_path / "parts")] == [4, 8, 9]
     _, without = nine_steps
     assert np.abs(without.variables[0].numpy() - whole.variables[0].numpy()).max() > 1e-4
 
@@ -155,7 +136,7 @@ def test_replicas_and_micro_batches_add_up_to_the_batch(
     directory, whole = nine_steps
     strategy = mirrored() if replicas == 2 else None
     parts = run(tmp_path, 9, strategy=strategy, gradient_accumulation_steps=micro_batches)
-    for a, b in zip(logged(directory), logged(tmp_path)):
+    for a, b in zip(curves(directory), curves(tmp_path)):
         assert a == pytest.approx(b, rel=1e-6 if replicas == 1 else 1e-5)
     assert_equal_weights(whole, parts, atol=3e-6 if replicas == 1 else 2e-5)
 
@@ -164,7 +145,7 @@ def test_replicas_and_micro_batches_add_up_to_the_batch(
 @pytest.mark.parametrize(
     ("options", "change", "tolerance"),
     [
-        ({"dropout": 0.3}, {"recompute": True}, 3e-6),
+        ({"dropout": 0.3, "depths": [(0, 2)]}, {"recompute": True}, 3e-6),
         ({}, {"jit_compile": True}, 2e-5),
         ({"strategy": "two"}, {"jit_compile": True}, 2e-5),
     ],
@@ -196,7 +177,7 @@ class TestSignal:
             run(tmp_path, 200, dataset_fn=changed(sending))
         assert end.value.code == 128 + number
         assert [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)] == handlers
-        stopped_at = logged(tmp_path)[-1]["step"]
+        stopped_at = curves(tmp_path)[-1]["step"]
         assert 100 < stopped_at < 200
         newest = tf.train.latest_checkpoint(str(tmp_path / "checkpoints"))
         assert newest.endswith(f"ckpt-{stopped_at}")
@@ -212,12 +193,12 @@ class TestSignal:
             yield 0.5
 
         with pytest.raises(SystemExit) as end:
-            run(tmp_path, 8, evaluations=figures(), loop={"eval_steps": 4})
+            run(tmp_path, 4, evaluations=figures(), every=2, loop={"eval_steps": 2})
         assert end.value.code == 128 + signal.SIGTERM
-        before = logged(tmp_path)
-        assert before[-1] == {"step": 8, "heldout_accuracy": 0.5}
-        run(tmp_path, 8, evaluations=["none is asked for"], loop={"eval_steps": 4})
-        assert logged(tmp_path) == before
+        before = curves(tmp_path)
+        assert before[-1] == {"step": 4, "heldout_accuracy": 0.5}
+        run(tmp_path, 4, evaluations=["none is asked for"], every=2, loop={"eval_steps": 2})
+        assert curves(tmp_path) == before
 
 
 def best_checkpoints(model_dir):
@@ -234,22 +215,21 @@ def model_weights(checkpoint):
 @eagerly
 def test_best_weights_stay_until_nothing_better_ends_the_run(tmp_path, capsys):
     """A restart remembers the best figure, and how many evaluations were no better."""
-    loop = {"eval_steps": 4, "early_stopping_evaluations": 2}
-    run(tmp_path, 40, stop_at=12, evaluations=[0.3, 0.5, 0.4], loop=loop)
-    run(tmp_path, 40, evaluations=[0.5], loop=loop)
-    assert "stopped early at step 16" in capsys.readouterr().out
-    assert [entry["step"] for entry in logged(tmp_path)] == [4, 4, 8, 8, 12, 12, 16, 16]
-    found = [entry.get("heldout_accuracy") for entry in logged(tmp_path)]
+    options = {"every": 1, "loop": {"eval_steps": 1, "early_stopping_evaluations": 2}}
+    run(tmp_path, 40, stop_at=3, evaluations=[0.3, 0.5, 0.4], **options)
+    run(tmp_path, 40, evaluations=[0.5], **options)
+    assert "stopped early at step 4" in capsys.readouterr().out
+    assert [entry["step"] for entry in curves(tmp_path)] == [1, 1, 2, 2, 3, 3, 4, 4]
+    found = [entry.get("heldout_accuracy") for entry in curves(tmp_path)]
     assert [figure for figure in found if figure] == [0.3, 0.5, 0.4, 0.5]
-    assert best_checkpoints(tmp_path) == ["ckpt-8.index"]
+    assert best_checkpoints(tmp_path) == ["ckpt-2.index"]
     directory, found = model_directory.find_checkpoint(str(tmp_path / "best"))
-    assert (directory, found) == (str(tmp_path), str(tmp_path / "best" / "ckpt-8"))
-    best, saved = map(model_weights, (found, tmp_path / "checkpoints/ckpt-8"))
-    for name, value in best.items():
-        np.testing.assert_array_equal(value, saved[name])
-    before = (tmp_path / "metrics.jsonl").read_text()
-    run(tmp_path, 40, evaluations=[], loop=loop)
-    assert (tmp_path / "metrics.jsonl").read_text() == before
+    assert (directory, found) == (str(tmp_path), str(tmp_path / "best" / "ckpt-2"))
+    best, saved = map(model_weights, (found, tmp_path / "checkpoints/ckpt-2"))
+    np.testing.assert_equal(best, {name: saved[name] for name in best})
+    before = curves(tmp_path)
+    run(tmp_path, 40, evaluations=[], **options)
+    assert curves(tmp_path) == before
 
 
 class TestGrowingDepth:
@@ -260,16 +240,16 @@ class TestGrowingDepth:
         growing = run(tmp_path / "growing", 13, depths=[(0, 1), (6, 2)])
         whole = run(tmp_path / "whole", 13, depths=[(0, 1), (6, 2)])
         assert_equal_weights(growing, whole)
-        assert [entry["step"] for entry in logged(tmp_path / "growing")] == [4, 6, 8, 12, 13]
-        assert logged(tmp_path / "shallow") == logged(tmp_path / "growing")[:2]
-        run(tmp_path / "deep", 4)
-        assert logged(tmp_path / "deep")[0] != logged(tmp_path / "growing")[0]
+        assert [entry["step"] for entry in curves(tmp_path / "growing")] == [4, 6, 8, 12, 13]
+        assert curves(tmp_path / "shallow") == curves(tmp_path / "growing")[:2]
+        run(tmp_path / "deep", 4, depths=[(0, 2)])
+        assert curves(tmp_path / "deep")[0] != curves(tmp_path / "growing")[0]
 
     @eagerly
     def test_best_is_of_the_full_depth(self, tmp_path):
-        depths, figures = [(0, 1), (4, 2)], [0.9, 0.3, 0.5]
-        run(tmp_path, 12, depths=depths, evaluations=figures, loop={"eval_steps": 4})
-        assert best_checkpoints(tmp_path) == ["ckpt-12.index"]
+        depths, figures = [(0, 1), (1, 2)], [0.9, 0.3, 0.5]
+        run(tmp_path, 3, depths=depths, evaluations=figures, every=1, loop={"eval_steps": 1})
+        assert best_checkpoints(tmp_path) == ["ckpt-3.index"]
 
 
 def test_metrics_line_cut_by_a_kill_is_left_out(tmp_path):
@@ -310,7 +290,7 @@ def test_some_bad_batches_are_passed_over_and_one_more_ends_the_run(tmp_path, ca
     bad = with_bad_batches(2, 4, 5, 6, 7, 9)
     with pytest.raises(ValueError, match=r"step 9 \(examples 54 to 59 of the run; learning"):
         run(tmp_path, 12, dataset_fn=bad, loop={"max_bad_batches": 5})
-    first, empty = logged(tmp_path)
+    first, empty = curves(tmp_path)
     assert {"loss", "masked_lm_loss", "masked_lm_accuracy", "gradient_norm"} <= first.keys()
     assert np.isfinite(list(first.values())).all()
     assert (first["step"], empty["step"]) == (4, 8)

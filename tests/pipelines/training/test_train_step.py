@@ -1,5 +1,3 @@
-"""The train step as XLA sees it, as a TPU would; and what --recompute and micro-batches save."""
-
 import json
 import re
 
@@ -11,8 +9,9 @@ from albert_tf.models import AlbertForPreTraining
 from pipelines.training.objective import pretraining_objective
 from pipelines.training.settings import TrainingSettings, precision
 from pipelines.training.train_step import TrainStep, make_step_loop
+from tests.builders import tiny_config
 from tests.jobs import run
-from tests.pipelines.training.test_train_loop import GLOBAL_BATCH, batches, tiny_config
+from tests.pipelines.training.test_train_loop import GLOBAL_BATCH, batches
 
 # What a host would have to do in the middle of a step, and shapes known only when it runs.
 HOST_OPS = {"custom-call", "infeed", "outfeed", "send", "recv", "send-done", "recv-done"}
@@ -21,7 +20,8 @@ DYNAMIC_SHAPES = {"set-dimension-size", "get-dimension-size", "dynamic-reshape"}
 
 def make_step(strategy, mixed_precision="none", recompute=False, **options):
     """Returns a train step with everything that a run may ask for."""
-    config = tiny_config(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
+    dropouts = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
+    config = tiny_config(num_hidden_layers=1, **dropouts)
     with strategy.scope(), precision(mixed_precision):
         model = AlbertForPreTraining(config, recompute)
         model.create_variables()
