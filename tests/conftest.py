@@ -17,6 +17,10 @@ os.environ["GCS_RETRY_CONFIG_INIT_DELAY_TIME_US"] = "100"
 os.environ["GCS_RETRY_CONFIG_MAX_DELAY_TIME_US"] = "1000"
 # scikit-learn's threads wait for each other in busy loops, beside another worker of pytest.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# XLA compiles each tiny model anew. To optimise its code takes longer than to run it.
+os.environ.setdefault(
+    "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+)
 
 import pytest
 
