@@ -31,12 +31,14 @@ demo: $(BIN)/installed
 	@echo "curves       demo/model/curves.png"
 	@echo "TensorBoard  $(BIN)/tensorboard --logdir demo/model/tensorboard"
 
+# XLA compiles each tiny model anew: to optimise its code takes longer than to run it.
+QUICK := QUICK_TRACING=1 XLA_FLAGS="--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 # Files may run in any order: FILE_ORDER_SEED=7 make test draws one.
 test: $(BIN)/installed
 	$(RUN) ruff check .
 	$(RUN) ruff format --check .
 	$(RUN) mypy
-	$(RUN) pytest -n 2 --max-worker-restart=0 --timeout=300 -o faulthandler_timeout=290
+	$(QUICK) $(RUN) pytest -n 2 --max-worker-restart=0 --timeout=300 -o faulthandler_timeout=290
 
 # Writes tests/slow_tests.txt: commit it. TEST_SECONDS=900 skips what has not begun by then.
 test-slow: $(BIN)/installed

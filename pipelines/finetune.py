@@ -5,8 +5,10 @@ their columns. Each seed of --random_seeds is a run of its own. OUTPUT_DIR/seed_
 with the best dev metric, metrics.jsonl, TensorBoard curves, and predictions in the task's format,
 which the GLUE and SQuAD sites accept. OUTPUT_DIR/results.json has the metrics of all seeds and
 their median. Run the same command again to resume a killed run. A finished run only predicts what
-is new, such as another --test_file; pipelines.predict needs no training data. --task=glue trains
-each task of GLUE in OUTPUT_DIR/TASK and prints a table.
+is new, such as another --test_file; pipelines.predict needs no training data.
+
+--task=glue trains every task whose directory is in --data_dir, into OUTPUT_DIR/TASK, and prints a
+table. All tasks have the same settings: give --num_epochs, as the tasks differ in size.
 
 Tables are .csv, .tsv, .jsonl, or .json with an array of objects. .csv and .tsv have the csv
 module's quoting: a cell with a comma, a line end or a quotation mark is enclosed in quotation
@@ -88,7 +90,7 @@ def define_flags() -> None:
         "init_checkpoint",
         None,
         "Initial weights: a model directory, one of its checkpoints, an exported SavedModel, or a "
-        "published model by its name, hf://OWNER/NAME (converted into OUTPUT_DIR/.initial_model). "
+        "published model, hf://OWNER/NAME@COMMIT (converted into OUTPUT_DIR/.initial_model). "
         "Without this flag the weights are random: give --albert_config and --spm_model_file.",
     )
     flags.DEFINE_string(
@@ -134,7 +136,8 @@ def main(_) -> None:
             raise UserError(f"--{name} and --{other} are two ways to say the same: give one")
     tasks, seeds = create_tasks(FLAGS), _seeds(FLAGS.random_seeds)
     initial = initial_model(
-        FLAGS.init_checkpoint and initial_path(FLAGS.init_checkpoint, FLAGS.output_dir),
+        FLAGS.init_checkpoint
+        and initial_path(FLAGS.init_checkpoint, FLAGS.output_dir, FLAGS.strategy),
         FLAGS.albert_config,
         FLAGS.spm_model_file,
         FLAGS.hidden_dropout_prob,

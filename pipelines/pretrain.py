@@ -118,7 +118,7 @@ def define_flags() -> None:
         "init_checkpoint",
         None,
         "Initial weights: a model directory or checkpoint of the same vocabulary and shape, of any "
-        "depth where layers are shared; or hf://OWNER/NAME, for MODEL_DIR/.initial_model.",
+        "depth where layers are shared; or a published model, hf://OWNER/NAME@COMMIT.",
     )
     define_example_flags()
     define_settings_flags(PretrainingSettings, **PUBLISHED)
@@ -143,7 +143,11 @@ def main(_) -> None:
     config = AlbertConfig.for_vocabulary(
         FLAGS.albert_config, tokenizer.vocab_size, FLAGS.spm_model_file
     )
-    checkpoint = FLAGS.init_checkpoint and initial_path(FLAGS.init_checkpoint, FLAGS.model_dir)
+    checkpoint = FLAGS.init_checkpoint
+    if checkpoint and not model_directory.list_checkpoints(
+        model_directory.checkpoints_directory(FLAGS.model_dir)
+    ):
+        checkpoint = initial_path(checkpoint, FLAGS.model_dir, FLAGS.strategy)
     pretrain(
         sources=sources,
         initial=InitialModel(config, tokenizer, checkpoint),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 
 import tensorflow as tf
 
@@ -53,8 +54,8 @@ def convert(
         if output_format != "huggingface":
             tokenizer.save(partial)
         if output_format == "albert_tf" and (name := hub.cached_name(input_path)):
-            record = json.dumps({"origin": name}, indent=2) + "\n"
-            files.write_atomically(os.path.join(partial, model_directory.RUN_FILE), record)
+            record = json.dumps({"origin": name}) + "\n"
+            files.write_atomically(os.path.join(partial, model_directory.ORIGIN_FILE), record)
     print(f"wrote        {output_dir} ({output_format})")
 
 
@@ -86,25 +87,30 @@ def convert_fine_tuned(
 
 
 def published_model(name: str, directory: str) -> str:
-    """Returns the model directory of a published model: `directory`, written by the first call.
+    """Converts a published model into `directory`, unless it is there; returns `directory`.
 
-    Heads that the model lacks are initialised, as by from_pretrained. Later calls need no network.
+    Heads that the model lacks are drawn from a fixed seed. Later calls need no network.
 
     Args:
-      name: hf://OWNER/NAME@REVISION.
-      directory: its run.json records the name and the commit.
+      name: hf://OWNER/NAME or hf://OWNER/NAME@COMMIT. A branch or tag may move, so it is refused.
+      directory: gets the model directory.
 
     Raises:
-      UserError: if `directory` holds another model, or the model cannot be had.
+      UserError: if `directory` holds another model, or the model cannot be had or converted.
     """
-    if not tf.io.gfile.isdir(directory):
-        convert(
-            input_path=hub.local_path(name), output_dir=directory, allow_missing=pretrained.HEADS
-        )
-    origin = model_directory.read_origin(directory)
-    if not hub.may_mean(name, origin or ""):
+    commit = name.partition("@")[2]
+    if commit and not re.fullmatch("[0-9a-f]{40}", commit):
+        raise UserError(f"{name}: expected a commit of 40 hexadecimal digits behind @, or no @")
+    if not files.is_whole(directory):
+        path = hub.local_path(name)
+        if fine_tuned.find(path):
+            raise UserError(f"{name} is a fine-tuned model: expected a pre-trained one")
+        tf.keras.utils.set_random_seed(0)
+        convert(input_path=path, output_dir=directory, allow_missing=pretrained.HEADS)
+    origin = model_directory.read_origin(directory) or ""
+    if name not in (origin, origin.partition("@")[0]):
         raise UserError(
-            f"{directory!r} holds {origin}, not {name}: name the model that it holds, or another "
+            f"{directory!r} holds {origin}, not {name}: give {origin} to resume, or another "
             "directory for the run"
         )
     return directory

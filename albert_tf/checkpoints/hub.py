@@ -26,7 +26,7 @@ _OTHERS = ("config.json", "spiece.model", "vocab.txt", "tokenizer_config.json")
 
 
 def is_name(path: str) -> bool:
-    """Returns whether it is hf://OWNER/NAME, with or without @REVISION."""
+    """Returns whether `path` is hf://OWNER/NAME, with or without @REVISION."""
     return path.startswith(_SCHEME)
 
 
@@ -34,13 +34,6 @@ def cached_name(path: str) -> str | None:
     """Returns hf://OWNER/NAME@COMMIT of a directory in the cache; None for any other path."""
     found = _IN_CACHE.search(path)
     return found and f"{_SCHEME}{found[1]}/{found[2]}@{found[3]}"
-
-
-def may_mean(name: str, cached: str) -> bool:
-    """Returns whether a name can mean the model of `cached_name`: a branch may have moved since."""
-    model, _, revision = name.partition("@")
-    is_commit = re.fullmatch("[0-9a-f]{40}", revision)
-    return name == cached if is_commit else cached.startswith(f"{model}@")
 
 
 def local_path(path: str) -> str:

@@ -6,6 +6,7 @@ tokenizer_config.json   how text is prepared for it
 checkpoints/            tf.train checkpoints; weights under the key "model"
 best/                   a checkpoint of the weights with the best evaluation, if the run evaluates
 run.json                the settings of the run that wrote it
+origin.json             of a converted model: its name and commit in the Hugging Face Hub
 task.json               of a fine-tuned model: its kind, labels, lengths
 """
 
@@ -28,6 +29,7 @@ from albert_tf.storage.errors import UserError, store_error
 CONFIG_FILE = "albert_config.json"
 BEST_DIR = "best"
 RUN_FILE = "run.json"
+ORIGIN_FILE = "origin.json"
 TASK_FILE = "task.json"
 
 # What TensorFlow raises for a checkpoint that is cut short, altered or of another model.
@@ -81,8 +83,7 @@ def find_checkpoint(path: str) -> tuple[str, str]:
     if not tf.io.gfile.isdir(path):
         raise UserError(
             f"no model directory or checkpoint at {path!r}: pipelines.pretrain, finetune and "
-            "convert_checkpoint write one, and `make demo` writes demo/model; a published model is "
-            "hf://OWNER/NAME"
+            "convert_checkpoint write one, and `make demo` writes demo/model"
         )
     for model_dir, directory in ((path, checkpoints_directory(path)), (_parent(path), path)):
         checkpoints = list_checkpoints(directory)
@@ -150,7 +151,10 @@ def trained_length(model_dir: str, config: AlbertConfig) -> int:
 
 def read_origin(model_dir: str) -> str | None:
     """Returns hf://OWNER/NAME@COMMIT, the published model that a model was made from, if known."""
-    return _read_if_exists(model_dir, RUN_FILE).get("origin")
+    for name in (ORIGIN_FILE, RUN_FILE):
+        if origin := _read_if_exists(model_dir, name).get("origin"):
+            return origin
+    return None
 
 
 def _read_if_exists(model_dir: str, name: str) -> dict:

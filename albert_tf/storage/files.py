@@ -283,6 +283,13 @@ def new_directory(path: str) -> Iterator[str]:
         raise
 
 
+def is_whole(directory: str) -> bool:
+    """Returns whether a directory of `new_directory` is there, and no upload of it broke off."""
+    return tf.io.gfile.isdir(directory) and not tf.io.gfile.exists(
+        os.path.join(directory, UNFINISHED_FILE)
+    )
+
+
 def read_json(path: str) -> dict:
     """Reads a JSON object.
 

@@ -196,11 +196,17 @@ def tasks_in(data_dir: str) -> dict[str, GlueTask]:
     """Returns name -> task of each directory of GLUE's download in `data_dir`.
 
     Raises:
-      UserError: if there is none.
+      UserError: if there is none, or one has no training file.
     """
-    directories = {name: os.path.join(data_dir, table.name) for name, table in TASKS.items()}
-    found = [name for name, directory in directories.items() if tf.io.gfile.isdir(directory)]
-    if not found:
+    tasks = {
+        name: GlueTask(name, data_dir)
+        for name, table in TASKS.items()
+        if tf.io.gfile.isdir(os.path.join(data_dir, table.name))
+    }
+    if not tasks:
         expected = ", ".join(table.name for table in _TABLES)
         raise UserError(f"--data_dir={data_dir}: expected directories such as {expected} there")
-    return {name: GlueTask(name, directories[name]) for name in found}
+    for task in tasks.values():
+        if not tf.io.gfile.exists(path := os.path.join(task.directory, "train.tsv")):
+            raise UserError(f"--task=glue: {path!r} is missing: give it, or remove its directory")
+    return tasks

@@ -44,7 +44,7 @@ NAMES = ("glue", *glue.TASKS, *_SQUAD_FILES, "race", *_OWN)
 
 
 def define_task_flags() -> None:
-    """Defines the flags that create_task reads."""
+    """Defines the flags that create_tasks reads."""
     flags.DEFINE_enum(
         "task",
         None,
@@ -126,15 +126,14 @@ def _define_window_flags() -> None:
 
 
 def create_tasks(values: flags.FlagValues) -> dict[str, Task]:
-    """Returns name -> task, of --task=glue several.
+    """Returns name -> task; --task=glue has several.
 
     Raises:
-      UserError: if the flags do not say where the data are.
+      UserError: if the flags do not name the data.
     """
     if values.task != "glue":
         return {values.task: create_task(values)}
     _check_flags(values)
-    _require_data_dir(values)
     return dict(glue.tasks_in(values.data_dir))
 
 
@@ -151,13 +150,6 @@ def create_task(values: flags.FlagValues) -> Task:
         if values[f"{split}_file"].value
     }
     _check_flags(values)
-    if name in glue.TASKS or name == "race":
-        _require_data_dir(values)
-        if given:
-            raise UserError(
-                f"--{next(iter(given))}_file is for sets of your own and SQuAD; --task={name} "
-                "reads --data_dir"
-            )
     if name in glue.TASKS:
         return glue.GlueTask(name, values.data_dir)
     if name == "race":
@@ -177,13 +169,21 @@ def create_task(values: flags.FlagValues) -> Task:
 
 
 def _check_flags(values: flags.FlagValues) -> None:
-    """Refuses flags of other tasks, and columns without a name or of one name."""
+    """Refuses flags of other tasks, no --data_dir, and columns without a name or of one name."""
     for flag, tasks in _ONLY_FOR.items():
         if values[flag].present and values.task not in tasks:
             raise UserError(
                 f"--{flag} does not apply to --task={values.task}, only to {', '.join(tasks)}: "
                 "remove it"
             )
+    if values.task in ("glue", "race", *glue.TASKS):
+        _require_data_dir(values)
+        for split in ("train", "dev", "test"):
+            if values[f"{split}_file"].value:
+                raise UserError(
+                    f"--{split}_file is for sets of your own and SQuAD; --task={values.task} reads "
+                    "--data_dir"
+                )
     for flag in ("text_column", "label_column", "options_column"):
         if not values[flag].value:
             raise UserError(f"--{flag} is empty: name the column, or remove the flag")

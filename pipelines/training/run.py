@@ -17,6 +17,7 @@ from albert_tf.checkpoints.conversion import published_model
 from albert_tf.config import AlbertConfig
 from albert_tf.jobs import job_directory
 from albert_tf.storage import files
+from albert_tf.storage.errors import UserError
 from albert_tf.text.tokenization import AlbertTokenizer
 from .strategy import check_hosts_agree, is_chief
 
@@ -90,15 +91,24 @@ class InitialModel(NamedTuple):
     trained_length: int | None = None
 
 
-def initial_path(init_checkpoint: str, run_directory: str) -> str:
-    """Returns the path of initial weights; a published model is RUN_DIRECTORY/.initial_model.
+def initial_path(init_checkpoint: str, run_directory: str, strategy: str) -> str:
+    """Returns the path of initial weights; a published model is converted first.
 
     Args:
-      init_checkpoint: a path, or hf://OWNER/NAME@REVISION.
-      run_directory: of the run that starts from it.
+      init_checkpoint: a path, or hf://OWNER/NAME@COMMIT.
+      run_directory: of the run that starts from it; gets the converted model in .initial_model.
+      strategy: the value of --strategy.
+
+    Raises:
+      UserError: also if several hosts would convert it.
     """
     if not hub.is_name(init_checkpoint):
         return init_checkpoint
+    if strategy in ("multi_worker", "tpu"):
+        raise UserError(
+            f"--init_checkpoint={init_checkpoint} with --strategy={strategy}: convert it first, by "
+            f"pipelines.convert_checkpoint --input={init_checkpoint}, and give its output directory"
+        )
     return published_model(init_checkpoint, os.path.join(run_directory, ".initial_model"))
 
 
@@ -128,7 +138,7 @@ def origin_of(run_directory: str, checkpoint: str | None) -> dict[str, str]:
     """Returns `origin` of a run's identity if its weights come from a published model, else {}.
 
     Args:
-      run_directory: of the run; one that exists is asked first, as `checkpoint` may be deleted.
+      run_directory: of the run. Its run.json is read first: `checkpoint` may have been deleted.
       checkpoint: see InitialModel.
     """
     if tf.io.gfile.exists(os.path.join(run_directory, model_directory.RUN_FILE)):

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import tensorflow as tf
-from tensorflow.python.autograph.core import config
 
 from albert_tf.checkpoints import model_directory
 from albert_tf.models import AlbertForPreTraining
@@ -21,19 +20,6 @@ from tests.export.task_models import make_module, traced_once  # noqa: F401  the
 CHINESE = "北京是中国的首都。上海？天地玄黄宇宙洪荒"
 MAX_SEQ_LENGTH = 37
 CONFIG = tiny_config(vocab_size=1)
-
-
-@pytest.fixture(scope="package", autouse=True)
-def plain_tracing():
-    """Traces this project's functions without AutoGraph, which takes a third of the time.
-
-    None of them has an `if` or a loop on a tensor: one would fail here. Programs that tests start
-    trace as ever.
-    """
-    ours = map(config.DoNotConvert, ("albert_tf", "export", "tests"))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(config, "CONVERSION_RULES", (*ours, *config.CONVERSION_RULES))
-        yield
 
 
 @pytest.fixture(scope="session")

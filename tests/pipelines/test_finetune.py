@@ -150,7 +150,7 @@ def test_replicas_and_micro_batches_change_nothing(table, pretrained, tmp_path, 
     monkeypatch.setattr("albert_tf.heads.dropout", lambda x, rate, seed: x)
     common = {"hidden_dropout_prob": 0.0, "num_train_steps": 20, "learning_rate": 1e-3}
     expected = finetune(table, pretrained, tmp_path / "one", **common)
-    changes = {"gradient_accumulation_steps": 2, "recompute": True, "strategy": mirrored()}
+    changes = {"gradient_accumulation_steps": 3, "recompute": True, "strategy": mirrored()}
     results = finetune(table, pretrained, tmp_path / "other", **common, **changes)
     one, other = (
         [entry["loss"] for entry in log(tmp_path / name / "seed_1") if "loss" in entry]

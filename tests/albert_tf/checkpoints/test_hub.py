@@ -3,13 +3,18 @@
 import hashlib
 import http.server
 import json
+import shutil
 import threading
 
 import pytest
+import safetensors.numpy
 
 import albert_tf
 from albert_tf.checkpoints import hub
+from albert_tf.checkpoints.conversion import published_model
+from albert_tf.checkpoints.model_directory import find_checkpoint, hash_of_weights
 from albert_tf.storage.errors import UserError
+from pipelines.training.run import initial_path
 from tests.jobs import run
 
 COMMIT = "5f8d1e0c" * 5
@@ -22,6 +27,8 @@ def test_paths_are_left_as_they_are(tmp_path):
     for path in ("hf://tiny", "hf://a/b/c", "hf://a/b@", "hf://a/é"):
         with pytest.raises(UserError, match="expected hf://OWNER/NAME"):
             hub.local_path(path)
+    with pytest.raises(UserError, match="convert it first"):
+        initial_path("hf://a/b", str(tmp_path), "multi_worker")
 
 
 class Hub(http.server.ThreadingHTTPServer):
@@ -99,6 +106,18 @@ def server(published, tmp_path, monkeypatch):
     server.shutdown()
 
 
+def test_what_a_model_lacks_is_drawn_from_a_seed(published, tmp_path, monkeypatch):
+    cached = tmp_path / "models--acme--tiny" / "snapshots" / COMMIT
+    shutil.copytree(published, cached)
+    tensors = safetensors.numpy.load_file(cached / "model.safetensors")
+    tensors = {n: array for n, array in tensors.items() if "sop_classifier" not in n}
+    safetensors.numpy.save_file(tensors, cached / "model.safetensors", {"format": "pt"})
+    monkeypatch.setattr(hub, "local_path", lambda name: str(cached))
+    directories = [published_model(f"hf://{NAME}", str(tmp_path / d)) for d in ("a", "b")]
+    one, other = (hash_of_weights(find_checkpoint(d)[1]) for d in directories)
+    assert one == other
+
+
 def convert(output, name=f"hf://{NAME}", *more, exit_code=0):
     flags = (f"--input={name}", f"--output_dir={output}", *more)
     return run("pipelines.convert_checkpoint", *flags, exit_code=exit_code)
@@ -158,7 +177,8 @@ class TestNames:
             flags += " --task=classification --global_batch_size=4"
             return run("pipelines.finetune", *flags.split(), exit_code=exit_code)
 
-        finetune(f"hf://{NAME}@main")
+        assert "40 hexadecimal digits" in finetune(f"hf://{NAME}@main", exit_code=2)[1]
+        finetune(f"hf://{NAME}")
         origin = f"hf://{NAME}@{COMMIT}"
         assert json.loads((tmp_path / "run/run.json").read_text())["origin"] == origin
         server.status = 404  # needed no more

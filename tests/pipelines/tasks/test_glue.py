@@ -214,10 +214,13 @@ def test_all_tasks_by_one_command(tmp_path, pretrained):
         ["stsb", "spearman"],
         ["rte", "accuracy"],
     ]
-    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    results = json.loads((tmp_path / "out" / "glue.json").read_text())
     assert results["rte"] == json.loads((tmp_path / "out/rte/results.json").read_text())
     with pytest.raises(UserError, match="expected directories such as CoLA"):
         tasks_in(str(tmp_path / "out"))
+    (tmp_path / "RTE" / "train.tsv").unlink()
+    with pytest.raises(UserError, match=r"RTE/train.tsv' is missing"):
+        tasks_in(str(tmp_path))
 
 
 @pytest.fixture(scope="module")
