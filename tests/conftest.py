@@ -108,22 +108,6 @@ def two_logical_cpus():
 
 
 @pytest.fixture(scope="session", autouse=True)
-def plain_tracing():
-    """Traces this project's functions without AutoGraph, a seventh of the time, in `make test`.
-
-    None of them has an `if` or a loop on a tensor: one would fail here. Programs that tests start
-    trace as ever.
-    """
-    from tensorflow.python.autograph.core import config
-
-    ours = [config.DoNotConvert(name) for name in ("albert_tf", "pipelines", "export", "tests")]
-    with pytest.MonkeyPatch.context() as patch:
-        if "QUICK_TRACING" in os.environ:
-            patch.setattr(config, "CONVERSION_RULES", (*ours, *config.CONVERSION_RULES))
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
 def seeds_keep_tokenizers():
     """Lets a test set a seed without harm to the in-graph tokenizers of the others.
 
