@@ -1,8 +1,9 @@
 """The ledger of slow tests, tests/slow_tests.txt: the commit on which each of them last passed.
 
 As a pytest plugin (`-p tests.slow_ledger`, as `make test-slow` loads it) this module runs the tests
-first that did not pass for longest, skips what has not begun after TEST_SECONDS, and writes the
-ledger at the end of the session. `python -m tests.slow_ledger` fails if an entry is too old.
+first that never passed, then those that did not pass for longest. It skips what has not begun after
+TEST_SECONDS and writes the ledger at the end of the session. `python -m tests.slow_ledger` fails if
+an entry is too old.
 
 tests/README.md defines a line. A test passes if all its cases pass in one session. The age of an
 entry is a difference of two NUMBERs, which a rebase does not change.
@@ -102,7 +103,7 @@ class Recorder:
 
     def number_of(self, nodeid):
         entry = self.entries.get(function_of(nodeid))
-        return entry.number if entry else -sys.maxsize
+        return entry.number if entry and entry.state == "passed" else -sys.maxsize
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self):
