@@ -7,6 +7,7 @@ import importlib.util
 import os
 import random
 import shutil
+import signal
 import time
 from pathlib import Path
 
@@ -35,6 +36,11 @@ LONGEST = ("tests/test_end_to_end.py", "tests/export/", "tests/pipelines/trainin
 # A default test may take 5 s. This is three times as much: a busy or slow machine needs it.
 MAX_CPU_SECONDS = 15
 FILE_ORDER_SEED = os.environ.get("FILE_ORDER_SEED")
+
+
+def pytest_configure():
+    """A shell starts `make test &` with Ctrl-C ignored, which programs of tests would inherit."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_report_header():
