@@ -89,12 +89,12 @@ def test_the_parts_of_the_hour_follow_one_another():
 def test_the_parts_of_the_order_recipe_follow_one_another():
     parts = flags_of("pretrain", PROJECT / "pipelines/recipes/order")
     parts.pop("openings")  # a run of its own
-    assert parts.keys() == {"masked_lm", "order", "sentences", "segments"}
+    assert parts.keys() == {"order", "sentences", "segments"}
     order, sentences = (parts[name] for name in ("order", "sentences"))
     for name, flags in parts.items():
         assert flags["max_seq_length"] == (52 if name in ("order", "sentences") else 128)
         assert flags["optimizer"] == ("adamw" if name in ("order", "sentences") else "lamb")
-        assert flags["separator_order_loss"] == (flags["sentence_objective"] == "sop")
+        assert flags["separator_order_loss"] and flags["sentence_objective"] == "sop"
         assert shape_of(flags) == shape_of(order)
     differing = {name for name in order if order[name] != sentences[name]}
     assert differing - {"flagfile"} == {"record_weights", "num_train_steps", "num_warmup_steps"}
