@@ -45,7 +45,7 @@ from albert_tf.storage.errors import UserError
 from albert_tf.text.tokenization import AlbertTokenizer
 from .tasks.reading.dev_split import DIVISION, comparable, split_off_dev
 from .tasks.reading.split_report import describe_split, warn_of_overlap, warn_of_shares
-from .tasks.running.results import stored_results, summarise, write_summary, write_table
+from .tasks.running.results import stored_results, summarise, write_glue_table, write_summary
 from .tasks.running.seed_run import (
     FinetuneSettings,
     TaskSplit,
@@ -159,7 +159,7 @@ def main(_) -> None:
         for name, task in tasks.items()
     }
     if is_glue and is_chief(strategy):
-        write_table(FLAGS.output_dir, summaries)
+        write_glue_table(FLAGS.output_dir, summaries)
 
 
 @naming_lost_workers()

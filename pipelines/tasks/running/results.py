@@ -69,7 +69,7 @@ def write_summary(output_dir: str, summary: dict) -> None:
     print(f"results      {path}")
 
 
-def write_table(output_dir: str, summaries: Mapping[str, dict]) -> None:
+def write_glue_table(output_dir: str, summaries: Mapping[str, dict]) -> None:
     """Writes OUTPUT_DIR/glue.json, the results of several tasks, and prints their dev figures."""
     path = os.path.join(output_dir, "glue.json")
     files.write_atomically(path, json.dumps(summaries, indent=2) + "\n")
