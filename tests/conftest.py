@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import importlib.util
 import os
 import random
@@ -56,6 +57,13 @@ def pytest_collection_modifyitems(items):
         items.sort(key=lambda item: places[item.path])
     else:
         items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
+
+
+def pytest_collection_finish():
+    """Spares the garbage collector what was imported: a tenth of the CPU time of the tests."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 20)
 
 
 @pytest.hookimpl(tryfirst=True)
