@@ -8,31 +8,29 @@ from pipelines.data import order_baselines as baselines
 from pipelines.data import records, sentence_pairs
 from pipelines.data.examples import ExampleOptions
 from pipelines.data.order_baselines import order_baselines
-from pipelines.data.segments import Segment
-from tests.benchmarks.sentence_lengths import tell_by_lengths
+from pipelines.data.segments import Segment, split_document
 from tests.pipelines.data.small_records import write_shards
 
-# Three standard errors of the accuracy of so many pairs at chance.
-PAIRS = 5_000
-CHANCE = 50 + 3 * 50 / PAIRS**0.5
 
-
-def test_lengths_do_not_tell_the_label(monkeypatch):
+def test_lengths_do_not_tell_the_label(tmp_path, tokenizer, monkeypatch):
     """Of sop; that nsp's labels have the same lengths is exact: test_sentence_pairs.py."""
-    # 200 documents of sentences as long as those of novels; their order means nothing.
+    # Documents of sentences as long as those of novels; their order means nothing.
     rng = random.Random(1)
-    documents = [
-        [[0] * max(1, round(rng.lognormvariate(2.9, 0.75))) for _ in range(rng.randint(60, 160))]
-        for _ in range(200)
-    ]
+    starts, found = [True] * tokenizer.vocab_size, {"train": [], "heldout": []}
+    for number in range(500):
+        document = [
+            [20] * max(1, round(rng.lognormvariate(2.9, 0.75))) for _ in range(rng.randint(60, 160))
+        ]
+        for segment in split_document(document, 64, 0.1, starts, rng):
+            record = records.serialize_segment(segment, number)
+            found["train" if number % 2 else "heldout"].append(record)
+    record_dir = write_shards(tmp_path, tokenizer, found)
 
-    def tell(seq_length):
-        options = ExampleOptions(seq_length)
-        return tell_by_lengths(documents, [True], options, 0.1, PAIRS, shuffle_sentences=True)
+    def told():
+        return order_baselines(record_dir, "heldout", ExampleOptions(64), tokenizer)["inside"]
 
-    told = tell(32)
-    assert max(told["logistic_regression"], told["boosted_trees"]) < CHANCE
-    assert told["text_lost"] < 1
+    correct, total = told()["lengths"]
+    assert total > 5_000 and correct / total < 0.5 + 3 * 0.5 / total**0.5
     # The control: this is how pairs were once drawn. A opens with a sentence that did not fit.
     draw_split = sentence_pairs._draw_split
 
@@ -41,7 +39,8 @@ def test_lengths_do_not_tell_the_label(monkeypatch):
         return draw_split(later & tf.sequence_mask(num_sentences), draws, num_sentences)
 
     monkeypatch.setattr(sentence_pairs, "_draw_split", uniform)
-    assert tell(64)["boosted_trees"] > 62
+    correct, total = told()["lengths"]
+    assert correct / total > 0.6
 
 
 @pytest.fixture(scope="module")
