@@ -25,7 +25,7 @@ import sys
 
 from albert_tf import import_hook
 
-__version__ = "0.10.0"
+__version__ = "0.11.0"
 
 _MODULES = {
     "AlbertConfig": "config",

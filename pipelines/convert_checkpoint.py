@@ -3,7 +3,8 @@
 --input is recognised by its files:
   a checkpoint of Google's code   prefix or directory: model.ckpt-best.index, albert_config.json
                                   (of a BERT: bert_model.ckpt.index, bert_config.json)
-  a TF-Hub module                 directory: saved_model.pb, variables/, assets/
+  a TF-Hub module                 directory: saved_model.pb, variables/, assets/; or by its URL,
+                                  https://tfhub.dev/google/albert_base/3
   an encoder of Model Garden or TF2-Hub   the same, and albert_config.json beside saved_model.pb
   a Hugging Face model            directory: config.json and model.safetensors
                                   or pytorch_model.bin (needs torch); or by its name,

@@ -90,7 +90,8 @@ def define_flags() -> None:
         "init_checkpoint",
         None,
         "Initial weights: a model directory, one of its checkpoints, an exported SavedModel, or a "
-        "published model, hf://OWNER/NAME@COMMIT (converted into OUTPUT_DIR/.initial_model). "
+        "published model, hf://OWNER/NAME@COMMIT or the URL of one of TF-Hub or Kaggle (converted "
+        "into OUTPUT_DIR/.initial_model). "
         "Without this flag the weights are random: give --albert_config and --spm_model_file.",
     )
     flags.DEFINE_string(

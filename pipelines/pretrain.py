@@ -118,7 +118,7 @@ def define_flags() -> None:
         "init_checkpoint",
         None,
         "Initial weights: a model directory or checkpoint of the same vocabulary and shape, of any "
-        "depth where layers are shared; or a published model, hf://OWNER/NAME@COMMIT.",
+        "depth where layers are shared; or a published model, hf://OWNER/NAME@COMMIT or a URL.",
     )
     define_example_flags()
     define_settings_flags(PretrainingSettings, **PUBLISHED)

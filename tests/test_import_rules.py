@@ -61,7 +61,7 @@ DOORS = {
         *("albert_tf/text/in_graph.py", "pipelines/tasks/running/fine_tuned.py"),
         *("export/ask.py", "export/verify.py"),
     },
-    "tensorflow_hub": set(),
+    "tensorflow_hub": {"albert_tf/checkpoints/hub.py"},
     "apache_beam": {"pipelines/data/beam_job.py"},
     "transformers": set(),
     "huggingface_hub": set(),  # albert_tf/checkpoints/hub.py imports it by its name

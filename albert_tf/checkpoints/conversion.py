@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 
 import tensorflow as tf
 
@@ -92,15 +91,18 @@ def published_model(name: str, directory: str) -> str:
     Heads that the model lacks are drawn from a fixed seed. Later calls need no network.
 
     Args:
-      name: hf://OWNER/NAME or hf://OWNER/NAME@COMMIT. A branch or tag may move, so it is refused.
+      name: hf://OWNER/NAME, hf://OWNER/NAME@COMMIT, or the URL of a version of TF-Hub or Kaggle. A
+        branch or tag may move, so it is refused, as is a URL without a version.
       directory: gets the model directory.
 
     Raises:
       UserError: if `directory` holds another model, or the model cannot be had or converted.
     """
-    commit = name.partition("@")[2]
-    if commit and not re.fullmatch("[0-9a-f]{40}", commit):
-        raise UserError(f"{name}: expected a commit of 40 hexadecimal digits behind @, or no @")
+    if not hub.is_pinned(name) and ("@" in name or not name.startswith("hf://")):
+        raise UserError(
+            f"{name}: expected hf://OWNER/NAME, with a commit of 40 hexadecimal digits behind @ or "
+            "no @, or a URL that ends in a version: https://tfhub.dev/google/albert_base/3"
+        )
     if not files.is_whole(directory):
         path = hub.local_path(name)
         if fine_tuned.find(path):

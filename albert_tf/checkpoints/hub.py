@@ -1,7 +1,7 @@
-"""Published models by their names: files of the Hugging Face Hub, kept in its cache.
+"""Published models by their names: files of the Hugging Face Hub, TF-Hub or Kaggle, in a cache.
 
-The only file that imports huggingface_hub. Its variables apply: HF_HOME (the cache), HF_TOKEN,
-HF_ENDPOINT, HF_HUB_OFFLINE.
+The only file that imports huggingface_hub and tensorflow_hub. Their variables apply: HF_HOME (the
+cache), HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE; TFHUB_CACHE_DIR.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ import hashlib
 import importlib
 import os
 import re
+import tarfile
 
 from albert_tf.storage.errors import UserError
 
 _SCHEME = "hf://"
+_URLS = ("https://", "http://")
 _NAME = re.compile(r"hf://([A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+)(?:@([A-Za-z0-9_./-]+))?")
 _IN_CACHE = re.compile(r"models--([^/]+)--([^/]+)/snapshots/([0-9a-f]{40})/?$")
 # Of a model's weights the first that there is; safetensors cannot run code.
@@ -26,28 +28,42 @@ _OTHERS = ("config.json", "spiece.model", "vocab.txt", "tokenizer_config.json")
 
 
 def is_name(path: str) -> bool:
-    """Returns whether `path` is hf://OWNER/NAME, with or without @REVISION."""
-    return path.startswith(_SCHEME)
+    """Returns whether `path` is hf://OWNER/NAME, with or without @REVISION, or a URL."""
+    return path.startswith((_SCHEME, *_URLS))
+
+
+def is_pinned(name: str) -> bool:
+    """Returns whether a name has a version: a commit, or a number at the end of a URL."""
+    return bool(re.search(r"/\d+$" if name.startswith(_URLS) else "@[0-9a-f]{40}$", name))
 
 
 def cached_name(path: str) -> str | None:
-    """Returns hf://OWNER/NAME@COMMIT of a directory in the cache; None for any other path."""
-    found = _IN_CACHE.search(path)
-    return found and f"{_SCHEME}{found[1]}/{found[2]}@{found[3]}"
+    """Returns hf://OWNER/NAME@COMMIT or the URL of a directory in a cache; None for other paths."""
+    if found := _IN_CACHE.search(path):
+        return f"{_SCHEME}{found[1]}/{found[2]}@{found[3]}"
+    descriptor = path.rstrip("/") + ".descriptor.txt"  # tensorflow_hub's
+    if os.path.isfile(descriptor):
+        with open(descriptor, encoding="utf-8") as file:
+            return file.readline().strip().removeprefix("Module: ")
+    return None
 
 
 def local_path(path: str) -> str:
-    """Returns the directory of a published model in the cache; any other path as it is.
+    """Returns the directory of a published model in a cache; any other path as it is.
 
     Args:
-      path: hf://OWNER/NAME, or a path. @REVISION behind a name is a branch, a tag or a commit;
-        default: the newest commit.
+      path: hf://OWNER/NAME, the URL of a model of TF-Hub or Kaggle, or a path. @REVISION behind a
+        name is a branch, a tag or a commit; default: the newest commit.
 
     Raises:
       UserError: if the model cannot be had, or a file is not what the hub has a hash of.
     """
     if not is_name(path):
         return path
+    if path.startswith(_URLS):
+        directory = _from_tf_hub(path)
+        print(f"{path} is {directory}")
+        return directory
     if not (name := _NAME.fullmatch(path)):
         raise UserError(f"{path!r}: expected hf://OWNER/NAME or hf://OWNER/NAME@REVISION")
     try:
@@ -61,6 +77,20 @@ def local_path(path: str) -> str:
     directory = _download(hub, path, name[1], name[2])
     print(f"{path} is {directory}")
     return directory
+
+
+def _from_tf_hub(url: str) -> str:
+    """Returns the directory of a SavedModel, which is not run."""
+    import tensorflow_hub  # not at the top: it imports Keras
+
+    try:
+        return tensorflow_hub.resolve(url)
+    except (OSError, tarfile.TarError) as error:  # of HTTP, of the network, of the archive
+        raise UserError(
+            f"{url}: {type(error).__name__}: {error}; expected the URL of a model of tfhub.dev or "
+            "kaggle.com with its version, https://tfhub.dev/google/albert_base/3; if the download "
+            "broke off, run the same command again"
+        ) from error
 
 
 def _download(hub, path: str, name: str, revision: str | None) -> str:

@@ -150,7 +150,7 @@ def trained_length(model_dir: str, config: AlbertConfig) -> int:
 
 
 def read_origin(model_dir: str) -> str | None:
-    """Returns hf://OWNER/NAME@COMMIT, the published model that a model was made from, if known."""
+    """Returns the name of the published model that a model was made from, if known."""
     for name in (ORIGIN_FILE, RUN_FILE):
         if origin := _read_if_exists(model_dir, name).get("origin"):
             return origin

@@ -64,7 +64,7 @@ def from_pretrained(path: str | os.PathLike) -> tuple[tf.keras.Model, AlbertToke
       path: a model directory of this project or one of its checkpoints; a checkpoint of Google's
         code or a TF-Hub module; an encoder of Model Garden or TF2-Hub with albert_config.json; a
         local Hugging Face model; or a version of an export (`exports/1`), whose encoder is read
-        while the heads are initialised afresh. Or hf://OWNER/NAME of the Hugging Face Hub, see
+        while the heads are initialised afresh. Or the name of a published model, see
         hub.local_path.
 
     Returns:

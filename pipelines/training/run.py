@@ -95,7 +95,7 @@ def initial_path(init_checkpoint: str, run_directory: str, strategy: str) -> str
     """Returns the path of initial weights; a published model is converted first.
 
     Args:
-      init_checkpoint: a path, or hf://OWNER/NAME@COMMIT.
+      init_checkpoint: a path, or the name of a published model, see hub.local_path.
       run_directory: of the run that starts from it; gets the converted model in .initial_model.
       strategy: the value of --strategy.
 

@@ -12,7 +12,7 @@ import safetensors.numpy
 import albert_tf
 from albert_tf.checkpoints import hub
 from albert_tf.checkpoints.conversion import published_model
-from albert_tf.checkpoints.model_directory import find_checkpoint, hash_of_weights
+from albert_tf.checkpoints.model_directory import find_checkpoint, hash_of_weights, read_origin
 from albert_tf.storage.errors import UserError
 from pipelines.training.run import initial_path
 from tests.jobs import run
@@ -116,6 +116,38 @@ def test_what_a_model_lacks_is_drawn_from_a_seed(published, tmp_path, monkeypatc
     directories = [published_model(f"hf://{NAME}", str(tmp_path / d)) for d in ("a", "b")]
     one, other = (hash_of_weights(find_checkpoint(d)[1]) for d in directories)
     assert one == other
+
+
+def test_models_of_tf_hub_are_fetched_by_their_url(published, tmp_path, monkeypatch):
+    archive = shutil.make_archive(str(tmp_path / "model"), "gztar", published)
+    with open(archive, "rb") as file:
+        whole = file.read()
+    asked, answers = [], {"/tiny/1": whole, "/cut/1": whole[:9_000], "/page/1": b"<html>"}
+
+    class TfHub(Handler):
+        def do_GET(self):
+            asked.append(self.path)
+            content = answers.get(self.path.partition("?")[0])
+            self.server.cut = None
+            self.answer(200 if content else 404, content or b"", {})
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), TfHub)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setenv("TFHUB_CACHE_DIR", str(tmp_path / "cache"))
+    url = f"http://127.0.0.1:{server.server_port}"
+    for _ in range(2):  # the second time from the cache
+        model = albert_tf.from_pretrained(f"{url}/tiny/1")[0]
+    assert asked == ["/tiny/1?tf-hub-format=compressed"]
+    for ours, theirs in zip(model.weights, albert_tf.from_pretrained(published)[0].weights):
+        assert (ours.numpy() == theirs.numpy()).all()
+    published_model(f"{url}/tiny/1", str(tmp_path / "out"))
+    assert read_origin(str(tmp_path / "out")) == f"{url}/tiny/1"
+    for name, message in (("cut/1", "broke off"), ("page/1", "expected"), ("none/1", "404")):
+        with pytest.raises(UserError, match=f"{url}/{name}.*{message}"):
+            hub.local_path(f"{url}/{name}")
+    with pytest.raises(UserError, match="ends in a version"):
+        published_model(f"{url}/tiny", str(tmp_path / "other"))
+    server.shutdown()
 
 
 def convert(output, name=f"hf://{NAME}", *more, exit_code=0):
