@@ -37,13 +37,14 @@ from absl import flags
 
 import albert_tf
 from albert_tf.jobs import job_directory, program
+from albert_tf.jobs.settings import define_settings_flags, settings_from_flags
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from albert_tf.text.packing import NUM_SPECIAL_PIECES
 from albert_tf.text.tokenization import AlbertTokenizer
-from .data import beam_job, corpus, reference_job, unit_job, word_runs
+from .data import beam_job, corpus, reference_job, unit_job
 from .data.duplicates import find_duplicates, hash_ranges
-from .data.examples import DRAWS, ExampleOptions, define_example_flags, options_from
+from .data.examples import DRAWS, ExampleOptions
 from .data.records import Manifest, ReferenceManifest, SegmentManifest, make_splits
 from .data.shard_writer import COUNTS, Range, Settings, TextUnit, hash_unit, write_unit
 from .data.text_files import expansion, is_compressed
@@ -69,16 +70,7 @@ def define_flags() -> None:
     job_directory.define_flags()
     corpus.define_flags()
     flags.DEFINE_string("output_dir", None, "Where the records go.", required=True)
-    flags.DEFINE_string(
-        "spm_model_file",
-        None,
-        "Vocabulary: a SentencePiece model, or WordPiece's vocab.txt.",
-        required=True,
-    )
-    flags.DEFINE_bool(
-        "do_lower_case", None, "Lower-case the text. Default: as the vocabulary was trained."
-    )
-    program.define_max_seq_length(default=512)
+    define_settings_flags(Settings, spm_model_file=None, do_lower_case=None, max_seq_length=512)
     flags.DEFINE_enum(
         "format",
         "segments",
@@ -92,82 +84,37 @@ def define_flags() -> None:
         "four times the disk space; its users found 10 sufficient.",
         lower_bound=1,
     )
-    define_example_flags()
-    _define_segment_flags()
+    define_settings_flags(ExampleOptions)
     flags.DEFINE_integer(
         "shard_bytes",
         64_000_000,
         "Most bytes of text in a unit of work; a compressed file is never split.",
         lower_bound=1,
     )
-    flags.DEFINE_bool(
-        "remove_duplicates",
-        False,
-        "Leave out documents that differ from an earlier one in case, spacing, punctuation only.",
-    )
     beam_job.define_flags()
-
-
-def _define_segment_flags() -> None:
-    """Defines the flags of what segments a document becomes, and which documents are held out."""
-    flags.DEFINE_float(
-        "short_seq_prob",
-        0.1,
-        "Share of segments that are made shorter.",
-        lower_bound=0,
-        upper_bound=1,
-    )
-    flags.DEFINE_integer(
-        "max_sentences",
-        None,
-        "Most sentences in a segment. 2: segments are pairs of sentences, and most have an order "
-        "label if --max_seq_length has room for two. Default: as many as fit.",
-        lower_bound=2,
-    )
-    flags.DEFINE_bool(
-        "shuffle_sentences",
-        False,
-        "Shuffle the sentences of each document: the control for figures of sentence order, which "
-        "must then be at chance. The same documents are held out. Each document must fit into "
-        "memory.",
-    )
-    flags.DEFINE_integer(
-        "run_pieces",
-        None,
-        f"Cut documents into runs of words, of {word_runs.SHORTEST} pieces to this many, in place "
-        "of sentences. With --max_sentences=2 a model learns from them to compare what meets "
-        "(Recipes, order).",
-        lower_bound=word_runs.SHORTEST,
-    )
-    flags.DEFINE_float(
-        "heldout_fraction",
-        0.05,
-        "Share of documents kept for evaluation.",
-        lower_bound=0,
-        upper_bound=0.9,
-    )
-    flags.DEFINE_integer(
-        "random_seed", 12345, "Draws the short segments and the held-out documents."
-    )
 
 
 def main(_) -> None:
     """Reads the flags."""
     beam_job.prepare_environment()
-    settings = {
-        f.name: FLAGS[f.name].value for f in dataclasses.fields(Settings) if f.name in FLAGS
-    }
-    settings["do_lower_case"] = resolve_lower_case(FLAGS.spm_model_file, FLAGS.do_lower_case)
-    settings["text_format"] = corpus.text_format_of(FLAGS)
+    settings = settings_from_flags(
+        Settings,
+        do_lower_case=resolve_lower_case(FLAGS.spm_model_file, FLAGS.do_lower_case),
+        text_format=corpus.text_format_of(FLAGS),
+    )
     with job_directory.lock(FLAGS.output_dir):
         create = create_pretraining_data
         if FLAGS.format == "reference":
-            drawn_with = {"options": options_from(FLAGS), "dupe_factor": FLAGS.dupe_factor}
-            create = functools.partial(create_reference_examples, **drawn_with)
+            options = settings_from_flags(
+                ExampleOptions, max_seq_length=FLAGS.max_seq_length, seed=FLAGS.random_seed
+            )
+            create = functools.partial(
+                create_reference_examples, options=options, dupe_factor=FLAGS.dupe_factor
+            )
         create(
             input_file=FLAGS.input_file,
             output_dir=FLAGS.output_dir,
-            settings=Settings(**settings),
+            settings=settings,
             shard_bytes=FLAGS.shard_bytes,
             **beam_job.workers_from(FLAGS),
         )

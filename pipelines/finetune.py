@@ -41,6 +41,7 @@ from absl import flags
 from albert_tf import config as config_lib
 from albert_tf.config import AlbertConfig
 from albert_tf.jobs import job_directory, program
+from albert_tf.jobs.settings import define_settings_flags, settings_from_flags
 from albert_tf.storage.errors import UserError
 from albert_tf.text.tokenization import AlbertTokenizer
 from .tasks.reading.dev_split import DIVISION, comparable, split_off_dev
@@ -67,8 +68,6 @@ from .training.run import (
 )
 from .training.settings import (
     LoopSettings,
-    define_settings_flags,
-    settings_from_flags,
 )
 from .training.strategy import (
     define_strategy_flags,

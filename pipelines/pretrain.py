@@ -36,15 +36,11 @@ from albert_tf import optimization
 from albert_tf.checkpoints import model_directory
 from albert_tf.config import AlbertConfig
 from albert_tf.jobs import job_directory, program
+from albert_tf.jobs.settings import define_settings_flags, settings_from_flags
 from albert_tf.models import AlbertForPreTraining
 from albert_tf.storage.errors import UserError
 from albert_tf.text.tokenization import AlbertTokenizer, find_vocabulary
-from .data.examples import (
-    DRAWS,
-    ExampleOptions,
-    define_example_flags,
-    options_from,
-)
+from .data.examples import DRAWS, ExampleOptions
 from .data.heldout_examples import heldout_examples
 from .data.pretraining_dataset import (
     Source,
@@ -71,9 +67,7 @@ from .training.settings import (
     PUBLISHED,
     LoopSettings,
     PretrainingSettings,
-    define_settings_flags,
     precision,
-    settings_from_flags,
 )
 from .training.strategy import (
     define_strategy_flags,
@@ -120,7 +114,7 @@ def define_flags() -> None:
         "Initial weights: a model directory or checkpoint of the same vocabulary and shape, of any "
         "depth where layers are shared; or a published model, hf://OWNER/NAME@COMMIT or a URL.",
     )
-    define_example_flags()
+    define_settings_flags(ExampleOptions)
     define_settings_flags(PretrainingSettings, **PUBLISHED)
     define_settings_flags(LoopSettings, steps_per_loop=20, save_checkpoint_steps=1000)
     flags.DEFINE_float(
@@ -138,7 +132,9 @@ def main(_) -> None:
     # Lower-casing was decided when the records were written.
     tokenizer = AlbertTokenizer(FLAGS.spm_model_file, sources[0].manifest.do_lower_case)
     longest = max(source.manifest.max_seq_length for source in sources)
-    options = options_from(FLAGS, default_length=longest)
+    options = settings_from_flags(
+        ExampleOptions, max_seq_length=FLAGS.max_seq_length or longest, seed=FLAGS.random_seed
+    )
     check_sources(sources, tokenizer, options)
     config = AlbertConfig.for_vocabulary(
         FLAGS.albert_config, tokenizer.vocab_size, FLAGS.spm_model_file

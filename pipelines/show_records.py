@@ -21,10 +21,11 @@ import tensorflow as tf
 from absl import flags
 
 from albert_tf.jobs import program
+from albert_tf.jobs.settings import define_settings_flags, settings_from_flags
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from albert_tf.text.tokenization import WORD_BOUNDARY, AlbertTokenizer
-from .data.examples import ExampleOptions, define_example_flags
+from .data.examples import ExampleOptions
 from .data.masking import unmask
 from .data.order_baselines import order_baselines
 from .data.pretraining_dataset import (
@@ -50,7 +51,7 @@ def define_flags() -> None:
     )
     flags.DEFINE_enum("split", "train", SPLITS, "Which of the records.")
     program.define_max_seq_length(help="Default: as in the records.")
-    define_example_flags()
+    define_settings_flags(ExampleOptions)
     flags.DEFINE_integer("random_seed", 12345, "Seed of order and masks.", 0, 2**31 - 1)
     flags.DEFINE_integer("num_examples", 3, "Examples to print.", lower_bound=0)
     flags.DEFINE_integer(
@@ -66,13 +67,11 @@ def main(_) -> None:
         record_dir=FLAGS.record_dir,
         spm_model_file=FLAGS.spm_model_file,
         split=FLAGS.split,
-        options=ExampleOptions(
+        options=settings_from_flags(
+            ExampleOptions,
             max_seq_length=FLAGS.max_seq_length or manifest.max_seq_length,
             max_predictions_per_seq=FLAGS.max_predictions_per_seq
             or manifest.max_predictions_per_seq,
-            masked_lm_prob=FLAGS.masked_lm_prob,
-            ngram=FLAGS.ngram,
-            sentence_objective=FLAGS.sentence_objective,
             seed=FLAGS.random_seed,
         ),
         num_examples=FLAGS.num_examples,

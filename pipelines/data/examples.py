@@ -9,6 +9,7 @@ from collections.abc import Callable
 import tensorflow as tf
 from absl import flags
 
+from albert_tf.jobs.settings import setting
 from albert_tf.text.tokenization import AlbertTokenizer
 from .masking import MaskingVocabulary, mask_ngrams
 from .sentence_pairs import (
@@ -43,10 +44,26 @@ class ExampleOptions:
     """
 
     max_seq_length: int
-    max_predictions_per_seq: int | None = None
-    masked_lm_prob: float = 0.15
-    ngram: int = 3
-    sentence_objective: str = "sop"
+    max_predictions_per_seq: int | None = setting(
+        flags.DEFINE_integer,
+        "Most predictions in an example; default ceil(masked_lm_prob * max_seq_length).",
+        None,
+        lower_bound=1,
+    )
+    masked_lm_prob: float = setting(
+        flags.DEFINE_float,
+        "Share of the pieces to predict.",
+        0.15,
+        lower_bound=0.0,
+        upper_bound=1.0,
+    )
+    ngram: int = setting(flags.DEFINE_integer, "Longest masked n-gram, in words.", 3, lower_bound=1)
+    sentence_objective: str = setting(
+        flags.DEFINE_enum,
+        "sop: are the parts in order; nsp: is the second from another document; none: no label.",
+        "sop",
+        enum_values=list(SENTENCE_OBJECTIVES),
+    )
     seed: int = 12345
 
     def __post_init__(self):
@@ -59,41 +76,6 @@ class ExampleOptions:
     def objective(self) -> SentenceObjective:
         """The row of SENTENCE_OBJECTIVES."""
         return SENTENCE_OBJECTIVES[self.sentence_objective]
-
-
-def define_example_flags() -> None:
-    """Defines the flags of masks and sentence objective, for the programs that draw them."""
-    flags.DEFINE_float("masked_lm_prob", 0.15, "Share of the pieces to predict.", 0.0, 1.0)
-    flags.DEFINE_integer(
-        "max_predictions_per_seq",
-        None,
-        "Most predictions in an example; default ceil(masked_lm_prob * max_seq_length).",
-        lower_bound=1,
-    )
-    flags.DEFINE_integer("ngram", 3, "Longest masked n-gram, in words.", lower_bound=1)
-    flags.DEFINE_enum(
-        "sentence_objective",
-        "sop",
-        list(SENTENCE_OBJECTIVES),
-        "sop: are the parts in order; nsp: is the second from another document; none: no label.",
-    )
-
-
-def options_from(values: flags.FlagValues, default_length: int | None = None) -> ExampleOptions:
-    """Returns the options that the flags set, --max_seq_length and --random_seed among them.
-
-    Args:
-      values: the parsed flags, which include this module's.
-      default_length: the length if --max_seq_length is not given and has no default.
-    """
-    return ExampleOptions(
-        max_seq_length=values.max_seq_length or default_length,
-        max_predictions_per_seq=values.max_predictions_per_seq,
-        masked_lm_prob=values.masked_lm_prob,
-        ngram=values.ngram,
-        sentence_objective=values.sentence_objective,
-        seed=values.random_seed,
-    )
 
 
 def example_maker(

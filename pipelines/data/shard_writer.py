@@ -14,15 +14,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from absl import flags
+
+from albert_tf.jobs import program
+from albert_tf.jobs.settings import setting
 from albert_tf.storage import files
 from albert_tf.text.tokenization import AlbertTokenizer
-from . import duplicates
+from . import duplicates, word_runs
 from .corpus import TextFormat, read_documents
 from .records import SPLITS, Shard, serialize_segment, write_records
 from .segments import Segment, has_order, split_document
 from .text_files import is_compressed
 from .unit_job import Unit, progress_note, write_marker
-from .word_runs import cut_runs
 
 # The counts in the marker of a unit.
 COUNTS = (
@@ -52,17 +55,60 @@ _OPENING_SENTENCES = 3
 class Settings:
     """Everything that the records depend on, apart from the text."""
 
-    spm_model_file: str
-    do_lower_case: bool
-    max_seq_length: int
-    short_seq_prob: float
-    heldout_fraction: float
-    random_seed: int
+    spm_model_file: str = setting(
+        flags.DEFINE_string,
+        "Vocabulary: a SentencePiece model, or WordPiece's vocab.txt.",
+        required=True,
+    )
+    do_lower_case: bool = setting(
+        flags.DEFINE_bool, "Lower-case the text. Default: as the vocabulary was trained."
+    )
+    max_seq_length: int = setting(program.define_max_seq_length, "")
+    short_seq_prob: float = setting(
+        flags.DEFINE_float,
+        "Share of segments that are made shorter.",
+        0.1,
+        lower_bound=0.0,
+        upper_bound=1.0,
+    )
+    heldout_fraction: float = setting(
+        flags.DEFINE_float,
+        "Share of documents kept for evaluation.",
+        0.05,
+        lower_bound=0.0,
+        upper_bound=0.9,
+    )
+    random_seed: int = setting(
+        flags.DEFINE_integer, "Draws the short segments and the held-out documents.", 12345
+    )
     text_format: TextFormat = dataclasses.field(default_factory=TextFormat)
-    remove_duplicates: bool = False
-    max_sentences: int | None = None
-    shuffle_sentences: bool = False
-    run_pieces: int | None = None
+    remove_duplicates: bool = setting(
+        flags.DEFINE_bool,
+        "Leave out documents that differ from an earlier one in case, spacing, punctuation only.",
+        False,
+    )
+    max_sentences: int | None = setting(
+        flags.DEFINE_integer,
+        "Most sentences in a segment. 2: segments are pairs of sentences, and most have an order "
+        "label if --max_seq_length has room for two. Default: as many as fit.",
+        None,
+        lower_bound=2,
+    )
+    shuffle_sentences: bool = setting(
+        flags.DEFINE_bool,
+        "Shuffle the sentences of each document: the control for figures of sentence order, which "
+        "must then be at chance. The same documents are held out. Each document must fit into "
+        "memory.",
+        False,
+    )
+    run_pieces: int | None = setting(
+        flags.DEFINE_integer,
+        f"Cut documents into runs of words, of {word_runs.SHORTEST} pieces to this many, in place "
+        "of sentences. With --max_sentences=2 a model learns from them to compare what meets "
+        "(Recipes, order).",
+        None,
+        lower_bound=word_runs.SHORTEST,
+    )
 
 
 class Range(NamedTuple):
@@ -156,7 +202,7 @@ def write_unit(
                 pieces = list(pieces)
                 rng.shuffle(pieces)
             if settings.run_pieces:
-                pieces = cut_runs(pieces, settings.run_pieces, word_starts, rng)
+                pieces = word_runs.cut_runs(pieces, settings.run_pieces, word_starts, rng)
             for segment in split_document(
                 pieces,
                 settings.max_seq_length,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import tensorflow as tf
 from absl import flags
 
 from albert_tf.jobs import processor
+from albert_tf.jobs.settings import setting
 from albert_tf.storage.errors import UserError
 
 # The published run of ALBERT: Lan et al. 2020, section 4.1; warm-up as in the reference.
@@ -21,40 +21,6 @@ PUBLISHED = {
     "num_warmup_steps": 3125,
     "learning_rate": 0.00176,
 }
-
-
-def setting(
-    define: Callable, help: str, default: Any = dataclasses.MISSING, **options
-) -> dataclasses.Field:
-    """Returns a field of a settings class, with its flag.
-
-    Args:
-      define: `flags.DEFINE_integer` or another of its kind.
-      help: the flag's help.
-      default: of the field and its flag. Without one, define_settings_flags must get it.
-      options: further arguments of `define`, such as `lower_bound`.
-    """
-    metadata = {"define": define, "help": help, **options}
-    return dataclasses.field(default=default, metadata=metadata)
-
-
-def define_settings_flags(settings: type, **defaults) -> None:
-    """Defines a flag for each field of a settings class.
-
-    Args:
-      settings: a dataclass whose fields are made by `setting`.
-      defaults: defaults of flags, by name, in place of the fields' own.
-    """
-    for field in dataclasses.fields(settings):
-        options = dict(field.metadata)
-        define = options.pop("define")
-        define(field.name, default=defaults.get(field.name, field.default), **options)
-
-
-def settings_from_flags(settings: type) -> Any:
-    """Returns the settings that the flags of define_settings_flags hold."""
-    names = [field.name for field in dataclasses.fields(settings)]
-    return settings(**{name: flags.FLAGS[name].value for name in names})
 
 
 @dataclasses.dataclass(frozen=True)

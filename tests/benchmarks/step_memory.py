@@ -20,14 +20,13 @@ from absl import flags
 from albert_tf import config as config_lib
 from albert_tf.config import AlbertConfig
 from albert_tf.jobs import program
+from albert_tf.jobs.settings import define_settings_flags, settings_from_flags
 from albert_tf.models import AlbertForPreTraining
 from pipelines.data.examples import ExampleOptions
 from pipelines.training.settings import (
     PUBLISHED,
     PretrainingSettings,
-    define_settings_flags,
     precision,
-    settings_from_flags,
 )
 from tests.benchmarks.memory import peak_megabytes
 from tests.benchmarks.train_step import make_batch, step_of_pretraining

@@ -19,12 +19,13 @@ from albert_tf import optimization
 from albert_tf.checkpoints import model_directory, saved_model
 from albert_tf.config import AlbertConfig
 from albert_tf.jobs import program
+from albert_tf.jobs.settings import setting
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from ...training import train_loop
 from ...training.objective import Objective
 from ...training.run import Run
-from ...training.settings import LoopSettings, TrainingSettings, precision, setting
+from ...training.settings import LoopSettings, TrainingSettings, precision
 from ...training.strategy import is_tpu
 from ...training.train_step import TrainStep
 from ..scoring.figures import draw_learning_curves
