@@ -11,6 +11,8 @@ tflite, tflite_int8: export.tflite, without and with --quantize (int8 weights, f
 onnxruntime, onnxruntime_int8: export.onnx, without and with --quantize (int8 both).
 torch, torch_bfloat16: Hugging Face's model of the converted directory, its weights in that dtype.
 torch_autocast: torch under autocast to bfloat16.
+torch_int8: torch's own dynamic quantization of that model, a control of ours.
+pipeline: transformers' pipeline for text classification of that directory, asked with text.
 
 Example:
   python -m tests.benchmarks.agreement --checkpoint=runs/cola/seed_1 \\
@@ -171,16 +173,43 @@ def _onnxruntime(int8: bool, checkpoint: str, directory: str) -> Answer:
     return answer, _BATCH_SIZE
 
 
-def _torch(weights: str, autocast: bool, checkpoint: str, directory: str) -> Answer:
+def _huggingface(checkpoint: str, directory: str) -> str:
     os.environ["USE_TORCH"] = "1"  # read by transformers at its import
-    import torch
-    from transformers import AutoModelForSequenceClassification
-
     path = os.path.join(directory, "huggingface")
     if not os.path.exists(path):
         convert_fine_tuned(input_path=checkpoint, output_dir=path, output_format="huggingface")
-    model = AutoModelForSequenceClassification.from_pretrained(path)
-    model = model.eval().to(getattr(torch, weights))
+    return path
+
+
+def _pipeline(checkpoint: str, directory: str) -> Answer:
+    path = _huggingface(checkpoint, directory)
+    from transformers import pipeline
+
+    length = fine_tuned.read_description(checkpoint)["max_seq_length"]
+    options = {"top_k": None, "truncation": True, "max_length": length, "padding": True}
+    classify = pipeline("text-classification", model=path, **options)
+
+    def answer(_, examples: list) -> np.ndarray:
+        texts = [{"text": example.text, "text_pair": example.text_pair} for example in examples]
+        names = classify.model.config.label2id
+        scores = [
+            {names[label["label"]]: label["score"] for label in row} for row in classify(texts)
+        ]
+        return np.array([[row[number] for number in sorted(row)] for row in scores])
+
+    return answer, _BATCH_SIZE
+
+
+def _torch(weights: str, autocast: bool, checkpoint: str, directory: str) -> Answer:
+    path = _huggingface(checkpoint, directory)
+    import torch
+    from transformers import AutoModelForSequenceClassification
+
+    model = AutoModelForSequenceClassification.from_pretrained(path).eval()
+    if weights == "qint8":
+        model = torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear}, torch.qint8)
+    else:
+        model = model.to(getattr(torch, weights))
     names = dict(zip(_INPUTS, ("input_ids", "attention_mask", "token_type_ids")))
 
     def answer(ids: Ids, _) -> np.ndarray:
@@ -201,6 +230,8 @@ _SIDES: dict[str, Callable[[str, str], Answer]] = {
     "torch": partial(_torch, "float32", False),
     "torch_bfloat16": partial(_torch, "bfloat16", False),
     "torch_autocast": partial(_torch, "float32", True),
+    "torch_int8": partial(_torch, "qint8", False),
+    "pipeline": _pipeline,
 }
 
 
