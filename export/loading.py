@@ -78,6 +78,8 @@ def open_checkpoint(
 def _read_task(model_dir: str, kind: str | None) -> tuple[str, dict]:
     """Returns the attributes `kind` and `task` of ServedCheckpoint."""
     path = os.path.join(model_dir, model_directory.TASK_FILE)
+    if not tf.io.gfile.exists(path):
+        model_directory.check_pretrained(model_dir)  # a seed that has not finished
     task = files.read_json(path) if tf.io.gfile.exists(path) else {}
     found = task.get("kind") if task else "pretraining"
     if found not in signatures.KINDS:

@@ -31,6 +31,8 @@ Examples:
 
 from __future__ import annotations
 
+import re
+
 from absl import flags
 
 from albert_tf.checkpoints import fine_tuned, hub
@@ -71,6 +73,13 @@ def define_flags() -> None:
 
 def main(_) -> None:
     """Reads the flags."""
+    for name in ("allow_missing", "allow_unused"):
+        try:
+            re.compile(FLAGS[name].value or "")
+        except re.error as error:
+            raise UserError(
+                f"--{name}={FLAGS[name].value!r} is not a regular expression: {error}"
+            ) from None
     both = {
         "input_path": hub.local_path(FLAGS.input.rstrip("/")),
         "output_dir": FLAGS.output_dir,

@@ -52,8 +52,13 @@ def convert(
             model_directory.save_for_pretraining(model, partial)
         if output_format != "huggingface":
             tokenizer.save(partial)
-        if output_format == "albert_tf" and (name := hub.cached_name(input_path)):
-            record = json.dumps({"origin": name}) + "\n"
+        origin = {
+            "origin": hub.cached_name(input_path),
+            "freshly_initialised": pretrained.freshly_initialised(notes),
+        }
+        origin = {name: value for name, value in origin.items() if value}
+        if output_format == "albert_tf" and origin:
+            record = json.dumps(origin) + "\n"
             files.write_atomically(os.path.join(partial, model_directory.ORIGIN_FILE), record)
     print(f"wrote        {output_dir} ({output_format})")
 

@@ -12,6 +12,7 @@ import importlib
 import os
 import re
 import tarfile
+import warnings
 
 from albert_tf.storage.errors import UserError
 
@@ -81,15 +82,21 @@ def local_path(path: str) -> str:
 
 def _from_tf_hub(url: str) -> str:
     """Returns the directory of a SavedModel, which is not run."""
-    import tensorflow_hub  # not at the top: it imports Keras
+    if "//huggingface.co/" in url:
+        name = "/".join(url.split("/")[3:5])
+        raise UserError(f"{url}: give the name of a model of the Hugging Face Hub: hf://{name}")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # it uses pkg_resources
+        import tensorflow_hub  # not at the top: it imports Keras
 
     try:
         return tensorflow_hub.resolve(url)
     except (OSError, tarfile.TarError) as error:  # of HTTP, of the network, of the archive
         raise UserError(
-            f"{url}: {type(error).__name__}: {error}; expected the URL of a model of tfhub.dev or "
-            "kaggle.com with its version, https://tfhub.dev/google/albert_base/3; if the download "
-            "broke off, run the same command again"
+            f"{url}: {type(error).__name__}: {error}; is there a network, and is it the URL of a "
+            "model of tfhub.dev or kaggle.com with its version, such as "
+            "https://tfhub.dev/google/albert_base/3? If the download broke off, run the same "
+            "command again"
         ) from error
 
 

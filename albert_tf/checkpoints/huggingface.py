@@ -150,8 +150,7 @@ def write(
         "model_type": family,
         **config_values(config),
         "pad_token_id": 0,
-        "bos_token_id": 2,
-        "eos_token_id": 3,
+        **({"bos_token_id": 2, "eos_token_id": 3} if family == "albert" else {}),
         **further_values,
     }
     if family == "bert":

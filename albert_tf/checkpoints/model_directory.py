@@ -6,7 +6,8 @@ tokenizer_config.json   how text is prepared for it
 checkpoints/            tf.train checkpoints; weights under the key "model"
 best/                   a checkpoint of the weights with the best evaluation, if the run evaluates
 run.json                the settings of the run that wrote it
-origin.json             of a converted model: its name and commit in the Hugging Face Hub
+origin.json             of a converted model: its name and commit in the Hugging Face Hub, and the
+                        variables that it lacked
 task.json               of a fine-tuned model: its kind, labels, lengths
 """
 
@@ -91,7 +92,29 @@ def find_checkpoint(path: str) -> tuple[str, str]:
             files.check_finished(model_dir)
             return model_dir, checkpoints[-1]
     refuse_seeds(path)
+    if tf.io.gfile.exists(os.path.join(path, "config.json")):
+        raise UserError(
+            f"{path!r} is a model of Hugging Face's form: convert it by "
+            "pipelines.convert_checkpoint, and give its --output_dir"
+        )
     raise UserError(f"{path!r} holds no finished checkpoint: has its training begun?")
+
+
+def check_pretrained(model_dir: str) -> None:
+    """Raises a UserError if a model directory is of fine-tuning, finished or not."""
+    if tf.io.gfile.exists(os.path.join(model_dir, TASK_FILE)):
+        raise UserError(
+            f"{model_dir!r} is a fine-tuned model: expected a pre-trained one (a fine-tuned one "
+            "can be exported, see export.export_saved_model)"
+        )
+    # A run of fine-tuning has run.json above its seeds; task.json is written at a seed's end.
+    runs = [os.path.join(path, RUN_FILE) for path in (model_dir, _parent(model_dir))]
+    if os.path.basename(model_dir.rstrip("/")).startswith("seed_") and (
+        [tf.io.gfile.exists(run) for run in runs] == [False, True]
+    ):
+        raise UserError(
+            f"the fine-tuning of {model_dir!r} is not finished: run its command again to resume"
+        )
 
 
 def refuse_seeds(path: str) -> None:
@@ -157,6 +180,11 @@ def read_origin(model_dir: str) -> str | None:
     return None
 
 
+def read_fresh(model_dir: str) -> str:
+    """Returns the names of the variables that a converted model lacked, with commas between."""
+    return _read_if_exists(model_dir, ORIGIN_FILE).get("freshly_initialised", "")
+
+
 def _read_if_exists(model_dir: str, name: str) -> dict:
     path = os.path.join(model_dir, name)
     return files.read_json(path) if tf.io.gfile.exists(path) else {}
@@ -216,10 +244,13 @@ def _read(target: tf.train.Checkpoint, checkpoint: str) -> None:
     try:
         shapes = tf.train.load_checkpoint(checkpoint).get_variable_to_shape_map()
         check_index(shapes, length_of_data(checkpoint))
-        target.read(checkpoint).assert_existing_objects_matched().expect_partial()
+        # Without expect_partial TensorFlow prints a line for each value that is not read.
+        target.read(checkpoint).expect_partial().assert_existing_objects_matched()
     except UNREADABLE as error:
         reraise_store_error(error)
         reason = str(error).strip().splitlines()[0]
+        if missing := re.findall(r"<tf.Variable '([^']+):0'", str(error)):
+            reason = f"it lacks {missing[0]}" + f" and {len(missing) - 1} more" * (len(missing) > 1)
         raise UserError(f"{checkpoint!r} does not hold this model's weights: {reason}") from error
 
 
@@ -228,11 +259,17 @@ def load_for_pretraining(path: str) -> tuple[AlbertForPreTraining, str]:
 
     Returns:
       The model and its model directory (where AlbertTokenizer.load finds the vocabulary).
+
+    Raises:
+      UserError: if there is none, or it is of fine-tuning.
     """
     model_dir, checkpoint = find_checkpoint(path)
+    check_pretrained(model_dir)
     model = AlbertForPreTraining(read_config(model_dir, checkpoint))
     model.create_variables()
     restore_weights(model, checkpoint)
+    # SentenceScorer refuses it.
+    model.masked_lm.is_drawn_afresh = "masked_lm/" in read_fresh(model_dir)
     return model, model_dir
 
 

@@ -32,6 +32,8 @@ from albert_tf.text.tokenization import (
 # A vocabulary with a larger share of such pieces belongs to a cased model.
 _MOST_CAPITALS = 0.01
 
+_FRESH = "missing, freshly initialised: "
+
 # The heads' variables, by the names of Google's and of Hugging Face's code.
 HEADS = r"predictions|seq_relationship|sop_classifier"
 
@@ -158,13 +160,11 @@ def read(path: str, allow_missing: str | None = None, allow_unused: str | None =
     Raises:
       UserError: if the path holds no model, or weights and config do not match.
     """
-    if tf.io.gfile.exists(os.path.join(path, model_directory.TASK_FILE)):
-        raise UserError(
-            f"{path!r} is a fine-tuned model: expected a pre-trained one (a fine-tuned one can be "
-            "exported, see export.export_saved_model)"
-        )
+    model_directory.check_pretrained(path)
     if is_model_directory(path):
-        return Found(*model_directory.load_for_pretraining(path), [])
+        model, directory = model_directory.load_for_pretraining(path)
+        lacked = model_directory.read_fresh(directory)
+        return Found(model, directory, [_FRESH + lacked] if lacked else [])
     if huggingface.find_weights(path):
         imported = huggingface.read(path, allow_missing, allow_unused)
     elif model_garden.find(path):
@@ -180,7 +180,7 @@ def read(path: str, allow_missing: str | None = None, allow_unused: str | None =
     model, fresh = name_map.build(imported, path)
     notes = list(imported.notes)
     if fresh:
-        notes.append(f"missing, freshly initialised: {', '.join(fresh)}")
+        notes.append(_FRESH + ", ".join(fresh))
     return Found(model, imported.directory, notes)
 
 
@@ -189,8 +189,15 @@ def lacks_masked_lm(notes: list[str]) -> bool:
     return any("masked_lm/" in note for note in notes)
 
 
+def freshly_initialised(notes: list[str]) -> str | None:
+    """Returns the variables that the notes of `read` name as freshly initialised, if any."""
+    return next((n.removeprefix(_FRESH) for n in notes if n.startswith(_FRESH)), None)
+
+
 def is_pretrained(path: str) -> bool:
     """Returns whether a path is a model without a task, of any form that `read` reads."""
+    if tf.io.gfile.isdir(model_directory.checkpoints_directory(path)) and not fine_tuned.find(path):
+        model_directory.check_pretrained(path)  # a seed that has not finished
     if saved_model.is_saved_model(path) or fine_tuned.find(path):
         return False
     forms = (is_model_directory, huggingface.find_weights, model_garden.find, google.find)

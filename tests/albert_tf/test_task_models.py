@@ -173,6 +173,9 @@ def test_the_encoder_of_another_model(config, inputs, tmp_path):
     other.create_variables()
     with pytest.raises(ValueError, match="does not hold this model's weights"):
         model_directory.restore_encoder(other.encoder, checkpoint)
+    model.create_variables()
+    with pytest.raises(ValueError, match=r"it lacks .* and 1 more"):
+        model_directory.restore_weights(model, checkpoint)
 
 
 LOGITS = np.array([[0.5, -2.0, 3.0], [1.0, 0.0, -1.0]], np.float32)

@@ -77,9 +77,11 @@ def find_model(path: str) -> str:
 def _best_seed(path: str, seeds: Sequence[str]) -> str:
     results_file = os.path.join(path, "results.json")
     if not tf.io.gfile.exists(results_file):
+        done = [os.path.join(path, seed) for seed in seeds]
+        done = [p for p in done if tf.io.gfile.exists(os.path.join(p, "results.json"))]
         raise UserError(
-            f"--model: {path!r} has no results.json: its fine-tuning is not finished; finish it, "
-            f"or name a finished seed, such as {os.path.join(path, seeds[0])!r}"
+            f"--model: {path!r} has no results.json: its fine-tuning is not finished; run its "
+            f"command again{f', or name a finished seed, such as {done[0]!r}' if done else ''}"
         )
     results = files.read_json(results_file)
     metrics = results.get("dev", {}).get("seeds", {})

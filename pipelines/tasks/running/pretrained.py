@@ -86,10 +86,10 @@ class PretrainedModel:
         columns: dict[str, list] = {"id": [example.id for example in examples]}
         lengths = [len(ids) for ids in prepared]
         if self.identity["answers"] == "score":
-            fitting = [e.text for e, n in zip(examples, lengths) if n <= self._room]
+            fitting = [e.text for e, n in zip(examples, lengths) if 0 < n <= self._room]
             scores = iter(self._score(fitting))
-            # A text that is too long has no score: one row must not end a job of millions.
-            found = [next(scores) if n <= self._room else None for n in lengths]
+            # A text that is empty or too long has no score: one row must not end a job of millions.
+            found = [next(scores) if 0 < n <= self._room else None for n in lengths]
             columns["log_likelihood"] = [s and round(s.log_likelihood, 4) for s in found]
             columns["num_pieces"] = lengths
             columns["num_words"] = [s and s.num_words for s in found]

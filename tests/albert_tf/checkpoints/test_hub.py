@@ -12,7 +12,12 @@ import safetensors.numpy
 import albert_tf
 from albert_tf.checkpoints import hub
 from albert_tf.checkpoints.conversion import published_model
-from albert_tf.checkpoints.model_directory import find_checkpoint, hash_of_weights, read_origin
+from albert_tf.checkpoints.model_directory import (
+    find_checkpoint,
+    hash_of_weights,
+    read_fresh,
+    read_origin,
+)
 from albert_tf.storage.errors import UserError
 from pipelines.training.run import initial_path
 from tests.jobs import run
@@ -116,6 +121,10 @@ def test_what_a_model_lacks_is_drawn_from_a_seed(published, tmp_path, monkeypatc
     directories = [published_model(f"hf://{NAME}", str(tmp_path / d)) for d in ("a", "b")]
     one, other = (hash_of_weights(find_checkpoint(d)[1]) for d in directories)
     assert one == other
+    assert (
+        read_fresh(directories[0])
+        == "sentence_order/classifier/kernel, sentence_order/classifier/bias"
+    )
 
 
 def test_models_of_tf_hub_are_fetched_by_their_url(published, tmp_path, monkeypatch):
@@ -142,11 +151,13 @@ def test_models_of_tf_hub_are_fetched_by_their_url(published, tmp_path, monkeypa
         assert (ours.numpy() == theirs.numpy()).all()
     published_model(f"{url}/tiny/1", str(tmp_path / "out"))
     assert read_origin(str(tmp_path / "out")) == f"{url}/tiny/1"
-    for name, message in (("cut/1", "broke off"), ("page/1", "expected"), ("none/1", "404")):
+    for name, message in (("cut/1", "broke off"), ("page/1", "is it the URL"), ("none/1", "404")):
         with pytest.raises(UserError, match=f"{url}/{name}.*{message}"):
             hub.local_path(f"{url}/{name}")
     with pytest.raises(UserError, match="ends in a version"):
         published_model(f"{url}/tiny", str(tmp_path / "other"))
+    with pytest.raises(UserError, match="Hugging Face Hub: hf://a/b"):
+        hub.local_path("https://huggingface.co/a/b/tree/main")
     server.shutdown()
 
 
