@@ -37,7 +37,7 @@ from absl import flags
 
 import albert_tf
 from albert_tf.jobs import job_directory, program
-from albert_tf.jobs.settings import define_settings_flags, settings_from_flags
+from albert_tf.jobs.settings import define_settings_flags, flag_names, settings_from_flags
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from albert_tf.text.packing import NUM_SPECIAL_PIECES
@@ -88,14 +88,27 @@ def define_flags() -> None:
     flags.DEFINE_integer(
         "shard_bytes",
         64_000_000,
-        "Most bytes of text in a unit of work; a compressed file is never split.",
-        lower_bound=1,
+        "Most bytes of text in a unit of work, also where that is below 500 kB; a compressed file "
+        "is never split.",
+        lower_bound=1000,
     )
     beam_job.define_flags()
 
 
 def main(_) -> None:
     """Reads the flags."""
+    if FLAGS.format == "segments":
+        of_masks = ["dupe_factor", *flag_names(ExampleOptions)]
+        if given := [f"--{name}" for name in of_masks if FLAGS[name].present]:
+            raise UserError(
+                f"{given[0]} has no effect on --format=segments: pipelines.pretrain draws masks "
+                "and labels, give the flag there"
+            )
+    if FLAGS.run_pieces and FLAGS.run_pieces > FLAGS.max_seq_length - NUM_SPECIAL_PIECES:
+        raise UserError(
+            f"--run_pieces={FLAGS.run_pieces}: a run does not fit into "
+            f"--max_seq_length={FLAGS.max_seq_length} with {NUM_SPECIAL_PIECES} special pieces"
+        )
     beam_job.prepare_environment()
     settings = settings_from_flags(
         Settings,

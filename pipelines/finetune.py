@@ -209,8 +209,8 @@ def finetune(
     settings.check(strategy)
     if loop.eval_steps and "dev" not in splits:
         raise UserError(
-            f"--task={task.name}: there is no dev set to choose the best weights by; give one, or "
-            "take the last weights with --eval_steps=0"
+            f"--task={task.name}: there is no dev set to choose the best weights by: give "
+            "--dev_file or --dev_fraction, or take the last weights with --eval_steps=0"
         )
     identity = _identity(task, splits, initial, settings, loop)
     identity.update(origin_of(output_dir, checkpoint))

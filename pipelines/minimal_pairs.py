@@ -275,19 +275,13 @@ def figures(
         name: np.mean([values[name] for values in groups.values() if name in values])
         for name in scorers
     }
-    # Agresti and Coull 1998: two right and two wrong pairs more, as a group may be all right.
-    variance = 0.0
-    for values in groups.values():
-        number = values["pairs"] + 4
-        share = (values["model"] * values["pairs"] + 2) / number
-        variance += share * (1 - share) / number
-    reach = 1.96 * math.sqrt(variance) / len(groups)
+    # Of independent proportions, each with its own interval: Newcombe 1998, method 10.
+    shares = np.array([values["model"] for values in groups.values()])
+    ends = np.array([values["interval"] for values in groups.values()]).T
+    below, above = np.sqrt(((ends - shares) ** 2).sum(axis=1)) / len(groups)
     return {
         "mean": {name: float(value) for name, value in means.items()},
-        "interval": [
-            max(float(means["model"] - reach), 0.0),
-            min(float(means["model"] + reach), 1.0),
-        ],
+        "interval": [float(means["model"] - below), float(means["model"] + above)],
         "groups": groups,
     }
 

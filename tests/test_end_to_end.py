@@ -227,6 +227,8 @@ def wrong_directories(work):
         model.create_variables()
         model_directory.save_for_pretraining(model, str(work / name))
         vocabulary.save(str(work / name))
+    (work / "huggingface").mkdir()
+    (work / "huggingface/config.json").write_text("{}")
     (work / "begun_without" / "run.json").write_text('{"init_weights": null}')
     values = dataclasses.asdict(dataclasses.replace(config, vocab_size=82))
     (work / "smaller.json").write_text(json.dumps(values))
@@ -237,7 +239,7 @@ def wrong_directories(work):
     [
         ({"record_dir": "{work}/nowhere"}, "no manifest.json in"),
         ({"record_dir": "{work}/no_order"}, "has two sentences whose order can"),
-        ({"spm_model_file": "{work}/nowhere.model"}, "no SentencePiece model at"),
+        ({"spm_model_file": "{work}/nowhere.model"}, "no vocabulary at"),
         ({"spm_model_file": "{work}/corpus.txt"}, "expected a WordPiece vocabulary"),
         ({"spm_model_file": "{work}/renamed_piece.model"}, "made with another vocabulary"),
         ({"max_seq_length": 49}, "beyond the position table"),
@@ -249,6 +251,7 @@ def wrong_directories(work):
         ({"model_dir": "{work}/model", "learning_rate": 0.03}, "learning_rate 0.02 there, 0.03 he"),
         ({"save_checkpoint_steps": 5}, "not a multiple"),
         ({"init_checkpoint": "{work}/nowhere"}, "no model directory or checkpoint at"),
+        ({"init_checkpoint": "{work}/huggingface"}, "a model of Hugging Face's form: convert"),
         ({"init_checkpoint": "{work}/two_heads"}, "(num_attention_heads 2 there, 4 here)"),
         ({"init_checkpoint": "{work}/cased"}, "(do_lower_case False there, True here)"),
         ({"init_checkpoint": "{work}/other_vocabulary"}, "(vocabulary '"),

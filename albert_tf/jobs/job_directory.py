@@ -36,17 +36,22 @@ def define_flags() -> None:
 def lock(directory: str) -> Iterator[None]:
     """Keeps other jobs out of a directory, which is created if it is missing.
 
+    If the job refuses its input with a UserError, a new directory without files is removed again.
+
     The lock of a local directory ends with the process, however it ends, and keeps out the jobs of
     this machine. For a remote one see remote_lock.
 
     Raises:
       UserError: if another job holds the directory.
     """
+    if not directory:
+        raise UserError("the output directory is '': expected a path")
     if files.is_remote(directory):
         take_over = "take_over" in flags.FLAGS and flags.FLAGS.take_over
         with remote_lock.hold(directory, take_over):
             yield
         return
+    is_new = not os.path.exists(directory)
     tf.io.gfile.makedirs(directory)
     descriptor = os.open(directory, os.O_RDONLY)
     try:
@@ -59,6 +64,11 @@ def lock(directory: str) -> Iterator[None]:
                     f"another job is writing to {directory!r}: wait for its end, or end it"
                 ) from None
         yield
+    except UserError:
+        if is_new:
+            with contextlib.suppress(OSError):  # not empty
+                os.rmdir(directory)
+        raise
     finally:
         os.close(descriptor)
 

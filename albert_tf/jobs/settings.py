@@ -31,7 +31,9 @@ def define_settings_flags(settings: type, **defaults) -> None:
       settings: a dataclass.
       defaults: defaults of flags, by name, in place of the fields' own.
     """
-    for field in _flag_fields(settings):
+    for field in dataclasses.fields(settings):
+        if field.name not in flag_names(settings):
+            continue
         options = dict(field.metadata)
         define = options.pop("define")
         define(field.name, default=defaults.get(field.name, field.default), **options)
@@ -44,9 +46,10 @@ def settings_from_flags(settings: type, **others) -> Any:
       settings: the dataclass.
       others: fields that have no flag, and those whose flag is not their value.
     """
-    values = {field.name: flags.FLAGS[field.name].value for field in _flag_fields(settings)}
+    values = {name: flags.FLAGS[name].value for name in flag_names(settings)}
     return settings(**{**values, **others})
 
 
-def _flag_fields(settings: type) -> list[dataclasses.Field]:
-    return [field for field in dataclasses.fields(settings) if "define" in field.metadata]
+def flag_names(settings: type) -> list[str]:
+    """Returns the names of the fields that `setting` makes, and of their flags."""
+    return [field.name for field in dataclasses.fields(settings) if "define" in field.metadata]

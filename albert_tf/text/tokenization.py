@@ -79,7 +79,10 @@ class AlbertTokenizer:
 
     def __init__(self, spm_model_file: str, do_lower_case: bool = True):
         if not tf.io.gfile.exists(spm_model_file) or tf.io.gfile.isdir(spm_model_file):
-            raise UserError(f"no SentencePiece model at {spm_model_file!r}")
+            raise UserError(
+                f"no vocabulary at {spm_model_file!r}: expected a SentencePiece model, as "
+                "pipelines.train_vocab makes, or WordPiece's vocab.txt"
+            )
         with tf.io.gfile.GFile(spm_model_file, "rb") as file:
             self.model_bytes = file.read()
         self.do_lower_case = do_lower_case

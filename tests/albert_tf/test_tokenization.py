@@ -196,8 +196,8 @@ def test_files_that_are_no_model(tokenizer, tmp_path):
     controls = ("[CLS]", "[SEP]")
     model = train(tmp_path, ["some words in here"] * 3, 23, control_pieces=controls)
     for path, message in (
-        ("nowhere", "no SentencePiece model at 'nowhere'"),
-        (tmp_path, "no SentencePiece model at"),
+        ("nowhere", "no vocabulary at 'nowhere'"),
+        (tmp_path, "no vocabulary at"),
         (tmp_path / "x.vocab", "is not a SentencePiece model"),
         (model, r"lacks \[MASK\]"),
     ):

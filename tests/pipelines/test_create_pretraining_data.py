@@ -18,6 +18,7 @@ from pipelines.data.corpus import TextFormat
 from pipelines.data.records import Manifest
 from pipelines.data.shard_writer import TextUnit
 from tests.conftest import make_text
+from tests.jobs import run
 from tests.pipelines.data.small_records import contents, create_records, read_segments
 from tests.pipelines.data.test_corpus import COMPRESS
 
@@ -41,6 +42,22 @@ def create(texts, tiny_vocabulary, tmp_path, in_this_process):
         )
 
     return run
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--ngram=2", "--ngram has no effect on --format=segments: pipelines.pretrain draws"),
+        ("--run_pieces=22", "--run_pieces=22: a run does not fit into --max_seq_length=24 with 3"),
+        ("--spm_model_file=nowhere", "no vocabulary at 'nowhere'"),
+        ("--output_dir=", "the output directory is '': expected a path"),
+    ],
+)
+def test_refused_flags_leave_no_directory(texts, tiny_vocabulary, tmp_path, flag, message):
+    paths = [f"--input_file={texts}/a.txt", f"--spm_model_file={tiny_vocabulary}"]
+    paths += ["--max_seq_length=24", f"--output_dir={tmp_path}/records", flag]
+    assert f"error: {message}" in run("pipelines.create_pretraining_data", *paths, exit_code=2)[1]
+    assert not list(tmp_path.iterdir())
 
 
 def check_shards(directory, manifest):
