@@ -101,8 +101,8 @@ def main(_) -> None:
         of_masks = ["dupe_factor", *flag_names(ExampleOptions)]
         if given := [f"--{name}" for name in of_masks if FLAGS[name].present]:
             raise UserError(
-                f"{given[0]} has no effect on --format=segments: pipelines.pretrain draws masks "
-                "and labels, give the flag there"
+                f"{given[0]} has no effect on --format=segments, whose masks and labels "
+                "pipelines.pretrain draws anew: omit it here"
             )
     if FLAGS.run_pieces and FLAGS.run_pieces > FLAGS.max_seq_length - NUM_SPECIAL_PIECES:
         raise UserError(
