@@ -13,7 +13,7 @@ from .multiple_choice import (
     MultipleChoiceTask,
     as_options,
 )
-from .reading.rows import read_json_lines
+from .reading.rows import read_json_objects
 from .reading.tables import as_text, require_fields
 
 _LEVELS = ("middle", "high")
@@ -61,7 +61,7 @@ class RaceTask(MultipleChoiceTask):
         examples = []
         for level in _LEVELS:
             for path in _passage_files(os.path.join(directory, level)):
-                for number, passage in read_json_lines(path):
+                for number, passage in read_json_objects(path, may_be_array=False):
                     examples += _read_passage(passage, f"{path}:{number}", level, split == "test")
         if not examples:
             raise UserError(

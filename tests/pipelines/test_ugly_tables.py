@@ -114,8 +114,9 @@ def test_read_as_it_is_meant(tmp_path, case):
 
 
 def test_labels_that_are_listed_may_differ_in_case_and_quotation_marks_be_characters(tmp_path):
-    rows = [("a", "us"), ('"b', "US"), ('"c" they say', "nan"), ('""quoted""', "us")]
-    content = "".join(f"{text}\t{label}\n" for text, label in [("text", "label"), *rows])
+    rows = [("a", "us"), ('"b', "US"), ('"c" they say', "nan"), (' two "" \u2028 \\', "us")]
+    content = "\ufeffid\tlabel\ttext\r\n\r\n"
+    content += "".join(f'"\t{label}\t{text}\r\n' for text, label in rows)
     task = task_of(tmp_path, "t.tsv", content, labels=["us", "US", "nan"], quoting="none")
     assert text_and_label(task.read("train")) == rows
 
@@ -241,7 +242,7 @@ REFUSED = {
     "no ending": ("train", TWO, r"expected a name that ends in \.csv .*\.tsv, \.txt .*\.jsonl"),
     "text named gzip": ("t.csv.gz", TWO, r"not a whole gzip file"),
     "jsonl cut off": ("t.jsonl", LINES[:-5], r":2: not JSON"),
-    "an array in jsonl": ("t.jsonl", json.dumps(OBJECTS), r":1: not a JSON object"),
+    "an array in jsonl": ("t.jsonl", json.dumps(OBJECTS), r":1: line 1 is no object"),
     "an array cut off": ("t.json", json.dumps(OBJECTS, indent=1)[:-9], r":8: not JSON"),
     "an array that ends in a comma": ("t.json", '[{"text": "a", "label": 1},', r":1: not JSON"),
     "an array without a comma": ("t.json", '[{"text": "a", "label": 1}\n{}]', r":2: not JSON"),

@@ -10,11 +10,7 @@ from albert_tf.storage.errors import UserError
 
 
 def parse(text: str | None) -> dict[str, float] | str | None:
-    """Returns the value of --class_weights: "balanced", weights by label, or None.
-
-    Raises:
-      UserError: if it is neither `balanced` nor a list of label=weight.
-    """
+    """Returns the value of --class_weights: "balanced", weights by label, or None."""
     if text is None or text == "balanced":
         return text
     weights = {}
@@ -38,16 +34,13 @@ def parse(text: str | None) -> dict[str, float] | str | None:
 def as_array(
     class_weights: Mapping[str, float] | str, labels: Sequence[str], places: np.ndarray
 ) -> np.ndarray:
-    """Returns the weight of each label, float32 [labels].
+    """Returns the weight of each label, float32 [labels]; refuses weights of other labels.
 
     Args:
       class_weights: what `parse` returns; "balanced": every label counts alike, and an example 1 on
         average.
       labels: all labels of the task; a label without a weight gets 1.
       places: int [n], the labels of the training examples, as places among `labels`.
-
-    Raises:
-      UserError: for the weight of a label that there is not.
     """
     if class_weights == "balanced":
         counts = np.bincount(places, minlength=len(labels))

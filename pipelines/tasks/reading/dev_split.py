@@ -33,43 +33,30 @@ def split_off_dev(task: Task, examples: list, fraction: float) -> tuple[list, li
     Examples of one comparable text of `Task.group` stay on the same side. Each set of classes
     (`Task.classes`) gives its share of dev, up to rounding. Groups are taken in the order of a
     hash of their text, so the order of the rows has no effect and a row that is added moves few
-    others. A group with more rows than dev needs of its classes stays in train.
-
-    Args:
-      task: its `group` and `classes` are called with each example.
-      examples: of train, in any order; both results keep it.
-      fraction: the share of dev, between 0 and 1.
-
-    Raises:
-      UserError: if a side is empty.
+    others. A group with more rows than dev needs of its classes stays in train. Both results keep
+    the order of the examples; an empty one is refused.
     """
     classes = [task.classes(example) for example in examples]
     groups: dict[str, list[int]] = {}
     for place, example in enumerate(examples):
         groups.setdefault(comparable(task.group(example)), []).append(place)
-    counts = [Counter(classes[place] for place in places) for places in groups.values()]
     missing = _quotas(Counter(classes), fraction)
-    is_dev = [False] * len(examples)
-
-    def take(group: str, of_group: Counter) -> None:
-        missing.subtract(of_group)
-        for place in groups[group]:
-            is_dev[place] = True
-
+    dev_places: set[int] = set()
     larger = []
-    for group, of_group in sorted(zip(groups, counts), key=lambda item: _digest(item[0])):
+    for group in sorted(groups, key=_digest):
+        of_group = Counter(classes[place] for place in groups[group])
         if all(number <= missing[name] for name, number in of_group.items()):
-            take(group, of_group)
+            missing.subtract(of_group)
+            dev_places.update(groups[group])
         else:
-            larger.append((group, of_group))
-    for group, of_group in sorted(larger, key=lambda item: len(groups[item[0]])):
+            larger.append((groups[group], of_group))
+    for places, of_group in sorted(larger, key=lambda item: len(item[0])):
         # Rows too many where some were missing, if that is nearer.
         if sum(abs(missing[name] - n) - abs(missing[name]) for name, n in of_group.items()) < 0:
-            take(group, of_group)
-    train, dev = (
-        [example for example, of_dev in zip(examples, is_dev) if of_dev == side]
-        for side in (False, True)
-    )
+            missing.subtract(of_group)
+            dev_places.update(places)
+    train = [example for place, example in enumerate(examples) if place not in dev_places]
+    dev = [examples[place] for place in sorted(dev_places)]
     if not train or not dev:
         raise UserError(
             f"--dev_fraction={fraction} of {len(examples):,} rows leaves no row for "

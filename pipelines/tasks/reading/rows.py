@@ -24,23 +24,47 @@ _QUOTED = re.compile(r'"[^"]*("|$)')
 _LONGEST_LABEL, _MOST_LABELS = 64, 10_000
 
 
-def read_quoted_rows(path: str, separator: str) -> Iterator[tuple[int, list[str]]]:
-    """Yields (line number from 1 where the row begins, cells) of a table with CSV's quoting.
+def read_cells(path: str, separator: str, quoting: str) -> Iterator[tuple[int, list[str]]]:
+    """Yields (line number from 1 where the row begins, cells); a blank line has no cells.
 
-    A cell in quotation marks may hold separators, line ends (which become \\n) and, doubled,
-    quotation marks. That is how spreadsheets and pandas write tables. A blank line is a row
-    without cells. For `separator` "," see _divided_lines. Quoting is read strictly: a file without
-    quoting then fails, where a lenient reader would join and lose rows.
+    In place of the separator "," the first line may name one (`sep=;`, which is no row). It is a
+    semicolon if the first line has some and no comma outside of quotation marks.
 
     Raises:
-      UserError: for a file that is not UTF-8, for quotation marks that are no such quoting, and
-        for a row over several lines if each line is a row by itself: its quotation marks are
-        hardly meant as such. (In prose a space, a line end or a digit follows a comma; between
-        columns seldom.) Some such rows are known at the end of the file only: see _EdgeColumn.
+      UserError: for a file that is not UTF-8, and as _quoted_rows.
+    """
+    lines, first = (line for _, line in read_text_lines(path)), 1
+    if separator == "," and (head := next(lines, None)) is not None:
+        names = _QUOTED.sub("", head)
+        if named := _SEPARATOR_LINE.fullmatch(head):
+            separator, first = named[1], 2
+        else:
+            lines = itertools.chain([head], lines)
+            separator = ";" if ";" in names and "," not in names else ","
+    if quoting == "csv":
+        yield from _quoted_rows(path, separator, first, lines)
+    else:
+        for number, line in enumerate(lines, start=first):
+            yield number, line.split(separator) if line else []
+
+
+def _quoted_rows(
+    path: str, separator: str, first: int, plain_lines: Iterator[str]
+) -> Iterator[tuple[int, list[str]]]:
+    """Yields the rows of lines with CSV's quoting, of which the first has the number `first`.
+
+    A cell in quotation marks may hold separators, line ends (which become \\n) and, doubled,
+    quotation marks. That is how spreadsheets and pandas write tables. Quoting is read strictly: a
+    file without quoting then fails, where a lenient reader would join and lose rows.
+
+    Raises:
+      UserError: for quotation marks that are no such quoting, and for a row over several lines if
+        each line is a row by itself: its quotation marks are hardly meant as such. (In prose a
+        space, a line end or a digit follows a comma; between columns seldom.) Some such rows are
+        known at the end of the file only: see _EdgeColumn.
     """
     csv.field_size_limit(_MAX_CELL)
     lines_of_row: list[str] = []
-    separator, first, plain_lines = _divided_lines(path, separator)
 
     def lines() -> Iterator[str]:
         for line in plain_lines:
@@ -58,16 +82,17 @@ def read_quoted_rows(path: str, separator: str) -> Iterator[tuple[int, list[str]
         if cells is None:
             break
         columns = columns or len(cells)
-        last = number + len(lines_of_row) - 1
-        if last > number and columns > 1 and _are_rows(lines_of_row, separator, columns):
-            raise _joined_rows(path, number, last)
-        # The first row is the header.
-        for edge in edges if columns > 1 and number > first and cells else ():
-            edge.add(number, lines_of_row)
+        if columns > 1:
+            if len(lines_of_row) > 1 and _are_rows(lines_of_row, separator, columns):
+                raise _joined_rows(path, number, len(lines_of_row))
+            # The first row is the header.
+            if number > first and cells:
+                for edge in edges:
+                    edge.add(number, lines_of_row)
         yield number, cells
         lines_of_row.clear()
-    for found in filter(None, (edge.first_joined() for edge in edges)):
-        raise _joined_rows(path, *found)
+    for edge in edges:
+        edge.refuse_joined_rows(path)
 
 
 def _are_rows(lines: list[str], separator: str, columns: int) -> bool:
@@ -96,24 +121,22 @@ class _EdgeColumn:
         self._labels: set[str] = set()
         # How often a digit stands on both sides of the separator, a space behind it, or neither.
         self._kinds: collections.Counter = collections.Counter()
-        # First and last line of a row, the labels of its lines, their kinds.
-        self._suspects: list[tuple[int, int, list[str], set[tuple[bool, bool]]]] = []
+        # First line of a row, how many it has, the labels of these lines, their kinds.
+        self._suspects: list[tuple[int, int, tuple[str, ...], set[tuple[bool, bool]]]] = []
 
     def add(self, number: int, lines: list[str]) -> None:
         """Counts a row, which begins in line `number`."""
-        last = number + len(lines) - 1
-        lines = [line for line in lines if line.strip()] or lines[:1]
-        *others, own = map(self._divide, lines if self._is_last else lines[::-1])
+        full = [line for line in lines if line.strip()] or lines[:1]
+        *others, own = map(self._divide, full if self._is_last else full[::-1])
         if own is None:
             return
         self._num_rows += 1
         self._kinds[own[1]] += 1
         if len(self._labels) <= _MOST_LABELS:
             self._labels.add(own[0])
-        found = [divided for divided in others if divided and divided[0].strip()]
-        if len(found) == len(others) > 1:
-            labels, kinds = zip(*found)
-            self._suspects.append((number, last, list(labels), set(kinds)))
+        if len(others) > 1 and all(divided and divided[0].strip() for divided in others):
+            labels, kinds = zip(*others)
+            self._suspects.append((number, len(lines), labels, set(kinds)))
 
     def _divide(self, line: str) -> tuple[str, tuple[bool, bool]] | None:
         """Returns what may be the label of a line, and how it is divided from the rest."""
@@ -127,21 +150,20 @@ class _EdgeColumn:
             return None
         return label, (all(map(str.isdigit, around)), around[1] == " ")
 
-    def first_joined(self) -> tuple[int, int] | None:
-        """Returns the first and last line of the first row that is several, after all rows."""
+    def refuse_joined_rows(self, path: str) -> None:
+        """Raises a UserError for the first row that is several, when all rows are known."""
         if len(self._labels) > _MOST_LABELS:
-            return None
+            return
         common = {kind for kind, times in self._kinds.items() if 10 * times >= self._num_rows}
-        for number, last, labels, kinds in self._suspects:
+        for number, num_lines, labels, kinds in self._suspects:
             # Texts may be short, too: "Thanks". Labels repeat.
             repeats = 2 * len(self._labels) <= self._num_rows + len(labels)
             if repeats and kinds & common and self._labels.issuperset(labels):
-                return number, last
-        return None
+                raise _joined_rows(path, number, num_lines)
 
 
-def _joined_rows(path: str, number: int, last: int) -> UserError:
-    what = f"a quotation mark here is closed in line {last} only, and each line "
+def _joined_rows(path: str, number: int, num_lines: int) -> UserError:
+    what = f"a quotation mark here is closed in line {number + num_lines - 1} only, and each line "
     what += "seems a row by itself (if the cell is meant so, write .jsonl)"
     return _wrong_quoting(path, number, what)
 
@@ -156,37 +178,44 @@ def _wrong_quoting(path: str, number: int, what: str) -> UserError:
     )
 
 
-def read_unquoted_rows(path: str, separator: str) -> Iterator[tuple[int, list[str]]]:
-    """Yields (line number from 1, cells); a quotation mark is a character like any other.
+def read_json_objects(path: str, may_be_array: bool = True) -> Iterator[tuple[int, dict]]:
+    """Yields (number from 1, object) of one object a line, or of an array of objects.
 
-    A blank line is a row without cells.
+    The number is the line's; in an array, which is in memory as a whole, the object's.
 
     Raises:
-      UserError: for a file that is not UTF-8.
+      UserError: for a file that is neither.
     """
-    separator, first, lines = _divided_lines(path, separator)
-    for number, line in enumerate(lines, start=first):
-        yield number, line.split(separator) if line else []
+    if may_be_array and first_character(path) == "[":
+        kind, expected = "element", "expected an array of objects: [{...}, {...}]"
+        records = enumerate(parse_json(read_text(path), path, expected), start=1)
+    else:
+        kind, expected = "line", "expected one object a line"
+        lines = ((number, line) for number, line in read_text_lines(path) if line.strip())
+        records = ((number, parse_json(line, path, expected, number)) for number, line in lines)
+    for number, record in records:
+        if not isinstance(record, dict):
+            raise UserError(f"{path}:{number}: {kind} {number} is no object; {expected}")
+        yield number, record
 
 
-def _divided_lines(path: str, separator: str) -> tuple[str, int, Iterator[str]]:
-    """Returns the separator of columns, the number of the first line, and the lines from it on.
+def parse_json(text: str, path: str, expected: str, line: int | None = None) -> object:
+    """Returns the value of a line of JSON, or of a whole file (`line` is None).
 
-    In place of "," the separator may be what the first line names (`sep=;`, which is no row). It is
-    a semicolon if the first line has some and no comma outside of quotation marks.
+    Raises:
+      UserError: if it is not JSON, or an object has a field twice; `expected` ends the message.
     """
-    lines = (line for _, line in read_text_lines(path))
-    if separator != "," or (first := next(lines, None)) is None:
-        return separator, 1, lines
-    if named := _SEPARATOR_LINE.fullmatch(first):
-        return named[1], 2, lines
-    names = _QUOTED.sub("", first)
-    if ";" in names and "," not in names:
-        separator = ";"
-    return separator, 1, itertools.chain([first], lines)
+    try:
+        return json.loads(text, object_pairs_hook=_as_object)
+    except json.JSONDecodeError as error:
+        what, line = f"{error.msg} at column {error.colno}", line or error.lineno
+    except (ValueError, RecursionError) as error:  # a number or a nesting beyond all measure
+        what = str(error)
+    where = f"{path}:{line}" if line else path
+    raise UserError(f"{where}: not JSON ({what}); {expected}")
 
 
-def as_object(fields: list[tuple[str, object]]) -> dict:
+def _as_object(fields: list[tuple[str, object]]) -> dict:
     """Returns an object; refuses a field given twice, where parsers keep the last."""
     record = dict(fields)
     if len(record) < len(fields):
@@ -196,83 +225,36 @@ def as_object(fields: list[tuple[str, object]]) -> dict:
     return record
 
 
-def read_json_lines(path: str) -> Iterator[tuple[int, dict]]:
-    """Yields (line number from 1, object) for each line that is not blank.
-
-    Raises:
-      UserError: for a line that is not UTF-8 or no JSON object.
-    """
-    for number, line in read_text_lines(path):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line, object_pairs_hook=as_object)
-        except (ValueError, RecursionError) as error:
-            what = getattr(error, "msg", str(error))  # without its "line 1", which is not ours
-            raise UserError(
-                f"{path}:{number}: not JSON ({what}); expected one object a line"
-            ) from error
-        if not isinstance(record, dict):
-            raise UserError(f"{path}:{number}: not a JSON object; expected one object a line")
-        yield number, record
+def first_character(path: str) -> str:
+    """Returns the first character of a text file that is no white space, "" if there is none."""
+    return next((line.lstrip()[0] for _, line in read_text_lines(path) if line.strip()), "")
 
 
-def read_json_objects(path: str) -> Iterator[tuple[int, dict]]:
-    """Yields (number from 1, object) of an array of objects, or of one object a line.
-
-    The number is the line's; in an array, which is in memory as a whole, the object's.
-
-    Raises:
-      UserError: for a file that is neither.
-    """
-    head = next((part.lstrip() for _, part in read_text_parts(path) if part.strip()), "")
-    if not head.startswith("["):
-        yield from read_json_lines(path)
-        return
-    expected = "expected an array of objects: [{...}, {...}]"
-    text = "".join(part for _, part in read_text_parts(path))
-    try:
-        records = json.loads(text, object_pairs_hook=as_object)
-    except json.JSONDecodeError as error:
-        where = f"{path}:{error.lineno}"
-        raise UserError(f"{where}: not JSON ({error.msg}); {expected}") from error
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: not JSON ({error}); {expected}") from error
-    for number, record in enumerate(records, start=1):
-        if not isinstance(record, dict):
-            raise UserError(f"{path}:{number}: element {number} is no object; {expected}")
-        yield number, record
+def read_text(path: str) -> str:
+    """Returns a whole text file, whose lines end in \\n."""
+    return "\n".join(line for _, line in read_text_lines(path))
 
 
 def read_text_lines(path: str) -> Iterator[tuple[int, str]]:
-    """Yields (line number from 1, line without its end)."""
-    # What begins at one offset is one line, however long.
-    lines = itertools.groupby(read_text_parts(path), key=operator.itemgetter(0))
-    for number, parts in lines:
-        line = "".join(part for _, part in parts).rstrip("\r\n")
-        if "\0" in line:
-            raise UserError(
-                f"{path}:{number}: the line holds a NUL character, which no text has; is the file "
-                "whole, and is it a table?"
-            )
-        yield number, line
-
-
-def read_text_parts(path: str) -> Iterator[tuple[int, str]]:
-    """Yields (line number from 1, line with its end); a long line comes in parts.
+    """Yields (line number from 1, line without its end).
 
     Raises:
-      UserError: for a line that is not UTF-8.
+      UserError: for a line that is not UTF-8 or holds NUL.
     """
-    number, last = 0, -1
-    for offset, line in read_lines(path):
-        number += offset != last
+    # What begins at one offset is one line, however long.
+    lines = itertools.groupby(read_lines(path), key=operator.itemgetter(0))
+    for number, (_, parts) in enumerate(lines, start=1):
+        line = b"".join(part for _, part in parts)
         try:
-            text = line.decode("utf-8")
+            text = line.decode("utf-8").rstrip("\r\n")
         except UnicodeDecodeError as error:
             raise UserError(
                 f"{path}:{number}: byte 0x{line[error.start]:02X} is not UTF-8 ({error.reason}); "
                 "convert the file, for example with iconv"
             ) from error
-        yield number, text if last >= 0 else text.removeprefix("\ufeff")  # the byte order mark
-        last = offset
+        if "\0" in text:
+            raise UserError(
+                f"{path}:{number}: the line holds a NUL character, which no text has; is the file "
+                "whole, and is it a table?"
+            )
+        yield number, text.removeprefix("\ufeff") if number == 1 else text  # the byte order mark

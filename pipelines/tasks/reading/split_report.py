@@ -29,12 +29,7 @@ def shortened(label: str, length: int = 40) -> str:
 
 
 def describe_labels(labels: Sequence[str], counts: Mapping[str, int]) -> str:
-    """Returns labels with their counts, the most frequent first where there are many.
-
-    Args:
-      labels: all of the model.
-      counts: label -> examples.
-    """
+    """Returns all labels of a model with their counts, the most frequent first of many."""
     total = sum(counts.values())
     shown = list(labels)
     if len(shown) > _LABELS_SHOWN:
@@ -50,15 +45,8 @@ def describe_labels(labels: Sequence[str], counts: Mapping[str, int]) -> str:
 
 
 def warn_of_rows(num_empty: int, names: Sequence[str]) -> list[str]:
-    """Returns warnings, for Task.summarise, of rows without text and of ids that repeat.
-
-    Args:
-      num_empty: rows without text.
-      names: the id of each row.
-    """
-    warnings = []
-    if num_empty:
-        warnings.append(f"warning: {num_empty:,} rows without text")
+    """Returns warnings, for Task.summarise, of rows without text, and of ids that repeat."""
+    warnings = [f"warning: {num_empty:,} rows without text"] if num_empty else []
     counts = Counter(names)
     name, count = counts.most_common(1)[0]
     if count > 1:
@@ -83,11 +71,7 @@ def describe_texts(examples: Sequence) -> list[str]:
 
 
 def warn_of_rounding(numbers: np.ndarray) -> list[str]:
-    """Returns a warning if float32, in which a loss computes, changes numbers visibly.
-
-    Args:
-      numbers: float64 [n], the answers of a split.
-    """
+    """Returns a warning if float32, in which a loss computes, changes float64 [n] visibly."""
     lost, between = np.abs(numbers - numbers.astype(np.float32)).max(), np.ptp(numbers)
     if not lost > _MOST_ROUNDED * between > 0:
         return []
@@ -102,11 +86,7 @@ _OUTSIDE = ("o", "none", "other", "outside")
 
 
 def warn_of_tags(labels: Sequence[str]) -> list[str]:
-    """Returns a warning if tags seem to mark entities, but some of them cannot.
-
-    Args:
-      labels: all tags; entities.are_entity_tags is false of them.
-    """
+    """Returns a warning if tags, all of a model, seem to mark entities, but some of them cannot."""
     marks = [tag for tag in labels if "-" in tag]
     rest = [tag for tag in labels if tag not in marks]
     wrong = next((tag for tag in (*marks, *rest) if tag[:1].islower()), None)
@@ -128,10 +108,7 @@ def warn_of_tags(labels: Sequence[str]) -> list[str]:
 def warn_of_overlap(name: str, groups: Sequence[str], train_groups: Sequence[str]) -> list[str]:
     """Returns a warning if many examples of a split are in the training set, too.
 
-    Args:
-      name: of the split.
-      groups: what Task.group returns of each example of the split; "" is compared with nothing.
-      train_groups: the same of the training examples.
+    The groups are what Task.group returns of each example; "" is compared with nothing.
     """
     different = {*groups} - {""}
     share = len(different.intersection(train_groups)) / max(1, len(different))
@@ -146,10 +123,7 @@ def warn_of_overlap(name: str, groups: Sequence[str], train_groups: Sequence[str
 def warn_of_shares(train: Counter, dev: Counter, sizes: tuple[int, int]) -> list[str]:
     """Returns warnings of labels that dev has in another share than train, or hardly at all.
 
-    Args:
-      train: label -> examples; empty for a task without labels.
-      dev: likewise.
-      sizes: the numbers of examples of both.
+    `train` and `dev` count the examples of each label, `sizes` all examples of both.
     """
     labels = {*train, *dev}
     few = {label: dev[label] for label in labels if dev[label] < _FEW_ROWS}
@@ -195,14 +169,7 @@ def describe_split(
 ) -> list[str]:
     """Returns lines of the plan: rows, pieces, what is truncated or unknown, and the task's notes.
 
-    Args:
-      name: of the split.
-      num_rows: its examples.
-      sequences: of these examples, cut to `max_seq_length`.
-      tokenizer: computes the share of the text that the vocabulary cannot spell.
-      max_seq_length: pieces of a sequence, above which examples are truncated.
-      notes: as of Task.summarise.
-      longest: --max_seq_length that the model accepts at most.
+    `notes` are those of Task.summarise; `longest` is the greatest --max_seq_length of the model.
     """
     lengths = np.diff(sequences.row_splits)
     full = lengths if sequences.full_lengths is None else sequences.full_lengths

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Sequence
 
 from albert_tf.storage.errors import UserError, shown
-from ...data.text_files import ending, read_lines
-from .rows import as_object
+from ...data.text_files import ending
+from .rows import first_character, parse_json, read_text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,10 +31,7 @@ class Question:
 
 def is_squad_file(path: str) -> bool:
     """Returns whether a file is SQuAD's JSON and no table, by its name and first bracket."""
-    if ending(path) != ".json":
-        return False
-    parts = (part.lstrip(b"\xef\xbb\xbf \t\r\n") for _, part in read_lines(path))
-    return next(filter(None, parts), b"").startswith(b"{")
+    return ending(path) == ".json" and first_character(path) == "{"
 
 
 def read_questions(path: str) -> list[Question]:
@@ -44,21 +40,7 @@ def read_questions(path: str) -> list[Question]:
     Raises:
       UserError: if the file is not JSON, not SQuAD's, or holds an id twice.
     """
-    data = b"".join(line for _, line in read_lines(path))
-    try:
-        content = json.loads(data.decode("utf-8-sig"), object_pairs_hook=as_object)
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise UserError(
-            f"{path}:{line}: byte 0x{data[error.start]:02X} is not UTF-8; convert the file to UTF-8"
-        ) from None
-    except json.JSONDecodeError as error:
-        raise UserError(
-            f"{path}:{error.lineno}:{error.colno}: not JSON ({error.msg}); is the file whole?"
-        ) from None
-    except (ValueError, RecursionError) as error:  # a number or a nesting beyond all measure
-        raise UserError(f"{path}: not JSON of SQuAD's ({error})") from None
-
+    content = parse_json(read_text(path), path, "is it a whole file of SQuAD's?")
     questions: dict[str, Question] = {}
     for a, article in enumerate(_get(path, content, "data", list), start=1):
         for p, paragraph in enumerate(_get(f"{path}: article {a}", article, "paragraphs", list), 1):
@@ -111,16 +93,13 @@ def _get(where: str, owner: object, name: str, kind: type):
 def check_answers(
     path: str, questions: Sequence[Question], *, may_be_impossible: bool, for_training: bool
 ) -> None:
-    """Checks what training and scoring take for granted.
+    """Refuses the first question at fault: what training and scoring take for granted.
 
     Args:
       path: where the questions come from.
       questions: in the file's order.
       may_be_impossible: as in SQuAD 2.0.
       for_training: the first answer of each question has to begin at its answer_start.
-
-    Raises:
-      UserError: for the first question at fault.
     """
     for question in questions:
         where = f"{path}: question {shown(question.id)}"

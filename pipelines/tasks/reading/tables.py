@@ -6,7 +6,6 @@ import csv
 import decimal
 import difflib
 import io
-import itertools
 import json
 import math
 import re
@@ -16,11 +15,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from ...data.text_files import ending
-from .rows import read_json_lines, read_json_objects, read_quoted_rows, read_unquoted_rows
+from .rows import read_cells, read_json_objects
 
 # Ending of a name -> the separator of columns.
 _SEPARATORS = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
-_JSON_LINES, _JSON = ".jsonl", ".json"
 QUOTING = ("csv", "none")
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -48,39 +46,35 @@ def read_table(
     Blank lines are no rows, except in a table of one column, where they are empty texts.
 
     Args:
-      path: .csv (of commas or semicolons: rows.read_quoted_rows), .tsv or .txt, whose values are
-        strings; .jsonl, whose lines are objects; .json, an array of objects or an object a line.
-        All of them also compressed.
+      path: .csv (of commas or semicolons: rows.read_cells), .tsv or .txt, whose values are strings;
+        .jsonl, whose lines are objects; .json, an array of objects or an object a line. All of them
+        also compressed.
       columns: their names.
       header: the names of all columns of a file that does not begin with them.
       leave_out_broken_rows: pass over rows with a wrong number of columns, and say how many.
-      quoting: "csv": as rows.read_quoted_rows; "none": a quotation mark is a character like any
-        other. JSON has its own.
+      quoting: "csv": as spreadsheets and pandas quote; "none": a quotation mark is a character like
+        any other. JSON has its own.
       absent: a field that the first object of JSON lacks; so no other may have it.
 
     Raises:
       UserError: for a file that is no such table, lacks a column or has no rows.
     """
-    if _separator(path):
-        rows = _read_cells(path, columns, header, leave_out_broken_rows, quoting)
+    if separator := _separator(path):
+        cells = read_cells(path, separator, quoting)
+        rows = _named_cells(path, cells, columns, header, leave_out_broken_rows)
     else:
         rows = _read_json(path, columns, absent)
-    empty = True
-    for row in rows:
-        empty = False
-        yield row
-    if empty:
+    first = next(rows, None)
+    if first is None:
         raise UserError(f"{path}: no rows; expected {', '.join(columns)} of at least one example")
+    yield first
+    yield from rows
 
 
 def column_names(path: str, quoting: str = "csv") -> list[str]:
-    """Returns the names of a table's columns: its header, or the fields of its first object.
-
-    Raises:
-      UserError: for a file that is no table.
-    """
-    if _separator(path):
-        return next(_rows_of_cells(path, quoting), (1, []))[1]
+    """Returns the names of a table's columns: its header, or the fields of its first object."""
+    if separator := _separator(path):
+        return next(read_cells(path, separator, quoting), (1, []))[1]
     return list(next(_json_objects(path), (1, {}))[1])
 
 
@@ -93,7 +87,9 @@ def has_answers(path: str, column: str, quoting: str = "csv") -> bool:
     names = column_names(path, quoting)
     if column in names:
         return True
-    if close := _close_name(column, names):
+    plain = {label_key(name): name for name in names}
+    if found := difflib.get_close_matches(label_key(column), plain, n=1, cutoff=0.75):
+        close = plain[found[0]]
         raise UserError(
             f"{path}: no column {column!r}, but {close!r}: rename it if it holds the answers; if "
             f"there are none, give {close!r} a name that is less like {column!r}"
@@ -101,19 +97,9 @@ def has_answers(path: str, column: str, quoting: str = "csv") -> bool:
     return False
 
 
-def _close_name(name: str, names: Sequence[str]) -> str | None:
-    plain = {label_key(other): other for other in names}
-    found = difflib.get_close_matches(label_key(name), plain, n=1, cutoff=0.75)
-    return plain[found[0]] if found else None
-
-
 def _separator(path: str) -> str | None:
-    """Returns the separator of a file's columns; None: it is JSON.
-
-    Raises:
-      UserError: if the ending of its name is none of a table.
-    """
-    if ending(path) in (_JSON_LINES, _JSON):
+    """Returns the separator of a file's columns; None: it is JSON."""
+    if ending(path) in (".json", ".jsonl"):
         return None
     if ending(path) not in _SEPARATORS:
         raise UserError(
@@ -125,22 +111,17 @@ def _separator(path: str) -> str | None:
 
 
 def _json_objects(path: str) -> Iterator[tuple[int, dict]]:
-    return read_json_objects(path) if ending(path) == _JSON else read_json_lines(path)
+    return read_json_objects(path, may_be_array=ending(path) == ".json")
 
 
-def _rows_of_cells(path: str, quoting: str) -> Iterator[tuple[int, list[str]]]:
-    read = read_quoted_rows if quoting == "csv" else read_unquoted_rows
-    return read(path, _separator(path))
-
-
-def _read_cells(
+def _named_cells(
     path: str,
+    rows: Iterator[tuple[int, list[str]]],
     columns: Sequence[str],
     header: Sequence[str] | None,
     leave_out_broken_rows: bool,
-    quoting: str,
 ) -> Iterator[tuple[int, dict]]:
-    rows = _rows_of_cells(path, quoting)
+    """Yields line numbers and cells by name; arguments as of read_table and read_cells."""
     header_line = None
     if header is None:
         header_line, header = next(rows, (1, []))
@@ -179,23 +160,22 @@ def _is_header(cells: Sequence[str], header: Sequence[str]) -> bool:
 
 def _check_header(path: str, line: int, header: Sequence[str], columns: Sequence[str]) -> None:
     """Raises a UserError unless the header has each of the columns once."""
+    expected = "expected a line with the names of the columns"
     if not header:
-        raise UserError(f"{path}:{line}: empty; expected a line with the names of the columns")
+        raise UserError(f"{path}:{line}: empty; {expected}")
     for column in columns:
         if header.count(column) == 1:
             continue
         found = "several columns" if column in header else "no column"
         hint = ""
         if len(header) == 1:
-            others = {";": "';'", ",": "commas", "\t": "tabs"}
-            mark = next((name for mark, name in others.items() if mark in header[0]), "")
-            hint = f"; its columns seem to stand between {mark}: name or save it accordingly"
-            hint *= bool(mark)
+            marks = {";": "';'", ",": "commas", "\t": "tabs"}
+            for name in [name for mark, name in marks.items() if mark in header[0]][:1]:
+                hint = f"; its columns seem to stand between {name}: name or save it accordingly"
         elif ending(path) == ".csv" and any(";" in name for name in header):
             hint = "; if ';' divides its columns, begin the file with the line sep=;"
         raise UserError(
-            f"{path}:{line}: {found} {column!r}; expected a line with the names of the columns, "
-            f"found {_listed(header)}{hint}"
+            f"{path}:{line}: {found} {column!r}; {expected}, found {_listed(header)}{hint}"
         )
 
 
@@ -208,17 +188,7 @@ def _read_json(path: str, columns: Sequence[str], absent: str | None) -> Iterato
 def require_fields(
     record: dict, columns: Sequence[str], where: str, absent: str | None = None
 ) -> None:
-    """Checks that a JSON object has some fields.
-
-    Args:
-      record: a JSON object of a file.
-      columns: names of the fields that it must have.
-      where: file and line, for the error message.
-      absent: as of read_table.
-
-    Raises:
-      UserError: if it lacks one, or has `absent`.
-    """
+    """Raises a UserError if a JSON object lacks one of the fields, or has the field `absent`."""
     if absent in record:
         raise UserError(
             f"{where}: a field {absent!r}, which the first object lacks: give it to all, or to none"
@@ -229,15 +199,10 @@ def require_fields(
 
 
 def as_text(value: object, column: str, where: str) -> str:
-    """Returns a value that is text, which may be empty.
-
-    Args:
-      value: a cell of a table, or a value of a JSON object.
-      column: its column or field, for the error message.
-      where: file and line, for the error message.
+    """Returns a cell, or a value of a JSON object, that is text, which may be empty.
 
     Raises:
-      UserError: if it is something else.
+      UserError: if it is something else, naming the column, and file and line (`where`).
     """
     if not isinstance(value, str):
         raise UserError(f"{where}: {column!r} is {_shown(value)}, expected text")
@@ -248,10 +213,7 @@ def as_text(value: object, column: str, where: str) -> str:
 def as_label(value: object, column: str, where: str) -> str:
     """Returns a value that names a class: text that is not empty, a whole number or a truth value.
 
-    A long text names no class: the column may hold the texts.
-
-    Raises:
-      UserError: if it is something else.
+    A long text names no class: the column may hold the texts. Errors as of as_text.
     """
     label = as_text(str(value), column, where).strip()
     if not isinstance(value, (str, int)) or not label:
@@ -280,16 +242,12 @@ def label_key(label: str) -> str:
 
 
 def check_labels(places: Mapping[str, str]) -> None:
-    """Refuses labels that were found in data and are hardly meant.
+    """Refuses labels with one label_key, and what programs write for a missing value.
 
     Labels that differ only in form are not merged: the owner of the file decides what is meant.
 
     Args:
       places: label -> file and line where it occurs first.
-
-    Raises:
-      UserError: for two labels with the same label_key, and for what programs write for a missing
-        value.
     """
     seen: dict[str, str] = {}
     for label in sorted(places):
@@ -306,11 +264,7 @@ def check_labels(places: Mapping[str, str]) -> None:
 
 
 def listed_labels(labels: Sequence[str] | None) -> tuple[str, ...] | None:
-    """Returns the labels of --labels, None where there are none.
-
-    Raises:
-      UserError: if there are fewer than two, or one twice.
-    """
+    """Returns the labels of --labels, None where there are none; refuses one, and one twice."""
     if not labels:
         return None
     if len(set(labels)) < max(2, len(labels)):
@@ -319,11 +273,7 @@ def listed_labels(labels: Sequence[str] | None) -> tuple[str, ...] | None:
 
 
 def as_number(value: object, column: str, where: str) -> float:
-    """Returns a value that is a finite number, or text that spells one.
-
-    Raises:
-      UserError: if it is something else, or too great for a loss in float32.
-    """
+    """Returns a value that is a finite number, or text that spells one; errors as of as_text."""
     try:
         # Python reads 1_000 as a number.
         is_none = isinstance(value, bool) or "_" in str(value)
@@ -345,9 +295,9 @@ def as_number(value: object, column: str, where: str) -> float:
 
 def write_table(path: str, columns: Mapping[str, Iterable]) -> None:
     """Writes columns of one length as CSV or TSV, by the path's ending, that read_table reads."""
-    rows = itertools.chain([columns], zip(*columns.values()))
     separator = "," if path.endswith(".csv") else "\t"
-    files.write_atomically(path, "".join(quoted_row(row, separator) for row in rows))
+    rows = (quoted_row(row, separator) for row in (columns, *zip(*columns.values())))
+    files.write_atomically(path, "".join(rows))
 
 
 def quoted_row(cells: Iterable[object], separator: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator
 
 import numpy as np
@@ -57,24 +58,16 @@ class TokenColumns:
 def iterate_examples(
     path: str, columns: TokenColumns, first: int, needs_tags: bool
 ) -> Iterator[TokenExample]:
-    """Yields the texts of a file one by one.
+    """Yields the texts of a file one by one, numbered from `first` on, at least one.
 
-    Args:
-      path: .json, .jsonl, .conllu or another ending with CoNLL's columns; also compressed.
-      columns: where words and tags stand.
-      first: the number of its first text.
-      needs_tags: whether the tags must be there.
-
-    Raises:
-      UserError: naming file and line.
+    JSON, .conllu or another ending with CoNLL's columns; also compressed.
     """
-    is_json = ending(path) in (".json", ".jsonl")
-    number = first
-    for example in (_read_json if is_json else _read_conll)(path, columns, first, needs_tags):
-        number += 1
-        yield example
-    if number == first:
+    read = _read_json if ending(path) in (".json", ".jsonl") else _read_conll
+    texts = read(path, columns, first, needs_tags)
+    if (example := next(texts, None)) is None:
         raise UserError(f"{path}: no texts; expected at least one")
+    yield example
+    yield from texts
 
 
 def _read_conll(
@@ -84,43 +77,46 @@ def _read_conll(
     is_ud = ending(path) == ".conllu"
     word_place = _column_number(columns, "text", 1 if is_ud else 0)
     tag_place = _column_number(columns, "label", 3 if is_ud else -1)
+    lines = read_text_lines(path)
+    if is_ud:
+        lines = (numbered for numbered in lines if not numbered[1].startswith("#"))
     number_of_columns, separator, texts = None, None, first
-    words, tags = [], []
-    for number, line in read_text_lines(path):
-        where = f"{path}:{number}"
-        is_boundary = not line.strip() or line.startswith(_BOUNDARY)
-        if is_boundary and words:
-            yield TokenExample(str(texts), tuple(words), tuple(tags) if tags else None)
-            words, tags, texts = [], [], texts + 1
-        if is_boundary or (is_ud and line.startswith("#")):
-            continue
-        if number_of_columns is None:
-            separator = "\t" if "\t" in line else None
-        cells = line.split(separator)
-        if number_of_columns is None:
-            number_of_columns = len(cells)
-            if not -number_of_columns <= word_place < number_of_columns:
-                raise UserError(f"{where}: no column {word_place} of words; --text_column")
-            has_tags = number_of_columns > 1 and -number_of_columns <= tag_place < number_of_columns
-            if needs_tags and not has_tags:
+    for is_boundary, lines_of_text in itertools.groupby(lines, _is_boundary):
+        words, tags = [], []
+        for number, line in () if is_boundary else lines_of_text:
+            where = f"{path}:{number}"
+            if number_of_columns is None:
+                separator = "\t" if "\t" in line else None
+                number_of_columns = len(line.split(separator))
+                places = range(-number_of_columns, number_of_columns)
+                if word_place not in places:
+                    raise UserError(f"{where}: no column {word_place} of words; --text_column")
+                has_tags = number_of_columns > 1 and tag_place in places
+                if needs_tags and not has_tags:
+                    raise UserError(
+                        f"{where}: {number_of_columns} columns, expected a word and, in column "
+                        f"{tag_place} (--label_column), its tag"
+                    )
+            cells = line.split(separator)
+            if len(cells) != number_of_columns:
                 raise UserError(
-                    f"{where}: {number_of_columns} columns, expected a word and, in column "
-                    f"{tag_place} (--label_column), its tag"
+                    f"{where}: {len(cells)} columns, expected {number_of_columns} as in the first "
+                    f"line (between {'tabs' if separator else 'spaces'})"
                 )
-        if len(cells) != number_of_columns:
-            raise UserError(
-                f"{where}: {len(cells)} columns, expected {number_of_columns} as in the first "
-                f"line (between {'tabs' if separator else 'spaces'})"
-            )
-        if is_ud and not cells[0].isdecimal():
-            continue
-        if not cells[word_place].strip():
-            raise UserError(f"{where}: the word in column {word_place} is empty")
-        words.append(cells[word_place])
-        if has_tags:
-            tags.append(as_label(cells[tag_place], f"column {tag_place}", where))
-    if words:
-        yield TokenExample(str(texts), tuple(words), tuple(tags) if tags else None)
+            if is_ud and not cells[0].isdecimal():
+                continue
+            if not cells[word_place].strip():
+                raise UserError(f"{where}: the word in column {word_place} is empty")
+            words.append(cells[word_place])
+            if has_tags:
+                tags.append(as_label(cells[tag_place], f"column {tag_place}", where))
+        if words:
+            yield TokenExample(str(texts), tuple(words), tuple(tags) if tags else None)
+            texts += 1
+
+
+def _is_boundary(numbered: tuple[int, str]) -> bool:
+    return not numbered[1].strip() or numbered[1].startswith(_BOUNDARY)
 
 
 def _column_number(columns: TokenColumns, field: str, default: int) -> int:
@@ -141,10 +137,11 @@ def _read_json(
 ) -> Iterator[TokenExample]:
     needs_tags = needs_tags or has_answers(path, columns.label)
     needed = [columns.text, columns.id, columns.label if needs_tags else None]
+    needed = [column for column in needed if column]
+    absent = None if needs_tags else columns.label
     for place, (number, row) in enumerate(read_json_objects(path), start=first):
         where = f"{path}:{number}"
-        absent = None if needs_tags else columns.label
-        require_fields(row, [column for column in needed if column], where, absent)
+        require_fields(row, needed, where, absent)
         name = as_text(str(row[columns.id]), columns.id, where) if columns.id else str(place)
         labels = row[columns.label] if needs_tags else None
         if needs_tags and not isinstance(labels, list):
@@ -178,10 +175,7 @@ def of_text(
     """Returns the example of a raw text, whose words get the tags (IOB2) of the spans.
 
     White space at the ends of a span is no part of it. A span that ends inside of a word marks the
-    whole word.
-
-    Raises:
-      UserError: for a span that is none, is outside of the text, or overlaps another.
+    whole word. A span that is none, is outside of the text, or overlaps another is refused.
     """
     bounds = split_words(text)
     words = tuple(text[start:limit] for start, limit in bounds)
@@ -204,13 +198,11 @@ def of_text(
 
 
 def _as_span(span: object, text: str, column: str, where: str) -> tuple[int, int, str]:
-    values = (
-        [span.get(key) for key in ("start", "end", "label")] if isinstance(span, dict) else span
-    )
-    try:
-        start, end, label = values
-    except (TypeError, ValueError):
-        start, end, label = None, None, None
+    if isinstance(span, dict):
+        start, end, label = map(span.get, ("start", "end", "label"))
+    else:
+        is_triple = isinstance(span, (list, tuple)) and len(span) == 3
+        start, end, label = span if is_triple else (None, None, None)
     if type(start) is not int or type(end) is not int or not 0 <= start < end <= len(text):
         raise UserError(
             f"{where}: {column!r} holds {str(span)[:60]}, expected "

@@ -46,10 +46,10 @@ FIRST = r": article 1, paragraph 1: "
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b'{"data": [', r":1:11: not JSON .*whole"),
+        (b'{"data": [', r":1: not JSON \(.* column 11\); is it a whole file of SQuAD's"),
         (b'{"data":\n\xff[', r":2: byte 0xFF is not UTF-8"),
-        (100_000 * b"[", r": not JSON of SQuAD's"),
-        (b'{"data": [], "data": []}', r": not JSON of SQuAD's \(the field 'data' twice"),
+        (100_000 * b"[", r": not JSON \(.*recursion"),
+        (b'{"data": [], "data": []}', r": not JSON \(the field 'data' twice"),
         (b"[]", r": expected an object with 'data', a list"),
         (b'{"data": []}', r": no question in it"),
         (b'{"data": ["x"]}', r": article 1: expected an object with 'paragraphs', a list"),
