@@ -25,6 +25,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import importlib.util
+import itertools
 import json
 import multiprocessing
 import os
@@ -43,11 +44,11 @@ from tests.benchmarks import export_peers as peers
 from tests.benchmarks.measuring import (
     in_fresh_process,
     median,
+    peak_megabytes,
     print_table,
     product_rates,
     tensorflow_product,
 )
-from tests.benchmarks.memory import peak_megabytes
 
 FLAGS = flags.FLAGS
 
@@ -99,14 +100,13 @@ def main(_) -> None:
         if process.exitcode:
             raise RuntimeError("the export fails: see above")
         lines = collections.defaultdict(list)
-        for _ in range(FLAGS.rounds):
-            for side in FLAGS.sides:
-                form = _form(side)
-                path = os.path.join(directory, form if form in _CONVERTED else f"{form}/1")
-                line = in_fresh_process("tests.benchmarks.export", side, f"--saved_model={path}")
-                print(json.dumps(line), flush=True)
-                if "skipped" not in line:
-                    lines[side].append(line)
+        for _, side in itertools.product(range(FLAGS.rounds), FLAGS.sides):
+            form = _form(side)
+            path = os.path.join(directory, form if form in _CONVERTED else f"{form}/1")
+            line = in_fresh_process("tests.benchmarks.export", side, f"--saved_model={path}")
+            print(json.dumps(line), flush=True)
+            if "skipped" not in line:
+                lines[side].append(line)
     _print_table(lines)
 
 
@@ -123,11 +123,8 @@ def _form(side: str) -> str:
 def make_exports(flag_values: dict, directory: str, forms: list[str]) -> None:
     """Exports an encoder with random weights, in a process of its own: it takes much memory.
 
-    Without the package onnx its files are not made, and the sides that read them are left out.
-
-    Args:
-      flag_values: of the benchmark.
-      forms: precisions of SavedModels, and names of _CONVERTED.
+    `forms` are precisions of SavedModels and names of _CONVERTED. Without the package onnx its
+    files are not made, and the sides that read them are left out.
     """
     from albert_tf.checkpoints import model_directory
     from albert_tf.config import AlbertConfig
@@ -172,7 +169,11 @@ def measure(side: str) -> dict:
         answer(ids)
         times = [_seconds(lambda ids=ids: answer(ids)) for _ in range(FLAGS.answers)]
         clock, processor = (statistics.median(column) for column in zip(*times))
-        line["batches"][str(size)] = _rates(size, clock, processor)
+        line["batches"][str(size)] = {
+            "sequences_per_second": round(size / clock, 3),
+            "milliseconds": round(1000 * clock, 1),
+            "processor_milliseconds": round(1000 * processor, 1),
+        }
     line["peak_gigabytes"] = peak_megabytes() / 1e3
     if side.startswith("ours"):
         path = Path(FLAGS.saved_model)
@@ -214,14 +215,6 @@ def _seconds(function: Callable[[], object]) -> tuple[float, float]:
     return time.perf_counter() - began, time.process_time() - processor
 
 
-def _rates(sequences: int, clock: float, processor: float) -> dict:
-    return {
-        "sequences_per_second": round(sequences / clock, 3),
-        "milliseconds": round(1000 * clock, 1),
-        "processor_milliseconds": round(1000 * processor, 1),
-    }
-
-
 def _resident_gigabytes() -> float:
     with open("/proc/self/statm") as file:
         return round(int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e9, 3)
@@ -232,7 +225,7 @@ def _print_table(lines: dict[str, list[dict]]) -> None:
     for side, found in lines.items():
         for batch in found[0]["batches"]:
             figures = [line["batches"][batch] for line in found]
-            rates = [median(figures, name) for name in _rates(1, 1, 1)]
+            rates = [median(figures, name) for name in figures[0]]
             names = ("loaded_gigabytes", "peak_gigabytes", "ceiling_gflop_per_second")
             rows.append([batch, side, *rates, *(median(found, name) for name in names)])
     columns = {"batch": "", "side": "", "seq/s": ".2f", "ms": ".1f", "CPU ms": ".1f"}

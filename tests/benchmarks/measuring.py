@@ -1,4 +1,4 @@
-"""What the benchmarks share: the ceiling, processes of their own, the table.
+"""What the benchmarks share: the ceiling, processes of their own, peak memory, the table.
 
 Imports nothing that would count in the memory of the process that measures.
 """
@@ -6,11 +6,13 @@ Imports nothing that would count in the memory of the process that measures.
 from __future__ import annotations
 
 import json
+import re
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 CEILING_SIZE = 2048
 _CEILING_SECONDS = 3.0
@@ -50,13 +52,19 @@ def seconds(function: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
+def peak_megabytes() -> int:
+    """Returns the most that this process has had in memory so far, on Linux.
+
+    What getrusage says begins with the peak of the process that started this one.
+    """
+    status = Path("/proc/self/status").read_text()
+    return 1024 * int(re.search(r"VmHWM:\s*(\d+) kB", status)[1]) // 1_000_000
+
+
 def in_fresh_process(module: str, side: str, *arguments: str) -> dict:
     """Returns what a benchmark prints of one side, alone in a process, or why it prints nothing.
 
-    Args:
-      module: the benchmark; it gets the flags of this process too.
-      side: its --sides.
-      arguments: flags that this process was not given, or other values of them.
+    The process gets the flags of this one, too; `arguments` are others, or other values.
     """
     command = [sys.executable, "-m", module, *sys.argv[1:], f"--sides={side}", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -72,12 +80,7 @@ def median(lines: Iterable[dict], name: str) -> float:
 
 
 def print_table(columns: dict[str, str], rows: Iterable[Iterable]) -> None:
-    """Prints a table.
-
-    Args:
-      columns: title -> format of its values, such as ".2f"; "" for words.
-      rows: values; None where there is none.
-    """
+    """Prints a table of titles -> formats of values (".2f"; "" for words); None is no value."""
     formats = columns.values()
     cells = [
         ["-" if value is None else format(value, form) for value, form in zip(row, formats)]

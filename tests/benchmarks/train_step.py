@@ -22,6 +22,7 @@ Example:
 from __future__ import annotations
 
 import collections
+import itertools
 import json
 import os
 import re
@@ -38,12 +39,12 @@ from tests.benchmarks import train_step_peers as peers
 from tests.benchmarks.measuring import (
     in_fresh_process,
     median,
+    peak_megabytes,
     print_table,
     product_rates,
     seconds,
     tensorflow_product,
 )
-from tests.benchmarks.memory import peak_megabytes
 
 if TYPE_CHECKING:
     from pipelines.training.settings import PretrainingSettings
@@ -62,6 +63,17 @@ _SIDES = (
     "huggingface_tf_bfloat16",
 )
 _WARM_UP_STEPS = 2
+# Figure of a line -> title and format of its column.
+_FIGURES = {
+    "sequences_per_second": ("seq/s", ".2f"),
+    "gflop_per_second": ("GFLOP/s", ".0f"),
+    "ceiling_gflop_per_second": ("ceiling", ".0f"),
+    "ceiling_share": ("of it", ".1%"),
+    "whole_ceiling_share": ("whole", ".1%"),
+    "sgemm_ceiling_share": ("sgemm's", ".1%"),
+    "peak_gigabytes": ("peak, GB", ".2f"),
+    "step_seconds": ("step, s", ".3f"),
+}
 
 
 def define_flags() -> None:
@@ -86,9 +98,8 @@ def define_flags() -> None:
 def main(_) -> None:
     """Reads the flags."""
     if FLAGS.in_this_process:
-        for shape in FLAGS.shapes:
-            for side in FLAGS.sides:
-                print(json.dumps(measure(side, shape, FLAGS.steps)), flush=True)
+        for shape, side in itertools.product(FLAGS.shapes, FLAGS.sides):
+            print(json.dumps(measure(side, shape, FLAGS.steps)), flush=True)
     else:
         compare(FLAGS.shapes, FLAGS.sides, FLAGS.rounds)
 
@@ -97,40 +108,22 @@ def compare(shapes: list[str], sides: list[str], rounds: int) -> None:
     """Prints the line of every process and the table."""
     lines = collections.defaultdict(list)
     missing = set()
-    for _ in range(rounds):
-        for shape in shapes:
-            for side in sides:
-                if side in missing:
-                    continue
-                line = in_fresh_process(_MODULE, side, f"--shapes={shape}", "--in_this_process")
-                print(json.dumps(line), flush=True)
-                if "skipped" in line:
-                    missing.add(side)
-                else:
-                    lines[shape, side].append(line)
+    for _, shape, side in itertools.product(range(rounds), shapes, sides):
+        if side in missing:
+            continue
+        line = in_fresh_process(_MODULE, side, f"--shapes={shape}", "--in_this_process")
+        print(json.dumps(line), flush=True)
+        if "skipped" in line:
+            missing.add(side)
+        else:
+            lines[shape, side].append(line)
     rows = []
     for (shape, side), found in lines.items():
-        step = median(found, "step_seconds")
         ours = lines.get((shape, "ours"))
-        rows.append(
-            [
-                shape,
-                side,
-                median(found, "sequences_per_second"),
-                median(found, "gflop_per_second"),
-                median(found, "ceiling_gflop_per_second"),
-                median(found, "ceiling_share"),
-                median(found, "whole_ceiling_share"),
-                median(found, "sgemm_ceiling_share"),
-                step,
-                step / median(ours, "step_seconds") if ours else None,
-                median(found, "peak_gigabytes"),
-            ]
-        )
-    columns = {"shape": "", "side": "", "seq/s": ".2f", "GFLOP/s": ".0f", "ceiling": ".0f"}
-    columns |= {"of it": ".1%", "whole": ".1%", "sgemm's": ".1%"}
-    columns |= {"step, s": ".3f", "of ours": ".2f", "peak, GB": ".2f"}
-    print_table(columns, rows)
+        step = median(found, "step_seconds")
+        factor = step / median(ours, "step_seconds") if ours else None
+        rows.append([shape, side, *(median(found, name) for name in _FIGURES), factor])
+    print_table({"shape": "", "side": "", **dict(_FIGURES.values()), "of ours": ".2f"}, rows)
 
 
 def measure(side: str, shape: str, steps: int) -> dict:
@@ -141,9 +134,7 @@ def measure(side: str, shape: str, steps: int) -> dict:
     except ImportError as error:
         reason = str(error).strip().splitlines()[0]
         return {"side": side, "shape": shape, "skipped": reason}
-    first_loss = step()
-    for _ in range(_WARM_UP_STEPS - 1):
-        step()
+    first_loss, *_ = (step() for _ in range(_WARM_UP_STEPS))
     rates = product_rates(product)
     times = [seconds(step) for _ in range(steps)]
     rates += product_rates(product)
@@ -221,11 +212,7 @@ def step_of_pretraining(
 ) -> Callable[[int], dict]:
     """Returns run(steps) -> totals: the loop that pipelines.training.train_loop runs on the device.
 
-    Args:
-      settings: of the run.
-      strategy: in whose scope the model, with its variables, was made, and in which this is called.
-      model: AlbertForPreTraining, or a train_step_peers.Peer.
-      batch: of every step, as make_batch returns it.
+    Called in the scope of the strategy, with a model that has variables: ours, or a Peer.
     """
     import tensorflow as tf
 

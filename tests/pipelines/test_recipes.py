@@ -160,7 +160,7 @@ import tensorflow as tf
 from albert_tf.config import AlbertConfig
 from albert_tf.models import AlbertForPreTraining
 from pipelines import reproduce
-from tests.benchmarks.memory import peak_megabytes
+from tests.benchmarks.measuring import peak_megabytes
 tf.zeros([])
 before, config = peak_megabytes(), AlbertConfig.named("albert_xxlarge")
 exec(sys.argv[1])

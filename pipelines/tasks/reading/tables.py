@@ -167,16 +167,20 @@ def _check_header(path: str, line: int, header: Sequence[str], columns: Sequence
         if header.count(column) == 1:
             continue
         found = "several columns" if column in header else "no column"
-        hint = ""
-        if len(header) == 1:
-            marks = {";": "';'", ",": "commas", "\t": "tabs"}
-            for name in [name for mark, name in marks.items() if mark in header[0]][:1]:
-                hint = f"; its columns seem to stand between {name}: name or save it accordingly"
-        elif ending(path) == ".csv" and any(";" in name for name in header):
-            hint = "; if ';' divides its columns, begin the file with the line sep=;"
         raise UserError(
-            f"{path}:{line}: {found} {column!r}; {expected}, found {_listed(header)}{hint}"
+            f"{path}:{line}: {found} {column!r}; {expected}, found {_listed(header)}"
+            f"{_hint_at_separator(path, header)}"
         )
+
+
+def _hint_at_separator(path: str, header: Sequence[str]) -> str:
+    if len(header) == 1:
+        for mark, name in {";": "';'", ",": "commas", "\t": "tabs"}.items():
+            if mark in header[0]:
+                return f"; its columns seem to stand between {name}: name or save it accordingly"
+    elif ending(path) == ".csv" and any(";" in name for name in header):
+        return "; if ';' divides its columns, begin the file with the line sep=;"
+    return ""
 
 
 def _read_json(path: str, columns: Sequence[str], absent: str | None) -> Iterator[tuple[int, dict]]:

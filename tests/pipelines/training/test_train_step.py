@@ -10,7 +10,7 @@ from pipelines.training.objective import pretraining_objective
 from pipelines.training.settings import TrainingSettings, precision
 from pipelines.training.train_step import TrainStep, make_step_loop
 from tests.builders import tiny_config
-from tests.jobs import run
+from tests.jobs import run_code
 from tests.pipelines.training.test_train_loop import GLOBAL_BATCH, batches
 
 # What a host would have to do in the middle of a step, and shapes known only when it runs.
@@ -65,6 +65,27 @@ def test_no_python_in_the_loop():
             assert len(shapes) >= 8 and all(shape.is_fully_defined() for shape in shapes)
 
 
+MEGABYTES_OF_A_STEP = """
+import json, sys
+import tensorflow as tf
+from albert_tf.config import AlbertConfig
+from albert_tf.models import AlbertForPreTraining
+from pipelines.training.settings import PretrainingSettings
+from tests.benchmarks.measuring import peak_megabytes
+from tests.benchmarks.train_step import make_batch, step_of_pretraining
+config, strategy = AlbertConfig.read(sys.argv[1]), tf.distribute.OneDeviceStrategy("/cpu:0")
+settings = PretrainingSettings(32, 1000, num_warmup_steps=0, learning_rate=1e-4,
+                               **json.loads(sys.argv[2]))
+with strategy.scope():
+    model = AlbertForPreTraining(config, settings.recompute)
+    model.create_variables()
+    run = step_of_pretraining(settings, strategy, model, make_batch(320, 32, 48, config.vocab_size))
+before = peak_megabytes()
+assert run(1)["steps"] == 1
+print(peak_megabytes() - before)
+"""
+
+
 @pytest.mark.slow
 def test_recomputation_and_micro_batches_save_memory(tmp_path):
     """Of what a step adds to a process in which activations outweigh all else."""
@@ -73,18 +94,11 @@ def test_recomputation_and_micro_batches_save_memory(tmp_path):
     sizes.update(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
     tiny_config(**sizes, num_hidden_layers=12, num_attention_heads=4).write(str(path))
 
-    def megabytes(*flags):
-        out, _ = run(
-            "tests.benchmarks.step_memory",
-            f"--albert_config={path}",
-            "--max_seq_length=320",
-            "--global_batch_size=32",
-            *flags,
-        )
-        line = json.loads(out.splitlines()[-1])
-        return line["peak_megabytes"] - line["megabytes_before"]
+    def megabytes(**options):
+        out, _ = run_code(MEGABYTES_OF_A_STEP, str(path), json.dumps(options))
+        return int(out.splitlines()[-1])
 
     kept = megabytes()
     assert kept > 500, "too little to tell"
-    assert megabytes("--recompute") < 0.5 * kept
-    assert megabytes("--gradient_accumulation_steps=8") < 0.5 * kept
+    assert megabytes(recompute=True) < 0.5 * kept
+    assert megabytes(gradient_accumulation_steps=8) < 0.5 * kept
