@@ -44,15 +44,11 @@ def huggingface_torch(vocab_size: int, compiled: bool, dtype: str):
 def onnxruntime(vocab_size: int, int8: bool):
     """AlbertModel in onnxruntime, its graph fused by onnxruntime.transformers.
 
-    Its weights are constants of the file; the products of matrices are its own too.
-
-    Args:
-      vocab_size: of the model.
-      int8: whether weights are int8 and activations are quantized as they come ("dynamic").
+    Its weights are constants of the file; the products of matrices are its own too. `int8`: weights
+    are int8, and activations are quantized as they come ("dynamic").
     """
     os.environ["USE_TORCH"] = "1"
     import onnx
-    import onnxruntime as ort
     import torch
     from onnxruntime.quantization import QuantType, quantize_dynamic
     from onnxruntime.transformers import optimizer
@@ -82,8 +78,6 @@ def onnxruntime(vocab_size: int, int8: bool):
             dynamo=False,
         )
         fused = optimizer.optimize_model(path, model_type="bert", num_heads=12, hidden_size=768)
-        options = ort.SessionOptions()
-        options.intra_op_num_threads = len(os.sched_getaffinity(0))
         fused.save_model_to_file(path)
         if int8:
             quantized = os.path.join(directory, "int8.onnx")
@@ -95,31 +89,23 @@ def onnxruntime(vocab_size: int, int8: bool):
                 extra_options={"DefaultTensorType": onnx.TensorProto.FLOAT},
             )
             path = quantized
-        session = ort.InferenceSession(path, options)
-
-    def answer(input_ids):
-        ids = input_ids.astype(np.int64)
-        return session.run(None, {"input_ids": ids, "attention_mask": np.ones_like(ids)})[0]
-
-    return answer, _onnxruntime_product(options)
+        return our_onnx(path)
 
 
 def our_onnx(path: str):
-    """A file of export.onnx, in onnxruntime."""
+    """A file with the output `pooled_output` in onnxruntime: of export.onnx, for example."""
     import onnx  # noqa: F401  # without it the file was not made
     import onnxruntime as ort
 
     options = ort.SessionOptions()
     options.intra_op_num_threads = len(os.sched_getaffinity(0))
     session = ort.InferenceSession(path, options)
+    names = [value.name for value in session.get_inputs()]
 
     def answer(input_ids):
         ids = input_ids.astype(np.int64)
-        inputs = {
-            "input_ids": ids,
-            "input_mask": np.ones_like(ids),
-            "segment_ids": np.zeros_like(ids),
-        }
+        values = {"input_ids": ids, "segment_ids": np.zeros_like(ids)}
+        inputs = {name: values.get(name, np.ones_like(ids)) for name in names}
         return session.run(["pooled_output"], inputs)[0]
 
     return answer, _onnxruntime_product(options)

@@ -61,8 +61,6 @@ def define_flags() -> None:
     flags.DEFINE_integer("per_module", 8, "Number of mutants to choose in each module.")
     flags.DEFINE_integer("choice_seed", 1, "Seed of the choice.")
     flags.DEFINE_list("only", [], "Modules, by their names in mutants.json. Default: all.")
-    flags.DEFINE_list("without", [], "Test files to leave out.")
-    flags.DEFINE_integer("files", None, "Run the first files of each module only. Default: all.")
     flags.DEFINE_float("seconds", float("inf"), "Time after which no further mutant starts.")
 
 
@@ -76,7 +74,7 @@ def main(_) -> None:
     until = time.monotonic() + options.seconds
     output = Path(options.output)
     results = json.loads(output.read_text()) if output.exists() else {"unbroken": {}, "mutants": []}
-    known = {_key(mutant): mutant for mutant in results["mutants"]}
+    known = set(map(_key, results["mutants"]))
     for name in _PACKAGES:
         importlib.import_module(name)
     # To shrink a failing example takes minutes.
@@ -86,10 +84,7 @@ def main(_) -> None:
     with tempfile.TemporaryDirectory() as directory:
         copy = _copy(Path(options.tree).resolve(), Path(directory))
         for mutant, path, source, tests in _mutants(copy, options):
-            result = known.setdefault(_key(mutant), {**mutant, "outcome": "survived", "files": 0})
-            # A mutant that survived fewer files meets the others.
-            tests = tests[result["files"] :]
-            if result["outcome"] != "survived" or not tests:
+            if _key(mutant) in known:
                 continue
             if time.monotonic() > until:
                 return
@@ -102,10 +97,7 @@ def main(_) -> None:
             if source:
                 with broken(path, source):
                     outcome, seconds, by = run_tests(copy, tests, 60 + 5 * unbroken[name])
-            result.update(outcome=outcome, files=result["files"] + len(tests), by=by)
-            result.update(seconds=seconds)
-            if result not in results["mutants"]:
-                results["mutants"].append(result)
+            results["mutants"].append({**mutant, "outcome": outcome, "by": by, "seconds": seconds})
             output.write_text(json.dumps(results, indent=1, ensure_ascii=False))
             where = f"{path.relative_to(copy)}:{mutant['number']}"
             print(f"{where} {mutant['change']}: {outcome}, {seconds} s {by}", flush=True)
@@ -123,7 +115,6 @@ def _mutants(copy: Path, options) -> Iterator[tuple[dict, Path, str, list[str]]]
     for module in options.only or cover:
         path = next(copy / p for p in cover[module]["paths"] if (copy / p).exists())
         tests = [t for t in cover[module]["tests"] if (copy / t).exists()]
-        tests = [t for t in tests if t not in options.without][: options.files]
         places = find_places(module, path.read_text(encoding="utf-8"))
         if given is None:
             chosen = choose([mutant for mutant, _ in places.values()], options)

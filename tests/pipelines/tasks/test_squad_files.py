@@ -100,7 +100,7 @@ def test_what_may_be(tmp_path):
     assert SquadTask({"dev": wrong}).read("dev")[0].answers == (("fox", 3),)
 
 
-def test_nasty_answers(nasty, tokenizer, tmp_path):
+def test_nasty_answers(nasty, tmp_path):
     """Those of test_answers_that_cannot_be aside."""
     with pytest.raises(ValueError, match=r"squad_nasty\.json.*two questions have the id 'n1'"):
         read_questions(str(nasty / "squad_nasty.json"))
@@ -111,18 +111,4 @@ def test_nasty_answers(nasty, tokenizer, tmp_path):
     path = tmp_path / "nasty.json"
     path.write_text(json.dumps(content))
     task = SquadTask({"train": str(path)}, may_be_impossible=True)
-    found = task.read("train")
-    assert len(found) == 13
-
-    sequences, windows = task.encode(found, tokenizer, 96, training=True)
-    assert {window.question for window in windows} == set(range(len(found)))
-    answered = {w.question for w, no in zip(windows, sequences.labels["is_impossible"]) if not no}
-    assert answered == {i for i, q in enumerate(found) if not q.is_impossible}
-    ends = (sequences.labels[name] for name in ("start_positions", "end_positions"))
-    for window, start, end in zip(windows, *ends):
-        if end:
-            shift = window.first - window.offset
-            first = window.paragraph.starts[shift + start]
-            last = window.paragraph.ends[shift + end]
-            text, context = found[window.question].answers[0][0], found[window.question].context
-            assert text.strip() in context[first : last + 1]
+    assert len(task.read("train")) == 13
