@@ -120,8 +120,8 @@ def test_static_examples_in_remote_places(work, store, tmp_path):
 
 
 @pytest.mark.slow
-def test_fine_tuning_and_prediction_in_remote_places(work, store, tmp_path):
-    """Scores and predictions are those of local places."""
+def test_fine_tuning_in_remote_places(work, store, tmp_path):
+    """Scores are those of local places; below, predictions are, too."""
     run("pipelines.pretrain", *pretrain_flags(work, tmp_path / "run"), *STEPS)
     store.upload(tmp_path / "run", "bucket/run")
     write_sentences(tmp_path, train=61, dev=37)
@@ -130,11 +130,8 @@ def test_fine_tuning_and_prediction_in_remote_places(work, store, tmp_path):
     for place in (tmp_path, "gs://bucket"):
         flags = finetune_flags(place, f"{place}/run")
         run("pipelines.finetune", *flags, f"--output_dir={place}/tuned")
-        files = (f"--input_file={place}/dev.tsv", f"--output_file={place}/labelled.csv")
-        run("pipelines.predict", f"--model={place}/tuned", *files)
     results = json.loads(store.objects["bucket/tuned/results.json"])
     assert results == json.loads((tmp_path / "tuned/results.json").read_text())
-    assert store.objects["bucket/labelled.csv"] == (tmp_path / "labelled.csv").read_bytes()
     assert unfinished(store) == []
 
 

@@ -29,6 +29,7 @@ from functools import partial
 import numpy as np
 import tensorflow as tf
 from absl import flags, logging
+from scipy import special
 
 from albert_tf.jobs import program
 from albert_tf.storage import files
@@ -37,11 +38,17 @@ from albert_tf.text.tokenization import AlbertTokenizer
 from pipelines.convert_checkpoint import convert_fine_tuned
 from pipelines.tasks import glue
 from pipelines.tasks.running import fine_tuned
-from tests.benchmarks.measuring import print_table
+from pipelines.tasks.running.batches import make_batch
+from tests.benchmarks.measuring import define_sides, print_table
 
 FLAGS = flags.FLAGS
 
-_INPUTS = ("input_ids", "input_mask", "segment_ids")
+# Input of an export -> of the model.
+_INPUTS = {
+    "input_ids": "input_word_ids",
+    "input_mask": "input_mask",
+    "segment_ids": "input_type_ids",
+}
 _BATCH_SIZE = 32
 
 Ids = dict[str, np.ndarray]
@@ -55,10 +62,7 @@ def define_flags() -> None:
     flags.DEFINE_string(
         "data", None, "GLUE's directory of the task, or a labelled table.", required=True
     )
-    flags.DEFINE_list("sides", list(_SIDES), "What to compare with the model in memory.")
-    flags.register_validator(
-        "sides", set(_SIDES).issuperset, f"expected some of {', '.join(_SIDES)}"
-    )
+    define_sides(_SIDES, "What to compare with the model in memory.")
 
 
 def main(_) -> None:
@@ -84,9 +88,10 @@ def compare(checkpoint: str, data: str, sides: list[str]) -> None:
     tokenizer = AlbertTokenizer.load(checkpoint)
     length = description["max_seq_length"]
     sequences, _ = task.encode(examples, tokenizer, length, False)
-    ids = _padded(sequences, length)
+    batch = make_batch(sequences, np.arange(len(examples)), length)
+    ids = {ours: batch[name] for ours, name in _INPUTS.items()}
     outputs = fine_tuned.FineTunedRun(checkpoint, task, _BATCH_SIZE).outputs(sequences)
-    expected = _softmax(np.stack([output["logits"] for output in outputs]))
+    expected = special.softmax(np.stack([output["logits"] for output in outputs]), axis=1)
     rows = []
     with tempfile.TemporaryDirectory() as directory:
         for side in sides:
@@ -111,21 +116,6 @@ def _row(side: str, found: np.ndarray, expected: np.ndarray, task, examples: lis
     changed = (found.argmax(axis=1) != expected.argmax(axis=1)).sum()
     difference = np.abs(found - expected).max()
     return [side, changed, len(found), difference, *(scores[name] for name in task.metrics)]
-
-
-def _padded(sequences, length: int) -> Ids:
-    """Returns int32 [n, length] of each of _INPUTS."""
-    ids = {name: np.zeros([len(sequences), length], np.int32) for name in _INPUTS}
-    for row, (begin, end) in enumerate(zip(sequences.row_splits, sequences.row_splits[1:])):
-        ids["input_ids"][row, : end - begin] = sequences.pieces[begin:end]
-        ids["input_mask"][row, : end - begin] = 1
-        ids["segment_ids"][row, sequences.first_lengths[row] : end - begin] = 1
-    return ids
-
-
-def _softmax(logits: np.ndarray) -> np.ndarray:
-    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
-    return weights / weights.sum(axis=1, keepdims=True)
 
 
 def _export(precision: str, checkpoint: str, directory: str) -> Answer:
@@ -215,7 +205,7 @@ def _torch(weights: str, autocast: bool, checkpoint: str, directory: str) -> Ans
     def answer(ids: Ids, _) -> np.ndarray:
         inputs = {names[name]: torch.from_numpy(rows).long() for name, rows in ids.items()}
         with torch.inference_mode(), torch.autocast("cpu", enabled=autocast):
-            return _softmax(model(**inputs).logits.float().numpy())
+            return special.softmax(model(**inputs).logits.float().numpy(), axis=1)
 
     return answer, _BATCH_SIZE
 

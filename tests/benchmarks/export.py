@@ -22,10 +22,8 @@ Examples:
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import importlib.util
-import itertools
 import json
 import multiprocessing
 import os
@@ -42,7 +40,8 @@ from sentencepiece import SentencePieceProcessor
 from albert_tf.jobs import program
 from tests.benchmarks import export_peers as peers
 from tests.benchmarks.measuring import (
-    in_fresh_process,
+    define_sides,
+    measure_in_turn,
     median,
     peak_megabytes,
     print_table,
@@ -74,15 +73,12 @@ def define_flags() -> None:
     """Defines the flags."""
     flags.DEFINE_string("spm_model_file", None, "A vocabulary, for the export.", required=True)
     flags.DEFINE_string("albert_config", "albert_base", "A published size; ours only.")
-    flags.DEFINE_list("sides", list(_SIDES), "What to measure.")
+    define_sides(_SIDES)
     flags.DEFINE_list("batch_sizes", ["1", "8", "32"], "Sequences in a batch.")
     flags.DEFINE_integer("seq_length", 128, "Pieces of a sequence.", lower_bound=8)
     flags.DEFINE_integer("rounds", 3, "Processes of each side.", lower_bound=1)
     flags.DEFINE_integer("answers", 10, "Answers that count.", lower_bound=1)
     flags.DEFINE_string("saved_model", None, "An export that is there: what the processes get.")
-    flags.register_validator(
-        "sides", set(_SIDES).issuperset, f"expected some of {', '.join(_SIDES)}"
-    )
 
 
 def main(_) -> None:
@@ -99,15 +95,12 @@ def main(_) -> None:
         process.join()
         if process.exitcode:
             raise RuntimeError("the export fails: see above")
-        lines = collections.defaultdict(list)
-        for _, side in itertools.product(range(FLAGS.rounds), FLAGS.sides):
+        cases = []
+        for side in FLAGS.sides:
             form = _form(side)
             path = os.path.join(directory, form if form in _CONVERTED else f"{form}/1")
-            line = in_fresh_process("tests.benchmarks.export", side, f"--saved_model={path}")
-            print(json.dumps(line), flush=True)
-            if "skipped" not in line:
-                lines[side].append(line)
-    _print_table(lines)
+            cases.append((side, f"--saved_model={path}"))
+        _print_table(measure_in_turn("tests.benchmarks.export", FLAGS.rounds, cases))
 
 
 def _dtype(side: str) -> str:
@@ -220,9 +213,9 @@ def _resident_gigabytes() -> float:
         return round(int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e9, 3)
 
 
-def _print_table(lines: dict[str, list[dict]]) -> None:
+def _print_table(lines: dict[tuple, list[dict]]) -> None:
     rows = []
-    for side, found in lines.items():
+    for (side, _), found in lines.items():
         for batch in found[0]["batches"]:
             figures = [line["batches"][batch] for line in found]
             rates = [median(figures, name) for name in figures[0]]

@@ -5,6 +5,8 @@ Imports nothing that would count in the memory of the process that measures.
 
 from __future__ import annotations
 
+import collections
+import itertools
 import json
 import re
 import statistics
@@ -13,6 +15,8 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+
+from absl import flags
 
 CEILING_SIZE = 2048
 _CEILING_SECONDS = 3.0
@@ -61,17 +65,36 @@ def peak_megabytes() -> int:
     return 1024 * int(re.search(r"VmHWM:\s*(\d+) kB", status)[1]) // 1_000_000
 
 
-def in_fresh_process(module: str, side: str, *arguments: str) -> dict:
-    """Returns what a benchmark prints of one side, alone in a process, or why it prints nothing.
+def define_sides(names: Iterable[str], what: str = "What to measure.") -> None:
+    """Defines --sides, by default all."""
+    flags.DEFINE_list("sides", list(names), what)
+    flags.register_validator("sides", set(names).issuperset, f"expected some of {', '.join(names)}")
 
-    The process gets the flags of this one, too; `arguments` are others, or other values.
+
+def measure_in_turn(module: str, rounds: int, cases: Iterable[tuple]) -> dict[tuple, list[dict]]:
+    """Prints what a benchmark measures in fresh processes; returns the lines of each case.
+
+    A case is a side and flags that its process gets after those of this one. A side that cannot be
+    measured is tried once.
     """
-    command = [sys.executable, "-m", module, *sys.argv[1:], f"--sides={side}", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        return {"side": side, "skipped": f"exit code {done.returncode}: {reason}"}
-    return json.loads(done.stdout.splitlines()[-1])
+    lines, missing = collections.defaultdict(list), set()
+    for _, case in itertools.product(range(rounds), cases):
+        side, *options = case
+        if side in missing:
+            continue
+        command = [sys.executable, "-m", module, *sys.argv[1:], f"--sides={side}", *options]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
+            line = {"side": side, "skipped": f"exit code {done.returncode}: {reason}"}
+        else:
+            line = json.loads(done.stdout.splitlines()[-1])
+        print(json.dumps(line), flush=True)
+        if "skipped" in line:
+            missing.add(side)
+        else:
+            lines[case].append(line)
+    return lines
 
 
 def median(lines: Iterable[dict], name: str) -> float:

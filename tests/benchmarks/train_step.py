@@ -21,7 +21,6 @@ Example:
 
 from __future__ import annotations
 
-import collections
 import itertools
 import json
 import os
@@ -37,7 +36,8 @@ from absl import flags
 from albert_tf.jobs import program
 from tests.benchmarks import train_step_peers as peers
 from tests.benchmarks.measuring import (
-    in_fresh_process,
+    define_sides,
+    measure_in_turn,
     median,
     peak_megabytes,
     print_table,
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
 
 FLAGS = flags.FLAGS
 
-_MODULE = "tests.benchmarks.train_step"
 _SIDES = (
     "ours",
     "ours_bfloat16",
@@ -81,7 +80,7 @@ def define_flags() -> None:
     flags.DEFINE_list(
         "shapes", ["128x16x20", "512x4x76"], "Each LENGTHxBATCHxPREDICTIONS of an example."
     )
-    flags.DEFINE_list("sides", list(_SIDES), "What to measure.")
+    define_sides(_SIDES)
     flags.DEFINE_integer("rounds", 3, "Processes of each side and shape.", lower_bound=1)
     flags.DEFINE_integer("steps", 5, "Steps that count in a process.", lower_bound=1)
     flags.DEFINE_bool("in_this_process", False, "Measure here, once: what the processes do.")
@@ -89,9 +88,6 @@ def define_flags() -> None:
         "shapes",
         lambda shapes: all(re.fullmatch(r"[1-9]\d*(x[1-9]\d*){2}", shape) for shape in shapes),
         "expected LENGTHxBATCHxPREDICTIONS, such as 128x16x20",
-    )
-    flags.register_validator(
-        "sides", set(_SIDES).issuperset, f"expected some of {', '.join(_SIDES)}"
     )
 
 
@@ -106,23 +102,16 @@ def main(_) -> None:
 
 def compare(shapes: list[str], sides: list[str], rounds: int) -> None:
     """Prints the line of every process and the table."""
-    lines = collections.defaultdict(list)
-    missing = set()
-    for _, shape, side in itertools.product(range(rounds), shapes, sides):
-        if side in missing:
-            continue
-        line = in_fresh_process(_MODULE, side, f"--shapes={shape}", "--in_this_process")
-        print(json.dumps(line), flush=True)
-        if "skipped" in line:
-            missing.add(side)
-        else:
-            lines[shape, side].append(line)
+    options = [(f"--shapes={shape}", "--in_this_process") for shape in shapes]
+    cases = [(side, *of_shape) for of_shape in options for side in sides]
+    lines = measure_in_turn("tests.benchmarks.train_step", rounds, cases)
     rows = []
-    for (shape, side), found in lines.items():
-        ours = lines.get((shape, "ours"))
+    for (side, *of_shape), found in lines.items():
+        ours = lines.get(("ours", *of_shape))
         step = median(found, "step_seconds")
         factor = step / median(ours, "step_seconds") if ours else None
-        rows.append([shape, side, *(median(found, name) for name in _FIGURES), factor])
+        figures = [median(found, name) for name in _FIGURES]
+        rows.append([found[0]["shape"], side, *figures, factor])
     print_table({"shape": "", "side": "", **dict(_FIGURES.values()), "of ours": ".2f"}, rows)
 
 
