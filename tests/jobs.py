@@ -10,7 +10,6 @@ import atexit
 import json
 import multiprocessing
 import os
-import runpy
 import socket
 import subprocess
 import sys
@@ -61,30 +60,17 @@ def finish(process, exit_code=0, timeout=300):
 
 def run(module, *flags, exit_code=0, env=None):
     """Runs `python -m module flags`; returns what it printed to stdout and stderr."""
-    return _fork(_run_module, module, flags, exit_code, env)
+    code = f"import runpy, sys\nsys.modules.pop({module!r}, None)\n"
+    code += f"runpy.run_module({module!r}, None, '__main__', alter_sys=True)"
+    return run_code(code, *flags, exit_code=exit_code, env=env)
 
 
-def run_code(code, *arguments, exit_code=0):
+def run_code(code, *arguments, exit_code=0, env=None):
     """Runs `python -c code arguments`; returns what it printed to stdout and stderr."""
-    return _fork(_run_code, code, arguments, exit_code)
-
-
-def _run_module(module, arguments):
-    sys.argv = [module, *arguments]
-    sys.modules.pop(module, None)
-    runpy.run_module(module, None, "__main__", alter_sys=True)
-
-
-def _run_code(code, arguments):
-    sys.argv = ["-c", *arguments]
-    exec(compile(code, "<string>", "exec"), {"__name__": "__main__"})
-
-
-def _fork(main, program, arguments, exit_code, env=None):
     with tempfile.TemporaryDirectory() as directory:
         paths = [Path(directory) / name for name in ("out", "err")]
         environment = {**os.environ, **(env or {})}
-        process = _FORKS.Process(target=_child, args=(main, program, arguments, paths, environment))
+        process = _FORKS.Process(target=_child, args=(code, arguments, paths, environment))
         process.start()
         process.join(300)
         if process.exitcode is None:
@@ -95,14 +81,15 @@ def _fork(main, program, arguments, exit_code, env=None):
     return out, err
 
 
-def _child(main, program, arguments, paths, environment):
+def _child(code, arguments, paths, environment):
     for path, descriptor in zip(paths, (1, 2)):
         os.dup2(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND), descriptor)
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(PROJECT)
+    sys.argv = ["-c", *arguments]
     try:
-        main(program, arguments)
+        exec(compile(code, "<string>", "exec"), {"__name__": "__main__"})
     finally:
         atexit._run_exitfuncs()  # A forked process ends without them.
 

@@ -14,15 +14,14 @@ import tensorflow as tf
 
 from albert_tf.jobs import program
 from albert_tf.text.tokenization import AlbertTokenizer
-from pipelines import create_pretraining_data as job
 from pipelines.data.corpus import TextFormat, read_documents
 from pipelines.data.examples import ExampleOptions
 from pipelines.data.pretraining_dataset import pretraining_dataset, read_sources
 from pipelines.data.records import Manifest
-from pipelines.data.shard_writer import Settings
 from pipelines.train_vocab import train_vocab
 from tests.builders import raises_one_line
 from tests.nasty_files import ODD_NAME
+from tests.pipelines.data.small_records import create_records
 
 # The last sentencepiece (0.2.2) and sentencex (0.6) for Python 3.9 differ in two outcomes.
 IS_OLD = sys.version_info < (3, 10)
@@ -85,13 +84,9 @@ AS_JSON = {
 MAX_MEMORY_BYTES = 60_000_000
 
 
-def create(input_file, output_dir, spm_model_file, shard_bytes=64_000_000, **text_format):
-    lengths = {"max_seq_length": 512, "short_seq_prob": 0.1}
-    others = {"do_lower_case": True, "heldout_fraction": 0.2, "random_seed": 3}
-    text_format = TextFormat(**text_format)
-    settings = Settings(str(spm_model_file), text_format=text_format, **lengths, **others)
-    places = {"input_file": str(input_file), "output_dir": str(output_dir)}
-    return job.create_pretraining_data(**places, settings=settings, shard_bytes=shard_bytes)
+def create(input_file, output_dir, vocabulary, shard_bytes=64_000_000, **text_format):
+    settings = {"max_seq_length": 512, "random_seed": 3, "text_format": TextFormat(**text_format)}
+    return create_records(input_file, output_dir, vocabulary, shard_bytes, **settings)
 
 
 def sums_of(directory):
@@ -125,7 +120,7 @@ def test_records(nasty, tiny_vocabulary, tmp_path, in_this_process, name, input_
     problem, as_sentences, as_prose = OUTCOMES[name]
     # In three ranges, each of which has to find its documents.
     size = os.path.getsize(nasty / name)
-    options = {"spm_model_file": tiny_vocabulary, "shard_bytes": size // 3 + 1}
+    options = {"vocabulary": tiny_vocabulary, "shard_bytes": size // 3 + 1}
     options.update(output_dir=tmp_path / "records", input_format=input_format)
     if is_long := size > 50_000:
         tracemalloc.start()
@@ -149,7 +144,7 @@ def test_records(nasty, tiny_vocabulary, tmp_path, in_this_process, name, input_
 
 @pytest.mark.parametrize("name", OUTCOMES)
 def test_json_lines(nasty, tiny_vocabulary, tmp_path, in_this_process, name):
-    options = {"output_dir": tmp_path / "records", "spm_model_file": tiny_vocabulary}
+    options = {"output_dir": tmp_path / "records", "vocabulary": tiny_vocabulary}
     with raises_one_line(AS_JSON.get(name, ":1: not JSON")):
         create(nasty / name, **options, input_format="jsonl")
     # The same text as the field of an object is what it is as prose.
