@@ -51,7 +51,7 @@ def read_cells(path: str, separator: str, quoting: str) -> Iterator[tuple[int, l
 def _quoted_rows(
     path: str, separator: str, first: int, plain_lines: Iterator[str]
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yields the rows of lines with CSV's quoting, of which the first has the number `first`.
+    """Yields the rows of lines with CSV's quoting; the first line has the number `first`.
 
     A cell in quotation marks may hold separators, line ends (which become \\n) and, doubled,
     quotation marks. That is how spreadsheets and pandas write tables. Quoting is read strictly: a
@@ -208,7 +208,7 @@ def parse_json(text: str, path: str, expected: str, line: int | None = None) -> 
     try:
         return json.loads(text, object_pairs_hook=_as_object)
     except json.JSONDecodeError as error:
-        what, line = f"{error.msg} at column {error.colno}", line or error.lineno
+        what, line = f"column {error.colno}: {error.msg}", line or error.lineno
     except (ValueError, RecursionError) as error:  # a number or a nesting beyond all measure
         what = str(error)
     where = f"{path}:{line}" if line else path

@@ -169,7 +169,7 @@ def describe_split(
 ) -> list[str]:
     """Returns lines of the plan: rows, pieces, what is truncated or unknown, and the task's notes.
 
-    `notes` are those of Task.summarise; `longest` is the greatest --max_seq_length of the model.
+    `notes` come from Task.summarise. `longest` is the model's greatest --max_seq_length.
     """
     lengths = np.diff(sequences.row_splits)
     full = lengths if sequences.full_lengths is None else sequences.full_lengths

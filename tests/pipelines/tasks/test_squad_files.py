@@ -46,7 +46,7 @@ FIRST = r": article 1, paragraph 1: "
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b'{"data": [', r":1: not JSON \(.* column 11\); is it a whole file of SQuAD's"),
+        (b'{"data": [', r":1: not JSON \(column 11: .*\); is it a whole file of SQuAD's"),
         (b'{"data":\n\xff[', r":2: byte 0xFF is not UTF-8"),
         (100_000 * b"[", r": not JSON \(.*recursion"),
         (b'{"data": [], "data": []}', r": not JSON \(the field 'data' twice"),
