@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -68,32 +69,34 @@ def summary(array: np.ndarray) -> np.ndarray:
     return np.concatenate([[np.abs(flat).max(), np.linalg.norm(flat), projection], samples])
 
 
+def _under(values: Mapping, prefix: str = "") -> dict[str, np.ndarray]:
+    """Returns the arrays whose names begin with a prefix, by the rest; `|` stands for `/` there."""
+    names = [name for name in values if name.startswith(prefix)]
+    return {name[len(prefix) :].replace("|", "/"): values[name] for name in names}
+
+
 def read_reference(golden: Path, name: str) -> Case:
     """Reads a case with whole arrays from the reference's numbers."""
     if name == "tiny_gelu":
         directory = golden / name
         config = json.loads((directory / "albert_config.json").read_text())
-        parts = {part: dict(np.load(directory / f"{part}.npz")) for part in ("inputs", "outputs")}
-        for part, file in (("weights", "variables.npz"), ("grads", "grads.npz")):
-            arrays = np.load(directory / file)
-            parts[part] = {key.replace("|", "/"): arrays[key] for key in arrays}
+        files = ("inputs", "outputs", "variables", "grads")
+        parts = [_under(np.load(directory / f"{file}.npz")) for file in files]
     else:
         config = json.loads((golden / f"google_tf1/{name}.json").read_text())["config"]
-        parts = {"inputs": {}, "outputs": {}, "weights": {}, "grads": {}}
         arrays = np.load(golden / f"google_tf1/{name}.npz")
-        for key in arrays:
-            part, _, rest = key.partition("/")
-            parts[part][rest] = arrays[key]
-    batch = {_INPUTS.get(key, key): array for key, array in parts["inputs"].items()}
+        parts = [_under(arrays, part) for part in ("inputs/", "outputs/", "weights/", "grads/")]
+    inputs, reference_outputs, weights, gradients = parts
+    batch = {_INPUTS.get(key, key): array for key, array in inputs.items()}
     batch["sentence_order_labels"] = batch["sentence_order_labels"][:, 0]
     batch["sentence_order_weights"] = np.ones(len(batch["sentence_order_labels"]), np.float32)
     outputs = {}
-    for key, array in parts["outputs"].items():
+    for key, array in reference_outputs.items():
         if key.startswith(("encoder_layer_", "layer_")):
             key = f"layer_{int(key.rpartition('_')[2])}"
         if not key.endswith(("example_loss", "grad_global_norm", "word_embedding_output")):
             outputs[_OUTPUTS.get(key, key)] = array
-    return Case(config, parts["weights"], batch, outputs, parts["grads"])
+    return Case(config, weights, batch, outputs, gradients)
 
 
 def write_fixture(case: Case, path: Path) -> None:
@@ -126,18 +129,8 @@ def read_fixture(name: str) -> Case:
         weights[key] = arrays["weights"][start : start + size].reshape(shape)
         start += size
     results = dict(zip(description["results"], arrays["results"]))
-
-    def part(prefix, values):
-        return {k[len(prefix) :]: values[k] for k in values if k.startswith(prefix)}
-
-    batch = part("batch/", arrays)
-    return Case(
-        description["config"],
-        weights,
-        batch,
-        part("outputs/", results),
-        part("gradients/", results),
-    )
+    outputs, gradients = _under(results, "outputs/"), _under(results, "gradients/")
+    return Case(description["config"], weights, _under(arrays, "batch/"), outputs, gradients)
 
 
 def read_run(golden: Path, run: str) -> tuple[dict, dict[int, dict[str, np.ndarray]]]:
@@ -150,19 +143,12 @@ def read_run(golden: Path, run: str) -> tuple[dict, dict[int, dict[str, np.ndarr
     directory = golden / "tiny_gelu"
     if RUNS[run] == "tiny_gelu":
         described = json.loads((directory / f"{run}_losses.json").read_text())
-        files = {step: np.load(directory / f"{run}_after_step{step}.npz") for step in (1, 2, 3, 8)}
-        found = {
-            step: {key.replace("|", "/"): arrays[key] for key in arrays}
-            for step, arrays in files.items()
-        }
-        return described, found
+        path = f"{directory}/{run}_after_step{{}}.npz"
+        return described, {step: _under(np.load(path.format(step))) for step in (1, 2, 3, 8)}
     described = json.loads((golden / "google_tf1/lamb.json").read_text())[run]
     arrays = np.load(golden / "google_tf1/lamb.npz")
-    found = {}
-    for step in range(1, described["steps"] + 1):
-        prefix = f"{run}/step{step}/"
-        found[step] = {k[len(prefix) :]: arrays[k] for k in arrays if k.startswith(prefix)}
-    return described, found
+    steps = range(1, described["steps"] + 1)
+    return described, {step: _under(arrays, f"{run}/step{step}/") for step in steps}
 
 
 def write_steps(golden: Path) -> None:
