@@ -7,13 +7,13 @@ cache), HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE; TFHUB_CACHE_DIR.
 from __future__ import annotations
 
 import fnmatch
-import hashlib
 import importlib
 import os
 import re
 import tarfile
 import warnings
 
+from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 
 _SCHEME = "hf://"
@@ -52,12 +52,8 @@ def cached_name(path: str) -> str | None:
 def local_path(path: str) -> str:
     """Returns the directory of a published model in a cache; any other path as it is.
 
-    Args:
-      path: hf://OWNER/NAME, the URL of a model of TF-Hub or Kaggle, or a path. @REVISION behind a
-        name is a branch, a tag or a commit; default: the newest commit.
-
-    Raises:
-      UserError: if the model cannot be had, or a file is not what the hub has a hash of.
+    A published model is hf://OWNER/NAME or the URL of a model of TF-Hub or Kaggle. @REVISION behind
+    a name is a branch, a tag or a commit; default: the newest commit.
     """
     if not is_name(path):
         return path
@@ -145,11 +141,7 @@ def _wanted(names: list[str]) -> list[str]:
 
 
 def _check_hash(path: str, expected: str, shown: str) -> None:
-    with open(path, "rb") as file:
-        digest = hashlib.sha256()
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-    if digest.hexdigest() != expected:
+    if files.sha256(path) != expected:
         os.remove(os.path.realpath(path))  # the file itself; the cache has links to it
         os.remove(path)
         raise UserError(
