@@ -61,29 +61,13 @@ def _select_keras_2() -> None:
 
 
 # Classes that Keras can meet in a file, under the name "albert_tf>CLASS".
-_KERAS_CLASSES = (
-    "AdamW",
-    "AlbertEncoder",
-    "AlbertForAnswerableQuestionAnswering",
-    "AlbertForMultipleChoice",
-    "AlbertForPreTraining",
-    "AlbertForQuestionAnswering",
-    "AlbertForSequenceClassification",
-    "AlbertForTokenClassification",
-    "ClassificationHead",
-    "Dense",
-    "FactorizedEmbedding",
-    "FeedForward",
-    "Lamb",
-    "LayerNorm",
-    "MaskedLMHead",
-    "SelfAttention",
-    "SentenceOrderHead",
-    "SpanBeamHead",
-    "SpanHead",
-    "TransformerBlock",
-    "WarmUpPolynomialDecay",
-)
+_KERAS_CLASSES = """
+    AdamW AlbertEncoder AlbertForAnswerableQuestionAnswering AlbertForMultipleChoice
+    AlbertForPreTraining AlbertForQuestionAnswering AlbertForSequenceClassification
+    AlbertForTokenClassification ClassificationHead Dense FactorizedEmbedding FeedForward Lamb
+    LayerNorm MaskedLMHead SelfAttention SentenceOrderHead SpanBeamHead SpanHead TransformerBlock
+    WarmUpPolynomialDecay
+""".split()
 
 
 def _announce_classes(keras) -> None:
