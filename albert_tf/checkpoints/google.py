@@ -75,8 +75,8 @@ def read(
     weights = name_map.to_ours(
         tensors, config, "google", prefix, allow_missing, allow_unused, table
     )
-    slots = [name for name in slots if name != "global_step"]
-    notes = [f"left out: {len(slots)} optimizer slots"] if slots else []
+    num_slots = len({*slots} - {"global_step"})
+    notes = [f"left out: {num_slots} optimizer slots"] if num_slots else []
     return name_map.Imported(config, weights, directory, notes)
 
 

@@ -57,21 +57,7 @@ def local_path(path: str) -> str:
     """
     if not is_name(path):
         return path
-    if path.startswith(_URLS):
-        directory = _from_tf_hub(path)
-        print(f"{path} is {directory}")
-        return directory
-    if not (name := _NAME.fullmatch(path)):
-        raise UserError(f"{path!r}: expected hf://OWNER/NAME or hf://OWNER/NAME@REVISION")
-    try:
-        hub = importlib.import_module("huggingface_hub")
-        for part in ("constants", "errors"):
-            importlib.import_module(f"huggingface_hub.{part}")
-    except ImportError:
-        raise UserError(
-            f"{path} needs huggingface_hub: python -m pip install huggingface_hub"
-        ) from None
-    directory = _download(hub, path, name[1], name[2])
+    directory = _from_tf_hub(path) if path.startswith(_URLS) else _from_hugging_face(path)
     print(f"{path} is {directory}")
     return directory
 
@@ -96,8 +82,18 @@ def _from_tf_hub(url: str) -> str:
         ) from error
 
 
-def _download(hub, path: str, name: str, revision: str | None) -> str:
+def _from_hugging_face(path: str) -> str:
     """Returns the directory of a commit, with the files that are needed of it."""
+    if not (found := _NAME.fullmatch(path)):
+        raise UserError(f"{path!r}: expected hf://OWNER/NAME or hf://OWNER/NAME@REVISION")
+    name, revision = found.groups()
+    try:
+        hub = importlib.import_module("huggingface_hub")
+        for part in ("constants", "errors"):
+            importlib.import_module(f"huggingface_hub.{part}")
+    except ImportError:
+        message = f"{path} needs huggingface_hub: python -m pip install huggingface_hub"
+        raise UserError(message) from None
     try:
         if hub.constants.HF_HUB_OFFLINE:
             return hub.snapshot_download(name, revision=revision, local_files_only=True)

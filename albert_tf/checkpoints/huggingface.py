@@ -11,8 +11,6 @@ import os
 import pickle
 import re
 import zipfile
-from collections.abc import Mapping
-from types import MappingProxyType
 
 import numpy as np
 import safetensors
@@ -112,7 +110,7 @@ def write(
     config: AlbertConfig,
     weights: dict[str, np.ndarray],
     architecture: str = "AlbertForPreTraining",
-    further_values: Mapping[str, object] = MappingProxyType({}),
+    further_values: dict | None = None,
     table: name_map.Table = None,
 ) -> None:
     """Writes config.json and model.safetensors, which ARCHITECTURE.from_pretrained reads.
@@ -135,7 +133,7 @@ def write(
         **config_values(config),
         "pad_token_id": 0,
         **({"bos_token_id": 2, "eos_token_id": 3} if family == "albert" else {}),
-        **further_values,
+        **(further_values or {}),
     }
     if family == "bert":
         for key in ("embedding_size", "num_hidden_groups", "inner_group_num"):

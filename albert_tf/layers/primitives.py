@@ -132,7 +132,7 @@ def frozen_parts(layer: tf.keras.layers.Layer) -> list[str]:
 
 
 def freeze(layer: tf.keras.layers.Layer, path: str) -> None:
-    """Makes the part of this path untrainable, unless Keras gave it another number."""
+    """Makes the part of this path untrainable; a ValueError if Keras gave it another number."""
     name, _, below = path.partition("/")
     parts = [part for part in _parts(layer) if part.name == name]
     if not parts:
