@@ -23,7 +23,7 @@ import importlib
 import os
 import sys
 
-from albert_tf import import_hook
+import wrapt
 
 __version__ = "0.11.0"
 
@@ -61,31 +61,19 @@ def _select_keras_2() -> None:
 
 
 # Classes that Keras can meet in a file, under the name "albert_tf>CLASS".
-_KERAS_CLASSES = (
-    "AdamW",
-    "AlbertEncoder",
-    "AlbertForAnswerableQuestionAnswering",
-    "AlbertForMultipleChoice",
-    "AlbertForPreTraining",
-    "AlbertForQuestionAnswering",
-    "AlbertForSequenceClassification",
-    "AlbertForTokenClassification",
-    "ClassificationHead",
-    "Dense",
-    "FactorizedEmbedding",
-    "FeedForward",
-    "Lamb",
-    "LayerNorm",
-    "MaskedLMHead",
-    "SelfAttention",
-    "SentenceOrderHead",
-    "SpanBeamHead",
-    "SpanHead",
-    "TransformerBlock",
-    "WarmUpPolynomialDecay",
-)
+_KERAS_CLASSES = """
+    AdamW AlbertEncoder AlbertForAnswerableQuestionAnswering AlbertForMultipleChoice
+    AlbertForPreTraining AlbertForQuestionAnswering AlbertForSequenceClassification
+    AlbertForTokenClassification ClassificationHead Dense FactorizedEmbedding FeedForward Lamb
+    LayerNorm MaskedLMHead SelfAttention SentenceOrderHead SpanBeamHead SpanHead TransformerBlock
+    WarmUpPolynomialDecay
+""".split()
 
 
+_select_keras_2()
+
+
+@wrapt.when_imported("keras" if sys.version_info < (3, 12) else "tf_keras")
 def _announce_classes(keras) -> None:
     """Lets Keras load a functional model that holds layers of ours which are not imported yet.
 
@@ -94,18 +82,6 @@ def _announce_classes(keras) -> None:
     """
     for name in _KERAS_CLASSES:
         keras.saving.get_custom_objects().setdefault(f"{__name__}>{name}", None)
-
-
-def _announce_classes_with_keras() -> None:
-    package = "keras" if sys.version_info < (3, 12) else "tf_keras"
-    if package in sys.modules:
-        _announce_classes(sys.modules[package])
-    else:
-        import_hook.add(package, _announce_classes)
-
-
-_select_keras_2()
-_announce_classes_with_keras()
 
 
 def __getattr__(name: str):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import json
+from collections.abc import Iterator
 
 import tensorflow as tf
 
@@ -67,47 +67,36 @@ class AlbertConfig:
     parameter_sharing: str = "all"
 
     def __post_init__(self):
+        for fault in self._faults():
+            raise UserError(f"config: {fault}")
+
+    def _faults(self) -> Iterator[str]:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
             is_whole = is_number and isinstance(value, int)
             if field.type == "int" and not (is_whole and value >= 1):
-                raise UserError(
-                    f"config: {field.name} is {shown(value)}, expected a whole number >= 1"
-                )
+                yield f"{field.name} is {shown(value)}, expected a whole number >= 1"
             if field.type == "int" and value > (most := _LARGEST.get(field.name, _LARGEST_SIZE)):
-                raise UserError(
-                    f"config: {field.name} is {shown(value)}, expected at most {most:,}"
-                )
+                yield f"{field.name} is {shown(value)}, expected at most {most:,}"
             if field.type == "float" and not (is_number and 0 <= value <= _LARGEST_SIZE):
-                raise UserError(f"config: {field.name} is {shown(value)}, expected a number >= 0")
+                yield f"{field.name} is {shown(value)}, expected a number >= 0"
             if field.name.endswith("_prob") and value >= 1:
-                raise UserError(f"config: {field.name} is {value!r}, expected 0 <= p < 1")
+                yield f"{field.name} is {value!r}, expected 0 <= p < 1"
         blocks = self.num_hidden_layers * self.inner_group_num
         if blocks > _MOST_BLOCKS:
-            raise UserError(
-                f"config: num_hidden_layers * inner_group_num is {blocks:,}, expected at most "
-                f"{_MOST_BLOCKS:,}"
-            )
+            limit = f"expected at most {_MOST_BLOCKS:,}"
+            yield f"num_hidden_layers * inner_group_num is {blocks:,}, {limit}"
         if self.hidden_size % self.num_attention_heads:
-            raise UserError(
-                f"config: hidden_size {self.hidden_size} is not a multiple of "
-                f"num_attention_heads {self.num_attention_heads}"
-            )
+            heads = f"num_attention_heads {self.num_attention_heads}"
+            yield f"hidden_size {self.hidden_size} is not a multiple of {heads}"
         if self.hidden_act not in ACTIVATIONS:
-            raise UserError(
-                f"config: hidden_act {shown(self.hidden_act)} is not one of {ACTIVATIONS}"
-            )
+            yield f"hidden_act {shown(self.hidden_act)} is not one of {ACTIVATIONS}"
         if self.parameter_sharing not in SHARING_MODES:
-            raise UserError(
-                f"config: parameter_sharing {shown(self.parameter_sharing)} is not one of "
-                f"{SHARING_MODES}"
-            )
+            yield f"parameter_sharing {shown(self.parameter_sharing)} is not one of {SHARING_MODES}"
         if self.num_hidden_groups > self.num_hidden_layers:
-            raise UserError(
-                f"config: num_hidden_groups {self.num_hidden_groups} is more than "
-                f"num_hidden_layers {self.num_hidden_layers}"
-            )
+            layers = f"num_hidden_layers {self.num_hidden_layers}"
+            yield f"num_hidden_groups {self.num_hidden_groups} is more than {layers}"
 
     @classmethod
     def named(cls, name: str) -> AlbertConfig:
@@ -168,7 +157,7 @@ class AlbertConfig:
 
     def write(self, path: str) -> None:
         """Writes this config as an `albert_config.json`."""
-        files.write_atomically(path, json.dumps(dataclasses.asdict(self), indent=2) + "\n")
+        files.write_json(path, dataclasses.asdict(self))
 
 
 def _albert(layers, hidden, heads, dropout):

@@ -15,7 +15,6 @@ from albert_tf.layers.feed_forward import FeedForward
 from albert_tf.layers.primitives import (
     PACKAGE,
     FromConfig,
-    build_parts,
     dense,
     resolve_dropout_seed,
     seeds,
@@ -59,12 +58,8 @@ def cls_only_positions(input_word_ids: tf.Tensor) -> tf.Tensor:
 def complete_inputs(inputs) -> dict[str, tf.Tensor]:
     """Returns the dict that an encoder reads; without a mask all pieces are real, of one text.
 
-    Args:
-      inputs: the encoder's dict, of any integers or bools, which may lack `input_mask` and
-        `input_type_ids`; or the `input_word_ids` alone.
-
-    Raises:
-      UserError: `input_word_ids` are missing, or a part has another dtype or shape.
+    The inputs may be any integers or bools, and lack `input_mask` and `input_type_ids`. They may
+    also be the `input_word_ids` alone.
     """
     inputs = as_dict(inputs)
     if "input_word_ids" not in inputs:
@@ -101,11 +96,7 @@ class RefusesKerasMask:
     name: str
 
     def compute_mask(self, inputs, mask=None):  # noqa: ARG002  Keras passes both
-        """Returns None, as outputs have no mask of Keras.
-
-        Raises:
-          UserError: if an input has one.
-        """
+        """Returns None, as outputs have no mask of Keras, and refuses inputs that have one."""
         if any(part is not None for part in tf.nest.flatten(mask)):
             raise UserError(
                 f"the inputs of {self.name} have a Keras mask (of a Masking layer, say), which is "
@@ -133,8 +124,7 @@ class AlbertEncoder(RefusesKerasMask, FromConfig, tf.keras.layers.Layer):
     def __init__(
         self, config: AlbertConfig, recompute: bool = False, name: str = "encoder", **kwargs
     ):
-        super().__init__(name=name, **kwargs)
-        self.config = config
+        super().__init__(config, name=name, **kwargs)
         self.recompute = recompute
         policy = self.dtype_policy
         self.embeddings = FactorizedEmbedding(config, dtype=policy)
@@ -156,12 +146,6 @@ class AlbertEncoder(RefusesKerasMask, FromConfig, tf.keras.layers.Layer):
         }
         stddev = config.initializer_range
         self.pooler = dense(config.hidden_size, stddev, "pooler", tf.tanh, dtype=policy)
-
-    def build(self, input_shape):
-        """Creates every variable; their shapes follow from the config."""
-        parts = (self.embeddings, *self.blocks.values(), self.pooler)
-        build_parts(self.config.hidden_size, *parts)
-        super().build(input_shape)
 
     def call(
         self, inputs, dropout_seed=None, num_hidden_layers=None, positions=None, training=None

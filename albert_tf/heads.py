@@ -30,14 +30,10 @@ class MaskedLMHead(FromConfig, tf.keras.layers.Layer):
     """
 
     def __init__(self, config: AlbertConfig, name: str = "masked_lm", **kwargs):
-        super().__init__(name=name, **kwargs)
-        self.config = config
+        super().__init__(config, name=name, **kwargs)
+        stddev, act = config.initializer_range, activation(config.hidden_act)
         self.transform = dense(
-            config.embedding_size,
-            config.initializer_range,
-            "transform",
-            activation(config.hidden_act),
-            dtype=self.dtype_policy,
+            config.embedding_size, stddev, "transform", act, dtype=self.dtype_policy
         )
         self.layer_norm = LayerNorm()
 
@@ -84,15 +80,8 @@ class SentenceOrderHead(FromConfig, tf.keras.layers.Layer):
     """
 
     def __init__(self, config: AlbertConfig, name: str = "sentence_order", **kwargs):
-        super().__init__(name=name, **kwargs)
-        self.config = config
-        stddev = config.initializer_range
-        self.classifier = dense(2, stddev, "classifier", dtype=_LOGITS)
-
-    def build(self, input_shape):
-        """Creates every variable; their shapes follow from the config."""
-        build_parts(self.config.hidden_size, self.classifier)
-        super().build(input_shape)
+        super().__init__(config, name=name, **kwargs)
+        self.classifier = dense(2, config.initializer_range, "classifier", dtype=_LOGITS)
 
     def call(self, pooled_output):
         """Maps [b, H] to float32 [b, 2] logits."""
@@ -109,16 +98,9 @@ class ClassificationHead(FromConfig, tf.keras.layers.Layer):
     further_arguments = ("num_labels",)
 
     def __init__(self, config: AlbertConfig, num_labels: int, name: str = "classifier", **kwargs):
-        super().__init__(name=name, **kwargs)
-        self.config = config
+        super().__init__(config, name=name, **kwargs)
         self.num_labels = num_labels
-        stddev = config.initializer_range
-        self.output_dense = dense(num_labels, stddev, "output", dtype=_LOGITS)
-
-    def build(self, input_shape):
-        """Creates every variable; their shapes follow from the config."""
-        build_parts(self.config.hidden_size, self.output_dense)
-        super().build(input_shape)
+        self.output_dense = dense(num_labels, config.initializer_range, "output", dtype=_LOGITS)
 
     def call(self, pooled_output, dropout_seed=None, training=None):
         """Maps [..., H] to float32 [..., num_labels]; see AlbertEncoder.call for the arguments."""
@@ -136,14 +118,8 @@ class SpanHead(FromConfig, tf.keras.layers.Layer):
     """
 
     def __init__(self, config: AlbertConfig, name: str = "span", **kwargs):
-        super().__init__(name=name, **kwargs)
-        self.config = config
+        super().__init__(config, name=name, **kwargs)
         self.output_dense = dense(2, config.initializer_range, "output", dtype=_LOGITS)
-
-    def build(self, input_shape):
-        """Creates every variable; their shapes follow from the config."""
-        build_parts(self.config.hidden_size, self.output_dense)
-        super().build(input_shape)
 
     def call(self, sequence_output, input_mask):
         """Maps [b, L, H] and int32 [b, L], 1 = real, to float32 [b, L]: start and end logits."""
@@ -162,8 +138,7 @@ class SpanBeamHead(FromConfig, tf.keras.layers.Layer):
     NUM_ENDS = 5
 
     def __init__(self, config: AlbertConfig, name: str = "span_beam", **kwargs):
-        super().__init__(name=name, **kwargs)
-        self.config = config
+        super().__init__(config, name=name, **kwargs)
         stddev, hidden_size = config.initializer_range, config.hidden_size
         policy = self.dtype_policy
         self.start = dense(1, stddev, "start", dtype=_LOGITS)
@@ -172,11 +147,7 @@ class SpanBeamHead(FromConfig, tf.keras.layers.Layer):
         self.end = dense(1, stddev, "end", dtype=_LOGITS)
         self.answer_hidden = dense(hidden_size, stddev, "answer_hidden", tf.tanh, policy)
         self.answer = tf.keras.layers.Dense(
-            1,
-            use_bias=False,
-            kernel_initializer=initializer(stddev),
-            name="answer",
-            dtype=_LOGITS,
+            1, use_bias=False, kernel_initializer=initializer(stddev), name="answer", dtype=_LOGITS
         )
 
     def build(self, input_shape):

@@ -14,14 +14,8 @@ import tensorflow as tf
 class LAMB(tf.keras.optimizers.legacy.Optimizer):
     """LAMB with decoupled weight decay and bias correction; betas 0.9 and 0.999.
 
-    Args:
-      learning_rate: a float or a schedule.
-      epsilon: added to the root of the second moment, after its bias correction.
-      weight_decay: a float.
-      exclude_from_weight_decay: regular expressions of the names of variables.
-      exclude_from_layer_adaptation: likewise. Default: those without weight decay.
-      name: of the optimizer.
-      **kwargs: of Keras' class: clipnorm, clipvalue, global_clipnorm, decay.
+    Weight decay and layer adaptation leave out the variables whose names match a regular expression
+    of their list. Without a list, layer adaptation has the one of weight decay.
 
     Source: You et al. 2019, algorithm 2; tensorflow_addons.optimizers.LAMB.
     """

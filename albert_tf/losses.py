@@ -82,28 +82,20 @@ def pretraining_sums(
       batch: labels and weights: `masked_lm_ids`, `masked_lm_weights` [b, P];
         `sentence_order_labels`, `sentence_order_weights` [b]; optional `opens_document` [b].
     """
-    labels = {"masked_lm": "masked_lm_ids", "sentence_order": "sentence_order_labels"}
+    logits, labels = outputs["sentence_order_logits"], batch["sentence_order_labels"]
+    weights = batch["sentence_order_weights"]
     sums = {
-        objective: weighted_cross_entropy(
-            outputs[f"{objective}_logits"],
-            batch[labels[objective]],
-            batch[f"{objective}_weights"],
-        )
-        for objective in PRETRAINING_OBJECTIVES
+        "masked_lm": weighted_cross_entropy(
+            outputs["masked_lm_logits"], batch["masked_lm_ids"], batch["masked_lm_weights"]
+        ),
+        "sentence_order": weighted_cross_entropy(logits, labels, weights),
     }
     opens = tf.cast(batch.get("opens_document", 0), tf.float32)
-    sums["openings"] = weighted_cross_entropy(
-        outputs["sentence_order_logits"],
-        batch["sentence_order_labels"],
-        batch["sentence_order_weights"] * opens,
-    )
-    sums["separator"] = zero_sums(("separator",))["separator"]
+    sums["openings"] = weighted_cross_entropy(logits, labels, weights * opens)
+    sums.update(zero_sums(("separator",)))
     if "separator_order_logits" in outputs:
-        sums["separator"] = weighted_cross_entropy(
-            outputs["separator_order_logits"],
-            batch["sentence_order_labels"],
-            batch["sentence_order_weights"],
-        )
+        logits = outputs["separator_order_logits"]
+        sums["separator"] = weighted_cross_entropy(logits, labels, weights)
     return sums
 
 

@@ -22,16 +22,13 @@ def pretraining_metrics(sums: dict[str, dict[str, float]]) -> dict[str, float]:
       order scored at [SEP]. A metric without counted examples is absent.
     """
     metrics = {}
-    for objective in PRETRAINING_OBJECTIVES:
-        values = sums[objective]
+    for name in (*PRETRAINING_OBJECTIVES, "separator"):
+        values = sums[name]
         if weight := float(values["weight"]):
-            metrics[f"{objective}_loss"] = float(values["loss"]) / weight
-            metrics[f"{objective}_accuracy"] = float(values["correct"]) / weight
-            metrics["loss"] = metrics.get("loss", 0.0) + metrics[f"{objective}_loss"]
-    separator = sums["separator"]
-    if weight := float(separator["weight"]):
-        metrics["separator_loss"] = float(separator["loss"]) / weight
-        metrics["separator_accuracy"] = float(separator["correct"]) / weight
+            metrics[f"{name}_loss"] = float(values["loss"]) / weight
+            metrics[f"{name}_accuracy"] = float(values["correct"]) / weight
+            if name in PRETRAINING_OBJECTIVES:
+                metrics["loss"] = metrics.get("loss", 0.0) + metrics[f"{name}_loss"]
     for kind, (correct, pairs) in order_kinds(sums).items():
         if pairs:
             metrics[f"{kind}_accuracy"] = correct / pairs
@@ -55,13 +52,9 @@ def order_kinds(sums: dict[str, dict[str, float]]) -> dict[str, tuple[float, flo
 
 
 def add_exactly(totals, values):
-    """Adds a batch's values to totals of the same structure, in float64.
+    """Adds nested values to totals of the same structure, None at first, in float64.
 
     float32 counts no further than 2**24.
-
-    Args:
-      totals: what the call before returned; None at first.
-      values: nested tensors.
     """
     values = tf.nest.map_structure(lambda value: np.asarray(value, np.float64), values)
     return values if totals is None else tf.nest.map_structure(np.add, totals, values)

@@ -37,8 +37,7 @@ class _AlbertModel(RefusesKerasMask, FromConfig, tf.keras.Model):
     def __init__(
         self, config: AlbertConfig, recompute: bool = False, name: str = "albert", **kwargs
     ):
-        super().__init__(name=name, **kwargs)
-        self.config = config
+        super().__init__(config, name=name, **kwargs)
         self.recompute = recompute
         self.encoder = AlbertEncoder(config, recompute, dtype=self.dtype_policy)
 
@@ -133,6 +132,16 @@ class _AlbertClassifier(_AlbertModel):
         self.num_labels = num_labels
         self.classifier = ClassificationHead(config, num_labels, dtype=self.dtype_policy)
 
+    def _logits(self, inputs, dropout_seed, training, of_pieces: bool = False):
+        """Returns float32 [b, num_labels], or [b, L, num_labels] of the pieces."""
+        inputs = complete_inputs(inputs)
+        dropout_seed = resolve_dropout_seed(training, dropout_seed)
+        encoder_seed, head_seed = seeds(dropout_seed, 2)
+        positions = None if of_pieces else cls_only_positions(inputs["input_word_ids"])
+        encoded = self.encoder(inputs, encoder_seed, positions=positions)
+        output = encoded["sequence_output" if of_pieces else "pooled_output"]
+        return self.classifier(output, head_seed)
+
 
 @tf.keras.saving.register_keras_serializable(PACKAGE)
 class AlbertForSequenceClassification(_AlbertClassifier):
@@ -152,12 +161,7 @@ class AlbertForSequenceClassification(_AlbertClassifier):
           dropout_seed: int32 [2], which decides what is dropped; it implies training.
           training: Keras' argument, a bool or a tensor bool []; see AlbertEncoder.call.
         """
-        inputs = complete_inputs(inputs)
-        dropout_seed = resolve_dropout_seed(training, dropout_seed)
-        encoder_seed, head_seed = seeds(dropout_seed, 2)
-        positions = cls_only_positions(inputs["input_word_ids"])
-        encoded = self.encoder(inputs, encoder_seed, positions=positions)
-        return {"logits": self.classifier(encoded["pooled_output"], head_seed)}
+        return {"logits": self._logits(inputs, dropout_seed, training)}
 
 
 @tf.keras.saving.register_keras_serializable(PACKAGE)
@@ -174,15 +178,11 @@ class AlbertForTokenClassification(_AlbertClassifier):
 
     def call(self, inputs, dropout_seed=None, training=None):
         """Returns {"logits": float32 [b, L, num_labels]}; see its siblings' arguments."""
-        inputs = complete_inputs(inputs)
-        dropout_seed = resolve_dropout_seed(training, dropout_seed)
-        encoder_seed, head_seed = seeds(dropout_seed, 2)
-        encoded = self.encoder(inputs, encoder_seed)
-        return {"logits": self.classifier(encoded["sequence_output"], head_seed)}
+        return {"logits": self._logits(inputs, dropout_seed, training, of_pieces=True)}
 
 
 @tf.keras.saving.register_keras_serializable(PACKAGE)
-class AlbertForMultipleChoice(_AlbertModel):
+class AlbertForMultipleChoice(_AlbertClassifier):
     """Chooses one of several texts.
 
     Args:
@@ -196,9 +196,8 @@ class AlbertForMultipleChoice(_AlbertModel):
     further_arguments = ("recompute", "num_choices")
 
     def __init__(self, config: AlbertConfig, num_choices: int, recompute: bool = False, **kwargs):
-        super().__init__(config, recompute, **kwargs)
+        super().__init__(config, 1, recompute, **kwargs)
         self.num_choices = num_choices
-        self.classifier = ClassificationHead(config, 1, dtype=self.dtype_policy)
 
     def call(self, inputs, dropout_seed=None, training=None):
         """Returns {"logits": float32 [b, num_choices]}.
@@ -209,12 +208,7 @@ class AlbertForMultipleChoice(_AlbertModel):
           dropout_seed: int32 [2], which decides what is dropped; it implies training.
           training: Keras' argument, a bool or a tensor bool []; see AlbertEncoder.call.
         """
-        inputs = complete_inputs(self._side_by_side(inputs))
-        dropout_seed = resolve_dropout_seed(training, dropout_seed)
-        encoder_seed, head_seed = seeds(dropout_seed, 2)
-        positions = cls_only_positions(inputs["input_word_ids"])
-        encoded = self.encoder(inputs, encoder_seed, positions=positions)
-        logits = self.classifier(encoded["pooled_output"], head_seed)
+        logits = self._logits(self._side_by_side(inputs), dropout_seed, training)
         return {"logits": tf.reshape(logits, [-1, self.num_choices])}
 
     def _side_by_side(self, inputs) -> dict[str, tf.Tensor]:

@@ -17,7 +17,7 @@ FILES = sorted(path for package in PACKAGES for path in (PROJECT / package).rglo
 
 # A module may import the modules of its own layer's list only. The longest matching prefix counts.
 MAY_IMPORT = {
-    "albert_tf": "albert_tf.import_hook",
+    "albert_tf": "",
     "albert_tf.storage": "albert_tf.storage",
     "albert_tf.config": "albert_tf.storage",
     "albert_tf.layers": "albert_tf.layers albert_tf.config",

@@ -27,12 +27,7 @@ def convert(
     allow_unused: str | None = None,
     target_vocab: str | None = None,
 ) -> None:
-    """Converts one pre-trained model; `output_dir` appears whole or not at all.
-
-    Raises:
-      UserError: if the input is none of the known kinds, damaged or not of its config, has no
-        vocabulary, or `output_dir` exists.
-    """
+    """Converts one pre-trained model; `output_dir` appears whole or not at all."""
     with files.new_directory(output_dir) as partial:
         model, directory, notes = pretrained.read(input_path, allow_missing, allow_unused)
         tokenizer = pretrained.read_tokenizer(directory, spm_model_file, do_lower_case)
@@ -72,11 +67,7 @@ def convert_fine_tuned(
     do_lower_case: bool | None = None,
     has_pairs: bool = False,
 ) -> None:
-    """Converts one fine-tuned model; `output_dir` appears whole or not at all.
-
-    Raises:
-      UserError: as `convert`, and for Google's format, which has no fine-tuned models.
-    """
+    """Converts one fine-tuned model; `output_dir` appears whole or not at all."""
     if output_format == "google":
         raise UserError("--output_format=google: Google's code has no format of fine-tuned models")
     tokenizer = pretrained.read_tokenizer(input_path, spm_model_file, do_lower_case)
@@ -93,15 +84,9 @@ def convert_fine_tuned(
 def published_model(name: str, directory: str) -> str:
     """Converts a published model into `directory`, unless it is there; returns `directory`.
 
-    Heads that the model lacks are drawn from a fixed seed. Later calls need no network.
-
-    Args:
-      name: hf://OWNER/NAME, hf://OWNER/NAME@COMMIT, or the URL of a version of TF-Hub or Kaggle. A
-        branch or tag may move, so it is refused, as is a URL without a version.
-      directory: gets the model directory.
-
-    Raises:
-      UserError: if `directory` holds another model, or the model cannot be had or converted.
+    Heads that the model lacks are drawn from a fixed seed. Later calls need no network. `name` is
+    hf://OWNER/NAME, hf://OWNER/NAME@COMMIT, or the URL of a version of TF-Hub or Kaggle. A branch
+    or tag may move, so it is refused, as is a URL without a version.
     """
     if not hub.is_pinned(name) and ("@" in name or not name.startswith("hf://")):
         raise UserError(

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
 from typing import Any
 
 import tensorflow as tf
 
 from albert_tf.checkpoints import huggingface, model_directory, name_map
-from albert_tf.checkpoints.model_card import model_card
+from albert_tf.checkpoints.model_card import write_model_card
 from albert_tf.config import AlbertConfig
 from albert_tf.kinds import KINDS, Kind
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError, shown
-from albert_tf.text.tokenization import TOKENIZER_CONFIG_FILE, AlbertTokenizer
+from albert_tf.text.tokenization import AlbertTokenizer
 
 
 def find(path: str) -> bool:
@@ -28,15 +27,13 @@ def find(path: str) -> bool:
     return bool(names & {*(values.get("architectures") or ())})
 
 
-def load(path: str) -> tuple[tf.keras.Model, dict]:
-    """Reads the best weights of a fine-tuned model directory.
+def load(path: str, has_pairs: bool = False) -> tuple[tf.keras.Model, dict, list[str]]:
+    """Returns a fine-tuned model with its best weights, the content of task.json, and notes.
 
-    Returns:
-      The model, and the content of task.json.
-
-    Raises:
-      UserError: if task.json describes no model, or there are no weights for it.
+    `has_pairs` is whether a model of Hugging Face without our task.json labels pairs of texts.
     """
+    if huggingface.find_weights(path):
+        return _load_huggingface(path, has_pairs)
     task = _read_ours(path)
     best = os.path.join(path, model_directory.BEST_DIR)
     has_best = bool(model_directory.list_checkpoints(best))
@@ -45,29 +42,24 @@ def load(path: str) -> tuple[tf.keras.Model, dict]:
     model = KINDS[task["kind"]].create_model(config, task)
     model.create_variables()
     model_directory.restore_weights(model, checkpoint)
-    return model, task
+    return model, task, []
 
 
 def to_huggingface(path: str, directory: str, tokenizer: AlbertTokenizer) -> None:
     """Writes the best weights of a fine-tuned model directory, its labels and a model card.
 
     task.json goes along: it is what their config cannot say.
-
-    Raises:
-      UserError: if their classes have no such head.
     """
-    task = files.read_json(os.path.join(path, model_directory.TASK_FILE))
-    kind = KINDS.get(task["kind"])
-    if kind is None or task.get("has_answerability_head"):
+    task = _read_ours(path)
+    kind = KINDS[task["kind"]]
+    if task.get("has_answerability_head"):
         raise UserError(
             f"{path!r}: Hugging Face's classes have no counterpart of this head (beams for SQuAD "
             "2.0; fine-tune with --squad_head=spans for one that they have)"
-            if kind
-            else f"{path!r}: models of kind {task['kind']!r} have no counterpart there"
         )
     if huggingface.find_weights(path):
         raise UserError(f"{path!r} is a model of Hugging Face already")
-    model, task = load(path)
+    model, _, _ = load(path)
     config = model.config
     huggingface.write(
         directory,
@@ -77,16 +69,9 @@ def to_huggingface(path: str, directory: str, tokenizer: AlbertTokenizer) -> Non
         _config_values(config, task, kind),
         _table(kind, task),
     )
-    tokenizer.save(directory)
-    settings = {
-        TOKENIZER_CONFIG_FILE: huggingface.tokenizer_settings(
-            tokenizer, config.max_position_embeddings
-        ),
-        model_directory.TASK_FILE: json.dumps(task, indent=2, ensure_ascii=False) + "\n",
-        "README.md": model_card(path, task, config, kind.pipeline),
-    }
-    for name, text in settings.items():
-        files.write_atomically(os.path.join(directory, name), text)
+    huggingface.write_tokenizer(directory, tokenizer, config)
+    files.write_json(os.path.join(directory, model_directory.TASK_FILE), task)
+    write_model_card(directory, path, task, config, kind.pipeline)
 
 
 def _config_values(config: AlbertConfig, task: dict, kind: Kind) -> dict:
@@ -110,40 +95,21 @@ def _table(kind: Kind, task: dict) -> name_map.Table:
 def from_huggingface(path: str, directory: str, has_pairs: bool = False) -> list[str]:
     """Writes a fine-tuned model directory of a model of Hugging Face, without the vocabulary.
 
-    Args:
-      path: a local directory.
-      directory: where to write the config, task.json and, in `best`, the weights.
-      has_pairs: whether it labels pairs of texts; ignored if the model has our task.json.
-
-    Returns:
-      Notes for the user, a sentence each.
-
-    Raises:
-      UserError: if the files are damaged, or lack a setting that the model's task needs.
+    `has_pairs` and the notes returned are as of load.
     """
     if not huggingface.find_weights(path):
         raise UserError(
             f"{path!r} is a fine-tuned model of this project: --output_format=huggingface"
         )
-    model, task, notes = load_huggingface(path, has_pairs)
+    model, task, notes = load(path, has_pairs)
     model.config.write(os.path.join(directory, model_directory.CONFIG_FILE))
     prefix = os.path.join(directory, model_directory.BEST_DIR, "ckpt")
     tf.train.Checkpoint(model=model).save(prefix)
-    text = json.dumps(task, indent=2, ensure_ascii=False) + "\n"
-    files.write_atomically(os.path.join(directory, model_directory.TASK_FILE), text)
+    files.write_json(os.path.join(directory, model_directory.TASK_FILE), task)
     return notes
 
 
-def load_huggingface(path: str, has_pairs: bool = False) -> tuple[tf.keras.Model, dict, list[str]]:
-    """Reads a fine-tuned model of Hugging Face.
-
-    Args:
-      path: a local directory with config.json and weights.
-      has_pairs: whether it labels pairs of texts; ignored if the model has our task.json.
-
-    Returns:
-      The model, the content of task.json for it, and notes for the user.
-    """
+def _load_huggingface(path: str, has_pairs: bool) -> tuple[tf.keras.Model, dict, list[str]]:
     task = _read_task(path, has_pairs)
     kind = KINDS[task["kind"]]
     table = _table(kind, task)

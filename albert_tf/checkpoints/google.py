@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 
 import numpy as np
 import tensorflow as tf
 
-from albert_tf.checkpoints import model_directory, name_map, reference_config
-from albert_tf.checkpoints.model_directory import CONFIG_FILE, UNREADABLE, reraise_store_error
+from albert_tf.checkpoints import model_directory, name_map, reference_config, saved_model
+from albert_tf.checkpoints.model_directory import CONFIG_FILE
 from albert_tf.config import AlbertConfig
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
@@ -22,21 +21,14 @@ _SLOT = re.compile(r"/(adam|lamb)_[mv]$|^global_step$")
 
 
 def find(path: str) -> tuple[str, str] | None:
-    """Finds a checkpoint.
+    """Returns a checkpoint's prefix and the directory of its config and vocabulary, or None.
 
-    Args:
-      path: a checkpoint's prefix, a directory that holds one, or a TF-Hub module's directory.
-
-    Returns:
-      The prefix and the directory of config and vocabulary; None if there is no checkpoint.
-
-    Raises:
-      UserError: if a directory holds several and no `checkpoint` file that names the newest.
+    `path` may be the prefix, a directory that holds one, or a TF-Hub module's directory.
     """
     if tf.io.gfile.exists(path + ".index"):
         return path, os.path.dirname(path)
-    if tf.io.gfile.exists(os.path.join(path, "saved_model.pb")):
-        return os.path.join(path, "variables", "variables"), os.path.join(path, "assets")
+    if saved_model.is_saved_model(path):
+        return saved_model.variables_prefix(path), os.path.join(path, "assets")
     indexes = tf.io.gfile.glob(os.path.join(path, "*.index"))
     if not indexes:
         return None
@@ -56,9 +48,6 @@ def read(
 
     Optimizer slots and global_step are left out; a prefix `module/` and Keras' names of layer
     normalizations, both found in checkpoints that others have saved, are understood.
-
-    Raises:
-      UserError: if there is no such checkpoint, or it is damaged, or not of its config.
     """
     found = find(path)
     if found is None:
@@ -69,7 +58,7 @@ def read(
     if tf.io.gfile.exists(bert_file) and not tf.io.gfile.exists(config_file):
         config_file, table = bert_file, name_map.BERT_TABLE
     config = reference_config.read(config_file)
-    try:
+    with model_directory.refuse_unreadable(f"{prefix!r} is not a readable checkpoint"):
         num_bytes = model_directory.length_of_data(prefix)
         name_map.check_size(config, num_bytes, "google", allow_missing, table)
         reader = tf.train.load_checkpoint(prefix)
@@ -83,15 +72,11 @@ def read(
             name = no_floats[0]
             raise UserError(f"{name} is of {dtypes[name].name}: expected floats")
         tensors = dict(zip(_canonical(names), map(reader.get_tensor, names)))
-    except UNREADABLE as error:
-        reraise_store_error(error)
-        reason = str(error).strip().splitlines()[0]
-        raise UserError(f"{prefix!r} is not a readable checkpoint: {reason}") from error
     weights = name_map.to_ours(
         tensors, config, "google", prefix, allow_missing, allow_unused, table
     )
-    slots = [name for name in slots if name != "global_step"]
-    notes = [f"left out: {len(slots)} optimizer slots"] if slots else []
+    num_slots = len({*slots} - {"global_step"})
+    notes = [f"left out: {num_slots} optimizer slots"] if num_slots else []
     return name_map.Imported(config, weights, directory, notes)
 
 
@@ -129,5 +114,4 @@ def write(directory: str, config: AlbertConfig, weights: dict[str, np.ndarray]) 
         shape_and_slices=[""] * len(tensors),
         tensors=[tf.constant(array) for array in tensors.values()],
     )
-    values = json.dumps(reference_config.values(config), indent=2) + "\n"
-    files.write_atomically(os.path.join(directory, CONFIG_FILE), values)
+    files.write_json(os.path.join(directory, CONFIG_FILE), reference_config.values(config))

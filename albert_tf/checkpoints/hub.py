@@ -7,13 +7,13 @@ cache), HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE; TFHUB_CACHE_DIR.
 from __future__ import annotations
 
 import fnmatch
-import hashlib
 import importlib
 import os
 import re
 import tarfile
 import warnings
 
+from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 
 _SCHEME = "hf://"
@@ -52,30 +52,12 @@ def cached_name(path: str) -> str | None:
 def local_path(path: str) -> str:
     """Returns the directory of a published model in a cache; any other path as it is.
 
-    Args:
-      path: hf://OWNER/NAME, the URL of a model of TF-Hub or Kaggle, or a path. @REVISION behind a
-        name is a branch, a tag or a commit; default: the newest commit.
-
-    Raises:
-      UserError: if the model cannot be had, or a file is not what the hub has a hash of.
+    A published model is hf://OWNER/NAME or the URL of a model of TF-Hub or Kaggle. @REVISION behind
+    a name is a branch, a tag or a commit; default: the newest commit.
     """
     if not is_name(path):
         return path
-    if path.startswith(_URLS):
-        directory = _from_tf_hub(path)
-        print(f"{path} is {directory}")
-        return directory
-    if not (name := _NAME.fullmatch(path)):
-        raise UserError(f"{path!r}: expected hf://OWNER/NAME or hf://OWNER/NAME@REVISION")
-    try:
-        hub = importlib.import_module("huggingface_hub")
-        for part in ("constants", "errors"):
-            importlib.import_module(f"huggingface_hub.{part}")
-    except ImportError:
-        raise UserError(
-            f"{path} needs huggingface_hub: python -m pip install huggingface_hub"
-        ) from None
-    directory = _download(hub, path, name[1], name[2])
+    directory = _from_tf_hub(path) if path.startswith(_URLS) else _from_hugging_face(path)
     print(f"{path} is {directory}")
     return directory
 
@@ -100,8 +82,18 @@ def _from_tf_hub(url: str) -> str:
         ) from error
 
 
-def _download(hub, path: str, name: str, revision: str | None) -> str:
+def _from_hugging_face(path: str) -> str:
     """Returns the directory of a commit, with the files that are needed of it."""
+    if not (found := _NAME.fullmatch(path)):
+        raise UserError(f"{path!r}: expected hf://OWNER/NAME or hf://OWNER/NAME@REVISION")
+    name, revision = found.groups()
+    try:
+        hub = importlib.import_module("huggingface_hub")
+        for part in ("constants", "errors"):
+            importlib.import_module(f"huggingface_hub.{part}")
+    except ImportError:
+        message = f"{path} needs huggingface_hub: python -m pip install huggingface_hub"
+        raise UserError(message) from None
     try:
         if hub.constants.HF_HUB_OFFLINE:
             return hub.snapshot_download(name, revision=revision, local_files_only=True)
@@ -145,11 +137,7 @@ def _wanted(names: list[str]) -> list[str]:
 
 
 def _check_hash(path: str, expected: str, shown: str) -> None:
-    with open(path, "rb") as file:
-        digest = hashlib.sha256()
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-    if digest.hexdigest() != expected:
+    if files.sha256(path) != expected:
         os.remove(os.path.realpath(path))  # the file itself; the cache has links to it
         os.remove(path)
         raise UserError(

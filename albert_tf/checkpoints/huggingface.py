@@ -6,14 +6,11 @@ BERTs too: a model that shares nothing, with E == H and the exact gelu, is writt
 from __future__ import annotations
 
 import importlib
-import json
 import mmap
 import os
 import pickle
 import re
 import zipfile
-from collections.abc import Mapping
-from types import MappingProxyType
 
 import numpy as np
 import safetensors
@@ -21,14 +18,16 @@ import safetensors.numpy
 import tensorflow as tf
 
 from albert_tf.checkpoints import name_map, reference_config
+from albert_tf.checkpoints.model_directory import refuse_unreadable
 from albert_tf.config import AlbertConfig
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError, shown
-from albert_tf.text.tokenization import WORDPIECE_FILE, AlbertTokenizer
+from albert_tf.text.tokenization import TOKENIZER_CONFIG_FILE, WORDPIECE_FILE, AlbertTokenizer
 
 CONFIG_FILE = "config.json"
 SAFETENSORS_FILE, TORCH_FILE = "model.safetensors", "pytorch_model.bin"
 _SAFE_TORCH = "2.10"  # the same as in pyproject.toml
+_DAMAGED = "{!r} is damaged or no file of its kind"
 
 # What their files hold twice: the second name, the first.
 _ALIASES = {
@@ -49,11 +48,7 @@ _PROJECTION = tuple(
 
 
 def find_weights(directory: str) -> str | None:
-    """Returns the weights beside a config.json: safetensors before torch's.
-
-    Raises:
-      UserError: if they are in a tf_model.h5 alone.
-    """
+    """Returns the weights beside a config.json: safetensors before torch's."""
     if tf.io.gfile.exists(os.path.join(directory, CONFIG_FILE)):
         for name in (SAFETENSORS_FILE, TORCH_FILE):
             if tf.io.gfile.exists(path := os.path.join(directory, name)):
@@ -72,17 +67,13 @@ def read(
     allow_unused: str | None = None,
     table: name_map.Table = None,
 ) -> name_map.Imported:
-    """Reads config and weights of a directory; arguments as of `name_map.to_ours`.
-
-    Raises:
-      UserError: if a file is damaged, or not of its config, or holds what we cannot express.
-    """
+    """Reads config and weights of a directory; arguments as of `name_map.to_ours`."""
     path = find_weights(directory)
     if path is None:
         raise UserError(f"{directory!r} holds no {CONFIG_FILE} with weights of Hugging Face's")
     config_file = os.path.join(directory, CONFIG_FILE)
     config, values = reference_config.read(config_file), files.read_config(config_file)
-    family = reference_config.read_family(config_file)
+    family = values.get("model_type", "albert")
     table = table or (name_map.BERT_TABLE if family == "bert" else None)
     notes = []
     if family == "albert" and values.get("hidden_act") == "gelu" and config.hidden_act == "gelu":
@@ -93,10 +84,8 @@ def read(
     if {"AlbertForMaskedLM", "BertForMaskedLM"} & {*(values.get("architectures") or ())}:
         allow_missing = "|".join(filter(None, [allow_missing, _NOT_IN_MASKED_LM]))
     with files.local_file(path) as local:
-        try:
+        with refuse_unreadable(_DAMAGED.format(path)):
             name_map.check_size(config, os.path.getsize(local), "torch", allow_missing, table)
-        except UserError as error:
-            raise _damaged(path, error) from error
         try:
             tensors = _READERS[os.path.basename(path)](local)
         except UserError as error:  # it names the copy
@@ -121,21 +110,14 @@ def write(
     config: AlbertConfig,
     weights: dict[str, np.ndarray],
     architecture: str = "AlbertForPreTraining",
-    further_values: Mapping[str, object] = MappingProxyType({}),
+    further_values: dict | None = None,
     table: name_map.Table = None,
 ) -> None:
     """Writes config.json and model.safetensors, which ARCHITECTURE.from_pretrained reads.
 
-    Their ALBERT has a projection even at E == H: the identity is written then.
-
-    Args:
-      directory: a local path or gs://, whose files of the same names are replaced.
-      config: the shape. Without `table`, one that shares no weights, has E == H and the exact gelu
-        is written as a BERT.
-      weights: our name -> float32 array, all variables of `table`.
-      architecture: the class of transformers; BertForPreTraining if a BERT is written.
-      further_values: of config.json.
-      table: as of `name_map.variables`.
+    Their ALBERT has a projection even at E == H: the identity is written then. Without `table`, a
+    model that shares no weights, has E == H and the exact gelu is written as a BERT, whatever the
+    architecture. `further_values` are of config.json.
     """
     family = "albert"
     if table is None and _is_bert(config):
@@ -151,15 +133,14 @@ def write(
         **config_values(config),
         "pad_token_id": 0,
         **({"bos_token_id": 2, "eos_token_id": 3} if family == "albert" else {}),
-        **further_values,
+        **(further_values or {}),
     }
     if family == "bert":
         for key in ("embedding_size", "num_hidden_groups", "inner_group_num"):
             del values[key]
     data = safetensors.numpy.save(tensors, metadata={"format": "pt"})
     files.write_atomically(os.path.join(directory, SAFETENSORS_FILE), data)
-    text = json.dumps(values, indent=2, ensure_ascii=False) + "\n"
-    files.write_atomically(os.path.join(directory, CONFIG_FILE), text)
+    files.write_json(os.path.join(directory, CONFIG_FILE), values)
 
 
 def config_values(config: AlbertConfig) -> dict:
@@ -180,30 +161,23 @@ def _is_bert(config: AlbertConfig) -> bool:
     return config.hidden_act == "gelu_erf" and shares_nothing and not has_projection
 
 
-def tokenizer_settings(tokenizer: AlbertTokenizer, max_position_embeddings: int) -> str:
-    """Returns the text of their tokenizer_config.json.
+def write_tokenizer(directory: str, tokenizer: AlbertTokenizer, config: AlbertConfig) -> None:
+    """Writes the vocabulary and their tokenizer_config.json.
 
     Their tokenizer cuts a long text to `model_max_length` where truncation=True is given. Without
     it such a text fails in the model.
     """
-    if tokenizer.vocabulary_name == WORDPIECE_FILE:
-        values = {"tokenizer_class": "BertTokenizer", "do_lower_case": tokenizer.do_lower_case}
-    else:
-        values = {
-            "tokenizer_class": "AlbertTokenizer",
-            "do_lower_case": tokenizer.do_lower_case,
-            "remove_space": True,
-            "keep_accents": False,
-        }
-    values["model_max_length"] = max_position_embeddings
-    return json.dumps(values, indent=2) + "\n"
+    tokenizer.save(directory)
+    values = {"tokenizer_class": "BertTokenizer", "do_lower_case": tokenizer.do_lower_case}
+    if tokenizer.vocabulary_name != WORDPIECE_FILE:
+        values.update(tokenizer_class="AlbertTokenizer", remove_space=True, keep_accents=False)
+    values["model_max_length"] = config.max_position_embeddings
+    files.write_json(os.path.join(directory, TOKENIZER_CONFIG_FILE), values)
 
 
 def _read_safetensors(path: str) -> dict[str, np.ndarray]:
-    try:
+    with refuse_unreadable(_DAMAGED.format(path), safetensors.SafetensorError):
         return safetensors.numpy.load_file(path)
-    except safetensors.SafetensorError as error:
-        raise _damaged(path, error) from error
 
 
 def _read_torch(path: str) -> dict[str, np.ndarray]:
@@ -221,26 +195,21 @@ def _read_torch(path: str) -> dict[str, np.ndarray]:
             f"{path}: PyTorch {torch.__version__} is installed, in which such a file can run code: "
             f"pip install 'torch>={_SAFE_TORCH}', {advice}"
         )
-    try:
+    with refuse_unreadable(
+        _DAMAGED.format(path),
+        *(AttributeError, OSError, EOFError, TypeError, MemoryError),
+        *(pickle.PickleError, zipfile.BadZipFile),
+    ):
         _check_torch_file(path)
         tensors = torch.load(path, map_location="cpu", weights_only=True)
         # A tensor of strides 0 is larger than its file.
         if sum(tensor.numel() for tensor in tensors.values()) > os.path.getsize(path):
             raise UserError("it declares more values than it holds")
         return {name: tensor.detach().float().numpy() for name, tensor in tensors.items()}
-    except (
-        *(AttributeError, OSError, RuntimeError, EOFError, TypeError, ValueError, MemoryError),
-        *(pickle.PickleError, zipfile.BadZipFile),
-    ) as error:
-        raise _damaged(path, error) from error
 
 
 def _check_torch_file(path: str) -> None:
-    """Refuses a file that takes more memory than it is long.
-
-    Raises:
-      UserError: saying what it has that torch.save never writes for weights.
-    """
+    """Raises a UserError for a file that takes more memory than it is long."""
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         # weights_only calls bytearray, with a length of the file's choice. No archive hides the
         # name: below, compressed ones are refused.
@@ -259,15 +228,7 @@ def _version(text: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", text)[:2])
 
 
-_READERS = {
-    SAFETENSORS_FILE: _read_safetensors,
-    TORCH_FILE: _read_torch,
-}
-
-
-def _damaged(path: str, error: Exception) -> UserError:
-    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return UserError(f"{path!r} is damaged or no file of its kind: {reason}")
+_READERS = {SAFETENSORS_FILE: _read_safetensors, TORCH_FILE: _read_torch}
 
 
 def _drop_aliases(tensors: dict[str, np.ndarray], path: str) -> None:

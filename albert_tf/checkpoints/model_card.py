@@ -22,17 +22,17 @@ _SETTINGS = (
 )
 
 
-def model_card(
-    model_dir: str | None, task: dict | None, config: AlbertConfig, pipeline: str = "fill-mask"
-) -> str:
-    """Returns the text of README.md: data, figures and settings as far as they are known.
+def write_model_card(
+    directory: str,
+    model_dir: str | None,
+    task: dict | None,
+    config: AlbertConfig,
+    pipeline: str = "fill-mask",
+) -> None:
+    """Writes README.md: data, figures and settings as far as they are known.
 
-    Args:
-      model_dir: of fine-tuning or pre-training; its results.json and run.json are read. None: the
-        card has neither figures nor settings.
-      task: the content of task.json; None: a pre-trained model.
-      config: the shape; the card states its layers, hidden size and vocabulary size.
-      pipeline: the name of its task in the hub.
+    `model_dir` is of fine-tuning or pre-training; its results.json and run.json are read. `task` is
+    the content of task.json, None of a pre-trained model; `pipeline` its task's name in the hub.
     """
     results, run = (_read(model_dir, name) for name in ("results.json", model_directory.RUN_FILE))
     figures = results.get("metrics", {})
@@ -53,7 +53,7 @@ def model_card(
         lines += ["", "## Settings", "", "| setting | value |", "| --- | --- |"]
         lines += [f"| {name} | {value} |" for name, value in settings.items()]
     lines += ["", "## Data", "", _data(run), ""]
-    return "\n".join(lines)
+    files.write_atomically(os.path.join(directory, "README.md"), "\n".join(lines))
 
 
 def _data(run: dict) -> str:

@@ -13,13 +13,15 @@ task.json               of a fine-tuned model: its kind, labels, lengths
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import tensorflow as tf
+from google.protobuf.message import DecodeError
 
 from albert_tf.checkpoints import name_map
 from albert_tf.config import AlbertConfig
@@ -34,13 +36,32 @@ ORIGIN_FILE = "origin.json"
 TASK_FILE = "task.json"
 
 # What TensorFlow raises for a checkpoint that is cut short, altered or of another model.
-UNREADABLE = (tf.errors.OpError, AssertionError, ValueError, LookupError, RuntimeError)
+UNREADABLE = (
+    *(tf.errors.OpError, DecodeError),
+    *(AssertionError, ValueError, LookupError, RuntimeError),
+)
 
 
 def reraise_store_error(error: Exception) -> None:
     """Re-raises an error of UNREADABLE if the store caused it: the file may be intact."""
     if isinstance(error, tf.errors.PermissionDeniedError) or store_error(str(error)):
         raise error
+
+
+@contextlib.contextmanager
+def refuse_unreadable(message: str, *further: type[Exception]) -> Iterator[None]:
+    """Turns errors of UNREADABLE, and further ones, into a UserError: `message`, and the reason.
+
+    Errors of the store pass.
+    """
+    try:
+        yield
+    except (*UNREADABLE, *further) as error:
+        reraise_store_error(error)
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        if missing := re.findall(r"<tf.Variable '([^']+):0'", str(error)):
+            reason = f"it lacks {missing[0]}" + f" and {len(missing) - 1} more" * (len(missing) > 1)
+        raise UserError(f"{message}: {reason}") from error
 
 
 def checkpoints_directory(model_dir: str) -> str:
@@ -52,11 +73,8 @@ def list_checkpoints(directory: str, unfinished: bool = False) -> list[str]:
     """Returns the prefixes of the checkpoints in a directory by their numbers, the oldest first.
 
     They are found by their files: TensorFlow's own list, the file `checkpoint`, may be lost,
-    damaged or behind.
-
-    Args:
-      directory: need not exist.
-      unfinished: whether to include checkpoints with data but no .index, which is written last.
+    damaged or behind. `unfinished` includes checkpoints with data but no .index, which is written
+    last. The directory need not exist.
     """
     ends = r"index|data-\d+-of-\d+" if unfinished else "index"
     matches = [re.fullmatch(rf"ckpt-(\d+)\.(?:{ends})", name) for name in files.names_in(directory)]
@@ -65,22 +83,16 @@ def list_checkpoints(directory: str, unfinished: bool = False) -> list[str]:
 
 
 def find_checkpoint(path: str) -> tuple[str, str]:
-    """Finds the model directory and the checkpoint that `path` means.
+    """Returns the model directory and the checkpoint's prefix that `path` means.
 
-    Args:
-      path: a model directory (its newest checkpoint is meant), MODEL_DIR/best (the best one), or
-        one checkpoint (`MODEL_DIR/checkpoints/ckpt-1000`).
-
-    Returns:
-      The model directory and the checkpoint's prefix.
-
-    Raises:
-      UserError: if there is none.
+    It may be a model directory (its newest checkpoint is meant), MODEL_DIR/best (the best one), or
+    one checkpoint (`MODEL_DIR/checkpoints/ckpt-1000`).
     """
     path = path.rstrip("/")
     if tf.io.gfile.exists(path + ".index"):
-        files.check_finished(_parent(_parent(path)))
-        return _parent(_parent(path)), path
+        model_dir = _parent(_parent(path))
+        files.check_finished(model_dir)
+        return model_dir, path
     if not tf.io.gfile.isdir(path):
         raise UserError(
             f"no model directory or checkpoint at {path!r}: pipelines.pretrain, finetune and "
@@ -124,16 +136,13 @@ def refuse_seeds(path: str) -> None:
 
 
 def _parent(path: str) -> str:
-    return os.path.dirname(path if "://" in path else os.path.abspath(path))
+    return os.path.dirname(files.absolute(path))
 
 
 def read_config(model_dir: str, checkpoint: str) -> AlbertConfig:
     """Reads the shape of a checkpoint's model, with the layers that it was trained with.
 
     With --depth_schedule an early checkpoint has fewer layers than albert_config.json.
-
-    Raises:
-      UserError: if the config describes a larger encoder than the checkpoint can hold.
     """
     config = AlbertConfig.read(os.path.join(model_dir, CONFIG_FILE))
     schedule = _read_if_exists(model_dir, RUN_FILE).get("depth_schedule", [])
@@ -148,10 +157,8 @@ def read_config(model_dir: str, checkpoint: str) -> AlbertConfig:
     for (layers, *_), first_step in zip(depths, steps):
         if first_step < max(int(checkpoint.rpartition("-")[2]), 1):
             config = dataclasses.replace(config, num_hidden_layers=layers)
-    try:
+    with refuse_unreadable(f"{checkpoint!r} does not hold this model's weights"):
         name_map.check_size(config, length_of_data(checkpoint), "ours", name_map.OUR_HEADS)
-    except UserError as error:
-        raise UserError(f"{checkpoint!r} does not hold this model's weights: {error}") from error
     return config
 
 
@@ -196,15 +203,7 @@ def length_of_data(checkpoint: str) -> int:
 
 
 def check_index(shapes: Mapping[str, Sequence[int]], num_bytes: int) -> None:
-    """Compares what a checkpoint's index declares with its data, before memory is taken for it.
-
-    Args:
-      shapes: of all its tensors.
-      num_bytes: of its data.
-
-    Raises:
-      UserError: if they cannot hold a byte for each value.
-    """
+    """Raises a UserError, before memory is taken, if the data have no byte for each value."""
     if sum(map(math.prod, shapes.values())) > num_bytes:
         raise UserError("its index declares more than its data hold")
 
@@ -215,54 +214,25 @@ def hash_of_weights(checkpoint: str) -> str:
 
 
 def restore_weights(model: tf.keras.Model, checkpoint: str) -> None:
-    """Reads the model's weights from a checkpoint; every variable must be there.
-
-    Args:
-      model: a model whose variables exist.
-      checkpoint: a checkpoint's prefix.
-
-    Raises:
-      UserError: naming a variable that the checkpoint lacks or holds in another shape.
-    """
+    """Reads the weights of a model, whose variables exist; the checkpoint must have every one."""
     _read(tf.train.Checkpoint(model=model), checkpoint)
 
 
 def restore_encoder(encoder: tf.keras.layers.Layer, checkpoint: str) -> None:
-    """Reads the weights of an AlbertEncoder from a checkpoint of any model that holds one.
-
-    Args:
-      encoder: its variables exist.
-      checkpoint: a checkpoint's prefix.
-
-    Raises:
-      UserError: naming a variable that the checkpoint lacks or holds in another shape.
-    """
+    """Reads the weights of an AlbertEncoder from a checkpoint of any model that holds one."""
     _read(tf.train.Checkpoint(model=tf.train.Checkpoint(encoder=encoder)), checkpoint)
 
 
 def _read(target: tf.train.Checkpoint, checkpoint: str) -> None:
-    try:
+    with refuse_unreadable(f"{checkpoint!r} does not hold this model's weights"):
         shapes = tf.train.load_checkpoint(checkpoint).get_variable_to_shape_map()
         check_index(shapes, length_of_data(checkpoint))
         # Without expect_partial TensorFlow prints a line for each value that is not read.
         target.read(checkpoint).expect_partial().assert_existing_objects_matched()
-    except UNREADABLE as error:
-        reraise_store_error(error)
-        reason = str(error).strip().splitlines()[0]
-        if missing := re.findall(r"<tf.Variable '([^']+):0'", str(error)):
-            reason = f"it lacks {missing[0]}" + f" and {len(missing) - 1} more" * (len(missing) > 1)
-        raise UserError(f"{checkpoint!r} does not hold this model's weights: {reason}") from error
 
 
 def load_for_pretraining(path: str) -> tuple[AlbertForPreTraining, str]:
-    """Builds the pre-training model of a model directory or checkpoint, with its weights.
-
-    Returns:
-      The model and its model directory (where AlbertTokenizer.load finds the vocabulary).
-
-    Raises:
-      UserError: if there is none, or it is of fine-tuning.
-    """
+    """Returns the pre-training model of a model directory or checkpoint, and its directory."""
     model_dir, checkpoint = find_checkpoint(path)
     check_pretrained(model_dir)
     model = AlbertForPreTraining(read_config(model_dir, checkpoint))

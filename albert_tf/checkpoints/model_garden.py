@@ -14,10 +14,9 @@ import re
 
 import numpy as np
 import tensorflow as tf
-from google.protobuf.message import DecodeError
 
 from albert_tf.checkpoints import model_directory, name_map, reference_config, saved_model
-from albert_tf.checkpoints.model_directory import CONFIG_FILE, UNREADABLE, reraise_store_error
+from albert_tf.checkpoints.model_directory import CONFIG_FILE
 from albert_tf.storage.errors import UserError
 
 # Their names, in this order of patterns, and Google's of the same variables.
@@ -50,26 +49,22 @@ def find(path: str) -> bool:
     try:
         reader = tf.train.load_checkpoint(saved_model.variables_prefix(path))
         return _MARK in saved_model.variable_keys(reader)
-    except (*UNREADABLE, DecodeError) as error:
-        reraise_store_error(error)
+    except model_directory.UNREADABLE as error:
+        model_directory.reraise_store_error(error)
         return False
 
 
 def read(
     path: str, allow_missing: str | None = None, allow_unused: str | None = None
 ) -> name_map.Imported:
-    """Reads config and weights, by Google's names; strictness as in `name_map.to_ours`.
-
-    Raises:
-      UserError: if there is no config, or the weights are damaged or not of it.
-    """
+    """Reads config and weights, by Google's names; strictness as in `name_map.to_ours`."""
     assets = os.path.join(path, "assets")
     places = [os.path.join(directory, CONFIG_FILE) for directory in (path, assets)]
     config = reference_config.read(next(filter(tf.io.gfile.exists, places), places[0]))
     prefix = saved_model.variables_prefix(path)
     shapes = {variable.google: variable.shape for variable in name_map.variables(config)}
     tensors = {}
-    try:
+    with model_directory.refuse_unreadable(f"{prefix!r} is not a readable SavedModel"):
         num_bytes = model_directory.length_of_data(prefix)
         name_map.check_size(config, num_bytes, "google", allow_missing)
         reader = tf.train.load_checkpoint(prefix)
@@ -83,16 +78,10 @@ def read(
             # memory is taken for what it declares.
             if math.prod(found[key]) != math.prod(shapes[name]) or not dtypes[key].is_floating:
                 raise UserError(
-                    f"{prefix}: {their_name} is {dtypes[key].name} of shape {found[key]}, but by "
+                    f"{their_name} is {dtypes[key].name} of shape {found[key]}, but by "
                     f"the config it should be {math.prod(shapes[name])} floats"
                 )
             tensors[name] = reader.get_tensor(key).reshape(shapes[name])
-    except UserError:
-        raise
-    except (*UNREADABLE, DecodeError) as error:
-        reraise_store_error(error)
-        reason = str(error).strip().splitlines()[0]
-        raise UserError(f"{prefix!r} is not a readable SavedModel: {reason}") from error
     weights = name_map.to_ours(tensors, config, "google", prefix, allow_missing, allow_unused)
     return name_map.Imported(config, weights, assets, [])
 

@@ -12,11 +12,11 @@ int(i / layers * groups), which misses groups for 22 or 23 layers in as many gro
 
 from __future__ import annotations
 
-import dataclasses
 import math
+import operator
 import re
 from collections.abc import Iterator, Mapping
-from typing import Optional
+from typing import NamedTuple, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -42,129 +42,94 @@ _LEAVES = {
         ("/gamma", "/gamma", ".weight", ()),
         ("/beta", "/beta", ".bias", ()),
     ),
-    "words": (("", "", ".weight", ()),),
     "table": (("", "", ".weight", ()),),
     "vector": (("", "", "", ()),),
 }
 
-# Scopes, and in each: ours, Google's, Hugging Face's, what it holds, the shape of its largest part
-# (letters of _SIZES). {a} attention and {f} feed-forward of ours, {g} group and {j} inner group of
-# theirs.
+# Names of a layer or variable (ours, Google's, Hugging Face's), what it holds, and the shape of its
+# largest part in letters of _SIZES (or numbers). {a} is the attention and {f} the feed-forward of
+# ours, {g} the group and {j} the inner group of theirs. None as a table means _TABLE.
+Table = Optional[tuple[tuple, ...]]
+
+
+def _rows(scopes: str, text: str) -> tuple[tuple, ...]:
+    """Returns the row of each line of `text`, with the three scopes before its three names."""
+    rows = []
+    for line in text.strip().splitlines():
+        *names, kind, shape = line.split()
+        rows.append((*map(operator.add, scopes.split(), names), kind, shape))
+    return tuple(rows)
+
+
+_EMBEDDINGS = """
+    word_embeddings        word_embeddings        word_embeddings        table VE
+    token_type_embeddings  token_type_embeddings  token_type_embeddings  table TE
+    position_embeddings    position_embeddings    position_embeddings    table PE
+    layer_norm             LayerNorm              LayerNorm              norm  E
+"""
 _TABLE = (
-    (
-        ("encoder/embeddings/", "bert/embeddings/", "albert.embeddings."),
-        (
-            ("word_embeddings", "word_embeddings", "word_embeddings", "words", "VE"),
-            (
-                "token_type_embeddings",
-                "token_type_embeddings",
-                "token_type_embeddings",
-                "table",
-                "TE",
-            ),
-            ("position_embeddings", "position_embeddings", "position_embeddings", "table", "PE"),
-            ("layer_norm", "LayerNorm", "LayerNorm", "norm", "E"),
-        ),
+    *_rows("encoder/embeddings/  bert/embeddings/  albert.embeddings.", _EMBEDDINGS),
+    *_rows(
+        "encoder/embeddings/  bert/encoder/  albert.encoder.",
+        "projection  embedding_hidden_mapping_in  embedding_hidden_mapping_in  dense EH",
     ),
-    (
-        ("encoder/embeddings/", "bert/encoder/", "albert.encoder."),
-        (
-            (
-                "projection",
-                "embedding_hidden_mapping_in",
-                "embedding_hidden_mapping_in",
-                "dense",
-                "EH",
-            ),
-        ),
+    *_rows(
+        "encoder/  bert/encoder/transformer/group_{g}/inner_group_{j}/  "
+        "albert.encoder.albert_layer_groups.{g}.albert_layers.{j}.",
+        """
+    attention_{a}/query            attention_1/self/query           attention.query        dense HH
+    attention_{a}/key              attention_1/self/key             attention.key          dense HH
+    attention_{a}/value            attention_1/self/value           attention.value        dense HH
+    attention_{a}/output           attention_1/output/dense         attention.dense        dense HH
+    attention_{a}/layer_norm       LayerNorm                        attention.LayerNorm    norm  H
+    feed_forward_{f}/intermediate  ffn_1/intermediate/dense         ffn                    dense HI
+    feed_forward_{f}/output        ffn_1/intermediate/output/dense  ffn_output             dense IH
+    feed_forward_{f}/layer_norm    LayerNorm_1                      full_layer_layer_norm  norm  H
+    """,
     ),
-    (
-        (
-            "encoder/",
-            "bert/encoder/transformer/group_{g}/inner_group_{j}/",
-            "albert.encoder.albert_layer_groups.{g}.albert_layers.{j}.",
-        ),
-        (
-            ("attention_{a}/query", "attention_1/self/query", "attention.query", "dense", "HH"),
-            ("attention_{a}/key", "attention_1/self/key", "attention.key", "dense", "HH"),
-            ("attention_{a}/value", "attention_1/self/value", "attention.value", "dense", "HH"),
-            ("attention_{a}/output", "attention_1/output/dense", "attention.dense", "dense", "HH"),
-            ("attention_{a}/layer_norm", "LayerNorm", "attention.LayerNorm", "norm", "H"),
-            ("feed_forward_{f}/intermediate", "ffn_1/intermediate/dense", "ffn", "dense", "HI"),
-            (
-                "feed_forward_{f}/output",
-                "ffn_1/intermediate/output/dense",
-                "ffn_output",
-                "dense",
-                "IH",
-            ),
-            ("feed_forward_{f}/layer_norm", "LayerNorm_1", "full_layer_layer_norm", "norm", "H"),
-        ),
+    *_rows("encoder/  bert/  albert.", "pooler  pooler/dense  pooler  dense HH"),
+    *_rows(
+        "masked_lm/  cls/predictions/  predictions.",
+        """
+    transform    transform/dense      dense      dense  HE
+    layer_norm   transform/LayerNorm  LayerNorm  norm   E
+    output_bias  output_bias          bias       vector V
+    """,
     ),
-    (
-        ("encoder/", "bert/", "albert."),
-        (("pooler", "pooler/dense", "pooler", "dense", "HH"),),
-    ),
-    (
-        ("masked_lm/", "cls/predictions/", "predictions."),
-        (
-            ("transform", "transform/dense", "dense", "dense", "HE"),
-            ("layer_norm", "transform/LayerNorm", "LayerNorm", "norm", "E"),
-            ("output_bias", "output_bias", "bias", "vector", "V"),
-        ),
-    ),
-    (
-        ("sentence_order/", "cls/", "sop_classifier."),
-        (("classifier", "seq_relationship", "classifier", "classes", "H2"),),
+    *_rows(
+        "sentence_order/  cls/  sop_classifier.",
+        "classifier  seq_relationship  classifier  classes H2",
     ),
 )
 
 # The same of a BERT; {g} is the layer.
 BERT_TABLE = (
-    (("encoder/embeddings/", "bert/embeddings/", "bert.embeddings."), _TABLE[0][1]),
-    (
-        ("encoder/", "bert/encoder/layer_{g}/", "bert.encoder.layer.{g}."),
-        (
-            ("attention_{a}/query", "attention/self/query", "attention.self.query", "dense", "HH"),
-            ("attention_{a}/key", "attention/self/key", "attention.self.key", "dense", "HH"),
-            ("attention_{a}/value", "attention/self/value", "attention.self.value", "dense", "HH"),
-            (
-                "attention_{a}/output",
-                "attention/output/dense",
-                "attention.output.dense",
-                "dense",
-                "HH",
-            ),
-            (
-                "attention_{a}/layer_norm",
-                "attention/output/LayerNorm",
-                "attention.output.LayerNorm",
-                "norm",
-                "H",
-            ),
-            (
-                "feed_forward_{f}/intermediate",
-                "intermediate/dense",
-                "intermediate.dense",
-                "dense",
-                "HI",
-            ),
-            ("feed_forward_{f}/output", "output/dense", "output.dense", "dense", "IH"),
-            ("feed_forward_{f}/layer_norm", "output/LayerNorm", "output.LayerNorm", "norm", "H"),
-        ),
+    *_rows("encoder/embeddings/  bert/embeddings/  bert.embeddings.", _EMBEDDINGS),
+    *_rows(
+        "encoder/  bert/encoder/layer_{g}/  bert.encoder.layer.{g}.",
+        """
+    attention_{a}/query            attention/self/query        attention.self.query        dense HH
+    attention_{a}/key              attention/self/key          attention.self.key          dense HH
+    attention_{a}/value            attention/self/value        attention.self.value        dense HH
+    attention_{a}/output           attention/output/dense      attention.output.dense      dense HH
+    attention_{a}/layer_norm       attention/output/LayerNorm  attention.output.LayerNorm  norm  H
+    feed_forward_{f}/intermediate  intermediate/dense          intermediate.dense          dense HI
+    feed_forward_{f}/output        output/dense                output.dense                dense IH
+    feed_forward_{f}/layer_norm    output/LayerNorm            output.LayerNorm            norm  H
+    """,
     ),
-    (("encoder/", "bert/", "bert."), (("pooler", "pooler/dense", "pooler.dense", "dense", "HH"),)),
-    (
-        ("masked_lm/", "cls/predictions/", "cls.predictions."),
-        (
-            ("transform", "transform/dense", "transform.dense", "dense", "HE"),
-            ("layer_norm", "transform/LayerNorm", "transform.LayerNorm", "norm", "E"),
-            ("output_bias", "output_bias", "bias", "vector", "V"),
-        ),
+    *_rows("encoder/  bert/  bert.", "pooler  pooler/dense  pooler.dense  dense HH"),
+    *_rows(
+        "masked_lm/  cls/predictions/  cls.predictions.",
+        """
+    transform    transform/dense      transform.dense      dense  HE
+    layer_norm   transform/LayerNorm  transform.LayerNorm  norm   E
+    output_bias  output_bias          bias                 vector V
+    """,
     ),
-    (
-        ("sentence_order/", "cls/", "cls."),
-        (("classifier", "seq_relationship", "seq_relationship", "classes", "H2"),),
+    *_rows(
+        "sentence_order/  cls/  cls.",
+        "classifier  seq_relationship  seq_relationship  classes H2",
     ),
 )
 
@@ -180,13 +145,8 @@ _SIZES = {
     "T": "type_vocab_size",
 }
 
-# Scopes with their rows, as of _TABLE; None means _TABLE itself.
-Table = Optional[tuple]
-_POOLER = 3  # the place of its scope
 
-
-@dataclasses.dataclass(frozen=True)
-class Variable:
+class Variable(NamedTuple):
     """One variable in all names.
 
     Attributes:
@@ -204,8 +164,7 @@ class Variable:
     shape: tuple[int, ...]
 
 
-@dataclasses.dataclass(frozen=True)
-class Imported:
+class Imported(NamedTuple):
     """A model read from foreign files.
 
     Attributes:
@@ -222,44 +181,35 @@ class Imported:
 
 
 def fine_tuned_table(torch_head: str, our_head: str, num_outputs: int, has_pooler: bool) -> Table:
-    """Returns the table of a model with one dense layer on the encoder, for `variables`.
+    """Returns the table of a model with one dense layer on the encoder.
 
-    Args:
-      torch_head: the layer's name in their PyTorch files, such as `qa_outputs`.
-      our_head: the layer's name in our model, such as `span/output`.
-      num_outputs: the layer's width: labels, or 2 for the start and the end of a span.
-      has_pooler: whether it reads the pooler's output; theirs have no pooler otherwise.
+    `has_pooler` is whether that layer reads the pooler's output; theirs have no pooler otherwise.
     """
-    encoder = _TABLE[: _POOLER + has_pooler]
-    return (*encoder, (("", "", ""), ((our_head, "", torch_head, "dense", ("H", num_outputs)),)))
+    encoder = [row for row in _TABLE if row[0].startswith("encoder/")]
+    if not has_pooler:
+        encoder = [row for row in encoder if row[0] != "encoder/pooler"]
+    return (*encoder, (our_head, "", torch_head, "dense", ("H", num_outputs)))
 
 
 def variables(config: AlbertConfig, table: Table = None) -> Iterator[Variable]:
-    """Yields the variables of a model; a variable that they store n times is yielded n times.
-
-    Args:
-      config: the shape; its parameter sharing decides how many blocks have variables.
-      table: of fine_tuned_table; None: the table of AlbertForPreTraining.
-    """
-    for scopes, rows in table or _TABLE:
-        for *row, kind, letters in rows:
-            shape = tuple(
-                getattr(config, _SIZES[letter]) if letter in _SIZES else int(letter)
-                for letter in letters
-            )
-            ours, google, torch = (scope + name for scope, name in zip(scopes, row))
-            if row[0] == "projection" and config.embedding_size == config.hidden_size:
-                continue
-            for indices in _blocks(config) if "{a}" in ours or "{f}" in ours else [{}]:
-                names = [name.format(**indices) for name in (ours, google, torch)]
-                for our_leaf, google_leaf, torch_leaf, transposed in _LEAVES[kind]:
-                    yield Variable(
-                        names[0] + our_leaf,
-                        names[1] + google_leaf,
-                        names[2] + torch_leaf,
-                        transposed,
-                        shape[-1:] if our_leaf == "/bias" else shape,
-                    )
+    """Yields the variables of a model; a variable that they store n times is yielded n times."""
+    for *names, kind, letters in table or _TABLE:
+        if names[0].endswith("/projection") and config.embedding_size == config.hidden_size:
+            continue
+        shape = tuple(
+            getattr(config, _SIZES[letter]) if letter in _SIZES else int(letter)
+            for letter in letters
+        )
+        for indices in _blocks(config) if "{" in names[0] else [{}]:
+            ours, google, torch = (name.format(**indices) for name in names)
+            for our_leaf, google_leaf, torch_leaf, transposed in _LEAVES[kind]:
+                yield Variable(
+                    ours + our_leaf,
+                    google + google_leaf,
+                    torch + torch_leaf,
+                    transposed,
+                    shape[-1:] if our_leaf == "/bias" else shape,
+                )
 
 
 def check_size(
@@ -271,12 +221,7 @@ def check_size(
 ) -> None:
     """Compares the length of weights' files with a config, before memory is taken for either.
 
-    Args:
-      config: the model's shape.
-      num_bytes: of all files.
-      dialect: "ours", "google" or "torch".
-      allow_missing: regular expression of names (of the dialect) that need not be there.
-      table: as of `variables`.
+    Arguments are as of `to_ours`; a dialect may also be "ours".
 
     Raises:
       UserError: if the files are too short for the config's weights in 16 bits.
@@ -310,7 +255,7 @@ def to_ours(
     allow_unused: str | None = None,
     table: Table = None,
 ) -> dict[str, np.ndarray]:
-    """Translates a whole checkpoint.
+    """Translates a whole checkpoint to our name -> float32 array.
 
     Args:
       tensors: their name -> array, without what is known to be no weight.
@@ -320,10 +265,7 @@ def to_ours(
       allow_missing: regular expression of (their) names that the checkpoint may lack. The encoder
         may only lack its pooler.
       allow_unused: regular expression of names that may have no place in the model.
-      table: as of `variables`.
-
-    Returns:
-      Our name -> float32 array.
+      table: None: of AlbertForPreTraining.
 
     Raises:
       UserError: naming what is missing or unused and not allowed to be.
@@ -372,8 +314,7 @@ def from_ours(
     tensors = {}
     for variable in variables(config, table):
         array = weights[variable.ours]
-        if dialect in variable.transposed:
-            array = array.T
+        array = array.T if dialect in variable.transposed else array
         tensors[getattr(variable, dialect)] = np.ascontiguousarray(array)
     return tensors
 

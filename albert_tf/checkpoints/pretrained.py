@@ -18,16 +18,11 @@ from albert_tf.checkpoints import (
     name_map,
     saved_model,
 )
-from albert_tf.checkpoints.model_card import model_card
+from albert_tf.checkpoints.model_card import write_model_card
 from albert_tf.models import AlbertForPreTraining
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
-from albert_tf.text.tokenization import (
-    TOKENIZER_CONFIG_FILE,
-    WORDPIECE_FILE,
-    AlbertTokenizer,
-    read_do_lower_case,
-)
+from albert_tf.text.tokenization import WORDPIECE_FILE, AlbertTokenizer, read_do_lower_case
 
 # A vocabulary with a larger share of such pieces belongs to a cased model.
 _MOST_CAPITALS = 0.01
@@ -38,14 +33,16 @@ _FRESH = "missing, freshly initialised: "
 HEADS = r"predictions|seq_relationship|sop_classifier"
 
 
-class Found(NamedTuple):
-    """A model that was found.
+# Foreign forms: what finds a model at a path, and what reads it. The first that finds one reads it.
+_FOREIGN = (
+    (huggingface.find_weights, huggingface.read),
+    (model_garden.find, model_garden.read),
+    (google.find, google.read),
+)
 
-    Attributes:
-      model: with its weights; of `read` an AlbertForPreTraining.
-      directory: of its vocabulary.
-      notes: what the user should know of the weights, a sentence each.
-    """
+
+class Found(NamedTuple):
+    """A model that was found, the directory of its vocabulary, and notes for the user."""
 
     model: tf.keras.Model
     directory: str
@@ -89,7 +86,8 @@ def from_pretrained(path: str | os.PathLike) -> tuple[tf.keras.Model, AlbertToke
         if owner and tf.io.gfile.exists(os.path.join(owner, model_directory.TASK_FILE)):
             raise UserError(f"{path!r} is a part of the fine-tuned model {owner!r}: name that")
     if fine_tuned.find(path):
-        model, directory, notes = _read_fine_tuned(path)
+        directory = path
+        model, _, notes = fine_tuned.load(path)
     else:
         model, directory, notes = read(path, allow_missing=HEADS)
     tokenizer = read_tokenizer(directory)
@@ -98,14 +96,6 @@ def from_pretrained(path: str | os.PathLike) -> tuple[tf.keras.Model, AlbertToke
     if lacks_masked_lm(notes):
         model.masked_lm.is_drawn_afresh = True
     return model, tokenizer
-
-
-def _read_fine_tuned(path: str) -> Found:
-    if huggingface.find_weights(path):
-        model, _, notes = fine_tuned.load_huggingface(path)
-        return Found(model, path, notes)
-    model, _ = fine_tuned.load(path)
-    return Found(model, path, [])
 
 
 def save_pretrained(
@@ -139,38 +129,24 @@ def write_huggingface(
 ) -> None:
     """Writes weights, config, vocabulary, tokenizer settings and a model card.
 
-    Args:
-      directory: a local path or gs://, whose files of the same names are replaced.
-      model: its variables exist; they are written as they are.
-      tokenizer: the source of the vocabulary file and of do_lower_case.
-      model_dir: the model directory whose settings the card lists, if there is one.
+    The card lists settings of `model_dir`, if there is one. Files of the same names are replaced.
     """
     huggingface.write(directory, model.config, name_map.arrays(model))
-    tokenizer.save(directory)
-    longest = model.config.max_position_embeddings
-    settings = huggingface.tokenizer_settings(tokenizer, longest)
-    files.write_atomically(os.path.join(directory, TOKENIZER_CONFIG_FILE), settings)
-    card = model_card(model_dir, None, model.config)
-    files.write_atomically(os.path.join(directory, "README.md"), card)
+    huggingface.write_tokenizer(directory, tokenizer, model.config)
+    write_model_card(directory, model_dir, None, model.config)
 
 
 def read(path: str, allow_missing: str | None = None, allow_unused: str | None = None) -> Found:
-    """Reads a pre-training model; strictness as in `name_map.to_ours`.
-
-    Raises:
-      UserError: if the path holds no model, or weights and config do not match.
-    """
+    """Reads a pre-training model; strictness as in `name_map.to_ours`."""
     model_directory.check_pretrained(path)
     if is_model_directory(path):
         model, directory = model_directory.load_for_pretraining(path)
         lacked = model_directory.read_fresh(directory)
         return Found(model, directory, [_FRESH + lacked] if lacked else [])
-    if huggingface.find_weights(path):
-        imported = huggingface.read(path, allow_missing, allow_unused)
-    elif model_garden.find(path):
-        imported = model_garden.read(path, allow_missing, allow_unused)
-    elif google.find(path):
-        imported = google.read(path, allow_missing, allow_unused)
+    for find, read_form in _FOREIGN:
+        if find(path):
+            imported = read_form(path, allow_missing, allow_unused)
+            break
     else:
         model_directory.refuse_seeds(path)
         raise UserError(
@@ -200,16 +176,11 @@ def is_pretrained(path: str) -> bool:
         model_directory.check_pretrained(path)  # a seed that has not finished
     if saved_model.is_saved_model(path) or fine_tuned.find(path):
         return False
-    forms = (is_model_directory, huggingface.find_weights, model_garden.find, google.find)
-    return any(form(path) for form in forms)
+    return is_model_directory(path) or any(find(path) for find, _ in _FOREIGN)
 
 
 def check_vocabulary(tokenizer: AlbertTokenizer, model: tf.keras.Model) -> list[str]:
-    """Returns notes on a vocabulary that is smaller than the model's table.
-
-    Raises:
-      UserError: if it is larger.
-    """
+    """Returns notes on a vocabulary of a model; raises a UserError if it is another model's."""
     rows, pieces = model.config.vocab_size, tokenizer.vocab_size
     if pieces > rows:
         raise UserError(
@@ -243,16 +214,11 @@ def is_model_directory(path: str) -> bool:
 def read_tokenizer(
     directory: str, spm_model_file: str | None = None, do_lower_case: bool | None = None
 ) -> AlbertTokenizer:
-    """Returns the tokenizer of a model.
+    """Returns the tokenizer of a model in a directory.
 
-    Args:
-      directory: of the model, which holds a SentencePiece model (*.model) or, without one, a
-        WordPiece vocabulary (vocab*.txt).
-      spm_model_file: the vocabulary, if not the one in the directory.
-      do_lower_case: whether text is lower-cased. Default: as set in the directory, else yes.
-
-    Raises:
-      UserError: if it holds no vocabulary, or several.
+    The vocabulary is `spm_model_file`, or the one in the directory: a SentencePiece model (*.model)
+    or, without one, a WordPiece vocabulary (vocab*.txt). The default of `do_lower_case` is the
+    directory's setting, else true.
     """
     if spm_model_file is None:
         found = tf.io.gfile.glob(os.path.join(directory, "*.model"))

@@ -54,18 +54,17 @@ def values(config: AlbertConfig) -> dict:
 
 
 def read(path: str) -> AlbertConfig:
-    """Reads a config file of theirs; groups = layers is "none" here.
+    """Reads an `albert_config.json`, `bert_config.json` or Hugging Face's `config.json`.
 
-    Args:
-      path: an `albert_config.json`, `bert_config.json` or Hugging Face's `config.json`.
-
-    Raises:
-      UserError: if there is none, it is of another family of models, or it lacks a key of the
-        model's shape.
+    As many groups as layers are "none" here.
     """
     if not tf.io.gfile.exists(path):
         raise UserError(f"no config at {path!r}: the weights alone do not tell the model's shape")
-    config, found, family = AlbertConfig.read(path), files.read_config(path), read_family(path)
+    config, found = AlbertConfig.read(path), files.read_config(path)
+    is_google_bert = os.path.basename(path) == BERT_FILE
+    family = found.get("model_type", "bert" if is_google_bert else "albert")
+    if family not in _FAMILIES:
+        raise UserError(f"{path}: model_type {shown(family)}, expected 'albert' or 'bert'")
     if family == "bert":
         found.setdefault("embedding_size", config.hidden_size)
     if absent := [key for key in _REQUIRED_KEYS if key not in found]:
@@ -76,8 +75,7 @@ def read(path: str) -> AlbertConfig:
         if found.get("is_decoder"):
             raise UserError(f"{path}: is_decoder is true, expected an encoder")
         # Google's code computes the tanh form under the name of "gelu", Hugging Face's the exact.
-        is_google = os.path.basename(path) == BERT_FILE
-        is_exact = found.get("hidden_act", "gelu") == "gelu" and not is_google
+        is_exact = found.get("hidden_act", "gelu") == "gelu" and not is_google_bert
         return dataclasses.replace(
             config,
             embedding_size=config.hidden_size,
@@ -92,16 +90,3 @@ def read(path: str) -> AlbertConfig:
     if config.num_hidden_groups == config.num_hidden_layers > 1:
         return dataclasses.replace(config, num_hidden_groups=1, parameter_sharing="none")
     return config
-
-
-def read_family(path: str) -> str:
-    """Returns which models a config file describes, "albert" or "bert".
-
-    Raises:
-      UserError: if it is another family.
-    """
-    default = "bert" if os.path.basename(path) == BERT_FILE else "albert"
-    family = files.read_config(path).get("model_type", default)
-    if family not in _FAMILIES:
-        raise UserError(f"{path}: model_type {shown(family)}, expected 'albert' or 'bert'")
-    return family

@@ -10,16 +10,10 @@ import os
 
 import numpy as np
 import tensorflow as tf
-from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
 from albert_tf.checkpoints import name_map
-from albert_tf.checkpoints.model_directory import (
-    CONFIG_FILE,
-    UNREADABLE,
-    length_of_data,
-    reraise_store_error,
-)
+from albert_tf.checkpoints.model_directory import CONFIG_FILE, length_of_data, refuse_unreadable
 from albert_tf.config import AlbertConfig
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
@@ -35,13 +29,14 @@ def is_saved_model(path: str) -> bool:
 
 def is_export(path: str) -> bool:
     """Returns whether `path` is a version that export.export_saved_model wrote."""
-    assets = os.path.join(path, "assets")
-    needed = (
-        os.path.join(assets, CONFIG_FILE),
-        find_vocabulary(assets),
-        os.path.join(path, files.PROVENANCE_FILE),
-    )
-    return is_saved_model(path) and all(map(tf.io.gfile.exists, needed))
+    return is_saved_model(path) and _lacking(path) is None
+
+
+def _lacking(path: str) -> str | None:
+    """Returns a file that export.export_saved_model writes and this SavedModel lacks, if any."""
+    vocabulary = os.path.basename(find_vocabulary(os.path.join(path, "assets")))
+    needed = [f"assets/{CONFIG_FILE}", f"assets/{vocabulary}", files.PROVENANCE_FILE]
+    return next((n for n in needed if not tf.io.gfile.exists(os.path.join(path, n))), None)
 
 
 def variables_prefix(path: str) -> str:
@@ -50,58 +45,37 @@ def variables_prefix(path: str) -> str:
 
 
 def read_config_and_tokenizer(path: str) -> tuple[AlbertConfig, AlbertTokenizer]:
-    """Reads what export.export_saved_model puts beside the variables.
-
-    Raises:
-      UserError: if the SavedModel is not one of ours, or its variables are too few for its config.
-    """
-    vocabulary = os.path.basename(find_vocabulary(os.path.join(path, "assets")))
-    needed = [os.path.join("assets", CONFIG_FILE), os.path.join("assets", vocabulary)]
-    for name in [*needed, files.PROVENANCE_FILE]:
-        if not tf.io.gfile.exists(os.path.join(path, name)):
-            raise UserError(
-                f"{path!r} is a SavedModel without {name}: expected one of "
-                "export.export_saved_model; pipelines.convert_checkpoint converts other ones"
-            )
-    config = AlbertConfig.read(os.path.join(path, needed[0]))
-    try:
-        name_map.check_size(
-            config, length_of_data(variables_prefix(path)), "ours", name_map.OUR_HEADS
+    """Reads what export.export_saved_model puts beside the variables."""
+    if name := _lacking(path):
+        raise UserError(
+            f"{path!r} is a SavedModel without {name}: expected one of "
+            "export.export_saved_model; pipelines.convert_checkpoint converts other ones"
         )
-    except UserError as error:
-        raise UserError(f"{path!r} does not hold its config's weights: {error}") from error
+    assets = os.path.join(path, "assets")
+    config = AlbertConfig.read(os.path.join(assets, CONFIG_FILE))
+    num_bytes = length_of_data(variables_prefix(path))
+    with refuse_unreadable(f"{path!r} does not hold its config's weights"):
+        name_map.check_size(config, num_bytes, "ours", name_map.OUR_HEADS)
     provenance = os.path.join(path, files.PROVENANCE_FILE)
     do_lower_case = files.read_json(provenance).get("do_lower_case")
     if not isinstance(do_lower_case, bool):
         raise UserError(f"{provenance}: do_lower_case is {do_lower_case!r}, expected true or false")
-    return config, AlbertTokenizer(os.path.join(path, needed[1]), do_lower_case)
+    return config, AlbertTokenizer(find_vocabulary(assets), do_lower_case)
 
 
 def restore_encoder(encoder: tf.keras.layers.Layer, path: str) -> None:
-    """Gives an AlbertEncoder the weights of the SavedModel's, by their names in the encoder.
-
-    Raises:
-      UserError: if they are not this encoder's, or damaged.
-    """
-    prefix = variables_prefix(path)
-    try:
-        reader = tf.train.load_checkpoint(prefix)
+    """Gives an AlbertEncoder the weights of the SavedModel's, by their names in the encoder."""
+    with refuse_unreadable(f"{path!r} is no readable SavedModel"):
+        reader = tf.train.load_checkpoint(variables_prefix(path))
         keys = {_name_in_encoder(n): key for n, key in variable_keys(reader).items()}
         shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
-    except (*UNREADABLE, DecodeError) as error:
-        reraise_store_error(error)
-        raise _unreadable(path, error) from error
-    for variable in encoder.weights:
-        name = _name_in_encoder(variable.name.removesuffix(":0"))
-        key = keys.get(name)
-        # Compared before reading: the index is a stranger's, too.
-        if shapes.get(key) != variable.shape.as_list() or dtypes[key] not in _FLOATS:
-            raise UserError(f"{path!r} has no {name} of shape {variable.shape}")
-        try:
+        for variable in encoder.weights:
+            name = _name_in_encoder(variable.name.removesuffix(":0"))
+            key = keys.get(name)
+            # Compared before reading: the index is a stranger's, too.
+            if shapes.get(key) != variable.shape.as_list() or dtypes[key] not in _FLOATS:
+                raise UserError(f"it has no {name} of shape {variable.shape}")
             variable.assign(reader.get_tensor(key).astype(np.float32))
-        except UNREADABLE as error:
-            reraise_store_error(error)
-            raise _unreadable(path, error) from error
 
 
 def variable_keys(reader) -> dict[str, str]:
@@ -117,8 +91,3 @@ def variable_keys(reader) -> dict[str, str]:
 def _name_in_encoder(name: str) -> str:
     # An encoder that was exported alone has no name of a model before its own.
     return "".join(name.partition("encoder/")[1:])
-
-
-def _unreadable(path: str, error: Exception) -> UserError:
-    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return UserError(f"{path!r} is no readable SavedModel: {reason}")

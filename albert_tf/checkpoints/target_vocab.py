@@ -29,8 +29,7 @@ def change_vocabulary(
     for name in _TABLES:
         rows = weights[name]
         weights[name] = np.stack([rows[ids].mean(axis=0, dtype=np.float32) for ids in sources])
-    changed = AlbertForPreTraining(config)
-    name_map.assign(changed, name_map.Imported(config, weights, "", []), "the model")
+    changed, _ = name_map.build(name_map.Imported(config, weights, "", []), "the model")
     return changed, (
         f"{num_shared:,} of {new.vocab_size:,} pieces keep their embeddings, the others begin with "
         "the mean of the pieces that spell them: pre-train further before use"

@@ -12,7 +12,6 @@ from albert_tf.layers.primitives import (
     PACKAGE,
     FromConfig,
     LayerNorm,
-    build_parts,
     dense,
     dropout,
     resolve_dropout_seed,
@@ -25,11 +24,7 @@ _MASKED_SCORE = -10000.0
 def attention_bias(input_mask: tf.Tensor) -> tf.Tensor:
     """Returns what is added to attention scores: 0 for real keys, -10000 for padding.
 
-    Args:
-      input_mask: int32 or bool [b, L], 1 = real.
-
-    Returns:
-      float32 [b, 1, 1, L].
+    From int32 or bool [b, L], 1 = real, it makes float32 [b, 1, 1, L].
     """
     bias = (1.0 - tf.cast(input_mask, tf.float32)) * _MASKED_SCORE
     return bias[:, tf.newaxis, tf.newaxis, :]
@@ -43,20 +38,13 @@ class SelfAttention(FromConfig, tf.keras.layers.Layer):
     """
 
     def __init__(self, config: AlbertConfig, name: str = "attention", **kwargs):
-        super().__init__(name=name, **kwargs)
+        super().__init__(config, name=name, **kwargs)
         self.supports_masking = True
-        self.config = config
         self.query, self.key, self.value, self.output_dense = (
             dense(config.hidden_size, config.initializer_range, part, dtype=self.dtype_policy)
             for part in ("query", "key", "value", "output")
         )
         self.layer_norm = LayerNorm()
-
-    def build(self, input_shape):
-        """Creates every variable; their shapes follow from the config."""
-        parts = (self.query, self.key, self.value, self.output_dense, self.layer_norm)
-        build_parts(self.config.hidden_size, *parts)
-        super().build(input_shape)
 
     def call(self, x, bias=None, dropout_seed=None, positions=None, training=None, mask=None):
         """Attends within each example.

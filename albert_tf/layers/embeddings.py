@@ -28,8 +28,7 @@ class FactorizedEmbedding(FromConfig, tf.keras.layers.Layer):
     """
 
     def __init__(self, config: AlbertConfig, name: str = "embeddings", **kwargs):
-        super().__init__(name=name, **kwargs)
-        self.config = config
+        super().__init__(config, name=name, **kwargs)
         self.layer_norm = LayerNorm()
         stddev = config.initializer_range
         self.projection = (

@@ -25,9 +25,8 @@ class FeedForward(FromConfig, tf.keras.layers.Layer):
     """
 
     def __init__(self, config: AlbertConfig, name: str = "feed_forward", **kwargs):
-        super().__init__(name=name, **kwargs)
+        super().__init__(config, name=name, **kwargs)
         self.supports_masking = True
-        self.config = config
         stddev, policy = config.initializer_range, self.dtype_policy
         self.intermediate = dense(config.intermediate_size, stddev, "intermediate", dtype=policy)
         self.activation = activation(config.hidden_act)

@@ -84,18 +84,7 @@ def _layer_norm_gradient(normal, scale, gamma, dy):
 
 @tf.custom_gradient
 def layer_norm(x, residual, gamma, beta, epsilon):
-    """Normalizes x + residual over the last axis.
-
-    Args:
-      x: [..., width].
-      residual: like x.
-      gamma: float32 [width], which scales.
-      beta: float32 [width], which is added.
-      epsilon: added to the variance.
-
-    Returns:
-      Like x.
-    """
+    """Normalizes x + residual over the last axis; gamma and beta are float32 [width]."""
     y, normal, scale = _layer_norm(x, residual, gamma, beta, epsilon)
 
     def gradient(dy):
@@ -119,13 +108,7 @@ def _softmax_gradient(probs, dprobs, scale):
 
 @tf.custom_gradient
 def softmax(scores, scale, bias):
-    """Returns softmax(scores * scale + bias) over the last axis, like scores.
-
-    Args:
-      scores: [..., keys].
-      scale: a float.
-      bias: float32, broadcast to scores. It has no gradient.
-    """
+    """Returns softmax(scores * scale + bias) over the last axis; bias, float32, has no gradient."""
     # TensorFlow's optimizer infers no shape for what XLA compiles, and warns without one.
     scaled = tf.reshape(_scaled(scores, scale, bias), tf.shape(scores))
     # XLA's own softmax takes longer than TensorFlow's on CPUs.

@@ -59,12 +59,8 @@ def dropout(x: tf.Tensor, rate: float, seed: tf.Tensor | None) -> tf.Tensor:
     """Drops elements with probability `rate`, scaling up the rest; does nothing without a seed.
 
     The mask is a pure function of the seed: a resumed run, a re-computed block and any number of
-    workers draw the same one. Keras' Dropout has a hidden state instead.
-
-    Args:
-      x: any shape, floating.
-      rate: probability that an element becomes 0.
-      seed: of resolve_dropout_seed.
+    workers draw the same one. Keras' Dropout has a hidden state instead. The seed is one of
+    resolve_dropout_seed.
     """
     if seed is None or rate == 0.0:
         return x
@@ -79,11 +75,8 @@ def resolve_dropout_seed(training: bool | tf.Tensor | None, dropout_seed: tf.Ten
 
     If `training` is a tensor of a graph, the seed is int32 [3]: the last number is 1 to drop and 0
     to drop nothing. The graph then computes as in training; without dropout the result is the same
-    up to rounding.
-
-    Args:
-      training: Keras' argument. None: it is training if there is a seed.
-      dropout_seed: the caller's. Without one, training draws a new seed at every call.
+    up to rounding. Where `training` is None, it is training if there is a seed. Without a seed,
+    training draws a new one at every call.
     """
     in_graph = tf.is_tensor(training) and not hasattr(training, "numpy")
     if training is None or (in_graph and dropout_seed is not None and _has_switch(dropout_seed)):
@@ -130,10 +123,7 @@ def _parts(layer: tf.keras.layers.Layer) -> list[tf.keras.layers.Layer]:
 
 
 def frozen_parts(layer: tf.keras.layers.Layer) -> list[str]:
-    """Returns the paths of the parts that are not trainable, such as `encoder/embeddings`.
-
-    Parts of those are not named.
-    """
+    """Returns the paths of the highest parts that are not trainable, as `encoder/embeddings`."""
     paths = []
     for part in _parts(layer):
         below = frozen_parts(part) if part.trainable else [""]
@@ -142,11 +132,7 @@ def frozen_parts(layer: tf.keras.layers.Layer) -> list[str]:
 
 
 def freeze(layer: tf.keras.layers.Layer, path: str) -> None:
-    """Makes the part of this path untrainable.
-
-    Raises:
-      ValueError: if there is none, such as one to which Keras gave another number.
-    """
+    """Makes the part of this path untrainable; a ValueError if Keras gave it another number."""
     name, _, below = path.partition("/")
     parts = [part for part in _parts(layer) if part.name == name]
     if not parts:
@@ -159,15 +145,23 @@ def freeze(layer: tf.keras.layers.Layer, path: str) -> None:
 
 
 class FromConfig:
-    """`get_config` and `from_config` of layers and models whose first argument is an AlbertConfig.
+    """Layers and models whose first argument is an AlbertConfig: how Keras builds and stores them.
 
     Attributes:
       config: the AlbertConfig.
       further_arguments: names of other arguments of __init__ that are attributes, too.
     """
 
-    config: AlbertConfig
     further_arguments: tuple[str, ...] = ()
+
+    def __init__(self, config: AlbertConfig, **kwargs):
+        super().__init__(**kwargs)
+        self.config = config
+
+    def build(self, input_shape):
+        """Creates every variable, for layers whose parts all map the hidden size."""
+        build_parts(self.config.hidden_size, *_parts(self))
+        tf.keras.layers.Layer.build(self, input_shape)
 
     def get_config(self) -> dict:
         """Returns the arguments of __init__ as values that JSON can hold, and the frozen parts."""
@@ -251,10 +245,5 @@ class Dense(tf.keras.layers.Dense):
 
 def dense(units: int, stddev: float, name: str, activation=None, dtype=None) -> Dense:
     """Returns a Dense layer with ALBERT's initialization (bias 0); `dtype` may be a policy."""
-    return Dense(
-        units,
-        activation=activation,
-        kernel_initializer=initializer(stddev),
-        name=name,
-        dtype=dtype,
-    )
+    kernel_initializer = initializer(stddev)
+    return Dense(units, activation, kernel_initializer=kernel_initializer, name=name, dtype=dtype)

@@ -8,15 +8,11 @@ import tensorflow as tf
 
 
 def apply_recomputed(blocks: Sequence[Callable[[tf.Tensor], tf.Tensor]], x: tf.Tensor):
-    """Applies the blocks; the gradient computes what happens in each once more.
+    """Applies the blocks to [b * L, H]; the gradient computes what happens in each once more.
 
     Going back, a block's gradients of the weights are added up before the block below begins, so
     that one copy of them is in memory: TensorFlow keeps one for each block that shares the weights
     until it has them all, which for ALBERT xxlarge at length 512 is more than 20 GB.
-
-    Args:
-      blocks: each maps [b * L, H] to the same shape.
-      x: what enters the first one.
 
     Returns:
       What leaves each.

@@ -42,14 +42,9 @@ _MANY_REQUESTS = 2000  # so many take long enough to report their progress
 
 
 def match_files(patterns: str | Sequence[str], flag_name: str) -> list[str]:
-    """Returns the sorted files that the globs or paths name.
+    """Returns the sorted files that globs or paths, commas between several, name.
 
-    Args:
-      patterns: globs or paths, local or remote (`gs://`); commas separate several.
-      flag_name: the flag they came from, for the error message.
-
-    Raises:
-      UserError: if a pattern matches no file.
+    Raises a UserError that names the flag if a pattern matches no file.
     """
     if isinstance(patterns, str):
         patterns = patterns.split(",")
@@ -131,12 +126,9 @@ def remove_directory(path: str) -> None:
 
 
 def map_requests(function: Callable[[Any], Any], arguments: Iterable[Any], title: str) -> list[Any]:
-    """Returns `function` of each argument; many wait for the object store at the same time.
+    """Returns `function` of each argument, which makes one request to the object store.
 
-    Args:
-      function: makes one request; it is called from several threads.
-      arguments: one for each request; results come in their order.
-      title: of the progress, which is reported where there are many.
+    It is called from several threads. Progress is reported where there are many arguments.
     """
     arguments, results = list(arguments), []
     progress = Progress(title, len(arguments), unit="file")
@@ -149,12 +141,7 @@ def map_requests(function: Callable[[Any], Any], arguments: Iterable[Any], title
 
 
 def sizes(paths: Sequence[str]) -> dict[str, int]:
-    """Returns path -> bytes.
-
-    Raises:
-      OSError, tf.errors.OpError: if there is no such file.
-    """
-
+    """Returns path -> bytes."""
     if not any(map(is_remote, paths)):
         # TensorFlow takes twice as long for a local file, which counts for 100,000 of them.
         return {path: os.path.getsize(path) for path in paths}
@@ -164,14 +151,11 @@ def sizes(paths: Sequence[str]) -> dict[str, int]:
 
 def write_atomically(path: str, data: bytes | str) -> None:
     """Writes `data` to `path` so that no reader ever sees half of it; makes its directory."""
-    if is_remote(path):
-        with tf.io.gfile.GFile(path, "wb") as file:
-            file.write(data)
-        return
-    with whole_files(os.path.dirname(path)) as local_path:
-        local = local_path(os.path.basename(path))
-        with tf.io.gfile.GFile(local, "wb") as file:
-            file.write(data)
+    directory, name = os.path.split(path)
+    # A remote object is whole or absent by itself.
+    whole = contextlib.nullcontext(lambda _: path) if is_remote(path) else whole_files(directory)
+    with whole as local_path, tf.io.gfile.GFile(local_path(name), "wb") as file:
+        file.write(data)
 
 
 @contextlib.contextmanager
@@ -199,11 +183,7 @@ def whole_files(directory: str) -> Iterator[Callable[[str], str]]:
 
 
 def upload(local: str, path: str) -> None:
-    """Copies a local file to a remote place, where it appears whole.
-
-    Raises:
-      OSError, tf.errors.OpError: if the object is not there afterwards in its size.
-    """
+    """Copies a local file to a remote place, where it appears whole, and compares the sizes."""
     tf.io.gfile.copy(local, path, overwrite=True)
     there, here = tf.io.gfile.stat(path).length, os.path.getsize(local)
     if there != here:
@@ -211,10 +191,7 @@ def upload(local: str, path: str) -> None:
 
 
 def upload_directory(local: str, remote: str, last: Sequence[str] = ()) -> None:
-    """Copies the files of a local directory; the files named in `last` come last, in its order.
-
-    Once the last file exists, all others do: a reader need only check for it.
-    """
+    """Copies the files of a local directory; once the last of `last` exists, all others do."""
     names = [
         os.path.relpath(os.path.join(parent, name), local)
         for parent, _, children in os.walk(local)
@@ -246,10 +223,7 @@ def new_directory(path: str) -> Iterator[str]:
     """Yields a local directory to fill; it becomes `path` at the end, or vanishes on an error.
 
     While a remote one is uploaded, UNFINISHED_FILE is in it. A directory that a killed call left
-    with that file is replaced.
-
-    Raises:
-      UserError: if `path` exists, or another call writes there meanwhile.
+    with that file is replaced, any other one refused.
     """
     path = path.rstrip("/")
     mark = os.path.join(path, UNFINISHED_FILE)
@@ -278,8 +252,7 @@ def new_directory(path: str) -> Iterator[str]:
         yield partial
         tf.io.gfile.rename(partial, path)
     except BaseException:
-        if tf.io.gfile.exists(partial):
-            tf.io.gfile.rmtree(partial)
+        remove_directory(partial)
         raise
 
 
@@ -290,27 +263,17 @@ def is_whole(directory: str) -> bool:
     )
 
 
-def read_json(path: str) -> dict:
-    """Reads a JSON object.
+def write_json(path: str, values: dict) -> None:
+    """Writes a JSON object, a line for each value, so that no reader ever sees half of it."""
+    write_atomically(path, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
 
-    Raises:
-      UserError: if the file holds something else; it names the file.
-    """
+
+def read_json(path: str, most_bytes: int | None = None) -> dict:
+    """Reads a JSON object; a file that holds something else, or is longer, is a UserError."""
     with tf.io.gfile.GFile(path, "rb") as file:
-        data = file.read()
-    return _as_json(data, path)
-
-
-def read_config(path: str) -> dict:
-    """Reads a JSON object that describes a model; as read_json, but no file beyond any config."""
-    with tf.io.gfile.GFile(path, "rb") as file:
-        data = file.read(_MOST_CONFIG_BYTES + 1)
-    if len(data) > _MOST_CONFIG_BYTES:
-        raise UserError(f"{path}: more than {_MOST_CONFIG_BYTES:,} bytes, expected a config")
-    return _as_json(data, path)
-
-
-def _as_json(data: bytes, path: str) -> dict:
+        data = file.read(-1 if most_bytes is None else most_bytes + 1)
+    if most_bytes is not None and len(data) > most_bytes:
+        raise UserError(f"{path}: more than {most_bytes:,} bytes, expected a config")
     try:
         values = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -318,6 +281,11 @@ def _as_json(data: bytes, path: str) -> dict:
     if not isinstance(values, dict):
         raise UserError(f"{path}: expected a JSON object")
     return values
+
+
+def read_config(path: str) -> dict:
+    """Reads a JSON object that describes a model; no file beyond any config."""
+    return read_json(path, _MOST_CONFIG_BYTES)
 
 
 def partial_name(path: str) -> str:
@@ -342,8 +310,8 @@ def _is_alive(process: int) -> bool:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:  # another user's
-        return True
+    except PermissionError:
+        pass  # another user's
     return True
 
 

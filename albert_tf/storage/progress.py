@@ -11,14 +11,7 @@ _SECONDS_BETWEEN_LINES = 10.0  # at least, in a log
 
 
 class Progress:
-    """Reports the progress of `total` units of work.
-
-    Args:
-      label: what is being done.
-      total: units in all.
-      done: units that an earlier run did.
-      unit: name of one unit.
-    """
+    """Reports the progress of `total` units of work; `done` of them are an earlier run's."""
 
     def __init__(self, label: str, total: int, done: int = 0, unit: str = "step"):
         self._label, self._total, self._unit = label, total, unit

@@ -47,6 +47,8 @@ def test_named_sizes(name):
         ({"hidden_dropout_prob": "0.1"}, "hidden_dropout_prob is '0.1', expected a number >= 0"),
         ({"initializer_range": float("inf")}, "initializer_range is inf"),
         ({"initializer_range": 10**400}, "initializer_range is 1"),
+        ({"num_hidden_layers": 10**7}, "num_hidden_layers is 10000000, expected at most 1,000"),
+        ({"hidden_size": 10**8}, "hidden_size is 100000000, expected at most 10,000,000"),
         ({"num_hidden_layers": 1000, "inner_group_num": 100}, "inner_group_num is 100,000, exp"),
         # Unknown keys are compared with known ones: 200,000 of them would take minutes.
         ({f"num_hidden_layer{i}": 1 for i in range(2000)}, "2,000 keys, expected at most 1,"),

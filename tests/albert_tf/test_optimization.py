@@ -219,12 +219,7 @@ def test_slots_exist_before_the_first_step_and_take_a_checkpoint_at_once(kind, t
     expected = run.step(1)
     assert all(map(np.any, expected[len(SHAPES) : 3 * len(SHAPES)])), "moments"
     fresh.checkpoint.read(run.checkpoint.write(str(tmp_path / "ckpt"))).assert_consumed()
-    assert_equal(fresh.state(), expected)
-
-
-def assert_equal(found, expected):
-    for array, other in zip(found, expected):
-        np.testing.assert_array_equal(array, other)
+    np.testing.assert_equal(fresh.state(), expected)
 
 
 @has_addons
@@ -243,11 +238,11 @@ def test_our_base_equals_tensorflow_addons_bit_by_bit(kind, bias_correction, use
     assert configs[0] == configs[1]
     assert states["addons"][1][3].any(), "of zeros"
     for theirs, ours in zip(*states.values()):
-        assert_equal(ours, theirs)
+        np.testing.assert_equal(ours, theirs)
     for first, second in (("addons", "own"), ("own", "addons")):
         use_base(second)
         resumed = Run(kind, bias_correction)
         restored = resumed.checkpoint.read(paths[first])
         restored.assert_consumed().assert_existing_objects_matched()
-        assert_equal(resumed.state(), states[first][2])
-        assert_equal(resumed.step(4), states[first][3])
+        np.testing.assert_equal(resumed.state(), states[first][2])
+        np.testing.assert_equal(resumed.step(4), states[first][3])

@@ -127,6 +127,10 @@ def test_equals_reference(name, reference_of):
     assert_parity(*reference_of(name))
 
 
+def summaries(arrays):
+    return {name: make_golden.summary(a).astype(np.float32) for name, a in arrays.items()}
+
+
 @pytest.mark.shared
 @pytest.mark.parametrize(
     ("name", "checkpoint"),
@@ -146,13 +150,9 @@ def test_fixtures_are_made_of_the_reference(name, checkpoint, shared, reference_
         np.testing.assert_equal(dict(found.weights), name_map.arrays(expected))
     assert whole.config == small.config
     assert len(small.outputs) == 8 + small.config["num_hidden_layers"]
-    for part in ("weights", "batch"):
-        for key, array in getattr(whole, part).items():
-            np.testing.assert_array_equal(getattr(small, part)[key], array)
+    np.testing.assert_equal([small.weights, small.batch], [whole.weights, whole.batch])
     for part in ("outputs", "gradients"):
-        for key, array in getattr(whole, part).items():
-            expected = make_golden.summary(array).astype(np.float32)
-            np.testing.assert_array_equal(getattr(small, part)[key], expected)
+        np.testing.assert_equal(getattr(small, part), summaries(getattr(whole, part)))
 
 
 @pytest.mark.shared
@@ -161,12 +161,7 @@ def test_steps_are_made_of_the_reference(run, shared):
     described, whole = make_golden.read_run(shared / "golden", run)
     described_here, small = make_golden.read_run_fixture(run)
     assert described_here == described
-    assert small.keys() == whole.keys()
-    for step, arrays in whole.items():
-        assert small[step].keys() == arrays.keys()
-        for name, array in arrays.items():
-            expected = make_golden.summary(array).astype(np.float32)
-            np.testing.assert_array_equal(small[step][name], expected)
+    np.testing.assert_equal(small, {step: summaries(arrays) for step, arrays in whole.items()})
 
 
 @pytest.mark.shared

@@ -87,8 +87,7 @@ def test_the_encoder_is_theirs(model, exported):
     found, directory, notes = pretrained.read(str(exported), allow_missing="cls/")
     assert directory == str(exported / "assets")
     assert "masked_lm/output_bias" in notes[0] and "encoder" not in notes[0]
-    for ours, theirs in zip(model.encoder.weights, found.encoder.weights):
-        np.testing.assert_array_equal(ours, theirs, err_msg=ours.name)
+    np.testing.assert_equal(found.encoder.get_weights(), model.encoder.get_weights())
 
 
 def test_what_is_wrong_is_said(exported):
@@ -96,7 +95,7 @@ def test_what_is_wrong_is_said(exported):
         pretrained.read(str(exported))
     config = exported / "albert_config.json"
     config.write_text(json.dumps({**CONFIG, "intermediate_size": 29}))
-    message = r"^\S+variables: transformer/intermediate/\w+ is float32 of shape .* floats$"
+    message = r"a readable SavedModel: transformer/intermediate/\w+ is float32 of shape .* floats$"
     with pytest.raises(ValueError, match=message):
         pretrained.read(str(exported), allow_missing="cls/")
     (exported / "assets").mkdir(exist_ok=True)

@@ -15,7 +15,6 @@ from albert_tf.checkpoints import google, huggingface, model_directory, name_map
 from albert_tf.text.tokenization import AlbertTokenizer
 from tests.albert_tf.checkpoints.test_name_map import change_config, make_model, read_tensors, write
 from tests.albert_tf.test_parity import save_tensors
-from tests.builders import tiny_config
 
 
 @pytest.fixture(scope="module")
@@ -119,12 +118,6 @@ def test_torch_tensors_that_are_no_weights(torch_dir, trained, monkeypatch):
         fake_torch(monkeypatch, "2.10.0", tensors)
         with pytest.raises(ValueError, match=f"is damaged.*{message}"):
             huggingface.read(str(torch_dir))
-
-
-@pytest.mark.parametrize("most", [{"num_hidden_layers": 10**7}, {"hidden_size": 10**8}])
-def test_sizes_without_end_are_refused(most):
-    with pytest.raises(ValueError, match=r"is \d+, expected at most [\d,]+$"):
-        tiny_config(**most)
 
 
 def grow(config_file):
@@ -232,8 +225,7 @@ def test_no_function_of_a_saved_model_is_run(hostile_export):
     again = albert_tf.AlbertForPreTraining(config)
     again.create_variables()
     saved_model.restore_encoder(again.encoder, str(path))
-    for ours, theirs in zip(again.encoder.weights, model.encoder.weights):
-        np.testing.assert_array_equal(ours, theirs, err_msg=theirs.name)
+    np.testing.assert_equal(again.encoder.get_weights(), model.encoder.get_weights())
     assert not (path.parent / "of_its_choice").exists()
 
 
