@@ -27,7 +27,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from importlib import metadata
 
 import tensorflow as tf
@@ -38,8 +38,9 @@ from albert_tf.jobs import job_directory, processor, program
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from . import signatures, versions
+from .kinds import MODULES
 from .loading import load_module, open_checkpoint
-from .modules.serving_module import ServingModule
+from .modules.serving_module import ServedCheckpoint, ServingModule
 from .text.preprocessor import PREPROCESSOR_DIR
 from .verify import BFLOAT16_TOLERANCE, verify
 from .warmup import write_warmup_requests
@@ -57,7 +58,7 @@ def define_flags() -> None:
     flags.DEFINE_enum(
         "kind",
         None,
-        list(signatures.KINDS),
+        list(MODULES),
         "Default: what fine-tuning made of the model; pretraining if it was not fine-tuned.",
     )
     flags.DEFINE_integer("version", None, "Default: the next free number.", lower_bound=1)
@@ -79,18 +80,15 @@ def main(_) -> None:
     # What TensorFlow logs about its saving is for its own developers.
     logging.set_verbosity(logging.WARNING)
     tf.get_logger().setLevel("WARNING")
-    print(
-        how_to_use(
-            export(
-                checkpoint=FLAGS.checkpoint,
-                output=FLAGS.output,
-                kind=FLAGS.kind,
-                version=FLAGS.version,
-                max_seq_length=FLAGS.max_seq_length,
-                precision=FLAGS.precision,
-            )
-        )
+    saved_model = export(
+        checkpoint=FLAGS.checkpoint,
+        output=FLAGS.output,
+        kind=FLAGS.kind,
+        version=FLAGS.version,
+        max_seq_length=FLAGS.max_seq_length,
+        precision=FLAGS.precision,
     )
+    print(how_to_use(saved_model))
 
 
 def export(
@@ -112,23 +110,13 @@ def export(
         raise UserError(f"--output={output}: a file; expected a directory for the versions")
     if tf.io.gfile.exists(os.path.join(output, job_directory.RUN_FILE)):
         raise UserError(f"--output={output}: holds a run; expected a directory for the versions")
-    if files.is_remote(output):
-        with job_directory.lock(output):
-            return _export(checkpoint, output, kind, version, max_seq_length, precision)
-    return _export(checkpoint, output, kind, version, max_seq_length, precision)
+    with job_directory.lock(output) if files.is_remote(output) else contextlib.nullcontext():
+        served = open_checkpoint(checkpoint, kind, max_seq_length)
+        return _export(dataclasses.replace(served, precision=precision), output, version)
 
 
-def _export(
-    checkpoint: str,
-    output: str,
-    kind: str | None,
-    version: int | None,
-    max_seq_length: int | None,
-    precision: str,
-) -> str:
-    served = open_checkpoint(checkpoint, kind, max_seq_length)
-    served = dataclasses.replace(served, precision=precision)
-    tokenizer = served.tokenizer
+def _export(served: ServedCheckpoint, output: str, version: int | None) -> str:
+    tokenizer, precision = served.tokenizer, served.precision
     provenance = {
         "kind": served.kind,
         "task": served.task or None,
@@ -238,48 +226,39 @@ def _size(directory: str) -> int:
     )
 
 
-# Something to begin with for each input of serving_default, as flags of export.ask.
-_ASKED = {
-    ("text",): '--text="Ada met Bob."',
-    ("text", "text_pair"): '--pair="Ada met Bob. ||| He smiled."',
-    ("question", "context"): '--question="Who sings?" --context="Seven small birds sing."',
-    ("context", "question", "options"): '--context="Birds sing." --question="Who sings?"',
+# For the inputs of serving_default, flags of export.ask and the same as a request.
+_FIRST_QUESTIONS: dict[tuple[str, ...], tuple[str, dict[str, list]]] = {
+    ("text",): ('--text="Ada met Bob."', {"text": ["Ada met Bob."]}),
+    ("text", "text_pair"): (
+        '--pair="Ada met Bob. ||| He smiled."',
+        {"text": ["Ada met Bob."], "text_pair": ["He smiled."]},
+    ),
+    ("question", "context"): (
+        '--question="Who sings?" --context="Seven small birds sing."',
+        {"question": ["Who sings?"], "context": ["Seven small birds sing."]},
+    ),
+    ("context", "question", "options"): (
+        '--context="Birds sing." --question="Who sings?"',
+        {"context": ["Seven small birds sing."], "question": ["Who sings?"]},
+    ),
 }
-_INPUTS = {
-    "text": ["Ada met Bob."],
-    "text_pair": ["He smiled."],
-    "question": ["Who sings?"],
-    "context": ["Seven small birds sing."],
-}
-
-
-def _first_question(inputs: Sequence[str], task: dict) -> tuple[str, dict]:
-    """Returns a question to begin with: flags of export.ask, and a request's inputs.
-
-    Args:
-      inputs: of serving_default.
-      task: the content of task.json.
-    """
-    ask_flags = _ASKED[tuple(inputs)]
-    request: dict[str, list] = {name: _INPUTS[name] for name in inputs if name in _INPUTS}
-    if "options" in inputs:
-        options = ["Birds.", "Dogs.", *["..."] * task["num_choices"]][: task["num_choices"]]
-        ask_flags += "".join(f' --option="{option}"' for option in options)
-        request["options"] = [options]
-    return ask_flags, request
 
 
 def how_to_use(saved_model: str) -> str:
     """Returns how to query and to serve an export, for the user."""
     output = os.path.dirname(saved_model)
     provenance = files.read_json(os.path.join(saved_model, files.PROVENANCE_FILE))
-    kind, task = provenance["kind"], provenance["task"] or {}
-    table = signatures.of_model(kind, task)
+    task = provenance["task"] or {}
+    table = signatures.of_task(MODULES[provenance["kind"]].table, task)
     lines = "\n".join(
         f"  {name}({', '.join(signature.inputs)}) -> {', '.join(signature.outputs)}"
         for name, signature in table.items()
     )
-    ask_flags, request = _first_question(tuple(table["serving_default"].inputs), task)
+    ask_flags, request = _FIRST_QUESTIONS[tuple(table["serving_default"].inputs)]
+    if "num_choices" in task:
+        options = ["Birds.", "Dogs.", *["..."] * task["num_choices"]][: task["num_choices"]]
+        ask_flags += "".join(f' --option="{option}"' for option in options)
+        request = {**request, "options": [options]}
     if "fill_mask" in table:
         ask_flags = '--fill_mask="The [MASK] function returns an array."'
     version = os.path.basename(saved_model)

@@ -16,21 +16,25 @@ from absl import flags
 
 from albert_tf.encoder import cls_only_positions
 from albert_tf.kinds import KINDS
+from albert_tf.storage import files
+from . import sidecar
+from .kinds import ENCODER
 from .loading import load_module, open_checkpoint
-from .modules.serving_module import ServedCheckpoint, ServingModule
+from .modules.serving_module import ServingModule
+from .records import FEATURES
 
-INPUTS = ("input_ids", "input_mask", "segment_ids")
-_KINDS = ("encoder", *(kind.name for kind in KINDS.values() if kind.answers))
+_KINDS = (ENCODER, *(name for name, kind in KINDS.items() if kind.activation))
 
 
-def define_flags(ending: str) -> None:
-    """Defines the flags of both; `ending` is the ending of the files' names."""
+def define_flags(ending: str, quantized: str) -> None:
+    """Defines the flags of both: the ending of the files' names, what --quantize stores how."""
     flags.disclaim_key_flags()  # they are the caller's
     flags.DEFINE_string(
         "checkpoint", None, "A model directory or one of its checkpoints.", required=True
     )
     flags.DEFINE_string("output", None, f"The {ending} file.", required=True)
     flags.DEFINE_enum("kind", None, _KINDS, "Default: what fine-tuning made of it, or encoder.")
+    flags.DEFINE_bool("quantize", False, f"Store {quantized}.")
 
 
 def load(checkpoint: str, kind: str | None, max_seq_length: int | None = None) -> ServingModule:
@@ -41,7 +45,7 @@ def load(checkpoint: str, kind: str | None, max_seq_length: int | None = None) -
     """
     served = open_checkpoint(checkpoint, kind, max_seq_length)
     if served.kind not in _KINDS:
-        served = dataclasses.replace(served, kind="encoder", task={})
+        served = dataclasses.replace(served, kind=ENCODER, task={})
     return load_module(served)
 
 
@@ -50,49 +54,52 @@ def answer(module: ServingModule, ids: Mapping[str, tf.Tensor]) -> dict[str, tf.
 
     Args:
       module: of `load`.
-      ids: integers [b, L], by INPUTS.
+      ids: integers [b, L], by FEATURES.
     """
     names = ("input_word_ids", "input_mask", "input_type_ids")
-    inputs = dict(zip(names, (tf.cast(ids[name], tf.int32) for name in INPUTS)))
-    if module.kind == "encoder":
+    inputs = dict(zip(names, (tf.cast(ids[name], tf.int32) for name in FEATURES)))
+    if module.served.kind == ENCODER:
         encoded = module.encoder(inputs)
         return {name: encoded[name] for name in ("sequence_output", "pooled_output")}
     encoded = module.encoder(inputs, positions=cls_only_positions(inputs["input_word_ids"]))
-    answers = KINDS[module.kind].answers
-    assert answers is not None, module.kind
-    return answers(module.model.classifier(encoded["pooled_output"]))
+    logits = module.model.classifier(encoded["pooled_output"])
+    return KINDS[module.served.kind].answers(logits)
 
 
 def differences(
+    module: ServingModule,
     run: Callable[[dict[str, np.ndarray]], Mapping[str, np.ndarray]],
-    expected: Callable[[dict[str, tf.Tensor]], Mapping[str, tf.Tensor]],
-    vocab_size: int,
     masks: Iterable[np.ndarray],
 ) -> dict[str, float]:
-    """Returns for each output the largest difference of two models on random sequences.
+    """Returns for each output the largest difference from the model's own on random sequences.
 
     Args:
-      run: of int32 arrays by INPUTS; the exported model.
-      expected: the same of tensors; the model itself.
-      vocab_size: V.
+      module: the model.
+      run: of int32 arrays by FEATURES; the exported model.
       masks: int32 [b, L] of each batch to compare, 1 = real.
     """
     rng = np.random.RandomState(20200426)
     found: dict[str, float] = {}
     for mask in masks:
-        ids = mask * rng.randint(0, vocab_size, mask.shape).astype(np.int32)
+        ids = mask * rng.randint(0, module.encoder.config.vocab_size, mask.shape).astype(np.int32)
         halves = mask.sum(axis=1, keepdims=True) // 2
         segments = mask * (np.arange(mask.shape[1]) >= halves).astype(np.int32)
-        inputs = dict(zip(INPUTS, (ids, mask, segments)))
-        wanted = expected({name: tf.constant(value) for name, value in inputs.items()})
+        inputs = dict(zip(FEATURES, (ids, mask, segments)))
+        expected = answer(module, inputs)
         for name, output in run(inputs).items():
-            difference = float(np.abs(output - wanted[name].numpy()).max())
+            difference = float(np.abs(output - expected[name].numpy()).max())
             found[name] = max(found.get(name, 0.0), difference)
     return found
 
 
-def report(served: ServedCheckpoint, output: str, size: str, found: dict[str, float]) -> None:
-    """Prints what was written: `size` describes it, `found` is of `differences`."""
-    print(f"{output}: {served.kind}, {size}")
+def write(
+    module: ServingModule, output: str, data: bytes, found: dict[str, float], form: str
+) -> None:
+    """Writes a file and what lies beside it; prints kind, `form`, size and `differences`."""
+    sidecar.write(module.served, output)
+    files.write_atomically(output, data)
+    parameters = sum(v.shape.num_elements() for v in module.model.variables)
+    size = f"{parameters / 1e6:.1f}M parameters, {len(data) / 1e6:.1f} MB"
+    print(f"{output}: {module.served.kind}{form}, {size}")
     for name, difference in found.items():
         print(f"  {name}: at most {difference:.1e} from the model's own")

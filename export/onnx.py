@@ -19,7 +19,6 @@ Examples:
 
 from __future__ import annotations
 
-import functools
 import importlib
 import json
 import math
@@ -32,11 +31,12 @@ import tensorflow as tf
 from absl import flags, logging
 
 from albert_tf.jobs import program
+from albert_tf.kinds import KINDS
 from albert_tf.layers.primitives import LAYER_NORM_EPSILON
-from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from . import fixed_graph, sidecar
 from .modules.serving_module import ServingModule
+from .records import FEATURES
 
 FLAGS = flags.FLAGS
 
@@ -44,12 +44,16 @@ TOLERANCE = 1e-4
 _COMPARED_BATCHES = ((1, 2), (3, 17), (2, 64))  # rows, at most as many pieces
 _OPSET, _IR_VERSION = 20, 9  # of 2023: the first with Gelu's tanh form
 _LARGEST = 2**31 - 1  # bytes of a protocol buffer
+# Operation and attributes of each of Kind.activation but "linear".
+_ACTIVATIONS: dict[str, tuple[str, dict]] = {
+    "softmax": ("Softmax", {"axis": -1}),
+    "sigmoid": ("Sigmoid", {}),
+}
 
 
 def define_flags() -> None:
     """Defines the flags; not at import, as programs share the names of flags."""
-    fixed_graph.define_flags(".onnx")
-    flags.DEFINE_bool("quantize", False, "Store weights and embeddings in 8 bits.")
+    fixed_graph.define_flags(".onnx", "weights and embeddings in 8 bits")
 
 
 def main(_) -> None:
@@ -75,13 +79,12 @@ def convert(
     """
     onnx, onnxruntime = _import("onnx"), _import("onnxruntime")
     module = fixed_graph.load(checkpoint, kind)
-    served = module.served
     if sum(4 * v.shape.num_elements() for v in module.model.variables) > _LARGEST:
         raise UserError(f"{checkpoint!r} has more than 2 GB of weights: no file of ONNX holds them")
     model = _Graph(onnx, module).model()
     model.metadata_props.extend(
         onnx.StringStringEntryProto(key=key, value=json.dumps(value))
-        for key, value in sidecar.description(served, output).items()
+        for key, value in sidecar.description(module.served, output).items()
     )
     onnx.checker.check_model(model)
     data = model.SerializeToString()
@@ -96,11 +99,7 @@ def convert(
         differences = _differences(onnxruntime.InferenceSession(data), module)
         if not all(map(math.isfinite, differences.values())):
             raise UserError("int8 answers are not finite: export without --quantize")
-    sidecar.write(served, output)
-    files.write_atomically(output, data)
-    parameters = sum(v.shape.num_elements() for v in module.model.variables)
-    size = f"{parameters / 1e6:.1f}M parameters, {len(data) / 1e6:.1f} MB"
-    fixed_graph.report(served, output, size + (" in int8" if quantize else ""), differences)
+    fixed_graph.write(module, output, data, differences, " in int8" if quantize else "")
     return differences
 
 
@@ -143,31 +142,16 @@ class _Graph:
     def model(self):
         """Returns the ModelProto."""
         helper, types = self.onnx.helper, self.onnx.TensorProto
-        kind, hidden = self.module.kind, self.config.hidden_size
-        sequence_output, pooled_output = self._encode(pooled_alone=kind != "encoder")
-        if kind == "encoder":
-            outputs = {"sequence_output": sequence_output, "pooled_output": pooled_output}
-            shapes = {"sequence_output": ["batch", "seq_len", hidden]}
-            shapes["pooled_output"] = ["batch", hidden]
-        else:
-            logits = self._dense(pooled_output, "classifier/output")
-            if kind == "regressor":
-                outputs = {"value": self._op("Squeeze", logits, self._constant([1], np.int64))}
-                shapes = {"value": ["batch"]}
-            else:
-                if kind == "multilabel":
-                    outputs = {"probabilities": self._op("Sigmoid", logits)}
-                else:
-                    outputs = {"probabilities": self._op("Softmax", logits, axis=-1)}
-                shapes = {"probabilities": ["batch", len(self.module.served.task["labels"])]}
-        for name, tensor in outputs.items():
+        outputs = self._outputs()
+        for name, (tensor, _) in outputs.items():
             self.nodes.append(helper.make_node("Identity", [tensor], [name]))
         ids = [
             helper.make_tensor_value_info(name, types.INT64, ["batch", "seq_len"])
-            for name in fixed_graph.INPUTS
+            for name in FEATURES
         ]
         answers = [
-            helper.make_tensor_value_info(name, types.FLOAT, shapes[name]) for name in outputs
+            helper.make_tensor_value_info(name, types.FLOAT, shape)
+            for name, (_, shape) in outputs.items()
         ]
         tensors = [
             self.onnx.numpy_helper.from_array(array, name)
@@ -178,6 +162,24 @@ class _Graph:
         return helper.make_model(
             graph, opset_imports=opsets, ir_version=_IR_VERSION, producer_name="albert_tf"
         )
+
+    def _outputs(self) -> dict[str, tuple[str, list]]:
+        """Adds all nodes; returns the tensor of each output, and its shape."""
+        served, hidden = self.module.served, self.config.hidden_size
+        kind = KINDS.get(served.kind)  # None: the encoder
+        sequence_output, pooled_output = self._encode(pooled_alone=kind is not None)
+        if kind is None:
+            return {
+                "sequence_output": (sequence_output, ["batch", "seq_len", hidden]),
+                "pooled_output": (pooled_output, ["batch", hidden]),
+            }
+        logits = self._dense(pooled_output, kind.our_head)
+        if kind.activation == "linear":
+            value = self._op("Squeeze", logits, self._constant([1], np.int64))
+            return {"value": (value, ["batch"])}
+        op_type, attributes = _ACTIVATIONS[kind.activation]
+        probabilities = self._op(op_type, logits, **attributes)
+        return {"probabilities": (probabilities, ["batch", kind.num_outputs(served.task)])}
 
     def _op(self, op_type: str, *inputs: str, rule: str = "", **attributes) -> str:
         """Adds a node; returns its output's name.
@@ -241,10 +243,10 @@ class _Graph:
     def _same_shape(self) -> list[str]:
         """Returns the names of the inputs, [b, L] all three; others fail the request."""
         last = self._constant([-1], np.int64)
-        inputs = [self._op("Unsqueeze", name, last) for name in fixed_graph.INPUTS]
-        rule = f"{', '.join(fixed_graph.INPUTS)} must have one shape"
+        inputs = [self._op("Unsqueeze", name, last) for name in FEATURES]
+        rule = f"{', '.join(FEATURES)} must have one shape"
         joined = self._op("Concat", *inputs, axis=-1, rule=rule)
-        numbers = (self._constant(i, np.int64) for i in range(len(fixed_graph.INPUTS)))
+        numbers = (self._constant(i, np.int64) for i in range(len(FEATURES)))
         return [self._op("Gather", joined, number, axis=2) for number in numbers]
 
     def _look_up(self, table: str, index: str, name: str) -> str:
@@ -319,8 +321,7 @@ def _differences(session, module: ServingModule) -> dict[str, float]:
         inputs = {name: value.astype(np.int64) for name, value in inputs.items()}
         return dict(zip(names, session.run(names, inputs)))
 
-    expected = functools.partial(fixed_graph.answer, module)
-    return fixed_graph.differences(run, expected, module.encoder.config.vocab_size, masks)
+    return fixed_graph.differences(module, run, masks)
 
 
 if __name__ == "__main__":

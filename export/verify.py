@@ -26,8 +26,6 @@ TOLERANCE = 1e-5  # absolute and relative
 # root mean square, or by 1 if that is less. albert_base rounds to some 0.01.
 BFLOAT16_TOLERANCE = 0.05
 _IMPOSSIBLE = 1e20  # less than the score of an answer that there cannot be
-_FEATURES = ("input_ids", "input_mask", "segment_ids")
-_NUMBERS = (*_FEATURES, "mlm_positions")
 _OUR_PACKAGES = ("albert_tf", "pipelines", "export")
 
 _LONG = "One sentence, said again and again, is longer than any table of positions. " * 99
@@ -152,9 +150,11 @@ def _answering_in_python(module):
     module.tokenizer = _PythonTokenizer(module.served.tokenizer)
     tf.config.run_functions_eagerly(True)
     try:
-        names = {"serving_default", "fill_mask", "score", "tokenize", "words"}
-        names &= module.signatures.keys()
-        yield {name: getattr(module, name) for name in names}
+        yield {
+            name: getattr(module, name)
+            for name, signature in module.signatures.items()
+            if name != "examples" and tf.string in [f.dtype for f in signature.inputs.values()]
+        }
     finally:
         tf.config.run_functions_eagerly(False)
         module.tokenizer = in_graph
@@ -179,8 +179,10 @@ def _decoded(texts: tf.Tensor) -> list[str]:
     return [text.decode("utf-8", "replace") for text in texts.numpy()]
 
 
-def _questions(module, functions: dict) -> list[tuple[str, dict]]:
+def _questions(module, functions: dict) -> list[tuple[str, dict[str, np.ndarray]]]:
     """Returns pairs of a signature's name and its inputs: golden texts, random ids, no texts."""
+    from .records import FEATURES, serialize  # not above: the fresh process cannot
+
     rng = np.random.RandomState(20200426)
     lengths = np.array([[11], [3], [7]])
     real = (np.arange(11) < lengths).astype(np.int32)
@@ -195,14 +197,14 @@ def _questions(module, functions: dict) -> list[tuple[str, dict]]:
     choices = module.sizes.get("choices", 1)
     # Three examples of as many sequences each as the model chooses among.
     rows = [np.arange(first, first + choices) % 3 for first in range(3)]
-    examples = [_example({name: ids[name][row] for name in _FEATURES}) for row in rows]
+    examples = [serialize({name: ids[name][row] for name in FEATURES}) for row in rows]
     batches = []
     for texts, size in ((_TEXTS, 3), (_LONG_TEXTS, 1), ({"text": [], "text_pair": []}, 0)):
         batches.append(
             {
                 **_as_inputs(texts["text"], texts["text_pair"], choices),
                 **{name: values[:size] for name, values in ids.items()},
-                "examples": examples[:size],
+                "examples": np.array(examples[:size], object),
             }
         )
     questions = []
@@ -213,21 +215,22 @@ def _questions(module, functions: dict) -> list[tuple[str, dict]]:
     return questions
 
 
-def _as_inputs(texts: list, pairs: list, choices: int) -> dict[str, list | np.ndarray]:
-    """Returns texts under the names that the kinds of models have for them."""
+def _as_inputs(texts: list, pairs: list, choices: int) -> dict[str, np.ndarray]:
+    """Returns texts, [rows, ...], under the names that the kinds of models have for them."""
     # Of choices that are alike, either may be the answer: those beyond the texts get their number.
     options = [
         [f"{text} {i}" if i >= len(texts) > 0 else text for text in texts[k:] + texts[:k]]
         for i in range(choices)
         for k in [i % max(len(texts), 1)]
     ]
+    first, second = (np.array(column, object) for column in (texts, pairs))
     return {
-        "text": texts,
-        "text_pair": pairs,
-        "question": pairs,
-        "context": texts,
+        "text": first,
+        "text_pair": second,
+        "question": second,
+        "context": first,
         "words": _padded([text.split() or [""] for text in texts]),
-        "options": [list(row) for row in zip(*options)] or np.empty([0, choices], object),
+        "options": np.array(options, object).T,
     }
 
 
@@ -239,22 +242,12 @@ def _padded(rows: list[list]) -> np.ndarray:
     return table
 
 
-def _example(features: dict[str, np.ndarray]) -> bytes:
-    return tf.train.Example(
-        features=tf.train.Features(
-            feature={
-                name: tf.train.Feature(int64_list=tf.train.Int64List(value=values.reshape(-1)))
-                for name, values in features.items()
-            }
-        )
-    ).SerializeToString()
-
-
-def _answers(functions: dict, questions: list[tuple[str, dict]]) -> list[dict]:
+def _answers(functions: dict, questions: list[tuple[str, dict[str, np.ndarray]]]) -> list[dict]:
     answers = []
     for signature, inputs in questions:
         tensors = {
-            name: tf.constant(value, tf.int32 if name in _NUMBERS else tf.string)
+            # The texts may be none: of what type, TensorFlow could not say.
+            name: tf.constant(value, tf.string if value.dtype == object else None)
             for name, value in inputs.items()
         }
         answer = {name: t.numpy() for name, t in functions[signature](**tensors).items()}

@@ -16,7 +16,7 @@ from .serving_module import ServedCheckpoint, ServingModule
 class EncoderModule(ServingModule):
     """Embeds texts. Its `model` is an AlbertEncoder."""
 
-    kind = "encoder"
+    table = signatures.ENCODER
 
     @property
     def encoder(self) -> AlbertEncoder:
@@ -25,8 +25,7 @@ class EncoderModule(ServingModule):
 
     def serving_default(self, text) -> dict:
         """Answers the signature `serving_default`."""
-        tokens = self.packer.truncate_and_pack(self.pieces(text))
-        return map_rows(self.answer, tokens)
+        return self.answer_requests(self.packer.truncate_and_pack(self.pieces(text)))
 
     def answer(self, tokens: dict) -> dict:
         """See ServingModule.answer."""
@@ -36,7 +35,7 @@ class EncoderModule(ServingModule):
 class PreTrainingModule(ServingModule):
     """Answers with a pre-trained model: embeddings, sentence order, masked pieces."""
 
-    kind = "pretraining"
+    table = signatures.PRETRAINING
 
     def __init__(self, model: AlbertForPreTraining, served: ServedCheckpoint):
         super().__init__(model, served)
@@ -47,7 +46,7 @@ class PreTrainingModule(ServingModule):
 
     def serving_default(self, text, text_pair) -> dict:
         """Answers the signature `serving_default`."""
-        return map_rows(self.answer, self.pack_texts(text, text_pair))
+        return self.answer_requests(self.pack_texts(text, text_pair))
 
     def answer(self, tokens: dict) -> dict:
         """See ServingModule.answer."""
@@ -86,8 +85,8 @@ class PreTrainingModule(ServingModule):
         # texts with fewer. A row of zeros behind makes the row never empty.
         masked = tf.boolean_mask(sequence_output, is_mask)
         masked = tf.pad(masked, [[0, 1], [0, 0]])[tf.newaxis]
-        logits = self.model.masked_lm(masked, self.encoder.embeddings.word_embeddings)
-        best = tf.math.top_k(tf.nn.softmax(logits[0, :-1]), signatures.NUM_CANDIDATES)
+        logits = self._masked_lm(masked)[0, :-1]
+        best = tf.math.top_k(tf.nn.softmax(logits), signatures.NUM_CANDIDATES)
         return {
             "pieces": tf.gather(tf.constant(self._pieces), best.indices),
             "probabilities": best.values,
@@ -175,24 +174,24 @@ class PreTrainingModule(ServingModule):
         """Returns `log_prob` [rows], of the piece that was at each row's `place`."""
         encoded = self.encode(**tokens)["sequence_output"]
         at_place = tf.gather(encoded, place[:, tf.newaxis], batch_dims=1)
-        logits = self.model.masked_lm(at_place, self.encoder.embeddings.word_embeddings)[:, 0]
-        return {"log_prob": tf.gather(tf.nn.log_softmax(logits), piece, batch_dims=1)}
+        log_probs = tf.nn.log_softmax(self._masked_lm(at_place)[:, 0])
+        return {"log_prob": tf.gather(log_probs, piece, batch_dims=1)}
 
-    def mlm(self, input_ids, input_mask, segment_ids, mlm_positions) -> dict:
+    def mlm(self, **tokens) -> dict:
         """Answers the signature `mlm`."""
-        tokens = {"input_ids": input_ids, "input_mask": input_mask, "segment_ids": segment_ids}
-        return self.on_good_rows(self._mlm, {**tokens, "mlm_positions": mlm_positions})
+        return self.on_good_rows(self._mlm, tokens)
 
     def _mlm(self, mlm_positions, **tokens) -> dict:
         encoded = self.encode(**tokens)
-        table = self.encoder.embeddings.word_embeddings
         masked = tf.gather(encoded["sequence_output"], mlm_positions, batch_dims=1)
-        logits = self.model.masked_lm(masked, table)
-        return {**encoded, "mlm_logits": logits}
+        return {**encoded, "mlm_logits": self._masked_lm(masked)}
 
-    def sop(self, input_ids, input_mask, segment_ids) -> dict:
+    def _masked_lm(self, outputs: tf.Tensor) -> tf.Tensor:
+        """Returns the masked LM's logits [..., V] of the last block's outputs [..., H]."""
+        return self.model.masked_lm(outputs, self.encoder.embeddings.word_embeddings)
+
+    def sop(self, **tokens) -> dict:
         """Answers the signature `sop`."""
-        tokens = {"input_ids": input_ids, "input_mask": input_mask, "segment_ids": segment_ids}
         return self.on_good_rows(self._sop, tokens)
 
     def _sop(self, **tokens) -> dict:

@@ -26,7 +26,7 @@ class QuestionAnsweringModule(ServingModule):
     Deviation: a question is also cut where it leaves no room for the context.
     """
 
-    kind = "question_answering"
+    table = signatures.QUESTION_ANSWERING
     has_python_tokenizer = False  # answers need the places of pieces in the text
 
     def __init__(self, model: tf.keras.Model, served: ServedCheckpoint):

@@ -27,7 +27,7 @@ class ServedCheckpoint:
     """A checkpoint, what belongs to it, and how it is served.
 
     Attributes:
-      kind: one of signatures.KINDS.
+      kind: one of export.kinds.MODULES.
       task: the content of task.json; empty for the kinds without a task.
       checkpoint: its prefix.
       model_dir: holds the files that become assets: the vocabulary and, with a task, task.json.
@@ -50,7 +50,7 @@ class ServedCheckpoint:
 class ServingModule(tf.train.Checkpoint, abc.ABC):
     """What all kinds share: tokenizing, packing, encoding. A kind adds its methods.
 
-    Every entry of `signatures` names a method that takes its inputs and returns its outputs.
+    Every entry of `table` names a method that takes its inputs and returns its outputs.
 
     Called as a function it is the encoder; `variables`, `trainable_variables` and
     `regularization_losses` make it a Reusable SavedModel, which hub.KerasLayer can fine-tune. (They
@@ -65,11 +65,11 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
       served: what the model was built from.
 
     Attributes:
-      kind: the name of the kind.
+      table: the kind's signatures.
       has_python_tokenizer: whether an AlbertTokenizer can take the place of `tokenizer`.
     """
 
-    kind: str
+    table: dict[str, signatures.Signature]
     has_python_tokenizer = True
 
     def __init__(self, model: tf.keras.Model, served: ServedCheckpoint):
@@ -124,7 +124,7 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
     @property
     def signatures(self) -> dict[str, signatures.Signature]:
         """The signatures of this very model."""
-        return signatures.of_model(self.kind, self.served.task)
+        return signatures.of_task(self.table, self.served.task)
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -199,19 +199,13 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
         longest = self.encoder.config.max_position_embeddings
         Preprocessor(self.served.tokenizer, self.max_seq_length, longest).save(directory)
 
-    def tokens(self, input_ids, input_mask, segment_ids) -> dict:
+    def tokens(self, **tokens) -> dict:
         """Answers the signature `tokens`."""
-        return self.on_good_rows(
-            self.encode,
-            {"input_ids": input_ids, "input_mask": input_mask, "segment_ids": segment_ids},
-        )
+        return self.on_good_rows(self.encode, tokens)
 
-    def pooled(self, input_ids, input_mask, segment_ids) -> dict:
+    def pooled(self, **tokens) -> dict:
         """Answers the signature `pooled`."""
-        return self.on_good_rows(
-            self.encode_to_pooled,
-            {"input_ids": input_ids, "input_mask": input_mask, "segment_ids": segment_ids},
-        )
+        return self.on_good_rows(self.encode_to_pooled, tokens)
 
     def on_good_rows(self, function, tokens: dict) -> dict:
         """Returns what a function answers to piece ids, and `error` of each row.
@@ -250,18 +244,22 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
 
     def examples(self, examples) -> dict:
         """Answers the signature `examples`."""
-        tokens, error = self.parse(examples)
-        return mark_bad_rows(map_rows(self.answer, tokens), error)
+        tokens, error = parse_records(
+            examples,
+            self.limits,
+            self.encoder.config.max_position_embeddings,
+            self.sizes.get("choices", 1),
+            self.served.tokenizer,
+        )
+        return mark_bad_rows(self.answer_requests(tokens), error)
 
-    def parse(self, examples, sequences_per_record: int = 1) -> tuple[dict, tf.Tensor]:
-        """Reads records for this model; see parse_records."""
-        longest = self.encoder.config.max_position_embeddings
-        ids = self.served.tokenizer.pad_id, self.served.tokenizer.cls_id
-        return parse_records(examples, self.limits, longest, sequences_per_record, *ids)
+    def answer_requests(self, tokens: dict) -> dict:
+        """Answers all requests of a batch, packed as for `answer`, in parts."""
+        return map_rows(self.answer, tokens)
 
     @abc.abstractmethod
     def answer(self, tokens: dict) -> dict:
-        """Computes the answers to packed sequences; `serving_default` and `examples` call it.
+        """Computes the answers to packed sequences, a part of a batch.
 
         Args:
           tokens: dict of int32 [batch, seq_len] `input_ids`, `input_mask`, `segment_ids`, where a

@@ -7,6 +7,7 @@ import tensorflow as tf
 from albert_tf.models import AlbertForTokenClassification
 from albert_tf.text.entities import are_entity_tags, parse_tag
 from albert_tf.text.words import join_rows, row_ids, split_words_in_graph
+from .. import signatures
 from ..text.limits import are_words_read, first_chars_of_contexts
 from ..text.packing import map_sorted_rows
 from ..text.windows import cut
@@ -22,7 +23,7 @@ class TokenClassifierModule(ServingModule):
     word of a long text is tagged in the window that shows most on both sides of it.
     """
 
-    kind = "token_classifier"
+    table = signatures.TOKEN_CLASSIFIER
     model: AlbertForTokenClassification
 
     def __init__(self, model: AlbertForTokenClassification, served: ServedCheckpoint):

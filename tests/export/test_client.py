@@ -25,7 +25,7 @@ from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
 from tensorflow_serving.config import model_server_config_pb2
 
 from albert_tf.storage.errors import UserError
-from export import signatures
+from export.kinds import MODULES
 from export.records import serialize
 from export.serving import client
 from tests.export.stand_in import QuietHandler, serving
@@ -323,7 +323,7 @@ def test_the_model_config_is_one():
 def test_no_output_has_a_size_that_rows_decide():
     """Only inputs and the model give sizes: a server may join and split rows as it likes."""
     fixed = {"hidden_size", "vocab_size", "labels", "choices", "max_seq_length"}
-    for name, signature in (pair for kind in signatures.KINDS.values() for pair in kind.items()):
+    for name, signature in (pair for kind in MODULES.values() for pair in kind.table.items()):
         sizes = fixed.union(*(field.shape for field in signature.inputs.values()))
         for output, field in signature.outputs.items():
             assert sizes >= {d for d in field.shape if isinstance(d, str)}, (name, output)

@@ -1,5 +1,6 @@
 """Every kind of model: answers from raw strings are those of fine-tuning's own evaluation."""
 
+import ast
 import json
 import random
 import re
@@ -9,8 +10,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from export import serving, signature_table, verify
-from export.verify import _LONG_TEXTS, _TEXTS, _as_inputs, _example
+from export import kinds, serving, signature_table, verify
+from export.records import FEATURES, serialize
+from export.verify import _LONG_TEXTS, _TEXTS, _as_inputs
 from pipelines.tasks.classification import Example
 from pipelines.tasks.multiple_choice import MultipleChoiceExample
 from pipelines.tasks.reading.squad_files import Question, read_questions
@@ -212,7 +214,7 @@ def test_records_are_answered_like_texts(modules, module, name):
     longest = example_lengths(sequences).max()
     for i in range(len(examples)):  # padded, each in its own way
         rows = model_inputs(sequences, np.array([i]), longest + i).values()
-        records.append(_example(dict(zip(("input_ids", "input_mask", "segment_ids"), rows))))
+        records.append(serialize(dict(zip(FEATURES, rows))))
     answers = serve(module, "examples", examples=records)
     assert answers.keys() == {*expected, "error"} and not any(answers["error"])
     assert_alike(answers, expected)
@@ -238,6 +240,13 @@ def test_inputs_and_outputs_are_those_of_the_table(modules, module, loaded, name
             shape = [module.sizes.get(d) if isinstance(d, str) else d for d in field.shape]
             assert found[key].dtype == field.dtype, (signature, key)
             assert found[key].shape.as_list() == shape, (signature, key)
+
+
+def test_the_name_of_a_kind_stands_in_one_file():
+    for path in Path(kinds.__file__).parent.rglob("*.py"):
+        nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        constants = {node.value for node in nodes if isinstance(node, ast.Constant)}
+        assert path.name == "kinds.py" or not constants & kinds.MODULES.keys(), path
 
 
 def test_the_table_of_signatures_in_the_readme_is_up_to_date():
@@ -275,16 +284,12 @@ def test_rows_in_any_batches_are_answered_as_alone(modules, module, name):
     questions = verify._questions(module, functions)
     assert {signature for signature, _ in questions} == module.signatures.keys()
     for signature, inputs in questions:
-        table = {
-            name: np.array(values, None if name in verify._NUMBERS else object)
-            for name, values in inputs.items()
-        }
-        number = len(next(iter(table.values()), ()))
+        number = len(next(iter(inputs.values()), ()))
         if number < 2:
             continue
 
-        def answer(rows, signature=signature, table=table):
-            return serve(module, signature, **{n: v[rows] for n, v in table.items()})
+        def answer(rows, signature=signature, inputs=inputs):
+            return serve(module, signature, **{n: v[rows] for n, v in inputs.items()})
 
         rows = rng.choice(rng.choice(number, min(number, 5), replace=False), 12)
         alone = {row: answer([row]) for row in set(rows)}

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from albert_tf.text.tokenization import AlbertTokenizer
 from export import sidecar
-from export.fixed_graph import INPUTS
+from export.records import FEATURES
 from export.tflite import convert
 from tests.export.task_models import LABELS, TASKS
 
@@ -32,7 +32,7 @@ def test_the_encoder_answers_alike_without_padding(model_dir, model, tmp_path):
     assert differences.keys() == {"sequence_output", "pooled_output"}
     assert max(differences.values()) < 1e-4
     rows = [[2, 17, 54, 33, 3, 8, 71, 3], [1] * 8, [0] * 5 + [1] * 3]
-    answers = run(path, **{name: row + [0] * (LENGTH - 8) for name, row in zip(INPUTS, rows)})
+    answers = run(path, **{name: row + [0] * (LENGTH - 8) for name, row in zip(FEATURES, rows)})
     names = ("input_word_ids", "input_mask", "input_type_ids")
     expected = model.encoder({name: tf.constant([row]) for name, row in zip(names, rows)})
     np.testing.assert_allclose(answers["pooled_output"], expected["pooled_output"], atol=1e-4)
