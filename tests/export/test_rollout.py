@@ -54,9 +54,7 @@ def call(path, *flags, returncode=0):
 
 def move(path, server, label=None, version=None, timeout=60.0):
     config = rollout.ConfigFile(str(path), "albert")
-    labels = dict(config.model.version_labels)
-    moved = rollout.labels_of_rollout(labels, label, version) if label else None
-    moved = moved or rollout.labels_of_rollback(labels)
+    moved = rollout.labels_to_move(dict(config.model.version_labels), label, version)
     rollout.move_labels(config, rollout.Server(server.url, "albert", timeout), moved)
 
 
@@ -255,7 +253,7 @@ def test_commands_that_are_refused(path):
     ):
         assert message in call(path, *flags, returncode=2) and read(path) == (SHIPPED, [1])
     with pytest.raises(ValueError, match="needs --version"):
-        rollout.labels_of_rollout({"stable": 1}, "stable", None)
+        rollout.labels_to_move({"stable": 1}, "stable")
 
 
 def test_the_health_check_sees_the_stable_version(path):
