@@ -29,6 +29,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from importlib import metadata
+from pathlib import Path
 
 import tensorflow as tf
 from absl import flags, logging
@@ -130,16 +131,18 @@ def _export(served: ServedCheckpoint, output: str, version: int | None) -> str:
         "code_version": albert_tf.__version__,
     }
     existing = versions.existing(output)
-    for candidate in reversed(existing) if version is None else [version]:
-        if _provenance(os.path.join(output, str(candidate))) == provenance:
-            print(f"exported before: {os.path.join(output, str(candidate))}")
-            return os.path.join(output, str(candidate))
+    for number in reversed(existing) if version is None else [version]:
+        earlier = os.path.join(output, str(number))
+        if _provenance(earlier) == provenance:
+            print(f"exported before: {earlier}")
+            return earlier
+    version = version or max(existing, default=0) + 1
+    final = os.path.join(output, str(version))
     if version in existing:
         raise UserError(
-            f"{os.path.join(output, str(version))!r} is another export: choose another --version "
-            "(a version is never overwritten)"
+            f"{final!r} is another export: choose another --version (a version is never "
+            "overwritten)"
         )
-    final = os.path.join(output, str(version or max(existing, default=0) + 1))
     print(
         f"exporting {served.checkpoint}, {served.kind.replace('_', ' ')}\n"
         f"  to {final}: {tokenizer.vocab_size:,} pieces, "
@@ -170,9 +173,10 @@ def _publish(
             os.path.join(partial, files.PROVENANCE_FILE), json.dumps(provenance, indent=2) + "\n"
         )
         module.save_preprocessor(os.path.join(partial, PREPROCESSOR_DIR))
-        write_warmup_requests(partial, module.signatures, module.sizes, module.max_seq_length)
+        write_warmup_requests(partial, module.signatures, module.sizes)
+        size = sum(path.stat().st_size for path in Path(partial).rglob("*") if path.is_file())
         print(
-            f"saved {len(functions)} signatures, {_size(partial) / 1e6:.1f} MB, in "
+            f"saved {len(functions)} signatures, {size / 1e6:.1f} MB, in "
             f"{time.monotonic() - begin:.0f} s; verifying in a fresh process",
             flush=True,
         )
@@ -216,14 +220,6 @@ def _provenance(saved_model: str) -> dict | None:
         return None
     # Version 0.2.0 wrote no precision: it was float32.
     return {"precision": "float32", **files.read_json(path)}
-
-
-def _size(directory: str) -> int:
-    return sum(
-        tf.io.gfile.stat(os.path.join(parent, name)).length
-        for parent, _, names in tf.io.gfile.walk(directory)
-        for name in names
-    )
 
 
 # For the inputs of serving_default, flags of export.ask and the same as a request.

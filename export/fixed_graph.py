@@ -50,12 +50,7 @@ def load(checkpoint: str, kind: str | None, max_seq_length: int | None = None) -
 
 
 def answer(module: ServingModule, ids: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """Returns the model's own answers, under the names of the outputs.
-
-    Args:
-      module: of `load`.
-      ids: integers [b, L], by FEATURES.
-    """
+    """Returns the model's own answers to ids, integers [b, L] by FEATURES."""
     names = ("input_word_ids", "input_mask", "input_type_ids")
     inputs = dict(zip(names, (tf.cast(ids[name], tf.int32) for name in FEATURES)))
     if module.served.kind == ENCODER:
@@ -73,10 +68,7 @@ def differences(
 ) -> dict[str, float]:
     """Returns for each output the largest difference from the model's own on random sequences.
 
-    Args:
-      module: the model.
-      run: of int32 arrays by FEATURES; the exported model.
-      masks: int32 [b, L] of each batch to compare, 1 = real.
+    `run` answers int32 arrays by FEATURES; `masks` are int32 [b, L], 1 = real, of each batch.
     """
     rng = np.random.RandomState(20200426)
     found: dict[str, float] = {}

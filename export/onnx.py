@@ -71,7 +71,7 @@ def main(_) -> None:
 def convert(
     *, checkpoint: str, output: str, kind: str | None = None, quantize: bool = False
 ) -> dict[str, float]:
-    """Writes an ONNX model; returns for each output how far it is from the model's own.
+    """Writes an ONNX model; returns for each output the largest difference from the model's own.
 
     Raises:
       UserError: if the checkpoint cannot be opened (see open_checkpoint), if onnx or onnxruntime
@@ -121,12 +121,7 @@ def _import(name: str):
 
 
 class _Graph:
-    """The encoder as a graph of ONNX, in whose nodes each weight is named, not copied.
-
-    Args:
-      onnx: the package.
-      module: of fixed_graph.load.
-    """
+    """A module of fixed_graph.load as a graph of ONNX. Its nodes name each weight."""
 
     def __init__(self, onnx, module: ServingModule):
         self.onnx, self.module = onnx, module
@@ -182,14 +177,7 @@ class _Graph:
         return {"probabilities": (probabilities, ["batch", kind.num_outputs(served.task)])}
 
     def _op(self, op_type: str, *inputs: str, rule: str = "", **attributes) -> str:
-        """Adds a node; returns its output's name.
-
-        Args:
-          op_type: its operation.
-          *inputs: names of what it reads.
-          rule: the node's name, for a node that fails where a request breaks this rule.
-          **attributes: of the operation.
-        """
+        """Adds a node, which may fail where a `rule` is broken; returns its output's name."""
         name = f"{op_type}_{len(self.nodes)}"
         self.nodes.append(
             self.onnx.helper.make_node(

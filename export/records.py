@@ -18,21 +18,15 @@ def parse_records(
     sequences_per_record: int,
     tokenizer: AlbertTokenizer,
 ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-    """Reads serialized tf.Examples.
+    """Reads serialized tf.Examples, string [batch].
 
-    Args:
-      records: string [batch], each with `input_ids`, `input_mask` and `segment_ids`, int64
-        [sequences_per_record * seq_len]; seq_len may differ from one to the other.
-      limits: of each feature, the number that its values must be less than.
-      longest: the largest seq_len.
-      sequences_per_record: how many sequences a record has, one after the other.
-      tokenizer: its pad_id fills input_ids up to the longest record. Each of several sequences must
-        begin with its cls_id: one long sequence is not several.
+    Each has the FEATURES, int64 [sequences_per_record * seq_len], values of which must be less than
+    `limits`; seq_len, at most `longest`, may differ from one record to the other. Each of several
+    sequences must begin with [CLS]: one long sequence is not several.
 
     Returns:
-      dict of int32 [batch * sequences_per_record, seq_len] `input_ids`, `input_mask` and
-      `segment_ids`, for a bad record one position of zeros; and string [batch], what is wrong with
-      the record, "" if nothing.
+      dict of int32 [batch * sequences_per_record, seq_len] FEATURES, padded, for a bad record one
+      position of zeros; and string [batch], what is wrong with the record, "" if nothing.
     """
     error = _find_errors(records, limits, longest, sequences_per_record, tokenizer.cls_id)
     harmless = serialize(dict.fromkeys(FEATURES, np.zeros(sequences_per_record, np.int64)))

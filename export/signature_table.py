@@ -23,11 +23,7 @@ def markdown_table() -> str:
 
 
 def _table_cell(fields: dict[str, Field]) -> str:
-    cell = "<br>".join(
-        f"`{name}` {field.dtype.name} [{', '.join(map(str, field.shape))}]"
-        for name, field in fields.items()
-    )
-    return cell or "none"
+    return "<br>".join(f"`{name}` {form}" for name, form in fields.items()) or "none"
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ Deviation: `mlm_logits` is `[batch, predictions, vocab_size]`; the reference fla
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Mapping
 
 import tensorflow as tf
 
@@ -27,20 +27,32 @@ MAX_SCORED_POSITIONS = 2**21
 NO_ANSWER_SCORE = -2e6
 
 
-@dataclasses.dataclass(frozen=True)
-class Field:
-    """The form of one input or output."""
+class Field(str):
+    """The form of one input or output: its dtype and shape, such as "float32 [batch, 2]"."""
 
-    dtype: tf.DType
-    shape: tuple[str | int, ...]
+    @property
+    def dtype(self) -> tf.DType:
+        """The dtype."""
+        return tf.as_dtype(self.partition(" ")[0])
+
+    @property
+    def shape(self) -> tuple[str | int, ...]:
+        """The dimensions: names and numbers."""
+        dimensions = self.partition(" ")[2].strip("[]").split(", ")
+        return tuple(int(d) if d.isdigit() else d for d in dimensions if d)
 
 
-@dataclasses.dataclass(frozen=True)
 class Signature:
-    """What one signature takes and answers."""
+    """What one signature takes and answers.
 
-    inputs: dict[str, Field]
-    outputs: dict[str, Field]
+    Args:
+      inputs: name -> form, as Field has it.
+      outputs: name -> form.
+    """
+
+    def __init__(self, inputs: Mapping[str, str], outputs: Mapping[str, str]):
+        self.inputs = {name: Field(form) for name, form in inputs.items()}
+        self.outputs = {name: Field(form) for name, form in outputs.items()}
 
     def input_specs(self) -> dict[str, tf.TensorSpec]:
         """Returns the inputs as TensorFlow describes them; a named dimension is open."""
@@ -50,48 +62,36 @@ class Signature:
         }
 
 
-def _fields(**forms: str) -> dict[str, Field]:
-    """Returns Fields by name; a form is such as "float32 [batch, 2]"."""
-    fields = {}
-    for name, form in forms.items():
-        dtype, _, shape = form.partition(" ")
-        dimensions = filter(None, shape.strip("[]").split(", "))
-        fields[name] = Field(
-            tf.as_dtype(dtype), tuple(int(d) if d.isdigit() else d for d in dimensions)
-        )
-    return fields
-
-
 # Texts are UTF-8; bytes that are none become U+FFFD; a text may be empty. Too long a pair loses
 # pieces at the end of the longer text, too long a text at its end. text/limits.py has how many
 # characters are read.
-_TEXT = _fields(text="string [batch]")
+_TEXT = {"text": "string [batch]"}
 # `text_pair` is empty (or blank) for a text alone; of a model fine-tuned on pairs, that is the
 # empty second text of a pair.
-_TEXTS = _fields(text="string [batch]", text_pair="string [batch]")
-_TOKENS = _fields(
-    input_ids="int32 [batch, seq_len]",  # piece ids: [CLS] A [SEP] B [SEP], padded
-    input_mask="int32 [batch, seq_len]",  # 1 = real, 0 = padding
-    segment_ids="int32 [batch, seq_len]",  # 0 up to the first [SEP], then 1
-)
-_POOLED = _fields(pooled_output="float32 [batch, hidden_size]")  # the pooler's output at [CLS]
+_TEXTS = {"text": "string [batch]", "text_pair": "string [batch]"}
+_TOKENS = {
+    "input_ids": "int32 [batch, seq_len]",  # piece ids: [CLS] A [SEP] B [SEP], padded
+    "input_mask": "int32 [batch, seq_len]",  # 1 = real, 0 = padding
+    "segment_ids": "int32 [batch, seq_len]",  # 0 up to the first [SEP], then 1
+}
+_POOLED = {"pooled_output": "float32 [batch, hidden_size]"}  # the pooler's output at [CLS]
 _ENCODED = {
     # The last block's output, every position.
-    **_fields(sequence_output="float32 [batch, seq_len, hidden_size]"),
+    "sequence_output": "float32 [batch, seq_len, hidden_size]",
     **_POOLED,
 }
 _EMBEDDED = {
     **_POOLED,
     # Mean of the last block's output over all real positions, [CLS] and [SEP] included.
-    **_fields(mean_pooled_output="float32 [batch, hidden_size]"),
+    "mean_pooled_output": "float32 [batch, hidden_size]",
 }
 # Share of the pieces that the vocabulary cannot spell (<unk>) among those that the model reads of
 # the row's texts, each piece once for every window and choice that shows it; 1 for empty texts.
 # Near 1 the other outputs do not depend on the texts.
-_UNKNOWN_SHARE = _fields(unknown_share="float32 [batch]")
+_UNKNOWN_SHARE = {"unknown_share": "float32 [batch]"}
 # Of the signatures that take piece ids: "" for a row that is answered; else what is wrong with it,
 # a value out of range or no tf.Example. The other outputs of such a row are NaN, -1 or "".
-_ERROR = _fields(error="string [batch]")
+_ERROR = {"error": "string [batch]"}
 
 # What every kind of model answers.
 COMMON = {
@@ -101,27 +101,25 @@ COMMON = {
     "pooled": Signature(_TOKENS, {**_POOLED, **_ERROR}),
     # Tokenizes a text, or two, into the inputs of `tokens`. Columns that are padding in all rows
     # may be cut off.
-    "tokenize": Signature(
-        _TEXTS, _fields(**dict.fromkeys(_TOKENS, "int32 [batch, max_seq_length]"))
-    ),
+    "tokenize": Signature(_TEXTS, dict.fromkeys(_TOKENS, "int32 [batch, max_seq_length]")),
     # Describes how to tokenize for `tokens`.
     "tokenization_info": Signature(
         {},
-        _fields(
-            vocab_file="string []",  # path of the vocabulary
-            do_lower_case="bool []",  # whether text is lower-cased first
-        ),
+        {
+            "vocab_file": "string []",  # path of the vocabulary
+            "do_lower_case": "bool []",  # whether text is lower-cased first
+        },
     ),
 }
 # Names the labels, as in training.
-_LABELS = {"labels": Signature({}, _fields(labels="string [labels]"))}
+_LABELS = {"labels": Signature({}, {"labels": "string [labels]"})}
 # Of kinds whose `serving_default` has one output. TensorFlow Serving's REST API answers one without
 # its name: a second one would change the form of the answer.
 _UNKNOWN = {"unknown_share": Signature(_TEXTS, _UNKNOWN_SHARE)}
 
 
 def _from_texts_and_examples(
-    inputs: dict[str, Field], outputs: dict[str, Field]
+    inputs: dict[str, str], outputs: dict[str, str]
 ) -> dict[str, Signature]:
     """Returns `serving_default` and the `examples` that answers the same from piece ids.
 
@@ -130,7 +128,7 @@ def _from_texts_and_examples(
     """
     return {
         "serving_default": Signature(inputs, outputs),
-        "examples": Signature(_fields(examples="string [batch]"), {**outputs, **_ERROR}),
+        "examples": Signature({"examples": "string [batch]"}, {**outputs, **_ERROR}),
     }
 
 
@@ -141,7 +139,7 @@ PRETRAINING = {
         {
             # Probability that text_pair follows text and not text follows text_pair; 0.5 for a
             # text alone, which has no order (the model never learned one for it).
-            **_fields(in_order_probability="float32 [batch]"),
+            "in_order_probability": "float32 [batch]",
             **_EMBEDDED,
             **_UNKNOWN_SHARE,
         },
@@ -150,13 +148,13 @@ PRETRAINING = {
     # unanswered.
     "fill_mask": Signature(
         _TEXT,
-        _fields(
+        {
             # Likeliest pieces, best first, `▁` where a word begins; "" past a text's own masks.
-            pieces=f"string [batch, {MAX_MASKS}, {NUM_CANDIDATES}]",
+            "pieces": f"string [batch, {MAX_MASKS}, {NUM_CANDIDATES}]",
             # Their probabilities among all pieces; 0 past a text's own masks.
-            probabilities=f"float32 [batch, {MAX_MASKS}, {NUM_CANDIDATES}]",
-            num_masks="int32 [batch]",  # how many [MASK] of the text are answered
-        ),
+            "probabilities": f"float32 [batch, {MAX_MASKS}, {NUM_CANDIDATES}]",
+            "num_masks": "int32 [batch]",  # how many [MASK] of the text are answered
+        },
     ),
     # Scores how likely a text is: each piece is predicted from all others of the text but the rest
     # of its word (Kauf and Ivanova 2023). A text of n pieces costs as much as n sequences of n + 2
@@ -164,11 +162,9 @@ PRETRAINING = {
     "score": Signature(
         _TEXT,
         {
-            **_fields(
-                log_likelihood="float32 [batch]",  # sum of the pieces' log probabilities, in nats
-                num_pieces="int32 [batch]",  # pieces that are scored
-                num_words="int32 [batch]",  # their words; a punctuation mark is one
-            ),
+            "log_likelihood": "float32 [batch]",  # sum of the pieces' log probabilities, in nats
+            "num_pieces": "int32 [batch]",  # pieces that are scored
+            "num_words": "int32 [batch]",  # their words; a punctuation mark is one
             **_UNKNOWN_SHARE,
         },
     ),
@@ -176,13 +172,11 @@ PRETRAINING = {
     # Encodes piece ids and scores every piece, before the softmax, at the given positions: 0 is
     # [CLS], at least one a row.
     "mlm": Signature(
-        {**_TOKENS, **_fields(mlm_positions="int32 [batch, predictions]")},
-        {**_ENCODED, **_fields(mlm_logits="float32 [batch, predictions, vocab_size]"), **_ERROR},
+        {**_TOKENS, "mlm_positions": "int32 [batch, predictions]"},
+        {**_ENCODED, "mlm_logits": "float32 [batch, predictions, vocab_size]", **_ERROR},
     ),
     # Encodes piece ids and judges the order of the two segments: 0 in order, 1 swapped.
-    "sop": Signature(
-        _TOKENS, {**_ENCODED, **_fields(sop_log_probs="float32 [batch, 2]"), **_ERROR}
-    ),
+    "sop": Signature(_TOKENS, {**_ENCODED, "sop_log_probs": "float32 [batch, 2]", **_ERROR}),
 }
 
 # Embeds a text.
@@ -193,10 +187,8 @@ CLASSIFIER = {
     **_from_texts_and_examples(
         _TEXTS,
         {
-            **_fields(
-                label="string [batch]",  # the likeliest
-                probabilities="float32 [batch, labels]",  # in the order of `labels`
-            ),
+            "label": "string [batch]",  # the likeliest
+            "probabilities": "float32 [batch, labels]",  # in the order of `labels`
             **_UNKNOWN_SHARE,
         },
     ),
@@ -206,7 +198,7 @@ CLASSIFIER = {
 
 # Gives a text, or a pair where the task has pairs, a number in the unit of the training labels.
 REGRESSOR = {
-    **_from_texts_and_examples(_TEXTS, _fields(value="float32 [batch]")),
+    **_from_texts_and_examples(_TEXTS, {"value": "float32 [batch]"}),
     **_UNKNOWN,
     **COMMON,
 }
@@ -214,7 +206,7 @@ REGRESSOR = {
 # Returns the probability of each label for a text, or a pair where the task has pairs. Fine-tuning
 # counts 0.5 as yes.
 MULTILABEL = {
-    **_from_texts_and_examples(_TEXTS, _fields(probabilities="float32 [batch, labels]")),
+    **_from_texts_and_examples(_TEXTS, {"probabilities": "float32 [batch, labels]"}),
     **_UNKNOWN,
     **_LABELS,
     **COMMON,
@@ -226,25 +218,21 @@ TOKEN_CLASSIFIER = {
     "serving_default": Signature(
         _TEXT,
         {
-            **_fields(
-                # JSON, a list of the spans in order. Each is an object of `start`, its first
-                # character, `end`, the character after its last, both counted in Unicode
-                # characters; `label`, its type; `text`, its part of the text; `probability`, the
-                # mean of its words' labels.
-                spans="string [batch]",
-                num_spans="int32 [batch]",
-            ),
+            # JSON, a list of the spans in order. Each is an object of `start`, its first
+            # character, `end`, the character after its last, both counted in Unicode
+            # characters; `label`, its type; `text`, its part of the text; `probability`, the
+            # mean of its words' labels.
+            "spans": "string [batch]",
+            "num_spans": "int32 [batch]",
             **_UNKNOWN_SHARE,
         },
     ),
     # Labels given words. "" is no word: its label is "".
     "words": Signature(
-        _fields(words="string [batch, words]"),
+        {"words": "string [batch, words]"},
         {
-            **_fields(
-                labels="string [batch, words]",  # the likeliest label of each
-                probabilities="float32 [batch, words]",  # of that label
-            ),
+            "labels": "string [batch, words]",  # the likeliest label of each
+            "probabilities": "float32 [batch, words]",  # of that label
             **_UNKNOWN_SHARE,
         },
     ),
@@ -256,17 +244,15 @@ QUESTION_ANSWERING = {
     # Finds the answer to a question in a text, read in overlapping windows. Too long a question
     # loses pieces at its end.
     "serving_default": Signature(
-        _fields(question="string [batch]", context="string [batch]"),
+        {"question": "string [batch]", "context": "string [batch]"},
         {
-            **_fields(
-                # A part of the context as it is written; "" if the task has questions without an
-                # answer and no_answer_score is above its threshold, or the context is blank.
-                answer="string [batch]",
-                # Of the best answer, the more the better, even if it is not given; NO_ANSWER_SCORE
-                # if there is none.
-                score="float32 [batch]",
-                no_answer_score="float32 [batch]",  # the greater, the likelier there is no answer
-            ),
+            # A part of the context as it is written; "" if the task has questions without an
+            # answer and no_answer_score is above its threshold, or the context is blank.
+            "answer": "string [batch]",
+            # Of the best answer, the more the better, even if it is not given; NO_ANSWER_SCORE
+            # if there is none.
+            "score": "float32 [batch]",
+            "no_answer_score": "float32 [batch]",  # the greater, the likelier there is no answer
             **_UNKNOWN_SHARE,
         },
     ),
@@ -277,17 +263,15 @@ MULTIPLE_CHOICE = {
     # Chooses among the answers to a question about a text. Too long an answer loses pieces at its
     # beginning, then the text at its end.
     **_from_texts_and_examples(
-        _fields(
-            context="string [batch]",
-            # An option follows it (RACE: it replaces each `_` in it, if any).
-            question="string [batch]",
-            options="string [batch, choices]",
-        ),
         {
-            **_fields(
-                choice="int32 [batch]",  # the likeliest option, from 0
-                probabilities="float32 [batch, choices]",
-            ),
+            "context": "string [batch]",
+            # An option follows it (RACE: it replaces each `_` in it, if any).
+            "question": "string [batch]",
+            "options": "string [batch, choices]",
+        },
+        {
+            "choice": "int32 [batch]",  # the likeliest option, from 0
+            "probabilities": "float32 [batch, choices]",
             **_UNKNOWN_SHARE,
         },
     ),
@@ -303,7 +287,7 @@ def of_task(table: dict[str, Signature], task: dict) -> dict[str, Signature]:
     if task.get("has_pairs", True):
         return table
     of_text: dict[str, Signature] = {
-        name: dataclasses.replace(table[name], inputs=_TEXT)
+        name: Signature(_TEXT, table[name].outputs)
         for name in ("serving_default", "unknown_share")
         if name in table
     }

@@ -10,7 +10,6 @@ An export in bfloat16 must answer like its own functions here, and nearly like t
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import pickle
@@ -26,49 +25,27 @@ TOLERANCE = 1e-5  # absolute and relative
 # root mean square, or by 1 if that is less. albert_base rounds to some 0.01.
 BFLOAT16_TOLERANCE = 0.05
 _IMPOSSIBLE = 1e20  # less than the score of an answer that there cannot be
-_OUR_PACKAGES = ("albert_tf", "pipelines", "export")
 
 _LONG = "One sentence, said again and again, is longer than any table of positions. " * 99
-_TEXTS = {
-    "text": [
-        "The [MASK] function returns an array.",
-        "Das Mädchen lief über die Straße, [MASK] es war spät[MASK].",
-        "Où sont les neiges d'antan ?",
-        "В начале было слово.",
-        "北京是中国的[MASK]。",
-        "東京は日本の首都です。",
-        "서울은 한국의 수도이다.",
-        "العربية لغة [MASK] جميلة",
-        "हिन्दी एक भाषा है।",
-        "ภาษาไทยไม่มีช่องว่าง",
-        "\U0001f469\u200d\U0001f469\u200d\U0001f467 1,000 [CLS] <pad> a\x00b\u2028c",
-        "[MASK][MASK] [MASK]",
-        "",
-        " \t\u3000",
-        b"caf\xe9 \xff\xc3",
-    ],
-    "text_pair": [
-        "It takes no arguments.",
-        "",
-        "Mais où sont-elles ?",
-        b"\xff",
-        "",
-        "日本は島国です。",
-        "",
-        " ",
-        "और यह दूसरा वाक्य है।",
-        "",
-        "[SEP]",
-        "",
-        "Nothing came before.",
-        "",
-        "",
-    ],
-}
-_LONG_TEXTS = {
-    "text": [_LONG, "short", _LONG + "[MASK]", "[MASK] " * 50],
-    "text_pair": ["short", _LONG, _LONG, ""],
-}
+# Texts, and the second text of each.
+_TEXTS: list[tuple[str | bytes, str | bytes]] = [
+    ("The [MASK] function returns an array.", "It takes no arguments."),
+    ("Das Mädchen lief über die Straße, [MASK] es war spät[MASK].", ""),
+    ("Où sont les neiges d'antan ?", "Mais où sont-elles ?"),
+    ("В начале было слово.", b"\xff"),
+    ("北京是中国的[MASK]。", ""),
+    ("東京は日本の首都です。", "日本は島国です。"),
+    ("서울은 한국의 수도이다.", ""),
+    ("العربية لغة [MASK] جميلة", " "),
+    ("हिन्दी एक भाषा है।", "और यह दूसरा वाक्य है।"),
+    ("ภาษาไทยไม่มีช่องว่าง", ""),
+    ("\U0001f469\u200d\U0001f469\u200d\U0001f467 1,000 [CLS] <pad> a\x00b\u2028c", "[SEP]"),
+    ("[MASK][MASK] [MASK]", ""),
+    ("", "Nothing came before."),
+    (" \t\u3000", ""),
+    (b"caf\xe9 \xff\xc3", ""),
+]
+_LONG_TEXTS = [(_LONG, "short"), ("short", _LONG), (_LONG + "[MASK]", _LONG), ("[MASK] " * 50, "")]
 
 
 def verify(saved_model: str, module, functions: dict, exact=None) -> float:
@@ -84,11 +61,31 @@ def verify(saved_model: str, module, functions: dict, exact=None) -> float:
       The largest difference between two numbers; with `exact`, as BFLOAT16_TOLERANCE defines it.
 
     Raises:
-      RuntimeError: if the process fails, loads our code, or any answer differs.
+      RuntimeError: if the process fails or imports our code, or any answer differs.
     """
     questions = _questions(module, functions)
-    if "://" not in saved_model:
-        saved_model = os.path.abspath(saved_model)  # the process starts in another directory
+    answers = _in_fresh_process(os.path.abspath(saved_model), questions)
+    if exact is None:
+        expected = _expected(module, functions, questions)
+        return max(map(_difference, questions, expected, answers))
+    # Op by op, as _expected computes text, gelu would round where a part of a product does not.
+    for triple in zip(questions, _answers(functions, questions), answers):
+        _difference(*triple)
+    expected = _expected(exact, exact.functions(), questions)
+    largest = 0.0
+    for (signature, _), theirs, answer in zip(questions, expected, answers):
+        difference = _rounding(theirs, answer)
+        if not difference <= BFLOAT16_TOLERANCE:
+            raise RuntimeError(
+                f"{signature} in bfloat16 is {difference:.2g} from the float32 model's answer, "
+                f"more than {BFLOAT16_TOLERANCE}: export this model in float32"
+            )
+        largest = max(largest, difference)
+    return largest
+
+
+def _in_fresh_process(saved_model: str, questions: list[tuple[str, dict]]) -> list[dict]:
+    """Returns the answers of `_main` in a process that cannot import our code."""
     with tempfile.TemporaryDirectory() as directory:
         questions_file = os.path.join(directory, "questions")
         answers_file = os.path.join(directory, "answers")
@@ -109,52 +106,23 @@ def verify(saved_model: str, module, functions: dict, exact=None) -> float:
         if process.returncode:
             raise RuntimeError(f"{saved_model!r} fails in a fresh process:\n{process.stderr}")
         with open(answers_file, "rb") as file:
-            modules, answers = pickle.load(file)
-    if loaded := sorted(set(_OUR_PACKAGES) & set(modules)):
-        raise RuntimeError(f"the fresh process loaded our own {', '.join(loaded)}")
-    if exact is None:
-        expected = _expected(module, functions, questions)
-        return max(map(_difference, questions, expected, answers))
-    # Op by op, as _expected computes text, gelu would round where a part of a product does not.
-    for triple in zip(questions, _answers(functions, questions), answers):
-        _difference(*triple)
-    expected = _expected(exact, exact.functions(), questions)
-    largest = 0.0
-    for (signature, _), theirs, answer in zip(questions, expected, answers):
-        difference = _rounding(theirs, answer)
-        if not difference <= BFLOAT16_TOLERANCE:
-            raise RuntimeError(
-                f"{signature} in bfloat16 is {difference:.2g} from the float32 model's answer, "
-                f"more than {BFLOAT16_TOLERANCE}: export this model in float32"
-            )
-        largest = max(largest, difference)
-    return largest
+            return pickle.load(file)
 
 
 def _expected(module, functions: dict, questions: list[tuple[str, dict]]) -> list[dict]:
-    with _answering_in_python(module) as methods:
-        return _answers({**functions, **methods}, questions)
-
-
-@contextlib.contextmanager
-def _answering_in_python(module):
-    """Lets a module's methods compute anew, nothing traced before; those that take text by Python.
-
-    Yields:
-      Its methods for the signatures that take text, by their names.
-    """
+    """Returns a module's own answers: to texts anew, nothing traced before, tokenized by Python."""
     if not module.has_python_tokenizer:
-        yield {}
-        return
+        return _answers(functions, questions)
+    methods = {
+        name: getattr(module, name)
+        for name, signature in module.signatures.items()
+        if name != "examples" and tf.string in [f.dtype for f in signature.inputs.values()]
+    }
     in_graph = module.tokenizer
     module.tokenizer = _PythonTokenizer(module.served.tokenizer)
     tf.config.run_functions_eagerly(True)
     try:
-        yield {
-            name: getattr(module, name)
-            for name, signature in module.signatures.items()
-            if name != "examples" and tf.string in [f.dtype for f in signature.inputs.values()]
-        }
+        return _answers({**functions, **methods}, questions)
     finally:
         tf.config.run_functions_eagerly(False)
         module.tokenizer = in_graph
@@ -198,15 +166,14 @@ def _questions(module, functions: dict) -> list[tuple[str, dict[str, np.ndarray]
     # Three examples of as many sequences each as the model chooses among.
     rows = [np.arange(first, first + choices) % 3 for first in range(3)]
     examples = [serialize({name: ids[name][row] for name in FEATURES}) for row in rows]
-    batches = []
-    for texts, size in ((_TEXTS, 3), (_LONG_TEXTS, 1), ({"text": [], "text_pair": []}, 0)):
-        batches.append(
-            {
-                **_as_inputs(texts["text"], texts["text_pair"], choices),
-                **{name: values[:size] for name, values in ids.items()},
-                "examples": np.array(examples[:size], object),
-            }
-        )
+    batches = [
+        {
+            **_as_inputs([text for text, _ in pairs], [pair for _, pair in pairs], choices),
+            **{name: values[:size] for name, values in ids.items()},
+            "examples": np.array(examples[:size], object),
+        }
+        for pairs, size in ((_TEXTS, 3), (_LONG_TEXTS, 1), ([], 0))
+    ]
     questions = []
     for signature, function in sorted(functions.items()):
         names = [spec.name for spec in tf.nest.flatten(function.structured_input_signature)]
@@ -322,7 +289,7 @@ def _certain_ranks(probabilities: np.ndarray) -> np.ndarray:
 
 def _main(saved_model: str, questions_file: str, answers_file: str) -> None:
     """Answers the questions in the fresh process."""
-    for name in _OUR_PACKAGES:
+    for name in ("albert_tf", "pipelines", "export"):
         # Python: an import of it fails, installed or not. Typeshed declares modules only.
         sys.modules[name] = None  # type: ignore[assignment]
 
@@ -331,10 +298,8 @@ def _main(saved_model: str, questions_file: str, answers_file: str) -> None:
     with open(questions_file, "rb") as file:
         questions = pickle.load(file)
     model = tf.saved_model.load(saved_model)
-    answers = _answers(model.signatures, questions)
-    modules = {name.partition(".")[0] for name, module in sys.modules.items() if module is not None}
     with open(answers_file, "wb") as file:
-        pickle.dump((modules, answers), file)
+        pickle.dump(_answers(model.signatures, questions), file)
 
 
 if __name__ == "__main__":

@@ -50,12 +50,8 @@ class MultiLabelModule(RegressorModule):
 
     table = signatures.MULTILABEL
 
-    def labels(self) -> dict:
-        """Answers the signature `labels`."""
-        return {"labels": tf.constant(self.served.task["labels"])}
 
-
-class ClassifierModule(MultiLabelModule):
+class ClassifierModule(RegressorModule):
     """Labels a text, or a pair."""
 
     table = signatures.CLASSIFIER
@@ -115,11 +111,8 @@ class MultipleChoiceModule(ServingModule):
     def _questions_with_options(self, questions: tf.Tensor, options: tf.Tensor) -> tf.Tensor:
         """Returns for each option its question with it in the blanks, or behind if there is none.
 
-        Text before the pieces that the model reads may be missing.
-
-        Args:
-          questions: string [batch].
-          options: string [batch * num_choices].
+        Text before the pieces that the model reads may be missing. Questions are string [batch],
+        options string [batch * num_choices].
         """
         number = self.max_qa_length * CHARS_PER_PIECE
         # Blanks are looked for after the text is prepared: that makes the blank `_` of a full-width

@@ -40,7 +40,6 @@ class PreTrainingModule(ServingModule):
     def __init__(self, model: AlbertForPreTraining, served: ServedCheckpoint):
         super().__init__(model, served)
         tokenizer = served.tokenizer
-        self.mask_id = tokenizer.mask_id
         self._pieces = tuple(map(tokenizer.id_to_piece, range(tokenizer.vocab_size)))
         self._word_starts = tuple(map(int, tokenizer.word_starts()))
 
@@ -79,7 +78,7 @@ class PreTrainingModule(ServingModule):
     def _fill_masks(self, tokens: dict) -> dict:
         """Returns `num_masks` [batch]; `pieces` and `probabilities` [masks of all texts, k]."""
         sequence_output = self.encode(**tokens)["sequence_output"]
-        is_mask = tf.equal(tokens["input_ids"], self.mask_id)
+        is_mask = tf.equal(tokens["input_ids"], self.served.tokenizer.mask_id)
         is_mask &= tf.cumsum(tf.cast(is_mask, tf.int32), axis=1) <= signatures.MAX_MASKS
         # The masks of all texts in one row: logits exist for them alone, not for the padding of
         # texts with fewer. A row of zeros behind makes the row never empty.
@@ -113,7 +112,7 @@ class PreTrainingModule(ServingModule):
             pieces.with_flat_values(ids), pieces.with_flat_values(ids >= 0)
         )
 
-        mask = tf.fill([tf.size(flat), 1], self.mask_id)
+        mask = tf.fill([tf.size(flat), 1], self.served.tokenizer.mask_id)
         mask = tf.RaggedTensor.from_tensor(mask, lengths=tf.cast(after_mask, tf.int64))
         pieces = tf.concat([mask, pieces], axis=1)
         row_splits = tf.gather(pieces.row_splits, parts.row_splits)
@@ -156,7 +155,7 @@ class PreTrainingModule(ServingModule):
         is_masked &= tf.equal(tf.gather(word, text), word_of_piece)
         rows = tf.gather(ids, text)
         masked = {
-            "input_ids": tf.where(is_masked, self.mask_id, rows),
+            "input_ids": tf.where(is_masked, self.served.tokenizer.mask_id, rows),
             "input_mask": tf.gather(mask, text),
             "segment_ids": tf.zeros_like(rows),
             "place": place,

@@ -69,14 +69,13 @@ class QuestionAnsweringModule(ServingModule):
 
         # Where there is no answer, not even a piece, the places mean nothing: from 0 to 0.
         in_paragraph = tf.gather(windows.first - _offsets(queries, windows), best)
-        start, limit = (
-            tf.gather(
-                tf.concat([[0], places], axis=0),
-                tf.where(has_answer, in_paragraph + tf.gather(spans[name], best) + 1, 0),
-            )
-            for name, places in (("first", aligned.starts), ("last", aligned.limits))
-        )
-        answer = tf.strings.substr(context, start, limit - start)
+
+        def place_of(name, places):
+            piece = in_paragraph + tf.gather(spans[name], best) + 1
+            return tf.gather(tf.concat([[0], places], axis=0), tf.where(has_answer, piece, 0))
+
+        start = place_of("first", aligned.starts)
+        answer = tf.strings.substr(context, start, place_of("last", aligned.limits) - start)
         return {
             "answer": tf.strings.regex_replace(answer, f"^{WHITE_SPACE}+|{WHITE_SPACE}+$", ""),
             "score": tf.cast(score, tf.float32),
@@ -87,7 +86,11 @@ class QuestionAnsweringModule(ServingModule):
     def _sequences(
         self, queries: tf.RaggedTensor, aligned: AlignedPieces, windows: Windows
     ) -> dict[str, tf.Tensor]:
-        """Returns tokens of the windows, and what `answer` needs to know of each position."""
+        """Returns tokens of the windows, and what `answer` needs to know of each position.
+
+        Beside the ids: bool `may_start` and `may_end`, int64 `visible_before` and `visible_through`
+        of AlignedPieces; all [windows, seq_len].
+        """
         piece = windows.pieces.flat_values
         tokens = self.packer.pack(
             tf.gather(queries, windows.text),
@@ -115,13 +118,9 @@ class QuestionAnsweringModule(ServingModule):
     def answer(self, windows: dict) -> dict:
         """Finds the best span of each window that does not only show white space.
 
-        Args:
-          windows: `input_ids`, `input_mask`, `segment_ids`; bool `may_start` and `may_end`; int64
-            `visible_before` and `visible_through` of AlignedPieces; all [windows, seq_len].
-
-        Returns:
-          dict of float64 [windows] `score`, -inf if there is none, and `no_answer_score`, and int64
-          [windows] `first` and `last`, positions in the sequence.
+        `windows` are those of `_sequences`. Returns float64 [windows] `score`, -inf if there is
+        none, and `no_answer_score`, and int64 [windows] `first` and `last`, positions in the
+        sequence.
         """
         outputs = self.model(
             {

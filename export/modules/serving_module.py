@@ -24,15 +24,13 @@ from ..text.preprocessor import Preprocessor
 
 @dataclasses.dataclass(frozen=True)
 class ServedCheckpoint:
-    """A checkpoint, what belongs to it, and how it is served.
+    """A checkpoint (its prefix), what belongs to it, and how it is served.
 
     Attributes:
       kind: one of export.kinds.MODULES.
       task: the content of task.json; empty for the kinds without a task.
-      checkpoint: its prefix.
       model_dir: holds the files that become assets: the vocabulary and, with a task, task.json.
       config: the model's config, with the layers that the checkpoint has.
-      tokenizer: the model's tokenizer.
       max_seq_length: longest sequence made from text, special pieces included.
       precision: of the products and of their weights, "float32" or "bfloat16".
     """
@@ -210,11 +208,10 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
     def on_good_rows(self, function, tokens: dict) -> dict:
         """Returns what a function answers to piece ids, and `error` of each row.
 
-        Args:
-          function: takes the tensors by their names, and returns a dict of tensors [batch, ...].
-          tokens: dict of int32 [batch, columns] that only may have the values of `limits`.
+        The function takes `tokens`, int32 [batch, columns], by their names, and returns a dict of
+        tensors [batch, ...]. A row with a value beyond `limits` is a bad one.
         """
-        limits = {name: self.limits[name] for name in tokens if name in self.limits}
+        limits: dict[str, int | tf.Tensor] = {**self.limits}
         if "mlm_positions" in tokens:
             limits["mlm_positions"] = tf.shape(tokens["input_ids"])[1]
         error = find_errors(tokens, limits)
@@ -242,6 +239,10 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
             "do_lower_case": tf.constant(self.served.tokenizer.do_lower_case),
         }
 
+    def labels(self) -> dict:
+        """Answers the signature `labels`, of tasks that have labels."""
+        return {"labels": tf.constant(self.served.task["labels"])}
+
     def examples(self, examples) -> dict:
         """Answers the signature `examples`."""
         tokens, error = parse_records(
@@ -259,14 +260,10 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
 
     @abc.abstractmethod
     def answer(self, tokens: dict) -> dict:
-        """Computes the answers to packed sequences, a part of a batch.
+        """Computes the answers to packed sequences, a part of a batch: tensors [batch, ...].
 
-        Args:
-          tokens: dict of int32 [batch, seq_len] `input_ids`, `input_mask`, `segment_ids`, where a
-            kind adds what else it needs of each position.
-
-        Returns:
-          dict of tensors [batch, ...]. Where a sequence is one request, these are its outputs.
+        To int32 [batch, seq_len] `input_ids`, `input_mask` and `segment_ids` a kind adds what else
+        it needs of each position. Where a sequence is one request, the answers are its outputs.
         """
 
     def embeddings(self, tokens: dict) -> dict:
@@ -288,12 +285,8 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
         All sequences of a request count, so one rule holds for every kind. Pieces in the overlap of
         two windows count twice, a question once for each window, a context once for each choice.
 
-        Args:
-          tokens: `input_ids` and `input_mask`, int32 [sequences, seq_len].
-          counts: int64 [batch], how many successive sequences are of each request; None: one.
-
-        Returns:
-          float32 [batch].
+        Returns float32 [batch]. `tokens` are int32 [sequences, seq_len]; `counts`, int64 [batch],
+        is how many successive sequences are of each request, None: one.
         """
         ids, tokenizer = tokens["input_ids"], self.served.tokenizer
         is_text = tf.cast(tokens["input_mask"], tf.bool)

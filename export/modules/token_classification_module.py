@@ -55,9 +55,11 @@ class TokenClassifierModule(ServingModule):
             "text": _json_strings(texts),
             "probability": _json_numbers(tf.cast(mean, tf.float32)),
         }
-        spans = first.with_flat_values(_json_objects(members))
+        pairs = [tf.strings.join([f'"{name}": ', value]) for name, value in members.items()]
+        objects = tf.strings.join(["{", tf.strings.join(pairs, ", "), "}"])
+        lists = join_rows(first.with_flat_values(objects), ", ")
         return {
-            "spans": _json_lists(spans),
+            "spans": tf.strings.join(["[", lists, "]"]),
             "num_spans": tf.cast(first.row_lengths(), tf.int32),
             "unknown_share": tags["unknown_share"],
         }
@@ -77,10 +79,6 @@ class TokenClassifierModule(ServingModule):
             "probabilities": tf.scatter_nd(indices, tags["probability"], shape),
             "unknown_share": tags["unknown_share"],
         }
-
-    def labels(self) -> dict:
-        """Answers the signature `labels`."""
-        return {"labels": tf.constant(self._labels)}
 
     def _tag(self, words: tf.RaggedTensor) -> dict[str, tf.Tensor]:
         """Tags the words of texts, string [batch, (words)].
@@ -124,13 +122,9 @@ class TokenClassifierModule(ServingModule):
     def answer(self, tokens: dict) -> dict:
         """Tags the words of packed sequences.
 
-        Args:
-          tokens: `input_ids`, `input_mask`, `segment_ids`, and `word`, int32 [batch, seq_len], a
-            number above 0 where the word of this number is tagged.
-
-        Returns:
-          dict of `word`, `place` of the likeliest label, int32, and its `probability`, float32, all
-          [words].
+        `tokens` also has `word`, int32 [batch, seq_len], a number above 0 where the word of this
+        number is tagged. Returns `word`, `place` of the likeliest label, int32, and its
+        `probability`, float32, all [words].
         """
         word = tokens["word"]
         encoded = self.encode(tokens["input_ids"], tokens["input_mask"], tokens["segment_ids"])
@@ -186,19 +180,6 @@ def _json_numbers(values: tf.Tensor) -> tf.Tensor:
     return tf.where(tf.math.is_finite(values), tf.strings.as_string(values, shortest=True), "null")
 
 
-def _json_objects(members: dict[str, tf.Tensor]) -> tf.Tensor:
-    """Returns n JSON objects, string [n], from the members' values as JSON, each string [n]."""
-    parts: list = []
-    for name, values in members.items():
-        parts += [f', "{name}": ' if parts else f'{{"{name}": ', values]
-    return tf.strings.join([*parts, "}"])
-
-
-def _json_lists(values: tf.RaggedTensor) -> tf.Tensor:
-    """Returns a JSON list of each row's values, which are JSON: string [rows]."""
-    return tf.strings.join(["[", join_rows(values, ", "), "]"])
-
-
 def _shifted(values: tf.Tensor) -> tf.Tensor:
-    """Returns for each word the value of the one before; of the first its own."""
+    """Returns for each word the value of the word before; for the first its own."""
     return tf.concat([values[:1], values[:-1]], axis=0)

@@ -24,7 +24,7 @@ def module(make_module):
 
 def check_spans(task, module, directory):
     """Returns the spans that both sides found."""
-    texts = make_texts(20, 1) + _TEXTS["text"]
+    texts = make_texts(20, 1) + [text for text, _ in _TEXTS]
     as_read = [text.decode("utf-8", "replace") for text in map(tf.compat.as_bytes, texts)]
     examples = [of_text(str(i), text) for i, text in enumerate(as_read)]
     [path] = evaluate(task, module, examples, directory)

@@ -42,9 +42,9 @@ def test_an_export_answers_its_warmup_requests(exported, loaded, tokenizer):
 
 @pytest.mark.parametrize("kind", sorted(MODULES))
 def test_every_kind_has_requests(tmp_path, kind):
-    sizes = {"choices": 5, "labels": 3, "hidden_size": 7, "vocab_size": 11}
+    sizes = {"choices": 5, "labels": 3, "hidden_size": 7, "vocab_size": 11, "max_seq_length": 64}
     table = MODULES[kind].table
-    write_warmup_requests(str(tmp_path), table, sizes, 64)
+    write_warmup_requests(str(tmp_path), table, sizes)
     requests = read_requests(tmp_path)
     asked = {name for name, signature in table.items() if signature.inputs}
     assert {request.model_spec.signature_name for request in requests} == asked
