@@ -49,16 +49,11 @@ _LONG_TEXTS = [(_LONG, "short"), ("short", _LONG), (_LONG + "[MASK]", _LONG), ("
 
 
 def verify(saved_model: str, module, functions: dict, exact=None) -> float:
-    """Compares a SavedModel, loaded in a fresh process, with the model in memory.
+    """Compares a SavedModel, loaded in a fresh process, with the ServingModule in memory.
 
-    Args:
-      saved_model: directory of the SavedModel.
-      module: the ServingModule that was saved.
-      functions: its function for each signature.
-      exact: the same ServingModule in float32, if `module` is in bfloat16.
-
-    Returns:
-      The largest difference between two numbers; with `exact`, as BFLOAT16_TOLERANCE defines it.
+    `functions` are the module's for each signature. If it is in bfloat16, `exact` is the same in
+    float32. Returns the largest difference between two numbers; with `exact`, as BFLOAT16_TOLERANCE
+    defines it.
 
     Raises:
       RuntimeError: if the process fails or imports our code, or any answer differs.

@@ -13,28 +13,14 @@ from albert_tf.text.text_limits import CHARS_PER_PIECE
 from .. import signatures
 from ..text.limits import fill_blanks, last_chars
 from ..text.packing import map_rows
-from .serving_module import ServedCheckpoint, ServingModule
+from .serving_module import ServedCheckpoint, ServingModule, TextModule
 
 
-class RegressorModule(ServingModule):
+class RegressorModule(TextModule):
     """Answers about a text, or a pair where the task has pairs, with the kind's `answers`."""
 
     table = signatures.REGRESSOR
     model: AlbertForSequenceClassification
-
-    def serving_default(self, text, text_pair=None) -> dict:
-        """Answers the signature `serving_default`."""
-        return self.answer_requests(self._tokens(text, text_pair))
-
-    def unknown_share(self, text, text_pair=None) -> dict:
-        """Answers the signature `unknown_share`."""
-        return {"unknown_share": self.share_of_unknown(self._tokens(text, text_pair))}
-
-    def _tokens(self, text, text_pair) -> dict:
-        """Returns the sequences of texts, or of pairs."""
-        if text_pair is None:
-            return self.packer.truncate_and_pack(self.pieces(text))
-        return self.pack_texts(text, text_pair)
 
     def logits(self, tokens: dict) -> tf.Tensor:
         """Returns the head's outputs, float32 [batch, width]."""

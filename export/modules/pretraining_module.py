@@ -4,35 +4,35 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from albert_tf.encoder import AlbertEncoder
 from albert_tf.models import AlbertForPreTraining
 from albert_tf.text.tokenization import MASK, WORD_BOUNDARY
 from albert_tf.text.words import row_ids
 from .. import signatures
 from ..text.packing import map_rows, map_sorted_rows
-from .serving_module import ServedCheckpoint, ServingModule
+from .serving_module import ServedCheckpoint, TextModule
 
 
-class EncoderModule(ServingModule):
-    """Embeds texts. Its `model` is an AlbertEncoder."""
+class EncoderModule(TextModule):
+    """Embeds texts."""
 
     table = signatures.ENCODER
 
-    @property
-    def encoder(self) -> AlbertEncoder:
-        """The model itself."""
-        return self.model
-
-    def serving_default(self, text) -> dict:
-        """Answers the signature `serving_default`."""
-        return self.answer_requests(self.packer.truncate_and_pack(self.pieces(text)))
-
     def answer(self, tokens: dict) -> dict:
         """See ServingModule.answer."""
-        return {**self.embeddings(tokens), "unknown_share": self.share_of_unknown(tokens)}
+        encoded = self.encode(**tokens)
+        weights = tf.cast(tokens["input_mask"], tf.float32)[:, :, tf.newaxis]
+        weighted_sum = tf.reduce_sum(encoded["sequence_output"] * weights, axis=1)
+        return {
+            "pooled_output": encoded["pooled_output"],
+            # Of a record that is nothing but padding: zeros.
+            "mean_pooled_output": tf.math.divide_no_nan(
+                weighted_sum, tf.reduce_sum(weights, axis=1)
+            ),
+            "unknown_share": self.share_of_unknown(tokens),
+        }
 
 
-class PreTrainingModule(ServingModule):
+class PreTrainingModule(EncoderModule):
     """Answers with a pre-trained model: embeddings, sentence order, masked pieces."""
 
     table = signatures.PRETRAINING
@@ -43,20 +43,12 @@ class PreTrainingModule(ServingModule):
         self._pieces = tuple(map(tokenizer.id_to_piece, range(tokenizer.vocab_size)))
         self._word_starts = tuple(map(int, tokenizer.word_starts()))
 
-    def serving_default(self, text, text_pair) -> dict:
-        """Answers the signature `serving_default`."""
-        return self.answer_requests(self.pack_texts(text, text_pair))
-
     def answer(self, tokens: dict) -> dict:
         """See ServingModule.answer."""
-        embeddings = self.embeddings(tokens)
-        in_order = tf.nn.softmax(self.model.sentence_order(embeddings["pooled_output"]))[:, 0]
+        answers = super().answer(tokens)
+        in_order = tf.nn.softmax(self.model.sentence_order(answers["pooled_output"]))[:, 0]
         has_second = tf.reduce_any(tokens["segment_ids"] * tokens["input_mask"] > 0, axis=1)
-        return {
-            "in_order_probability": tf.where(has_second, in_order, 0.5),
-            **embeddings,
-            "unknown_share": self.share_of_unknown(tokens),
-        }
+        return {"in_order_probability": tf.where(has_second, in_order, 0.5), **answers}
 
     def fill_mask(self, text) -> dict:
         """Answers the signature `fill_mask`."""
@@ -129,7 +121,7 @@ class PreTrainingModule(ServingModule):
 
     def score(self, text) -> dict:
         """Answers the signature `score`, as albert_tf.SentenceScorer does."""
-        tokens = self.packer.truncate_and_pack(self.pieces(text))
+        tokens = self.pack_texts(text, None)
         lengths = tf.reduce_sum(tf.cast(tokens["input_mask"], tf.int64), axis=1)
         cost, most = tf.reduce_sum((lengths - 2) * lengths), signatures.MAX_SCORED_POSITIONS
         message = (

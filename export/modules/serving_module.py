@@ -59,7 +59,7 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
     it is made. Served models are not affected.
 
     Args:
-      model: a model with an `encoder`, its variables created.
+      model: a model with an `encoder`, or an AlbertEncoder, its variables created.
       served: what the model was built from.
 
     Attributes:
@@ -116,8 +116,8 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
 
     @property
     def encoder(self) -> AlbertEncoder:
-        """The model's encoder."""
-        return self.model.encoder
+        """The model's encoder, or the model if it is one."""
+        return self.model if isinstance(self.model, AlbertEncoder) else self.model.encoder
 
     @property
     def signatures(self) -> dict[str, signatures.Signature]:
@@ -223,8 +223,10 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
         """Answers the signature `tokenize`."""
         return self.packer.pad_to_longest(self.pack_texts(text, text_pair))
 
-    def pack_texts(self, text: tf.Tensor, text_pair: tf.Tensor) -> dict[str, tf.Tensor]:
+    def pack_texts(self, text: tf.Tensor, text_pair: tf.Tensor | None) -> dict[str, tf.Tensor]:
         """Packs a text, or two, of each row, as Packer.pack does."""
+        if text_pair is None:
+            return self.packer.truncate_and_pack(self.pieces(text))
         second = self.pieces(text_pair)
         # Fine-tuning on pairs makes a pair of one that is empty.
         has_pairs = self.served.task.get("has_pairs", False)
@@ -265,19 +267,6 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
         To int32 [batch, seq_len] `input_ids`, `input_mask` and `segment_ids` a kind adds what else
         it needs of each position. Where a sequence is one request, the answers are its outputs.
         """
-
-    def embeddings(self, tokens: dict) -> dict:
-        """Returns `pooled_output` and `mean_pooled_output`, float32 [batch, H], of `tokens`."""
-        encoded = self.encode(**tokens)
-        weights = tf.cast(tokens["input_mask"], tf.float32)[:, :, tf.newaxis]
-        weighted_sum = tf.reduce_sum(encoded["sequence_output"] * weights, axis=1)
-        return {
-            "pooled_output": encoded["pooled_output"],
-            # Of a record that is nothing but padding: zeros.
-            "mean_pooled_output": tf.math.divide_no_nan(
-                weighted_sum, tf.reduce_sum(weights, axis=1)
-            ),
-        }
 
     def share_of_unknown(self, tokens: dict, counts: tf.Tensor | None = None) -> tf.Tensor:
         """Computes AlbertTokenizer.unknown_shares of requests, each the whole of its sequences.
@@ -327,6 +316,18 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
             "input_type_ids": segment_ids,
         }
         return self.encoder(inputs, positions=positions)
+
+
+class TextModule(ServingModule):
+    """What the kinds share that answer about a text, or two."""
+
+    def serving_default(self, text, text_pair=None) -> dict:
+        """Answers the signature `serving_default`."""
+        return self.answer_requests(self.pack_texts(text, text_pair))
+
+    def unknown_share(self, text, text_pair=None) -> dict:
+        """Answers the signature `unknown_share`, of kinds that have it."""
+        return {"unknown_share": self.share_of_unknown(self.pack_texts(text, text_pair))}
 
 
 def _float32(encoded: dict, *names: str) -> dict:

@@ -126,11 +126,6 @@ def labels_to_move(
 def move_labels(config: ConfigFile, server: Server, moved: dict[str, int]) -> None:
     """Moves labels to other versions, in a config and in the server that reads it.
 
-    Args:
-      config: the config file.
-      server: the server that reads it.
-      moved: versions by the labels that are to name them.
-
     Raises:
       UserError: if no server answers, if it does not follow, or if another program changed the
         config meanwhile. Unless it was changed so, the config then has the labels that it had, and
@@ -166,11 +161,7 @@ def move_labels(config: ConfigFile, server: Server, moved: dict[str, int]) -> No
 
 
 class ConfigFile:
-    """A config file of TensorFlow Serving, and one model in it.
-
-    Args:
-      path: the file, a ModelServerConfig as text.
-      model_name: the model.
+    """A config file of TensorFlow Serving, a ModelServerConfig as text, and one model in it.
 
     Raises:
       UserError: if the file cannot be read, or its model has no list of versions.
@@ -260,12 +251,9 @@ class ConfigFile:
 
 
 class Server:
-    """Calls to TensorFlow Serving's REST port.
+    """Calls to TensorFlow Serving's REST port, http:// or https://HOST:PORT.
 
-    Args:
-      url: http:// or https://HOST:PORT.
-      model_name: the model's name in the server's config.
-      timeout: seconds to wait for what the server is to do.
+    It gets `timeout` seconds for what it is to do.
     """
 
     def __init__(self, url: str, model_name: str, timeout: float):
@@ -289,10 +277,8 @@ class Server:
     def wait_available(self, versions: set[int], earlier: dict[int, str]) -> None:
         """Waits until versions are loaded.
 
-        Args:
-          versions: the versions.
-          earlier: the states before they were added to the config. The server answers the failure
-            of an earlier try until it begins the next one.
+        `earlier` are the states before they were added to the config: the server answers the
+        failure of an earlier try until it begins the next one.
 
         Raises:
           UserError: if one of them fails to load, or time is up.
@@ -305,12 +291,11 @@ class Server:
             for version in sorted(begun):
                 if states.get(version, "").startswith(_FAILED):
                     raise UserError(f"version {version} cannot be loaded: {states[version]}")
-            not_available = [v for v in sorted(versions) if states.get(v) != "AVAILABLE"]
-            loading = [v for v, state in states.items() if state == "LOADING"]
-            others = [f"version {v} is LOADING" for v in loading if v not in versions]
-            return [f"version {v} is {states.get(v, 'not found')}" for v in not_available] + (
-                others if not_available else []
-            )
+            faults = [v for v in sorted(versions) if states.get(v) != "AVAILABLE"]
+            if faults:  # is the server busy with another version?
+                loading = (v for v, state in states.items() if state == "LOADING")
+                faults += [v for v in loading if v not in versions]
+            return [f"version {v} is {states.get(v, 'not found')}" for v in faults]
 
         self._wait(
             missing,

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from export import kinds, serving, signature_table, verify
 from export.records import FEATURES, serialize
-from export.verify import _LONG_TEXTS, _TEXTS, _as_inputs
+from export.verify import _LONG_TEXTS, _TEXTS
 from pipelines.tasks.classification import Example
 from pipelines.tasks.multiple_choice import MultipleChoiceExample
 from pipelines.tasks.reading.squad_files import Question, read_questions
@@ -361,21 +361,3 @@ def test_hostile_and_empty_requests_are_answered_and_unlike_shapes_refused(modul
                     message = f" must be .*{dimension} .*as in (the model|{'|'.join(good)})"
                     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
                         call(function, {**good, key: wrong})
-
-
-@pytest.mark.parametrize("name", UNLIKE)
-def test_a_thousand_texts_and_lines_of_the_nasty_files_are_answered(modules, module, nasty, name):
-    module = modules.get(name, module)
-    batches = [[b"dog", b"", b"old fox", b"\xff", b"birds"] * 200]
-    if name in ("multiple_choice", "question_answering"):
-        contents = b"\n".join(path.read_bytes() for path in nasty.iterdir() if path.is_file())
-        lines = sorted({line[:20_000] for line in contents.split(b"\n")})
-        assert len(lines) > 100
-        batches += [lines[begin : begin + 256] for begin in range(0, len(lines), 256)]
-    for texts in batches:
-        inputs = _as_inputs(texts, texts[::-1], module.sizes.get("choices", 1))
-        names = module.signatures["serving_default"].inputs
-        answers = ask(module, **{key: inputs[key] for key in names})
-        check_answered(answers, len(texts))
-        for text, answer in zip(texts, answers.get("answer", [])):
-            assert answer.decode() in text.decode("utf-8", "replace")

@@ -90,15 +90,6 @@ def test_an_app_needs_the_files_beside_it_alone(wide, classifier_file):
         np.testing.assert_allclose(answers["probabilities"], expected, atol=1e-5)
 
 
-def test_wrong_requests_are_refused_before_anything_is_written(model_dir, tmp_path):
-    output = tmp_path / "m.tflite"
-    with pytest.raises(ValueError, match="67 rows"):
-        convert(checkpoint=str(model_dir), output=str(output), max_seq_length=68)
-    with pytest.raises(ValueError, match="holds a model for pretraining"):
-        convert(checkpoint=str(model_dir), output=str(output), kind="classifier")
-    assert not output.exists()
-
-
 def test_a_wordpiece_vocabulary_lies_beside(make_module, wordpiece, tmp_path):
     """ONNX models have the same files beside them."""
     served = make_module(TASKS["classifier of texts"], wordpiece).served
