@@ -21,7 +21,7 @@ from . import sidecar
 from .kinds import ENCODER
 from .loading import load_module, open_checkpoint
 from .modules.serving_module import ServingModule
-from .records import FEATURES
+from .records import FEATURES, model_inputs
 
 _KINDS = (ENCODER, *(name for name, kind in KINDS.items() if kind.activation))
 
@@ -51,8 +51,7 @@ def load(checkpoint: str, kind: str | None, max_seq_length: int | None = None) -
 
 def answer(module: ServingModule, ids: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     """Returns the model's own answers to ids, integers [b, L] by FEATURES."""
-    names = ("input_word_ids", "input_mask", "input_type_ids")
-    inputs = dict(zip(names, (tf.cast(ids[name], tf.int32) for name in FEATURES)))
+    inputs = model_inputs({name: tf.cast(ids[name], tf.int32) for name in FEATURES})
     if module.served.kind == ENCODER:
         encoded = module.encoder(inputs)
         return {name: encoded[name] for name in ("sequence_output", "pooled_output")}

@@ -170,7 +170,7 @@ class _Graph:
             }
         logits = self._dense(pooled_output, kind.our_head)
         if kind.activation == "linear":
-            value = self._op("Squeeze", logits, self._constant([1], np.int64))
+            value = self._op("Squeeze", logits, self._constant([1]))
             return {"value": (value, ["batch"])}
         op_type, attributes = _ACTIVATIONS[kind.activation]
         probabilities = self._op(op_type, logits, **attributes)
@@ -186,7 +186,7 @@ class _Graph:
         )
         return name
 
-    def _constant(self, values, dtype) -> str:
+    def _constant(self, values, dtype=np.int64) -> str:
         array = np.asarray(values, dtype)
         name = f"constant_{array.dtype}_{array.tolist()}"
         self.initializers[name] = array
@@ -204,45 +204,41 @@ class _Graph:
         parts = [self._weight(f"{name}/layer_norm/{part}") for part in ("gamma", "beta")]
         return self._op("LayerNormalization", x, *parts, axis=-1, epsilon=LAYER_NORM_EPSILON)
 
-    def _first(self, x: str, end: str) -> str:
-        """Returns x[:, :end] of [b, L, ...]."""
-        start, axis = self._constant([0], np.int64), self._constant([1], np.int64)
-        return self._op("Slice", x, start, end, axis)
-
     def _encode(self, pooled_alone: bool) -> tuple[str, str]:
         """Adds the encoder; returns the names of [b, L, H] (or [b, 1, H]) and pooled [b, H]."""
         ids, mask, segments = self._same_shape()
         is_real = self._look_up(self._constant([False, True], np.bool_), mask, "input_mask")
         scores = (self._constant(score, np.float32) for score in (0.0, -10000.0))
         bias = self._op("Where", is_real, *scores)
-        bias = self._op("Unsqueeze", bias, self._constant([1, 2], np.int64))  # [b, 1, 1, L]
+        bias = self._op("Unsqueeze", bias, self._constant([1, 2]))  # [b, 1, 1, L]
         x = self._embed(ids, segments)
         plan = self.module.encoder.plan
         for layer, (attention, feed_forward) in enumerate(plan):
             # Of the last block nothing but [CLS] is wanted, if the pooled output is.
             asking = x
             if pooled_alone and layer == len(plan) - 1:
-                asking = self._first(x, self._constant([1], np.int64))
+                start, end, axis = map(self._constant, ([0], [1], [1]))
+                asking = self._op("Slice", x, start, end, axis)
             x = self._attend(asking, x, bias, f"encoder/attention_{attention}")
             x = self._feed_forward(x, f"encoder/feed_forward_{feed_forward}")
-        first = self._op("Gather", x, self._constant(0, np.int64), axis=1)
+        first = self._op("Gather", x, self._constant(0), axis=1)
         return x, self._op("Tanh", self._dense(first, "encoder/pooler"))
 
     def _same_shape(self) -> list[str]:
         """Returns the names of the inputs, [b, L] all three; others fail the request."""
-        last = self._constant([-1], np.int64)
+        last = self._constant([-1])
         inputs = [self._op("Unsqueeze", name, last) for name in FEATURES]
         rule = f"{', '.join(FEATURES)} must have one shape"
         joined = self._op("Concat", *inputs, axis=-1, rule=rule)
-        numbers = (self._constant(i, np.int64) for i in range(len(FEATURES)))
+        numbers = (self._constant(i) for i in range(len(FEATURES)))
         return [self._op("Gather", joined, number, axis=2) for number in numbers]
 
     def _look_up(self, table: str, index: str, name: str) -> str:
         """Returns rows of a table; an index outside it, of the input `name`, fails the request."""
         num_rows = len(self.initializers[table])
-        beyond = self._constant(num_rows, np.int64)
+        beyond = self._constant(num_rows)
         # ONNX counts a negative index from the end.
-        is_negative = self._op("Less", index, self._constant(0, np.int64))
+        is_negative = self._op("Less", index, self._constant(0))
         index = self._op("Where", is_negative, beyond, index)
         return self._op("Gather", table, index, rule=f"{name} must be 0 to {num_rows - 1}")
 
@@ -254,9 +250,9 @@ class _Graph:
         )
         x = self._look_up(words, ids, "input_ids")
         shape = self._op("Shape", ids)
-        seq_len = self._op("Gather", shape, self._constant([1], np.int64))
-        start, axis = self._constant([0], np.int64), self._constant([0], np.int64)
-        x = self._op("Add", x, self._op("Slice", positions, start, seq_len, axis))
+        seq_len = self._op("Gather", shape, self._constant([1]))
+        zero = self._constant([0])
+        x = self._op("Add", x, self._op("Slice", positions, zero, seq_len, zero))
         x = self._op("Add", x, self._look_up(types, segments, "segment_ids"))
         x = self._layer_norm(x, scope)
         if self.module.encoder.embeddings.projection is None:
@@ -267,7 +263,7 @@ class _Graph:
         """Adds LayerNorm(asking + Attention(asking, x))."""
         num_heads = self.config.num_attention_heads
         head_size = self.config.hidden_size // num_heads
-        heads = self._constant([0, 0, num_heads, head_size], np.int64)
+        heads = self._constant([0, 0, num_heads, head_size])
 
         def split(y, order):
             return self._op("Transpose", self._op("Reshape", y, heads), perm=order)
@@ -279,7 +275,7 @@ class _Graph:
         scores = self._op("Add", self._op("MatMul", query, key), bias)
         context = self._op("MatMul", self._op("Softmax", scores, axis=-1), value)
         context = self._op("Transpose", context, perm=[0, 2, 1, 3])
-        joined = self._constant([0, 0, self.config.hidden_size], np.int64)
+        joined = self._constant([0, 0, self.config.hidden_size])
         output = self._dense(self._op("Reshape", context, joined), f"{scope}/output")
         return self._layer_norm(self._op("Add", asking, output), scope)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import tensorflow as tf
 
@@ -9,6 +11,12 @@ from albert_tf.text.tokenization import AlbertTokenizer
 from .checks import find_errors
 
 FEATURES = ("input_ids", "input_mask", "segment_ids")
+
+
+def model_inputs(tokens: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    """Returns the FEATURES under the names that the models have for them."""
+    names = ("input_word_ids", "input_mask", "input_type_ids")
+    return {name: tokens[feature] for name, feature in zip(names, FEATURES)}
 
 
 def parse_records(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import tensorflow as tf
 
 from albert_tf.models import AlbertForPreTraining
@@ -9,7 +10,7 @@ from albert_tf.text.tokenization import MASK, WORD_BOUNDARY
 from albert_tf.text.words import row_ids
 from .. import signatures
 from ..text.packing import map_rows, map_sorted_rows
-from .serving_module import ServedCheckpoint, TextModule
+from .serving_module import TextModule
 
 
 class EncoderModule(TextModule):
@@ -37,11 +38,11 @@ class PreTrainingModule(EncoderModule):
 
     table = signatures.PRETRAINING
 
-    def __init__(self, model: AlbertForPreTraining, served: ServedCheckpoint):
-        super().__init__(model, served)
-        tokenizer = served.tokenizer
-        self._pieces = tuple(map(tokenizer.id_to_piece, range(tokenizer.vocab_size)))
-        self._word_starts = tuple(map(int, tokenizer.word_starts()))
+    model: AlbertForPreTraining
+
+    def _pieces(self) -> list[str]:
+        tokenizer = self.served.tokenizer
+        return [*map(tokenizer.id_to_piece, range(tokenizer.vocab_size))]
 
     def answer(self, tokens: dict) -> dict:
         """See ServingModule.answer."""
@@ -79,7 +80,7 @@ class PreTrainingModule(EncoderModule):
         logits = self._masked_lm(masked)[0, :-1]
         best = tf.math.top_k(tf.nn.softmax(logits), signatures.NUM_CANDIDATES)
         return {
-            "pieces": tf.gather(tf.constant(self._pieces), best.indices),
+            "pieces": tf.gather(self._pieces(), best.indices),
             "probabilities": best.values,
             "num_masks": tf.reduce_sum(tf.cast(is_mask, tf.int32), axis=1),
         }
@@ -112,11 +113,11 @@ class PreTrainingModule(EncoderModule):
 
     def _without_boundary(self) -> list[int]:
         """Returns for each piece its form inside a word; -1: none is needed."""
-        ids = {piece: i for i, piece in enumerate(self._pieces)}
-        ids[""] = -1
+        pieces = self._pieces()
+        ids = {**{piece: i for i, piece in enumerate(pieces)}, "": -1}
         return [
             ids.get(piece[1:], i) if piece.startswith(WORD_BOUNDARY) else i
-            for i, piece in enumerate(self._pieces)
+            for i, piece in enumerate(pieces)
         ]
 
     def score(self, text) -> dict:
@@ -137,7 +138,7 @@ class PreTrainingModule(EncoderModule):
         position = tf.range(tf.shape(ids)[1])
         num_pieces = tf.maximum(tf.reduce_sum(mask, axis=1) - 2, 0)  # of a row of padding none
         is_text = (position > 0) & (position <= num_pieces[:, tf.newaxis])
-        starts = tf.gather(tf.constant(self._word_starts), ids)
+        starts = tf.gather(self.served.tokenizer.word_starts().astype(np.int32), ids)
         starts = tf.where(is_text, tf.where(position == 1, 1, starts), 0)
         word = tf.cumsum(starts, axis=1)
         # A row for each piece, in which it and the rest of its word are masked.

@@ -8,6 +8,7 @@ import tensorflow as tf
 from albert_tf.text.packing import NUM_SPECIAL_PIECES
 from albert_tf.text.tokenization import WordPieceTokenizer
 from .. import signatures
+from ..records import model_inputs
 from ..text.alignment import WHITE_SPACE, AlignedPieces, AligningTokenizer
 from ..text.limits import first_chars_of_contexts
 from ..text.packing import map_rows
@@ -39,7 +40,6 @@ class QuestionAnsweringModule(ServingModule):
         )
         longest = served.max_seq_length - NUM_SPECIAL_PIECES - 1
         self.max_query_length = min(served.task["max_query_length"], longest)
-        self.doc_stride = served.task["doc_stride"]
         self.max_answer_length = served.task["max_answer_length"]
 
     def serving_default(self, question, context) -> dict:
@@ -48,7 +48,7 @@ class QuestionAnsweringModule(ServingModule):
         queries = self.pieces(question)[:, : self.max_query_length]
         aligned = self.tokenizer.align(context)
         room = self.max_seq_length - NUM_SPECIAL_PIECES - queries.row_lengths()
-        windows = cut(aligned.pieces, room, self.doc_stride)
+        windows = cut(aligned.pieces, room, self.served.task["doc_stride"])
         sequences = self._sequences(queries, aligned, windows)
         spans = map_rows(self.answer, sequences)
 
@@ -122,13 +122,7 @@ class QuestionAnsweringModule(ServingModule):
         none, and `no_answer_score`, and int64 [windows] `first` and `last`, positions in the
         sequence.
         """
-        outputs = self.model(
-            {
-                "input_word_ids": windows["input_ids"],
-                "input_mask": windows["input_mask"],
-                "input_type_ids": windows["segment_ids"],
-            }
-        )
+        outputs = self.model(model_inputs(windows))
         decode = _decode_beams if self.served.task["has_answerability_head"] else self._decode_spans
         first, last, scores, no_answer_score = decode(outputs)
 

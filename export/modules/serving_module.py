@@ -16,7 +16,7 @@ from albert_tf.encoder import AlbertEncoder, cls_only_positions
 from albert_tf.text.tokenization import AlbertTokenizer
 from .. import signatures
 from ..checks import check_shapes, find_errors, mark_bad_rows, without_bad_rows
-from ..records import parse_records
+from ..records import FEATURES, model_inputs, parse_records
 from ..text.limits import chars_of_sequence
 from ..text.packing import Packer, map_rows
 from ..text.preprocessor import Preprocessor
@@ -171,7 +171,7 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
     def functions(self) -> dict:
         """Returns a concrete function for each signature, and has `__call__` traced."""
         ids = tf.TensorSpec([None, None], tf.int32)
-        inputs = dict.fromkeys(("input_word_ids", "input_mask", "input_type_ids"), ids)
+        inputs = model_inputs(dict.fromkeys(FEATURES, ids))
         for training in (False, True):
             self.__call__.get_concrete_function(inputs, training=training)
         return {name: self.function(name) for name in self.signatures}
@@ -293,15 +293,15 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
         return tf.where(text > 0, unknown / tf.maximum(text, 1), 1.0)
 
     def _encode_to_pooled(self, input_ids, input_mask, segment_ids) -> dict:
-        positions = cls_only_positions(input_ids)
-        encoded = self._run_encoder(input_ids, input_mask, segment_ids, positions)
+        inputs = self._encoder_inputs(input_ids, input_mask, segment_ids)
+        encoded = self.encoder(inputs, positions=cls_only_positions(input_ids))
         return _float32(encoded, "pooled_output")
 
     def _encode(self, input_ids, input_mask, segment_ids) -> dict:
-        encoded = self._run_encoder(input_ids, input_mask, segment_ids)
+        encoded = self.encoder(self._encoder_inputs(input_ids, input_mask, segment_ids))
         return _float32(encoded, "sequence_output", "pooled_output")
 
-    def _run_encoder(self, input_ids, input_mask, segment_ids, positions=None) -> dict:
+    def _encoder_inputs(self, input_ids, *others) -> dict:
         seq_len, longest = tf.shape(input_ids)[1], self.encoder.config.max_position_embeddings
         message = f"seq_len must be 1 to {longest}, the rows of the position table"
         checks = [
@@ -310,12 +310,7 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
         ]
         with tf.control_dependencies(checks):  # else an operation inside fails first, obscurely
             input_ids = tf.identity(input_ids)
-        inputs = {
-            "input_word_ids": input_ids,
-            "input_mask": input_mask,
-            "input_type_ids": segment_ids,
-        }
-        return self.encoder(inputs, positions=positions)
+        return model_inputs(dict(zip(FEATURES, (input_ids, *others))))
 
 
 class TextModule(ServingModule):

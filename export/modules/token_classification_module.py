@@ -11,7 +11,7 @@ from .. import signatures
 from ..text.limits import are_words_read, first_chars_of_contexts
 from ..text.packing import map_sorted_rows
 from ..text.windows import cut
-from .serving_module import ServedCheckpoint, ServingModule
+from .serving_module import ServingModule
 
 _NUM_SPECIAL_PIECES = 2  # [CLS] and [SEP]
 
@@ -25,12 +25,6 @@ class TokenClassifierModule(ServingModule):
 
     table = signatures.TOKEN_CLASSIFIER
     model: AlbertForTokenClassification
-
-    def __init__(self, model: AlbertForTokenClassification, served: ServedCheckpoint):
-        super().__init__(model, served)
-        self.doc_stride = served.task["doc_stride"]
-        self._labels = served.task["labels"]
-        self._unk_id = served.tokenizer.unk_id
 
     def serving_default(self, text) -> dict:
         """Answers the signature `serving_default`."""
@@ -73,7 +67,7 @@ class TokenClassifierModule(ServingModule):
         ragged = tf.ragged.boolean_mask(words, is_word)
         tags = self._tag(ragged)
         indices = tf.where(is_word)
-        labels = tf.gather(tf.constant(self._labels), tags["place"])
+        labels = tf.gather(self.labels()["labels"], tags["place"])
         return {
             "labels": tf.tensor_scatter_nd_update(tf.fill(shape, ""), indices, labels),
             "probabilities": tf.scatter_nd(indices, tags["probability"], shape),
@@ -91,7 +85,7 @@ class TokenClassifierModule(ServingModule):
         pieces = self.tokenizer(different)
         # A word without pieces (a lone mark) gets the unknown piece.
         lengths = tf.cast(tf.equal(pieces.row_lengths(), 0), tf.int64)
-        unknown = tf.fill([tf.reduce_sum(lengths)], self._unk_id)
+        unknown = tf.fill([tf.reduce_sum(lengths)], self.served.tokenizer.unk_id)
         pieces = tf.concat([pieces, tf.RaggedTensor.from_row_lengths(unknown, lengths)], axis=1)
         pieces = tf.gather(pieces, which)
         texts = tf.RaggedTensor.from_row_splits(
@@ -102,7 +96,7 @@ class TokenClassifierModule(ServingModule):
         number = tf.where(is_first, tf.cumsum(tf.cast(is_first, tf.int32)), 0)
 
         room = tf.fill([texts.nrows()], tf.constant(self.max_seq_length, tf.int64))
-        windows = cut(texts, room - _NUM_SPECIAL_PIECES, self.doc_stride)
+        windows = cut(texts, room - _NUM_SPECIAL_PIECES, self.served.task["doc_stride"])
         piece = windows.pieces.flat_values
         tokens = self.packer.pack(
             windows.pieces.with_flat_values(tf.gather(texts.flat_values, piece))
@@ -144,11 +138,11 @@ class TokenClassifierModule(ServingModule):
         Where tags mark none, each word with its tag. All are ragged, [batch, (spans)]. As
         entities.find_entities finds them.
         """
-        num_words = tf.size(place, tf.int64)
-        if not are_entity_tags(self._labels):
-            number = words.with_flat_values(tf.range(num_words))
-            return number, number, words.with_flat_values(tf.gather(self._labels, place))
-        prefixes, types = zip(*map(parse_tag, self._labels))
+        labels = self.served.task["labels"]
+        if not are_entity_tags(labels):
+            number = words.with_flat_values(tf.range(tf.size(place, tf.int64)))
+            return number, number, words.with_flat_values(tf.gather(labels, place))
+        prefixes, types = zip(*map(parse_tag, labels))
         numbers = {name: number for number, name in enumerate(dict.fromkeys(types))}
         type_of = tf.gather([numbers[name] for name in types], place)
         is_inside = tf.gather([prefix != "O" for prefix in prefixes], place)
