@@ -140,12 +140,10 @@ def move_labels(config: ConfigFile, server: Server, moved: dict[str, int]) -> No
     if wanted <= config.versions():
         earlier = {}  # nothing is loaded anew: a failure is final
     try:
-        config.set_versions(with_added)
-        config.write()
+        config.write(with_added)
         server.wait_available(wanted, earlier)
     except BaseException:  # Ctrl-C and SIGTERM, too
-        config.set_versions(without_added)
-        config.write()
+        config.write(without_added)
         raise
     config.move_labels(moved)
     try:
@@ -155,8 +153,7 @@ def move_labels(config: ConfigFile, server: Server, moved: dict[str, int]) -> No
         # It would refuse that label. The config is good, and the same command resumes.
         config.model.version_labels.clear()
         config.model.version_labels.update(before)
-        config.set_versions(without_added)
-        config.write()
+        config.write(without_added)
         raise
 
 
@@ -195,10 +192,6 @@ class ConfigFile:
         """Returns the versions to be loaded."""
         return set(self.model.model_version_policy.specific.versions)
 
-    def set_versions(self, versions: set[int]) -> None:
-        """Sets the versions to be loaded."""
-        self.model.model_version_policy.specific.versions[:] = sorted(versions)
-
     def move_labels(self, moved: dict[str, int]) -> None:
         """Writes the file with labels that name other versions of it.
 
@@ -208,15 +201,15 @@ class ConfigFile:
         labelled = set(self.model.version_labels.values())
         for version in sorted(self.versions() - labelled):
             print(f"version {version} has no label: it is removed from versions")
-        self.set_versions(labelled)
-        self.write()
+        self.write(labelled)
 
-    def write(self) -> None:
-        """Writes the file if it is to change. Of its comments, those at the top are kept.
+    def write(self, versions: set[int]) -> None:
+        """Writes the file with the versions to be loaded. Of its comments the top ones are kept.
 
         Raises:
           UserError: if the file is no longer as this object read or wrote it.
         """
+        self.model.model_version_policy.specific.versions[:] = sorted(versions)
         if self._read() != self._text:
             raise UserError(
                 f"{self._path} was changed by another program meanwhile, and is left as it is: "

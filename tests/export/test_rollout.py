@@ -215,12 +215,10 @@ def test_links_stay_and_comments_inside_are_named(path, tmp_path, capsys):
     link = tmp_path / "links" / "models.config"
     link.symlink_to(path)
     config = rollout.ConfigFile(str(link), "albert")
-    config.set_versions({1, 2})
-    config.write()
+    config.write({1, 2})
     assert link.is_symlink() and "versions: 2" in path.read_text()
     assert capsys.readouterr().out.endswith("comments behind the first other line are dropped\n")
-    config.set_versions({1})
-    config.write()
+    config.write({1})
     assert not capsys.readouterr().out  # a number sign in a string begins no comment
 
 
