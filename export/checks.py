@@ -98,12 +98,6 @@ def find_errors(values: dict[str, tf.Tensor], limits: dict[str, int | tf.Tensor]
     return error
 
 
-def without_bad_rows(values: dict[str, tf.Tensor], error: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Returns int32 [rows, columns] values, zeros in the rows that have an error."""
-    is_good = tf.equal(error, "")[:, tf.newaxis]
-    return {name: tf.where(is_good, value, 0) for name, value in values.items()}
-
-
 def mark_bad_rows(outputs: dict[str, tf.Tensor], error: tf.Tensor) -> dict[str, tf.Tensor]:
     """Returns outputs [rows, ...] with NaN, -1 or "" in the bad rows, and `error`."""
     marked = {}

@@ -3,11 +3,16 @@
 A fine-tuned classifier or multilabel model outputs `probabilities`, a regressor `value`. Any other
 model, or any model with --kind=encoder, outputs `pooled_output` and `sequence_output`: the other
 kinds answer from texts of any length, in parts, which no single graph can compute.
+
+Beside OUTPUT are its vocabulary and an application's settings. OUTPUT without its ending names
+them: base.onnx has base.json, and base.spiece.model or for WordPiece base.vocab.txt.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
+import os
 from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
@@ -17,10 +22,9 @@ from absl import flags
 from albert_tf.encoder import cls_only_positions
 from albert_tf.kinds import KINDS
 from albert_tf.storage import files
-from . import sidecar
 from .kinds import ENCODER
 from .loading import load_module, open_checkpoint
-from .modules.serving_module import ServingModule
+from .modules.serving_module import ServedCheckpoint, ServingModule
 from .records import FEATURES, model_inputs
 
 _KINDS = (ENCODER, *(name for name, kind in KINDS.items() if kind.activation))
@@ -86,11 +90,44 @@ def differences(
 def write(
     module: ServingModule, output: str, data: bytes, found: dict[str, float], form: str
 ) -> None:
-    """Writes a file and what lies beside it; prints kind, `form`, size and `differences`."""
-    sidecar.write(module.served, output)
+    """Writes a file, after those beside it; prints kind, `form`, size and `differences`."""
+    write_beside(module.served, output)
     files.write_atomically(output, data)
     parameters = sum(v.shape.num_elements() for v in module.model.variables)
     size = f"{parameters / 1e6:.1f}M parameters, {len(data) / 1e6:.1f} MB"
     print(f"{output}: {module.served.kind}{form}, {size}")
     for name, difference in found.items():
         print(f"  {name}: at most {difference:.1e} from the model's own")
+
+
+def description(served: ServedCheckpoint, output: str) -> dict:
+    """Returns what an application must know of the model `output`: the content of its .json."""
+    tokenizer, task = served.tokenizer, served.task
+    ids = (
+        tokenizer.pad_id,
+        tokenizer.unk_id,
+        tokenizer.cls_id,
+        tokenizer.sep_id,
+        tokenizer.mask_id,
+    )
+    return {
+        "kind": served.kind,
+        "max_seq_length": served.max_seq_length,
+        "vocab_file": os.path.basename(_vocab_file(served, output)),
+        "vocab_sha256": tokenizer.sha256,
+        "do_lower_case": tokenizer.do_lower_case,
+        "special_pieces": {tokenizer.id_to_piece(i): i for i in ids},
+        "has_pairs": task.get("has_pairs"),
+        "labels": task.get("labels"),
+    }
+
+
+def write_beside(served: ServedCheckpoint, output: str) -> None:
+    """Writes the vocabulary and the description beside `output`."""
+    files.write_atomically(_vocab_file(served, output), served.tokenizer.model_bytes)
+    text = json.dumps(description(served, output), indent=2) + "\n"
+    files.write_atomically(f"{os.path.splitext(output)[0]}.json", text)
+
+
+def _vocab_file(served: ServedCheckpoint, output: str) -> str:
+    return f"{os.path.splitext(output)[0]}.{served.tokenizer.vocabulary_name}"

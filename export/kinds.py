@@ -1,6 +1,6 @@
 """The kinds of exports, one row each: the module that serves a kind, with its signatures.
 
-No other file of this folder names them. albert_tf/kinds.py says of the fine-tuned ones how their
+No other file of this folder names them. For the fine-tuned ones, albert_tf/kinds.py has how their
 models are made, and which answer in one graph, as TFLite and ONNX do. README.md has the steps that
 add a kind.
 """

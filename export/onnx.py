@@ -34,7 +34,7 @@ from albert_tf.jobs import program
 from albert_tf.kinds import KINDS
 from albert_tf.layers.primitives import LAYER_NORM_EPSILON
 from albert_tf.storage.errors import UserError
-from . import fixed_graph, sidecar
+from . import fixed_graph
 from .modules.serving_module import ServingModule
 from .records import FEATURES
 
@@ -84,7 +84,7 @@ def convert(
     model = _Graph(onnx, module).model()
     model.metadata_props.extend(
         onnx.StringStringEntryProto(key=key, value=json.dumps(value))
-        for key, value in sidecar.description(module.served, output).items()
+        for key, value in fixed_graph.description(module.served, output).items()
     )
     onnx.checker.check_model(model)
     data = model.SerializeToString()

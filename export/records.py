@@ -28,8 +28,8 @@ def parse_records(
 ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
     """Reads serialized tf.Examples, string [batch].
 
-    Each has the FEATURES, int64 [sequences_per_record * seq_len], values of which must be less than
-    `limits`; seq_len, at most `longest`, may differ from one record to the other. Each of several
+    Each has the FEATURES, int64 [sequences_per_record * seq_len], with values below `limits`. A
+    seq_len is at most `longest`, and may differ from one record to the other. Each of several
     sequences must begin with [CLS]: one long sequence is not several.
 
     Returns:

@@ -32,8 +32,8 @@ def write_warmup_requests(
 ) -> None:
     """Writes the warm-up requests of a SavedModel into its directory.
 
-    Signatures without inputs compute nothing and are left out. `sizes` are those of the dimensions
-    that the model fixes, such as "choices".
+    Signatures without inputs compute nothing and are left out. `sizes` has the dimensions that the
+    model fixes, such as "choices".
     """
     path = os.path.join(saved_model, WARMUP_FILE)
     tf.io.gfile.makedirs(os.path.dirname(path))

@@ -118,9 +118,8 @@ class QuestionAnsweringModule(ServingModule):
     def answer(self, windows: dict) -> dict:
         """Finds the best span of each window that does not only show white space.
 
-        `windows` are those of `_sequences`. Returns float64 [windows] `score`, -inf if there is
-        none, and `no_answer_score`, and int64 [windows] `first` and `last`, positions in the
-        sequence.
+        `_sequences` makes the windows. Returns float64 [windows] `score`, -inf if there is none,
+        and `no_answer_score`, and int64 [windows] `first` and `last`, positions in the sequence.
         """
         outputs = self.model(model_inputs(windows))
         decode = _decode_beams if self.served.task["has_answerability_head"] else self._decode_spans

@@ -15,7 +15,7 @@ from albert_tf.config import AlbertConfig
 from albert_tf.encoder import AlbertEncoder, cls_only_positions
 from albert_tf.text.tokenization import AlbertTokenizer
 from .. import signatures
-from ..checks import check_shapes, find_errors, mark_bad_rows, without_bad_rows
+from ..checks import check_shapes, find_errors, mark_bad_rows
 from ..records import FEATURES, model_inputs, parse_records
 from ..text.limits import chars_of_sequence
 from ..text.packing import Packer, map_rows
@@ -215,8 +215,9 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
         if "mlm_positions" in tokens:
             limits["mlm_positions"] = tf.shape(tokens["input_ids"])[1]
         error = find_errors(tokens, limits)
-        good = without_bad_rows(tokens, error)
-        outputs = map_rows(lambda part: function(**part), good, keep_padding=True)
+        is_good = tf.equal(error, "")[:, tf.newaxis]
+        harmless = {name: tf.where(is_good, values, 0) for name, values in tokens.items()}
+        outputs = map_rows(lambda part: function(**part), harmless, keep_padding=True)
         return mark_bad_rows(outputs, error)
 
     def tokenize(self, text, text_pair) -> dict:

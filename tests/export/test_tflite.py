@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from albert_tf.text.tokenization import AlbertTokenizer
-from export import sidecar
+from export.fixed_graph import write_beside
 from export.records import FEATURES
 from export.tflite import convert
 from tests.export.task_models import LABELS, TASKS
@@ -88,7 +88,7 @@ def test_an_app_needs_the_files_beside_it_alone(wide, classifier_file):
 def test_a_wordpiece_vocabulary_lies_beside(make_module, wordpiece, tmp_path):
     """ONNX models have the same files beside them."""
     served = make_module(TASKS["classifier of texts"], wordpiece).served
-    sidecar.write(served, str(tmp_path / "toy.tflite"))
+    write_beside(served, str(tmp_path / "toy.tflite"))
     described = json.loads((tmp_path / "toy.json").read_text())
     assert described["vocab_file"] == "toy.vocab.txt"
     tokenizer = AlbertTokenizer(str(tmp_path / "toy.vocab.txt"), described["do_lower_case"])
