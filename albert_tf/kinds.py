@@ -1,7 +1,7 @@
 """The kinds of fine-tuned models, one row each: how they are made, and called elsewhere.
 
-`kind` in task.json names a row. A new kind also needs a Task in pipelines, and signatures and a
-module in export.
+`kind` in task.json names a row. A new kind also needs a Task in pipelines, and a row in
+export/kinds.py.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Kind:
       has_labels: whether task.json has `labels`, a name for each output.
       defaults: labels -> what fine-tuning would record by default, where a foreign model does not
         say it; None if only task.json can say what the model does.
-      answers: of the dense layer's logits [b, width], for kinds that answer each sequence by
-        itself: the outputs by name.
+      activation: of the dense layer on the pooler, for kinds that answer each sequence by itself:
+        "softmax", "sigmoid" or "linear" (of one output); "" for other kinds. See `answers`.
     """
 
     name: str
@@ -56,7 +56,14 @@ class Kind:
     problem_type: str = ""
     has_labels: bool = False
     defaults: Callable[[Sequence[str]], dict[str, Any]] | None = lambda _: {}
-    answers: Callable[[tf.Tensor], dict[str, tf.Tensor]] | None = None
+    activation: str = ""
+
+    def answers(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Returns the outputs by name of the dense layer's logits, [b, width]."""
+        if self.activation == "linear":
+            return {"value": logits[:, 0]}
+        activation = {"softmax": tf.nn.softmax, "sigmoid": tf.sigmoid}[self.activation]
+        return {"probabilities": activation(logits)}
 
 
 def _question_answering(config: AlbertConfig, task: dict) -> tf.keras.Model:
@@ -80,7 +87,7 @@ _CLASSIFIER = Kind(
     pipeline="text-classification",
     problem_type="single_label_classification",
     has_labels=True,
-    answers=lambda logits: {"probabilities": tf.nn.softmax(logits)},
+    activation="softmax",
 )
 
 KINDS = {
@@ -95,7 +102,7 @@ KINDS = {
             num_outputs=lambda _: 1,
             problem_type="regression",
             has_labels=False,
-            answers=lambda logits: {"value": logits[:, 0]},
+            activation="linear",
         ),
         dataclasses.replace(
             _CLASSIFIER,
@@ -103,7 +110,7 @@ KINDS = {
             task="multilabel",
             problem_type="multi_label_classification",
             defaults=lambda labels: {"label_separator": _separator(labels)},
-            answers=lambda logits: {"probabilities": tf.sigmoid(logits)},
+            activation="sigmoid",
         ),
         Kind(
             name="multiple_choice",

@@ -95,14 +95,15 @@ def ask(
     for text in masked_texts:
         if "[MASK]" not in text:
             raise UserError(f"--fill_mask={text!r} holds no [MASK]")
-    # What is asked, as inputs of serving_default.
-    questions: list[dict] = [{"text": text} for text in texts]
-    questions += [{"text": first, "text_pair": second} for first, second in split_pairs]
+    # What is asked, as inputs of a signature.
+    of_texts = [{"text": text} for text in texts]
+    of_pairs = [{"text": first, "text_pair": second} for first, second in split_pairs]
+    others: list[dict] = []
     if question or context or options:
-        questions.append({"question": question, "context": context})
+        others = [{"question": question, "context": context}]
         if options:
-            questions[-1]["options"] = list(options)
-    if not masked_texts and not questions:
+            others[0]["options"] = list(options)
+    if not (masked_texts or of_texts or of_pairs or others):
         raise UserError(
             "nothing is asked: give --fill_mask, --text or --pair, or --question and --context, "
             "with --option if the model chooses"
@@ -122,13 +123,10 @@ def ask(
         raise UserError(f"{path!r} has no serving_default: it is not of export_saved_model")
     serving_default = model.signatures["serving_default"]
     if "in_order_probability" in serving_default.structured_outputs:
-        signature = model.signatures.get("score", serving_default)
-        _check_questions(path, signature, questions[: len(texts)], 0)
-        _check_questions(path, serving_default, questions[len(texts) :], 0)
-        lines += _answers(signature, questions[: len(texts)])
+        lines += _answers(path, model.signatures.get("score", serving_default), of_texts)
+        lines += _answers(path, serving_default, others)
         return lines + (_judge_order(serving_default, split_pairs) if split_pairs else [])
-    _check_questions(path, serving_default, questions, len(options))
-    lines += _answers(serving_default, questions)
+    lines += _answers(path, serving_default, [*of_texts, *of_pairs, *others])
     if "labels" in model.signatures:
         labels = model.signatures["labels"]()["labels"]
         lines += ["", f"(probabilities of {_readable(labels)})"]
@@ -143,10 +141,11 @@ def _split_pairs(pairs: Sequence[str]) -> list[list[str]]:
     return [[sentence.strip() for sentence in pair] for pair in split_pairs]
 
 
-def _check_questions(path: str, serving_default, questions: list[dict], num_options: int) -> None:
-    """Refuses other inputs than the signature has, and another number of options."""
+def _answers(path: str, signature, questions: list[dict]) -> list[str]:
+    """Returns lines of answers; refuses other inputs, or another number of options."""
+    wanted = set(signature.structured_input_signature[1])
+    lines = []
     for inputs in questions:
-        wanted = set(serving_default.structured_input_signature[1])
         if inputs.keys() != wanted:
             # --pair gives both texts.
             names = wanted - {"text"} if "text_pair" in wanted else wanted
@@ -155,18 +154,14 @@ def _check_questions(path: str, serving_default, questions: list[dict], num_opti
                 f"{path!r} answers to {' and '.join(sorted(wanted))}, not to "
                 f"{' and '.join(sorted(inputs))}: give {flags_of_model}"
             )
-    if num_options:
-        choices = serving_default.structured_outputs["probabilities"].shape[1]
-        if num_options != choices:
-            raise UserError(
-                f"{path!r} chooses among {choices} options, not {num_options}: give --option "
-                f"{choices} times"
-            )
-
-
-def _answers(signature, questions: list[dict]) -> list[str]:
-    lines = []
-    for inputs in questions:
+        if "options" in inputs:
+            asked = len(inputs["options"])
+            choices = signature.structured_outputs["probabilities"].shape[1]
+            if asked != choices:
+                raise UserError(
+                    f"{path!r} chooses among {choices} options, not {asked}: give --option "
+                    f"{choices} times"
+                )
         answers = signature(**{name: tf.constant([text]) for name, text in inputs.items()})
         lines += ["", *(f"{name}: {text}" for name, text in inputs.items())]
         lines += [f"  {name}: {_readable(t[0])}" for name, t in sorted(answers.items())]

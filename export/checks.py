@@ -26,12 +26,8 @@ def check_shapes(
 ) -> dict[str, tf.Tensor]:
     """Returns inputs that have the ranks and sizes of a signature; others fail the request.
 
-    So do inputs with too many rows, or whose answer would take too much memory.
-
-    Args:
-      inputs: by their names in the signature.
-      signature: in its inputs a dimension of one name has one size.
-      sizes: of the dimensions that the model fixes, such as "choices".
+    So do inputs with too many rows, or whose answer would take too much memory. A dimension of one
+    name has one size; `sizes` are those that the model fixes, such as "choices".
     """
     known: dict[int | str, tuple] = {
         name: (size, f"{size} as in the model") for name, size in sizes.items()
@@ -90,32 +86,16 @@ def _check_outputs(signature: Signature, sizes: dict[int | str, tf.Tensor]) -> l
 def find_errors(values: dict[str, tf.Tensor], limits: dict[str, int | tf.Tensor]) -> tf.Tensor:
     """Returns for each row which value is out of range: string [rows], "" if none is.
 
-    Args:
-      values: integers [rows, columns], or of one row [columns].
-      limits: by name the number that values must be less than; none may be negative.
+    Values, integers [rows, columns] or of one row [columns], must be 0 to their limit - 1.
     """
-    errors = []
-    for name, limit in limits.items():
+    error: tf.Tensor | str = ""
+    for name, limit in reversed(limits.items()):  # the first one stays
         is_bad = tf.reduce_any(
             (values[name] < 0) | (values[name] >= tf.cast(limit, values[name].dtype)), axis=-1
         )
         last = f"{limit - 1}" if isinstance(limit, int) else "seq_len - 1"
-        errors.append(tf.where(is_bad, f"{name} must be 0 to {last}", ""))
-    return first_error(*errors)
-
-
-def first_error(*errors: tf.Tensor) -> tf.Tensor:
-    """Returns, for each row, the first string that is not empty."""
-    *others, result = errors
-    for error in reversed(others):
-        result = tf.where(tf.equal(error, ""), result, error)
-    return result
-
-
-def without_bad_rows(values: dict[str, tf.Tensor], error: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Returns int32 [rows, columns] values, zeros in the rows that have an error."""
-    is_good = tf.equal(error, "")[:, tf.newaxis]
-    return {name: tf.where(is_good, value, 0) for name, value in values.items()}
+        error = tf.where(is_bad, f"{name} must be 0 to {last}", error)
+    return error
 
 
 def mark_bad_rows(outputs: dict[str, tf.Tensor], error: tf.Tensor) -> dict[str, tf.Tensor]:

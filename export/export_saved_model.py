@@ -27,8 +27,9 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from importlib import metadata
+from pathlib import Path
 
 import tensorflow as tf
 from absl import flags, logging
@@ -38,8 +39,9 @@ from albert_tf.jobs import job_directory, processor, program
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from . import signatures, versions
+from .kinds import MODULES
 from .loading import load_module, open_checkpoint
-from .modules.serving_module import ServingModule
+from .modules.serving_module import ServedCheckpoint, ServingModule
 from .text.preprocessor import PREPROCESSOR_DIR
 from .verify import BFLOAT16_TOLERANCE, verify
 from .warmup import write_warmup_requests
@@ -57,7 +59,7 @@ def define_flags() -> None:
     flags.DEFINE_enum(
         "kind",
         None,
-        list(signatures.KINDS),
+        list(MODULES),
         "Default: what fine-tuning made of the model; pretraining if it was not fine-tuned.",
     )
     flags.DEFINE_integer("version", None, "Default: the next free number.", lower_bound=1)
@@ -79,18 +81,15 @@ def main(_) -> None:
     # What TensorFlow logs about its saving is for its own developers.
     logging.set_verbosity(logging.WARNING)
     tf.get_logger().setLevel("WARNING")
-    print(
-        how_to_use(
-            export(
-                checkpoint=FLAGS.checkpoint,
-                output=FLAGS.output,
-                kind=FLAGS.kind,
-                version=FLAGS.version,
-                max_seq_length=FLAGS.max_seq_length,
-                precision=FLAGS.precision,
-            )
-        )
+    saved_model = export(
+        checkpoint=FLAGS.checkpoint,
+        output=FLAGS.output,
+        kind=FLAGS.kind,
+        version=FLAGS.version,
+        max_seq_length=FLAGS.max_seq_length,
+        precision=FLAGS.precision,
     )
+    print(how_to_use(saved_model))
 
 
 def export(
@@ -112,23 +111,13 @@ def export(
         raise UserError(f"--output={output}: a file; expected a directory for the versions")
     if tf.io.gfile.exists(os.path.join(output, job_directory.RUN_FILE)):
         raise UserError(f"--output={output}: holds a run; expected a directory for the versions")
-    if files.is_remote(output):
-        with job_directory.lock(output):
-            return _export(checkpoint, output, kind, version, max_seq_length, precision)
-    return _export(checkpoint, output, kind, version, max_seq_length, precision)
+    with job_directory.lock(output) if files.is_remote(output) else contextlib.nullcontext():
+        served = open_checkpoint(checkpoint, kind, max_seq_length)
+        return _export(dataclasses.replace(served, precision=precision), output, version)
 
 
-def _export(
-    checkpoint: str,
-    output: str,
-    kind: str | None,
-    version: int | None,
-    max_seq_length: int | None,
-    precision: str,
-) -> str:
-    served = open_checkpoint(checkpoint, kind, max_seq_length)
-    served = dataclasses.replace(served, precision=precision)
-    tokenizer = served.tokenizer
+def _export(served: ServedCheckpoint, output: str, version: int | None) -> str:
+    tokenizer, precision = served.tokenizer, served.precision
     provenance = {
         "kind": served.kind,
         "task": served.task or None,
@@ -142,16 +131,18 @@ def _export(
         "code_version": albert_tf.__version__,
     }
     existing = versions.existing(output)
-    for candidate in reversed(existing) if version is None else [version]:
-        if _provenance(os.path.join(output, str(candidate))) == provenance:
-            print(f"exported before: {os.path.join(output, str(candidate))}")
-            return os.path.join(output, str(candidate))
+    for number in reversed(existing) if version is None else [version]:
+        earlier = os.path.join(output, str(number))
+        if _provenance(earlier) == provenance:
+            print(f"exported before: {earlier}")
+            return earlier
+    version = version or max(existing, default=0) + 1
+    final = os.path.join(output, str(version))
     if version in existing:
         raise UserError(
-            f"{os.path.join(output, str(version))!r} is another export: choose another --version "
-            "(a version is never overwritten)"
+            f"{final!r} is another export: choose another --version (a version is never "
+            "overwritten)"
         )
-    final = os.path.join(output, str(version or max(existing, default=0) + 1))
     print(
         f"exporting {served.checkpoint}, {served.kind.replace('_', ' ')}\n"
         f"  to {final}: {tokenizer.vocab_size:,} pieces, "
@@ -182,9 +173,10 @@ def _publish(
             os.path.join(partial, files.PROVENANCE_FILE), json.dumps(provenance, indent=2) + "\n"
         )
         module.save_preprocessor(os.path.join(partial, PREPROCESSOR_DIR))
-        write_warmup_requests(partial, module.signatures, module.sizes, module.max_seq_length)
+        write_warmup_requests(partial, module.signatures, module.sizes)
+        size = sum(path.stat().st_size for path in Path(partial).rglob("*") if path.is_file())
         print(
-            f"saved {len(functions)} signatures, {_size(partial) / 1e6:.1f} MB, in "
+            f"saved {len(functions)} signatures, {size / 1e6:.1f} MB, in "
             f"{time.monotonic() - begin:.0f} s; verifying in a fresh process",
             flush=True,
         )
@@ -230,56 +222,39 @@ def _provenance(saved_model: str) -> dict | None:
     return {"precision": "float32", **files.read_json(path)}
 
 
-def _size(directory: str) -> int:
-    return sum(
-        tf.io.gfile.stat(os.path.join(parent, name)).length
-        for parent, _, names in tf.io.gfile.walk(directory)
-        for name in names
-    )
-
-
-# Something to begin with for each input of serving_default, as flags of export.ask.
-_ASKED = {
-    ("text",): '--text="Ada met Bob."',
-    ("text", "text_pair"): '--pair="Ada met Bob. ||| He smiled."',
-    ("question", "context"): '--question="Who sings?" --context="Seven small birds sing."',
-    ("context", "question", "options"): '--context="Birds sing." --question="Who sings?"',
+# For the inputs of serving_default, flags of export.ask and the same as a request.
+_FIRST_QUESTIONS: dict[tuple[str, ...], tuple[str, dict[str, list]]] = {
+    ("text",): ('--text="Ada met Bob."', {"text": ["Ada met Bob."]}),
+    ("text", "text_pair"): (
+        '--pair="Ada met Bob. ||| He smiled."',
+        {"text": ["Ada met Bob."], "text_pair": ["He smiled."]},
+    ),
+    ("question", "context"): (
+        '--question="Who sings?" --context="Seven small birds sing."',
+        {"question": ["Who sings?"], "context": ["Seven small birds sing."]},
+    ),
+    ("context", "question", "options"): (
+        '--context="Birds sing." --question="Who sings?"',
+        {"context": ["Seven small birds sing."], "question": ["Who sings?"]},
+    ),
 }
-_INPUTS = {
-    "text": ["Ada met Bob."],
-    "text_pair": ["He smiled."],
-    "question": ["Who sings?"],
-    "context": ["Seven small birds sing."],
-}
-
-
-def _first_question(inputs: Sequence[str], task: dict) -> tuple[str, dict]:
-    """Returns a question to begin with: flags of export.ask, and a request's inputs.
-
-    Args:
-      inputs: of serving_default.
-      task: the content of task.json.
-    """
-    ask_flags = _ASKED[tuple(inputs)]
-    request: dict[str, list] = {name: _INPUTS[name] for name in inputs if name in _INPUTS}
-    if "options" in inputs:
-        options = ["Birds.", "Dogs.", *["..."] * task["num_choices"]][: task["num_choices"]]
-        ask_flags += "".join(f' --option="{option}"' for option in options)
-        request["options"] = [options]
-    return ask_flags, request
 
 
 def how_to_use(saved_model: str) -> str:
     """Returns how to query and to serve an export, for the user."""
     output = os.path.dirname(saved_model)
     provenance = files.read_json(os.path.join(saved_model, files.PROVENANCE_FILE))
-    kind, task = provenance["kind"], provenance["task"] or {}
-    table = signatures.of_model(kind, task)
+    task = provenance["task"] or {}
+    table = signatures.of_task(MODULES[provenance["kind"]].table, task)
     lines = "\n".join(
         f"  {name}({', '.join(signature.inputs)}) -> {', '.join(signature.outputs)}"
         for name, signature in table.items()
     )
-    ask_flags, request = _first_question(tuple(table["serving_default"].inputs), task)
+    ask_flags, request = _FIRST_QUESTIONS[tuple(table["serving_default"].inputs)]
+    if "num_choices" in task:
+        options = ["Birds.", "Dogs.", *["..."] * task["num_choices"]][: task["num_choices"]]
+        ask_flags += "".join(f' --option="{option}"' for option in options)
+        request = {**request, "options": [options]}
     if "fill_mask" in table:
         ask_flags = '--fill_mask="The [MASK] function returns an array."'
     version = os.path.basename(saved_model)

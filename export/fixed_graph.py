@@ -3,11 +3,16 @@
 A fine-tuned classifier or multilabel model outputs `probabilities`, a regressor `value`. Any other
 model, or any model with --kind=encoder, outputs `pooled_output` and `sequence_output`: the other
 kinds answer from texts of any length, in parts, which no single graph can compute.
+
+Beside OUTPUT are its vocabulary and an application's settings. OUTPUT without its ending names
+them: base.onnx has base.json, and base.spiece.model or for WordPiece base.vocab.txt.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
+import os
 from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
@@ -16,21 +21,24 @@ from absl import flags
 
 from albert_tf.encoder import cls_only_positions
 from albert_tf.kinds import KINDS
+from albert_tf.storage import files
+from .kinds import ENCODER
 from .loading import load_module, open_checkpoint
 from .modules.serving_module import ServedCheckpoint, ServingModule
+from .records import FEATURES, model_inputs
 
-INPUTS = ("input_ids", "input_mask", "segment_ids")
-_KINDS = ("encoder", *(kind.name for kind in KINDS.values() if kind.answers))
+_KINDS = (ENCODER, *(name for name, kind in KINDS.items() if kind.activation))
 
 
-def define_flags(ending: str) -> None:
-    """Defines the flags of both; `ending` is the ending of the files' names."""
+def define_flags(ending: str, quantized: str) -> None:
+    """Defines the flags of both: the ending of the files' names, what --quantize stores how."""
     flags.disclaim_key_flags()  # they are the caller's
     flags.DEFINE_string(
         "checkpoint", None, "A model directory or one of its checkpoints.", required=True
     )
     flags.DEFINE_string("output", None, f"The {ending} file.", required=True)
     flags.DEFINE_enum("kind", None, _KINDS, "Default: what fine-tuning made of it, or encoder.")
+    flags.DEFINE_bool("quantize", False, f"Store {quantized}.")
 
 
 def load(checkpoint: str, kind: str | None, max_seq_length: int | None = None) -> ServingModule:
@@ -41,58 +49,85 @@ def load(checkpoint: str, kind: str | None, max_seq_length: int | None = None) -
     """
     served = open_checkpoint(checkpoint, kind, max_seq_length)
     if served.kind not in _KINDS:
-        served = dataclasses.replace(served, kind="encoder", task={})
+        served = dataclasses.replace(served, kind=ENCODER, task={})
     return load_module(served)
 
 
 def answer(module: ServingModule, ids: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """Returns the model's own answers, under the names of the outputs.
-
-    Args:
-      module: of `load`.
-      ids: integers [b, L], by INPUTS.
-    """
-    names = ("input_word_ids", "input_mask", "input_type_ids")
-    inputs = dict(zip(names, (tf.cast(ids[name], tf.int32) for name in INPUTS)))
-    if module.kind == "encoder":
+    """Returns the model's own answers to ids, integers [b, L] by FEATURES."""
+    inputs = model_inputs({name: tf.cast(ids[name], tf.int32) for name in FEATURES})
+    if module.served.kind == ENCODER:
         encoded = module.encoder(inputs)
         return {name: encoded[name] for name in ("sequence_output", "pooled_output")}
     encoded = module.encoder(inputs, positions=cls_only_positions(inputs["input_word_ids"]))
-    answers = KINDS[module.kind].answers
-    assert answers is not None, module.kind
-    return answers(module.model.classifier(encoded["pooled_output"]))
+    logits = module.model.classifier(encoded["pooled_output"])
+    return KINDS[module.served.kind].answers(logits)
 
 
 def differences(
+    module: ServingModule,
     run: Callable[[dict[str, np.ndarray]], Mapping[str, np.ndarray]],
-    expected: Callable[[dict[str, tf.Tensor]], Mapping[str, tf.Tensor]],
-    vocab_size: int,
     masks: Iterable[np.ndarray],
 ) -> dict[str, float]:
-    """Returns for each output the largest difference of two models on random sequences.
+    """Returns for each output the largest difference from the model's own on random sequences.
 
-    Args:
-      run: of int32 arrays by INPUTS; the exported model.
-      expected: the same of tensors; the model itself.
-      vocab_size: V.
-      masks: int32 [b, L] of each batch to compare, 1 = real.
+    `run` answers int32 arrays by FEATURES; `masks` are int32 [b, L], 1 = real, of each batch.
     """
     rng = np.random.RandomState(20200426)
     found: dict[str, float] = {}
     for mask in masks:
-        ids = mask * rng.randint(0, vocab_size, mask.shape).astype(np.int32)
+        ids = mask * rng.randint(0, module.encoder.config.vocab_size, mask.shape).astype(np.int32)
         halves = mask.sum(axis=1, keepdims=True) // 2
         segments = mask * (np.arange(mask.shape[1]) >= halves).astype(np.int32)
-        inputs = dict(zip(INPUTS, (ids, mask, segments)))
-        wanted = expected({name: tf.constant(value) for name, value in inputs.items()})
+        inputs = dict(zip(FEATURES, (ids, mask, segments)))
+        expected = answer(module, inputs)
         for name, output in run(inputs).items():
-            difference = float(np.abs(output - wanted[name].numpy()).max())
+            difference = float(np.abs(output - expected[name].numpy()).max())
             found[name] = max(found.get(name, 0.0), difference)
     return found
 
 
-def report(served: ServedCheckpoint, output: str, size: str, found: dict[str, float]) -> None:
-    """Prints what was written: `size` describes it, `found` is of `differences`."""
-    print(f"{output}: {served.kind}, {size}")
+def write(
+    module: ServingModule, output: str, data: bytes, found: dict[str, float], form: str
+) -> None:
+    """Writes a file, after those beside it; prints kind, `form`, size and `differences`."""
+    write_beside(module.served, output)
+    files.write_atomically(output, data)
+    parameters = sum(v.shape.num_elements() for v in module.model.variables)
+    size = f"{parameters / 1e6:.1f}M parameters, {len(data) / 1e6:.1f} MB"
+    print(f"{output}: {module.served.kind}{form}, {size}")
     for name, difference in found.items():
         print(f"  {name}: at most {difference:.1e} from the model's own")
+
+
+def description(served: ServedCheckpoint, output: str) -> dict:
+    """Returns what an application must know of the model `output`: the content of its .json."""
+    tokenizer, task = served.tokenizer, served.task
+    ids = (
+        tokenizer.pad_id,
+        tokenizer.unk_id,
+        tokenizer.cls_id,
+        tokenizer.sep_id,
+        tokenizer.mask_id,
+    )
+    return {
+        "kind": served.kind,
+        "max_seq_length": served.max_seq_length,
+        "vocab_file": os.path.basename(_vocab_file(served, output)),
+        "vocab_sha256": tokenizer.sha256,
+        "do_lower_case": tokenizer.do_lower_case,
+        "special_pieces": {tokenizer.id_to_piece(i): i for i in ids},
+        "has_pairs": task.get("has_pairs"),
+        "labels": task.get("labels"),
+    }
+
+
+def write_beside(served: ServedCheckpoint, output: str) -> None:
+    """Writes the vocabulary and the description beside `output`."""
+    files.write_atomically(_vocab_file(served, output), served.tokenizer.model_bytes)
+    text = json.dumps(description(served, output), indent=2) + "\n"
+    files.write_atomically(f"{os.path.splitext(output)[0]}.json", text)
+
+
+def _vocab_file(served: ServedCheckpoint, output: str) -> str:
+    return f"{os.path.splitext(output)[0]}.{served.tokenizer.vocabulary_name}"

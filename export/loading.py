@@ -14,29 +14,8 @@ from albert_tf.models import AlbertForPreTraining
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from albert_tf.text.tokenization import AlbertTokenizer
-from . import signatures
-from .modules.classification_module import (
-    ClassifierModule,
-    MultiLabelModule,
-    MultipleChoiceModule,
-    RegressorModule,
-)
-from .modules.pretraining_module import EncoderModule, PreTrainingModule
-from .modules.question_answering_module import QuestionAnsweringModule
+from .kinds import ENCODER, MODULES, PRETRAINING
 from .modules.serving_module import ServedCheckpoint, ServingModule
-from .modules.token_classification_module import TokenClassifierModule
-
-_MODULES = {
-    module.kind: module
-    for module in (
-        ClassifierModule,
-        RegressorModule,
-        MultiLabelModule,
-        MultipleChoiceModule,
-        QuestionAnsweringModule,
-        TokenClassifierModule,
-    )
-}
 
 
 def open_checkpoint(
@@ -49,7 +28,7 @@ def open_checkpoint(
 
     Args:
       path: a model directory, MODEL_DIR/best or the prefix of a checkpoint.
-      kind: one of signatures.KINDS; default: as in task.json, or pretraining without task.json.
+      kind: one of MODULES; default: as in task.json, or pretraining without task.json.
       max_seq_length: default: model_directory.trained_length; check_max_seq_length may warn.
 
     Raises:
@@ -78,23 +57,25 @@ def open_checkpoint(
 def _read_task(model_dir: str, kind: str | None) -> tuple[str, dict]:
     """Returns the attributes `kind` and `task` of ServedCheckpoint."""
     path = os.path.join(model_dir, model_directory.TASK_FILE)
-    if not tf.io.gfile.exists(path):
+    task = {}
+    if tf.io.gfile.exists(path):
+        task = files.read_json(path)
+    else:
         model_directory.check_pretrained(model_dir)  # a seed that has not finished
-    task = files.read_json(path) if tf.io.gfile.exists(path) else {}
-    found = task.get("kind") if task else "pretraining"
-    if found not in signatures.KINDS:
+    found = task.get("kind") if task else PRETRAINING
+    if found not in MODULES:
         raise UserError(
-            f"{path}: kind is {found!r}, expected one of {', '.join(signatures.KINDS)}: was it "
-            "written by pipelines.finetune?"
+            f"{path}: kind is {found!r}, expected one of {', '.join(MODULES)}: was it written by "
+            "pipelines.finetune?"
         )
     kind = kind or found
-    if kind not in (found, "encoder"):
+    if kind not in (found, ENCODER):
         made_by = "pipelines.finetune makes such a model" if not task else f"see {path}"
         raise UserError(
             f"--kind={kind}, but {model_dir!r} holds a model for {found} ({made_by}): take "
-            f"--kind={found} or --kind=encoder, or another --checkpoint"
+            f"--kind={found} or --kind={ENCODER}, or another --checkpoint"
         )
-    return kind, {} if kind == "encoder" else task
+    return kind, {} if kind == ENCODER else task
 
 
 def load_module(served: ServedCheckpoint) -> ServingModule:
@@ -107,30 +88,26 @@ def load_module(served: ServedCheckpoint) -> ServingModule:
     Raises:
       UserError: if the checkpoint lacks a variable of the model, or has it in another shape.
     """
-    kind, task, config = served.kind, served.task, served.config
-    if kind == "encoder":
-        encoder = AlbertEncoder(config)
-        ids = tf.zeros([1, 2], tf.int32)
-        encoder(ids)
-        model_directory.restore_encoder(encoder, served.checkpoint)
-        if served.precision == "bfloat16":
-            full, encoder = encoder, _in_bfloat16(encoder)
-            encoder(ids)
-            encoder.set_weights(full.get_weights())
-        return EncoderModule(encoder, served)
-    if kind == "pretraining":
-        model, module = AlbertForPreTraining(config), PreTrainingModule
+    if served.kind == ENCODER:
+        model = AlbertEncoder(served.config)
+    elif served.kind == PRETRAINING:
+        model = AlbertForPreTraining(served.config)
     else:
-        model, module = KINDS[kind].create_model(config, task), _MODULES[kind]
-    model.create_variables()
-    model_directory.restore_weights(model, served.checkpoint)
+        model = KINDS[served.kind].create_model(served.config, served.task)
+    _create_variables(model)
+    if served.kind == ENCODER:
+        model_directory.restore_encoder(model, served.checkpoint)
+    else:
+        model_directory.restore_weights(model, served.checkpoint)
     if served.precision == "bfloat16":
-        full, model = model, _in_bfloat16(model)
-        model.create_variables()
+        full, model = model, type(model).from_config({**model.get_config(), "dtype": "bfloat16"})
+        _create_variables(model)
         model.set_weights(full.get_weights())
-    return module(model, served)
+    return MODULES[served.kind](model, served)
 
 
-def _in_bfloat16(model: tf.keras.layers.Layer) -> tf.keras.layers.Layer:
-    """Returns a model or encoder like this one, under Keras' policy bfloat16, without weights."""
-    return type(model).from_config({**model.get_config(), "dtype": "bfloat16"})
+def _create_variables(model: tf.keras.layers.Layer) -> None:
+    if isinstance(model, AlbertEncoder):
+        model(tf.zeros([1, 2], tf.int32))
+    else:
+        model.create_variables()

@@ -19,7 +19,6 @@ Examples:
 
 from __future__ import annotations
 
-import functools
 import importlib
 import json
 import math
@@ -32,11 +31,12 @@ import tensorflow as tf
 from absl import flags, logging
 
 from albert_tf.jobs import program
+from albert_tf.kinds import KINDS
 from albert_tf.layers.primitives import LAYER_NORM_EPSILON
-from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
-from . import fixed_graph, sidecar
+from . import fixed_graph
 from .modules.serving_module import ServingModule
+from .records import FEATURES
 
 FLAGS = flags.FLAGS
 
@@ -44,12 +44,16 @@ TOLERANCE = 1e-4
 _COMPARED_BATCHES = ((1, 2), (3, 17), (2, 64))  # rows, at most as many pieces
 _OPSET, _IR_VERSION = 20, 9  # of 2023: the first with Gelu's tanh form
 _LARGEST = 2**31 - 1  # bytes of a protocol buffer
+# Operation and attributes of each of Kind.activation but "linear".
+_ACTIVATIONS: dict[str, tuple[str, dict]] = {
+    "softmax": ("Softmax", {"axis": -1}),
+    "sigmoid": ("Sigmoid", {}),
+}
 
 
 def define_flags() -> None:
     """Defines the flags; not at import, as programs share the names of flags."""
-    fixed_graph.define_flags(".onnx")
-    flags.DEFINE_bool("quantize", False, "Store weights and embeddings in 8 bits.")
+    fixed_graph.define_flags(".onnx", "weights and embeddings in 8 bits")
 
 
 def main(_) -> None:
@@ -67,7 +71,7 @@ def main(_) -> None:
 def convert(
     *, checkpoint: str, output: str, kind: str | None = None, quantize: bool = False
 ) -> dict[str, float]:
-    """Writes an ONNX model; returns for each output how far it is from the model's own.
+    """Writes an ONNX model; returns for each output the largest difference from the model's own.
 
     Raises:
       UserError: if the checkpoint cannot be opened (see open_checkpoint), if onnx or onnxruntime
@@ -75,13 +79,12 @@ def convert(
     """
     onnx, onnxruntime = _import("onnx"), _import("onnxruntime")
     module = fixed_graph.load(checkpoint, kind)
-    served = module.served
     if sum(4 * v.shape.num_elements() for v in module.model.variables) > _LARGEST:
         raise UserError(f"{checkpoint!r} has more than 2 GB of weights: no file of ONNX holds them")
     model = _Graph(onnx, module).model()
     model.metadata_props.extend(
         onnx.StringStringEntryProto(key=key, value=json.dumps(value))
-        for key, value in sidecar.description(served, output).items()
+        for key, value in fixed_graph.description(module.served, output).items()
     )
     onnx.checker.check_model(model)
     data = model.SerializeToString()
@@ -96,11 +99,7 @@ def convert(
         differences = _differences(onnxruntime.InferenceSession(data), module)
         if not all(map(math.isfinite, differences.values())):
             raise UserError("int8 answers are not finite: export without --quantize")
-    sidecar.write(served, output)
-    files.write_atomically(output, data)
-    parameters = sum(v.shape.num_elements() for v in module.model.variables)
-    size = f"{parameters / 1e6:.1f}M parameters, {len(data) / 1e6:.1f} MB"
-    fixed_graph.report(served, output, size + (" in int8" if quantize else ""), differences)
+    fixed_graph.write(module, output, data, differences, " in int8" if quantize else "")
     return differences
 
 
@@ -122,12 +121,7 @@ def _import(name: str):
 
 
 class _Graph:
-    """The encoder as a graph of ONNX, in whose nodes each weight is named, not copied.
-
-    Args:
-      onnx: the package.
-      module: of fixed_graph.load.
-    """
+    """A module of fixed_graph.load as a graph of ONNX. Its nodes name each weight."""
 
     def __init__(self, onnx, module: ServingModule):
         self.onnx, self.module = onnx, module
@@ -143,31 +137,16 @@ class _Graph:
     def model(self):
         """Returns the ModelProto."""
         helper, types = self.onnx.helper, self.onnx.TensorProto
-        kind, hidden = self.module.kind, self.config.hidden_size
-        sequence_output, pooled_output = self._encode(pooled_alone=kind != "encoder")
-        if kind == "encoder":
-            outputs = {"sequence_output": sequence_output, "pooled_output": pooled_output}
-            shapes = {"sequence_output": ["batch", "seq_len", hidden]}
-            shapes["pooled_output"] = ["batch", hidden]
-        else:
-            logits = self._dense(pooled_output, "classifier/output")
-            if kind == "regressor":
-                outputs = {"value": self._op("Squeeze", logits, self._constant([1], np.int64))}
-                shapes = {"value": ["batch"]}
-            else:
-                if kind == "multilabel":
-                    outputs = {"probabilities": self._op("Sigmoid", logits)}
-                else:
-                    outputs = {"probabilities": self._op("Softmax", logits, axis=-1)}
-                shapes = {"probabilities": ["batch", len(self.module.served.task["labels"])]}
-        for name, tensor in outputs.items():
+        outputs = self._outputs()
+        for name, (tensor, _) in outputs.items():
             self.nodes.append(helper.make_node("Identity", [tensor], [name]))
         ids = [
             helper.make_tensor_value_info(name, types.INT64, ["batch", "seq_len"])
-            for name in fixed_graph.INPUTS
+            for name in FEATURES
         ]
         answers = [
-            helper.make_tensor_value_info(name, types.FLOAT, shapes[name]) for name in outputs
+            helper.make_tensor_value_info(name, types.FLOAT, shape)
+            for name, (_, shape) in outputs.items()
         ]
         tensors = [
             self.onnx.numpy_helper.from_array(array, name)
@@ -179,15 +158,26 @@ class _Graph:
             graph, opset_imports=opsets, ir_version=_IR_VERSION, producer_name="albert_tf"
         )
 
-    def _op(self, op_type: str, *inputs: str, rule: str = "", **attributes) -> str:
-        """Adds a node; returns its output's name.
+    def _outputs(self) -> dict[str, tuple[str, list]]:
+        """Adds all nodes; returns the tensor of each output, and its shape."""
+        served, hidden = self.module.served, self.config.hidden_size
+        kind = KINDS.get(served.kind)  # None: the encoder
+        sequence_output, pooled_output = self._encode(pooled_alone=kind is not None)
+        if kind is None:
+            return {
+                "sequence_output": (sequence_output, ["batch", "seq_len", hidden]),
+                "pooled_output": (pooled_output, ["batch", hidden]),
+            }
+        logits = self._dense(pooled_output, kind.our_head)
+        if kind.activation == "linear":
+            value = self._op("Squeeze", logits, self._constant([1]))
+            return {"value": (value, ["batch"])}
+        op_type, attributes = _ACTIVATIONS[kind.activation]
+        probabilities = self._op(op_type, logits, **attributes)
+        return {"probabilities": (probabilities, ["batch", kind.num_outputs(served.task)])}
 
-        Args:
-          op_type: its operation.
-          *inputs: names of what it reads.
-          rule: the node's name, for a node that fails where a request breaks this rule.
-          **attributes: of the operation.
-        """
+    def _op(self, op_type: str, *inputs: str, rule: str = "", **attributes) -> str:
+        """Adds a node, which may fail where a `rule` is broken; returns its output's name."""
         name = f"{op_type}_{len(self.nodes)}"
         self.nodes.append(
             self.onnx.helper.make_node(
@@ -196,7 +186,7 @@ class _Graph:
         )
         return name
 
-    def _constant(self, values, dtype) -> str:
+    def _constant(self, values, dtype=np.int64) -> str:
         array = np.asarray(values, dtype)
         name = f"constant_{array.dtype}_{array.tolist()}"
         self.initializers[name] = array
@@ -214,45 +204,41 @@ class _Graph:
         parts = [self._weight(f"{name}/layer_norm/{part}") for part in ("gamma", "beta")]
         return self._op("LayerNormalization", x, *parts, axis=-1, epsilon=LAYER_NORM_EPSILON)
 
-    def _first(self, x: str, end: str) -> str:
-        """Returns x[:, :end] of [b, L, ...]."""
-        start, axis = self._constant([0], np.int64), self._constant([1], np.int64)
-        return self._op("Slice", x, start, end, axis)
-
     def _encode(self, pooled_alone: bool) -> tuple[str, str]:
         """Adds the encoder; returns the names of [b, L, H] (or [b, 1, H]) and pooled [b, H]."""
         ids, mask, segments = self._same_shape()
         is_real = self._look_up(self._constant([False, True], np.bool_), mask, "input_mask")
         scores = (self._constant(score, np.float32) for score in (0.0, -10000.0))
         bias = self._op("Where", is_real, *scores)
-        bias = self._op("Unsqueeze", bias, self._constant([1, 2], np.int64))  # [b, 1, 1, L]
+        bias = self._op("Unsqueeze", bias, self._constant([1, 2]))  # [b, 1, 1, L]
         x = self._embed(ids, segments)
         plan = self.module.encoder.plan
         for layer, (attention, feed_forward) in enumerate(plan):
             # Of the last block nothing but [CLS] is wanted, if the pooled output is.
             asking = x
             if pooled_alone and layer == len(plan) - 1:
-                asking = self._first(x, self._constant([1], np.int64))
+                start, end, axis = map(self._constant, ([0], [1], [1]))
+                asking = self._op("Slice", x, start, end, axis)
             x = self._attend(asking, x, bias, f"encoder/attention_{attention}")
             x = self._feed_forward(x, f"encoder/feed_forward_{feed_forward}")
-        first = self._op("Gather", x, self._constant(0, np.int64), axis=1)
+        first = self._op("Gather", x, self._constant(0), axis=1)
         return x, self._op("Tanh", self._dense(first, "encoder/pooler"))
 
     def _same_shape(self) -> list[str]:
         """Returns the names of the inputs, [b, L] all three; others fail the request."""
-        last = self._constant([-1], np.int64)
-        inputs = [self._op("Unsqueeze", name, last) for name in fixed_graph.INPUTS]
-        rule = f"{', '.join(fixed_graph.INPUTS)} must have one shape"
+        last = self._constant([-1])
+        inputs = [self._op("Unsqueeze", name, last) for name in FEATURES]
+        rule = f"{', '.join(FEATURES)} must have one shape"
         joined = self._op("Concat", *inputs, axis=-1, rule=rule)
-        numbers = (self._constant(i, np.int64) for i in range(len(fixed_graph.INPUTS)))
+        numbers = (self._constant(i) for i in range(len(FEATURES)))
         return [self._op("Gather", joined, number, axis=2) for number in numbers]
 
     def _look_up(self, table: str, index: str, name: str) -> str:
         """Returns rows of a table; an index outside it, of the input `name`, fails the request."""
         num_rows = len(self.initializers[table])
-        beyond = self._constant(num_rows, np.int64)
+        beyond = self._constant(num_rows)
         # ONNX counts a negative index from the end.
-        is_negative = self._op("Less", index, self._constant(0, np.int64))
+        is_negative = self._op("Less", index, self._constant(0))
         index = self._op("Where", is_negative, beyond, index)
         return self._op("Gather", table, index, rule=f"{name} must be 0 to {num_rows - 1}")
 
@@ -264,9 +250,9 @@ class _Graph:
         )
         x = self._look_up(words, ids, "input_ids")
         shape = self._op("Shape", ids)
-        seq_len = self._op("Gather", shape, self._constant([1], np.int64))
-        start, axis = self._constant([0], np.int64), self._constant([0], np.int64)
-        x = self._op("Add", x, self._op("Slice", positions, start, seq_len, axis))
+        seq_len = self._op("Gather", shape, self._constant([1]))
+        zero = self._constant([0])
+        x = self._op("Add", x, self._op("Slice", positions, zero, seq_len, zero))
         x = self._op("Add", x, self._look_up(types, segments, "segment_ids"))
         x = self._layer_norm(x, scope)
         if self.module.encoder.embeddings.projection is None:
@@ -277,7 +263,7 @@ class _Graph:
         """Adds LayerNorm(asking + Attention(asking, x))."""
         num_heads = self.config.num_attention_heads
         head_size = self.config.hidden_size // num_heads
-        heads = self._constant([0, 0, num_heads, head_size], np.int64)
+        heads = self._constant([0, 0, num_heads, head_size])
 
         def split(y, order):
             return self._op("Transpose", self._op("Reshape", y, heads), perm=order)
@@ -289,7 +275,7 @@ class _Graph:
         scores = self._op("Add", self._op("MatMul", query, key), bias)
         context = self._op("MatMul", self._op("Softmax", scores, axis=-1), value)
         context = self._op("Transpose", context, perm=[0, 2, 1, 3])
-        joined = self._constant([0, 0, self.config.hidden_size], np.int64)
+        joined = self._constant([0, 0, self.config.hidden_size])
         output = self._dense(self._op("Reshape", context, joined), f"{scope}/output")
         return self._layer_norm(self._op("Add", asking, output), scope)
 
@@ -319,8 +305,7 @@ def _differences(session, module: ServingModule) -> dict[str, float]:
         inputs = {name: value.astype(np.int64) for name, value in inputs.items()}
         return dict(zip(names, session.run(names, inputs)))
 
-    expected = functools.partial(fixed_graph.answer, module)
-    return fixed_graph.differences(run, expected, module.encoder.config.vocab_size, masks)
+    return fixed_graph.differences(module, run, masks)
 
 
 if __name__ == "__main__":

@@ -2,39 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import tensorflow as tf
 
+from albert_tf.text.tokenization import AlbertTokenizer
 from .checks import find_errors
 
 FEATURES = ("input_ids", "input_mask", "segment_ids")
+
+
+def model_inputs(tokens: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    """Returns the FEATURES under the names that the models have for them."""
+    names = ("input_word_ids", "input_mask", "input_type_ids")
+    return {name: tokens[feature] for name, feature in zip(names, FEATURES)}
 
 
 def parse_records(
     records: tf.Tensor,
     limits: dict[str, int],
     longest: int,
-    sequences_per_record: int = 1,
-    pad_id: int = 0,
-    cls_id: int | None = None,
+    sequences_per_record: int,
+    tokenizer: AlbertTokenizer,
 ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-    """Reads serialized tf.Examples.
+    """Reads serialized tf.Examples, string [batch].
 
-    Args:
-      records: string [batch], each with `input_ids`, `input_mask` and `segment_ids`, int64
-        [sequences_per_record * seq_len]; seq_len may differ from one to the other.
-      limits: of each feature, the number that its values must be less than.
-      longest: the largest seq_len.
-      sequences_per_record: how many sequences a record has, one after the other.
-      pad_id: fills input_ids up to the longest record.
-      cls_id: what each of several sequences must begin with: one long sequence is not several.
+    Each has the FEATURES, int64 [sequences_per_record * seq_len], with values below `limits`. A
+    seq_len is at most `longest`, and may differ from one record to the other. Each of several
+    sequences must begin with [CLS]: one long sequence is not several.
 
     Returns:
-      dict of int32 [batch * sequences_per_record, seq_len] `input_ids`, `input_mask` and
-      `segment_ids`, for a bad record one position of zeros; and string [batch], what is wrong with
-      the record, "" if nothing.
+      dict of int32 [batch * sequences_per_record, seq_len] FEATURES, padded, for a bad record one
+      position of zeros; and string [batch], what is wrong with the record, "" if nothing.
     """
-    error = _find_errors(records, limits, longest, sequences_per_record, cls_id)
+    error = _find_errors(records, limits, longest, sequences_per_record, tokenizer.cls_id)
     harmless = serialize(dict.fromkeys(FEATURES, np.zeros(sequences_per_record, np.int64)))
     records = tf.where(tf.equal(error, ""), records, harmless)
     feature = tf.io.RaggedFeature(tf.int64, row_splits_dtype=tf.int64)
@@ -45,7 +47,7 @@ def parse_records(
     return {
         name: tf.RaggedTensor.from_row_lengths(
             tf.cast(parsed[name].flat_values, tf.int32), lengths
-        ).to_tensor(pad_id if name == "input_ids" else 0, shape=tf.stack([-1, seq_len]))
+        ).to_tensor(tokenizer.pad_id if name == "input_ids" else 0, shape=tf.stack([-1, seq_len]))
         for name in FEATURES
     }, error
 
@@ -55,7 +57,7 @@ def _find_errors(
     limits: dict[str, int],
     longest: int,
     sequences_per_record: int,
-    cls_id: int | None,
+    cls_id: int,
 ) -> tf.Tensor:
     """Returns what is wrong with each record: string [batch]."""
     features = {name: tf.io.VarLenFeature(tf.int64) for name in FEATURES}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from .signatures import KINDS, Field
+from .kinds import MODULES
+from .signatures import Field
 
 
 def markdown_table() -> str:
@@ -11,22 +12,18 @@ def markdown_table() -> str:
     Kinds that share a signature share its row; "all" means every kind.
     """
     kinds_of_row: dict[str, list[str]] = {}
-    for kind, table in KINDS.items():
-        for name, signature in table.items():
+    for kind, module in MODULES.items():
+        for name, signature in module.table.items():
             row = f"`{name}` | {_table_cell(signature.inputs)} | {_table_cell(signature.outputs)}"
             kinds_of_row.setdefault(row, []).append(kind)
     lines = ["| kind | signature | inputs | outputs |", "| --- | --- | --- | --- |"]
     for row, kinds in kinds_of_row.items():
-        lines.append(f"| {'all' if len(kinds) == len(KINDS) else ', '.join(kinds)} | {row} |")
+        lines.append(f"| {'all' if len(kinds) == len(MODULES) else ', '.join(kinds)} | {row} |")
     return "\n".join(lines)
 
 
 def _table_cell(fields: dict[str, Field]) -> str:
-    cell = "<br>".join(
-        f"`{name}` {field.dtype.name} [{', '.join(map(str, field.shape))}]"
-        for name, field in fields.items()
-    )
-    return cell or "none"
+    return "<br>".join(f"`{name}` {form}" for name, form in fields.items()) or "none"
 
 
 if __name__ == "__main__":

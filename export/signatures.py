@@ -14,11 +14,9 @@ Deviation: `mlm_logits` is `[batch, predictions, vocab_size]`; the reference fla
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Mapping
 
 import tensorflow as tf
-
-from .text.limits import CHARS_PER_PIECE, MAX_CONTEXT_CHARS
 
 NUM_CANDIDATES = 5
 # [MASK] of a text that `fill_mask` fills.
@@ -29,22 +27,32 @@ MAX_SCORED_POSITIONS = 2**21
 NO_ANSWER_SCORE = -2e6
 
 
-@dataclasses.dataclass(frozen=True)
-class Field:
-    """One input or output: its dtype, its dimensions, what it means."""
+class Field(str):
+    """The form of one input or output: its dtype and shape, such as "float32 [batch, 2]"."""
 
-    dtype: tf.DType
-    shape: tuple[str | int, ...]
-    meaning: str
+    @property
+    def dtype(self) -> tf.DType:
+        """The dtype."""
+        return tf.as_dtype(self.partition(" ")[0])
+
+    @property
+    def shape(self) -> tuple[str | int, ...]:
+        """The dimensions: names and numbers."""
+        dimensions = self.partition(" ")[2].strip("[]").split(", ")
+        return tuple(int(d) if d.isdigit() else d for d in dimensions if d)
 
 
-@dataclasses.dataclass(frozen=True)
 class Signature:
-    """What one signature answers, from what."""
+    """What one signature takes and answers.
 
-    meaning: str
-    inputs: dict[str, Field]
-    outputs: dict[str, Field]
+    Args:
+      inputs: name -> form, as Field has it.
+      outputs: name -> form.
+    """
+
+    def __init__(self, inputs: Mapping[str, str], outputs: Mapping[str, str]):
+        self.inputs = {name: Field(form) for name, form in inputs.items()}
+        self.outputs = {name: Field(form) for name, form in outputs.items()}
 
     def input_specs(self) -> dict[str, tf.TensorSpec]:
         """Returns the inputs as TensorFlow describes them; a named dimension is open."""
@@ -54,320 +62,197 @@ class Signature:
         }
 
 
-_TEXT = Field(
-    tf.string,
-    ("batch",),
-    "UTF-8; bytes that are none become U+FFFD; may be empty; of more than the longest sequence "
-    f"times {CHARS_PER_PIECE} characters, white space before them apart, the rest is cut off",
-)
-_LONG_TEXT = Field(
-    tf.string,
-    ("batch",),
-    "UTF-8; bytes that are none become U+FFFD; may be empty; read up to "
-    f"{MAX_CONTEXT_CHARS:,} characters",
-)
-_TOO_LONG = (
-    "Too long a pair loses pieces at the end of the longer text, too long a text at its end."
-)
+# Texts are UTF-8; bytes that are none become U+FFFD; a text may be empty. Too long a pair loses
+# pieces at the end of the longer text, too long a text at its end. text/limits.py has how many
+# characters are read.
+_TEXT = {"text": "string [batch]"}
+# `text_pair` is empty (or blank) for a text alone; of a model fine-tuned on pairs, that is the
+# empty second text of a pair.
+_TEXTS = {"text": "string [batch]", "text_pair": "string [batch]"}
 _TOKENS = {
-    "input_ids": Field(tf.int32, ("batch", "seq_len"), "piece ids: [CLS] A [SEP] B [SEP], padded"),
-    "input_mask": Field(tf.int32, ("batch", "seq_len"), "1 = real, 0 = padding"),
-    "segment_ids": Field(tf.int32, ("batch", "seq_len"), "0 up to the first [SEP], then 1"),
+    "input_ids": "int32 [batch, seq_len]",  # piece ids: [CLS] A [SEP] B [SEP], padded
+    "input_mask": "int32 [batch, seq_len]",  # 1 = real, 0 = padding
+    "segment_ids": "int32 [batch, seq_len]",  # 0 up to the first [SEP], then 1
 }
+_POOLED = {"pooled_output": "float32 [batch, hidden_size]"}  # the pooler's output at [CLS]
 _ENCODED = {
-    "sequence_output": Field(
-        tf.float32, ("batch", "seq_len", "hidden_size"), "the last block's output, every position"
-    ),
-    "pooled_output": Field(tf.float32, ("batch", "hidden_size"), "the pooler's output at [CLS]"),
+    # The last block's output, every position.
+    "sequence_output": "float32 [batch, seq_len, hidden_size]",
+    **_POOLED,
 }
 _EMBEDDED = {
-    "pooled_output": _ENCODED["pooled_output"],
-    "mean_pooled_output": Field(
-        tf.float32,
-        ("batch", "hidden_size"),
-        "mean of the last block's output over all real positions, [CLS] and [SEP] included",
-    ),
+    **_POOLED,
+    # Mean of the last block's output over all real positions, [CLS] and [SEP] included.
+    "mean_pooled_output": "float32 [batch, hidden_size]",
 }
-
-_UNKNOWN_SHARE = {
-    "unknown_share": Field(
-        tf.float32,
-        ("batch",),
-        "share of the pieces that the vocabulary cannot spell (<unk>) among those that the model "
-        "reads of the row's texts, each piece once for every window and choice that shows it; 1 "
-        "for empty texts: near 1 the other outputs do not depend on them",
-    )
-}
-
-# Of the signatures that take piece ids.
-_ERROR = {
-    "error": Field(
-        tf.string,
-        ("batch",),
-        '"" for a row that is answered; else what is wrong with it: a value out of range, no '
-        'tf.Example. The other outputs of such a row are NaN, -1 or ""',
-    )
-}
-
-_PADDED = {
-    name: dataclasses.replace(field, shape=("batch", "max_seq_length"))
-    for name, field in _TOKENS.items()
-}
+# Share of the pieces that the vocabulary cannot spell (<unk>) among those that the model reads of
+# the row's texts, each piece once for every window and choice that shows it; 1 for empty texts.
+# Near 1 the other outputs do not depend on the texts.
+_UNKNOWN_SHARE = {"unknown_share": "float32 [batch]"}
+# Of the signatures that take piece ids: "" for a row that is answered; else what is wrong with it,
+# a value out of range or no tf.Example. The other outputs of such a row are NaN, -1 or "".
+_ERROR = {"error": "string [batch]"}
 
 # What every kind of model answers.
 COMMON = {
-    "tokens": Signature("Encodes piece ids.", _TOKENS, {**_ENCODED, **_ERROR}),
-    "pooled": Signature(
-        "Encodes piece ids into one vector a row: `tokens` with less work in the last block.",
-        _TOKENS,
-        {"pooled_output": _ENCODED["pooled_output"], **_ERROR},
-    ),
-    "tokenize": Signature(
-        "Tokenizes a text, or two, into the inputs of `tokens`. Columns that are padding in all "
-        f"rows may be cut off. {_TOO_LONG}",
-        {
-            "text": _TEXT,
-            "text_pair": dataclasses.replace(
-                _TEXT,
-                meaning=_TEXT.meaning + ": empty (or blank) for a text alone; of a model "
-                "fine-tuned on pairs, the empty second text of a pair",
-            ),
-        },
-        _PADDED,
-    ),
+    # Encodes piece ids.
+    "tokens": Signature(_TOKENS, {**_ENCODED, **_ERROR}),
+    # Encodes piece ids into one vector a row: `tokens` with less work in the last block.
+    "pooled": Signature(_TOKENS, {**_POOLED, **_ERROR}),
+    # Tokenizes a text, or two, into the inputs of `tokens`. Columns that are padding in all rows
+    # may be cut off.
+    "tokenize": Signature(_TEXTS, dict.fromkeys(_TOKENS, "int32 [batch, max_seq_length]")),
+    # Describes how to tokenize for `tokens`.
     "tokenization_info": Signature(
-        "Describes how to tokenize for `tokens`.",
         {},
         {
-            "vocab_file": Field(tf.string, (), "path of the vocabulary"),
-            "do_lower_case": Field(tf.bool, (), "whether text is lower-cased first"),
+            "vocab_file": "string []",  # path of the vocabulary
+            "do_lower_case": "bool []",  # whether text is lower-cased first
         },
     ),
 }
+# Names the labels, as in training.
+_LABELS = {"labels": Signature({}, {"labels": "string [labels]"})}
+# Of kinds whose `serving_default` has one output. TensorFlow Serving's REST API answers one without
+# its name: a second one would change the form of the answer.
+_UNKNOWN = {"unknown_share": Signature(_TEXTS, _UNKNOWN_SHARE)}
 
 
 def _from_texts_and_examples(
-    meaning: str,
-    inputs: dict[str, Field],
-    outputs: dict[str, Field],
-    ids: str = "int64 [seq_len], as of `tokens`",
+    inputs: dict[str, str], outputs: dict[str, str]
 ) -> dict[str, Signature]:
-    """Returns `serving_default` and the `examples` that answers the same from piece ids."""
-    examples = Field(
-        tf.string, ("batch",), f"serialized tf.Example: input_ids, input_mask, segment_ids: {ids}"
-    )
+    """Returns `serving_default` and the `examples` that answers the same from piece ids.
+
+    An example is a serialized tf.Example of the inputs of `tokens`, each int64 [seq_len], or
+    [choices * seq_len], the options one after the other.
+    """
     return {
-        "serving_default": Signature(meaning, inputs, outputs),
-        "examples": Signature(
-            "Answers like `serving_default`, from records.",
-            {"examples": examples},
-            {**outputs, **_ERROR},
-        ),
+        "serving_default": Signature(inputs, outputs),
+        "examples": Signature({"examples": "string [batch]"}, {**outputs, **_ERROR}),
     }
 
 
 PRETRAINING = {
+    # Reads a text, or two: how likely is the second to follow the first?
     **_from_texts_and_examples(
-        f"Reads a text, or two: how likely is the second to follow the first? {_TOO_LONG}",
+        _TEXTS,
         {
-            "text": _TEXT,
-            "text_pair": dataclasses.replace(
-                _TEXT, meaning=_TEXT.meaning + ": empty (or blank) for a text alone"
-            ),
-        },
-        {
-            "in_order_probability": Field(
-                tf.float32,
-                ("batch",),
-                "probability that text_pair follows text and not text follows text_pair; 0.5 for a "
-                "text alone, which has no order (the model never learned one for it)",
-            ),
+            # Probability that text_pair follows text and not text follows text_pair; 0.5 for a
+            # text alone, which has no order (the model never learned one for it).
+            "in_order_probability": "float32 [batch]",
             **_EMBEDDED,
             **_UNKNOWN_SHARE,
         },
     ),
+    # Fills the first MAX_MASKS [MASK] of a text. A [MASK] past the longest length is cut off
+    # unanswered.
     "fill_mask": Signature(
-        f"Fills the first {MAX_MASKS} [MASK] of a text. A [MASK] past the longest length is cut "
-        "off unanswered.",
-        {"text": dataclasses.replace(_TEXT, meaning=_TEXT.meaning + "; any number of [MASK]")},
+        _TEXT,
         {
-            "pieces": Field(
-                tf.string,
-                ("batch", MAX_MASKS, NUM_CANDIDATES),
-                "likeliest pieces, best first, `▁` where a word begins; "
-                '"" past a text\'s own masks',
-            ),
-            "probabilities": Field(
-                tf.float32,
-                ("batch", MAX_MASKS, NUM_CANDIDATES),
-                "their probabilities among all pieces; 0 past a text's own masks",
-            ),
-            "num_masks": Field(tf.int32, ("batch",), "how many [MASK] of the text are answered"),
+            # Likeliest pieces, best first, `▁` where a word begins; "" past a text's own masks.
+            "pieces": f"string [batch, {MAX_MASKS}, {NUM_CANDIDATES}]",
+            # Their probabilities among all pieces; 0 past a text's own masks.
+            "probabilities": f"float32 [batch, {MAX_MASKS}, {NUM_CANDIDATES}]",
+            "num_masks": "int32 [batch]",  # how many [MASK] of the text are answered
         },
     ),
+    # Scores how likely a text is: each piece is predicted from all others of the text but the rest
+    # of its word (Kauf and Ivanova 2023). A text of n pieces costs as much as n sequences of n + 2
+    # pieces; a request has MAX_SCORED_POSITIONS at most.
     "score": Signature(
-        "Scores how likely a text is: each piece is predicted from all others of the text but the "
-        "rest of its word (Kauf and Ivanova 2023). Too long a text loses pieces at its end. A text "
-        "of n pieces costs as much as n sequences of n + 2 pieces; a request has "
-        f"{MAX_SCORED_POSITIONS:,} positions at most.",
-        {"text": _TEXT},
+        _TEXT,
         {
-            "log_likelihood": Field(
-                tf.float32, ("batch",), "sum of the pieces' log probabilities, in nats"
-            ),
-            "num_pieces": Field(tf.int32, ("batch",), "pieces that are scored"),
-            "num_words": Field(tf.int32, ("batch",), "their words; a punctuation mark is one"),
+            "log_likelihood": "float32 [batch]",  # sum of the pieces' log probabilities, in nats
+            "num_pieces": "int32 [batch]",  # pieces that are scored
+            "num_words": "int32 [batch]",  # their words; a punctuation mark is one
             **_UNKNOWN_SHARE,
         },
     ),
     **COMMON,
+    # Encodes piece ids and scores every piece, before the softmax, at the given positions: 0 is
+    # [CLS], at least one a row.
     "mlm": Signature(
-        "Encodes piece ids and scores every piece at the given positions.",
-        {
-            **_TOKENS,
-            "mlm_positions": Field(
-                tf.int32, ("batch", "predictions"), "positions, 0 is [CLS]; at least one a row"
-            ),
-        },
-        {
-            **_ENCODED,
-            "mlm_logits": Field(
-                tf.float32, ("batch", "predictions", "vocab_size"), "scores before the softmax"
-            ),
-            **_ERROR,
-        },
+        {**_TOKENS, "mlm_positions": "int32 [batch, predictions]"},
+        {**_ENCODED, "mlm_logits": "float32 [batch, predictions, vocab_size]", **_ERROR},
     ),
-    "sop": Signature(
-        "Encodes piece ids and judges the order of the two segments.",
-        _TOKENS,
-        {
-            **_ENCODED,
-            "sop_log_probs": Field(
-                tf.float32, ("batch", 2), "log-probabilities: 0 in order, 1 swapped"
-            ),
-            **_ERROR,
-        },
-    ),
+    # Encodes piece ids and judges the order of the two segments: 0 in order, 1 swapped.
+    "sop": Signature(_TOKENS, {**_ENCODED, "sop_log_probs": "float32 [batch, 2]", **_ERROR}),
 }
 
-ENCODER = {
-    **_from_texts_and_examples(
-        "Embeds a text. Too long a text loses pieces at its end.",
-        {"text": _TEXT},
-        {**_EMBEDDED, **_UNKNOWN_SHARE},
-    ),
-    **COMMON,
-}
+# Embeds a text.
+ENCODER = {**_from_texts_and_examples(_TEXT, {**_EMBEDDED, **_UNKNOWN_SHARE}), **COMMON}
 
-_TEXTS = {"text": _TEXT, "text_pair": _TEXT}
-# Of kinds whose `serving_default` has one output. TensorFlow Serving's REST API answers one without
-# its name: a second one would change the form of the answer.
-_UNKNOWN = {
-    "unknown_share": Signature(
-        "Measures how much of a text, or pair, the model cannot read.", _TEXTS, _UNKNOWN_SHARE
-    )
-}
-
+# Labels a text, or a pair where the task has pairs.
 CLASSIFIER = {
     **_from_texts_and_examples(
-        f"Labels a text, or a pair where the task has pairs. {_TOO_LONG}",
         _TEXTS,
         {
-            "label": Field(tf.string, ("batch",), "the likeliest label"),
-            "probabilities": Field(
-                tf.float32, ("batch", "labels"), "of every label, in the order of `labels`"
-            ),
+            "label": "string [batch]",  # the likeliest
+            "probabilities": "float32 [batch, labels]",  # in the order of `labels`
             **_UNKNOWN_SHARE,
         },
     ),
-    "labels": Signature(
-        "Names the labels.", {}, {"labels": Field(tf.string, ("labels",), "UTF-8, as in training")}
-    ),
+    **_LABELS,
     **COMMON,
 }
 
+# Gives a text, or a pair where the task has pairs, a number in the unit of the training labels.
 REGRESSOR = {
-    **_from_texts_and_examples(
-        f"Gives a number to a text, or to a pair where the task has pairs. {_TOO_LONG}",
-        _TEXTS,
-        {"value": Field(tf.float32, ("batch",), "in the unit of the training labels")},
-    ),
+    **_from_texts_and_examples(_TEXTS, {"value": "float32 [batch]"}),
     **_UNKNOWN,
     **COMMON,
 }
 
+# Returns the probability of each label for a text, or a pair where the task has pairs. Fine-tuning
+# counts 0.5 as yes.
 MULTILABEL = {
-    **_from_texts_and_examples(
-        "Returns which labels a text has, or a pair where the task has pairs. " + _TOO_LONG,
-        _TEXTS,
-        {
-            "probabilities": Field(
-                tf.float32, ("batch", "labels"), "of each label; fine-tuning counts 0.5 as yes"
-            ),
-        },
-    ),
+    **_from_texts_and_examples(_TEXTS, {"probabilities": "float32 [batch, labels]"}),
     **_UNKNOWN,
-    "labels": CLASSIFIER["labels"],
+    **_LABELS,
     **COMMON,
 }
 
 TOKEN_CLASSIFIER = {
+    # Finds the entities in a text, read in overlapping windows. If the model's labels mark no
+    # entities (parts of speech), every word is a span.
     "serving_default": Signature(
-        "Finds the entities in a text, read in overlapping windows. If the model's labels mark no "
-        "entities (parts of speech), every word is a span.",
-        {"text": _LONG_TEXT},
+        _TEXT,
         {
-            "spans": Field(
-                tf.string,
-                ("batch",),
-                "JSON, a list of the spans in order. Each is an object of `start`, its first "
-                "character, `end`, the character after its last, both counted in Unicode "
-                "characters; `label`, its type; `text`, its part of the text; `probability`, the "
-                "mean of its words' labels",
-            ),
-            "num_spans": Field(tf.int32, ("batch",), "spans of the text"),
+            # JSON, a list of the spans in order. Each is an object of `start`, its first
+            # character, `end`, the character after its last, both counted in Unicode
+            # characters; `label`, its type; `text`, its part of the text; `probability`, the
+            # mean of its words' labels.
+            "spans": "string [batch]",
+            "num_spans": "int32 [batch]",
             **_UNKNOWN_SHARE,
         },
     ),
+    # Labels given words. "" is no word: its label is "".
     "words": Signature(
-        f"Labels given words; reads the first {MAX_CONTEXT_CHARS:,} characters of a row.",
-        {"words": dataclasses.replace(_TEXT, shape=("batch", "words"), meaning='"" is no word')},
+        {"words": "string [batch, words]"},
         {
-            "labels": Field(
-                tf.string, ("batch", "words"), 'the likeliest label of each; "" where no word is'
-            ),
-            "probabilities": Field(tf.float32, ("batch", "words"), "of that label"),
+            "labels": "string [batch, words]",  # the likeliest label of each
+            "probabilities": "float32 [batch, words]",  # of that label
             **_UNKNOWN_SHARE,
         },
     ),
-    "labels": CLASSIFIER["labels"],
+    **_LABELS,
     **COMMON,
 }
 
 QUESTION_ANSWERING = {
+    # Finds the answer to a question in a text, read in overlapping windows. Too long a question
+    # loses pieces at its end.
     "serving_default": Signature(
-        "Finds the answer to a question in a text, read in overlapping windows. Too long a "
-        "question loses pieces at its end.",
+        {"question": "string [batch]", "context": "string [batch]"},
         {
-            "question": _TEXT,
-            "context": _LONG_TEXT,
-        },
-        {
-            "answer": Field(
-                tf.string,
-                ("batch",),
-                'a part of the context as it is written; "" if the task has questions without '
-                "an answer and no_answer_score is above its threshold, or the context is blank",
-            ),
-            "score": Field(
-                tf.float32,
-                ("batch",),
-                "of the best answer, the more the better, even if it is not given; "
-                f"{NO_ANSWER_SCORE:.0f} if there is none",
-            ),
-            "no_answer_score": Field(
-                tf.float32, ("batch",), "the greater, the likelier the context has no answer"
-            ),
+            # A part of the context as it is written; "" if the task has questions without an
+            # answer and no_answer_score is above its threshold, or the context is blank.
+            "answer": "string [batch]",
+            # Of the best answer, the more the better, even if it is not given; NO_ANSWER_SCORE
+            # if there is none.
+            "score": "float32 [batch]",
+            "no_answer_score": "float32 [batch]",  # the greater, the likelier there is no answer
             **_UNKNOWN_SHARE,
         },
     ),
@@ -375,52 +260,34 @@ QUESTION_ANSWERING = {
 }
 
 MULTIPLE_CHOICE = {
+    # Chooses among the answers to a question about a text. Too long an answer loses pieces at its
+    # beginning, then the text at its end.
     **_from_texts_and_examples(
-        "Chooses among the answers to a question about a text. Too long an answer loses pieces at "
-        "its beginning, then the text at its end.",
         {
-            "context": _TEXT,
-            "question": dataclasses.replace(
-                _TEXT,
-                meaning=_TEXT.meaning
-                + "; an option follows it (RACE: it replaces each `_` in it, if any)",
-            ),
-            "options": dataclasses.replace(_TEXT, shape=("batch", "choices")),
+            "context": "string [batch]",
+            # An option follows it (RACE: it replaces each `_` in it, if any).
+            "question": "string [batch]",
+            "options": "string [batch, choices]",
         },
         {
-            "choice": Field(tf.int32, ("batch",), "the likeliest option, from 0"),
-            "probabilities": Field(tf.float32, ("batch", "choices"), "of every option"),
+            "choice": "int32 [batch]",  # the likeliest option, from 0
+            "probabilities": "float32 [batch, choices]",
             **_UNKNOWN_SHARE,
         },
-        ids="int64 [choices * seq_len], the options one after the other",
     ),
     **COMMON,
 }
 
-KINDS = {
-    "pretraining": PRETRAINING,
-    "encoder": ENCODER,
-    "classifier": CLASSIFIER,
-    "regressor": REGRESSOR,
-    "multilabel": MULTILABEL,
-    "token_classifier": TOKEN_CLASSIFIER,
-    "question_answering": QUESTION_ANSWERING,
-    "multiple_choice": MULTIPLE_CHOICE,
-}
 
+def of_task(table: dict[str, Signature], task: dict) -> dict[str, Signature]:
+    """Returns a kind's signatures for one task, the content of task.json: no pairs if it has none.
 
-def of_model(kind: str, task: dict) -> dict[str, Signature]:
-    """Returns the signatures of a model.
-
-    Args:
-      kind: one of KINDS.
-      task: the content of task.json; empty for a model without a task.
+    A model without a task has {}.
     """
-    table = KINDS[kind]
     if task.get("has_pairs", True):
         return table
     of_text: dict[str, Signature] = {
-        name: dataclasses.replace(table[name], inputs={"text": _TEXT})
+        name: Signature(_TEXT, table[name].outputs)
         for name in ("serving_default", "unknown_share")
         if name in table
     }

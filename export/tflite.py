@@ -30,9 +30,9 @@ import tensorflow as tf
 from absl import flags, logging
 
 from albert_tf.jobs import program
-from albert_tf.storage import files
-from . import fixed_graph, sidecar
+from . import fixed_graph
 from .modules.serving_module import ServingModule
+from .records import FEATURES
 
 FLAGS = flags.FLAGS
 
@@ -41,9 +41,8 @@ _COMPARED_ROWS = 4
 
 def define_flags() -> None:
     """Defines the flags; not at import, as programs share the names of flags."""
-    fixed_graph.define_flags(".tflite")
+    fixed_graph.define_flags(".tflite", "weights as int8")
     program.define_max_seq_length(help="Inputs are padded to it. Default: the trained length.")
-    flags.DEFINE_bool("quantize", False, "Store weights as int8.")
 
 
 def main(_) -> None:
@@ -68,42 +67,25 @@ def convert(
     max_seq_length: int | None = None,
     quantize: bool = False,
 ) -> dict[str, float]:
-    """Writes a TFLite model.
-
-    Returns:
-      For each output the largest difference from the model's own answer.
+    """Writes a TFLite model; returns for each output the largest difference from the model's own.
 
     Raises:
       UserError: if the checkpoint cannot be opened or built; see open_checkpoint and load_module.
     """
     module = fixed_graph.load(checkpoint, kind, max_seq_length)
-    served = module.served
-    function = _function(module)
-    model = _convert(function, quantize)
-    differences = _differences(model, function, served.config.vocab_size, served.max_seq_length)
-    sidecar.write(served, output)
-    files.write_atomically(output, model)
-    parameters = sum(v.shape.num_elements() for v in module.model.variables)
-    size = (
-        f"length {served.max_seq_length}, {parameters / 1e6:.1f}M parameters, "
-        f"{len(model) / 1e6:.1f} MB{' in int8' if quantize else ''}"
-    )
-    fixed_graph.report(served, output, size, differences)
+    model = _convert(module, quantize)
+    differences = _differences(model, module)
+    form = f", length {module.max_seq_length}{' in int8' if quantize else ''}"
+    fixed_graph.write(module, output, model, differences, form)
     return differences
 
 
-def _function(module: ServingModule):
-    """Returns the concrete function: int32 [1, max_seq_length] inputs, the kind's outputs."""
-
-    def answer(**ids):
-        return fixed_graph.answer(module, ids)
-
+def _convert(module: ServingModule, quantize: bool) -> bytes:
+    """Returns the file: int32 [1, max_seq_length] inputs, the kind's outputs."""
     shape = [1, module.max_seq_length]
-    specs = {name: tf.TensorSpec(shape, tf.int32, name) for name in fixed_graph.INPUTS}
-    return tf.function(answer).get_concrete_function(**specs)
-
-
-def _convert(function, quantize: bool) -> bytes:
+    specs = {name: tf.TensorSpec(shape, tf.int32, name) for name in FEATURES}
+    answer = tf.function(lambda **ids: fixed_graph.answer(module, ids))
+    function = answer.get_concrete_function(**specs)
     # By a SavedModel, as the signature and its names come into the file from there alone.
     with tempfile.TemporaryDirectory() as directory:
         holder = tf.Module()
@@ -129,16 +111,15 @@ def _without_stderr() -> Iterator[None]:
         os.close(saved)
 
 
-def _differences(model: bytes, function, vocab_size: int, max_seq_length: int) -> dict[str, float]:
-    """Returns for each output the largest difference of the TFLite model's from the function's."""
+def _differences(model: bytes, module: ServingModule) -> dict[str, float]:
+    """Returns for each output the largest difference of the TFLite model's from the module's."""
     with warnings.catch_warnings():  # of its move to another package, which 2.21 has not made yet
         warnings.filterwarnings("ignore", message="(?s).*Interpreter is deprecated")
         runner = tf.lite.Interpreter(model_content=model).get_signature_runner()
-    lengths = np.linspace(2, max_seq_length, _COMPARED_ROWS).astype(int)
-    masks = [(np.arange(max_seq_length) < n).astype(np.int32)[np.newaxis] for n in lengths]
-    return fixed_graph.differences(
-        lambda inputs: runner(**inputs), lambda inputs: function(**inputs), vocab_size, masks
-    )
+    position = np.arange(module.max_seq_length)
+    lengths = np.linspace(2, module.max_seq_length, _COMPARED_ROWS).astype(int)
+    masks = [(position < length).astype(np.int32)[np.newaxis] for length in lengths]
+    return fixed_graph.differences(module, lambda inputs: runner(**inputs), masks)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ An export in bfloat16 must answer like its own functions here, and nearly like t
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import pickle
@@ -26,71 +25,62 @@ TOLERANCE = 1e-5  # absolute and relative
 # root mean square, or by 1 if that is less. albert_base rounds to some 0.01.
 BFLOAT16_TOLERANCE = 0.05
 _IMPOSSIBLE = 1e20  # less than the score of an answer that there cannot be
-_FEATURES = ("input_ids", "input_mask", "segment_ids")
-_NUMBERS = (*_FEATURES, "mlm_positions")
-_OUR_PACKAGES = ("albert_tf", "pipelines", "export")
 
 _LONG = "One sentence, said again and again, is longer than any table of positions. " * 99
-_TEXTS = {
-    "text": [
-        "The [MASK] function returns an array.",
-        "Das Mädchen lief über die Straße, [MASK] es war spät[MASK].",
-        "Où sont les neiges d'antan ?",
-        "В начале было слово.",
-        "北京是中国的[MASK]。",
-        "東京は日本の首都です。",
-        "서울은 한국의 수도이다.",
-        "العربية لغة [MASK] جميلة",
-        "हिन्दी एक भाषा है।",
-        "ภาษาไทยไม่มีช่องว่าง",
-        "\U0001f469\u200d\U0001f469\u200d\U0001f467 1,000 [CLS] <pad> a\x00b\u2028c",
-        "[MASK][MASK] [MASK]",
-        "",
-        " \t\u3000",
-        b"caf\xe9 \xff\xc3",
-    ],
-    "text_pair": [
-        "It takes no arguments.",
-        "",
-        "Mais où sont-elles ?",
-        b"\xff",
-        "",
-        "日本は島国です。",
-        "",
-        " ",
-        "और यह दूसरा वाक्य है।",
-        "",
-        "[SEP]",
-        "",
-        "Nothing came before.",
-        "",
-        "",
-    ],
-}
-_LONG_TEXTS = {
-    "text": [_LONG, "short", _LONG + "[MASK]", "[MASK] " * 50],
-    "text_pair": ["short", _LONG, _LONG, ""],
-}
+# Texts, and the second text of each.
+_TEXTS: list[tuple[str | bytes, str | bytes]] = [
+    ("The [MASK] function returns an array.", "It takes no arguments."),
+    ("Das Mädchen lief über die Straße, [MASK] es war spät[MASK].", ""),
+    ("Où sont les neiges d'antan ?", "Mais où sont-elles ?"),
+    ("В начале было слово.", b"\xff"),
+    ("北京是中国的[MASK]。", ""),
+    ("東京は日本の首都です。", "日本は島国です。"),
+    ("서울은 한국의 수도이다.", ""),
+    ("العربية لغة [MASK] جميلة", " "),
+    ("हिन्दी एक भाषा है।", "और यह दूसरा वाक्य है।"),
+    ("ภาษาไทยไม่มีช่องว่าง", ""),
+    ("\U0001f469\u200d\U0001f469\u200d\U0001f467 1,000 [CLS] <pad> a\x00b\u2028c", "[SEP]"),
+    ("[MASK][MASK] [MASK]", ""),
+    ("", "Nothing came before."),
+    (" \t\u3000", ""),
+    (b"caf\xe9 \xff\xc3", ""),
+]
+_LONG_TEXTS = [(_LONG, "short"), ("short", _LONG), (_LONG + "[MASK]", _LONG), ("[MASK] " * 50, "")]
 
 
 def verify(saved_model: str, module, functions: dict, exact=None) -> float:
-    """Compares a SavedModel, loaded in a fresh process, with the model in memory.
+    """Compares a SavedModel, loaded in a fresh process, with the ServingModule in memory.
 
-    Args:
-      saved_model: directory of the SavedModel.
-      module: the ServingModule that was saved.
-      functions: its function for each signature.
-      exact: the same ServingModule in float32, if `module` is in bfloat16.
-
-    Returns:
-      The largest difference between two numbers; with `exact`, as BFLOAT16_TOLERANCE defines it.
+    `functions` are the module's for each signature. If it is in bfloat16, `exact` is the same in
+    float32. Returns the largest difference between two numbers; with `exact`, as BFLOAT16_TOLERANCE
+    defines it.
 
     Raises:
-      RuntimeError: if the process fails, loads our code, or any answer differs.
+      RuntimeError: if the process fails or imports our code, or any answer differs.
     """
     questions = _questions(module, functions)
-    if "://" not in saved_model:
-        saved_model = os.path.abspath(saved_model)  # the process starts in another directory
+    answers = _in_fresh_process(os.path.abspath(saved_model), questions)
+    if exact is None:
+        expected = _expected(module, functions, questions)
+        return max(map(_difference, questions, expected, answers))
+    # Op by op, as _expected computes text, gelu would round where a part of a product does not.
+    for triple in zip(questions, _answers(functions, questions), answers):
+        _difference(*triple)
+    expected = _expected(exact, exact.functions(), questions)
+    largest = 0.0
+    for (signature, _), theirs, answer in zip(questions, expected, answers):
+        difference = _rounding(theirs, answer)
+        if not difference <= BFLOAT16_TOLERANCE:
+            raise RuntimeError(
+                f"{signature} in bfloat16 is {difference:.2g} from the float32 model's answer, "
+                f"more than {BFLOAT16_TOLERANCE}: export this model in float32"
+            )
+        largest = max(largest, difference)
+    return largest
+
+
+def _in_fresh_process(saved_model: str, questions: list[tuple[str, dict]]) -> list[dict]:
+    """Returns the answers of `_main` in a process that cannot import our code."""
     with tempfile.TemporaryDirectory() as directory:
         questions_file = os.path.join(directory, "questions")
         answers_file = os.path.join(directory, "answers")
@@ -111,50 +101,23 @@ def verify(saved_model: str, module, functions: dict, exact=None) -> float:
         if process.returncode:
             raise RuntimeError(f"{saved_model!r} fails in a fresh process:\n{process.stderr}")
         with open(answers_file, "rb") as file:
-            modules, answers = pickle.load(file)
-    if loaded := sorted(set(_OUR_PACKAGES) & set(modules)):
-        raise RuntimeError(f"the fresh process loaded our own {', '.join(loaded)}")
-    if exact is None:
-        expected = _expected(module, functions, questions)
-        return max(map(_difference, questions, expected, answers))
-    # Op by op, as _expected computes text, gelu would round where a part of a product does not.
-    for triple in zip(questions, _answers(functions, questions), answers):
-        _difference(*triple)
-    expected = _expected(exact, exact.functions(), questions)
-    largest = 0.0
-    for (signature, _), theirs, answer in zip(questions, expected, answers):
-        difference = _rounding(theirs, answer)
-        if not difference <= BFLOAT16_TOLERANCE:
-            raise RuntimeError(
-                f"{signature} in bfloat16 is {difference:.2g} from the float32 model's answer, "
-                f"more than {BFLOAT16_TOLERANCE}: export this model in float32"
-            )
-        largest = max(largest, difference)
-    return largest
+            return pickle.load(file)
 
 
 def _expected(module, functions: dict, questions: list[tuple[str, dict]]) -> list[dict]:
-    with _answering_in_python(module) as methods:
-        return _answers({**functions, **methods}, questions)
-
-
-@contextlib.contextmanager
-def _answering_in_python(module):
-    """Lets a module's methods compute anew, nothing traced before; those that take text by Python.
-
-    Yields:
-      Its methods for the signatures that take text, by their names.
-    """
+    """Returns a module's own answers: to texts anew, nothing traced before, tokenized by Python."""
     if not module.has_python_tokenizer:
-        yield {}
-        return
+        return _answers(functions, questions)
+    methods = {
+        name: getattr(module, name)
+        for name, signature in module.signatures.items()
+        if name != "examples" and tf.string in [f.dtype for f in signature.inputs.values()]
+    }
     in_graph = module.tokenizer
     module.tokenizer = _PythonTokenizer(module.served.tokenizer)
     tf.config.run_functions_eagerly(True)
     try:
-        names = {"serving_default", "fill_mask", "score", "tokenize", "words"}
-        names &= module.signatures.keys()
-        yield {name: getattr(module, name) for name in names}
+        return _answers({**functions, **methods}, questions)
     finally:
         tf.config.run_functions_eagerly(False)
         module.tokenizer = in_graph
@@ -179,8 +142,10 @@ def _decoded(texts: tf.Tensor) -> list[str]:
     return [text.decode("utf-8", "replace") for text in texts.numpy()]
 
 
-def _questions(module, functions: dict) -> list[tuple[str, dict]]:
+def _questions(module, functions: dict) -> list[tuple[str, dict[str, np.ndarray]]]:
     """Returns pairs of a signature's name and its inputs: golden texts, random ids, no texts."""
+    from .records import FEATURES, serialize  # not above: the fresh process cannot
+
     rng = np.random.RandomState(20200426)
     lengths = np.array([[11], [3], [7]])
     real = (np.arange(11) < lengths).astype(np.int32)
@@ -195,16 +160,15 @@ def _questions(module, functions: dict) -> list[tuple[str, dict]]:
     choices = module.sizes.get("choices", 1)
     # Three examples of as many sequences each as the model chooses among.
     rows = [np.arange(first, first + choices) % 3 for first in range(3)]
-    examples = [_example({name: ids[name][row] for name in _FEATURES}) for row in rows]
-    batches = []
-    for texts, size in ((_TEXTS, 3), (_LONG_TEXTS, 1), ({"text": [], "text_pair": []}, 0)):
-        batches.append(
-            {
-                **_as_inputs(texts["text"], texts["text_pair"], choices),
-                **{name: values[:size] for name, values in ids.items()},
-                "examples": examples[:size],
-            }
-        )
+    examples = [serialize({name: ids[name][row] for name in FEATURES}) for row in rows]
+    batches = [
+        {
+            **_as_inputs([text for text, _ in pairs], [pair for _, pair in pairs], choices),
+            **{name: values[:size] for name, values in ids.items()},
+            "examples": np.array(examples[:size], object),
+        }
+        for pairs, size in ((_TEXTS, 3), (_LONG_TEXTS, 1), ([], 0))
+    ]
     questions = []
     for signature, function in sorted(functions.items()):
         names = [spec.name for spec in tf.nest.flatten(function.structured_input_signature)]
@@ -213,21 +177,22 @@ def _questions(module, functions: dict) -> list[tuple[str, dict]]:
     return questions
 
 
-def _as_inputs(texts: list, pairs: list, choices: int) -> dict[str, list | np.ndarray]:
-    """Returns texts under the names that the kinds of models have for them."""
+def _as_inputs(texts: list, pairs: list, choices: int) -> dict[str, np.ndarray]:
+    """Returns texts, [rows, ...], under the names that the kinds of models have for them."""
     # Of choices that are alike, either may be the answer: those beyond the texts get their number.
     options = [
         [f"{text} {i}" if i >= len(texts) > 0 else text for text in texts[k:] + texts[:k]]
         for i in range(choices)
         for k in [i % max(len(texts), 1)]
     ]
+    first, second = (np.array(column, object) for column in (texts, pairs))
     return {
-        "text": texts,
-        "text_pair": pairs,
-        "question": pairs,
-        "context": texts,
+        "text": first,
+        "text_pair": second,
+        "question": second,
+        "context": first,
         "words": _padded([text.split() or [""] for text in texts]),
-        "options": [list(row) for row in zip(*options)] or np.empty([0, choices], object),
+        "options": np.array(options, object).T,
     }
 
 
@@ -239,22 +204,12 @@ def _padded(rows: list[list]) -> np.ndarray:
     return table
 
 
-def _example(features: dict[str, np.ndarray]) -> bytes:
-    return tf.train.Example(
-        features=tf.train.Features(
-            feature={
-                name: tf.train.Feature(int64_list=tf.train.Int64List(value=values.reshape(-1)))
-                for name, values in features.items()
-            }
-        )
-    ).SerializeToString()
-
-
-def _answers(functions: dict, questions: list[tuple[str, dict]]) -> list[dict]:
+def _answers(functions: dict, questions: list[tuple[str, dict[str, np.ndarray]]]) -> list[dict]:
     answers = []
     for signature, inputs in questions:
         tensors = {
-            name: tf.constant(value, tf.int32 if name in _NUMBERS else tf.string)
+            # The texts may be none: of what type, TensorFlow could not say.
+            name: tf.constant(value, tf.string if value.dtype == object else None)
             for name, value in inputs.items()
         }
         answer = {name: t.numpy() for name, t in functions[signature](**tensors).items()}
@@ -329,7 +284,7 @@ def _certain_ranks(probabilities: np.ndarray) -> np.ndarray:
 
 def _main(saved_model: str, questions_file: str, answers_file: str) -> None:
     """Answers the questions in the fresh process."""
-    for name in _OUR_PACKAGES:
+    for name in ("albert_tf", "pipelines", "export"):
         # Python: an import of it fails, installed or not. Typeshed declares modules only.
         sys.modules[name] = None  # type: ignore[assignment]
 
@@ -338,10 +293,8 @@ def _main(saved_model: str, questions_file: str, answers_file: str) -> None:
     with open(questions_file, "rb") as file:
         questions = pickle.load(file)
     model = tf.saved_model.load(saved_model)
-    answers = _answers(model.signatures, questions)
-    modules = {name.partition(".")[0] for name, module in sys.modules.items() if module is not None}
     with open(answers_file, "wb") as file:
-        pickle.dump((modules, answers), file)
+        pickle.dump(_answers(model.signatures, questions), file)
 
 
 if __name__ == "__main__":

@@ -28,42 +28,31 @@ _PREDICTIONS = 3
 
 
 def write_warmup_requests(
-    saved_model: str,
-    signatures: dict[str, Signature],
-    sizes: dict[str, int],
-    max_seq_length: int,
+    saved_model: str, signatures: dict[str, Signature], sizes: dict[str, int]
 ) -> None:
-    """Writes the warm-up requests of a SavedModel into it.
+    """Writes the warm-up requests of a SavedModel into its directory.
 
-    Args:
-      saved_model: its directory.
-      signatures: its signatures; those without inputs compute nothing and are left out.
-      sizes: of the dimensions that the model fixes, such as "choices".
-      max_seq_length: the longest sequence it takes.
+    Signatures without inputs compute nothing and are left out. `sizes` has the dimensions that the
+    model fixes, such as "choices".
     """
     path = os.path.join(saved_model, WARMUP_FILE)
     tf.io.gfile.makedirs(os.path.dirname(path))
     with tf.io.TFRecordWriter(path) as writer:
-        for request in _requests(signatures, sizes, max_seq_length):
+        for request in _requests(signatures, sizes):
             log = prediction_log_pb2.PredictLog(request=request)
             writer.write(prediction_log_pb2.PredictionLog(predict_log=log).SerializeToString())
 
 
 def _requests(
-    signatures: dict[str, Signature], sizes: dict[str, int], max_seq_length: int
+    signatures: dict[str, Signature], sizes: dict[str, int]
 ) -> Iterator[predict_pb2.PredictRequest]:
     for name, signature in signatures.items():
         if not signature.inputs:
             continue
         for batch, seq_len in _SHAPES:
-            seq_len = min(seq_len, max_seq_length)
-            dimensions = {
-                **sizes,
-                "batch": batch,
-                "seq_len": seq_len,
-                "predictions": _PREDICTIONS,
-                "words": seq_len // 2,
-            }
+            seq_len = min(seq_len, sizes["max_seq_length"])
+            chosen = {"predictions": _PREDICTIONS, "words": seq_len // 2}
+            dimensions = {**sizes, **chosen, "batch": batch, "seq_len": seq_len}
             request = predict_pb2.PredictRequest()
             # TF Serving looks at the signature's name only: the model is the one it loads.
             request.model_spec.name = "albert"

@@ -145,7 +145,7 @@ def _read_task(path: str, has_pairs: bool) -> dict:
     if kind.defaults is None:
         raise UserError(
             f"{path!r} does not say among how many options it chooses: put a task.json beside it, "
-            'such as {"task": "multiple_choice", "kind": "multiple_choice", "num_choices": 4, '
+            f'such as {{"task": "{kind.task}", "kind": "{kind.name}", "num_choices": 4, '
             '"max_qa_length": 128, "max_seq_length": 512}'
         )
     task = {"task": kind.task, "kind": kind.name, **kind.defaults(labels)}
@@ -168,4 +168,4 @@ def _kind_of(values: dict, num_labels: int) -> Kind:
     kind = by_problem.get(values.get("problem_type") or "", kinds[0])
     # A classifier of one label is what they make for regression.
     is_regression = kind is kinds[0] and kind.problem_type and num_labels == 1
-    return KINDS["regressor"] if is_regression else kind
+    return by_problem["regression"] if is_regression else kind

@@ -6,82 +6,56 @@ import re
 
 import tensorflow as tf
 
+from albert_tf.kinds import KINDS
 from albert_tf.models import AlbertForMultipleChoice, AlbertForSequenceClassification
 from albert_tf.text.packing import NUM_SPECIAL_PIECES
 from albert_tf.text.text_limits import CHARS_PER_PIECE
-from ..checks import mark_bad_rows
+from .. import signatures
 from ..text.limits import fill_blanks, last_chars
 from ..text.packing import map_rows
-from .serving_module import ServedCheckpoint, ServingModule
+from .serving_module import ServedCheckpoint, ServingModule, TextModule
 
 
-class _TextModule(ServingModule):
-    """Answers about a text, or a pair where the task has pairs, with a head on the encoder."""
+class RegressorModule(TextModule):
+    """Answers about a text, or a pair where the task has pairs, with the kind's `answers`."""
 
+    table = signatures.REGRESSOR
     model: AlbertForSequenceClassification
 
-    def serving_default(self, text, text_pair=None) -> dict:
-        """Answers the signature `serving_default`."""
-        return map_rows(self.answer, self._tokens(text, text_pair))
-
-    def unknown_share(self, text, text_pair=None) -> dict:
-        """Answers the signature `unknown_share`."""
-        return {"unknown_share": self.share_of_unknown(self._tokens(text, text_pair))}
-
-    def _tokens(self, text, text_pair) -> dict:
-        """Returns the sequences of texts, or of pairs."""
-        if text_pair is None:
-            return self.packer.truncate_and_pack(self.pieces(text))
-        return self.pack_texts(text, text_pair)
-
     def logits(self, tokens: dict) -> tf.Tensor:
-        """Returns the head's outputs, float32 [batch, labels]."""
+        """Returns the head's outputs, float32 [batch, width]."""
         return self.model.classifier(self.encode_to_pooled(**tokens)["pooled_output"])
-
-
-class RegressorModule(_TextModule):
-    """Gives a number to a text, or a pair."""
-
-    kind = "regressor"
 
     def answer(self, tokens: dict) -> dict:
         """See ServingModule.answer."""
-        return {"value": self.logits(tokens)[:, 0]}
+        return KINDS[self.served.kind].answers(self.logits(tokens))
 
 
-class ClassifierModule(_TextModule):
+class MultiLabelModule(RegressorModule):
+    """Computes the probability of each label for a text, or a pair."""
+
+    table = signatures.MULTILABEL
+
+
+class ClassifierModule(RegressorModule):
     """Labels a text, or a pair."""
 
-    kind = "classifier"
+    table = signatures.CLASSIFIER
 
     def answer(self, tokens: dict) -> dict:
         """See ServingModule.answer."""
         logits = self.logits(tokens)
         return {
             "label": tf.gather(self.labels()["labels"], tf.argmax(logits, axis=-1)),
-            "probabilities": tf.nn.softmax(logits),
+            **KINDS[self.served.kind].answers(logits),
             "unknown_share": self.share_of_unknown(tokens),
         }
-
-    def labels(self) -> dict:
-        """Answers the signature `labels`."""
-        return {"labels": tf.constant(self.served.task["labels"])}
-
-
-class MultiLabelModule(ClassifierModule):
-    """Computes the probability of each label for a text, or a pair."""
-
-    kind = "multilabel"
-
-    def answer(self, tokens: dict) -> dict:
-        """See ServingModule.answer."""
-        return {"probabilities": tf.sigmoid(self.logits(tokens))}
 
 
 class MultipleChoiceModule(ServingModule):
     """Chooses among the answers to a question about a text."""
 
-    kind = "multiple_choice"
+    table = signatures.MULTIPLE_CHOICE
 
     def __init__(self, model: AlbertForMultipleChoice, served: ServedCheckpoint):
         super().__init__(model, served)
@@ -103,15 +77,10 @@ class MultipleChoiceModule(ServingModule):
         contexts = self.pieces(context)[:, :room]
         contexts = tf.gather(contexts, tf.repeat(tf.range(tf.size(context)), self.num_choices))
         lengths = tf.minimum(contexts.row_lengths(), room - answers.row_lengths())
-        return self._choose(self.packer.pack(contexts, answers, lengths))
+        return self.answer_requests(self.packer.pack(contexts, answers, lengths))
 
-    def examples(self, examples) -> dict:
-        """Answers the signature `examples`."""
-        tokens, error = self.parse(examples, self.num_choices)
-        return mark_bad_rows(self._choose(tokens), error)
-
-    def _choose(self, tokens: dict) -> dict:
-        """Answers sequences, [batch * num_choices, seq_len]."""
+    def answer_requests(self, tokens: dict) -> dict:
+        """Answers sequences, [batch * num_choices, seq_len]; see ServingModule.answer_requests."""
         logits = tf.reshape(map_rows(self.answer, tokens)["logit"], [-1, self.num_choices])
         counts = tf.fill([tf.shape(logits)[0]], tf.constant(self.num_choices, tf.int64))
         return {
@@ -128,11 +97,8 @@ class MultipleChoiceModule(ServingModule):
     def _questions_with_options(self, questions: tf.Tensor, options: tf.Tensor) -> tf.Tensor:
         """Returns for each option its question with it in the blanks, or behind if there is none.
 
-        Text before the pieces that the model reads may be missing.
-
-        Args:
-          questions: string [batch].
-          options: string [batch * num_choices].
+        Text before the pieces that the model reads may be missing. Questions are string [batch],
+        options string [batch * num_choices].
         """
         number = self.max_qa_length * CHARS_PER_PIECE
         # Blanks are looked for after the text is prepared: that makes the blank `_` of a full-width

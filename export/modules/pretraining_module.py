@@ -2,63 +2,54 @@
 
 from __future__ import annotations
 
+import numpy as np
 import tensorflow as tf
 
-from albert_tf.encoder import AlbertEncoder
 from albert_tf.models import AlbertForPreTraining
 from albert_tf.text.tokenization import MASK, WORD_BOUNDARY
 from albert_tf.text.words import row_ids
 from .. import signatures
 from ..text.packing import map_rows, map_sorted_rows
-from .serving_module import ServedCheckpoint, ServingModule
+from .serving_module import TextModule
 
 
-class EncoderModule(ServingModule):
-    """Embeds texts. Its `model` is an AlbertEncoder."""
+class EncoderModule(TextModule):
+    """Embeds texts."""
 
-    kind = "encoder"
-
-    @property
-    def encoder(self) -> AlbertEncoder:
-        """The model itself."""
-        return self.model
-
-    def serving_default(self, text) -> dict:
-        """Answers the signature `serving_default`."""
-        tokens = self.packer.truncate_and_pack(self.pieces(text))
-        return map_rows(self.answer, tokens)
+    table = signatures.ENCODER
 
     def answer(self, tokens: dict) -> dict:
         """See ServingModule.answer."""
-        return {**self.embeddings(tokens), "unknown_share": self.share_of_unknown(tokens)}
-
-
-class PreTrainingModule(ServingModule):
-    """Answers with a pre-trained model: embeddings, sentence order, masked pieces."""
-
-    kind = "pretraining"
-
-    def __init__(self, model: AlbertForPreTraining, served: ServedCheckpoint):
-        super().__init__(model, served)
-        tokenizer = served.tokenizer
-        self.mask_id = tokenizer.mask_id
-        self._pieces = tuple(map(tokenizer.id_to_piece, range(tokenizer.vocab_size)))
-        self._word_starts = tuple(map(int, tokenizer.word_starts()))
-
-    def serving_default(self, text, text_pair) -> dict:
-        """Answers the signature `serving_default`."""
-        return map_rows(self.answer, self.pack_texts(text, text_pair))
-
-    def answer(self, tokens: dict) -> dict:
-        """See ServingModule.answer."""
-        embeddings = self.embeddings(tokens)
-        in_order = tf.nn.softmax(self.model.sentence_order(embeddings["pooled_output"]))[:, 0]
-        has_second = tf.reduce_any(tokens["segment_ids"] * tokens["input_mask"] > 0, axis=1)
+        encoded = self.encode(**tokens)
+        weights = tf.cast(tokens["input_mask"], tf.float32)[:, :, tf.newaxis]
+        weighted_sum = tf.reduce_sum(encoded["sequence_output"] * weights, axis=1)
         return {
-            "in_order_probability": tf.where(has_second, in_order, 0.5),
-            **embeddings,
+            "pooled_output": encoded["pooled_output"],
+            # Of a record that is nothing but padding: zeros.
+            "mean_pooled_output": tf.math.divide_no_nan(
+                weighted_sum, tf.reduce_sum(weights, axis=1)
+            ),
             "unknown_share": self.share_of_unknown(tokens),
         }
+
+
+class PreTrainingModule(EncoderModule):
+    """Answers with a pre-trained model: embeddings, sentence order, masked pieces."""
+
+    table = signatures.PRETRAINING
+
+    model: AlbertForPreTraining
+
+    def _pieces(self) -> list[str]:
+        tokenizer = self.served.tokenizer
+        return [*map(tokenizer.id_to_piece, range(tokenizer.vocab_size))]
+
+    def answer(self, tokens: dict) -> dict:
+        """See ServingModule.answer."""
+        answers = super().answer(tokens)
+        in_order = tf.nn.softmax(self.model.sentence_order(answers["pooled_output"]))[:, 0]
+        has_second = tf.reduce_any(tokens["segment_ids"] * tokens["input_mask"] > 0, axis=1)
+        return {"in_order_probability": tf.where(has_second, in_order, 0.5), **answers}
 
     def fill_mask(self, text) -> dict:
         """Answers the signature `fill_mask`."""
@@ -80,16 +71,16 @@ class PreTrainingModule(ServingModule):
     def _fill_masks(self, tokens: dict) -> dict:
         """Returns `num_masks` [batch]; `pieces` and `probabilities` [masks of all texts, k]."""
         sequence_output = self.encode(**tokens)["sequence_output"]
-        is_mask = tf.equal(tokens["input_ids"], self.mask_id)
+        is_mask = tf.equal(tokens["input_ids"], self.served.tokenizer.mask_id)
         is_mask &= tf.cumsum(tf.cast(is_mask, tf.int32), axis=1) <= signatures.MAX_MASKS
         # The masks of all texts in one row: logits exist for them alone, not for the padding of
         # texts with fewer. A row of zeros behind makes the row never empty.
         masked = tf.boolean_mask(sequence_output, is_mask)
         masked = tf.pad(masked, [[0, 1], [0, 0]])[tf.newaxis]
-        logits = self.model.masked_lm(masked, self.encoder.embeddings.word_embeddings)
-        best = tf.math.top_k(tf.nn.softmax(logits[0, :-1]), signatures.NUM_CANDIDATES)
+        logits = self._masked_lm(masked)[0, :-1]
+        best = tf.math.top_k(tf.nn.softmax(logits), signatures.NUM_CANDIDATES)
         return {
-            "pieces": tf.gather(tf.constant(self._pieces), best.indices),
+            "pieces": tf.gather(self._pieces(), best.indices),
             "probabilities": best.values,
             "num_masks": tf.reduce_sum(tf.cast(is_mask, tf.int32), axis=1),
         }
@@ -114,7 +105,7 @@ class PreTrainingModule(ServingModule):
             pieces.with_flat_values(ids), pieces.with_flat_values(ids >= 0)
         )
 
-        mask = tf.fill([tf.size(flat), 1], self.mask_id)
+        mask = tf.fill([tf.size(flat), 1], self.served.tokenizer.mask_id)
         mask = tf.RaggedTensor.from_tensor(mask, lengths=tf.cast(after_mask, tf.int64))
         pieces = tf.concat([mask, pieces], axis=1)
         row_splits = tf.gather(pieces.row_splits, parts.row_splits)
@@ -122,16 +113,16 @@ class PreTrainingModule(ServingModule):
 
     def _without_boundary(self) -> list[int]:
         """Returns for each piece its form inside a word; -1: none is needed."""
-        ids = {piece: i for i, piece in enumerate(self._pieces)}
-        ids[""] = -1
+        pieces = self._pieces()
+        ids = {**{piece: i for i, piece in enumerate(pieces)}, "": -1}
         return [
             ids.get(piece[1:], i) if piece.startswith(WORD_BOUNDARY) else i
-            for i, piece in enumerate(self._pieces)
+            for i, piece in enumerate(pieces)
         ]
 
     def score(self, text) -> dict:
         """Answers the signature `score`, as albert_tf.SentenceScorer does."""
-        tokens = self.packer.truncate_and_pack(self.pieces(text))
+        tokens = self.pack_texts(text, None)
         lengths = tf.reduce_sum(tf.cast(tokens["input_mask"], tf.int64), axis=1)
         cost, most = tf.reduce_sum((lengths - 2) * lengths), signatures.MAX_SCORED_POSITIONS
         message = (
@@ -147,7 +138,7 @@ class PreTrainingModule(ServingModule):
         position = tf.range(tf.shape(ids)[1])
         num_pieces = tf.maximum(tf.reduce_sum(mask, axis=1) - 2, 0)  # of a row of padding none
         is_text = (position > 0) & (position <= num_pieces[:, tf.newaxis])
-        starts = tf.gather(tf.constant(self._word_starts), ids)
+        starts = tf.gather(self.served.tokenizer.word_starts().astype(np.int32), ids)
         starts = tf.where(is_text, tf.where(position == 1, 1, starts), 0)
         word = tf.cumsum(starts, axis=1)
         # A row for each piece, in which it and the rest of its word are masked.
@@ -157,7 +148,7 @@ class PreTrainingModule(ServingModule):
         is_masked &= tf.equal(tf.gather(word, text), word_of_piece)
         rows = tf.gather(ids, text)
         masked = {
-            "input_ids": tf.where(is_masked, self.mask_id, rows),
+            "input_ids": tf.where(is_masked, self.served.tokenizer.mask_id, rows),
             "input_mask": tf.gather(mask, text),
             "segment_ids": tf.zeros_like(rows),
             "place": place,
@@ -175,24 +166,24 @@ class PreTrainingModule(ServingModule):
         """Returns `log_prob` [rows], of the piece that was at each row's `place`."""
         encoded = self.encode(**tokens)["sequence_output"]
         at_place = tf.gather(encoded, place[:, tf.newaxis], batch_dims=1)
-        logits = self.model.masked_lm(at_place, self.encoder.embeddings.word_embeddings)[:, 0]
-        return {"log_prob": tf.gather(tf.nn.log_softmax(logits), piece, batch_dims=1)}
+        log_probs = tf.nn.log_softmax(self._masked_lm(at_place)[:, 0])
+        return {"log_prob": tf.gather(log_probs, piece, batch_dims=1)}
 
-    def mlm(self, input_ids, input_mask, segment_ids, mlm_positions) -> dict:
+    def mlm(self, **tokens) -> dict:
         """Answers the signature `mlm`."""
-        tokens = {"input_ids": input_ids, "input_mask": input_mask, "segment_ids": segment_ids}
-        return self.on_good_rows(self._mlm, {**tokens, "mlm_positions": mlm_positions})
+        return self.on_good_rows(self._mlm, tokens)
 
     def _mlm(self, mlm_positions, **tokens) -> dict:
         encoded = self.encode(**tokens)
-        table = self.encoder.embeddings.word_embeddings
         masked = tf.gather(encoded["sequence_output"], mlm_positions, batch_dims=1)
-        logits = self.model.masked_lm(masked, table)
-        return {**encoded, "mlm_logits": logits}
+        return {**encoded, "mlm_logits": self._masked_lm(masked)}
 
-    def sop(self, input_ids, input_mask, segment_ids) -> dict:
+    def _masked_lm(self, outputs: tf.Tensor) -> tf.Tensor:
+        """Returns the masked LM's logits [..., V] of the last block's outputs [..., H]."""
+        return self.model.masked_lm(outputs, self.encoder.embeddings.word_embeddings)
+
+    def sop(self, **tokens) -> dict:
         """Answers the signature `sop`."""
-        tokens = {"input_ids": input_ids, "input_mask": input_mask, "segment_ids": segment_ids}
         return self.on_good_rows(self._sop, tokens)
 
     def _sop(self, **tokens) -> dict:

@@ -8,6 +8,7 @@ import tensorflow as tf
 from albert_tf.text.packing import NUM_SPECIAL_PIECES
 from albert_tf.text.tokenization import WordPieceTokenizer
 from .. import signatures
+from ..records import model_inputs
 from ..text.alignment import WHITE_SPACE, AlignedPieces, AligningTokenizer
 from ..text.limits import first_chars_of_contexts
 from ..text.packing import map_rows
@@ -26,7 +27,7 @@ class QuestionAnsweringModule(ServingModule):
     Deviation: a question is also cut where it leaves no room for the context.
     """
 
-    kind = "question_answering"
+    table = signatures.QUESTION_ANSWERING
     has_python_tokenizer = False  # answers need the places of pieces in the text
 
     def __init__(self, model: tf.keras.Model, served: ServedCheckpoint):
@@ -39,7 +40,6 @@ class QuestionAnsweringModule(ServingModule):
         )
         longest = served.max_seq_length - NUM_SPECIAL_PIECES - 1
         self.max_query_length = min(served.task["max_query_length"], longest)
-        self.doc_stride = served.task["doc_stride"]
         self.max_answer_length = served.task["max_answer_length"]
 
     def serving_default(self, question, context) -> dict:
@@ -48,7 +48,7 @@ class QuestionAnsweringModule(ServingModule):
         queries = self.pieces(question)[:, : self.max_query_length]
         aligned = self.tokenizer.align(context)
         room = self.max_seq_length - NUM_SPECIAL_PIECES - queries.row_lengths()
-        windows = cut(aligned.pieces, room, self.doc_stride)
+        windows = cut(aligned.pieces, room, self.served.task["doc_stride"])
         sequences = self._sequences(queries, aligned, windows)
         spans = map_rows(self.answer, sequences)
 
@@ -69,14 +69,13 @@ class QuestionAnsweringModule(ServingModule):
 
         # Where there is no answer, not even a piece, the places mean nothing: from 0 to 0.
         in_paragraph = tf.gather(windows.first - _offsets(queries, windows), best)
-        start, limit = (
-            tf.gather(
-                tf.concat([[0], places], axis=0),
-                tf.where(has_answer, in_paragraph + tf.gather(spans[name], best) + 1, 0),
-            )
-            for name, places in (("first", aligned.starts), ("last", aligned.limits))
-        )
-        answer = tf.strings.substr(context, start, limit - start)
+
+        def place_of(name, places):
+            piece = in_paragraph + tf.gather(spans[name], best) + 1
+            return tf.gather(tf.concat([[0], places], axis=0), tf.where(has_answer, piece, 0))
+
+        start = place_of("first", aligned.starts)
+        answer = tf.strings.substr(context, start, place_of("last", aligned.limits) - start)
         return {
             "answer": tf.strings.regex_replace(answer, f"^{WHITE_SPACE}+|{WHITE_SPACE}+$", ""),
             "score": tf.cast(score, tf.float32),
@@ -87,7 +86,11 @@ class QuestionAnsweringModule(ServingModule):
     def _sequences(
         self, queries: tf.RaggedTensor, aligned: AlignedPieces, windows: Windows
     ) -> dict[str, tf.Tensor]:
-        """Returns tokens of the windows, and what `answer` needs to know of each position."""
+        """Returns tokens of the windows, and what `answer` needs to know of each position.
+
+        Beside the ids: bool `may_start` and `may_end`, int64 `visible_before` and `visible_through`
+        of AlignedPieces; all [windows, seq_len].
+        """
         piece = windows.pieces.flat_values
         tokens = self.packer.pack(
             tf.gather(queries, windows.text),
@@ -115,21 +118,10 @@ class QuestionAnsweringModule(ServingModule):
     def answer(self, windows: dict) -> dict:
         """Finds the best span of each window that does not only show white space.
 
-        Args:
-          windows: `input_ids`, `input_mask`, `segment_ids`; bool `may_start` and `may_end`; int64
-            `visible_before` and `visible_through` of AlignedPieces; all [windows, seq_len].
-
-        Returns:
-          dict of float64 [windows] `score`, -inf if there is none, and `no_answer_score`, and int64
-          [windows] `first` and `last`, positions in the sequence.
+        `_sequences` makes the windows. Returns float64 [windows] `score`, -inf if there is none,
+        and `no_answer_score`, and int64 [windows] `first` and `last`, positions in the sequence.
         """
-        outputs = self.model(
-            {
-                "input_word_ids": windows["input_ids"],
-                "input_mask": windows["input_mask"],
-                "input_type_ids": windows["segment_ids"],
-            }
-        )
+        outputs = self.model(model_inputs(windows))
         decode = _decode_beams if self.served.task["has_answerability_head"] else self._decode_spans
         first, last, scores, no_answer_score = decode(outputs)
 

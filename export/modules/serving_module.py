@@ -15,8 +15,8 @@ from albert_tf.config import AlbertConfig
 from albert_tf.encoder import AlbertEncoder, cls_only_positions
 from albert_tf.text.tokenization import AlbertTokenizer
 from .. import signatures
-from ..checks import check_shapes, find_errors, mark_bad_rows, without_bad_rows
-from ..records import parse_records
+from ..checks import check_shapes, find_errors, mark_bad_rows
+from ..records import FEATURES, model_inputs, parse_records
 from ..text.limits import chars_of_sequence
 from ..text.packing import Packer, map_rows
 from ..text.preprocessor import Preprocessor
@@ -24,15 +24,13 @@ from ..text.preprocessor import Preprocessor
 
 @dataclasses.dataclass(frozen=True)
 class ServedCheckpoint:
-    """A checkpoint, what belongs to it, and how it is served.
+    """A checkpoint (its prefix), what belongs to it, and how it is served.
 
     Attributes:
-      kind: one of signatures.KINDS.
+      kind: one of export.kinds.MODULES.
       task: the content of task.json; empty for the kinds without a task.
-      checkpoint: its prefix.
       model_dir: holds the files that become assets: the vocabulary and, with a task, task.json.
       config: the model's config, with the layers that the checkpoint has.
-      tokenizer: the model's tokenizer.
       max_seq_length: longest sequence made from text, special pieces included.
       precision: of the products and of their weights, "float32" or "bfloat16".
     """
@@ -50,7 +48,7 @@ class ServedCheckpoint:
 class ServingModule(tf.train.Checkpoint, abc.ABC):
     """What all kinds share: tokenizing, packing, encoding. A kind adds its methods.
 
-    Every entry of `signatures` names a method that takes its inputs and returns its outputs.
+    Every entry of `table` names a method that takes its inputs and returns its outputs.
 
     Called as a function it is the encoder; `variables`, `trainable_variables` and
     `regularization_losses` make it a Reusable SavedModel, which hub.KerasLayer can fine-tune. (They
@@ -61,15 +59,15 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
     it is made. Served models are not affected.
 
     Args:
-      model: a model with an `encoder`, its variables created.
+      model: a model with an `encoder`, or an AlbertEncoder, its variables created.
       served: what the model was built from.
 
     Attributes:
-      kind: the name of the kind.
+      table: the kind's signatures.
       has_python_tokenizer: whether an AlbertTokenizer can take the place of `tokenizer`.
     """
 
-    kind: str
+    table: dict[str, signatures.Signature]
     has_python_tokenizer = True
 
     def __init__(self, model: tf.keras.Model, served: ServedCheckpoint):
@@ -118,13 +116,13 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
 
     @property
     def encoder(self) -> AlbertEncoder:
-        """The model's encoder."""
-        return self.model.encoder
+        """The model's encoder, or the model if it is one."""
+        return self.model if isinstance(self.model, AlbertEncoder) else self.model.encoder
 
     @property
     def signatures(self) -> dict[str, signatures.Signature]:
         """The signatures of this very model."""
-        return signatures.of_model(self.kind, self.served.task)
+        return signatures.of_task(self.table, self.served.task)
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -173,7 +171,7 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
     def functions(self) -> dict:
         """Returns a concrete function for each signature, and has `__call__` traced."""
         ids = tf.TensorSpec([None, None], tf.int32)
-        inputs = dict.fromkeys(("input_word_ids", "input_mask", "input_type_ids"), ids)
+        inputs = model_inputs(dict.fromkeys(FEATURES, ids))
         for training in (False, True):
             self.__call__.get_concrete_function(inputs, training=training)
         return {name: self.function(name) for name in self.signatures}
@@ -199,41 +197,37 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
         longest = self.encoder.config.max_position_embeddings
         Preprocessor(self.served.tokenizer, self.max_seq_length, longest).save(directory)
 
-    def tokens(self, input_ids, input_mask, segment_ids) -> dict:
+    def tokens(self, **tokens) -> dict:
         """Answers the signature `tokens`."""
-        return self.on_good_rows(
-            self.encode,
-            {"input_ids": input_ids, "input_mask": input_mask, "segment_ids": segment_ids},
-        )
+        return self.on_good_rows(self.encode, tokens)
 
-    def pooled(self, input_ids, input_mask, segment_ids) -> dict:
+    def pooled(self, **tokens) -> dict:
         """Answers the signature `pooled`."""
-        return self.on_good_rows(
-            self.encode_to_pooled,
-            {"input_ids": input_ids, "input_mask": input_mask, "segment_ids": segment_ids},
-        )
+        return self.on_good_rows(self.encode_to_pooled, tokens)
 
     def on_good_rows(self, function, tokens: dict) -> dict:
         """Returns what a function answers to piece ids, and `error` of each row.
 
-        Args:
-          function: takes the tensors by their names, and returns a dict of tensors [batch, ...].
-          tokens: dict of int32 [batch, columns] that only may have the values of `limits`.
+        The function takes `tokens`, int32 [batch, columns], by their names, and returns a dict of
+        tensors [batch, ...]. A row with a value beyond `limits` is a bad one.
         """
-        limits = {name: self.limits[name] for name in tokens if name in self.limits}
+        limits: dict[str, int | tf.Tensor] = {**self.limits}
         if "mlm_positions" in tokens:
             limits["mlm_positions"] = tf.shape(tokens["input_ids"])[1]
         error = find_errors(tokens, limits)
-        good = without_bad_rows(tokens, error)
-        outputs = map_rows(lambda part: function(**part), good, keep_padding=True)
+        is_good = tf.equal(error, "")[:, tf.newaxis]
+        harmless = {name: tf.where(is_good, values, 0) for name, values in tokens.items()}
+        outputs = map_rows(lambda part: function(**part), harmless, keep_padding=True)
         return mark_bad_rows(outputs, error)
 
     def tokenize(self, text, text_pair) -> dict:
         """Answers the signature `tokenize`."""
         return self.packer.pad_to_longest(self.pack_texts(text, text_pair))
 
-    def pack_texts(self, text: tf.Tensor, text_pair: tf.Tensor) -> dict[str, tf.Tensor]:
+    def pack_texts(self, text: tf.Tensor, text_pair: tf.Tensor | None) -> dict[str, tf.Tensor]:
         """Packs a text, or two, of each row, as Packer.pack does."""
+        if text_pair is None:
+            return self.packer.truncate_and_pack(self.pieces(text))
         second = self.pieces(text_pair)
         # Fine-tuning on pairs makes a pair of one that is empty.
         has_pairs = self.served.task.get("has_pairs", False)
@@ -248,41 +242,32 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
             "do_lower_case": tf.constant(self.served.tokenizer.do_lower_case),
         }
 
+    def labels(self) -> dict:
+        """Answers the signature `labels`, of tasks that have labels."""
+        return {"labels": tf.constant(self.served.task["labels"])}
+
     def examples(self, examples) -> dict:
         """Answers the signature `examples`."""
-        tokens, error = self.parse(examples)
-        return mark_bad_rows(map_rows(self.answer, tokens), error)
+        tokens, error = parse_records(
+            examples,
+            self.limits,
+            self.encoder.config.max_position_embeddings,
+            self.sizes.get("choices", 1),
+            self.served.tokenizer,
+        )
+        return mark_bad_rows(self.answer_requests(tokens), error)
 
-    def parse(self, examples, sequences_per_record: int = 1) -> tuple[dict, tf.Tensor]:
-        """Reads records for this model; see parse_records."""
-        longest = self.encoder.config.max_position_embeddings
-        ids = self.served.tokenizer.pad_id, self.served.tokenizer.cls_id
-        return parse_records(examples, self.limits, longest, sequences_per_record, *ids)
+    def answer_requests(self, tokens: dict) -> dict:
+        """Answers all requests of a batch, packed as for `answer`, in parts."""
+        return map_rows(self.answer, tokens)
 
     @abc.abstractmethod
     def answer(self, tokens: dict) -> dict:
-        """Computes the answers to packed sequences; `serving_default` and `examples` call it.
+        """Computes the answers to packed sequences, a part of a batch: tensors [batch, ...].
 
-        Args:
-          tokens: dict of int32 [batch, seq_len] `input_ids`, `input_mask`, `segment_ids`, where a
-            kind adds what else it needs of each position.
-
-        Returns:
-          dict of tensors [batch, ...]. Where a sequence is one request, these are its outputs.
+        To int32 [batch, seq_len] `input_ids`, `input_mask` and `segment_ids` a kind adds what else
+        it needs of each position. Where a sequence is one request, the answers are its outputs.
         """
-
-    def embeddings(self, tokens: dict) -> dict:
-        """Returns `pooled_output` and `mean_pooled_output`, float32 [batch, H], of `tokens`."""
-        encoded = self.encode(**tokens)
-        weights = tf.cast(tokens["input_mask"], tf.float32)[:, :, tf.newaxis]
-        weighted_sum = tf.reduce_sum(encoded["sequence_output"] * weights, axis=1)
-        return {
-            "pooled_output": encoded["pooled_output"],
-            # Of a record that is nothing but padding: zeros.
-            "mean_pooled_output": tf.math.divide_no_nan(
-                weighted_sum, tf.reduce_sum(weights, axis=1)
-            ),
-        }
 
     def share_of_unknown(self, tokens: dict, counts: tf.Tensor | None = None) -> tf.Tensor:
         """Computes AlbertTokenizer.unknown_shares of requests, each the whole of its sequences.
@@ -290,12 +275,8 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
         All sequences of a request count, so one rule holds for every kind. Pieces in the overlap of
         two windows count twice, a question once for each window, a context once for each choice.
 
-        Args:
-          tokens: `input_ids` and `input_mask`, int32 [sequences, seq_len].
-          counts: int64 [batch], how many successive sequences are of each request; None: one.
-
-        Returns:
-          float32 [batch].
+        Returns float32 [batch]. `tokens` are int32 [sequences, seq_len]; `counts`, int64 [batch],
+        is how many successive sequences are of each request, None: one.
         """
         ids, tokenizer = tokens["input_ids"], self.served.tokenizer
         is_text = tf.cast(tokens["input_mask"], tf.bool)
@@ -313,15 +294,15 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
         return tf.where(text > 0, unknown / tf.maximum(text, 1), 1.0)
 
     def _encode_to_pooled(self, input_ids, input_mask, segment_ids) -> dict:
-        positions = cls_only_positions(input_ids)
-        encoded = self._run_encoder(input_ids, input_mask, segment_ids, positions)
+        inputs = self._encoder_inputs(input_ids, input_mask, segment_ids)
+        encoded = self.encoder(inputs, positions=cls_only_positions(input_ids))
         return _float32(encoded, "pooled_output")
 
     def _encode(self, input_ids, input_mask, segment_ids) -> dict:
-        encoded = self._run_encoder(input_ids, input_mask, segment_ids)
+        encoded = self.encoder(self._encoder_inputs(input_ids, input_mask, segment_ids))
         return _float32(encoded, "sequence_output", "pooled_output")
 
-    def _run_encoder(self, input_ids, input_mask, segment_ids, positions=None) -> dict:
+    def _encoder_inputs(self, input_ids, *others) -> dict:
         seq_len, longest = tf.shape(input_ids)[1], self.encoder.config.max_position_embeddings
         message = f"seq_len must be 1 to {longest}, the rows of the position table"
         checks = [
@@ -330,12 +311,19 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
         ]
         with tf.control_dependencies(checks):  # else an operation inside fails first, obscurely
             input_ids = tf.identity(input_ids)
-        inputs = {
-            "input_word_ids": input_ids,
-            "input_mask": input_mask,
-            "input_type_ids": segment_ids,
-        }
-        return self.encoder(inputs, positions=positions)
+        return model_inputs(dict(zip(FEATURES, (input_ids, *others))))
+
+
+class TextModule(ServingModule):
+    """What the kinds share that answer about a text, or two."""
+
+    def serving_default(self, text, text_pair=None) -> dict:
+        """Answers the signature `serving_default`."""
+        return self.answer_requests(self.pack_texts(text, text_pair))
+
+    def unknown_share(self, text, text_pair=None) -> dict:
+        """Answers the signature `unknown_share`, of kinds that have it."""
+        return {"unknown_share": self.share_of_unknown(self.pack_texts(text, text_pair))}
 
 
 def _float32(encoded: dict, *names: str) -> dict:

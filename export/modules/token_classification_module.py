@@ -7,10 +7,11 @@ import tensorflow as tf
 from albert_tf.models import AlbertForTokenClassification
 from albert_tf.text.entities import are_entity_tags, parse_tag
 from albert_tf.text.words import join_rows, row_ids, split_words_in_graph
+from .. import signatures
 from ..text.limits import are_words_read, first_chars_of_contexts
 from ..text.packing import map_sorted_rows
 from ..text.windows import cut
-from .serving_module import ServedCheckpoint, ServingModule
+from .serving_module import ServingModule
 
 _NUM_SPECIAL_PIECES = 2  # [CLS] and [SEP]
 
@@ -22,14 +23,8 @@ class TokenClassifierModule(ServingModule):
     word of a long text is tagged in the window that shows most on both sides of it.
     """
 
-    kind = "token_classifier"
+    table = signatures.TOKEN_CLASSIFIER
     model: AlbertForTokenClassification
-
-    def __init__(self, model: AlbertForTokenClassification, served: ServedCheckpoint):
-        super().__init__(model, served)
-        self.doc_stride = served.task["doc_stride"]
-        self._labels = served.task["labels"]
-        self._unk_id = served.tokenizer.unk_id
 
     def serving_default(self, text) -> dict:
         """Answers the signature `serving_default`."""
@@ -54,9 +49,11 @@ class TokenClassifierModule(ServingModule):
             "text": _json_strings(texts),
             "probability": _json_numbers(tf.cast(mean, tf.float32)),
         }
-        spans = first.with_flat_values(_json_objects(members))
+        pairs = [tf.strings.join([f'"{name}": ', value]) for name, value in members.items()]
+        objects = tf.strings.join(["{", tf.strings.join(pairs, ", "), "}"])
+        lists = join_rows(first.with_flat_values(objects), ", ")
         return {
-            "spans": _json_lists(spans),
+            "spans": tf.strings.join(["[", lists, "]"]),
             "num_spans": tf.cast(first.row_lengths(), tf.int32),
             "unknown_share": tags["unknown_share"],
         }
@@ -70,16 +67,12 @@ class TokenClassifierModule(ServingModule):
         ragged = tf.ragged.boolean_mask(words, is_word)
         tags = self._tag(ragged)
         indices = tf.where(is_word)
-        labels = tf.gather(tf.constant(self._labels), tags["place"])
+        labels = tf.gather(self.labels()["labels"], tags["place"])
         return {
             "labels": tf.tensor_scatter_nd_update(tf.fill(shape, ""), indices, labels),
             "probabilities": tf.scatter_nd(indices, tags["probability"], shape),
             "unknown_share": tags["unknown_share"],
         }
-
-    def labels(self) -> dict:
-        """Answers the signature `labels`."""
-        return {"labels": tf.constant(self._labels)}
 
     def _tag(self, words: tf.RaggedTensor) -> dict[str, tf.Tensor]:
         """Tags the words of texts, string [batch, (words)].
@@ -92,7 +85,7 @@ class TokenClassifierModule(ServingModule):
         pieces = self.tokenizer(different)
         # A word without pieces (a lone mark) gets the unknown piece.
         lengths = tf.cast(tf.equal(pieces.row_lengths(), 0), tf.int64)
-        unknown = tf.fill([tf.reduce_sum(lengths)], self._unk_id)
+        unknown = tf.fill([tf.reduce_sum(lengths)], self.served.tokenizer.unk_id)
         pieces = tf.concat([pieces, tf.RaggedTensor.from_row_lengths(unknown, lengths)], axis=1)
         pieces = tf.gather(pieces, which)
         texts = tf.RaggedTensor.from_row_splits(
@@ -103,7 +96,7 @@ class TokenClassifierModule(ServingModule):
         number = tf.where(is_first, tf.cumsum(tf.cast(is_first, tf.int32)), 0)
 
         room = tf.fill([texts.nrows()], tf.constant(self.max_seq_length, tf.int64))
-        windows = cut(texts, room - _NUM_SPECIAL_PIECES, self.doc_stride)
+        windows = cut(texts, room - _NUM_SPECIAL_PIECES, self.served.task["doc_stride"])
         piece = windows.pieces.flat_values
         tokens = self.packer.pack(
             windows.pieces.with_flat_values(tf.gather(texts.flat_values, piece))
@@ -123,13 +116,9 @@ class TokenClassifierModule(ServingModule):
     def answer(self, tokens: dict) -> dict:
         """Tags the words of packed sequences.
 
-        Args:
-          tokens: `input_ids`, `input_mask`, `segment_ids`, and `word`, int32 [batch, seq_len], a
-            number above 0 where the word of this number is tagged.
-
-        Returns:
-          dict of `word`, `place` of the likeliest label, int32, and its `probability`, float32, all
-          [words].
+        `tokens` also has `word`, int32 [batch, seq_len], a number above 0 where the word of this
+        number is tagged. Returns `word`, `place` of the likeliest label, int32, and its
+        `probability`, float32, all [words].
         """
         word = tokens["word"]
         encoded = self.encode(tokens["input_ids"], tokens["input_mask"], tokens["segment_ids"])
@@ -149,11 +138,11 @@ class TokenClassifierModule(ServingModule):
         Where tags mark none, each word with its tag. All are ragged, [batch, (spans)]. As
         entities.find_entities finds them.
         """
-        num_words = tf.size(place, tf.int64)
-        if not are_entity_tags(self._labels):
-            number = words.with_flat_values(tf.range(num_words))
-            return number, number, words.with_flat_values(tf.gather(self._labels, place))
-        prefixes, types = zip(*map(parse_tag, self._labels))
+        labels = self.served.task["labels"]
+        if not are_entity_tags(labels):
+            number = words.with_flat_values(tf.range(tf.size(place, tf.int64)))
+            return number, number, words.with_flat_values(tf.gather(labels, place))
+        prefixes, types = zip(*map(parse_tag, labels))
         numbers = {name: number for number, name in enumerate(dict.fromkeys(types))}
         type_of = tf.gather([numbers[name] for name in types], place)
         is_inside = tf.gather([prefix != "O" for prefix in prefixes], place)
@@ -185,19 +174,6 @@ def _json_numbers(values: tf.Tensor) -> tf.Tensor:
     return tf.where(tf.math.is_finite(values), tf.strings.as_string(values, shortest=True), "null")
 
 
-def _json_objects(members: dict[str, tf.Tensor]) -> tf.Tensor:
-    """Returns n JSON objects, string [n], from the members' values as JSON, each string [n]."""
-    parts: list = []
-    for name, values in members.items():
-        parts += [f', "{name}": ' if parts else f'{{"{name}": ', values]
-    return tf.strings.join([*parts, "}"])
-
-
-def _json_lists(values: tf.RaggedTensor) -> tf.Tensor:
-    """Returns a JSON list of each row's values, which are JSON: string [rows]."""
-    return tf.strings.join(["[", join_rows(values, ", "), "]"])
-
-
 def _shifted(values: tf.Tensor) -> tf.Tensor:
-    """Returns for each word the value of the one before; of the first its own."""
+    """Returns for each word the value of the word before; for the first its own."""
     return tf.concat([values[:1], values[:-1]], axis=0)

@@ -25,6 +25,7 @@ import ssl
 import urllib.error
 import urllib.parse
 import urllib.request
+from pathlib import Path
 
 from absl import flags
 
@@ -159,10 +160,9 @@ def ask_grpc(
     except grpc.RpcError as error:
         code, details = error.code().name, error.details()
         raise UserError(f"{server}, model {model!r}: {code}: {details}") from error
-    outputs = {
-        name: _texts(tf.make_ndarray(proto).tolist()) for name, proto in response.outputs.items()
-    }
-    return _with_spans_read(outputs)
+    return _with_spans_read(
+        {name: _texts(tf.make_ndarray(proto).tolist()) for name, proto in response.outputs.items()}
+    )
 
 
 @functools.lru_cache(maxsize=16)
@@ -181,16 +181,12 @@ def _channel(server: str, ca_file: str | None):
         if ca_file:
             raise UserError(f"--ca_file={ca_file} is for {_TLS}{server}")
         return grpc.insecure_channel(server, options)
-    credentials = grpc.ssl_channel_credentials(_read(ca_file) if ca_file else None)
-    return grpc.secure_channel(server[len(_TLS) :], credentials, options)
-
-
-def _read(path: str) -> bytes:
     try:
-        with open(path, "rb") as file:
-            return file.read()
+        authority = Path(ca_file).read_bytes() if ca_file else None
     except OSError as error:
-        raise UserError(f"--ca_file={path}: {error.strerror}") from error
+        raise UserError(f"--ca_file={ca_file}: {error.strerror}") from error
+    credentials = grpc.ssl_channel_credentials(authority)
+    return grpc.secure_channel(server.removeprefix(_TLS), credentials, options)
 
 
 def _texts(values):
@@ -222,14 +218,13 @@ def ask_rest(
     path = f"/v1/models/{urllib.parse.quote(model)}"
     if label:
         path += f"/labels/{urllib.parse.quote(label)}"
-    values = {name: _as_json(value) for name, value in inputs.items()}
-    body = json.dumps({"signature_name": signature, "inputs": values}).encode()
+    body = json.dumps({"signature_name": signature, "inputs": inputs}, default=_as_json).encode()
     request = urllib.request.Request(
         f"{server.rstrip('/')}{path}:predict", body, {"Content-Type": "application/json"}
     )
     try:
         context = ssl.create_default_context(cafile=ca_file) if ca_file else None
-    except (OSError, ssl.SSLError) as error:
+    except OSError as error:  # ssl.SSLError is one
         raise UserError(f"--ca_file={ca_file}: {error}") from error
     try:
         with urllib.request.urlopen(request, timeout=timeout, context=context) as response:
@@ -259,12 +254,10 @@ def _with_spans_read(outputs: dict[str, list]) -> dict[str, list]:
 
 
 def _as_json(value):
-    """Returns a value as the REST API reads it: bytes in base64, arrays as lists."""
+    """Returns what json cannot write as the REST API reads it: bytes in base64, arrays as lists."""
     if isinstance(value, bytes):
         return {"b64": base64.b64encode(value).decode()}
-    if isinstance(value, (list, tuple)):
-        return [_as_json(each) for each in value]
-    return _as_json(value.tolist()) if hasattr(value, "tolist") else value
+    return value.tolist()
 
 
 def _reason(error: urllib.error.HTTPError) -> str:

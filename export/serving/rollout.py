@@ -30,6 +30,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable
+from pathlib import Path
 
 from absl import flags
 from google.protobuf import text_format
@@ -75,18 +76,14 @@ def main(_) -> None:
     if FLAGS.rollback == (FLAGS.label is not None) or (FLAGS.rollback and FLAGS.version):
         raise UserError("expected either --label, with or without --version, or --rollback")
     config = ConfigFile(FLAGS.config, FLAGS.model)
-    labels = dict(config.model.version_labels)
-    if FLAGS.rollback:
-        moved = labels_of_rollback(labels)
-    else:
-        moved = labels_of_rollout(labels, FLAGS.label, FLAGS.version)
+    moved = labels_to_move(dict(config.model.version_labels), FLAGS.label, FLAGS.version)
     server = Server(FLAGS.server, FLAGS.model, FLAGS.timeout)
     try:
         server.states()
     except NoAnswerError as error:
         if not FLAGS.rollback:
             raise
-        roll_back_unconfirmed(config, moved)
+        config.move_labels(moved)
         print(
             f"{error}. {FLAGS.config} is rolled back, but nothing was confirmed. A server that is "
             "starting reads the file at its next start: restart the server, then run the same "
@@ -97,61 +94,37 @@ def main(_) -> None:
     print("\n".join(f"{label} is version {version}" for label, version in sorted(moved.items())))
 
 
-def labels_of_rollout(labels: dict[str, int], label: str, version: int | None) -> dict[str, int]:
-    """Returns the labels that a rollout moves, and the versions that they are to name.
+def labels_to_move(
+    labels: dict[str, int], label: str | None, version: int | None = None
+) -> dict[str, int]:
+    """Returns the labels that a command moves, and the versions that they are to name.
 
     Args:
       labels: the labels of the config.
-      label: STABLE or CANARY.
-      version: the version to name; None: CANARY's version.
+      label: STABLE or CANARY. None, --rollback: STABLE, and CANARY if it names the same version.
+      version: the version to name; None: CANARY's, or PREVIOUS' if `label` is None.
 
     Raises:
       UserError: if there is no version to name.
     """
+    if label is None:
+        if PREVIOUS not in labels:
+            raise UserError(
+                f"the config has no label {PREVIOUS!r}: nothing was rolled out to stable"
+            )
+        moved = [STABLE, CANARY] if labels.get(CANARY) == labels.get(STABLE) else [STABLE]
+        return dict.fromkeys(moved, labels[PREVIOUS])
     if version is None:
         if label == CANARY or CANARY not in labels:
             raise UserError(f"--label={label} needs --version: no other label names a version")
         version = labels[CANARY]
-    moved = {label: version}
     if label == STABLE and labels.get(STABLE, version) != version:
-        moved[PREVIOUS] = labels[STABLE]
-    return moved
-
-
-def labels_of_rollback(labels: dict[str, int]) -> dict[str, int]:
-    """Returns the labels that --rollback moves: STABLE, and CANARY if it names the same version.
-
-    Raises:
-      UserError: if nothing was rolled out before.
-    """
-    if PREVIOUS not in labels:
-        raise UserError(f"the config has no label {PREVIOUS!r}: nothing was rolled out to stable")
-    version = labels[PREVIOUS]
-    moved = {STABLE: version}
-    if labels.get(CANARY) == labels.get(STABLE):
-        moved[CANARY] = version
-    return moved
-
-
-def roll_back_unconfirmed(config: ConfigFile, moved: dict[str, int]) -> None:
-    """Moves labels in one edit, without a server; versions without a label are removed.
-
-    Args:
-      config: the config file.
-      moved: versions by the labels that are to name them. The versions must be in the config.
-    """
-    config.model.version_labels.update(moved)
-    config.drop_unlabelled()
-    config.write()
+        return {STABLE: version, PREVIOUS: labels[STABLE]}
+    return {label: version}
 
 
 def move_labels(config: ConfigFile, server: Server, moved: dict[str, int]) -> None:
     """Moves labels to other versions, in a config and in the server that reads it.
-
-    Args:
-      config: the config file.
-      server: the server that reads it.
-      moved: versions by the labels that are to name them.
 
     Raises:
       UserError: if no server answers, if it does not follow, or if another program changed the
@@ -160,42 +133,32 @@ def move_labels(config: ConfigFile, server: Server, moved: dict[str, int]) -> No
     """
     # Without a server nothing is edited.
     earlier = server.states()
-    labels = config.model.version_labels
-    before, wanted = dict(labels), set(moved.values())
+    before, wanted = dict(config.model.version_labels), set(moved.values())
     with_added = config.versions() | wanted
     # At the next restart, a version that cannot be loaded would keep the ports closed.
     without_added = with_added - (wanted - set(before.values()))
     if wanted <= config.versions():
         earlier = {}  # nothing is loaded anew: a failure is final
     try:
-        config.set_versions(with_added)
-        config.write()
+        config.write(with_added)
         server.wait_available(wanted, earlier)
     except BaseException:  # Ctrl-C and SIGTERM, too
-        config.set_versions(without_added)
-        config.write()
+        config.write(without_added)
         raise
-    labels.update(moved)
-    config.drop_unlabelled()
-    config.write()
+    config.move_labels(moved)
     try:
         server.wait_labels(moved)
     except UserError:
         # Not after Ctrl-C: the server may have unloaded a version that a label of `before` names.
         # It would refuse that label. The config is good, and the same command resumes.
-        labels.clear()
-        labels.update(before)
-        config.set_versions(without_added)
-        config.write()
+        config.model.version_labels.clear()
+        config.model.version_labels.update(before)
+        config.write(without_added)
         raise
 
 
 class ConfigFile:
-    """A config file of TensorFlow Serving, and one model in it.
-
-    Args:
-      path: the file, a ModelServerConfig as text.
-      model_name: the model.
+    """A config file of TensorFlow Serving, a ModelServerConfig as text, and one model in it.
 
     Raises:
       UserError: if the file cannot be read, or its model has no list of versions.
@@ -229,30 +192,30 @@ class ConfigFile:
         """Returns the versions to be loaded."""
         return set(self.model.model_version_policy.specific.versions)
 
-    def set_versions(self, versions: set[int]) -> None:
-        """Sets the versions to be loaded."""
-        self.model.model_version_policy.specific.versions[:] = sorted(versions)
+    def move_labels(self, moved: dict[str, int]) -> None:
+        """Writes the file with labels that name other versions of it.
 
-    def drop_unlabelled(self) -> None:
-        """Removes the versions without a label, such as one that a killed program added."""
+        Versions without a label are removed, such as one that a killed program added.
+        """
+        self.model.version_labels.update(moved)
         labelled = set(self.model.version_labels.values())
         for version in sorted(self.versions() - labelled):
             print(f"version {version} has no label: it is removed from versions")
-        self.set_versions(labelled)
+        self.write(labelled)
 
-    def write(self) -> None:
-        """Writes the file if it is to change. Of its comments, those at the top are kept.
+    def write(self, versions: set[int]) -> None:
+        """Writes the file with the versions to be loaded. Of its comments the top ones are kept.
 
         Raises:
           UserError: if the file is no longer as this object read or wrote it.
         """
+        self.model.model_version_policy.specific.versions[:] = sorted(versions)
         if self._read() != self._text:
             raise UserError(
                 f"{self._path} was changed by another program meanwhile, and is left as it is: "
                 "check it, then run the same command again"
             )
-        written = model_server_config_pb2.ModelServerConfig()
-        text_format.Parse(self._text, written)
+        written = text_format.Parse(self._text, model_server_config_pb2.ModelServerConfig())
         if written == self._config:
             return
         lines = self._text.splitlines(keepends=True)
@@ -271,8 +234,7 @@ class ConfigFile:
 
     def _read(self) -> str:
         try:
-            with open(self._path, encoding="utf-8") as file:
-                return file.read()
+            return Path(self._path).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
             raise UserError(
@@ -282,12 +244,9 @@ class ConfigFile:
 
 
 class Server:
-    """Calls to TensorFlow Serving's REST port.
+    """Calls to TensorFlow Serving's REST port, http:// or https://HOST:PORT.
 
-    Args:
-      url: http:// or https://HOST:PORT.
-      model_name: the model's name in the server's config.
-      timeout: seconds to wait for what the server is to do.
+    It gets `timeout` seconds for what it is to do.
     """
 
     def __init__(self, url: str, model_name: str, timeout: float):
@@ -300,24 +259,23 @@ class Server:
         Raises:
           UserError: if no server answers.
         """
-        answer = self._get("")
-        return {
-            int(each["version"]): each["state"] + _error(each.get("status", {}))
-            for each in answer.get("model_version_status", [])
-        }
+        states = {}
+        for each in self._get("").get("model_version_status", []):
+            status = each.get("status", {})
+            code = status.get("error_code", "OK")
+            error = "" if code == "OK" else f": {code}: {status.get('error_message', '')}"
+            states[int(each["version"])] = each["state"] + error
+        return states
 
     def wait_available(self, versions: set[int], earlier: dict[int, str]) -> None:
         """Waits until versions are loaded.
 
-        Args:
-          versions: the versions.
-          earlier: the states before they were added to the config. The server answers the failure
-            of an earlier try until it begins the next one.
+        `earlier` are the states before they were added to the config: the server answers the
+        failure of an earlier try until it begins the next one.
 
         Raises:
           UserError: if one of them fails to load, or time is up.
         """
-
         begun: set[int] = set()  # the versions whose state is another than before
 
         def missing():
@@ -326,12 +284,11 @@ class Server:
             for version in sorted(begun):
                 if states.get(version, "").startswith(_FAILED):
                     raise UserError(f"version {version} cannot be loaded: {states[version]}")
-            not_available = [v for v in sorted(versions) if states.get(v) != "AVAILABLE"]
-            loading = [v for v, state in states.items() if state == "LOADING"]
-            others = [f"version {v} is LOADING" for v in loading if v not in versions]
-            return [f"version {v} is {states.get(v, 'not found')}" for v in not_available] + (
-                others if not_available else []
-            )
+            faults = [v for v in sorted(versions) if states.get(v) != "AVAILABLE"]
+            if faults:  # is the server busy with another version?
+                loading = (v for v, state in states.items() if state == "LOADING")
+                faults += [v for v in loading if v not in versions]
+            return [f"version {v} is {states.get(v, 'not found')}" for v in faults]
 
         self._wait(
             missing,
@@ -385,15 +342,20 @@ class Server:
         Raises:
           UserError: if no server answers, or something else does.
         """
-        url = self._url + path
+        url, status = self._url + path, 0
         try:
             try:
-                with urllib.request.urlopen(url, timeout=_CALL_TIMEOUT) as response:
-                    answer = json.load(response)
+                response = urllib.request.urlopen(url, timeout=_CALL_TIMEOUT)
             except urllib.error.HTTPError as error:
-                answer = _error_of(error)
-            return {**answer}
+                response = error
+            with response:
+                status = response.status
+                return {**json.load(response)}
         except (TypeError, ValueError) as error:
+            if status >= 500:  # a proxy's page, such as 502 Bad Gateway
+                raise NoAnswerError(
+                    f"{url}: {response}: expected a running server there"
+                ) from error
             raise UserError(f"{url}: expected TensorFlow Serving's REST API there") from error
         except (http.client.HTTPException, OSError) as error:
             raise NoAnswerError(f"{url}: {error}: expected a running server there") from error
@@ -401,20 +363,6 @@ class Server:
 
 class NoAnswerError(UserError):
     """No server answers, or a proxy in front of it gets no answer."""
-
-
-def _error_of(error: urllib.error.HTTPError) -> dict:
-    try:
-        return json.load(error)
-    except ValueError:
-        if error.code >= 500:  # a proxy's page, such as 502 Bad Gateway
-            raise http.client.HTTPException(str(error)) from error
-        raise
-
-
-def _error(status: dict) -> str:
-    code = status.get("error_code", "OK")
-    return "" if code == "OK" else f": {code}: {status.get('error_message', '')}"
 
 
 if __name__ == "__main__":

@@ -181,7 +181,7 @@ LOGITS = np.array([[0.5, -2.0, 3.0], [1.0, 0.0, -1.0]], np.float32)
 
 def test_what_a_single_graph_answers():
     found = {
-        name: kind.answers(tf.constant(LOGITS)) for name, kind in KINDS.items() if kind.answers
+        name: kind.answers(tf.constant(LOGITS)) for name, kind in KINDS.items() if kind.activation
     }
     assert found.keys() == {"classifier", "regressor", "multilabel"}
     np.testing.assert_array_equal(found["regressor"]["value"], LOGITS[:, 0])

@@ -18,7 +18,7 @@ import time
 from google.protobuf import text_format
 from tensorflow_serving.config import model_server_config_pb2
 
-_PATH = re.compile(r"/v1/models/albert(?:/labels/(\w+))?(?:/versions/(\d+))?(/metadata)?")
+_PATH = re.compile(r"/v1/models/albert(?:/labels/(\w+))?(/metadata)?")
 LOADED = ("AVAILABLE", "OK")
 
 
@@ -106,19 +106,16 @@ class ModelServer:
         match = _PATH.fullmatch(path)
         if match is None:
             return 404, {"error": "Not Found"}
-        label, number, metadata = match.groups()
+        label, metadata = match.groups()
         if not metadata:
             statuses = []
             for version, (state, code) in self.states.items():
                 status = {"error_code": code, "error_message": "" if code == "OK" else "bad"}
-                if number in (None, str(version)):
-                    statuses.append({"version": str(version), "state": state, "status": status})
-            if not statuses:
-                return 404, {"error": "Could not find any versions of model albert"}
+                statuses.append({"version": str(version), "state": state, "status": status})
             return 200, {"model_version_status": statuses}
-        if label is not None and label not in self.labels:
+        if label not in self.labels:
             return 400, {"error": f"Unrecognized servable version label: {label}"}
-        version = self.labels[label] if label else int(number or max(self.states))
+        version = self.labels[label]
         if self.states.get(version) != LOADED:
             return 404, {"error": f"Servable not found for request: Specific(albert, {version})"}
         spec = {"name": "albert", "signature_name": "", "version": str(version)}

@@ -1,5 +1,6 @@
 """Every kind of model: answers from raw strings are those of fine-tuning's own evaluation."""
 
+import ast
 import json
 import random
 import re
@@ -9,8 +10,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from export import serving, signature_table, verify
-from export.verify import _LONG_TEXTS, _TEXTS, _as_inputs, _example
+from export import kinds, serving, signature_table, verify
+from export.records import FEATURES, serialize
+from export.verify import _LONG_TEXTS, _TEXTS
 from pipelines.tasks.classification import Example
 from pipelines.tasks.multiple_choice import MultipleChoiceExample
 from pipelines.tasks.reading.squad_files import Question, read_questions
@@ -212,7 +214,7 @@ def test_records_are_answered_like_texts(modules, module, name):
     longest = example_lengths(sequences).max()
     for i in range(len(examples)):  # padded, each in its own way
         rows = model_inputs(sequences, np.array([i]), longest + i).values()
-        records.append(_example(dict(zip(("input_ids", "input_mask", "segment_ids"), rows))))
+        records.append(serialize(dict(zip(FEATURES, rows))))
     answers = serve(module, "examples", examples=records)
     assert answers.keys() == {*expected, "error"} and not any(answers["error"])
     assert_alike(answers, expected)
@@ -238,6 +240,13 @@ def test_inputs_and_outputs_are_those_of_the_table(modules, module, loaded, name
             shape = [module.sizes.get(d) if isinstance(d, str) else d for d in field.shape]
             assert found[key].dtype == field.dtype, (signature, key)
             assert found[key].shape.as_list() == shape, (signature, key)
+
+
+def test_the_name_of_a_kind_stands_in_one_file():
+    for path in Path(kinds.__file__).parent.rglob("*.py"):
+        nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        constants = {node.value for node in nodes if isinstance(node, ast.Constant)}
+        assert path.name == "kinds.py" or not constants & kinds.MODULES.keys(), path
 
 
 def test_the_table_of_signatures_in_the_readme_is_up_to_date():
@@ -275,16 +284,12 @@ def test_rows_in_any_batches_are_answered_as_alone(modules, module, name):
     questions = verify._questions(module, functions)
     assert {signature for signature, _ in questions} == module.signatures.keys()
     for signature, inputs in questions:
-        table = {
-            name: np.array(values, None if name in verify._NUMBERS else object)
-            for name, values in inputs.items()
-        }
-        number = len(next(iter(table.values()), ()))
+        number = len(next(iter(inputs.values()), ()))
         if number < 2:
             continue
 
-        def answer(rows, signature=signature, table=table):
-            return serve(module, signature, **{n: v[rows] for n, v in table.items()})
+        def answer(rows, signature=signature, inputs=inputs):
+            return serve(module, signature, **{n: v[rows] for n, v in inputs.items()})
 
         rows = rng.choice(rng.choice(number, min(number, 5), replace=False), 12)
         alone = {row: answer([row]) for row in set(rows)}
@@ -296,7 +301,8 @@ def test_rows_in_any_batches_are_answered_as_alone(modules, module, name):
 
 GROWING = "\ufdfa"  # 18 characters under NFKD
 HOSTILE = [
-    *(*_TEXTS["text"], *_LONG_TEXTS["text"], b"x" * 100_000, b"[MASK]" * 50, b"[CLS] [SEP] <pad>"),
+    *(text for text, _ in _TEXTS + _LONG_TEXTS),
+    *(b"x" * 100_000, b"[MASK]" * 50, b"[CLS] [SEP] <pad>"),
     *(b"NaN", b"", b"\0", b"a\0b", b"\xff\xfe", b"\xed\xa0\x80", b"\xc0\x80", b"\xf4\x90\x80\x80"),
     *("\ufeff", "\U0010ffff", "\u202ea", "\u0301", GROWING, "_", "\r", "e\u0301" * 50, "|||"),
     *(b"-1", b"1e999", b"%s%n", b"caf\xe9 [MASK]\xe9", b"[MASK", b"lazy dog " * 11_000),
@@ -355,21 +361,3 @@ def test_hostile_and_empty_requests_are_answered_and_unlike_shapes_refused(modul
                     message = f" must be .*{dimension} .*as in (the model|{'|'.join(good)})"
                     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
                         call(function, {**good, key: wrong})
-
-
-@pytest.mark.parametrize("name", UNLIKE)
-def test_a_thousand_texts_and_lines_of_the_nasty_files_are_answered(modules, module, nasty, name):
-    module = modules.get(name, module)
-    batches = [[b"dog", b"", b"old fox", b"\xff", b"birds"] * 200]
-    if name in ("multiple_choice", "question_answering"):
-        contents = b"\n".join(path.read_bytes() for path in nasty.iterdir() if path.is_file())
-        lines = sorted({line[:20_000] for line in contents.split(b"\n")})
-        assert len(lines) > 100
-        batches += [lines[begin : begin + 256] for begin in range(0, len(lines), 256)]
-    for texts in batches:
-        inputs = _as_inputs(texts, texts[::-1], module.sizes.get("choices", 1))
-        names = module.signatures["serving_default"].inputs
-        answers = ask(module, **{key: inputs[key] for key in names})
-        check_answered(answers, len(texts))
-        for text, answer in zip(texts, answers.get("answer", [])):
-            assert answer.decode() in text.decode("utf-8", "replace")

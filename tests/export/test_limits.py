@@ -23,7 +23,7 @@ CLOZE = Cloze("multiple_choice", {}, MultipleChoiceColumns("", "", ""), 19)
 
 def test_a_text_that_is_cut_has_the_pieces_of_the_whole(module):
     number = module.max_seq_length
-    texts = [text if isinstance(text, bytes) else text.encode() for text in _TEXTS["text"]]
+    texts = [text if isinstance(text, bytes) else text.encode() for text, _ in _TEXTS]
     texts = [*(text * 300 for text in texts), b" ".join(texts * 50), "é漢🙂x".encode() * 2_000]
     texts += [b"x" * shift + "漢é🙂 fox ".encode() * 2_000 for shift in range(1, 5)]
     texts = tf.constant(texts)

@@ -54,9 +54,7 @@ def call(path, *flags, returncode=0):
 
 def move(path, server, label=None, version=None, timeout=60.0):
     config = rollout.ConfigFile(str(path), "albert")
-    labels = dict(config.model.version_labels)
-    moved = rollout.labels_of_rollout(labels, label, version) if label else None
-    moved = moved or rollout.labels_of_rollback(labels)
+    moved = rollout.labels_to_move(dict(config.model.version_labels), label, version)
     rollout.move_labels(config, rollout.Server(server.url, "albert", timeout), moved)
 
 
@@ -217,12 +215,10 @@ def test_links_stay_and_comments_inside_are_named(path, tmp_path, capsys):
     link = tmp_path / "links" / "models.config"
     link.symlink_to(path)
     config = rollout.ConfigFile(str(link), "albert")
-    config.set_versions({1, 2})
-    config.write()
+    config.write({1, 2})
     assert link.is_symlink() and "versions: 2" in path.read_text()
     assert capsys.readouterr().out.endswith("comments behind the first other line are dropped\n")
-    config.set_versions({1})
-    config.write()
+    config.write({1})
     assert not capsys.readouterr().out  # a number sign in a string begins no comment
 
 
@@ -255,7 +251,7 @@ def test_commands_that_are_refused(path):
     ):
         assert message in call(path, *flags, returncode=2) and read(path) == (SHIPPED, [1])
     with pytest.raises(ValueError, match="needs --version"):
-        rollout.labels_of_rollout({"stable": 1}, "stable", None)
+        rollout.labels_to_move({"stable": 1}, "stable")
 
 
 def test_the_health_check_sees_the_stable_version(path):

@@ -24,7 +24,7 @@ def module(make_module):
 
 def check_spans(task, module, directory):
     """Returns the spans that both sides found."""
-    texts = make_texts(20, 1) + _TEXTS["text"]
+    texts = make_texts(20, 1) + [text for text, _ in _TEXTS]
     as_read = [text.decode("utf-8", "replace") for text in map(tf.compat.as_bytes, texts)]
     examples = [of_text(str(i), text) for i, text in enumerate(as_read)]
     [path] = evaluate(task, module, examples, directory)
@@ -72,13 +72,14 @@ def test_words_that_are_given(module, tmp_path):
 def test_entities_in_the_graph_are_those_of_python(module):
     """Any sequence of tags, those that no scheme allows among them."""
     rng = np.random.RandomState(0)
+    labels = module.served.task["labels"]
     lengths = [0, 1, 9, 0, 0, 30, 1, 200, 0]
-    places = rng.randint(0, len(module._labels), sum(lengths)).astype(np.int32)
+    places = rng.randint(0, len(labels), sum(lengths)).astype(np.int32)
     words = tf.RaggedTensor.from_row_lengths(tf.fill([sum(lengths)], "w"), lengths)
     found = [part.to_list() for part in module._spans(words, tf.constant(places))]
     begins = np.cumsum([0, *lengths])
     for row, (begin, length) in enumerate(zip(begins, lengths)):
-        tags = [module._labels[place] for place in places[begin : begin + length]]
+        tags = [labels[place] for place in places[begin : begin + length]]
         spans = [
             (int(first - begin), int(last - begin) + 1, label.decode())
             for first, last, label in zip(*(part[row] for part in found))

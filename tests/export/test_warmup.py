@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 from tensorflow_serving.apis import prediction_log_pb2
 
-from export import signatures
+from export.kinds import MODULES, PRETRAINING
 from export.warmup import WARMUP_FILE, write_warmup_requests
 from tests.export.conftest import MAX_SEQ_LENGTH
 
@@ -20,7 +20,7 @@ def read_requests(saved_model):
 def test_an_export_answers_its_warmup_requests(exported, loaded, tokenizer):
     requests = read_requests(exported)
     asked = {request.model_spec.signature_name for request in requests}
-    assert asked == {n for n, s in signatures.KINDS["pretraining"].items() if s.inputs}
+    assert asked == {n for n, s in MODULES[PRETRAINING].table.items() if s.inputs}
     for request in requests:
         inputs = {n: tf.constant(tf.make_ndarray(proto)) for n, proto in request.inputs.items()}
         answers = loaded.signatures[request.model_spec.signature_name](**inputs)
@@ -40,11 +40,11 @@ def test_an_export_answers_its_warmup_requests(exported, loaded, tokenizer):
     assert max(lengths) - min(lengths) == MAX_SEQ_LENGTH // 2 - 16 // 2
 
 
-@pytest.mark.parametrize("kind", sorted(signatures.KINDS))
+@pytest.mark.parametrize("kind", sorted(MODULES))
 def test_every_kind_has_requests(tmp_path, kind):
-    sizes = {"choices": 5, "labels": 3, "hidden_size": 7, "vocab_size": 11}
-    table = signatures.of_model(kind, {"has_pairs": True, "labels": ["a", "b", "c"]})
-    write_warmup_requests(str(tmp_path), table, sizes, 64)
+    sizes = {"choices": 5, "labels": 3, "hidden_size": 7, "vocab_size": 11, "max_seq_length": 64}
+    table = MODULES[kind].table
+    write_warmup_requests(str(tmp_path), table, sizes)
     requests = read_requests(tmp_path)
     asked = {name for name, signature in table.items() if signature.inputs}
     assert {request.model_spec.signature_name for request in requests} == asked
