@@ -18,7 +18,8 @@ import dataclasses
 
 import tensorflow as tf
 
-from .text.limits import CHARS_PER_PIECE, MAX_CONTEXT_CHARS
+from albert_tf.text.limits import CHARS_PER_PIECE
+from .text.limits import MAX_CONTEXT_CHARS
 
 NUM_CANDIDATES = 5
 # [MASK] of a text that `fill_mask` fills.
