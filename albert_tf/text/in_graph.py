@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 import unicodedata
 import warnings
+from collections.abc import Iterator
 
 import numpy as np
 import tensorflow as tf
@@ -24,6 +26,13 @@ def import_tensorflow_text():
         import tensorflow_text
 
     return tensorflow_text
+
+
+@contextlib.contextmanager
+def on_host() -> Iterator[None]:
+    """Runs operations on this machine's CPU, also where the default is a GPU or a TPU's host."""
+    with tf.device(None), tf.device("CPU:0"):
+        yield
 
 
 class InGraphTokenizer(tf.Module):

@@ -20,7 +20,7 @@ import tensorflow as tf
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from albert_tf.text import wordpiece
-from albert_tf.text.in_graph import WORD_BOUNDARY, InGraphTokenizer
+from albert_tf.text.in_graph import WORD_BOUNDARY, InGraphTokenizer, on_host
 from albert_tf.text.words import SCRIPTS_WITHOUT_SPACES
 
 # The first pieces of every ALBERT vocabulary; the last three are control pieces, which never come
@@ -266,7 +266,7 @@ class AlbertTokenizer:
 
     def in_graph(self) -> InGraphTokenizer:
         """Returns the same tokenizer as TensorFlow operations: for a graph, and for many texts."""
-        with tf.init_scope():
+        with tf.init_scope(), on_host():
             try:
                 self._in_graph.segment([""])
             except tf.errors.NotFoundError:

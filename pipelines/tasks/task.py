@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from albert_tf.config import AlbertConfig
 from albert_tf.storage.errors import UserError
+from albert_tf.text.in_graph import on_host
 from albert_tf.text.limits import chars_of_sequence
 from albert_tf.text.tokenization import AlbertTokenizer
 
@@ -68,7 +69,7 @@ def join(
       sequences_per_example: sequences that belong to one example, one after the other.
     """
     pieces, lengths, first_lengths, full_lengths = columns = [[], [], [], []]
-    with tf.device("CPU:0"):  # no other device has strings
+    with on_host():
         for tokens, of_block in blocks:
             ids, mask, types = (tokens[name].numpy() for name in _INPUTS)
             pieces.append(ids[mask == 1])

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
+from albert_tf.text.in_graph import on_host
 from albert_tf.text.tokenization import AlbertTokenizer
 from ..task import in_blocks
 
@@ -72,7 +73,8 @@ def read_paragraphs(texts: Sequence[str], tokenizer: AlbertTokenizer) -> list[Pa
     """Returns texts in pieces."""
     paragraphs = []
     for block in in_blocks(texts, _BLOCK_TEXTS):
-        aligned = tokenizer.in_graph().align(tf.constant(block))
+        with on_host():
+            aligned = tokenizer.in_graph().align(tf.constant(block))
         ends = aligned.pieces.row_limits().numpy()[:-1]
         columns = (aligned.pieces.flat_values, aligned.starts, aligned.limits)
         columns = [np.split(column.numpy(), ends) for column in columns]
