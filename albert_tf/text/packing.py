@@ -136,12 +136,10 @@ class Packer:
     def pack_choices(
         self, contexts: tf.RaggedTensor, answers: tf.RaggedTensor, max_qa_length: int
     ) -> dict[str, tf.Tensor]:
-        """Packs contexts and the ends of answers, both int32 [rows, (pieces)].
+        """Packs contexts and answers (a question with an option), both int32 [rows, (pieces)].
 
-        Args:
-          contexts: the text of each answer; its beginning takes the room that the answer leaves.
-          answers: a question with an option.
-          max_qa_length: pieces that are kept of an answer.
+        The last max_qa_length pieces of an answer are kept, and as many first ones of the context
+        as have room.
 
         Source: the reference's race_utils.convert_single_example.
         """
@@ -162,8 +160,8 @@ class Packer:
         A query is cut to max_query_length pieces, and further where it leaves no room.
 
         Returns:
-          The packed windows; the windows; and int64 [windows], the position of the first piece of
-          each in its sequence.
+          The packed windows, the windows, and the position of each one's first piece in its
+          sequence, int64 [windows].
         """
         longest = self.max_seq_length - NUM_SPECIAL_PIECES - 1
         queries = queries[:, : min(max_query_length, longest)]
@@ -177,17 +175,12 @@ class Packer:
     def pack_words(
         self, tokenizer: Callable, words: tf.RaggedTensor, doc_stride: int
     ) -> tuple[dict[str, tf.Tensor], Windows]:
-        """Packs each window of texts in words, string [batch, (words)].
-
-        Args:
-          tokenizer: of AlbertTokenizer.in_graph. Each word is tokenized by itself.
-          words: the words.
-          doc_stride: pieces from one window of a text to the next.
+        """Packs each window of texts in words, string [batch, (words)], each tokenized by itself.
 
         Returns:
-          The packed windows, where `word`, int32 [windows, seq_len], is the number of a word, from
-          1 and through all texts, at its first piece in the one window that shows most around it,
-          and 0 elsewhere; and the windows.
+          The packed windows and the windows. Beside the pieces there is `word`, int32
+          [windows, seq_len]: at the first piece of a word its number, from 1 and through all texts;
+          0 elsewhere. Each word has it in one window, which shows most around it.
         """
         different, which = tf.unique(words.flat_values)
         pieces = tokenizer(different)
