@@ -70,21 +70,19 @@ def score_entities(
       examples: the entities of each, known and found: (start, end, type).
       types: the entity types that get an `f1_TYPE`; the totals count all types.
     """
-    counts: dict[str, collections.Counter] = {
-        name: collections.Counter() for name in ("known", "found", "right")
-    }
+    counts: list[collections.Counter] = [collections.Counter() for _ in range(3)]
     for known, found in examples:
-        for counter, entities in zip(counts.values(), (known, found, known & found)):
+        for counter, entities in zip(counts, (known, found, known & found)):
             counter.update(entity[2] for entity in entities)
-    totals = {name: sum(counter.values()) for name, counter in counts.items()}
+    num_known, num_found, num_right = (sum(counter.values()) for counter in counts)
     metrics = {
-        "f1": _ratio(2 * totals["right"], totals["known"] + totals["found"]),
-        "precision": _ratio(totals["right"], totals["found"]),
-        "recall": _ratio(totals["right"], totals["known"]),
+        "f1": _ratio(2 * num_right, num_known + num_found),
+        "precision": _ratio(num_right, num_found),
+        "recall": _ratio(num_right, num_known),
     }
     for name in types:
-        of_type = {kind: counter[name] for kind, counter in counts.items()}
-        metrics[f"f1_{name}"] = _ratio(2 * of_type["right"], of_type["known"] + of_type["found"])
+        num_known, num_found, num_right = (counter[name] for counter in counts)
+        metrics[f"f1_{name}"] = _ratio(2 * num_right, num_known + num_found)
     return metrics
 
 

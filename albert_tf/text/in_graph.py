@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 import unicodedata
 import warnings
+from collections.abc import Iterator
 
+import numpy as np
 import tensorflow as tf
+
+from albert_tf.text.characters import AlignedPieces, WrittenCharacters, character_class, matches
+from albert_tf.text.words import row_ids
+
+WORD_BOUNDARY = "\u2581"  # SentencePiece's mark of a space
 
 
 def import_tensorflow_text():
@@ -20,6 +28,13 @@ def import_tensorflow_text():
     return tensorflow_text
 
 
+@contextlib.contextmanager
+def on_host() -> Iterator[None]:
+    """Runs operations on this machine's CPU, also where the default is a GPU or a TPU's host."""
+    with tf.device(None), tf.device("CPU:0"):
+        yield
+
+
 class InGraphTokenizer(tf.Module):
     """AlbertTokenizer.encode as TensorFlow operations; a SavedModel holds the vocabulary.
 
@@ -30,9 +45,12 @@ class InGraphTokenizer(tf.Module):
 
     def __init__(self, tokenizer):
         super().__init__(name="tokenizer")
-        self._normalize_utf8 = import_tensorflow_text().normalize_utf8
-        self._sentencepiece = tokenizer._sentencepiece_in_graph
-        self._do_lower_case = tokenizer.do_lower_case
+        tensorflow_text = import_tensorflow_text()
+        self._normalize_utf8 = tensorflow_text.normalize_utf8
+        self._sentencepiece = tensorflow_text.SentencepieceTokenizer(
+            model=tokenizer.model_bytes, out_type=tf.int32
+        )
+        self._tokenizer = tokenizer
         self._splits = None
         if tokenizer.digit_comma_splits:
             rows = [tokenizer.digit_comma_splits.get(i, [i]) for i in range(tokenizer.vocab_size)]
@@ -47,13 +65,17 @@ class InGraphTokenizer(tf.Module):
         Returns:
           int32 [batch, (pieces)], special pieces not included.
         """
-        pieces = self._sentencepiece.tokenize(self.preprocess(texts))
+        pieces = self.segment(self.preprocess(texts))
         if self._splits is None:
             return pieces
         # Every piece becomes a row of one or more; rows then belong to their piece's text.
         rows = tf.gather(self._splits, pieces.flat_values)
         row_splits = tf.gather(rows.row_splits, pieces.row_splits)
         return tf.RaggedTensor.from_row_splits(rows.flat_values, row_splits)
+
+    def segment(self, prepared: tf.Tensor) -> tf.RaggedTensor:
+        """Returns SentencePiece's own pieces of texts that `preprocess` returned."""
+        return self._sentencepiece.tokenize(prepared)
 
     def preprocess(self, texts: tf.Tensor) -> tf.Tensor:
         """AlbertTokenizer.preprocess in the graph: string [batch] to string [batch]."""
@@ -62,7 +84,7 @@ class InGraphTokenizer(tf.Module):
         texts = tf.strings.strip(texts)
         texts = self._normalize_utf8(texts, "NFKD")
         texts = tf.strings.regex_replace(texts, character_class(unicodedata.combining), "")
-        if self._do_lower_case:
+        if self._tokenizer.do_lower_case:
             # tf.strings.lower ends a text at its first NUL: a line feed, which no longer occurs
             # here, replaces it meanwhile.
             texts = tf.strings.regex_replace(texts, "\\x{0}", "\n")
@@ -70,18 +92,109 @@ class InGraphTokenizer(tf.Module):
             texts = tf.strings.regex_replace(texts, "\n", "\0")
         return texts
 
+    def align(self, texts: tf.Tensor) -> AlignedPieces:
+        """Tokenizes texts, string [batch] of valid UTF-8, and locates the pieces in them.
 
-@functools.cache
-def character_class(test) -> str:
-    """Returns the regular expression of one character for which `test` holds in Python.
+        A text has three forms: as written, as preprocessed, as SentencePiece normalizes it.
+        SentencePiece returns where in the second a piece begins and ends. The second is the first
+        preprocessed character by character, but for white space, so lengths give each one's place.
 
-    RE2's own classes differ: \\p{Mn} is not combining() != 0, \\s is ASCII.
-    """
-    ranges: list[list[int]] = []
-    for code in range(sys.maxunicode + 1):
-        if test(chr(code)):
-            if ranges and ranges[-1][1] == code - 1:
-                ranges[-1][1] = code
-            else:
-                ranges.append([code, code])
-    return "[" + "".join(f"\\x{{{low:x}}}-\\x{{{high:x}}}" for low, high in ranges) + "]"
+        Deviation: the reference searches the longest common subsequence of pieces and text. Its
+        time grows with the square of the text's length, characters that change stay unplaced, and a
+        question with a fifth of these is dropped. Ours: in a piece split for its digit and comma
+        the parts' places are counted from its end by their lengths. An invisible control character
+        inside shifts them by its length.
+        """
+        prepared = self.preprocess(texts)
+        # Places are counted through all prepared texts, each with one more for its end.
+        sizes = tf.cast(tf.strings.length(prepared), tf.int64)
+        bases = tf.cumsum(sizes + 1, exclusive=True)
+        pieces, begins, limits = self._tokenize_with_offsets(prepared, bases)
+        chars, offsets = tf.strings.unicode_split_with_offsets(prepared, "UTF-8")
+        places = offsets.flat_values + tf.gather(bases, row_ids(chars))
+
+        written = WrittenCharacters(self.preprocess, texts, bases)
+        origins = written.at(places)  # of each prepared character
+
+        # A piece that begins at a space that swallowed invisible characters begins at the last.
+        first = tf.searchsorted(places, begins, out_type=tf.int64)
+        following = tf.searchsorted(places, limits, out_type=tf.int64)
+        is_visible = ~matches(chars.flat_values, self._swallowed)
+        visible = tf.concat([tf.where(is_visible)[:, 0], [tf.size(places, tf.int64)]], axis=0)
+        next_visible = tf.gather(visible, tf.searchsorted(visible, first))
+        begins_word = tf.gather(self._tables[0], pieces.flat_values)
+        start = tf.where(
+            begins_word, tf.maximum(tf.minimum(next_visible, following) - 1, first), first
+        )
+        starts = tf.gather(origins, start)
+
+        # Up to where the next piece begins, as marks that were dropped lie between; but one
+        # character that became several ends with each of them.
+        last = tf.gather(origins, tf.maximum(following - 1, first))
+        is_end = tf.equal(limits, tf.gather(bases + sizes, row_ids(pieces)))
+        origins = tf.concat([origins, [0]], axis=0)
+        next_start = tf.where(
+            is_end,
+            tf.gather(written.ends, row_ids(pieces)),
+            tf.gather(origins, following),
+        )
+        lasts = tf.maximum(next_start - 1, last)
+        return AlignedPieces(
+            pieces,
+            tf.gather(written.offsets, starts),
+            tf.gather(written.limits, lasts),
+            tf.gather(written.visible_before, starts),
+            tf.gather(written.visible_through, lasts),
+        )
+
+    def _tokenize_with_offsets(self, prepared, bases):
+        """Returns pieces, ragged, and int64 [all pieces] where they begin and end."""
+        _, is_byte, lengths = self._tables
+        pieces, begins, limits = self._sentencepiece.tokenize_with_offsets(prepared)
+        ids, bases = pieces.flat_values, tf.gather(bases, row_ids(pieces))
+        begins = tf.cast(begins.flat_values, tf.int64) + bases
+        limits = tf.cast(limits.flat_values, tf.int64) + bases
+        # Of the bytes of a character SentencePiece gives it to the last, the others have nothing.
+        ends = tf.concat(
+            [tf.where((limits > begins) | ~tf.gather(is_byte, ids))[:, 0], [0]], axis=0
+        )
+        indices = tf.range(tf.size(ids, tf.int64))
+        limits = tf.gather(limits, tf.gather(ends, tf.searchsorted(ends[:-1], indices)))
+        if self._splits is None:
+            return pieces, begins, limits
+        parts = tf.gather(self._splits, ids)
+        # Bytes of a part and those behind it in its piece: from the end, as before a piece there
+        # may be a space.
+        num_bytes = tf.gather(lengths, parts.flat_values)
+        before = tf.concat([[0], tf.cumsum(num_bytes)], axis=0)
+        piece_of_part = row_ids(parts)
+        behind = tf.gather(tf.gather(before, parts.row_limits()), piece_of_part) - before[1:]
+        part_limits = tf.gather(limits, piece_of_part) - behind
+        is_first = tf.equal(tf.ragged.range(parts.row_lengths()).flat_values, 0)
+        part_begins = tf.where(is_first, tf.gather(begins, piece_of_part), part_limits - num_bytes)
+        row_splits = tf.gather(parts.row_splits, pieces.row_splits)
+        pieces = tf.RaggedTensor.from_row_splits(parts.flat_values, row_splits)
+        return pieces, part_begins, part_limits
+
+    @functools.cached_property
+    def _tables(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Of each piece whether it begins a word, whether it is a byte, and its length in bytes."""
+        tokenizer = self._tokenizer
+        pieces = [tokenizer.id_to_piece(i) for i in range(tokenizer.vocab_size)]
+        return (
+            np.array([piece.startswith(WORD_BOUNDARY) for piece in pieces]),
+            np.array([tokenizer._processor.is_byte(i) for i in range(len(pieces))]),
+            np.array([len(piece.replace(WORD_BOUNDARY, "").encode()) for piece in pieces]),
+        )
+
+    @functools.cached_property
+    def _swallowed(self) -> str:
+        """The class of characters that SentencePiece takes for a space or for nothing."""
+        swallowed = [
+            rf"\x{{{code:x}}}"
+            for code in range(sys.maxunicode + 1)
+            if not 0xD800 <= code < 0xE000  # halves of characters
+            and self._tokenizer._processor.normalize(f"a{chr(code)}b").replace(WORD_BOUNDARY, "")
+            == "ab"
+        ]
+        return "[" + "".join(swallowed) + "]"

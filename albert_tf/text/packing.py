@@ -1,8 +1,16 @@
-"""The layout of a model's inputs, in the graph: `[CLS] A [SEP] B [SEP]`, padded."""
+"""The layout of a model's inputs, `[CLS] A [SEP] B [SEP]`, of texts of any length, in the graph."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import tensorflow as tf
+
+from albert_tf.text.tokenization import AlbertTokenizer
+from albert_tf.text.windows import Windows, cut
+
+# Sequences are padded to a multiple of this: kernels that are made for a shape are made for few.
+LENGTH_STEP = 16
 
 NUM_SPECIAL_PIECES = 3  # [CLS] and two [SEP]
 
@@ -46,3 +54,171 @@ def lay_out(
     is_real = position <= last_sep
     is_second = (position > first_sep) & is_real
     return ids, tf.cast(is_real, tf.int32), tf.cast(is_second, tf.int32)
+
+
+class Packer:
+    """Puts [CLS] and [SEP] around pieces and pads them.
+
+    Args:
+      tokenizer: defines the special pieces.
+      max_seq_length: the longest sequence, special pieces included; a tensor is int64.
+    """
+
+    def __init__(self, tokenizer: AlbertTokenizer, max_seq_length: int | tf.Tensor):
+        self.max_seq_length = max_seq_length
+        self._cls_id, self._sep_id = tokenizer.cls_id, tokenizer.sep_id
+        self._pad_id, self._unk_id = tokenizer.pad_id, tokenizer.unk_id
+
+    def truncate_and_pack(
+        self,
+        first: tf.RaggedTensor,
+        second: tf.RaggedTensor | None = None,
+        has_second: tf.Tensor | bool = True,
+    ) -> dict[str, tf.Tensor]:
+        """Packs texts of any length; see `pack`.
+
+        What is too long loses pieces one by one at the end of the longer part (of the second, if
+        equal).
+
+        Source: the reference's _truncate_seq_pair, in closed form.
+        """
+        first_length = first.row_lengths()
+        if second is None:
+            return self.pack(first, first_length=tf.minimum(first_length, self.max_seq_length - 2))
+        second_length = second.row_lengths()
+        room = self.max_seq_length - 2 - tf.cast(has_second, tf.int64)
+        first_length = tf.minimum(first_length, tf.maximum(room - second_length, (room + 1) // 2))
+        second_length = tf.minimum(second_length, room - first_length)
+        return self.pack(first, second, first_length, tf.where(has_second, second_length, -1))
+
+    def pack(
+        self,
+        first: tf.RaggedTensor,
+        second: tf.RaggedTensor | None = None,
+        first_length: tf.Tensor | None = None,
+        second_length: tf.Tensor | None = None,
+    ) -> dict[str, tf.Tensor]:
+        """Packs `[CLS] first [SEP]`, or `[CLS] first [SEP] second [SEP]`.
+
+        Rows are padded to the longest of the batch and on to a multiple of LENGTH_STEP, but not
+        beyond max_seq_length.
+
+        Args:
+          first: int32 [rows, (pieces)].
+          second: int32 [rows, (pieces)]; None: no row has a second part.
+          first_length: int64 [rows], how many pieces of each row to take, short enough; default:
+            all.
+          second_length: int64 [rows], likewise; -1: the row has no second part.
+
+        Returns:
+          dict of int32 [rows, seq_len] `input_ids`, `input_mask`, `segment_ids`.
+        """
+        first_length = first.row_lengths() if first_length is None else first_length
+        if second is None:
+            second, second_length = first, tf.fill([first.nrows()], tf.constant(-1, tf.int64))
+        second_length = second.row_lengths() if second_length is None else second_length
+        second_begin = second.row_starts() + tf.size(first.flat_values, tf.int64)
+        parts = (first.row_starts(), first_length, second_begin, second_length)
+        # A batch of no texts has a length too: operations on [0, 0] fail.
+        longest = tf.reduce_max(first_length + second_length) + NUM_SPECIAL_PIECES
+        longest = tf.cast(tf.maximum(longest, 2), tf.int32)
+        seq_len = tf.minimum(rounded_up(longest), tf.cast(self.max_seq_length, tf.int32))
+        ids, mask, types = lay_out(
+            # One more piece, as there may be none to gather.
+            tf.concat([first.flat_values, second.flat_values, [self._pad_id]], axis=0),
+            tuple(tf.cast(column, tf.int32) for column in parts),
+            seq_len,
+            (self._cls_id, self._sep_id),
+            self._pad_id,
+        )
+        return {"input_ids": ids, "input_mask": mask, "segment_ids": types}
+
+    def pack_choices(
+        self, contexts: tf.RaggedTensor, answers: tf.RaggedTensor, max_qa_length: int
+    ) -> dict[str, tf.Tensor]:
+        """Packs contexts and answers (a question with an option), both int32 [rows, (pieces)].
+
+        The last max_qa_length pieces of an answer are kept, and as many first ones of the context
+        as have room.
+
+        Source: the reference's race_utils.convert_single_example.
+        """
+        room = self.max_seq_length - NUM_SPECIAL_PIECES
+        answers = answers[:, -min(max_qa_length, room) :]
+        lengths = tf.minimum(contexts.row_lengths(), room - answers.row_lengths())
+        return self.pack(contexts, answers, lengths)
+
+    def pack_windows(
+        self,
+        queries: tf.RaggedTensor,
+        contexts: tf.RaggedTensor,
+        max_query_length: int,
+        doc_stride: int,
+    ) -> tuple[dict[str, tf.Tensor], Windows, tf.Tensor]:
+        """Packs each window of each query's context, both int32 [batch, (pieces)].
+
+        A query is cut to max_query_length pieces, and further where it leaves no room.
+
+        Returns:
+          The packed windows, the windows, and the position of each one's first piece in its
+          sequence, int64 [windows].
+        """
+        longest = self.max_seq_length - NUM_SPECIAL_PIECES - 1
+        queries = queries[:, : min(max_query_length, longest)]
+        room = self.max_seq_length - NUM_SPECIAL_PIECES - queries.row_lengths()
+        windows = cut(contexts, room, doc_stride)
+        shown = tf.gather(contexts.flat_values, windows.pieces.flat_values)
+        queries = tf.gather(queries, windows.text)
+        tokens = self.pack(queries, windows.pieces.with_flat_values(shown))
+        return tokens, windows, queries.row_lengths() + 2
+
+    def pack_words(
+        self, tokenizer: Callable, words: tf.RaggedTensor, doc_stride: int
+    ) -> tuple[dict[str, tf.Tensor], Windows]:
+        """Packs each window of texts in words, string [batch, (words)], each tokenized by itself.
+
+        Returns:
+          The packed windows and the windows. Beside the pieces there is `word`, int32
+          [windows, seq_len]: at the first piece of a word its number, from 1 and through all texts;
+          0 elsewhere. Each word has it in one window, which shows most around it.
+        """
+        different, which = tf.unique(words.flat_values)
+        pieces = tokenizer(different)
+        # A word without pieces (a lone mark) gets the unknown piece.
+        lengths = tf.cast(tf.equal(pieces.row_lengths(), 0), tf.int64)
+        unknown = tf.fill([tf.reduce_sum(lengths)], self._unk_id)
+        pieces = tf.concat([pieces, tf.RaggedTensor.from_row_lengths(unknown, lengths)], axis=1)
+        pieces = tf.gather(pieces, which)
+        texts = tf.RaggedTensor.from_row_splits(
+            pieces.flat_values, tf.gather(pieces.row_splits, words.row_splits)
+        )
+        is_first = tf.equal(tf.ragged.range(pieces.row_lengths()).flat_values, 0)
+        number = tf.where(is_first, tf.cumsum(tf.cast(is_first, tf.int32)), 0)
+
+        room = tf.fill([texts.nrows()], tf.constant(self.max_seq_length, tf.int64))
+        windows = cut(texts, room - 2, doc_stride)  # [CLS] and [SEP]
+        piece = windows.pieces.flat_values
+        tokens = self.pack(windows.pieces.with_flat_values(tf.gather(texts.flat_values, piece)))
+        number = tf.where(windows.is_max_context, tf.gather(number, piece), 0)
+        number = windows.pieces.with_flat_values(number)
+        seq_len = tf.shape(tokens["input_ids"], tf.int64)[1]
+        number = number.to_tensor(shape=tf.stack([-1, seq_len - 1]))
+        tokens["word"] = tf.pad(number, [[0, 0], [1, 0]])  # at [CLS]
+        return tokens, windows
+
+    def pad_to_longest(self, tokens: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Pads what `pack` returned to max_seq_length columns, whatever the longest row is."""
+        seq_len = tf.cast(self.max_seq_length, tf.int32)
+        missing = seq_len - tf.shape(tokens["input_ids"])[1]
+        padding = {"input_ids": self._pad_id, "input_mask": 0, "segment_ids": 0}
+        tokens = {
+            name: tf.pad(rows, [[0, 0], [0, missing]], constant_values=padding[name])
+            for name, rows in tokens.items()
+        }
+        columns = tf.get_static_value(seq_len)
+        return {name: tf.ensure_shape(rows, [None, columns]) for name, rows in tokens.items()}
+
+
+def rounded_up(lengths: tf.Tensor) -> tf.Tensor:
+    """Returns the next multiple of LENGTH_STEP."""
+    return -(-lengths // LENGTH_STEP) * LENGTH_STEP

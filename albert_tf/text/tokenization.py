@@ -20,13 +20,12 @@ import tensorflow as tf
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from albert_tf.text import wordpiece
-from albert_tf.text.in_graph import InGraphTokenizer, import_tensorflow_text
+from albert_tf.text.in_graph import WORD_BOUNDARY, InGraphTokenizer, on_host
 from albert_tf.text.words import SCRIPTS_WITHOUT_SPACES
 
 # The first pieces of every ALBERT vocabulary; the last three are control pieces, which never come
 # out of text.
 PAD, UNK, CLS, SEP, MASK = "<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"
-WORD_BOUNDARY = "\u2581"  # SentencePiece's mark of a space
 
 VOCABULARY_FILE = "spiece.model"
 WORDPIECE_FILE = "vocab.txt"
@@ -78,14 +77,7 @@ class AlbertTokenizer:
         return super().__new__(cls)
 
     def __init__(self, spm_model_file: str, do_lower_case: bool = True):
-        if not tf.io.gfile.exists(spm_model_file) or tf.io.gfile.isdir(spm_model_file):
-            raise UserError(
-                f"no vocabulary at {spm_model_file!r}: expected a SentencePiece model, as "
-                "pipelines.train_vocab makes, or WordPiece's vocab.txt"
-            )
-        with tf.io.gfile.GFile(spm_model_file, "rb") as file:
-            self.model_bytes = file.read()
-        self.do_lower_case = do_lower_case
+        self._read(spm_model_file, do_lower_case)
         self._processor = sentencepiece.SentencePieceProcessor()
         try:
             self._processor.LoadFromSerializedProto(self.model_bytes)
@@ -108,7 +100,17 @@ class AlbertTokenizer:
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = map(
             self._processor.piece_to_id, (PAD, UNK, CLS, SEP, MASK)
         )
+
+    def _read(self, path: str, do_lower_case: bool) -> None:
+        if not tf.io.gfile.exists(path) or tf.io.gfile.isdir(path):
+            raise UserError(
+                f"no vocabulary at {path!r}: expected a SentencePiece model, as "
+                "pipelines.train_vocab makes, or WordPiece's vocab.txt"
+            )
+        with tf.io.gfile.GFile(path, "rb") as file:
+            self.model_bytes = file.read()
         self.sha256 = hashlib.sha256(self.model_bytes).hexdigest()
+        self.do_lower_case = do_lower_case
 
     @classmethod
     def load(cls, directory: str) -> AlbertTokenizer:
@@ -142,18 +144,15 @@ class AlbertTokenizer:
         encoded = self._processor.encode(texts, num_threads=1)
         ties = [i for i, text in enumerate(texts) if self._may_tie(text, encoded[i])]
         if ties:
-            for i, ids in zip(ties, self._encode_in_graph([texts[i] for i in ties])):
+            for i, ids in zip(ties, self.in_graph().segment([texts[i] for i in ties]).to_list()):
                 encoded[i] = ids
         splits = self.digit_comma_splits
-        return [ids if splits.keys().isdisjoint(ids) else _replace(ids, splits) for ids in encoded]
-
-    def _encode_in_graph(self, texts: list[str]) -> list[list[int]]:
-        try:
-            return self._sentencepiece_in_graph.tokenize(texts).to_list()
-        except tf.errors.NotFoundError:
-            # tf.random.set_seed empties the runtime's cache, and with it goes the model.
-            del self._sentencepiece_in_graph
-            return self._sentencepiece_in_graph.tokenize(texts).to_list()
+        return [
+            ids
+            if splits.keys().isdisjoint(ids)
+            else [part for i in ids for part in splits.get(i, (i,))]
+            for ids in encoded
+        ]
 
     def _may_tie(self, text: str, ids: list[int]) -> bool:
         """Returns whether segmentations of equal score may exist (`e ee` and `ee e` for `eee`).
@@ -180,12 +179,6 @@ class AlbertTokenizer:
         counts = collections.Counter(roots)
         numbers = {root: float(number) for number, root in enumerate(counts)}
         return [numbers[root] if counts[root] > 1 else math.nan for root in roots]
-
-    @functools.cached_property
-    def _sentencepiece_in_graph(self):
-        return import_tensorflow_text().SentencepieceTokenizer(
-            model=self.model_bytes, out_type=tf.int32
-        )
 
     def id_to_piece(self, piece_id: int) -> str:
         """Returns the text of a piece."""
@@ -272,12 +265,18 @@ class AlbertTokenizer:
         return np.where(counts[1] > 0, counts[0] / np.maximum(counts[1], 1), np.float32(1))
 
     def in_graph(self) -> InGraphTokenizer:
-        """Returns the same tokenizer as a part of a TensorFlow graph."""
+        """Returns the same tokenizer as TensorFlow operations: for a graph, and for many texts."""
+        with tf.init_scope(), on_host():
+            try:
+                self._in_graph.segment([""])
+            except tf.errors.NotFoundError:
+                # tf.random.set_seed empties the runtime's cache, and with it goes the model.
+                del self._in_graph
+            return self._in_graph
+
+    @functools.cached_property
+    def _in_graph(self) -> InGraphTokenizer:
         return InGraphTokenizer(self)
-
-
-def _replace(ids: list[int], splits: dict[int, list[int]]) -> list[int]:
-    return [part for i in ids for part in splits.get(i, (i,))]
 
 
 class WordPieceTokenizer(AlbertTokenizer):
@@ -302,11 +301,7 @@ class WordPieceTokenizer(AlbertTokenizer):
     vocabulary_name = WORDPIECE_FILE
 
     def __init__(self, vocabulary_file: str, do_lower_case: bool = True):
-        if not tf.io.gfile.exists(vocabulary_file) or tf.io.gfile.isdir(vocabulary_file):
-            raise UserError(f"no WordPiece vocabulary at {vocabulary_file!r}")
-        with tf.io.gfile.GFile(vocabulary_file, "rb") as file:
-            self.model_bytes = file.read()
-        self.do_lower_case = do_lower_case
+        self._read(vocabulary_file, do_lower_case)
         try:
             lines = self.model_bytes.decode("utf-8").replace("\r\n", "\n").split("\n")
         except UnicodeDecodeError:
@@ -336,7 +331,6 @@ class WordPieceTokenizer(AlbertTokenizer):
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = map(
             self._ids.__getitem__, wordpiece.SPECIAL
         )
-        self.sha256 = hashlib.sha256(self.model_bytes).hexdigest()
         self._word_ids = functools.lru_cache(1 << 16)(self._split_word)
 
     def preprocess(self, text: str) -> str:
@@ -365,31 +359,6 @@ class WordPieceTokenizer(AlbertTokenizer):
             else:
                 return (self.unk_id,)
         return tuple(ids)
-
-    def align(self, text: str) -> tuple[list[int], np.ndarray, np.ndarray]:
-        """Returns pieces and where they stand in the text, as of squad_windows.Paragraph.
-
-        Returns:
-          Piece ids; int32 [pieces] each one's first character; int32 [pieces] its last, marks that
-          were dropped behind it included.
-        """
-        table = wordpiece.prepared(self.do_lower_case)
-        parts = [table[ord(character)] for character in text]
-        origins = np.repeat(np.arange(len(text) + 1), [*map(len, parts), 1])
-        ids: list[int] = []
-        starts: list[int] = []
-        ends: list[int] = []
-        position = 0
-        for word in "".join(parts).split(" "):
-            pieces = self._word_ids(word) if word else ()
-            for place, i in enumerate(pieces):
-                length = len(word) if i == self.unk_id else len(self._pieces[i]) - 2 * (place > 0)
-                starts.append(origins[position])
-                position += length
-                ends.append(max(origins[position] - 1, origins[position - 1]))
-            ids.extend(pieces)
-            position += 1
-        return ids, np.array(starts, np.int32), np.array(ends, np.int32)
 
     def decode(self, ids) -> str:
         """Returns text for reading: words between spaces."""
@@ -424,7 +393,11 @@ class WordPieceTokenizer(AlbertTokenizer):
         return np.array(ids, np.int32)
 
     def in_graph(self) -> wordpiece.InGraphWordPiece:
-        """Returns the same tokenizer as a part of a TensorFlow graph."""
+        """Returns the same tokenizer as TensorFlow operations: for a graph, and for many texts."""
+        return self._in_graph
+
+    @functools.cached_property
+    def _in_graph(self) -> wordpiece.InGraphWordPiece:
         return wordpiece.InGraphWordPiece(self)
 
 

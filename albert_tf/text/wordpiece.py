@@ -9,10 +9,10 @@ from __future__ import annotations
 import functools
 import sys
 import unicodedata
-from typing import NamedTuple
 
 import tensorflow as tf
 
+from albert_tf.text.characters import AlignedPieces, character_class, matches, split_characters
 from albert_tf.text.in_graph import import_tensorflow_text
 from albert_tf.text.words import row_ids
 
@@ -88,22 +88,6 @@ def _changes(do_lower_case: bool) -> dict[int, list[int]]:
     }
 
 
-class PreparedWords(NamedTuple):
-    """Texts as they are split into pieces.
-
-    Attributes:
-      pieces: int32 [batch, (pieces)].
-      starts: int64 [all pieces], the first prepared character of each, through all texts.
-      limits: int64 [all pieces], the one after its last.
-      origins: int64 [all prepared characters + 1], which character of all texts each comes from.
-    """
-
-    pieces: tf.RaggedTensor
-    starts: tf.Tensor
-    limits: tf.Tensor
-    origins: tf.Tensor
-
-
 class InGraphWordPiece(tf.Module):
     """WordPieceTokenizer.encode as TensorFlow operations; a SavedModel holds the vocabulary."""
 
@@ -128,7 +112,7 @@ class InGraphWordPiece(tf.Module):
 
     def __call__(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """Tokenizes texts; see InGraphTokenizer."""
-        return self.tokenize(texts).pieces
+        return self._tokenize(texts)[0]
 
     def preprocess(self, texts: tf.Tensor) -> tf.Tensor:
         """WordPieceTokenizer.preprocess in the graph: string [batch] to string [batch]."""
@@ -136,7 +120,10 @@ class InGraphWordPiece(tf.Module):
         return tf.strings.unicode_encode(codes, "UTF-8")
 
     def _prepare(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, tf.Tensor]:
-        """Returns prepared characters, int32 [batch, (characters)], and PreparedWords.origins."""
+        """Returns prepared characters and where they come from.
+
+        int32 [batch, (characters)], and int64 [all characters + 1], which character of all texts.
+        """
         texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
         codes = tf.strings.unicode_decode(texts, "UTF-8")
         flat = codes.flat_values
@@ -151,8 +138,11 @@ class InGraphWordPiece(tf.Module):
         prepared = tf.RaggedTensor.from_row_splits(prepared, row_splits)
         return prepared, tf.concat([origins, end], axis=0)
 
-    def tokenize(self, texts: tf.Tensor) -> PreparedWords:
-        """Tokenizes texts, string [batch], and locates the pieces in them."""
+    def _tokenize(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, tf.Tensor, tf.Tensor]:
+        """Returns pieces, int32 [batch, (pieces)], and which characters of all texts they are.
+
+        int64 [all pieces] the first and the last of each.
+        """
         codes, origins = self._prepare(texts)
         flat, text_of_char = codes.flat_values, row_ids(codes)
         is_letter = tf.not_equal(flat, ord(" "))
@@ -185,9 +175,25 @@ class InGraphWordPiece(tf.Module):
         counts = tf.math.unsorted_segment_sum(
             pieces.row_lengths(), tf.gather(text_of_char, starts), codes.nrows()
         )
-        return PreparedWords(
-            tf.RaggedTensor.from_row_lengths(pieces.flat_values, counts),
-            begins,
-            begins + length,
-            origins,
+        limits = begins + length
+        # Marks that were dropped behind a piece belong to it.
+        last = tf.maximum(tf.gather(origins, limits) - 1, tf.gather(origins, limits - 1))
+        pieces = tf.RaggedTensor.from_row_lengths(pieces.flat_values, counts)
+        return pieces, tf.gather(origins, begins), last
+
+    def align(self, texts: tf.Tensor) -> AlignedPieces:
+        """Tokenizes texts, string [batch] of valid UTF-8, and locates the pieces in them."""
+        pieces, first, last = self._tokenize(texts)
+        chars, offsets, limits = split_characters(texts)
+        # What follows the last piece may be dropped, and stand in the next text.
+        last_of_text = tf.gather(chars.row_limits() - 1, row_ids(pieces))
+        last = tf.minimum(last, last_of_text)
+        is_visible = tf.cast(~matches(chars.flat_values, character_class(str.isspace)), tf.int64)
+        visible_through = tf.cumsum(is_visible)
+        return AlignedPieces(
+            pieces,
+            tf.gather(offsets, first),
+            tf.gather(limits, last),
+            tf.gather(visible_through - is_visible, first),
+            tf.gather(visible_through, last),
         )

@@ -43,11 +43,8 @@ def split_words(text: str) -> np.ndarray:
     begins, kinds = _kind_ranges()
     kind = np.concatenate([kinds[np.searchsorted(begins, codes, "right") - 1], [_SPACE]])
     before = np.concatenate([[_SPACE], kind[:-1]])
-    goes_on = (kind == _LETTER) & ((before == _LETTER) | (before == _MARK))
-    goes_on |= (kind == _MARK) & (before != _SPACE)
-    starts = np.flatnonzero((kind != _SPACE) & ~goes_on)
-    limits = np.flatnonzero((before != _SPACE) & ~goes_on)
-    return np.stack([starts, limits], axis=1).astype(np.int32)
+    bounds = [np.flatnonzero(which) for which in _starts_and_limits(kind, before)]
+    return np.stack(bounds, axis=1).astype(np.int32)
 
 
 def split_words_in_graph(texts: tf.Tensor) -> InGraphWords:
@@ -68,9 +65,7 @@ def split_words_in_graph(texts: tf.Tensor) -> InGraphWords:
     places = tf.ragged.range(kind.row_lengths()).flat_values
     text_of_char, kind = row_ids(kind), kind.flat_values
     before = tf.concat([[_SPACE], kind[:-1]], axis=0)
-    goes_on = (kind == _LETTER) & ((before == _LETTER) | (before == _MARK))
-    goes_on |= (kind == _MARK) & (before != _SPACE)
-    is_start = (kind != _SPACE) & ~goes_on
+    is_start, is_limit = _starts_and_limits(kind, before)
     counts = tf.math.unsorted_segment_sum(tf.cast(is_start, tf.int64), text_of_char, chars.nrows())
 
     def of_words(values):  # [all words] -> [batch, (words)]
@@ -84,12 +79,11 @@ def split_words_in_graph(texts: tf.Tensor) -> InGraphWords:
         tf.boolean_mask(word_of_char, is_visible),
         nrows=tf.reduce_sum(counts),
     )
-    limits = tf.boolean_mask(places, (before != _SPACE) & ~goes_on)
-    return InGraphWords(
-        of_words(join_rows(letters)),
-        of_words(tf.cast(tf.boolean_mask(places, is_start), tf.int32)),
-        of_words(tf.cast(limits, tf.int32)),
+    starts, limits = (
+        of_words(tf.cast(tf.boolean_mask(places, which), tf.int32))
+        for which in (is_start, is_limit)
     )
+    return InGraphWords(of_words(join_rows(letters)), starts, limits)
 
 
 def row_ids(values: tf.RaggedTensor) -> tf.Tensor:
@@ -111,6 +105,18 @@ def join_rows(values: tf.RaggedTensor, separator: str = "") -> tf.Tensor:
     return tf.strings.unsorted_segment_join(
         values.flat_values, row_ids(values), values.nrows(), separator
     )
+
+
+def _starts_and_limits(kind, before):
+    """Returns which characters begin a word, and which follow one, from their kinds.
+
+    Args:
+      kind: an array or a tensor [characters].
+      before: the kind of the character before each.
+    """
+    goes_on = (kind == _LETTER) & ((before == _LETTER) | (before == _MARK))
+    goes_on |= (kind == _MARK) & (before != _SPACE)
+    return (kind != _SPACE) & ~goes_on, (before != _SPACE) & ~goes_on
 
 
 @functools.cache

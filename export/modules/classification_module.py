@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import re
-
 import tensorflow as tf
 
 from albert_tf.kinds import KINDS
 from albert_tf.models import AlbertForMultipleChoice, AlbertForSequenceClassification
-from albert_tf.text.packing import NUM_SPECIAL_PIECES
-from albert_tf.text.text_limits import CHARS_PER_PIECE
+from albert_tf.text.choices import questions_with_options
 from .. import signatures
-from ..text.limits import fill_blanks, last_chars
-from ..text.packing import map_rows
+from ..text.batches import map_rows
 from .serving_module import ServedCheckpoint, ServingModule, TextModule
 
 
@@ -65,19 +61,19 @@ class MultipleChoiceModule(ServingModule):
         self.blank = served.task.get("blank", "_")
 
     def serving_default(self, context, question, options) -> dict:
-        """Answers the signature `serving_default`.
-
-        Source: the reference's race_utils.convert_single_example.
-        """
-        options = tf.reshape(options, [-1])
-        answers = self.tokenizer(self._questions_with_options(question, options))
-        room = self.max_seq_length - NUM_SPECIAL_PIECES
-        answers = answers[:, -min(self.max_qa_length, room) :]
+        """Answers the signature `serving_default`."""
+        answers = questions_with_options(
+            self.tokenizer.preprocess,
+            question,
+            tf.reshape(options, [-1]),
+            self.max_qa_length,
+            self.blank,
+        )
         # Every context once, then a copy for each option.
-        contexts = self.pieces(context)[:, :room]
+        contexts = self.pieces(context)[:, : self.max_seq_length]
         contexts = tf.gather(contexts, tf.repeat(tf.range(tf.size(context)), self.num_choices))
-        lengths = tf.minimum(contexts.row_lengths(), room - answers.row_lengths())
-        return self.answer_requests(self.packer.pack(contexts, answers, lengths))
+        answers = self.tokenizer(answers)
+        return self.answer_requests(self.packer.pack_choices(contexts, answers, self.max_qa_length))
 
     def answer_requests(self, tokens: dict) -> dict:
         """Answers sequences, [batch * num_choices, seq_len]; see ServingModule.answer_requests."""
@@ -93,21 +89,3 @@ class MultipleChoiceModule(ServingModule):
         """Scores each sequence by itself; see ServingModule.answer."""
         encoded = self.encode_to_pooled(**tokens)
         return {"logit": self.model.classifier(encoded["pooled_output"])[:, 0]}
-
-    def _questions_with_options(self, questions: tf.Tensor, options: tf.Tensor) -> tf.Tensor:
-        """Returns for each option its question with it in the blanks, or behind if there is none.
-
-        Text before the pieces that the model reads may be missing. Questions are string [batch],
-        options string [batch * num_choices].
-        """
-        number = self.max_qa_length * CHARS_PER_PIECE
-        # Blanks are looked for after the text is prepared: that makes the blank `_` of a full-width
-        # one.
-        questions = self.tokenizer.preprocess(last_chars(questions, number))
-        questions = tf.repeat(questions, self.num_choices)
-        options = self.tokenizer.preprocess(last_chars(options, number))
-        behind = tf.strings.join([questions, options], " ")
-        if self.blank is None:
-            return behind
-        has_blank = tf.strings.regex_full_match(questions, f"(?s).*{re.escape(self.blank)}.*")
-        return tf.where(has_blank, fill_blanks(questions, options, self.blank, number), behind)

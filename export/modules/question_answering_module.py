@@ -5,15 +5,12 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from albert_tf.text.packing import NUM_SPECIAL_PIECES
-from albert_tf.text.tokenization import WordPieceTokenizer
+from albert_tf.text.characters import AlignedPieces, character_class
+from albert_tf.text.windows import Windows
 from .. import signatures
 from ..records import model_inputs
-from ..text.alignment import WHITE_SPACE, AlignedPieces, AligningTokenizer
+from ..text.batches import map_rows
 from ..text.limits import first_chars_of_contexts
-from ..text.packing import map_rows
-from ..text.windows import Windows, cut
-from ..text.wordpiece_alignment import AligningWordPiece
 from .serving_module import ServedCheckpoint, ServingModule
 
 
@@ -32,24 +29,20 @@ class QuestionAnsweringModule(ServingModule):
 
     def __init__(self, model: tf.keras.Model, served: ServedCheckpoint):
         super().__init__(model, served)
-        tokenizer = served.tokenizer
-        self.tokenizer = (
-            AligningWordPiece(tokenizer)
-            if isinstance(tokenizer, WordPieceTokenizer)
-            else AligningTokenizer(tokenizer)
-        )
-        longest = served.max_seq_length - NUM_SPECIAL_PIECES - 1
-        self.max_query_length = min(served.task["max_query_length"], longest)
+        self.max_query_length = served.task["max_query_length"]
         self.max_answer_length = served.task["max_answer_length"]
 
     def serving_default(self, question, context) -> dict:
         """Answers the signature `serving_default`."""
         context = first_chars_of_contexts(context, "context")
-        queries = self.pieces(question)[:, : self.max_query_length]
         aligned = self.tokenizer.align(context)
-        room = self.max_seq_length - NUM_SPECIAL_PIECES - queries.row_lengths()
-        windows = cut(aligned.pieces, room, self.served.task["doc_stride"])
-        sequences = self._sequences(queries, aligned, windows)
+        tokens, windows, offsets = self.packer.pack_windows(
+            self.pieces(question),
+            aligned.pieces,
+            self.max_query_length,
+            self.served.task["doc_stride"],
+        )
+        sequences = {**tokens, **self._at_positions(tokens, aligned, windows, offsets)}
         spans = map_rows(self.answer, sequences)
 
         # The best window of each question; one column more, as no questions have a column too.
@@ -68,37 +61,35 @@ class QuestionAnsweringModule(ServingModule):
             has_answer &= no_answer_score <= self.served.task["null_threshold"]
 
         # Where there is no answer, not even a piece, the places mean nothing: from 0 to 0.
-        in_paragraph = tf.gather(windows.first - _offsets(queries, windows), best)
-
-        def place_of(name, places):
-            piece = in_paragraph + tf.gather(spans[name], best) + 1
-            return tf.gather(tf.concat([[0], places], axis=0), tf.where(has_answer, piece, 0))
-
-        start = place_of("first", aligned.starts)
-        answer = tf.strings.substr(context, start, place_of("last", aligned.limits) - start)
+        in_paragraph = tf.gather(windows.first - offsets, best)
+        start, limit = (
+            tf.gather(
+                tf.concat([[0], places], axis=0),
+                tf.where(has_answer, in_paragraph + tf.gather(spans[name], best) + 1, 0),
+            )
+            for name, places in (("first", aligned.starts), ("last", aligned.limits))
+        )
+        answer = tf.strings.substr(context, start, limit - start)
+        space = character_class(str.isspace)
         return {
-            "answer": tf.strings.regex_replace(answer, f"^{WHITE_SPACE}+|{WHITE_SPACE}+$", ""),
+            "answer": tf.strings.regex_replace(answer, f"^{space}+|{space}+$", ""),
             "score": tf.cast(score, tf.float32),
             "no_answer_score": tf.cast(no_answer_score, tf.float32),
             "unknown_share": self.share_of_unknown(sequences, windows.counts),
         }
 
-    def _sequences(
-        self, queries: tf.RaggedTensor, aligned: AlignedPieces, windows: Windows
+    def _at_positions(
+        self, tokens: dict, aligned: AlignedPieces, windows: Windows, offsets: tf.Tensor
     ) -> dict[str, tf.Tensor]:
-        """Returns tokens of the windows, and what `answer` needs to know of each position.
+        """Returns what `answer` needs to know of each position of the packed windows.
 
-        Beside the ids: bool `may_start` and `may_end`, int64 `visible_before` and `visible_through`
-        of AlignedPieces; all [windows, seq_len].
+        Bool `may_start` and `may_end`, int64 `visible_before` and `visible_through` of
+        AlignedPieces; all [windows, seq_len].
         """
         piece = windows.pieces.flat_values
-        tokens = self.packer.pack(
-            tf.gather(queries, windows.text),
-            windows.pieces.with_flat_values(tf.gather(aligned.pieces.flat_values, piece)),
-        )
         # Positions of the sequences as columns of the windows; the last column is empty.
         column = tf.range(tf.shape(tokens["input_ids"])[1], dtype=tf.int64)
-        column = column - _offsets(queries, windows)[:, tf.newaxis]
+        column = column - offsets[:, tf.newaxis]
         num_columns = windows.pieces.bounding_shape(axis=1)
         column = tf.where((column >= 0) & (column < num_columns), column, num_columns)
 
@@ -108,7 +99,6 @@ class QuestionAnsweringModule(ServingModule):
             return tf.gather(rows, column, batch_dims=1)
 
         return {
-            **tokens,
             "may_start": at_positions(windows.is_max_context),
             "may_end": at_positions(tf.ones_like(windows.is_max_context)),
             "visible_before": at_positions(tf.gather(aligned.visible_before, piece)),
@@ -118,7 +108,7 @@ class QuestionAnsweringModule(ServingModule):
     def answer(self, windows: dict) -> dict:
         """Finds the best span of each window that does not only show white space.
 
-        `_sequences` makes the windows. Returns float64 [windows] `score`, -inf if there is none,
+        `serving_default` makes the windows. Returns float64 [windows] `score`, -inf if none,
         and `no_answer_score`, and int64 [windows] `first` and `last`, positions in the sequence.
         """
         outputs = self.model(model_inputs(windows))
@@ -156,11 +146,6 @@ class QuestionAnsweringModule(ServingModule):
         scores = tf.gather(starts, first, axis=1) + tf.gather(ends, last, axis=1)
         first, last = (tf.tile(x[tf.newaxis], [num_windows, 1]) for x in (first, last))
         return first, last, scores, starts[:, 0] + ends[:, 0]
-
-
-def _offsets(queries: tf.RaggedTensor, windows: Windows) -> tf.Tensor:
-    """Returns where in its sequence each window begins: int64 [windows]."""
-    return tf.gather(queries.row_lengths() + 2, windows.text)
 
 
 def _decode_beams(outputs: dict):

@@ -13,12 +13,13 @@ import tensorflow as tf
 from albert_tf.checkpoints.model_directory import CONFIG_FILE, TASK_FILE
 from albert_tf.config import AlbertConfig
 from albert_tf.encoder import AlbertEncoder, cls_only_positions
+from albert_tf.text.limits import chars_of_sequence
+from albert_tf.text.packing import Packer
 from albert_tf.text.tokenization import AlbertTokenizer
 from .. import signatures
 from ..checks import check_shapes, find_errors, mark_bad_rows
 from ..records import FEATURES, model_inputs, parse_records
-from ..text.limits import chars_of_sequence
-from ..text.packing import Packer, map_rows
+from ..text.batches import map_rows
 from ..text.preprocessor import Preprocessor
 
 

@@ -8,12 +8,9 @@ from albert_tf.models import AlbertForTokenClassification
 from albert_tf.text.entities import are_entity_tags, parse_tag
 from albert_tf.text.words import join_rows, row_ids, split_words_in_graph
 from .. import signatures
+from ..text.batches import map_sorted_rows
 from ..text.limits import are_words_read, first_chars_of_contexts
-from ..text.packing import map_sorted_rows
-from ..text.windows import cut
 from .serving_module import ServingModule
-
-_NUM_SPECIAL_PIECES = 2  # [CLS] and [SEP]
 
 
 class TokenClassifierModule(ServingModule):
@@ -81,31 +78,9 @@ class TokenClassifierModule(ServingModule):
           `place` among the labels, int32, and `probability`, float32, both [all words], and
           `unknown_share`, float32 [batch].
         """
-        different, which = tf.unique(words.flat_values)
-        pieces = self.tokenizer(different)
-        # A word without pieces (a lone mark) gets the unknown piece.
-        lengths = tf.cast(tf.equal(pieces.row_lengths(), 0), tf.int64)
-        unknown = tf.fill([tf.reduce_sum(lengths)], self.served.tokenizer.unk_id)
-        pieces = tf.concat([pieces, tf.RaggedTensor.from_row_lengths(unknown, lengths)], axis=1)
-        pieces = tf.gather(pieces, which)
-        texts = tf.RaggedTensor.from_row_splits(
-            pieces.flat_values, tf.gather(pieces.row_splits, words.row_splits)
+        tokens, windows = self.packer.pack_words(
+            self.tokenizer, words, self.served.task["doc_stride"]
         )
-        is_first = tf.equal(tf.ragged.range(pieces.row_lengths()).flat_values, 0)
-        # The number of the word, from 1, at its first piece; 0 at others.
-        number = tf.where(is_first, tf.cumsum(tf.cast(is_first, tf.int32)), 0)
-
-        room = tf.fill([texts.nrows()], tf.constant(self.max_seq_length, tf.int64))
-        windows = cut(texts, room - _NUM_SPECIAL_PIECES, self.served.task["doc_stride"])
-        piece = windows.pieces.flat_values
-        tokens = self.packer.pack(
-            windows.pieces.with_flat_values(tf.gather(texts.flat_values, piece))
-        )
-        number = tf.where(windows.is_max_context, tf.gather(number, piece), 0)
-        number = windows.pieces.with_flat_values(number)
-        seq_len = tf.shape(tokens["input_ids"], tf.int64)[1]
-        number = number.to_tensor(shape=tf.stack([-1, seq_len - 1]))
-        tokens["word"] = tf.pad(number, [[0, 0], [1, 0]])  # at [CLS]
         answers, _ = map_sorted_rows(self.answer, tokens)
         order = tf.argsort(answers.pop("word"))
         return {

@@ -12,9 +12,9 @@ import os
 
 import tensorflow as tf
 
+from albert_tf.text.limits import chars_of_sequence
+from albert_tf.text.packing import Packer
 from albert_tf.text.tokenization import AlbertTokenizer
-from .limits import chars_of_sequence
-from .packing import Packer
 
 # In a version's directory. TF Serving leaves assets.extra alone.
 PREPROCESSOR_DIR = os.path.join("assets.extra", "preprocessor")
@@ -58,16 +58,11 @@ class _BertPackInputs(tf.train.Checkpoint):
         """
         seq_length = self._seq_length if seq_length is None else seq_length
         packer = Packer(self._tokenizer, tf.cast(seq_length, tf.int64))
-        tokens = packer.truncate_and_pack(*inputs)
-
-        def padded(name, value):
-            missing = seq_length - tf.shape(tokens[name])[1]
-            return tf.pad(tokens[name], [[0, 0], [0, missing]], constant_values=value)
-
+        tokens = packer.pad_to_longest(packer.truncate_and_pack(*inputs))
         return {
-            "input_word_ids": padded("input_ids", self._tokenizer.pad_id),
-            "input_mask": padded("input_mask", 0),
-            "input_type_ids": padded("segment_ids", 0),
+            "input_word_ids": tokens["input_ids"],
+            "input_mask": tokens["input_mask"],
+            "input_type_ids": tokens["segment_ids"],
         }
 
 

@@ -18,6 +18,7 @@ from albert_tf.config import AlbertConfig
 from albert_tf.models import AlbertForSequenceClassification
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
+from albert_tf.text.packing import Packer
 from albert_tf.text.tokenization import AlbertTokenizer
 from .reading.class_weights import as_array
 from .reading.split_report import describe_labels, describe_texts, warn_of_rounding
@@ -32,12 +33,13 @@ from .reading.tables import (
     read_table,
     write_table,
 )
-from .reading.truncation import truncated_pieces
 from .scoring.classes import confusion_matrix, figures_of_labels, intervals
 from .scoring.figures import MOST_LABELS, draw_confusion_matrix
 from .scoring.metrics import METRICS
-from .task import Outputs, Sequences, Task, file_lists, join
+from .task import Outputs, Sequences, Task, file_lists, in_blocks, join, tokenize
 
+# Examples tokenized at a time.
+_BLOCK_EXAMPLES = 4000
 # With more labels only the probabilities of the likeliest are written.
 _MOST_PROBABILITIES = 20
 _FILES = ("predictions.tsv", "errors.csv")
@@ -250,12 +252,7 @@ class ClassificationTask(Task):
                 labels["labels"] = labels["labels"].astype(np.float32)
         if training and self.class_weights:
             self._weights = as_array(self.class_weights, self.labels, labels["labels"])
-        full_lengths = array.array("i")
-        pieces = truncated_pieces(examples, tokenizer, max_seq_length, full_lengths)
-        sequences = join(tokenizer, pieces, labels)
-        return dataclasses.replace(
-            sequences, full_lengths=np.array(full_lengths, np.int32)
-        ), examples
+        return join(_blocks(examples, tokenizer, max_seq_length), labels), examples
 
     def summarise(self, examples: list[Example]) -> list[str]:
         """See Task.summarise."""
@@ -448,3 +445,21 @@ class ClassificationTask(Task):
 def _has_one_label(examples: Sequence[Example]) -> bool:
     """Returns whether each example has one known label: no number, and not several labels."""
     return all(isinstance(example.label, str) for example in examples)
+
+
+def _blocks(
+    examples: Sequence[Example], tokenizer: AlbertTokenizer, max_seq_length: int
+) -> Iterator[tuple[dict[str, tf.Tensor], np.ndarray]]:
+    """Yields the packed texts of examples, and how long they were before truncation."""
+    packer = Packer(tokenizer, max_seq_length)
+    for block in in_blocks(examples, _BLOCK_EXAMPLES):
+        texts = [example.text for example in block]
+        first, full_lengths = tokenize(texts, tokenizer, max_seq_length)
+        has_second = np.array([example.text_pair is not None for example in block])
+        if not has_second.any():
+            yield packer.truncate_and_pack(first), full_lengths + 2
+            continue
+        texts = [example.text_pair or "" for example in block]
+        second, of_second = tokenize(texts, tokenizer, max_seq_length)
+        tokens = packer.truncate_and_pack(first, second, has_second)
+        yield tokens, full_lengths + of_second + 2 + has_second

@@ -18,16 +18,15 @@ from albert_tf import losses
 from albert_tf.config import AlbertConfig
 from albert_tf.models import AlbertForMultipleChoice
 from albert_tf.storage.errors import UserError
-from albert_tf.text.packing import NUM_SPECIAL_PIECES
-from albert_tf.text.text_limits import CHARS_PER_PIECE, last_chars
+from albert_tf.text.choices import questions_with_options
+from albert_tf.text.packing import NUM_SPECIAL_PIECES, Packer
 from albert_tf.text.tokenization import AlbertTokenizer
 from .reading.split_report import describe_labels, warn_of_rows
 from .reading.tables import as_text, has_answers, read_table, write_table
-from .reading.truncation import encode_first
 from .scoring.metrics import METRICS
-from .task import Outputs, Sequences, Task, file_lists, join
+from .task import Outputs, Sequences, Task, file_lists, in_blocks, join, tokenize
 
-# Examples tokenized at a time: as lists of Python numbers pieces take ten times the room.
+# Examples tokenized at a time.
 _BLOCK_EXAMPLES = 1000
 
 
@@ -98,12 +97,8 @@ class MultipleChoiceTask(Task):
         labels = {}
         if all(example.label is not None for example in examples):
             labels["labels"] = np.array([example.label for example in examples], np.int32)
-        full_lengths = array.array("i")
-        pieces = self._truncated_pieces(examples, tokenizer, max_seq_length, full_lengths)
-        sequences = join(tokenizer, pieces, labels, self.num_choices)
-        return dataclasses.replace(
-            sequences, full_lengths=np.array(full_lengths, np.int32)
-        ), examples
+        blocks = self._blocks(examples, tokenizer, max_seq_length)
+        return join(blocks, labels, self.num_choices), examples
 
     def summarise(self, examples: list[MultipleChoiceExample]) -> list[str]:
         """See Task.summarise."""
@@ -117,57 +112,33 @@ class MultipleChoiceTask(Task):
         """Returns the context, whose questions stay together."""
         return example.context
 
-    def _truncated_pieces(
+    def _blocks(
         self,
         examples: Sequence[MultipleChoiceExample],
         tokenizer: AlbertTokenizer,
         max_seq_length: int,
-        full_lengths: array.array,
-    ) -> Iterator[tuple[list[int], list[int]]]:
-        """Yields the pieces of the context and of question and option, for every option.
-
-        Args:
-          examples: tokenized a block at a time.
-          tokenizer: of the model that reads the pieces.
-          max_seq_length: pieces of a sequence, [CLS] and both [SEP] included.
-          full_lengths: gets what the lengths would be if nothing but the text that is not read
-            were cut off.
-
-        Source: the reference's race_utils.convert_single_example.
-        """
-        room = max_seq_length - NUM_SPECIAL_PIECES
-        for begin in range(0, len(examples), _BLOCK_EXAMPLES):
-            block = examples[begin : begin + _BLOCK_EXAMPLES]
+    ) -> Iterator[tuple[dict[str, tf.Tensor], np.ndarray]]:
+        """Yields a packed sequence for each option, and how long they were before truncation."""
+        in_graph, packer = tokenizer.in_graph(), Packer(tokenizer, max_seq_length)
+        for block in in_blocks(examples, _BLOCK_EXAMPLES):
             # Several questions are about one text.
             texts = list(dict.fromkeys(example.context for example in block))
-            contexts = dict(zip(texts, encode_first(texts, tokenizer, max_seq_length)))
-            answers = iter(
-                tokenizer.encode_batch(
-                    [
-                        answer
-                        for example in block
-                        for answer in question_with_options(
-                            self._ends(example), tokenizer, self.blank
-                        )
-                    ]
+            contexts, full_lengths = tokenize(texts, tokenizer, max_seq_length)
+            place_of = {text: place for place, text in enumerate(texts)}
+            places = np.repeat([place_of[e.context] for e in block], self.num_choices)
+            answers = in_graph(
+                questions_with_options(
+                    in_graph.preprocess,
+                    tf.constant([example.question for example in block]),
+                    tf.constant([option for example in block for option in example.options]),
+                    self.max_qa_length,
+                    self.blank,
                 )
             )
-            for example in block:
-                for _ in example.options:
-                    answer, (context, of_context) = next(answers), contexts[example.context]
-                    full_lengths.append(of_context + len(answer) + NUM_SPECIAL_PIECES)
-                    answer = answer[-min(self.max_qa_length, room) :]
-                    yield context[: room - len(answer)], answer
-
-    def _ends(self, example: MultipleChoiceExample) -> MultipleChoiceExample:
-        """Returns an example with the ends of its question and options: all that is read of them.
-
-        They are as long as in an export.
-        """
-        number = self.max_qa_length * CHARS_PER_PIECE
-        options = tuple(last_chars(option, number) for option in example.options)
-        question = last_chars(example.question, number)
-        return dataclasses.replace(example, question=question, options=options)
+            contexts = tf.gather(contexts[:, :max_seq_length], places)
+            tokens = packer.pack_choices(contexts, answers, self.max_qa_length)
+            lengths = full_lengths[places] + answers.row_lengths().numpy() + NUM_SPECIAL_PIECES
+            yield tokens, lengths
 
     def create_model(self, config: AlbertConfig, recompute: bool) -> tf.keras.Model:
         """See Task.create_model."""
@@ -321,17 +292,6 @@ class TableMultipleChoiceTask(MultipleChoiceTask):
             label = as_choice(row[columns.label], columns.label, where, len(options))
         context = as_text(row[columns.context], columns.context, where)
         return MultipleChoiceExample(name, context, question, options, label)
-
-
-def question_with_options(
-    example: MultipleChoiceExample, tokenizer: AlbertTokenizer, blank: str | None = None
-) -> Iterator[str]:
-    """Yields the question with each option in its blanks, or after it where it has none."""
-    # Looked for after the text is prepared: that makes the blank `_` of a full-width one.
-    question = tokenizer.preprocess(example.question)
-    has_blank = blank is not None and blank in question
-    for option in map(tokenizer.preprocess, example.options):
-        yield question.replace(blank, option) if has_blank else f"{question} {option}"
 
 
 def as_options(

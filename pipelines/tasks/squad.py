@@ -17,15 +17,18 @@ from albert_tf.config import AlbertConfig
 from albert_tf.models import AlbertForAnswerableQuestionAnswering, AlbertForQuestionAnswering
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
-from albert_tf.text.packing import NUM_SPECIAL_PIECES
+from albert_tf.text.packing import NUM_SPECIAL_PIECES, Packer
 from albert_tf.text.tokenization import AlbertTokenizer
 from .reading.split_report import warn_of_rows
 from .reading.squad_files import Question, check_answers, is_squad_file, read_questions
-from .reading.squad_windows import Aligner, Window, cut
+from .reading.squad_windows import Paragraph, Window, read_paragraphs
 from .reading.tables import as_text, column_names, read_table
 from .scoring.squad_answers import NO_SPAN_SCORE, Answer, answer_by_beams, answer_by_spans
 from .scoring.squad_metrics import score_v1, score_v2
-from .task import Outputs, Sequences, Task, file_lists, join
+from .task import Outputs, Sequences, Task, file_lists, in_blocks, join, tokenize
+
+# Questions tokenized at a time.
+_BLOCK_EXAMPLES = 1000
 
 
 class SquadTask(Task):
@@ -103,37 +106,56 @@ class SquadTask(Task):
         leave no room for its text.
         """
         contexts = list(dict.fromkeys(question.context for question in examples))
-        paragraphs = dict(zip(contexts, Aligner(tokenizer).read(contexts)))
-        queries = tokenizer.encode_batch([question.text for question in examples])
-        pairs, windows, labels, full_lengths = [], [], [], []
-        longest_query = min(self.max_query_length, max_seq_length - NUM_SPECIAL_PIECES - 1)
-        for number, (question, query) in enumerate(zip(examples, queries)):
-            full_query, query = len(query), query[:longest_query]
-            room = max_seq_length - len(query) - NUM_SPECIAL_PIECES
-            paragraph = paragraphs[question.context]
-            answer = None  # its first and last piece
-            if training and paragraph.pieces and not question.is_impossible:
-                text, start = question.answers[0]
-                answer = paragraph.find(start, start + len(text) - 1)
-            offset = len(query) + 2
-            for first, last, is_max_context in cut(len(paragraph.pieces), room, self.doc_stride):
-                pairs.append((query, paragraph.pieces[first:last]))
-                full_lengths.append(full_query + last - first + NUM_SPECIAL_PIECES)
-                windows.append(Window(number, paragraph, first, last, offset, is_max_context))
-                if answer and first <= answer[0] and answer[1] < last:
-                    labels.append((answer[0] - first + offset, answer[1] - first + offset, 0))
-                else:
-                    labels.append((0, 0, 1))
+        paragraphs = dict(zip(contexts, read_paragraphs(contexts, tokenizer)))
+        shown = [paragraphs[question.context] for question in examples]
+        windows: list[Window] = []
+        sequences = join(self._blocks(examples, shown, tokenizer, max_seq_length, windows), {})
+        if not training:
+            return sequences, windows
+        answers = [
+            None
+            if question.is_impossible or not len(paragraph.pieces)
+            else paragraph.find(*question.answers[0])
+            for question, paragraph in zip(examples, shown)
+        ]
+        labels = np.array([window.find(answers[window.question]) for window in windows], np.int32)
         names = ("start_positions", "end_positions", "is_impossible")
-        columns = dict(zip(names, np.array(labels, np.int32).T)) if training else {}
-        sequences = dataclasses.replace(
-            join(tokenizer, pairs, columns), full_lengths=np.array(full_lengths, np.int32)
-        )
-        if training:
-            found = {window.question for window, label in zip(windows, labels) if not label[2]}
-            with_answers = sum(not question.is_impossible for question in examples)
-            sequences = dataclasses.replace(sequences, lost_answers=with_answers - len(found))
-        return sequences, windows
+        found = {window.question for window, label in zip(windows, labels) if not label[2]}
+        with_answers = sum(not question.is_impossible for question in examples)
+        return dataclasses.replace(
+            sequences,
+            labels=dict(zip(names, labels.T)),
+            lost_answers=with_answers - len(found),
+        ), windows
+
+    def _blocks(
+        self,
+        examples: Sequence[Question],
+        paragraphs: Sequence[Paragraph],
+        tokenizer: AlbertTokenizer,
+        max_seq_length: int,
+        windows: list[Window],
+    ) -> Iterator[tuple[dict[str, tf.Tensor], np.ndarray]]:
+        """Yields packed windows and their lengths with whole questions; appends to `windows`."""
+        packer = Packer(tokenizer, max_seq_length)
+        for numbers in in_blocks(range(len(examples)), _BLOCK_EXAMPLES):
+            texts = [examples[number].text for number in numbers]
+            queries, full_lengths = tokenize(texts, tokenizer, max_seq_length)
+            pieces = [paragraphs[number].pieces for number in numbers]
+            contexts = tf.RaggedTensor.from_row_lengths(np.concatenate(pieces), [*map(len, pieces)])
+            tokens, cut, offsets = packer.pack_windows(
+                queries, contexts, self.max_query_length, self.doc_stride
+            )
+            firsts = cut.first - tf.gather(contexts.row_starts(), cut.text)
+            lengths = cut.pieces.row_lengths().numpy()
+            columns = (cut.text, firsts, firsts + lengths, offsets)
+            is_max_context = np.split(cut.is_max_context.numpy(), np.cumsum(lengths)[:-1])
+            for place, *bounds, is_max in zip(
+                *(x.numpy().tolist() for x in columns), is_max_context
+            ):
+                number = numbers[place]
+                windows.append(Window(number, paragraphs[number], *bounds, is_max))
+            yield tokens, full_lengths[cut.text.numpy()] + lengths + NUM_SPECIAL_PIECES
 
     def summarise(self, examples: list[Question]) -> list[str]:
         """See Task.summarise."""

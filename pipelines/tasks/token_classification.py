@@ -25,17 +25,16 @@ from albert_tf.text.entities import (
     parse_tag,
     score_entities,
 )
+from albert_tf.text.packing import Packer
 from albert_tf.text.tokenization import AlbertTokenizer
 from .reading.split_report import describe_labels, warn_of_rows, warn_of_tags
-from .reading.squad_windows import cut
 from .reading.tables import check_labels, listed_labels
 from .reading.token_files import TokenColumns, TokenExample, iterate_examples
 from .scoring.metrics import METRICS
 from .scoring.token_rows import Tagged, columns_of, predicted_spans, score_rows, spans_of_tags
-from .task import Outputs, Sequences, Task, file_lists, join
+from .task import Outputs, Sequences, Task, file_lists, in_blocks, join
 
-_NUM_SPECIAL_PIECES = 2  # [CLS] and [SEP]
-# Words tokenized at a time: as lists of Python numbers pieces take ten times the room.
+# Texts tokenized at a time.
 _BLOCK_EXAMPLES = 1000
 
 
@@ -191,8 +190,7 @@ class TokenClassificationTask(Task):
         first piece of a word, -1 elsewhere.
         """
         windows: list[WordWindow] = []
-        pairs = self._windows(examples, tokenizer, max_seq_length, windows)
-        sequences = join(tokenizer, pairs, {})
+        sequences = join(self._blocks(examples, tokenizer, max_seq_length, windows), {})
         if all(example.tags is not None for example in examples):
             labels = np.full([len(windows), max_seq_length], -1, np.int16)
             for row, window in zip(labels, windows):
@@ -201,38 +199,29 @@ class TokenClassificationTask(Task):
             sequences = dataclasses.replace(sequences, labels={"labels": labels})
         return sequences, windows
 
-    def _windows(
+    def _blocks(
         self,
         examples: Sequence[TokenExample],
         tokenizer: AlbertTokenizer,
         max_seq_length: int,
         windows: list[WordWindow],
-    ) -> Iterator[tuple[list[int], None]]:
-        """Yields the pieces of each window, and appends the window to `windows`."""
-        room = max_seq_length - _NUM_SPECIAL_PIECES
-        for begin in range(0, len(examples), _BLOCK_EXAMPLES):
-            block = examples[begin : begin + _BLOCK_EXAMPLES]
-            words = list(dict.fromkeys(word for example in block for word in example.words))
-            # A word without pieces (a lone mark) gets the unknown piece.
-            pieces_of = {
-                word: pieces or [tokenizer.unk_id]
-                for word, pieces in zip(words, tokenizer.encode_batch(words))
-            }
-            for number, example in enumerate(block, start=begin):
-                rows = [pieces_of[word] for word in example.words]
-                pieces = [piece for row in rows for piece in row]
-                starts = np.cumsum([0, *map(len, rows)])[:-1]
-                for first, last, is_max_context in cut(len(pieces), room, self.doc_stride):
-                    among = np.flatnonzero((starts >= first) & (starts < last))
-                    of_window = among[is_max_context[starts[among] - first]]
-                    windows.append(
-                        WordWindow(
-                            number,
-                            of_window.astype(np.int32),
-                            (starts[of_window] - first + 1).astype(np.int32),
-                        )
-                    )
-                    yield pieces[first:last], None
+    ) -> Iterator[tuple[dict[str, tf.Tensor], None]]:
+        """Yields packed windows of the examples' words, and appends the windows to `windows`."""
+        in_graph, packer = tokenizer.in_graph(), Packer(tokenizer, max_seq_length)
+        number = 0  # of the first example of a block
+        for block in in_blocks(examples, _BLOCK_EXAMPLES):
+            counts = np.array([len(example.words) for example in block], np.int64)
+            words = tf.constant([word for example in block for word in example.words], tf.string)
+            words = tf.RaggedTensor.from_row_lengths(words, counts)
+            tokens, found = packer.pack_words(in_graph, words, self.doc_stride)
+            begins = np.cumsum(counts) - counts
+            # Words of the whole block are numbered from 1.
+            for example, row in zip(found.text.numpy(), tokens["word"].numpy()):
+                positions = np.flatnonzero(row).astype(np.int32)
+                of_window = (row[positions] - 1 - begins[example]).astype(np.int32)
+                windows.append(WordWindow(number + int(example), of_window, positions))
+            number += len(block)
+            yield tokens, None
 
     def _places(self, example: TokenExample) -> np.ndarray:
         """Returns the places of an example's tags among the labels; `_check_tags` came before."""

@@ -219,11 +219,11 @@ from albert_tf.text.tokenization import AlbertTokenizer
 
 tokenizer = AlbertTokenizer(sys.argv[1])
 text = "eee eeeee " + "e" * 300  # Segmentations of equal score: asks the graph.
-before = tokenizer.encode(text)
-in_graph = vars(tokenizer)["_sentencepiece_in_graph"]
+before, in_graph = tokenizer.encode(text), tokenizer.in_graph()
+assert tokenizer.in_graph() is in_graph
 tf.random.set_seed(7)
 assert tokenizer.encode(text) == before
-assert vars(tokenizer)["_sentencepiece_in_graph"] is not in_graph
+assert tokenizer.in_graph() is not in_graph
 """,
         str(tiny_vocabulary),
     )

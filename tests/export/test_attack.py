@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.util import _pywrap_util_port
 
+from albert_tf.text.limits import first_chars, last_chars
 from albert_tf.text.words import join_rows, split_words_in_graph
 from export.records import serialize
 from export.text import limits
@@ -376,7 +377,7 @@ def test_an_answer_that_takes_too_much_memory_is_refused(module):
 
 def test_characters_that_become_many_are_read_less():
     texts = tf.constant([GROWING * 9_000, KOREAN * 9_000, "x" * 9_000, GROWING * 90])
-    for read in (limits.first_chars, limits.last_chars):
+    for read in (first_chars, last_chars):
         lengths = tf.strings.length(read(texts, 1_800), "UTF8_CHAR")
         assert lengths.numpy().tolist() == [100, 1_800, 1_800, 90]
 

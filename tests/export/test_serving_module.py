@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import albert_tf
+from albert_tf.text.packing import Packer
 from albert_tf.text.tokenization import AlbertTokenizer
 from export.loading import open_checkpoint
 from export.modules.pretraining_module import EncoderModule, PreTrainingModule
 from export.signatures import MAX_MASKS, MAX_SCORED_POSITIONS, NUM_CANDIDATES
-from export.text.packing import Packer
 from tests import sentences
 from tests.export.conftest import MAX_SEQ_LENGTH
 from tests.export.task_models import call

@@ -2,7 +2,6 @@
 
 import csv
 import dataclasses
-import itertools
 import warnings
 from pathlib import Path
 
@@ -11,9 +10,8 @@ import pytest
 import tensorflow as tf
 
 from albert_tf.storage.errors import UserError
+from pipelines.tasks import classification
 from pipelines.tasks.classification import ClassificationTask, Columns, Example
-from pipelines.tasks.reading import truncation
-from pipelines.tasks.reading.truncation import truncate_pair
 from pipelines.tasks.scoring.figures import draw_confusion_matrix, draw_learning_curves
 from tests.builders import tiny_config, write_json_lines
 
@@ -91,18 +89,8 @@ def test_json_lines(tmp_path):
     assert [example.id for example in task.read("train")] == ["7", "\ufffd", "x"]
 
 
-@pytest.mark.parametrize("room", [5, 6])
-def test_pairs_are_truncated_one_piece_at_a_time(room):
-    for first_length, second_length in itertools.product(range(9), repeat=2):
-        first, second = list(range(first_length)), list(range(100, 100 + second_length))
-        expected = (first.copy(), second.copy())
-        while sum(map(len, expected)) > room:
-            expected[0 if len(expected[0]) > len(expected[1]) else 1].pop()
-        assert truncate_pair(first, second, room) == expected
-
-
 def test_sequences(tokenizer, monkeypatch):
-    monkeypatch.setattr(truncation, "_BLOCK_EXAMPLES", 2)
+    monkeypatch.setattr(classification, "_BLOCK_EXAMPLES", 2)
     texts = ["the quick fox", "", "birds sing " * 9]
     task = task_of(labels=["x", "y"])
     examples = [Example(str(i), text, None, "xyx"[i]) for i, text in enumerate(texts)]
@@ -115,16 +103,18 @@ def test_sequences(tokenizer, monkeypatch):
     np.testing.assert_array_equal(sequences.labels["labels"], [0, 1, 0])
     assert features == examples
 
-    pairs = [Example("0", a, b, None) for a, b in (texts[:2], texts[1:], texts[:2])]
+    # How pairs are truncated: export/test_serving_module.py.
+    pairs = [Example("0", a, b, None) for a, b in (texts[:2], texts[1:], [texts[0], None])]
     sequences, _ = task.encode(pairs, tokenizer, 15, training=False)
-    expected, first_lengths = [], []
-    for pair in pairs:
-        of_pair = map(tokenizer.encode, (pair.text, pair.text_pair))
-        first, second = truncate_pair(*of_pair, 12)
-        expected.append([cls_id, *first, sep_id, *second, sep_id])
-        first_lengths.append(len(first) + 2)
-    assert split(sequences) == expected
-    assert sequences.first_lengths.tolist() == first_lengths
+    first = tokenizer.encode(texts[0])
+    assert split(sequences) == [
+        [cls_id, *first, sep_id, sep_id],
+        [cls_id, sep_id, *tokenizer.encode(texts[2])[:12], sep_id],
+        [cls_id, *first, sep_id],
+    ]
+    assert sequences.first_lengths.tolist() == [len(first) + 2, 2, len(first) + 2]
+    full_lengths = [len(first) + 3, 3 + len(tokenizer.encode(texts[2])), len(first) + 2]
+    assert sequences.full_lengths.tolist() == full_lengths
     assert sequences.labels == {} and len(sequences) == 3
 
 

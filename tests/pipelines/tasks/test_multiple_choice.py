@@ -7,10 +7,11 @@ import pytest
 import tensorflow as tf
 
 from albert_tf.storage.errors import UserError
+from albert_tf.text.choices import questions_with_options
 from pipelines.tasks import multiple_choice
 from pipelines.tasks.multiple_choice import MultipleChoiceColumns as Columns
 from pipelines.tasks.multiple_choice import MultipleChoiceExample as Example
-from pipelines.tasks.multiple_choice import TableMultipleChoiceTask, question_with_options
+from pipelines.tasks.multiple_choice import TableMultipleChoiceTask
 from pipelines.tasks.race import RaceTask
 from tests.builders import tiny_config, write_json_lines
 from tests.pipelines.tasks.test_classification import logits
@@ -71,8 +72,9 @@ def test_number_of_options(tmp_path, count):
 
 def test_options_fill_blanks_or_follow(tokenizer):
     def answers(question, *options, blank="_"):
-        example = Example("x", "", question, options, 0)
-        return list(question_with_options(example, tokenizer, blank))
+        texts = tf.constant([question]), tf.constant(options)
+        found = questions_with_options(tokenizer.in_graph().preprocess, *texts, 9, blank)
+        return [text.decode() for text in found.numpy()]
 
     assert answers("The  _  sings .", " Fox ", "") == ["the fox sings .", "the  sings ."]
     assert answers("Who sings?", "The fox") == ["who sings? the fox"]
@@ -99,7 +101,9 @@ def test_sequences(tokenizer, monkeypatch):
     cls_id, sep_id = tokenizer.cls_id, tokenizer.sep_id
     expected, first_lengths = [], []
     for example in examples:
-        for answer in question_with_options(example, tokenizer, task.blank):
+        for option in example.options:
+            question = example.question
+            answer = question.replace("_", option) if "_" in question else f"{question} {option}"
             answer = tokenizer.encode(answer)[-7:]
             context = tokenizer.encode(example.context)[: 18 - len(answer)]
             expected.append([cls_id, *context, sep_id, *answer, sep_id])

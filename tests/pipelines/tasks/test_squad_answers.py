@@ -3,18 +3,19 @@
 import numpy as np
 import pytest
 
-from pipelines.tasks.reading.squad_windows import Paragraph, Window, cut
+from pipelines.tasks.reading.squad_windows import Paragraph, Window
 from pipelines.tasks.scoring.squad_answers import answer_by_beams, answer_by_spans
+from tests.pipelines.tasks.test_squad_windows import windows_of
 
 
 def make_windows(num_pieces, room, doc_stride, offset):
     """A text of words of two letters, each one piece, and windows of it."""
     words = [chr(97 + i // 26) + chr(97 + i % 26) for i in range(num_pieces)]
     places = np.arange(num_pieces, dtype=np.int32) * 3
-    paragraph = Paragraph(list(range(num_pieces)), np.maximum(places - 1, 0), places + 1)
+    paragraph = Paragraph(np.arange(num_pieces), np.maximum(places - 1, 0), places + 1)
     windows = [
         Window(0, paragraph, first, last, offset, best)
-        for first, last, best in cut(num_pieces, room, doc_stride)
+        for first, last, best in windows_of(num_pieces, room, doc_stride)
     ]
     return " ".join(words), words, windows
 

@@ -10,13 +10,15 @@ import unicodedata
 import numpy as np
 import pytest
 import sentencepiece
+import tensorflow as tf
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from albert_tf.models import _may_answer
 from albert_tf.text.tokenization import AlbertTokenizer
+from albert_tf.text.windows import cut
 from pipelines.tasks.reading.squad_files import read_questions
-from pipelines.tasks.reading.squad_windows import Aligner, cut
+from pipelines.tasks.reading.squad_windows import read_paragraphs
 from pipelines.tasks.running.batches import make_batch
 from pipelines.tasks.squad import SquadTask
 from tests.albert_tf.test_tokenization import train
@@ -33,7 +35,7 @@ def byte_tokenizer(tmp_path_factory):
 
 def texts_of_pieces(tokenizer, text):
     """The piece and what of the text it is, for each."""
-    [paragraph] = Aligner(tokenizer).read([text])
+    [paragraph] = read_paragraphs([text], tokenizer)
     return [
         (tokenizer.id_to_piece(piece), text[start : end + 1])
         for piece, start, end in zip(paragraph.pieces, paragraph.starts, paragraph.ends)
@@ -58,9 +60,10 @@ def test_unknown_characters(tokenizer, text, part):
 
 
 def test_dropped_characters_stay_with_the_piece_before(tokenizer):
-    [paragraph] = Aligner(tokenizer).read(["fox\u0302\u0303 dog\u0301"])
+    [paragraph] = read_paragraphs(["fox\u0302\u0303 dog\u0301"], tokenizer)
     assert {4, 9} <= set(paragraph.ends.tolist()) and 5 in paragraph.starts
-    [paragraph] = Aligner(tokenizer).read(["fox\ufeff dog"])  # the mark becomes a part of the space
+    # The mark becomes a part of the space.
+    [paragraph] = read_paragraphs(["fox\ufeff dog"], tokenizer)
     assert {2, 7} <= set(paragraph.ends.tolist()) and 4 in paragraph.starts
 
 
@@ -80,7 +83,6 @@ ODD += "한\u1100\u1161e\u0301\u0345\u0b4d😀漢[]<▁.,19"
 @pytest.mark.parametrize("vocabulary", ["tokenizer", "byte_tokenizer"])
 def test_any_text_is_covered_by_its_pieces(request, vocabulary):
     tokenizer = request.getfixturevalue(vocabulary)
-    aligner = Aligner(tokenizer)
     processor = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model_bytes)
 
     @settings(max_examples=300, deadline=None)
@@ -90,8 +92,9 @@ def test_any_text_is_covered_by_its_pieces(request, vocabulary):
     @example("\u0301")
     @example("a\u0301\u0301 \u0301b")
     def check(text):
-        [paragraph] = aligner.read([text])
-        pieces, starts, ends = paragraph.pieces, paragraph.starts, paragraph.ends
+        # A text beside it: places are counted through all texts.
+        paragraph, _ = read_paragraphs([text, "the fox"], tokenizer)
+        pieces, starts, ends = paragraph.pieces.tolist(), paragraph.starts, paragraph.ends
         assert len(pieces) == len(starts) == len(ends)
         assert pieces == tokenizer.encode(text)
         if not pieces:
@@ -111,6 +114,16 @@ def test_any_text_is_covered_by_its_pieces(request, vocabulary):
     check()
 
 
+def windows_of(num_pieces, room, doc_stride):
+    """First and last piece of each window of a text, and in which it has its maximum context."""
+    before = 3  # pieces of a text before it
+    texts = tf.RaggedTensor.from_row_lengths(tf.range(before + num_pieces), [before, num_pieces])
+    windows = cut(texts, tf.constant([before, room], tf.int64), doc_stride)
+    first, pieces = windows.first.numpy() - before, windows.pieces.row_lengths().numpy()
+    best = np.split(windows.is_max_context.numpy(), np.cumsum(pieces)[:-1])
+    return list(zip(first.tolist(), (first + pieces).tolist(), best))[1:]
+
+
 @pytest.mark.parametrize(
     ("num_pieces", "room", "doc_stride"),
     [(0, 7, 3), (1, 7, 3), (7, 7, 3), (8, 7, 3), (61, 13, 5), (61, 13, 13), (61, 13, 50), (5, 1, 1),
@@ -118,7 +131,7 @@ def test_any_text_is_covered_by_its_pieces(request, vocabulary):
      (265, 260, 128)],  # the last window is shorter by more than 100
 )  # fmt: skip
 def test_windows_by_definition(num_pieces, room, doc_stride):
-    windows = cut(num_pieces, room, doc_stride)
+    windows = windows_of(num_pieces, room, doc_stride)
     assert windows[0][0] == 0 and windows[-1][1] == num_pieces
     for (first, last, _), (following, _, _) in zip(windows, windows[1:]):
         assert following - first == min(room, doc_stride) and last - first == room
@@ -209,14 +222,14 @@ def test_every_paragraph_of_squad_is_aligned(shared):
     questions = read_questions(str(shared / "data/squad/v1.1/dev-v1.1.json"))
     contexts = list(dict.fromkeys(q.context for q in questions))
     began = time.process_time()
-    paragraphs = dict(zip(contexts, Aligner(tokenizer).read(contexts)))
+    paragraphs = dict(zip(contexts, read_paragraphs(contexts, tokenizer)))
     # 19,000 paragraphs of the training set in two minutes at most.
     assert (time.process_time() - began) / len(contexts) < 120 / 19000
     exact = 0
     for question in questions:
         paragraph = paragraphs[question.context]
         answer, start = question.answers[0]
-        first, last = paragraph.find(start, start + len(answer) - 1)
+        first, last = paragraph.find(answer, start)
         found = question.context[paragraph.starts[first] : paragraph.ends[last] + 1].strip()
         assert answer.strip() in found
         exact += found == answer

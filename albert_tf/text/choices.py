@@ -1,0 +1,78 @@
+"""Questions with the options that answer them, in the graph."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from albert_tf.text.limits import CHARS_PER_PIECE, last_chars
+from albert_tf.text.words import join_rows, row_ids
+
+
+def questions_with_options(
+    preprocess: Callable[[tf.Tensor], tf.Tensor],
+    questions: tf.Tensor,
+    options: tf.Tensor,
+    max_qa_length: int,
+    blank: str | None,
+) -> tf.Tensor:
+    """Returns for each option its question with it in the blanks, or behind if there is none.
+
+    Text before the pieces that the model reads may be missing.
+
+    Args:
+      preprocess: the tokenizer's.
+      questions: string [batch].
+      options: string [batch * choices].
+      max_qa_length: pieces at the end that must be right.
+      blank: what an option replaces; None: no question has one.
+    """
+    number = max_qa_length * CHARS_PER_PIECE
+    # Blanks are looked for after the text is prepared: that makes the blank `_` of a full-width
+    # one.
+    num_choices = tf.size(options) // tf.maximum(tf.size(questions), 1)
+    questions = tf.repeat(preprocess(last_chars(questions, number)), num_choices)
+    options = preprocess(last_chars(options, number))
+    behind = tf.strings.join([questions, options], " ")
+    if blank is None:
+        return behind
+    has_blank = tf.strings.regex_full_match(questions, f"(?s).*{re.escape(blank)}.*")
+    return tf.where(has_blank, _fill_blanks(questions, options, blank, number), behind)
+
+
+def _fill_blanks(questions: tf.Tensor, options: tf.Tensor, blank: str, number: int) -> tf.Tensor:
+    """Puts each option into the blanks of its question, as far as it is within the last characters.
+
+    A question of n blanks with an option of n characters would have n * n of them.
+
+    Args:
+      questions: string [rows], valid UTF-8.
+      options: string [rows], valid UTF-8: what replaces the blanks of each question.
+      blank: what an option replaces.
+      number: characters at the end that must be right; the result may have more.
+
+    Returns:
+      string [rows]; a question without a blank as it is.
+    """
+    parts = tf.strings.split(questions, blank)
+    row = row_ids(parts)
+    is_last = tf.equal(tf.range(tf.size(row, tf.int64)) + 1, tf.gather(parts.row_limits(), row))
+    in_blank = tf.where(is_last, tf.size(options, tf.int64), row)
+    options = tf.concat([options, [""]], axis=0)  # none is behind the last part
+    # Characters of a row behind each part with its option.
+    lengths = tf.strings.length(parts.flat_values, "UTF8_CHAR")
+    lengths += tf.gather(tf.strings.length(options, "UTF8_CHAR"), in_blank)
+    before = tf.concat([[0], tf.cumsum(tf.cast(lengths, tf.int64))], axis=0)
+    behind = tf.gather(tf.gather(before, parts.row_limits()), row) - before[1:]
+    # Before any option is copied: those are what takes the memory.
+    is_read = behind < number
+    row_lengths = tf.math.unsorted_segment_sum(tf.cast(is_read, tf.int64), row, parts.nrows())
+    filled = tf.strings.join(
+        [
+            tf.boolean_mask(parts.flat_values, is_read),
+            tf.gather(options, tf.boolean_mask(in_blank, is_read)),
+        ]
+    )
+    return join_rows(tf.RaggedTensor.from_row_lengths(filled, row_lengths))

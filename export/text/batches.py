@@ -1,0 +1,97 @@
+"""Large batches of sequences computed in parts."""
+
+from __future__ import annotations
+
+from typing import Callable
+
+import tensorflow as tf
+
+from albert_tf.text.packing import rounded_up
+
+# Pieces, padding included, that are computed at once. Scores of attention take the most memory:
+# 12 heads * 2048 pieces * 512 of each sequence are 50 MB; of 1,000 sequences at once, 13 GB.
+_PIECES_AT_ONCE = 2048
+
+
+def map_rows(
+    function: Callable[[dict], dict], rows: dict[str, tf.Tensor], keep_padding: bool = False
+) -> dict[str, tf.Tensor]:
+    """Computes a function of sequences in parts: rows of like length together, a few at once.
+
+    So a batch of any size needs little memory, and the short rows do not pay for the long ones.
+
+    Args:
+      function: takes some of the rows, the 2-D tensors without positions at the end that are
+        padding in all of them; returns tensors of as many rows.
+      rows: tensors [rows] and [rows, seq_len], `input_mask` among them.
+      keep_padding: whether `function` takes 2-D tensors with all their columns, which need not be
+        positions; for outputs that have seq_len positions.
+
+    Returns:
+      What `function` does, for all rows.
+    """
+    outputs, places = map_sorted_rows(function, rows, keep_padding)
+    return {name: tf.gather(output, places) for name, output in outputs.items()}
+
+
+def map_sorted_rows(
+    function: Callable[[dict], dict], rows: dict[str, tf.Tensor], keep_padding: bool = False
+) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+    """Does what map_rows does, but leaves the outputs in the order of computation.
+
+    Outputs may have more rows than the inputs, or less.
+
+    Returns:
+      The outputs, and int32 [rows] where in that order each row is.
+    """
+    asked_rows, seq_len = tf.unstack(tf.shape(rows["input_mask"]))
+    # No rows have outputs too, but not every operation takes none: one row of padding.
+    num_rows = tf.maximum(asked_rows, 1)
+    for name, tensor in rows.items():
+        padding = [[0, num_rows - asked_rows]] + [[0, 0]] * (tensor.shape.rank - 1)
+        rows = {**rows, name: tf.pad(tensor, padding)}
+    lengths = tf.reduce_max(rows["input_mask"] * tf.range(1, seq_len + 1), axis=1)
+    if keep_padding:
+        lengths = tf.fill([num_rows], seq_len)
+    order = tf.argsort(lengths, stable=True)
+    lengths = tf.minimum(rounded_up(tf.maximum(tf.gather(lengths, order), 1)), seq_len)
+    rows = {name: tf.gather(tensor, order) for name, tensor in rows.items()}
+    compute = tf.function(function).get_concrete_function(
+        {name: tf.TensorSpec([None] * t.shape.rank, t.dtype) for name, t in rows.items()}
+    )
+
+    def compute_part(number, begin, arrays):
+        pieces = lengths[begin:] * tf.range(1, num_rows - begin + 1)
+        fitting = tf.reduce_sum(tf.cast(pieces <= _PIECES_AT_ONCE, tf.int32))
+        end = tf.minimum(begin + tf.maximum(fitting, 1), num_rows)
+        longest = lengths[end - 1]
+        part = {
+            name: tensor[begin:end, :longest]
+            if tensor.shape.rank == 2 and not keep_padding
+            else tensor[begin:end]
+            for name, tensor in rows.items()
+        }
+        outputs = compute(part)
+        return (
+            number + 1,
+            end,
+            {name: array.write(number, outputs[name]) for name, array in arrays.items()},
+        )
+
+    arrays = {
+        name: tf.TensorArray(
+            output.dtype,
+            size=0,
+            dynamic_size=True,
+            infer_shape=False,
+            element_shape=[None, *output.shape[1:]],
+        )
+        for name, output in compute.structured_outputs.items()
+    }
+    _, _, arrays = tf.while_loop(
+        lambda _number, begin, _arrays: begin < num_rows,
+        compute_part,
+        (0, 0, arrays),
+        parallel_iterations=1,
+    )
+    return {name: array.concat() for name, array in arrays.items()}, tf.argsort(order)[:asked_rows]
