@@ -29,12 +29,10 @@ class Checkpointer:
         model_dir: str,
         model: tf.keras.Model,
         optimizer: tf.keras.optimizers.Optimizer,
-        max_to_keep: int = 3,
         writes: bool = True,
     ):
         self._checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer)
         self._directory = model_directory.checkpoints_directory(model_dir)
-        self._max_to_keep = max_to_keep
         self._best = tf.train.Checkpoint(model=model)
         self._best_directory = os.path.join(model_dir, model_directory.BEST_DIR)
         self._optimizer = optimizer
@@ -72,7 +70,7 @@ class Checkpointer:
     def save(self, step: int) -> None:
         """Writes a checkpoint."""
         if self._writes:
-            _write(self._checkpoint, self._directory, step, self._max_to_keep)
+            _write(self._checkpoint, self._directory, step, max_to_keep=3)
 
     def save_best(self, step: int) -> None:
         """Keeps the weights of this step as the best ones."""
