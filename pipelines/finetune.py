@@ -191,7 +191,6 @@ def finetune(
         other runs.
     """
     settings.check(strategy)
-    loop.check()
     config, tokenizer, checkpoint, trained_length = initial
     trained_length = trained_length or config.max_position_embeddings
     max_seq_length = settings.max_seq_length or trained_length

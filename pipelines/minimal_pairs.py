@@ -31,7 +31,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import tensorflow as tf
 from absl import flags
 
 from albert_tf import metrics
@@ -43,8 +42,8 @@ from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from albert_tf.storage.progress import Progress
 from albert_tf.text.tokenization import AlbertTokenizer
-from .data.text_files import ending, read_lines
-from .tasks.reading.rows import read_text_lines
+from .data.text_files import ending
+from .tasks.reading.rows import read_text_lines, read_text_parts
 from .tasks.reading.tables import as_label, as_text, read_table
 
 FLAGS = flags.FLAGS
@@ -197,21 +196,13 @@ def count_words(paths: Sequence[str]) -> collections.Counter[str]:
     if of_json := next((path for path in paths if ending(path) == ".jsonl"), None):
         raise UserError(f"--corpus: {of_json} is JSON; expected files of plain text")
     counts: collections.Counter[str] = collections.Counter()
-    sizes = [tf.io.gfile.stat(path).length for path in paths]
-    with Progress("counting words", sum(sizes), unit="byte") as progress:
-        for place, path in enumerate(paths):
-            before = sum(sizes[:place])
-            lines = read_lines(
-                path, on_read=lambda done, before=before: progress.update(before + done)
-            )
-            for number, (_, line) in enumerate(lines, start=1):
-                try:
-                    counts.update(words_of(line.decode("utf-8")))
-                except UnicodeDecodeError as error:
-                    raise UserError(
-                        f"--corpus: {path}:{number}: byte 0x{line[error.start]:02X} is not UTF-8 "
-                        f"({error.reason}); convert the file, for example with iconv"
-                    ) from None
+    sizes, before = files.sizes(paths), 0
+    with Progress("counting words", sum(sizes.values()), unit="byte") as progress:
+        for path in paths:
+            on_read = functools.partial(lambda before, done: progress.update(before + done), before)
+            for _, line in read_text_parts(path, on_read):
+                counts.update(words_of(line))
+            before += sizes[path]
     if not counts:
         raise UserError(f"--corpus: no words in {', '.join(paths)}")
     return counts

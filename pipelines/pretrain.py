@@ -179,7 +179,6 @@ def pretrain(
     """
     config, tokenizer = initial.config, initial.tokenizer
     program.check_max_seq_length(options.max_seq_length, config.max_position_embeddings)
-    loop.check()
     settings.check(strategy)
     depths = parse_depths(settings.depth_schedule, config, settings.num_train_steps)
     model, optimizer = _create_model(config, options, settings, strategy)

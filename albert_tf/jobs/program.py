@@ -22,26 +22,14 @@ from absl import app, flags, logging
 
 from albert_tf.storage.errors import UserError, store_error
 
-# TensorFlow's errors of the file system are not OSErrors.
+# TensorFlow's errors of the file system are not OSErrors. The last one is a lack of memory, too.
 _FILE_ERRORS = (
     "AlreadyExistsError",
     "DataLossError",
     "FailedPreconditionError",
     "NotFoundError",
     "PermissionDeniedError",
-)
-# What TensorFlow raises for a store that refuses, fails or cannot be reached, or has no plugin. In
-# other places they are faults of the code, so the message must name a remote path.
-_STORE_ERRORS = (
-    "OpError",  # of a reader of checkpoints
-    "AbortedError",
-    "DeadlineExceededError",
-    "InternalError",
-    "InvalidArgumentError",
-    "UnauthenticatedError",
-    "UnavailableError",
-    "UnimplementedError",
-    "UnknownError",
+    "ResourceExhaustedError",
 )
 
 
@@ -190,12 +178,11 @@ def _parse_flags(argv: list[str]) -> list[str]:
 
 def is_user_error(error: Exception) -> bool:
     """Returns whether the message of `error` is meant for the user, without a traceback."""
-    if isinstance(error, (OSError, UserError)):
+    if isinstance(error, (OSError, UserError)) or type(error).__name__ in _FILE_ERRORS:
         return True
-    name = type(error).__name__
-    if name in _STORE_ERRORS:
-        return store_error(str(error)) is not None
-    return name in (*_FILE_ERRORS, "ResourceExhaustedError")
+    # TensorFlow has many classes for a store that refuses, fails, cannot be reached or has no
+    # plugin. Elsewhere they are faults of the code: the message must be a store's.
+    return store_error(str(error)) is not None
 
 
 def _message(error: Exception) -> str:

@@ -193,7 +193,7 @@ class LoopSettings:
         lower_bound=0,
     )
 
-    def check(self) -> None:
+    def __post_init__(self):
         """Refuses evaluations and checkpoints that do not fall between two loops on the device."""
         for name in ("save_checkpoint_steps", "eval_steps"):
             if getattr(self, name) % self.steps_per_loop:

@@ -8,7 +8,7 @@ import itertools
 import json
 import operator
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from albert_tf.storage.errors import UserError, shown
 from ...data.text_files import read_lines
@@ -258,14 +258,18 @@ def read_text_lines(path: str) -> Iterator[tuple[int, str]]:
         yield number, line
 
 
-def read_text_parts(path: str) -> Iterator[tuple[int, str]]:
+def read_text_parts(
+    path: str, on_read: Callable[[int], None] | None = None
+) -> Iterator[tuple[int, str]]:
     """Yields (line number from 1, line with its end); a long line comes in parts.
+
+    `on_read`: see read_lines.
 
     Raises:
       UserError: for a line that is not UTF-8.
     """
     number, last = 0, -1
-    for offset, line in read_lines(path):
+    for offset, line in read_lines(path, on_read=on_read):
         number += offset != last
         try:
             text = line.decode("utf-8")
