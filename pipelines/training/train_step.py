@@ -43,7 +43,7 @@ class TrainStep:
         self._loss_scale = getattr(optimizer, "loss_scale", None)
         compute = self._compute if settings.gradient_accumulation_steps == 1 else self._accumulate
         # Forward and backward pass only: the update does not compile everywhere, see `_apply`.
-        self._gradients = (
+        self._sums_and_gradients = (
             tf.function(compute, jit_compile=True) if settings.jit_compile else compute
         )
         # XLA makes one pass over a variable, where the optimizer's own operations make twenty.
@@ -68,7 +68,8 @@ class TrainStep:
         )
         # Compute this replica's part, of a loss times `scale`, and add up those of all replicas.
         scale = self._loss_scale.value.read_value() if self._loss_scale else tf.ones([])
-        sums, gradients = self._gradients(batch, self._dropout_seed(replica), denominators, scale)
+        seed = self._dropout_seed(replica)
+        sums, gradients = self._sums_and_gradients(batch, seed, denominators, scale)
         sums, gradients = replica.all_reduce(tf.distribute.ReduceOp.SUM, (sums, gradients))
         # Scale back and clip.
         if self._loss_scale:
