@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -93,57 +93,30 @@ class SentenceScorer:
                     f"{text[:60]!r}... has {len(ids):,} pieces, but the model reads {room} of a "
                     "text: divide it"
                 )
+        words = [np.cumsum(self._word_starts[ids]) for ids in encoded]  # each piece's word
+        by_length = sorted(range(len(texts)), key=lambda place: len(encoded[place]))
+        rows = (row for i in by_length for row in self._rows(i, encoded[i], words[i]))
         totals = np.zeros(len(texts))
-        for places, *rows in self._batches(encoded):
-            np.add.at(totals, places, self._log_probs(*map(tf.constant, rows)).numpy())
+        longest = self._model.config.max_position_embeddings
+        for places, sequences, *targets in _batches(rows, self._pieces_per_batch):
+            batch = _padded(sequences, self._tokenizer.pad_id, longest)
+            found = self._log_probs(*batch, *(np.array(values, np.int32) for values in targets))
+            np.add.at(totals, list(places), found.numpy())
             on_batch(len(places))
-        words = (len(np.unique(self._words(ids))) for ids in encoded)
         return [
-            SentenceScore(float(total), len(ids), number)
-            for total, ids, number in zip(totals, encoded, words)
+            SentenceScore(float(total), len(ids), len(np.unique(of_text)))
+            for total, ids, of_text in zip(totals, encoded, words)
         ]
 
-    def _words(self, ids: np.ndarray) -> np.ndarray:
-        """Returns for each piece the number of its word."""
-        return np.cumsum(self._word_starts[ids])
-
-    def _batches(self, encoded: list[np.ndarray]) -> Iterator[tuple[np.ndarray, ...]]:
-        """Yields batches of rows, each a sentence with one piece to predict.
-
-        Yields:
-          The place of each row's text, and int32 ids [b, L], mask [b, L] (1 = real), the position
-          of the piece to predict [b] and the piece [b]. Texts of one length are together.
-        """
-        rows: list[tuple[int, np.ndarray, int, int]] = []
-        for place in sorted(range(len(encoded)), key=lambda place: len(encoded[place])):
-            length = len(encoded[place]) + 2
-            for row in self._rows(place, encoded[place]):
-                if (len(rows) + 1) * length > self._pieces_per_batch and rows:
-                    yield self._batch(rows)
-                    rows = []
-                rows.append(row)
-        if rows:
-            yield self._batch(rows)
-
-    def _rows(self, place: int, ids: np.ndarray) -> Iterator[tuple[int, np.ndarray, int, int]]:
-        tokenizer, words = self._tokenizer, self._words(ids)
+    def _rows(self, place: int, ids: np.ndarray, words: np.ndarray) -> Iterator[tuple]:
+        """Yields a row for each piece: place, ids with masks, the piece's position, the piece."""
         for i, piece in enumerate(ids):
-            row = np.concatenate([[tokenizer.cls_id], ids, [tokenizer.sep_id]])
-            masked = slice(i + 1, i + 2)
+            row = np.concatenate([[self._tokenizer.cls_id], ids, [self._tokenizer.sep_id]])
+            end = i + 1
             if self._masks_rest_of_word:
-                masked = slice(i + 1, np.searchsorted(words, words[i], side="right") + 1)
-            row[masked] = tokenizer.mask_id
+                end = np.searchsorted(words, words[i], side="right")
+            row[i + 1 : end + 1] = self._tokenizer.mask_id
             yield place, row, i + 1, piece
-
-    def _batch(self, rows: list[tuple[int, np.ndarray, int, int]]) -> tuple[np.ndarray, ...]:
-        places, sequences, positions, pieces = zip(*rows)
-        longest = self._model.config.max_position_embeddings
-        return (
-            np.array(places),
-            *_padded(sequences, self._tokenizer.pad_id, longest),
-            np.array(positions, np.int32),
-            np.array(pieces, np.int32),
-        )
 
     def _compute(self, ids, mask, positions, pieces):
         """Returns float32 [b], the log probability of each row's piece."""
@@ -204,19 +177,10 @@ class TextEmbedder:
             for ids in _encode(tokenizer, texts)
         ]
         found = np.zeros([len(rows), self._encoder.config.hidden_size], np.float32)
-        order = sorted(range(len(rows)), key=lambda place: len(rows[place]))
-        begin = 0
-        while begin < len(order):
-            end = begin + 1
-            while (
-                end < len(order)
-                and (end + 1 - begin) * len(rows[order[end]]) <= self._pieces_per_batch
-            ):
-                end += 1
-            places = order[begin:end]
-            batch = _padded([rows[i] for i in places], tokenizer.pad_id, self._max_seq_length)
-            found[places] = self._embed(*map(tf.constant, batch)).numpy()
-            begin = end
+        by_length = sorted(enumerate(rows), key=lambda row: len(row[1]))
+        for places, sequences in _batches(by_length, self._pieces_per_batch):
+            batch = _padded(sequences, tokenizer.pad_id, self._max_seq_length)
+            found[list(places)] = self._embed(*batch).numpy()
         return found
 
     def _compute(self, ids, mask):
@@ -243,6 +207,18 @@ def _encode(tokenizer: AlbertTokenizer, texts: Sequence[str]) -> list[np.ndarray
         if not isinstance(text, str):
             raise UserError(f"texts[{place}]: expected a string, got {text!r}")
     return [np.asarray(ids, np.int32) for ids in tokenizer.encode_batch(texts)]
+
+
+def _batches(rows: Iterable[tuple], pieces_per_batch: int) -> Iterator[Iterable[tuple]]:
+    """Yields the columns of batches of rows, whose sequences [1] are sorted by length."""
+    batch: list[tuple] = []
+    for row in rows:
+        if batch and (len(batch) + 1) * len(row[1]) > pieces_per_batch:
+            yield zip(*batch)
+            batch = []
+        batch.append(row)
+    if batch:
+        yield zip(*batch)
 
 
 def _padded(rows: Sequence[np.ndarray], pad_id: int, longest: int) -> tuple[np.ndarray, np.ndarray]:

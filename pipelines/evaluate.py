@@ -29,6 +29,7 @@ from albert_tf import metrics
 from albert_tf.checkpoints import model_directory
 from albert_tf.config import AlbertConfig
 from albert_tf.jobs import program
+from albert_tf.jobs.settings import define_settings_flags, setting, settings_from_flags
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from albert_tf.storage.progress import Progress
@@ -45,52 +46,49 @@ FLAGS = flags.FLAGS
 _MOVEMENTS = {"l2_distance": "L2 distance", "degrees": "degrees"}  # Fig. 1 of the paper
 
 
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """What is evaluated on which records."""
+
+    checkpoint: str = setting(flags.DEFINE_string, "A model directory or one of its checkpoints.")
+    record_dir: str = setting(flags.DEFINE_string, "Records of create_pretraining_data.")
+    split: str = setting(
+        flags.DEFINE_enum, "Which of the records.", "heldout", enum_values=["heldout", "train"]
+    )
+    max_seq_length: int | None = setting(
+        program.define_max_seq_length, "Default: as in the records.", None
+    )
+    sentence_objective: str = setting(
+        flags.DEFINE_enum,
+        "Sentence objective that is scored.",
+        "sop",
+        enum_values=list(SENTENCE_OBJECTIVES),
+    )
+    batch_size: int = setting(flags.DEFINE_integer, "Examples at a time.", 64, lower_bound=1)
+
+
 def define_flags() -> None:
     """Defines the flags; not at import, as programs share the names of flags."""
-    flags.DEFINE_string(
-        "checkpoint", None, "A model directory or one of its checkpoints.", required=True
-    )
-    flags.DEFINE_string("record_dir", None, "Records of create_pretraining_data.", required=True)
-    flags.DEFINE_enum("split", "heldout", ["heldout", "train"], "Which of the records.")
-    program.define_max_seq_length(help="Default: as in the records.")
-    flags.DEFINE_enum(
-        "sentence_objective", "sop", list(SENTENCE_OBJECTIVES), "Sentence objective that is scored."
-    )
-    flags.DEFINE_integer("batch_size", 64, "Examples at a time.", lower_bound=1)
+    define_settings_flags(Evaluation)
 
 
 def main(_) -> None:
     """Reads the flags."""
-    result = evaluate(
-        checkpoint=FLAGS.checkpoint,
-        record_dir=FLAGS.record_dir,
-        split=FLAGS.split,
-        max_seq_length=FLAGS.max_seq_length,
-        sentence_objective=FLAGS.sentence_objective,
-        batch_size=FLAGS.batch_size,
-    )
-    print(report(result))
+    print(report(evaluate(settings_from_flags(Evaluation))))
 
 
-def evaluate(
-    *,
-    checkpoint: str,
-    record_dir: str,
-    split: str = "heldout",
-    max_seq_length: int | None = None,
-    sentence_objective: str = "sop",
-    batch_size: int = 64,
-) -> dict:
+def evaluate(settings: Evaluation) -> dict:
     """Scores every example of a split once, or returns what an earlier call found.
 
     Returns:
       A dict of the metrics that `report` words.
     """
+    record_dir, split = settings.record_dir, settings.split
     manifest = Manifest.read(record_dir)
-    model_dir, prefix = model_directory.find_checkpoint(checkpoint)
+    model_dir, prefix = model_directory.find_checkpoint(settings.checkpoint)
     tokenizer = AlbertTokenizer.load(model_dir)
-    max_seq_length = max_seq_length or manifest.max_seq_length
-    options = evaluation_options([manifest], max_seq_length, sentence_objective)
+    max_seq_length = settings.max_seq_length or manifest.max_seq_length
+    options = evaluation_options([manifest], max_seq_length, settings.sentence_objective)
     manifest.check(record_dir, tokenizer, options)
     if not manifest.splits[split].examples:
         raise UserError(
@@ -102,15 +100,16 @@ def evaluate(
     if split == "heldout":
         check_heldout_split(model_dir, manifest.heldout_split)
     question = _question(manifest, prefix, config, options, split)
-    records = question["records"][:8]
-    name = f"{question['checkpoint']}-{split}-{sentence_objective}-{records}.json"
-    kept = os.path.join(model_dir, "evaluations", name)
+    parts = (question["checkpoint"], split, options.sentence_objective, question["records"][:8])
+    kept = os.path.join(model_dir, "evaluations", f"{'-'.join(parts)}.json")
     result = files.read_json(kept) if tf.io.gfile.exists(kept) else {}
     if all(result.get(key) == value for key, value in question.items()):
         print(f"evaluated before: {kept}")
         return result
 
     model, _ = model_directory.load_for_pretraining(prefix)
+    scored = functools.partial(model, hidden_states=True)
+    batch_size = settings.batch_size
 
     def dataset_fn(context):
         return evaluation_dataset(
@@ -118,8 +117,7 @@ def evaluate(
         )
 
     examples = manifest.splits[split].examples
-    forward = functools.partial(model, hidden_states=True)
-    score = make_scoring(tf.distribute.get_strategy(), forward, dataset_fn, config.vocab_size)
+    score = make_scoring(tf.distribute.get_strategy(), scored, dataset_fn, config.vocab_size)
     with Progress("evaluating", examples, unit="example") as progress:
         totals = score(lambda done: progress.update(done * batch_size))
         progress.update(examples)

@@ -70,10 +70,10 @@ from .training.settings import (
     LoopSettings,
 )
 from .training.strategy import (
+    create_strategy,
     define_strategy_flags,
     is_chief,
     naming_lost_workers,
-    strategy_from_flags,
 )
 
 FLAGS = flags.FLAGS
@@ -143,7 +143,7 @@ def main(_) -> None:
         FLAGS.hidden_dropout_prob,
         FLAGS.classifier_dropout_prob,
     )
-    strategy = strategy_from_flags()
+    strategy = create_strategy(FLAGS.strategy, FLAGS.tpu)
     is_glue = FLAGS.task == "glue"
     summaries = {
         name: finetune(
@@ -191,7 +191,6 @@ def finetune(
         other runs.
     """
     settings.check(strategy)
-    loop.check()
     config, tokenizer, checkpoint, trained_length = initial
     trained_length = trained_length or config.max_position_embeddings
     max_seq_length = settings.max_seq_length or trained_length
@@ -382,8 +381,7 @@ def _print_plan(task, splits, initial, settings, random_seeds, strategy) -> None
         f"""fine-tuning on {task.name}
   model    {config.num_hidden_layers} layers of {config.hidden_size}
   data     {data}
-  batch    {settings.describe_batch(strategy)}
-  products {settings.describe_precision(strategy)}
+{settings.describe(strategy)}
   steps    {settings.num_train_steps:,} = {examples / len(train):.1f} epochs; \
 {settings.num_warmup_steps:,} of warm-up to {settings.learning_rate:.4g}
   seeds    {", ".join(map(str, random_seeds))}

@@ -31,19 +31,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import tensorflow as tf
 from absl import flags
 
 from albert_tf import metrics
 from albert_tf.checkpoints import model_directory
 from albert_tf.jobs import program
+from albert_tf.jobs.settings import define_settings_flags, setting, settings_from_flags
 from albert_tf.scoring import SentenceScorer
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from albert_tf.storage.progress import Progress
 from albert_tf.text.tokenization import AlbertTokenizer
-from .data.text_files import ending, read_lines
-from .tasks.reading.rows import read_text_lines
+from .data.text_files import ending
+from .tasks.reading.rows import read_text_lines, read_text_parts
 from .tasks.reading.tables import as_label, as_text, read_table
 
 FLAGS = flags.FLAGS
@@ -61,9 +61,11 @@ class Pair(NamedTuple):
 class Columns:
     """The columns of a table of pairs."""
 
-    good: str = "sentence_good"
-    bad: str = "sentence_bad"
-    group: str = "UID"
+    good_column: str = setting(
+        flags.DEFINE_string, "Column of the right sentence.", "sentence_good"
+    )
+    bad_column: str = setting(flags.DEFINE_string, "Column of the wrong sentence.", "sentence_bad")
+    group_column: str = setting(flags.DEFINE_string, "Column of the group's name.", "UID")
 
 
 def define_flags() -> None:
@@ -73,9 +75,7 @@ def define_flags() -> None:
     )
     flags.DEFINE_string("input_file", None, "Paths or globs of the pairs.", required=True)
     flags.DEFINE_string("output", None, "Writes OUTPUT.json and OUTPUT.png.", required=True)
-    for name, default in dataclasses.asdict(Columns()).items():
-        content = {"good": "right sentence", "bad": "wrong sentence", "group": "group's name"}[name]
-        flags.DEFINE_string(f"{name}_column", default, f"Column of the {content}.")
+    define_settings_flags(Columns)
     flags.DEFINE_string(
         "corpus",
         None,
@@ -95,21 +95,20 @@ def define_flags() -> None:
 
 def main(_) -> None:
     """Reads the flags."""
-    columns = Columns(*(FLAGS[f"{f.name}_column"].value for f in dataclasses.fields(Columns)))
     paths = files.match_files(FLAGS.input_file, "input_file")
-    pairs = read_pairs(paths, columns, FLAGS.pairs_per_group)
+    pairs = read_pairs(paths, settings_from_flags(Columns), FLAGS.pairs_per_group)
     print(f"{len(pairs):,} pairs of {len({pair.group for pair in pairs}):,} groups", flush=True)
     model, model_dir = model_directory.load_for_pretraining(FLAGS.checkpoint)
     tokenizer = AlbertTokenizer.load(model_dir)
+    good, bad = [pair.good for pair in pairs], [pair.bad for pair in pairs]
     right, known = {}, None
     if FLAGS.corpus:
         counts = count_words(files.match_files(FLAGS.corpus, "corpus"))
-        right["words"] = _right(*(sum_log_frequencies(counts, side) for side in _sides(pairs)))
+        right["words"] = _right(*(sum_log_frequencies(counts, side) for side in (good, bad)))
         words = [{*words_of(f"{pair.good} {pair.bad}")} for pair in pairs]
         known = np.array([bool(found) and found <= counts.keys() for found in words])
     scorer = SentenceScorer(model, tokenizer, masks_rest_of_word=FLAGS.masking == "word")
     # One call: a wrong sentence that is too long is refused before any is scored.
-    good, bad = _sides(pairs)
     scores = score(scorer, tokenizer, [*good, *bad])
     right["model"] = _right(scores[: len(pairs)], scores[len(pairs) :])
     result = {"checkpoint": FLAGS.checkpoint, "masking": FLAGS.masking}
@@ -120,11 +119,7 @@ def main(_) -> None:
 
 
 def read_pairs(paths: Sequence[str], columns: Columns, pairs_per_group: int | None) -> list[Pair]:
-    """Returns the pairs of files, at most so many of each group.
-
-    Raises:
-      UserError: for a file in another format than the program's description lists.
-    """
+    """Returns the pairs of files in the formats that the program's description lists."""
     pairs: list[Pair] = []
     counts: dict[str, int] = {}
     text_files: dict[str, str] = {}  # group -> the .txt that is the group
@@ -145,10 +140,11 @@ def read_pairs(paths: Sequence[str], columns: Columns, pairs_per_group: int | No
 
 
 def _read_rows(path: str, columns: Columns) -> Iterator[tuple[int, Pair]]:
-    for number, row in read_table(path, dataclasses.astuple(columns)):
+    *of_sentences, of_group = names = dataclasses.astuple(columns)
+    for number, row in read_table(path, names):
         where = f"{path}:{number}"
-        good, bad = (as_text(row[name], name, where) for name in (columns.good, columns.bad))
-        yield number, Pair(good, bad, as_label(row[columns.group], columns.group, where))
+        good, bad = (as_text(row[name], name, where) for name in of_sentences)
+        yield number, Pair(good, bad, as_label(row[of_group], of_group, where))
 
 
 def _read_lines(path: str) -> Iterator[tuple[int, Pair]]:
@@ -196,28 +192,17 @@ def count_words(paths: Sequence[str]) -> collections.Counter[str]:
     """Returns how often each word occurs in text files, which may be compressed.
 
     In scripts without spaces a run of characters is one word, so that hardly any is known.
-
-    Raises:
-      UserError: if there is no word, or for JSON lines and bytes that are not UTF-8.
     """
     if of_json := next((path for path in paths if ending(path) == ".jsonl"), None):
         raise UserError(f"--corpus: {of_json} is JSON; expected files of plain text")
     counts: collections.Counter[str] = collections.Counter()
-    sizes = [tf.io.gfile.stat(path).length for path in paths]
-    with Progress("counting words", sum(sizes), unit="byte") as progress:
-        for place, path in enumerate(paths):
-            before = sum(sizes[:place])
-            lines = read_lines(
-                path, on_read=lambda done, before=before: progress.update(before + done)
-            )
-            for number, (_, line) in enumerate(lines, start=1):
-                try:
-                    counts.update(words_of(line.decode("utf-8")))
-                except UnicodeDecodeError as error:
-                    raise UserError(
-                        f"--corpus: {path}:{number}: byte 0x{line[error.start]:02X} is not UTF-8 "
-                        f"({error.reason}); convert the file, for example with iconv"
-                    ) from None
+    sizes, before = files.sizes(paths), 0
+    with Progress("counting words", sum(sizes.values()), unit="byte") as progress:
+        for path in paths:
+            on_read = functools.partial(lambda before, done: progress.update(before + done), before)
+            for _, line in read_text_parts(path, on_read):
+                counts.update(words_of(line))
+            before += sizes[path]
     if not counts:
         raise UserError(f"--corpus: no words in {', '.join(paths)}")
     return counts
@@ -234,10 +219,6 @@ def sum_log_frequencies(counts: Mapping[str, int], texts: Sequence[str]) -> np.n
     )
 
 
-def _sides(pairs: Sequence[Pair]) -> tuple[list[str], list[str]]:
-    return [pair.good for pair in pairs], [pair.bad for pair in pairs]
-
-
 def _right(good: np.ndarray, bad: np.ndarray) -> np.ndarray:
     """Returns for each pair 1 if the right sentence has the higher score, 0.5 for a tie."""
     is_tie = np.isclose(good, bad, rtol=1e-6, atol=0)
@@ -249,11 +230,9 @@ def figures(
 ) -> dict:
     """Returns the figures of each group, and their means over the groups.
 
-    Args:
-      pairs: with their groups.
-      right: name of a scorer -> what `_right` returns for it.
-      known: bool [pairs], whether the corpus has all words of a pair. Adds `known_pairs` and, of
-        groups that have some, `model_on_known`, the model's share of these.
+    `right` maps the name of a scorer to what `_right` returns for it. `known`, bool [pairs], states
+    whether the corpus has all words of a pair. It adds `known_pairs` and, of groups that have some,
+    `model_on_known`, the model's share of these.
     """
     names = np.array([pair.group for pair in pairs])
     groups = {}
@@ -297,20 +276,16 @@ def _interval(right: float, number: int) -> list[float]:
 def report(result: dict) -> str:
     """Formats the figures."""
     width = max(map(len, result["groups"]))
-    lines = [
-        f"  {group:{width}}  {_line(values, values)}" for group, values in result["groups"].items()
-    ]
+    lines = [f"  {group:{width}}  {_line(values)}" for group, values in result["groups"].items()]
     if len(lines) == 1:
         return lines[0]
-    of_all = {**result["mean"]}
-    if any("known_pairs" in values for values in result["groups"].values()):
-        of_all["known_pairs"] = sum(v["known_pairs"] for v in result["groups"].values())
-    mean = f"  {'mean of the groups':{width}}  {_line(of_all, result)}"
-    return "\n".join([*lines, mean])
+    known = sum(values.get("known_pairs", 0) for values in result["groups"].values())
+    mean = {**result["mean"], "interval": result["interval"], "known_pairs": known}
+    return "\n".join([*lines, f"  {'mean of the groups':{width}}  {_line(mean)}"])
 
 
-def _line(values: dict, intervals: dict) -> str:
-    low, high = (100 * value for value in intervals["interval"])
+def _line(values: dict) -> str:
+    low, high = (100 * value for value in values["interval"])
     line = f"{100 * values['model']:5.1f} % ({low:.1f} to {high:.1f})"
     if "pairs" in values:
         line += f" of {values['pairs']:,} pairs"

@@ -25,7 +25,7 @@ import dataclasses
 import functools
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -50,7 +50,7 @@ from .data.pretraining_dataset import (
     read_sources,
 )
 from .data.training_order import BLOCK_ROWS
-from .training import metrics_log, train_loop
+from .training import metrics_log
 from .training.depth_schedule import parse_depths
 from .training.flops import training_flops_per_example
 from .training.heldout import check_heldout_split, make_evaluation, make_scoring
@@ -58,10 +58,11 @@ from .training.objective import pretraining_objective
 from .training.run import (
     InitialModel,
     Run,
+    has_checkpoint,
     hash_of_weights,
     initial_path,
     origin_of,
-    recorded_init_weights,
+    recorded_settings,
 )
 from .training.settings import (
     PUBLISHED,
@@ -70,10 +71,11 @@ from .training.settings import (
     precision,
 )
 from .training.strategy import (
+    create_strategy,
     define_strategy_flags,
     naming_lost_workers,
-    strategy_from_flags,
 )
+from .training.train_loop import Stage, TrainLoop
 from .training.train_step import TrainStep
 
 FLAGS = flags.FLAGS
@@ -140,9 +142,7 @@ def main(_) -> None:
         FLAGS.albert_config, tokenizer.vocab_size, FLAGS.spm_model_file
     )
     checkpoint = FLAGS.init_checkpoint
-    if checkpoint and not model_directory.list_checkpoints(
-        model_directory.checkpoints_directory(FLAGS.model_dir)
-    ):
+    if checkpoint and not has_checkpoint(FLAGS.model_dir):
         checkpoint = initial_path(checkpoint, FLAGS.model_dir, FLAGS.strategy)
     pretrain(
         sources=sources,
@@ -151,7 +151,7 @@ def main(_) -> None:
         options=options,
         settings=settings_from_flags(PretrainingSettings),
         loop=settings_from_flags(LoopSettings),
-        strategy=strategy_from_flags(),
+        strategy=create_strategy(FLAGS.strategy, FLAGS.tpu),
         peak_flops_per_second=FLAGS.peak_flops_per_second,
     )
 
@@ -170,22 +170,15 @@ def pretrain(
 ) -> None:
     """Pre-trains to settings.num_train_steps, from the last checkpoint in `model_dir`, if any.
 
-    Args:
-      sources: see read_sources and check_sources.
-      initial: the config and vocabulary, and the weights to start from, if any.
-      model_dir: gets checkpoints, logs and curves; a run of the same settings there is resumed.
-      options: how records become examples; its seed decides order, splits and masks.
-      settings: what decides the weights, beside data and seed.
-      loop: how often to log, save and evaluate.
-      strategy: whose devices train; the model is made in its scope.
-      peak_flops_per_second: of all devices together; None: the log has no model FLOPs utilisation.
+    The sources are those that check_sources accepts. The seed of `options` decides order, splits
+    and masks. Without `peak_flops_per_second`, of all devices together, the log has no model FLOPs
+    utilisation.
 
     Raises:
       UserError: if config and settings do not fit together, or `model_dir` holds another run.
     """
     config, tokenizer = initial.config, initial.tokenizer
     program.check_max_seq_length(options.max_seq_length, config.max_position_embeddings)
-    loop.check()
     settings.check(strategy)
     depths = parse_depths(settings.depth_schedule, config, settings.num_train_steps)
     model, optimizer = _create_model(config, options, settings, strategy)
@@ -200,29 +193,29 @@ def pretrain(
         pretraining_dataset, sources, options, tokenizer, settings.global_batch_size
     )
     objective = pretraining_objective(settings.order_loss_weight)
-    evaluations = _evaluations(sources, initial, options, settings, loop, strategy)
+    if loop.eval_steps:  # on examples that are drawn once
+        rows = settings.global_batch_size // settings.gradient_accumulation_steps
+        heldout, baselines = heldout_examples(
+            sources, options, tokenizer, rows, settings.eval_examples
+        )
 
     def stage(first_step, num_hidden_layers):
         forward = functools.partial(model, num_hidden_layers=num_hidden_layers)
         trained = functools.partial(forward, at_separator=settings.separator_order_loss)
         step = TrainStep(trained, model, objective, optimizer, settings, settings.random_seed)
         rates = _rates(model, sources, options, num_hidden_layers, peak_flops_per_second)
-        return train_loop.Stage(first_step, step, rates, evaluations(forward))
+        evaluate = None
+        if loop.eval_steps:
+            scored = functools.partial(forward, hidden_states=True)
+            score = make_scoring(strategy, scored, heldout, config.vocab_size)
+            evaluate = make_evaluation(score, baselines)
+        return Stage(first_step, step, rates, evaluate)
 
     with run.hold(identity):
         run.save_model_files(config, tokenizer)
         if run.is_chief:
             _print_plan(run, model, sources, options, settings)
-        train_loop.train(
-            run=run,
-            model=model,
-            optimizer=optimizer,
-            objective=objective,
-            dataset_fn=dataset_fn,
-            stages=[stage(*depth) for depth in depths],
-            settings=settings,
-            loop=loop,
-        )
+        TrainLoop(run, [stage(*depth) for depth in depths], dataset_fn, loop).train()
     if run.is_chief:
         _print_results(model_dir)
 
@@ -298,30 +291,6 @@ def _create_model(
         return model, make_optimizer(settings)
 
 
-def _evaluations(
-    sources: Sequence[Source],
-    initial: InitialModel,
-    options: ExampleOptions,
-    settings: PretrainingSettings,
-    loop: LoopSettings,
-    strategy: tf.distribute.Strategy,
-) -> Callable[[Callable], Callable | None]:
-    """Returns what makes Stage.evaluate from a forward pass, on examples that are drawn once."""
-    if not loop.eval_steps:
-        return lambda _: None
-    batch_size = settings.global_batch_size // settings.gradient_accumulation_steps
-    heldout, baselines = heldout_examples(
-        sources, options, initial.tokenizer, batch_size, settings.eval_examples
-    )
-
-    def evaluation(forward):
-        scored = functools.partial(forward, hidden_states=True)
-        score = make_scoring(strategy, scored, heldout, initial.config.vocab_size)
-        return make_evaluation(score, baselines)
-
-    return evaluation
-
-
 def _print_results(model_dir: str) -> None:
     print(f"weights      {model_directory.find_checkpoint(model_dir)[1]}")
     best = model_directory.list_checkpoints(os.path.join(model_dir, model_directory.BEST_DIR))
@@ -357,38 +326,34 @@ def _restore_initial_weights(
     """Restores the weights of --init_checkpoint, if given; returns their hash for the identity.
 
     A run that has checkpoints of its own reads no initial weights: they may have been deleted or
-    trained on since.
-
-    Raises:
-      UserError: if they are of another vocabulary or shape, or of a run that may have been trained
-        on what this one holds out.
+    trained on since. Refuses weights of another vocabulary or shape, or of a run that may have been
+    trained on what this one holds out.
     """
     if not initial.checkpoint:
         return None
-    checkpoints = model_directory.checkpoints_directory(model_dir)
     # Without a recorded hash the run began with random weights: Run.hold will refuse it.
-    if model_directory.list_checkpoints(checkpoints) and (
-        recorded := recorded_init_weights(model_dir)
-    ):
+    if has_checkpoint(model_dir) and (recorded := recorded_settings(model_dir).get("init_weights")):
         return recorded
     directory, checkpoint = model_directory.find_checkpoint(initial.checkpoint)
     check_heldout_split(directory, heldout_split)
-    theirs, ours = model_directory.read_config(directory, checkpoint), model.config
     # What no variable's name or shape shows.
     names = ["num_attention_heads", "hidden_act"]
     names += ["parameter_sharing", "num_hidden_groups", "inner_group_num"]
-    if (ours.parameter_sharing, ours.num_hidden_groups) != ("all", 1):
+    if (model.config.parameter_sharing, model.config.num_hidden_groups) != ("all", 1):
         names.append("num_hidden_layers")
-    settings = {name: (getattr(theirs, name), getattr(ours, name)) for name in names}
+    theirs, ours = (
+        {name: getattr(config, name) for name in names}
+        for config in (model_directory.read_config(directory, checkpoint), model.config)
+    )
     if tf.io.gfile.exists(find_vocabulary(directory)):
         known = AlbertTokenizer.load(directory)
-        settings["vocabulary"] = (known.sha256[:16], initial.tokenizer.sha256[:16])
-        settings["do_lower_case"] = (known.do_lower_case, initial.tokenizer.do_lower_case)
-    if differing := [f"{n} {a!r} there, {b!r} here" for n, (a, b) in settings.items() if a != b]:
+        for found, tokenizer in ((theirs, known), (ours, initial.tokenizer)):
+            found["vocabulary"] = tokenizer.sha256[:16]
+            found["do_lower_case"] = tokenizer.do_lower_case
+    if difference := job_directory.describe_difference(theirs, ours):
         raise UserError(
-            f"--init_checkpoint={initial.checkpoint!r} is of another model "
-            f"({'; '.join(differing)}): give one of the same vocabulary and shape, or remove the "
-            "flag"
+            f"--init_checkpoint={initial.checkpoint!r} is of another model ({difference}): give "
+            "one of the same vocabulary and shape, or remove the flag"
         )
     model_directory.restore_weights(model, checkpoint)
     return hash_of_weights(checkpoint)
@@ -434,8 +399,7 @@ def _print_plan(
   model    {layers} layers of {config.hidden_size}, embeddings of {config.embedding_size}, \
 {config.vocab_size:,} pieces: {parameters:,} parameters
   data     {data}
-  batch    {settings.describe_batch(run.strategy)}
-  products {settings.describe_precision(run.strategy)}
+{settings.describe(run.strategy)}
   steps    {settings.num_train_steps:,} = {examples:,} examples; \
 {settings.num_warmup_steps:,} of warm-up to {settings.peak_learning_rate:.4g}""",
         flush=True,

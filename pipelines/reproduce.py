@@ -36,31 +36,22 @@ _COUNTS = ("encoder", "encoder + pooler", "with heads")
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A row of a published table.
-
-    Attributes:
-      name: in the table.
-      recipe: the name of its flagfile in pipelines/recipes/paper.
-      results: the published results, in the order of the table's columns.
-      parameters: published count, in millions; None where the table prints none.
-      rounding: millions to which `parameters` is rounded.
-      reason: why no count of ours is the published one.
-    """
+    """A row of a published table."""
 
     name: str
-    recipe: str
-    results: str
-    parameters: int | None = None
-    rounding: int = 1
-    reason: str = ""
+    recipe: str  # the name of its flagfile in pipelines/recipes/paper
+    results: str  # the published ones, in the order of the table's columns
+    parameters: int | None = None  # published count, in millions; None where the table prints none
+    rounding: int = 1  # millions to which `parameters` is rounded
+    reason: str = ""  # why no count of ours is the published one
 
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """A published table; `columns` are the names of the results, by spaces."""
+    """A published table."""
 
     title: str
-    columns: str
+    columns: str  # the names of the results, with spaces between
     rows: tuple[Row, ...]
 
 

@@ -29,7 +29,8 @@ import sentencepiece
 import tensorflow as tf
 from absl import flags
 
-from albert_tf.jobs import program
+from albert_tf.jobs import job_directory, program
+from albert_tf.jobs.settings import define_settings_flags, setting, settings_from_flags
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from albert_tf.storage.progress import duration
@@ -40,27 +41,41 @@ from .data.vocabulary_settings import settings_path
 FLAGS = flags.FLAGS
 
 
+@dataclasses.dataclass(frozen=True)
+class VocabularySettings:
+    """What a vocabulary depends on, beside the text and its format."""
+
+    vocab_size: int = setting(flags.DEFINE_integer, "Number of pieces.", 30_000, lower_bound=16)
+    model_type: str = setting(
+        flags.DEFINE_enum,
+        "Kind of SentencePiece model.",
+        "unigram",
+        enum_values=["unigram", "bpe"],
+    )
+    character_coverage: float = setting(
+        flags.DEFINE_float,
+        "Share of the text's characters that get a piece; the rarest others become <unk>.",
+        0.99995,
+        lower_bound=0.9,
+        upper_bound=1.0,
+    )
+    input_sentence_size: int = setting(
+        flags.DEFINE_integer,
+        "Sentences to draw from a larger corpus.",
+        10_000_000,
+        lower_bound=101,
+    )
+    do_lower_case: bool = setting(flags.DEFINE_bool, "Lower-case the text.", True)
+    byte_fallback: bool = setting(
+        flags.DEFINE_bool, "Spell unknown characters in bytes: no <unk>.", False
+    )
+
+
 def define_flags() -> None:
     """Defines the flags; not at import, as programs share the names of flags."""
     corpus.define_flags()
     flags.DEFINE_string("output_prefix", None, "Where PREFIX.model will be.", required=True)
-    flags.DEFINE_integer("vocab_size", 30_000, "Number of pieces.", lower_bound=16)
-    flags.DEFINE_enum("model_type", "unigram", ["unigram", "bpe"], "Kind of SentencePiece model.")
-    flags.DEFINE_float(
-        "character_coverage",
-        0.99995,
-        "Share of the text's characters that get a piece; the rarest others become <unk>.",
-        lower_bound=0.9,
-        upper_bound=1.0,
-    )
-    flags.DEFINE_integer(
-        "input_sentence_size",
-        10_000_000,
-        "Sentences to draw from a larger corpus.",
-        lower_bound=101,
-    )
-    flags.DEFINE_bool("do_lower_case", True, "Lower-case the text.")
-    flags.DEFINE_bool("byte_fallback", False, "Spell unknown characters in bytes: no <unk>.")
+    define_settings_flags(VocabularySettings)
 
 
 # Source: the reference's README, "SentencePiece": ids 0 to 12.
@@ -91,33 +106,20 @@ _SECONDS_BETWEEN_LINES = 10
 def main(_) -> None:
     """Reads the flags."""
     train_vocab(
-        input_files=files.match_files(FLAGS.input_file, "input_file"),
-        output_prefix=FLAGS.output_prefix,
-        settings={
-            "vocab_size": FLAGS.vocab_size,
-            "model_type": FLAGS.model_type,
-            "character_coverage": FLAGS.character_coverage,
-            "input_sentence_size": FLAGS.input_sentence_size,
-            "do_lower_case": FLAGS.do_lower_case,
-            "byte_fallback": FLAGS.byte_fallback,
-        },
-        text_format=corpus.text_format_of(FLAGS),
+        files.match_files(FLAGS.input_file, "input_file"),
+        FLAGS.output_prefix,
+        settings_from_flags(VocabularySettings),
+        corpus.text_format_of(FLAGS),
     )
 
 
 def train_vocab(
     input_files: list[str],
     output_prefix: str,
-    settings: dict,
+    settings: VocabularySettings,
     text_format: corpus.TextFormat,
 ) -> None:
     """Trains and writes a vocabulary, unless the same one is there already.
-
-    Args:
-      input_files: the text.
-      output_prefix: PREFIX of the three files.
-      settings: the flags of this program by name.
-      text_format: how documents lie in the text.
 
     Raises:
       UserError: if another vocabulary is there, the text is empty or cannot be read, or the
@@ -125,19 +127,20 @@ def train_vocab(
     """
     sizes = files.sizes(input_files)
     provenance = {
-        "settings": {**settings, **dataclasses.asdict(text_format)},
+        "settings": {**dataclasses.asdict(settings), **dataclasses.asdict(text_format)},
         "input_bytes": sizes,
     }
-    if _is_done(output_prefix, provenance):
+    if tf.io.gfile.exists(f"{output_prefix}.model"):
+        _check_same(output_prefix, provenance)
         print(f"{output_prefix}.model is there already, made of the same text: nothing to do")
         return
     print(
-        f"vocabulary: {settings['vocab_size']:,} {settings['model_type']} pieces, "
-        f"{'lower-cased' if settings['do_lower_case'] else 'cased'}, from {len(sizes):,} "
+        f"vocabulary: {settings.vocab_size:,} {settings.model_type} pieces, "
+        f"{'lower-cased' if settings.do_lower_case else 'cased'}, from {len(sizes):,} "
         f"file(s) of {sum(sizes.values()) / 1e6:,.1f} MB -> {output_prefix}.model",
         flush=True,
     )
-    text = _Text(input_files, settings, text_format)
+    text = _Text(input_files, settings.do_lower_case, text_format)
     model = _train(text, settings)
     processor = sentencepiece.SentencePieceProcessor(model_proto=model)
     pieces = range(processor.vocab_size())
@@ -150,24 +153,19 @@ def train_vocab(
     print(vocabulary_report.report(processor, text.heldout or text.first, where))
 
 
-def _is_done(output_prefix: str, provenance: dict) -> bool:
-    if not tf.io.gfile.exists(f"{output_prefix}.model"):
-        return False
-    found = None
-    if tf.io.gfile.exists(f"{output_prefix}.json"):
-        found = files.read_json(f"{output_prefix}.json")
+def _check_same(output_prefix: str, provenance: dict) -> None:
+    """Refuses a vocabulary that was made of other text, or with other settings."""
+    path = settings_path(f"{output_prefix}.model")
+    found = files.read_json(path) if tf.io.gfile.exists(path) else {}
     if found == provenance:
-        return True
-    if found is None:
-        difference = f"{output_prefix}.json, which would say how it was made, is missing"
+        return
+    if not found:
+        difference = f"{path}, which would say how it was made, is missing"
     elif found["input_bytes"] != provenance["input_bytes"]:
         difference = "it was made of other input files"
     else:
-        difference = "it was made with " + ", ".join(
-            f"--{name}={found['settings'].get(name)}"
-            for name, value in provenance["settings"].items()
-            if value != found["settings"].get(name)
-        )
+        settings = job_directory.describe_difference(found["settings"], provenance["settings"])
+        difference = f"it was made with other settings ({settings})"
     raise UserError(
         f"{output_prefix}.model is there already, but {difference}: delete it or choose another "
         "--output_prefix"
@@ -180,9 +178,9 @@ class _Text:
     SentencePiece may turn an error raised in here into a RuntimeError: `error` keeps the true one.
     """
 
-    def __init__(self, input_files: list[str], settings: dict, text_format: corpus.TextFormat):
+    def __init__(self, input_files: list[str], do_lower_case: bool, text_format: corpus.TextFormat):
         self._files, self._text_format = input_files, text_format
-        self._do_lower_case = settings["do_lower_case"]
+        self._do_lower_case = do_lower_case
         self.counts = Counter()
         self.heldout: list[str] = []  # drawn from the sentences held out of training
         self.first: list[str] = []  # the beginning of the text
@@ -221,10 +219,12 @@ class _Text:
                 yield from (line[0] for line in _LINE.finditer(text))
 
 
-def _train(text: _Text, settings: dict) -> bytes:
+def _train(text: _Text, settings: VocabularySettings) -> bytes:
     """Returns the bytes of a SentencePiece model."""
     model = io.BytesIO()
     errors = []
+    options = dataclasses.asdict(settings)
+    del options["do_lower_case"]  # the text is prepared here
 
     def train() -> None:
         try:
@@ -235,16 +235,7 @@ def _train(text: _Text, settings: dict) -> bytes:
                 max_sentence_length=_MAX_LINE_BYTES,
                 shuffle_input_sentence=True,  # draws with a seed of its own, always the same
                 **_SPECIAL_PIECES,
-                **{
-                    name: settings[name]
-                    for name in (
-                        "vocab_size",
-                        "model_type",
-                        "character_coverage",
-                        "input_sentence_size",
-                        "byte_fallback",
-                    )
-                },
+                **options,
             )
         except Exception as error:
             errors.append(error)

@@ -45,7 +45,7 @@ def connect() -> tf.distribute.Strategy:
 def main() -> None:
     """Runs the program of the first argument."""
     job = importlib.import_module(sys.argv.pop(1))
-    job.strategy_from_flags = connect
+    job.create_strategy = lambda *_: connect()
     job.define_flags()
     program.run(job.main)
 

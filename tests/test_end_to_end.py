@@ -80,12 +80,12 @@ def test_evaluation(work, model_dir, monkeypatch):
         low, high = figures["interval"]
         assert low <= figures["accuracy"] <= high
     monkeypatch.setattr(evaluate, "make_scoring", lambda *_: pytest.fail("evaluated again"))
-    again = evaluate.evaluate(**places)
+    again = evaluate.evaluate(evaluate.Evaluation(**places))
     assert again == result and evaluate.report(again) in out
     # What another version found is found anew: it may lack a figure, or mean another.
     kept.write_text(json.dumps({**result, "code_version": "0.1.0"}))
     with pytest.raises(pytest.fail.Exception):
-        evaluate.evaluate(**places)
+        evaluate.evaluate(evaluate.Evaluation(**places))
 
 
 @pytest.mark.slow

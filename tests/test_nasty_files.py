@@ -18,7 +18,7 @@ from pipelines.data.corpus import TextFormat, read_documents
 from pipelines.data.examples import ExampleOptions
 from pipelines.data.pretraining_dataset import pretraining_dataset, read_sources
 from pipelines.data.records import Manifest
-from pipelines.train_vocab import train_vocab
+from pipelines.train_vocab import VocabularySettings, train_vocab
 from tests.builders import raises_one_line
 from tests.nasty_files import ODD_NAME
 from tests.pipelines.data.small_records import create_records
@@ -159,10 +159,11 @@ def test_json_lines(nasty, tiny_vocabulary, tmp_path, in_this_process, name):
 
 
 def train(paths, prefix, **changes):
-    settings = {"vocab_size": 300, "model_type": "unigram", "character_coverage": 0.999}
-    settings.update(input_sentence_size=10_000, do_lower_case=False, byte_fallback=True)
+    settings = {"vocab_size": 300, "character_coverage": 0.999, "input_sentence_size": 10_000}
+    settings.update(do_lower_case=False, byte_fallback=True)
     text_format = TextFormat(**changes.pop("text_format", {}))
-    train_vocab([*map(str, paths)], str(prefix), {**settings, **changes}, text_format)
+    settings = VocabularySettings(**{**settings, **changes})
+    train_vocab([*map(str, paths)], str(prefix), settings, text_format)
 
 
 WITHOUT_VOCABULARY = {

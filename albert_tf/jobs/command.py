@@ -57,26 +57,16 @@ def main() -> None:
         lines += [f"  {name:24} {_summary(module)}" for name, module in modules.items()]
         program.print_help("\n".join([*lines, "", _EXAMPLES]))
     else:
-        _fail(f"no program {wanted!r}: expected {', '.join(modules)}")
-
-
-def _fail(message: str) -> None:
-    print(f"error: {message}", file=sys.stderr)
-    sys.exit(2)
+        program.fail(f"no program {wanted!r}: expected {', '.join(modules)}")
 
 
 def _summary(module: str) -> str:
     """Returns the first line of a program's docstring; the program is not imported."""
-    docstring = ast.get_docstring(ast.parse(_source(module).read_text(encoding="utf-8")))
-    return (docstring or module).splitlines()[0]
-
-
-def _source(module: str) -> Path:
-    """Returns the file of a module, or of a package's __init__, which is not imported."""
     spec = importlib.util.find_spec(module)
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError(f"no source file of {module}: install albert_tf again")
-    return Path(spec.origin)
+    docstring = ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8")))
+    return (docstring or module).splitlines()[0]
 
 
 if __name__ == "__main__":

@@ -80,7 +80,7 @@ def claim(model_dir: str, settings: dict) -> None:
     others; one line on stdout then names them.
 
     Args:
-      model_dir: a local path or gs://, without the characters * ? [ and backslash.
+      model_dir: without the characters * ? [ and backslash.
       settings: everything that changes the run's result, JSON-serialisable.
 
     Raises:
@@ -92,60 +92,56 @@ def claim(model_dir: str, settings: dict) -> None:
             "for a pattern and finds no checkpoint there: choose another"
         )
     path = os.path.join(model_dir, RUN_FILE)
-    settings = json.loads(json.dumps(settings))
+    versions = {
+        "albert_tf": albert_tf.__version__,
+        "tensorflow": tf.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+    }
     if tf.io.gfile.exists(path):
         theirs = files.read_json(path)
-        versions = theirs.pop("versions", {})  # older runs have none
-        differing = [
-            f"{key} {theirs.get(key)!r} there, {settings.get(key)!r} here"
-            for key in sorted({*theirs, *settings})
-            if theirs.get(key) != settings.get(key)
-        ]
+        begun = theirs.pop("versions", {})  # older runs have none
         if len({*theirs} & {*settings}) < len(theirs) / 2:
             raise UserError(
                 f"{model_dir!r} holds a run of another program: choose another directory"
             )
-        if differing:
+        if difference := describe_difference(theirs, settings):
             raise UserError(
-                f"{model_dir!r} holds another run ({'; '.join(differing)}): choose another "
-                "directory, or the same settings to resume that run"
+                f"{model_dir!r} holds another run ({difference}): choose another directory, or the "
+                "same settings to resume that run"
             )
-        _tell_of_other_versions(versions)
+        changed = [name for name, own in versions.items() if begun.get(name, own) != own]
+        if changed:
+            old, new = (
+                ", ".join(f"{name} {found[name]}" for name in changed)
+                for found in (begun, versions)
+            )
+            print(
+                f"begun with {old}, resumed with {new}: the result may differ slightly from a run "
+                "with one version",
+                flush=True,
+            )
         return
     if any(not name.startswith(".") for name in files.names_in(model_dir)):
         raise UserError(
             f"{model_dir!r} holds files but no run of this job ({RUN_FILE}): choose an empty "
             "or new directory"
         )
-    content = {**settings, "versions": _versions()}
+    content = {**settings, "versions": versions}
     files.write_atomically(path, json.dumps(content, indent=2) + "\n")
+
+
+def describe_difference(theirs: dict, ours: dict) -> str:
+    """Returns the settings in which a finished or begun job and this one differ; "" if in none."""
+    ours = json.loads(json.dumps(ours))  # as they are read: a tuple becomes a list
+    return "; ".join(
+        f"{key} {theirs.get(key)!r} there, {ours.get(key)!r} here"
+        for key in sorted({*theirs, *ours})
+        if theirs.get(key) != ours.get(key)
+    )
 
 
 def describe_files(sizes: dict[str, int], listing: object) -> str:
     """Returns number, bytes and a hash of input files (path -> bytes) as a setting of `claim`."""
     digest = hashlib.sha256(json.dumps(listing).encode()).hexdigest()
     return f"{len(sizes)} files of {sum(sizes.values())} bytes, names and sizes {digest[:8]}"
-
-
-def _versions() -> dict[str, str]:
-    """Returns the versions of what computes a run's result."""
-    return {
-        "albert_tf": albert_tf.__version__,
-        "tensorflow": tf.__version__,
-        "numpy": np.__version__,
-        "python": platform.python_version(),
-    }
-
-
-def _tell_of_other_versions(versions: dict[str, str]) -> None:
-    """Prints a line if a run was started with other versions than it is resumed with."""
-    changes = [(name, versions.get(name, own), own) for name, own in _versions().items()]
-    changes = [change for change in changes if change[1] != change[2]]
-    if changes:
-        begun = ", ".join(f"{name} {old}" for name, old, _ in changes)
-        resumed = ", ".join(f"{name} {new}" for name, _, new in changes)
-        print(
-            f"begun with {begun}, resumed with {resumed}: the result may differ slightly from a "
-            "run with one version",
-            flush=True,
-        )

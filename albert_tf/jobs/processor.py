@@ -11,16 +11,6 @@ _BFLOAT16 = ("amx_bf16", "avx512_bf16")
 _CPU_INFO = "/proc/cpuinfo"
 
 
-def bfloat16_instructions() -> str | None:
-    """Returns the processor's instructions for bfloat16, "" if it has none, None if unknown."""
-    try:
-        with open(_CPU_INFO, encoding="utf-8") as file:
-            found = next(line.split() for line in file if line.startswith("flags"))
-    except (OSError, StopIteration):
-        return None
-    return ", ".join(name for name in _BFLOAT16 if name in found)
-
-
 def describe(precision: str, flag: str) -> str:
     """Describes the chosen precision, and whether the other is faster on this processor.
 
@@ -28,10 +18,12 @@ def describe(precision: str, flag: str) -> str:
       precision: such as "float32".
       flag: what selects bfloat16.
     """
-    instructions = bfloat16_instructions()
-    if instructions is None:
-        return precision
-    if instructions:
+    try:
+        with open(_CPU_INFO, encoding="utf-8") as file:
+            found = next(line.split() for line in file if line.startswith("flags"))
+    except (OSError, StopIteration):
+        return precision  # of an unknown processor
+    if instructions := ", ".join(name for name in _BFLOAT16 if name in found):
         advice = f": {flag} is faster" if precision == "float32" else ""
         return f"{precision}; this processor has bfloat16 instructions ({instructions}){advice}"
     advice = ": float32 is faster" if precision == "bfloat16" else ""

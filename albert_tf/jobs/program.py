@@ -6,6 +6,7 @@ This module, files, job_directory and progress are in albert_tf because all prog
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import math
@@ -21,26 +22,14 @@ from absl import app, flags, logging
 
 from albert_tf.storage.errors import UserError, store_error
 
-# TensorFlow's errors of the file system are not OSErrors.
+# TensorFlow's errors of the file system are not OSErrors. The last one is a lack of memory, too.
 _FILE_ERRORS = (
     "AlreadyExistsError",
     "DataLossError",
     "FailedPreconditionError",
     "NotFoundError",
     "PermissionDeniedError",
-)
-# What TensorFlow raises for a store that refuses, fails or cannot be reached, or has no plugin. In
-# other places they are faults of the code, so the message must name a remote path.
-_STORE_ERRORS = (
-    "OpError",  # of a reader of checkpoints
-    "AbortedError",
-    "DeadlineExceededError",
-    "InternalError",
-    "InvalidArgumentError",
-    "UnauthenticatedError",
-    "UnavailableError",
-    "UnimplementedError",
-    "UnknownError",
+    "ResourceExhaustedError",
 )
 
 
@@ -62,7 +51,7 @@ def run(main: Callable[[list[str]], None]) -> None:
 
     def guarded(argv: list[str]) -> None:
         if len(argv) > 1:
-            _fail(f"unknown argument {argv[1]!r}: every option is a flag, see --help")
+            fail(f"unknown argument {argv[1]!r}: every option is a flag, see --help")
         signal.signal(signal.SIGTERM, terminate)
         try:
             main(argv)
@@ -74,7 +63,7 @@ def run(main: Callable[[list[str]], None]) -> None:
                 raise
             if flags.FLAGS.verbosity > 0:
                 traceback.print_exc()
-            _fail(_message(error))
+            fail(_message(error))
 
     never_proxy_loopback()
     app.run(guarded, flags_parser=_parse_flags)
@@ -86,43 +75,32 @@ def never_proxy_loopback() -> None:
     gRPC, by which Beam and TensorFlow's workers talk to each other, would send such calls to the
     proxy of https_proxy, too. The processes that this one starts inherit the environment.
     """
+    own = ["localhost", "127.0.0.1", "::1", socket.gethostname()]
+    # A TF_CONFIG that TensorFlow cannot read names no hosts.
+    with contextlib.suppress(ValueError, LookupError, TypeError, AttributeError):
+        cluster = json.loads(os.environ.get("TF_CONFIG", "{}"))["cluster"]
+        addresses = [address for task in cluster.values() for address in task]
+        own += [address.rpartition(":")[0].strip("[]") for address in addresses]
     for name in ("no_proxy", "no_grpc_proxy"):  # gRPC reads the second instead where it is set
         if name == "no_grpc_proxy" and name not in os.environ:
             continue
         given = os.environ.get(name) or os.environ.get("NO_PROXY", "")
         hosts = [host.strip() for host in given.split(",") if host.strip()]
         if "*" not in hosts:
-            own = ("localhost", "127.0.0.1", "::1", socket.gethostname(), *_hosts_of_run())
             os.environ[name] = ",".join(dict.fromkeys([*hosts, *own]))
 
 
-def _hosts_of_run() -> list[str]:
-    """Returns the hosts that TF_CONFIG names; none if it is not what TensorFlow reads."""
-    try:
-        cluster = json.loads(os.environ.get("TF_CONFIG", "{}"))["cluster"]
-        addresses = [address for task in cluster.values() for address in task]
-        return [address.rpartition(":")[0].strip("[]") for address in addresses]
-    except (ValueError, LookupError, TypeError, AttributeError):
-        return []
-
-
 def define_max_seq_length(
-    name: str = "max_seq_length", default: int | None = None, help: str = ""
+    name: str = "max_seq_length", default: int | None = None, help: str = "", **options
 ) -> None:
     """Defines --max_seq_length; `help` adds what is special to the program, as its default."""
     flags.disclaim_key_flags()  # it is the caller's
     of_all = "Maximum length of a sequence in pieces, [CLS] and [SEP] included."
-    flags.DEFINE_integer(name, default, f"{of_all} {help}".strip(), lower_bound=8)
+    flags.DEFINE_integer(name, default, f"{of_all} {help}".strip(), lower_bound=8, **options)
 
 
 def check_max_seq_length(max_seq_length: int, rows: int, trained_length: int | None = None) -> None:
-    """Raises a UserError beyond the position table, and warns beyond `trained_length` if given.
-
-    Args:
-      max_seq_length: value of the flag of this name.
-      rows: of the position table, max_position_embeddings.
-      trained_length: what the checkpoint was trained with at most.
-    """
+    """Raises a UserError beyond the position table, and warns beyond `trained_length` if given."""
     if max_seq_length > rows:
         raise UserError(
             f"--max_seq_length={max_seq_length} is beyond the position table of the model "
@@ -188,10 +166,10 @@ def _parse_flags(argv: list[str]) -> list[str]:
     try:
         rest = flags.FLAGS(argv)
     except flags.Error as error:
-        _fail(f"{error}; see --help")
+        fail(f"{error}; see --help")
     for name, value in flags.FLAGS.flag_values_dict().items():
         if isinstance(value, float) and not math.isfinite(value):  # absl's bounds let nan pass
-            _fail(f"flag --{name}={value}: expected a finite number; see --help")
+            fail(f"flag --{name}={value}: expected a finite number; see --help")
     # absl would set the default to INFO, at which TensorFlow 2.21 reports each checkpoint.
     if flags.FLAGS["verbosity"].using_default_value:
         logging.set_verbosity(logging.WARNING)
@@ -200,12 +178,11 @@ def _parse_flags(argv: list[str]) -> list[str]:
 
 def is_user_error(error: Exception) -> bool:
     """Returns whether the message of `error` is meant for the user, without a traceback."""
-    if isinstance(error, (OSError, UserError)):
+    if isinstance(error, (OSError, UserError)) or type(error).__name__ in _FILE_ERRORS:
         return True
-    name = type(error).__name__
-    if name in _STORE_ERRORS:
-        return store_error(str(error)) is not None
-    return name in (*_FILE_ERRORS, "ResourceExhaustedError")
+    # TensorFlow has many classes for a store that refuses, fails, cannot be reached or has no
+    # plugin. Elsewhere they are faults of the code: the message must be a store's.
+    return store_error(str(error)) is not None
 
 
 def _message(error: Exception) -> str:
@@ -220,6 +197,7 @@ def _message(error: Exception) -> str:
     return re.sub(r"{{.*?}} ?| \[Op:\w+\]", "", text)  # which of TensorFlow's operations failed
 
 
-def _fail(message: str) -> None:
+def fail(message: str) -> None:
+    """Ends the program with one line on stderr and exit code 2."""
     print(f"error: {' '.join(installed_commands(message).split())}", file=sys.stderr)
     sys.exit(2)

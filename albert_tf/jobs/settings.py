@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +18,8 @@ def setting(
     Args:
       define: `flags.DEFINE_integer` or another of its kind.
       help: the flag's help.
-      default: of the field and its flag. Without one, define_settings_flags must get it.
+      default: of the field and its flag. Without one here and in define_settings_flags the flag is
+        required.
       options: further arguments of `define`, such as `lower_bound`.
     """
     metadata = {"define": define, "help": help, **options}
@@ -25,27 +27,22 @@ def setting(
 
 
 def define_settings_flags(settings: type, **defaults) -> None:
-    """Defines a flag for each field of a settings class that `setting` makes.
-
-    Args:
-      settings: a dataclass.
-      defaults: defaults of flags, by name, in place of the fields' own.
-    """
+    """Defines a flag for each field that `setting` makes; `defaults` replace the fields' own."""
     for field in dataclasses.fields(settings):
         if field.name not in flag_names(settings):
             continue
         options = dict(field.metadata)
         define = options.pop("define")
-        define(field.name, default=defaults.get(field.name, field.default), **options)
+        default = defaults.get(field.name, field.default)
+        if default is dataclasses.MISSING:
+            default, options["required"] = None, True
+        if settings.__module__ == "__main__":  # --help lists them among the program's own flags
+            options["module_name"] = sys.argv[0]
+        define(field.name, default=default, **options)
 
 
 def settings_from_flags(settings: type, **others) -> Any:
-    """Returns the settings that the flags of define_settings_flags hold.
-
-    Args:
-      settings: the dataclass.
-      others: fields that have no flag, and those whose flag is not their value.
-    """
+    """Returns the settings that the flags hold; `others` are the fields of another value."""
     values = {name: flags.FLAGS[name].value for name in flag_names(settings)}
     return settings(**{**values, **others})
 

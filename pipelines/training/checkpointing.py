@@ -18,14 +18,10 @@ from albert_tf.storage.errors import UserError
 
 
 class Checkpointer:
-    """Saves and restores a model with its optimizer; the optimizer counts the steps.
+    """Saves and restores a model with its optimizer, which counts the steps.
 
-    Args:
-      model_dir: holds the newest checkpoints, and in BEST_DIR the best weights.
-      model: its weights lie under the key "model".
-      optimizer: its moments and step count lie there too, but not in BEST_DIR.
-      max_to_keep: how many of the newest checkpoints stay.
-      writes: false on all hosts of a run but one.
+    `model_dir` holds the newest checkpoints, and in BEST_DIR the best weights without moments and
+    step count. `writes` is false on all hosts of a run but one.
     """
 
     def __init__(
@@ -33,21 +29,17 @@ class Checkpointer:
         model_dir: str,
         model: tf.keras.Model,
         optimizer: tf.keras.optimizers.Optimizer,
-        max_to_keep: int = 3,
         writes: bool = True,
     ):
         self._checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer)
         self._directory = model_directory.checkpoints_directory(model_dir)
-        self._max_to_keep = max_to_keep
         self._best = tf.train.Checkpoint(model=model)
         self._best_directory = os.path.join(model_dir, model_directory.BEST_DIR)
         self._optimizer = optimizer
         self._writes = writes
 
     def restore(self) -> int:
-        """Restores the newest checkpoint that can be read; returns the step it was saved at.
-
-        A damaged one is passed over with a warning. Without any checkpoint the step is 0.
+        """Restores the newest checkpoint that can be read; returns its step, 0 without any.
 
         Raises:
           UserError: if there are checkpoints, or were, and none can be read.
@@ -61,11 +53,8 @@ class Checkpointer:
                 self._checkpoint.read(path).assert_existing_objects_matched()
             except model_directory.UNREADABLE as error:
                 model_directory.reraise_store_error(error)
-                logging.warning(
-                    "checkpoint %s is damaged, trying the one before: %s",
-                    path,
-                    str(error).strip().splitlines()[0],
-                )
+                reason = str(error).strip().splitlines()[0]
+                logging.warning("checkpoint %s is damaged, trying the one before: %s", path, reason)
                 continue
             return int(self._optimizer.iterations.numpy())
         # TensorFlow's list is there once a checkpoint was finished. Before, a kill may leave the
@@ -81,7 +70,7 @@ class Checkpointer:
     def save(self, step: int) -> None:
         """Writes a checkpoint."""
         if self._writes:
-            _write(self._checkpoint, self._directory, step, self._max_to_keep)
+            _write(self._checkpoint, self._directory, step, max_to_keep=3)
 
     def save_best(self, step: int) -> None:
         """Keeps the weights of this step as the best ones."""
@@ -95,19 +84,18 @@ def _write(checkpoint: tf.train.Checkpoint, directory: str, step: int, max_to_ke
     tf.train.CheckpointManager does not see checkpoints that its list does not name.
     """
     # Data come first and then, by renaming, the index: without it there is no checkpoint.
-    path = os.path.join(directory, f"ckpt-{step}")
+    name = f"ckpt-{step}"
+    path = os.path.join(directory, name)
     if _is_uploaded(directory):
         with tempfile.TemporaryDirectory() as space:
-            checkpoint.write(os.path.join(space, f"ckpt-{step}"))
-            files.upload_directory(space, directory, last=[f"ckpt-{step}.index"])
+            checkpoint.write(os.path.join(space, name))
+            files.upload_directory(space, directory, last=[f"{name}.index"])
     else:
         checkpoint.write(path)
     found = model_directory.list_checkpoints(directory, unfinished=True)
     # Checkpoints of later steps were unreadable, so the run resumed from an earlier one.
     kept = found[: found.index(path) + 1][-max_to_keep:]
-    files.write_atomically(
-        _list_file(directory), f'model_checkpoint_path: "{os.path.basename(path)}"\n'
-    )
+    files.write_atomically(_list_file(directory), f'model_checkpoint_path: "{name}"\n')
     for other in set(found) - set(kept):
         # The index first: half a checkpoint must not look like one.
         for file in sorted(tf.io.gfile.glob(other + ".*"), reverse=True):

@@ -11,12 +11,9 @@ from albert_tf.storage.errors import UserError
 def parse_depths(
     depth_schedule: Sequence[str], config: AlbertConfig, num_train_steps: int
 ) -> list[tuple[int, int]]:
-    """Returns (first step, layers) of each depth, in order.
+    """Returns (first step, layers) of each depth: ["3", "6:2000"] is [(0, 3), (2000, 6)].
 
-    Args:
-      depth_schedule: such as ["3", "6:2000", "12:5000"]; empty: the config's depth throughout.
-      config: the shape of the whole model, whose depth must be the last one.
-      num_train_steps: of the run; every depth must begin before its end.
+    An empty schedule is the config's depth throughout.
 
     Raises:
       UserError: if it does not lead to the config's depth, or the layers share no weights.

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from albert_tf import losses, metrics
-from albert_tf.checkpoints.model_directory import RUN_FILE
-from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
+from .run import recorded_settings
 
 # Evaluations without progress until a plateau is reported.
 _PLATEAU_EVALUATIONS = 3
@@ -28,18 +26,11 @@ _PLATEAU = (
 
 
 def check_heldout_split(model_dir: str, heldout_split: dict[str, Any] | None) -> None:
-    """Checks by run.json that a run was not trained on what records hold out.
+    """Refuses a run whose run.json shows that it may have been trained on what records hold out.
 
-    Args:
-      model_dir: of the run; may have no run.json.
-      heldout_split: Manifest.heldout_split of the records.
-
-    Raises:
-      UserError: if their held-out documents were drawn otherwise than in the run's records.
+    `heldout_split` is Manifest.heldout_split of the records.
     """
-    run_file = os.path.join(model_dir, RUN_FILE)
-    run = files.read_json(run_file) if tf.io.gfile.exists(run_file) else {}
-    trained = run.get("heldout_split")
+    trained = recorded_settings(model_dir).get("heldout_split")
     if not trained or not heldout_split:
         return
     # Of one seed, fewer held-out documents are some of more.
@@ -64,16 +55,14 @@ def make_scoring(
     """Returns score(on_batch) -> float64 sums over one pass of a dataset.
 
     They are `losses`, of losses.pretraining_sums; `layers`, of metrics.layer_distances; and
-    `targets` [V], how often each piece was to be predicted.
+    `targets` [vocab_size], how often each piece was to be predicted. `on_batch` is called with the
+    number of batches done before each batch. If it returns true, the pass ends with None.
 
     Args:
       strategy: the model was created in its scope.
       forward: (batch, dropout seed) -> outputs of AlbertForPreTraining with its hidden states.
       dataset_fn: (input context) -> batches of this host's replicas, as many on each host.
-      vocab_size: V, the length of `targets`.
-
-    `on_batch` is called with the number of batches done before each batch. If it returns true, the
-    pass ends and its result is None.
+      vocab_size: the length of `targets`.
     """
     batches = strategy.distribute_datasets_from_function(dataset_fn)
 
@@ -111,14 +100,9 @@ def make_evaluation(
 ) -> Callable[[Callable[[], bool]], dict[str, float]]:
     """Returns evaluate(is_stopped) -> scalars to log; none if it was stopped.
 
-    They are metrics.pretraining_metrics with `heldout_` before their names, and how far each layer
-    moves its input (metrics.layer_distances).
-
-    Args:
-      score: see make_scoring.
-      known: metrics of the dataset that do not depend on the weights, to be logged with the others.
+    They are metrics.pretraining_metrics with `heldout_` before their names, how far each layer
+    moves its input (metrics.layer_distances), and `known`, which does not depend on the weights.
     """
-
     accuracies: list[float] = []  # of masked LM, at each evaluation
 
     def evaluate(is_stopped: Callable[[], bool] = lambda: False) -> dict[str, float]:
@@ -144,9 +128,7 @@ def make_evaluation(
 def knows_frequencies_only(accuracies: Sequence[float], baseline: float) -> bool:
     """Returns whether masked LM has stayed at the frequencies of pieces for some evaluations.
 
-    Args:
-      accuracies: of held-out masked LM, at successive evaluations.
-      baseline: accuracy of the most frequent piece as the answer to every mask.
+    `baseline` is the accuracy of the most frequent piece as the answer to every mask.
     """
     last = accuracies[-_PLATEAU_EVALUATIONS:]
     if len(last) < _PLATEAU_EVALUATIONS:

@@ -30,12 +30,9 @@ _CHANCE = {
 class MetricsLog:
     """Writes scalars by step to MODEL_DIR/metrics.jsonl and MODEL_DIR/tensorboard.
 
-    Args:
-      model_dir: the run's directory.
-      step: of the restored checkpoint; entries that a killed run logged beyond it are removed from
-        metrics.jsonl. Local TensorBoard files keep them beside what the run logs there again;
-        remote ones are written anew from metrics.jsonl.
-      writes: false on all hosts of a run but one.
+    Entries that a killed run logged beyond `step`, of the restored checkpoint, are removed from
+    metrics.jsonl. Local TensorBoard files keep them beside what the run logs there again; remote
+    ones are written anew from metrics.jsonl. `writes` is false on all hosts of a run but one.
     """
 
     def __init__(self, model_dir: str, step: int, writes: bool = True):
@@ -88,10 +85,7 @@ class MetricsLog:
         """Stores a remote log, before each checkpoint and at the end; a failure is a warning.
 
         A checkpoint without metrics.jsonl up to its step would leave a gap in the curves after a
-        kill.
-
-        Args:
-          last: whether nothing will be logged any more.
+        kill. `last`: nothing will be logged any more.
         """
         if not self._space:
             return

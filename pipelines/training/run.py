@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
-import zlib
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -19,7 +17,7 @@ from albert_tf.jobs import job_directory
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from albert_tf.text.tokenization import AlbertTokenizer
-from .strategy import check_hosts_agree, is_chief
+from .strategy import is_chief
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,14 +41,7 @@ class Run:
 
     @contextlib.contextmanager
     def hold(self, identity: dict[str, Any]) -> Iterator[None]:
-        """Locks the directory and claims it for this run; only the chief does.
-
-        Args:
-          identity: what the run's result depends on: see job_directory.claim.
-
-        Raises:
-          UserError: if another job writes there, or the directory holds another run.
-        """
+        """Locks the directory and claims it for a run of this identity; only the chief does."""
         if not self.is_chief:
             yield
             return
@@ -64,15 +55,11 @@ class Run:
             config.write(os.path.join(self.model_dir, model_directory.CONFIG_FILE))
             tokenizer.save(self.model_dir)
 
-    def has_checkpoint(self) -> bool:
-        """Returns whether the run has its own weights: then it does not read the initial ones."""
-        checkpoints = model_directory.checkpoints_directory(self.model_dir)
-        return bool(model_directory.list_checkpoints(checkpoints))
 
-    def check_hosts_agree(self, step: int) -> None:
-        """See strategy.check_hosts_agree."""
-        settings_hash = zlib.crc32(json.dumps(self.settings).encode()) >> 1
-        check_hosts_agree(self.strategy, step, settings_hash)
+def has_checkpoint(model_dir: str) -> bool:
+    """Returns whether a run has its own weights: then it does not read the initial ones."""
+    checkpoints = model_directory.checkpoints_directory(model_dir)
+    return bool(model_directory.list_checkpoints(checkpoints))
 
 
 class InitialModel(NamedTuple):
@@ -94,13 +81,8 @@ class InitialModel(NamedTuple):
 def initial_path(init_checkpoint: str, run_directory: str, strategy: str) -> str:
     """Returns the path of initial weights; a published model is converted first.
 
-    Args:
-      init_checkpoint: a path, or the name of a published model, see hub.local_path.
-      run_directory: of the run that starts from it; gets the converted model in .initial_model.
-      strategy: the value of --strategy.
-
-    Raises:
-      UserError: also if several hosts would convert it.
+    `init_checkpoint` is a path, or the name of a published model (hub.local_path). The converted
+    model is in RUN_DIRECTORY/.initial_model. Several hosts are refused: each would convert it.
     """
     if not hub.is_name(init_checkpoint):
         return init_checkpoint
@@ -113,11 +95,7 @@ def initial_path(init_checkpoint: str, run_directory: str, strategy: str) -> str
 
 
 def read_initial_model(init_checkpoint: str) -> InitialModel:
-    """Returns the model of a model directory, checkpoint or exported SavedModel.
-
-    Raises:
-      UserError: if there is none.
-    """
+    """Returns the model of a model directory, checkpoint or exported SavedModel."""
     if saved_model.is_saved_model(init_checkpoint):
         config, tokenizer = saved_model.read_config_and_tokenizer(init_checkpoint)
         return InitialModel(config, tokenizer, init_checkpoint, config.max_position_embeddings)
@@ -135,12 +113,8 @@ def hash_of_weights(checkpoint: str) -> str:
 
 
 def origin_of(run_directory: str, checkpoint: str | None) -> dict[str, str]:
-    """Returns `origin` of a run's identity if its weights come from a published model, else {}.
-
-    Args:
-      run_directory: of the run. Its run.json is read first: `checkpoint` may have been deleted.
-      checkpoint: see InitialModel.
-    """
+    """Returns `origin` of a run's identity if its weights come from a published model, else {}."""
+    # First the run's own, as `checkpoint` may have been deleted.
     if tf.io.gfile.exists(os.path.join(run_directory, model_directory.RUN_FILE)):
         directory = run_directory
     elif not checkpoint or saved_model.is_saved_model(checkpoint):
@@ -151,7 +125,7 @@ def origin_of(run_directory: str, checkpoint: str | None) -> dict[str, str]:
     return {"origin": origin} if origin else {}
 
 
-def recorded_init_weights(model_dir: str) -> str | None:
-    """Returns the hash of its initial weights that a run recorded in run.json, if it has any."""
+def recorded_settings(model_dir: str) -> dict[str, Any]:
+    """Returns what a run recorded in run.json; {} if it is missing."""
     run_file = os.path.join(model_dir, model_directory.RUN_FILE)
-    return files.read_json(run_file).get("init_weights") if tf.io.gfile.exists(run_file) else None
+    return files.read_json(run_file) if tf.io.gfile.exists(run_file) else {}

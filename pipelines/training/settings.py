@@ -68,12 +68,7 @@ class TrainingSettings:
     )
 
     def check(self, strategy: tf.distribute.Strategy) -> None:
-        """Checks the settings against each other and the devices.
-
-        Raises:
-          UserError: if the batch does not divide among devices and micro-batches, or if the
-            warm-up is longer than the run.
-        """
+        """Refuses a batch that does not divide among the devices, and a warm-up beyond the run."""
         replicas = strategy.num_replicas_in_sync
         if self.global_batch_size % (replicas * self.gradient_accumulation_steps):
             raise UserError(
@@ -86,24 +81,20 @@ class TrainingSettings:
                 f"--num_train_steps={self.num_train_steps}: shorten the warm-up"
             )
 
-    def describe_precision(self, strategy: tf.distribute.Strategy) -> str:
-        """Returns the line of a plan that states the precision, on CPUs with advice."""
-        precision = "float32" if self.mixed_precision == "none" else self.mixed_precision
-        specs = [tf.DeviceSpec.from_string(name) for name in strategy.extended.worker_devices]
-        if any(spec.device_type != "CPU" for spec in specs):
-            return precision
-        return processor.describe(precision, "--mixed_precision=bfloat16")
-
-    def describe_batch(self, strategy: tf.distribute.Strategy) -> str:
-        """Returns the line of a plan that states how a batch is divided, among which devices."""
+    def describe(self, strategy: tf.distribute.Strategy) -> str:
+        """Returns two lines of a plan: how a batch is divided, and the precision."""
         replicas, parts = strategy.num_replicas_in_sync, self.gradient_accumulation_steps
         rows = self.global_batch_size // (replicas * parts)
         specs = [tf.DeviceSpec.from_string(name) for name in strategy.extended.worker_devices]
         devices = ", ".join(f"{spec.device_type} {spec.device_index}" for spec in specs)
+        precision = "float32" if self.mixed_precision == "none" else self.mixed_precision
+        if all(spec.device_type == "CPU" for spec in specs):
+            precision = processor.describe(precision, "--mixed_precision=bfloat16")
         return (
-            f"{self.global_batch_size:,} examples per step = {replicas} "
+            f"  batch    {self.global_batch_size:,} examples per step = {replicas} "
             f"{'replica' if replicas == 1 else 'replicas'} x "
-            f"{f'{parts} micro-batches of ' if parts > 1 else ''}{rows:,}, on {devices}"
+            f"{f'{parts} micro-batches of ' if parts > 1 else ''}{rows:,}, on {devices}\n"
+            f"  products {precision}"
         )
 
 
@@ -202,18 +193,13 @@ class LoopSettings:
         lower_bound=0,
     )
 
-    def check(self) -> None:
-        """Checks that evaluations and checkpoints fall between two loops on the device.
-
-        Raises:
-          UserError: if they do not.
-        """
+    def __post_init__(self):
+        """Refuses evaluations and checkpoints that do not fall between two loops on the device."""
         for name in ("save_checkpoint_steps", "eval_steps"):
             if getattr(self, name) % self.steps_per_loop:
                 raise UserError(
-                    f"--{name}={getattr(self, name)} is not a multiple of "
-                    f"--steps_per_loop={self.steps_per_loop}: give a multiple, or fewer steps per "
-                    "loop"
+                    f"--{name}={getattr(self, name)} is not a multiple of --steps_per_loop="
+                    f"{self.steps_per_loop}: give a multiple, or fewer steps per loop"
                 )
         if self.early_stopping_evaluations and not self.eval_steps:
             raise UserError("--early_stopping_evaluations needs evaluations: give --eval_steps")

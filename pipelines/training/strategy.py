@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import zlib
 from collections.abc import Iterator
 
 import tensorflow as tf
@@ -23,21 +24,14 @@ def define_strategy_flags() -> None:
     flags.DEFINE_string("tpu", "", "With --strategy=tpu: name or address; 'local' on a TPU VM.")
 
 
-def strategy_from_flags() -> tf.distribute.Strategy:
-    """Returns the strategy that the flags name."""
-    return create_strategy(flags.FLAGS.strategy, flags.FLAGS.tpu)
-
-
 def create_strategy(name: str, tpu: str = "") -> tf.distribute.Strategy:
-    """Returns the distribution strategy that the flag names.
+    """Returns the distribution strategy of --strategy and --tpu.
 
-    Args:
-      name: one of STRATEGIES. "mirrored" uses every GPU, or every logical CPU where there is none;
-        "multi_worker" does so on every machine that TF_CONFIG names.
-      tpu: name or gRPC address of the TPU, or "local" on a TPU VM; only for "tpu".
+    "mirrored" uses every GPU, or every logical CPU where there is none; "multi_worker" does so on
+    every machine that TF_CONFIG names.
 
     Raises:
-      UserError: if TF_CONFIG is asked for and names no machines, or a TPU and none answers.
+      UserError: if TF_CONFIG names no machines, or no TPU answers.
     """
     if name == "multi_worker":
         # First of all: later TensorFlow would refuse to connect the machines.
@@ -96,11 +90,7 @@ def has_several_hosts(strategy: tf.distribute.Strategy) -> bool:
 
 @contextlib.contextmanager
 def naming_lost_workers() -> Iterator[None]:
-    """Replaces TensorFlow's long error about a lost host by one line.
-
-    Raises:
-      UserError: instead of TensorFlow's error.
-    """
+    """Replaces TensorFlow's long error about a lost host by one line."""
     try:
         yield
     except tf.errors.OpError as error:
@@ -112,16 +102,12 @@ def naming_lost_workers() -> Iterator[None]:
         ) from error
 
 
-def check_hosts_agree(strategy: tf.distribute.Strategy, step: int, settings_hash: int) -> None:
-    """Makes sure that all hosts resume from the same step with the same settings.
-
-    Raises:
-      UserError: if they do not.
-    """
+def check_hosts_agree(strategy: tf.distribute.Strategy, step: int, settings: dict) -> None:
+    """Refuses hosts that do not resume from the same step with the same settings."""
     if not has_several_hosts(strategy):
         return
     # Two sums: one number made of both would leave int64 at large steps.
-    numbers = [step, settings_hash]
+    numbers = [step, zlib.crc32(json.dumps(settings).encode()) >> 1]
 
     @tf.function
     def add_up():

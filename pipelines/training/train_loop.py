@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from typing import Callable, NamedTuple
+from typing import Callable, NamedTuple, NoReturn
 
 import tensorflow as tf
 from absl import logging
@@ -17,11 +17,10 @@ from albert_tf.storage.errors import UserError
 from albert_tf.storage.progress import Progress
 from .checkpointing import Checkpointer
 from .metrics_log import MetricsLog
-from .objective import Objective
 from .preemption import StopRequest
 from .run import Run
-from .settings import LoopSettings, TrainingSettings
-from .strategy import has_several_hosts
+from .settings import LoopSettings
+from .strategy import check_hosts_agree, has_several_hosts
 from .train_step import TrainStep, make_step_loop
 
 
@@ -42,54 +41,43 @@ class Stage(NamedTuple):
     evaluate: Callable[[Callable[[], bool]], dict[str, float]] | None = None
 
 
-def train(
-    *,
-    run: Run,
-    model: tf.keras.Model,
-    optimizer: tf.keras.optimizers.Optimizer,
-    objective: Objective,
-    dataset_fn: Callable[[int, tf.distribute.InputContext], tf.data.Dataset],
-    stages: Sequence[Stage],
-    settings: TrainingSettings,
-    loop: LoopSettings,
-) -> None:
-    """Trains `model` to settings.num_train_steps, from the newest checkpoint of the run.
+class TrainLoop:
+    """A run, from its newest checkpoint to the end of its last stage.
+
+    Between loops of steps on the device it logs, saves, evaluates and stops.
 
     Args:
       run: model, with its variables, and optimizer were made in the scope of its strategy.
-      model: (inputs, dropout_seed) -> outputs.
-      optimizer: a Keras optimizer, whose slots the checkpoints hold too.
-      objective: how outputs and batch become a loss.
+      stages: in order, of one model, optimizer and objective; the first begins at step 0. Only the
+        last one keeps best weights.
       dataset_fn: (first step, input context) -> endless batches of this host's replicas from that
         step on.
-      stages: in order; the first begins at step 0. Only the last one keeps best weights.
-      settings: what decides the weights; `num_train_steps` is the end.
       loop: how often to log, save and evaluate.
-
-    Raises:
-      UserError: if loss or gradient stops being finite; the last checkpoint stays.
-      SystemExit: 128 + the signal's number, after SIGTERM or Ctrl-C and a checkpoint.
     """
-    ends = [stage.first_step for stage in stages[1:]] + [settings.num_train_steps]
-    _Loop(run, model, optimizer, objective, dataset_fn, settings, loop).train(stages, ends)
 
-
-class _Loop:
-    """A run between its loops of steps: its step, its log, its checkpoints."""
-
-    def __init__(self, run, model, optimizer, objective, dataset_fn, settings, loop):
-        self._run, self._optimizer, self._objective = run, optimizer, objective
-        self._settings, self._loop = settings, loop
-        self._num_train_steps = settings.num_train_steps
+    def __init__(
+        self,
+        run: Run,
+        stages: Sequence[Stage],
+        dataset_fn: Callable[[int, tf.distribute.InputContext], tf.data.Dataset],
+        loop: LoopSettings,
+    ):
+        self._run, self._stages, self._loop = run, stages, loop
+        of_all = stages[0].train_step
+        self._settings, self._objective = of_all.settings, of_all.objective
+        self._optimizer = optimizer = of_all.optimizer
+        self._num_train_steps = self._settings.num_train_steps
         self._allowed = loop.max_bad_batches
         # The order of resuming:
         # 1. Variables and slots exist (checkpoints restore into them).
         with run.strategy.scope():
-            optimization.create_slots(optimizer, model)
+            optimization.create_slots(optimizer, of_all.model)
         # 2. Weights, slots and the step count come back together.
-        self._checkpointer = Checkpointer(run.model_dir, model, optimizer, writes=run.is_chief)
+        self._checkpointer = Checkpointer(
+            run.model_dir, of_all.model, optimizer, writes=run.is_chief
+        )
         self._step = step = self._checkpointer.restore()
-        run.check_hosts_agree(step)
+        check_hosts_agree(run.strategy, step, run.settings)
         if step:
             print(f"resuming from step {step:,}", flush=True)
         # 3. Logged curves are cut back to that step; they include the best metric.
@@ -103,14 +91,20 @@ class _Loop:
                 lambda context: dataset_fn(step, context).apply(endless)
             )
         )
+        self._stop = StopRequest()
+        self._progress = Progress("training", self._num_train_steps, done=step)
 
-    def train(self, stages: Sequence[Stage], ends: Sequence[int]) -> None:
-        """Takes each stage to its end, or less far after early stopping or a signal."""
-        self._last_stage_begins = stages[-1].first_step
-        progress = Progress("training", self._num_train_steps, done=self._step)
-        with StopRequest() as stop, progress:
-            for stage, end in zip(stages, ends):
-                self._train_stage(stage, end, stop, progress)
+    def train(self) -> None:
+        """Trains to settings.num_train_steps, or less far after early stopping or a signal.
+
+        Raises:
+          UserError: if loss or gradient stops being finite; the last checkpoint stays.
+          SystemExit: 128 + the signal's number, after SIGTERM or Ctrl-C and a checkpoint.
+        """
+        ends = [stage.first_step for stage in self._stages[1:]] + [self._num_train_steps]
+        with self._stop, self._progress:
+            for stage, end in zip(self._stages, ends):
+                self._train_stage(stage, end)
             if self._step < self._num_train_steps:
                 self._save()
                 print(
@@ -119,14 +113,15 @@ class _Loop:
                     f"{self._objective.best_metric}"
                 )
             self._log.upload(last=True)
-            if stop.signal is not None:  # heard since the last step: what follows may take long
-                _leave(stop.signal, self._step)
+            # Heard since the last step: what follows may take long.
+            if self._stop.signal is not None:
+                self._leave()
 
-    def _train_stage(self, stage, end, stop, progress) -> None:
-        strategy, loop = self._run.strategy, self._loop
-        run_steps = make_step_loop(strategy, stage.train_step, self._objective.zero_sums())
+    def _train_stage(self, stage: Stage, end: int) -> None:
+        loop = self._loop
+        run_steps = make_step_loop(self._run.strategy, stage.train_step)
         while self._step <= end:
-            self._evaluate_if_due(stage, stop)
+            self._evaluate_if_due(stage)
             if self._step == end or _is_over(self._best_values(), loop):
                 return
             # Loops end at the same steps wherever the run began: same log, same sums. A stop by a
@@ -137,7 +132,7 @@ class _Loop:
             totals = run_steps(
                 self._iterator,
                 tf.constant(min(loop_end, end) - self._step),
-                stop.flag,
+                self._stop.flag,
                 tf.constant(float(self._allowed)),
             )
             totals = tf.nest.map_structure(float, totals)  # waits for the device
@@ -146,14 +141,13 @@ class _Loop:
             self._step += int(totals["steps"])
             scalars = self._scalars(totals, stage, seconds)
             self._log.write(self._step, scalars)
-            progress.update(self._step, _line(scalars))
+            self._progress.update(self._step, _line(scalars))
             if totals["stop"] or self._is_due(loop.save_checkpoint_steps):
                 self._save()
             if totals["stop"]:
-                self._log.upload(last=True)
-                _leave(stop.signal or signal.SIGTERM, self._step)
+                self._leave()
 
-    def _evaluate_if_due(self, stage, stop) -> None:
+    def _evaluate_if_due(self, stage: Stage) -> None:
         # Also after a restart, of a checkpoint whose evaluation was cut short.
         step, best_metric = self._step, self._objective.best_metric
         is_due = step > stage.first_step and self._is_due(self._loop.eval_steps)
@@ -162,15 +156,15 @@ class _Loop:
 
         def is_stopped() -> bool:
             # Several hosts stay together to the end of an evaluation.
-            return stop.signal is not None and not has_several_hosts(self._run.strategy)
+            return self._stop.signal is not None and not has_several_hosts(self._run.strategy)
 
         metrics = stage.evaluate(is_stopped)
         if not metrics:
             self._save()
-            self._log.upload(last=True)
-            _leave(stop.signal, step)
+            self._leave()
         value, told = metrics.get(best_metric, -math.inf), ""
-        if step > self._last_stage_begins:  # before the last stage nothing is kept as the best
+        # Before the last stage nothing is kept as the best.
+        if step > self._stages[-1].first_step:
             best = max(self._best_values(), default=-math.inf)
             if value > best:
                 self._checkpointer.save_best(step)
@@ -181,8 +175,20 @@ class _Loop:
             flush=True,
         )
 
+    def _leave(self) -> NoReturn:
+        """Ends the program after a signal, on this host or another one."""
+        self._log.upload(last=True)
+        number = self._stop.signal or signal.SIGTERM
+        print(
+            f"\n{signal.Signals(number).name} at step {self._step:,}: checkpoint saved; run the "
+            "same command again to resume",
+            file=sys.stderr,
+            flush=True,
+        )
+        sys.exit(128 + number)
+
     def _best_values(self) -> Sequence[float]:
-        return self._log.values(self._objective.best_metric, self._last_stage_begins)
+        return self._log.values(self._objective.best_metric, self._stages[-1].first_step)
 
     def _scalars(self, totals, stage, seconds: float) -> dict[str, float]:
         """Returns what is logged of the steps that `totals` add up."""
@@ -230,16 +236,6 @@ def _is_over(values: Sequence[float], loop: LoopSettings) -> bool:
     """Returns whether so many evaluations in a row brought nothing better."""
     patience = loop.early_stopping_evaluations
     return 0 < patience < len(values) and max(values[-patience:]) <= max(values[:-patience])
-
-
-def _leave(number: int, step: int) -> None:
-    print(
-        f"\n{signal.Signals(number).name} at step {step:,}: checkpoint saved; run the same "
-        "command again to resume",
-        file=sys.stderr,
-        flush=True,
-    )
-    sys.exit(128 + number)
 
 
 def _line(scalars: dict[str, float]) -> str:

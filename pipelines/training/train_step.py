@@ -37,15 +37,17 @@ class TrainStep:
         settings: TrainingSettings,
         seed: int,
     ):
-        self._forward, self._model, self._objective = forward, model, objective
-        self._optimizer, self._seed = optimizer, seed
+        self.model, self.objective, self.optimizer = model, objective, optimizer
+        self.settings = settings
+        self._forward, self._seed = forward, seed
         self._loss_scale = getattr(optimizer, "loss_scale", None)
-        self._micro_batches = settings.gradient_accumulation_steps
-        compute = self._gradients if self._micro_batches == 1 else self._accumulate
-        # Forward and backward pass only: the update does not compile everywhere, see `run`.
-        self._compute = tf.function(compute, jit_compile=True) if settings.jit_compile else compute
+        compute = self._compute if settings.gradient_accumulation_steps == 1 else self._accumulate
+        # Forward and backward pass only: the update does not compile everywhere, see `_apply`.
+        self._sums_and_gradients = (
+            tf.function(compute, jit_compile=True) if settings.jit_compile else compute
+        )
         # XLA makes one pass over a variable, where the optimizer's own operations make twenty.
-        self._compiled_apply = tf.function(self._apply, jit_compile=True)
+        self._compiled_update = tf.function(self._update, jit_compile=True)
 
     @tf.function
     def run(self, batch: dict[str, tf.Tensor], stop: tf.Tensor) -> dict:
@@ -62,25 +64,24 @@ class TrainStep:
         replica = tf.distribute.get_replica_context()
         # Hosts agree on when to stop: none may wait for a step that another does not take.
         denominators, stop = replica.all_reduce(
-            tf.distribute.ReduceOp.SUM, (self._objective.weights(batch), tf.cast(stop, tf.float32))
+            tf.distribute.ReduceOp.SUM, (self.objective.weights(batch), tf.cast(stop, tf.float32))
         )
+        # Compute this replica's part, of a loss times `scale`, and add up those of all replicas.
         scale = self._loss_scale.value.read_value() if self._loss_scale else tf.ones([])
-        sums, gradients = self._compute(batch, self._dropout_seed(replica), denominators, scale)
+        seed = self._dropout_seed(replica)
+        sums, gradients = self._sums_and_gradients(batch, seed, denominators, scale)
         sums, gradients = replica.all_reduce(tf.distribute.ReduceOp.SUM, (sums, gradients))
+        # Scale back and clip.
         if self._loss_scale:
             gradients = [gradient / scale for gradient in gradients]
         gradients, norm = optimization.clip_by_global_norm(gradients, _MAX_GRADIENT_NORM)
-        has_loss = tf.math.is_finite(self._objective.loss(sums, denominators))
+        # Apply. To skip the update would need a branch around apply_gradients, which
+        # MirroredStrategy forbids. So moments decay and the step counts.
+        has_loss = tf.math.is_finite(self.objective.loss(sums, denominators))
         finite = tf.math.is_finite(norm) & has_loss
-        # To skip the update would need a branch around apply_gradients, which MirroredStrategy
-        # forbids. So moments decay and the step counts.
         keep = tf.cast(finite, tf.float32)
-        # Updates by Keras' older optimizers compile only where there are no replicas to merge.
-        # MirroredStrategy merges the updates of one device, too.
-        is_alone = isinstance(replica.strategy, tf.distribute.OneDeviceStrategy)
-        is_alone |= not tf.distribute.has_strategy()
-        apply = self._compiled_apply if is_alone else self._apply
-        apply([tf.math.multiply_no_nan(gradient, keep) for gradient in gradients])
+        self._apply([tf.math.multiply_no_nan(gradient, keep) for gradient in gradients], replica)
+        # Measure.
         is_bad, counted = ~finite, keep
         if self._loss_scale:
             self._loss_scale.update(finite)
@@ -97,26 +98,28 @@ class TrainStep:
     def _dropout_seed(self, replica: tf.distribute.ReplicaContext) -> tf.Tensor:
         # A pure function of (seed, step, replica): a resumed run draws the same dropout.
         fold_in = tf.random.experimental.stateless_fold_in
-        seed = fold_in([self._seed, 0], self._optimizer.iterations)
+        seed = fold_in([self._seed, 0], self.optimizer.iterations)
         return tf.cast(fold_in(seed, replica.replica_id_in_sync_group), tf.int32)
 
-    def _gradients(self, batch, dropout_seed, denominators, scale):
+    def _compute(self, batch, dropout_seed, denominators, scale):
+        """Returns the objective's sums over these rows, and the gradients of the scaled loss."""
         with tf.GradientTape() as tape:
-            sums = self._objective.sums(self._forward(batch, dropout_seed), batch)
-            loss = self._objective.loss(sums, denominators)
+            sums = self.objective.sums(self._forward(batch, dropout_seed), batch)
+            loss = self.objective.loss(sums, denominators)
             if self._loss_scale:
                 loss *= scale
         # A task may leave out what others use, such as the pooler. Those weights then decay by rate
         # times decay, some 1e-6 a step.
         gradients = tape.gradient(
             loss,
-            self._model.trainable_variables,
+            self.model.trainable_variables,
             unconnected_gradients=tf.UnconnectedGradients.ZERO,
         )
         return sums, [tf.convert_to_tensor(gradient) for gradient in gradients]
 
     def _accumulate(self, batch, dropout_seed, denominators, scale):
-        num_parts = self._micro_batches
+        """Returns what `_compute` does, added up over micro-batches."""
+        num_parts = self.settings.gradient_accumulation_steps
         cut = {
             name: tf.reshape(
                 rows,
@@ -131,7 +134,7 @@ class TrainStep:
             # XLA takes rows[i] for a slice of dynamic size.
             micro_batch = {name: tf.gather(rows, i) for name, rows in cut.items()}
             micro_seed = tf.random.experimental.stateless_fold_in(dropout_seed, i)
-            return self._gradients(micro_batch, micro_seed, denominators, scale)
+            return self._compute(micro_batch, micro_seed, denominators, scale)
 
         # A loop in the graph: one turn is in memory at a time.
         return tf.while_loop(
@@ -141,16 +144,23 @@ class TrainStep:
             parallel_iterations=1,
         )[1]
 
-    def _apply(self, gradients):
-        pairs = list(zip(gradients, self._model.trainable_variables))
-        self._optimizer.apply_gradients(pairs, experimental_aggregate_gradients=False)
+    def _apply(self, gradients, replica):
+        # Updates by Keras' older optimizers compile only where there are no replicas to merge.
+        # MirroredStrategy merges the updates of one device, too.
+        is_alone = isinstance(replica.strategy, tf.distribute.OneDeviceStrategy)
+        is_alone |= not tf.distribute.has_strategy()
+        (self._compiled_update if is_alone else self._update)(gradients)
+
+    def _update(self, gradients):
+        pairs = list(zip(gradients, self.model.trainable_variables))
+        self.optimizer.apply_gradients(pairs, experimental_aggregate_gradients=False)
 
 
-def make_step_loop(strategy: tf.distribute.Strategy, train_step: TrainStep, zero_sums: dict):
+def make_step_loop(strategy: tf.distribute.Strategy, train_step: TrainStep) -> Callable[..., dict]:
     """Returns run_steps(iterator, num_steps, stop, allowed) -> totals of the steps that were taken.
 
-    It ends early after a step at whose begin a host's `stop` (a bool variable) was true, and after
-    more than `allowed` bad batches. `totals`: `sums`, `gradient_norm`, `bad_batches` and
+    The loop ends early after a step at whose begin a host's `stop` (a bool variable) was true, and
+    after more than `allowed` bad batches. `totals`: `sums`, `gradient_norm`, `bad_batches` and
     `without_gradient` added up, `seconds_waiting` for data, `steps` taken, and `bad_step`, the last
     bad one, counted from 0 (-1: none). A bad batch has no finite gradient, and not because
     float16's loss scale was too large.
@@ -176,14 +186,8 @@ def make_step_loop(strategy: tf.distribute.Strategy, train_step: TrainStep, zero
 
     @tf.function
     def run_steps(iterator, num_steps, stop, allowed):
-        totals = {
-            "sums": zero_sums,
-            "gradient_norm": tf.zeros([]),
-            "bad_batches": tf.zeros([]),
-            "without_gradient": tf.zeros([]),
-            "stop": tf.zeros([]),
-            "seconds_waiting": tf.zeros([]),
-        }
+        names = "gradient_norm", "bad_batches", "without_gradient", "stop", "seconds_waiting"
+        totals = {"sums": train_step.objective.zero_sums(), **{n: tf.zeros([]) for n in names}}
         steps, bad_step = tf.constant(0), tf.constant(-1)
         while steps < num_steps and totals["bad_batches"] <= allowed and totals["stop"] == 0.0:
             values = one_step(iterator, stop.read_value(), totals["gradient_norm"])

@@ -49,7 +49,7 @@ def test_a_users_error_is_one_line(body, argument, message):
 def test_an_error_of_the_wheel_names_its_programs(monkeypatch, capsys):
     monkeypatch.setattr(program, "installed_module", lambda name: f"albert_tf.{name}")
     with pytest.raises(SystemExit):
-        program._fail("run python -m pipelines.show_records first")
+        program.fail("run python -m pipelines.show_records first")
     assert capsys.readouterr().err == "error: run albert show_records first\n"
 
 

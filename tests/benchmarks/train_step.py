@@ -215,7 +215,7 @@ def step_of_pretraining(
     train_step = TrainStep(
         model, model, pretraining_objective(), optimizer, settings, settings.random_seed
     )
-    run_steps = make_step_loop(strategy, train_step, pretraining_objective().zero_sums())
+    run_steps = make_step_loop(strategy, train_step)
     dataset = tf.data.Dataset.from_tensors(batch).repeat()
     iterator = iter(strategy.experimental_distribute_dataset(dataset))
     stop = tf.Variable(False, trainable=False)

@@ -13,7 +13,7 @@ from pipelines.data.examples import ExampleOptions
 from pipelines.data.pretraining_dataset import pretraining_dataset, read_sources
 from pipelines.data.records import Manifest, serialize_segment
 from pipelines.data.segments import Segment
-from pipelines.evaluate import evaluate
+from pipelines.evaluate import Evaluation, evaluate
 from tests.builders import raises_one_line, tiny_config
 from tests.jobs import run
 from tests.pipelines.data.small_records import contents
@@ -237,6 +237,6 @@ def test_the_authors_records_train_here(shared, tmp_path):
     steps = "--num_train_steps=4 --num_warmup_steps=1 --steps_per_loop=2 --save_checkpoint_steps=2"
     out, _ = run("pipelines.pretrain", *f"{paths} {shape} {steps}".split())
     assert re.search(r"static examples of up to 128 pieces, \d+ % padding at length 128", out), out
-    result = evaluate(checkpoint=str(tmp_path / "model"), record_dir=record_dir)
+    result = evaluate(Evaluation(str(tmp_path / "model"), record_dir))
     assert result["examples"] == result["sentence_order_predictions"] == examples["heldout"]
     assert abs(result["masked_lm_loss"] - np.log(30000)) < 0.5

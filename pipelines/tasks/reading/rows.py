@@ -8,7 +8,7 @@ import itertools
 import json
 import operator
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from albert_tf.storage.errors import UserError, shown
 from ...data.text_files import read_lines
@@ -236,25 +236,38 @@ def read_text(path: str) -> str:
 
 
 def read_text_lines(path: str) -> Iterator[tuple[int, str]]:
-    """Yields (line number from 1, line without its end).
+    """Yields (line number from 1, line without its end)."""
+    # What begins at one offset is one line, however long.
+    lines = itertools.groupby(read_text_parts(path), key=operator.itemgetter(0))
+    for number, parts in lines:
+        line = "".join(part for _, part in parts).rstrip("\r\n")
+        if "\0" in line:
+            raise UserError(
+                f"{path}:{number}: the line holds a NUL character, which no text has; is the file "
+                "whole, and is it a table?"
+            )
+        yield number, line
+
+
+def read_text_parts(
+    path: str, on_read: Callable[[int], None] | None = None
+) -> Iterator[tuple[int, str]]:
+    """Yields (line number from 1, line with its end); a long line comes in parts.
+
+    `on_read`: see read_lines.
 
     Raises:
-      UserError: for a line that is not UTF-8 or holds NUL.
+      UserError: for a line that is not UTF-8.
     """
-    # What begins at one offset is one line, however long.
-    lines = itertools.groupby(read_lines(path), key=operator.itemgetter(0))
-    for number, (_, parts) in enumerate(lines, start=1):
-        line = b"".join(part for _, part in parts)
+    number, last = 0, -1
+    for offset, line in read_lines(path, on_read=on_read):
+        number += offset != last
         try:
-            text = line.decode("utf-8").rstrip("\r\n")
+            text = line.decode("utf-8")
         except UnicodeDecodeError as error:
             raise UserError(
                 f"{path}:{number}: byte 0x{line[error.start]:02X} is not UTF-8 ({error.reason}); "
                 "convert the file, for example with iconv"
             ) from error
-        if "\0" in text:
-            raise UserError(
-                f"{path}:{number}: the line holds a NUL character, which no text has; is the file "
-                "whole, and is it a table?"
-            )
-        yield number, text.removeprefix("\ufeff") if number == 1 else text  # the byte order mark
+        yield number, text if last >= 0 else text.removeprefix("\ufeff")  # the byte order mark
+        last = offset

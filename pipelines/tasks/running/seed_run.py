@@ -22,11 +22,11 @@ from albert_tf.jobs import program
 from albert_tf.jobs.settings import setting
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
-from ...training import train_loop
 from ...training.objective import Objective
-from ...training.run import Run
+from ...training.run import Run, has_checkpoint
 from ...training.settings import LoopSettings, TrainingSettings, precision
-from ...training.strategy import is_tpu
+from ...training.strategy import check_hosts_agree, is_tpu
+from ...training.train_loop import Stage, TrainLoop
 from ...training.train_step import TrainStep
 from ..scoring.figures import draw_learning_curves
 from ..task import Sequences, Task
@@ -149,7 +149,7 @@ def run_seed(
         return kept
 
     model, optimizer = _create_model(task, config, seed, settings, strategy)
-    if checkpoint and not run.has_checkpoint():
+    if checkpoint and not has_checkpoint(model_dir):
         source = saved_model if saved_model.is_saved_model(checkpoint) else model_directory
         source.restore_encoder(model.encoder, checkpoint)
     # TPUs and XLA want every batch alike.
@@ -171,18 +171,14 @@ def run_seed(
         evaluate = None
         if loop.eval_steps:
             evaluate = functools.partial(_score_dev, task, splits["dev"], predictions["dev"])
-        train_loop.train(
-            run=run,
-            model=model,
-            optimizer=optimizer,
-            objective=objective,
-            dataset_fn=lambda first_step, context: training_dataset(
+        TrainLoop(
+            run,
+            [Stage(0, train_step, rates, evaluate)],
+            lambda first_step, context: training_dataset(
                 train, settings.global_batch_size, seed, first_step, *length, context
             ),
-            stages=[train_loop.Stage(0, train_step, rates, evaluate)],
-            settings=settings,
-            loop=loop,
-        )
+            loop,
+        ).train()
     _restore_best(run, model, loop)
     found = _predict(run, task, splits, predictions)
     results = {name: {**kept[name], **found.get(name, predicted)} for name in NO_RESULTS}
@@ -227,12 +223,12 @@ def _score_dev(task: Task, split: TaskSplit, predict: Callable, is_stopped) -> d
 def _restore_best(run: Run, model: tf.keras.Model, loop: LoopSettings) -> None:
     """Restores the weights that were best on dev, or the last ones if there is no dev set."""
     # Other hosts look for the weights when the one that writes has written, and find the same.
-    run.check_hosts_agree(0)
+    check_hosts_agree(run.strategy, 0, run.settings)
     directory = run.model_dir
     if loop.eval_steps:
         directory = os.path.join(directory, model_directory.BEST_DIR)
     _, weights = model_directory.find_checkpoint(directory)
-    run.check_hosts_agree(int(weights.rpartition("-")[2]))
+    check_hosts_agree(run.strategy, int(weights.rpartition("-")[2]), run.settings)
     model_directory.restore_weights(model, weights)
 
 

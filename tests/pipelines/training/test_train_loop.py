@@ -14,10 +14,11 @@ from albert_tf import optimization
 from albert_tf.checkpoints import model_directory
 from albert_tf.models import AlbertForPreTraining
 from pipelines.tasks.running import seed_run
-from pipelines.training import metrics_log, train_loop
+from pipelines.training import metrics_log
 from pipelines.training.objective import pretraining_objective
 from pipelines.training.run import Run
 from pipelines.training.settings import LoopSettings, TrainingSettings, precision
+from pipelines.training.train_loop import Stage, TrainLoop
 from pipelines.training.train_step import TrainStep
 from tests.builders import finetune, tiny_config
 from tests.jobs import curves, log
@@ -90,18 +91,14 @@ def run(
         train_step = TrainStep(forward, model, objective, optimizer, settings, seed=9)
         rates = {"examples_per_second": 1, "tokens_per_second": SEQ_LEN}
         evaluate = (lambda _: {"heldout_accuracy": next(figures)}) if evaluations else None
-        return train_loop.Stage(first_step, train_step, rates, evaluate)
+        return Stage(first_step, train_step, rates, evaluate)
 
-    train_loop.train(
-        run=Run(strategy, str(model_dir), {}),
-        model=model,
-        optimizer=optimizer,
-        objective=objective,
-        dataset_fn=lambda step, _: dataset_fn(step, replica_batch),
-        stages=[stage(*depth) for depth in depths],
-        settings=settings,
-        loop=LoopSettings(every, every, **(loop or {})),
-    )
+    TrainLoop(
+        Run(strategy, str(model_dir), {}),
+        [stage(*depth) for depth in depths],
+        lambda step, _: dataset_fn(step, replica_batch),
+        LoopSettings(every, every, **(loop or {})),
+    ).train()
     return model
 
 
