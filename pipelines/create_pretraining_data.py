@@ -113,7 +113,7 @@ def main(_) -> None:
     settings = settings_from_flags(
         Settings,
         do_lower_case=resolve_lower_case(FLAGS.spm_model_file, FLAGS.do_lower_case),
-        text_format=corpus.text_format_of(FLAGS),
+        text_format=settings_from_flags(corpus.TextFormat),
     )
     with job_directory.lock(FLAGS.output_dir):
         create = create_pretraining_data

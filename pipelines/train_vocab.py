@@ -30,6 +30,7 @@ import tensorflow as tf
 from absl import flags
 
 from albert_tf.jobs import program
+from albert_tf.jobs.settings import settings_from_flags
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from albert_tf.storage.progress import duration
@@ -101,7 +102,7 @@ def main(_) -> None:
             "do_lower_case": FLAGS.do_lower_case,
             "byte_fallback": FLAGS.byte_fallback,
         },
-        text_format=corpus.text_format_of(FLAGS),
+        text_format=settings_from_flags(corpus.TextFormat),
     )
 
 

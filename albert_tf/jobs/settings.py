@@ -31,6 +31,7 @@ def define_settings_flags(settings: type, **defaults) -> None:
       settings: a dataclass.
       defaults: defaults of flags, by name, in place of the fields' own.
     """
+    flags.disclaim_key_flags()  # they are the caller's
     for field in dataclasses.fields(settings):
         if field.name not in flag_names(settings):
             continue
