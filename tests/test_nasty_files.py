@@ -15,6 +15,7 @@ import tensorflow as tf
 from albert_tf.jobs import program
 from albert_tf.text.tokenization import AlbertTokenizer
 from pipelines import create_pretraining_data as job
+from pipelines.data.beam_job import Workers
 from pipelines.data.corpus import TextFormat, read_documents
 from pipelines.data.examples import ExampleOptions
 from pipelines.data.pretraining_dataset import pretraining_dataset, read_sources
@@ -91,7 +92,9 @@ def create(input_file, output_dir, spm_model_file, shard_bytes=64_000_000, **tex
     text_format = TextFormat(**text_format)
     settings = Settings(str(spm_model_file), text_format=text_format, **lengths, **others)
     places = {"input_file": str(input_file), "output_dir": str(output_dir)}
-    return job.create_pretraining_data(**places, settings=settings, shard_bytes=shard_bytes)
+    return job.create_pretraining_data(
+        **places, settings=settings, shard_bytes=shard_bytes, workers=Workers()
+    )
 
 
 def sums_of(directory):
@@ -215,7 +218,7 @@ def test_all_together(nasty, tiny_vocabulary, tmp_path):
 def test_records_cut_short(nasty, tiny_corpus, tiny_vocabulary, tmp_path, in_this_process):
     records = tmp_path / "records"
     manifest = create(tiny_corpus, records, tiny_vocabulary)
-    shutil.copy(nasty / "truncated.tfrecord", records / manifest.split("train")[0].file)
+    shutil.copy(nasty / "truncated.tfrecord", records / manifest.splits["train"].shards[0].file)
     tokenizer = AlbertTokenizer(str(tiny_vocabulary))
     dataset = pretraining_dataset(read_sources(str(records)), ExampleOptions(512), tokenizer, 8)
     with pytest.raises((ValueError, tf.errors.DataLossError), match="corrupted record") as error:
