@@ -165,13 +165,8 @@ def _text_lines(
 ) -> Iterator[tuple[int, str]]:
     """Yields (document offset, line with its end), blank lines inside of documents too.
 
-    Args:
-      lines: from the beginning of a range on.
-      text_of: returns the text of a line; None if it is to be left out.
-      is_ours: whether a document of the range may begin without a blank line before it.
-      end: the byte after the range.
-      enough: blank lines that end a document.
-      blank_lines: those before the range.
+    `is_ours`: a document of the range may begin without a blank line before it. `enough` blank
+    lines end a document; `blank_lines` are those before the range.
     """
     document = None  # the offset of the document we are in
     for offset, line in lines:

@@ -25,9 +25,8 @@ def split_sentences(lines: Iterable[str], language: str) -> Iterator[str]:
     The lines up to a blank one are a paragraph, whose sentences may go over the ends of lines; none
     goes over the end of a paragraph. What is longer than 2,000 characters is broken at a space.
 
-    Args:
-      lines: with their ends; a line without an end is joined to the next. They are read as needed.
-      language: an ISO 639 code, for abbreviations and the like; an unknown one means English.
+    A line without its end is joined to the next. The lines are read as needed. `language` is an ISO
+    639 code, for abbreviations and the like; an unknown one means English.
     """
     text, is_line_ended = "", False
     for line in lines:

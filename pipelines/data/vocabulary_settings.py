@@ -18,13 +18,9 @@ def settings_path(spm_model_file: str) -> str:
 def resolve_lower_case(spm_model_file: str, do_lower_case: bool | None) -> bool:
     """Returns whether text is to be lower-cased for a vocabulary.
 
-    Args:
-      spm_model_file: the vocabulary. Without a file of settings it is one for lower-cased text, as
-        the published English ones are.
-      do_lower_case: what the user wants; None for what the vocabulary was made for.
-
-    Raises:
-      UserError: if these differ.
+    None stands for what the vocabulary was made for; a UserError if the user wants otherwise. A
+    vocabulary without a file of settings is one for lower-cased text, as the published English ones
+    are.
     """
     path = settings_path(spm_model_file)
     made_for = None
