@@ -192,8 +192,8 @@ def create_reference_examples(
 ) -> ReferenceManifest:
     """Writes segment records into OUTPUT_DIR/segments and, drawn from these, static examples.
 
-    Args and errors are those of `create_pretraining_data`. The segments become examples by the
-    options, in `dupe_factor` passes over the training segments, each with draws of its own.
+    Other arguments and errors are as in `create_pretraining_data`. The segments become examples by
+    the options, in `dupe_factor` passes over the training segments, each with draws of its own.
     """
     job_directory.claim(output_dir, {**dataclasses.asdict(options), "dupe_factor": dupe_factor})
     segments = create_pretraining_data(

@@ -83,7 +83,7 @@ def hash_ranges(hash_files: Sequence[str]) -> list[HashRange]:
 def find_duplicates(hashes: HashRange, hash_files: Sequence[str], output_dir: str) -> None:
     """Writes which documents of a range of hashes to skip: all but the first with each hash.
 
-    `hash_files`, of which only the range's buckets are read, are in the order of units.
+    `hash_files` are in the order of units. Only the range's buckets are read.
     """
     tables = [
         _read_grouped(path, hashes.first, hashes.end, _NUM_BUCKETS, _ROW) for path in hash_files

@@ -26,8 +26,9 @@ def heldout_examples(
 
     They are a sample from all sources, in proportion to what these hold.
 
-    `sources` and `options` are those of the training; evaluation_options defines what an evaluation
-    uses. Each source rounds its share of `num_examples` up. `batch_size` is that of all replicas.
+    `sources` and `options` come from the training; evaluation_options defines what an evaluation
+    uses. Each source rounds its share of `num_examples` up. `batch_size` counts the rows of all
+    replicas.
 
     Returns:
       (input context) -> batches, see evaluation_dataset; and metrics of these examples that do not

@@ -224,9 +224,9 @@ def evaluation_dataset(
     For "nsp", whose second segments come from the neighbouring row, the first half of the split
     takes turns with the second: neighbours in a file may be of one document.
 
-    `batch_size` is that of all replicas. A sample of `num_examples` from all of the split is the
-    same at every call; None: all of it. `with_lengths` adds sentence_pairs.length_features. The
-    rest is as of pretraining_dataset.
+    `batch_size` counts the rows of all replicas. A sample of `num_examples` from all of the split
+    is the same at every call; None: all of it. `with_lengths` adds sentence_pairs.length_features.
+    The rest is as of pretraining_dataset.
     """
     context = context or tf.distribute.InputContext()
     rows = context.get_per_replica_batch_size(batch_size)
@@ -303,8 +303,8 @@ def _shuffled_records(
     """Returns the raw records of a source without end, from number `start` on, in groups.
 
     `start` is counted from the beginning of the run; it may be beyond the first epoch. `is_ours`
-    says which of some records to return, by their numbers in the run (int64 [n] -> bool [n]);
-    default: all. The others are read, but not kept. That is simple and exact; the cost is that
+    maps numbers of records in the run to whether to return them (int64 [n] -> bool [n]); default:
+    all. The others are read, but not kept. That is simple and exact; the cost is that
     every host reads the whole data set.
     """
     paths = tf.constant(source.manifest.paths(source.record_dir, "train"))

@@ -21,7 +21,7 @@ _FREQUENT = 15  # pieces in the list of the most frequent
 class ExampleStatistics:
     """Sums over examples as training sees them, batch after batch.
 
-    `swaps` is that of the sentence_pairs.SentenceObjective.
+    `swaps`: see sentence_pairs.SentenceObjective.
     """
 
     def __init__(self, tokenizer: AlbertTokenizer, max_seq_length: int, swaps: bool = True):
