@@ -42,10 +42,11 @@ from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from albert_tf.text.packing import NUM_SPECIAL_PIECES
 from albert_tf.text.tokenization import AlbertTokenizer
-from .data import beam_job, corpus, reference_job, unit_job
+from .data import beam_job, corpus, unit_job
 from .data.duplicates import find_duplicates, hash_ranges
 from .data.examples import DRAWS, ExampleOptions
 from .data.records import Manifest, ReferenceManifest, SegmentManifest, make_splits
+from .data.reference_job import SEGMENTS_DIR, plan_passes, write_pass
 from .data.shard_writer import COUNTS, Range, Settings, TextUnit, hash_unit, write_unit
 from .data.text_files import expansion, is_compressed
 from .data.vocabulary_settings import resolve_lower_case
@@ -113,7 +114,7 @@ def main(_) -> None:
     settings = settings_from_flags(
         Settings,
         do_lower_case=resolve_lower_case(FLAGS.spm_model_file, FLAGS.do_lower_case),
-        text_format=corpus.text_format_of(FLAGS),
+        text_format=settings_from_flags(corpus.TextFormat),
     )
     with job_directory.lock(FLAGS.output_dir):
         create = create_pretraining_data
@@ -129,7 +130,7 @@ def main(_) -> None:
             output_dir=FLAGS.output_dir,
             settings=settings,
             shard_bytes=FLAGS.shard_bytes,
-            **beam_job.workers_from(FLAGS),
+            workers=settings_from_flags(beam_job.Workers),
         )
 
 
@@ -138,17 +139,13 @@ def create_pretraining_data(
     input_file: str,
     output_dir: str,
     settings: Settings,
-    shard_bytes: int = 64_000_000,
-    **workers,
+    shard_bytes: int,
+    workers: beam_job.Workers,
 ) -> Manifest:
     """Writes the records of a corpus, or those that an earlier run did not write.
 
-    Args:
-      input_file: paths or globs of text files, comma-separated.
-      output_dir: gets the shards, the manifest and, in `units`, a file for each finished unit.
-      settings: what the records depend on, beside the text.
-      shard_bytes: bytes of text in a unit of work, at most; a compressed file is one unit.
-      **workers: `runner`, `num_workers` and `beam_options` of beam_job.run.
+    `output_dir` gets the shards, the manifest and, in `units`, a file for each finished unit. The
+    other arguments are flags of this program.
 
     Raises:
       UserError: if there is no text or it cannot be read, or `output_dir` holds records of other
@@ -166,7 +163,7 @@ def create_pretraining_data(
     if settings.remove_duplicates and units:
         found = _find_duplicates(units, settings, output_dir, workers)
         write = functools.partial(write, duplicates_files=found)
-    unit_job.run_units("writing records", write, units, output_dir, **workers)
+    unit_job.run_units("writing records", write, units, output_dir, workers)
     manifest = _collect(units, settings, tokenizer, output_dir)
     manifest.write(output_dir)
     print(f"{manifest.summary()} in {output_dir}")
@@ -190,34 +187,55 @@ def create_reference_examples(
     settings: Settings,
     options: ExampleOptions,
     dupe_factor: int,
-    shard_bytes: int = 64_000_000,
-    **workers,
+    shard_bytes: int,
+    workers: beam_job.Workers,
 ) -> ReferenceManifest:
     """Writes segment records into OUTPUT_DIR/segments and, drawn from these, static examples.
 
-    Args:
-      input_file: paths or globs of text files, comma-separated.
-      output_dir: gets the static examples and their manifest.
-      settings: what the segment records depend on, beside the text.
-      options: how segments become examples: length, masking, sentence objective, seed.
-      dupe_factor: passes over the training segments, each with draws of its own.
-      shard_bytes: bytes of text in a unit of work, at most; a compressed file is one unit.
-      **workers: `runner`, `num_workers` and `beam_options` of beam_job.run.
-
-    Raises:
-      UserError: as `create_pretraining_data` does.
+    Other arguments and errors are as in `create_pretraining_data`. The segments become examples by
+    the options, in `dupe_factor` passes over the training segments, each with draws of its own.
     """
     job_directory.claim(output_dir, {**dataclasses.asdict(options), "dupe_factor": dupe_factor})
     segments = create_pretraining_data(
         input_file=input_file,
-        output_dir=os.path.join(output_dir, reference_job.SEGMENTS_DIR),
+        output_dir=os.path.join(output_dir, SEGMENTS_DIR),
         settings=settings,
         shard_bytes=shard_bytes,
-        **workers,
+        workers=workers,
     )
-    return reference_job.draw_examples(
-        segments, options, dupe_factor, settings.spm_model_file, output_dir, **workers
+    if manifest := Manifest.read_finished(output_dir):
+        return manifest
+    units = plan_passes(segments, dupe_factor)
+    work = functools.partial(
+        write_pass,
+        options=options,
+        spm_model_file=settings.spm_model_file,
+        do_lower_case=settings.do_lower_case,
+        output_dir=output_dir,
     )
+    unit_job.run_units("drawing examples", work, units, output_dir, workers)
+    markers = unit_job.read_markers(units, output_dir)
+    manifest = ReferenceManifest(
+        max_seq_length=options.max_seq_length,
+        max_predictions_per_seq=options.max_predictions_per_seq,
+        sentence_objective=options.sentence_objective,
+        vocab_sha256=segments.vocab_sha256,
+        vocab_size=segments.vocab_size,
+        do_lower_case=segments.do_lower_case,
+        code_version=albert_tf.__version__,
+        drawn_with={
+            "masked_lm_prob": options.masked_lm_prob,
+            "ngram": options.ngram,
+            "seed": options.seed,
+            "dupe_factor": dupe_factor,
+            "segments": segments.fingerprint(),
+            "unlabelled": sum(marker["unlabelled"] for marker in markers),
+        },
+        splits=make_splits({u.split: [m["shard"]]} for u, m in zip(units, markers)),
+    )
+    manifest.write(output_dir)
+    print(f"{manifest.summary()} in {output_dir}")
+    return manifest
 
 
 def plan_units(sizes: dict[str, int], shard_bytes: int) -> list[TextUnit]:
@@ -244,15 +262,15 @@ def plan_units(sizes: dict[str, int], shard_bytes: int) -> list[TextUnit]:
 
 
 def _find_duplicates(
-    units: Sequence[TextUnit], settings: Settings, output_dir: str, workers: dict
+    units: Sequence[TextUnit], settings: Settings, output_dir: str, workers: beam_job.Workers
 ) -> list[str]:
     """Writes which documents of the units are duplicates; returns the files that list them."""
     work = functools.partial(hash_unit, settings=settings, output_dir=output_dir)
-    unit_job.run_units("looking for duplicates", work, units, output_dir, "hashes", **workers)
+    unit_job.run_units("looking for duplicates", work, units, output_dir, workers, "hashes")
     hash_files = [os.path.join(output_dir, unit.file("hashes")) for unit in units]
     ranges = hash_ranges(hash_files)
     work = functools.partial(find_duplicates, hash_files=hash_files, output_dir=output_dir)
-    unit_job.run_units("comparing hashes", work, ranges, output_dir, "duplicates", **workers)
+    unit_job.run_units("comparing hashes", work, ranges, output_dir, workers, "duplicates")
     return [os.path.join(output_dir, hashes.file("duplicates")) for hashes in ranges]
 
 
@@ -279,11 +297,7 @@ def _identity(
 def _collect(
     units: Sequence[TextUnit], settings: Settings, tokenizer: AlbertTokenizer, output_dir: str
 ) -> Manifest:
-    """Makes the manifest of all units from their markers.
-
-    Raises:
-      UserError: if they hold no text.
-    """
+    """Makes the manifest of all units from their markers; a UserError if they hold no text."""
     markers = unit_job.read_markers(units, output_dir)
     totals = {name: sum(marker[name] for marker in markers) for name in COUNTS}
     if not totals["pieces"]:
@@ -350,42 +364,36 @@ def _pieces_per_byte(
         else:
             num_bytes = sum(len(sentence.text.encode()) + 1 for sentence in found)
         texts = [sentence.text for sentence in whole or found]
-        if texts:
-            of_places.append(sum(map(len, tokenizer.encode_batch(texts))) / num_bytes)
+        of_places.append(sum(map(len, tokenizer.encode_batch(texts))) / num_bytes)
     return sum(of_places) / max(len(of_places), 1)
 
 
 def _sampled_places(
     units: Sequence[TextUnit], text_format: corpus.TextFormat
 ) -> Iterator[list[corpus.Sentence]]:
-    """Yields the first sentences of each place."""
-    places = min(_SAMPLE_PLACES, len(units))
-    for unit in (units[len(units) * i // places] for i in range(places)):
+    """Yields the first sentences of each place that has some."""
+    num_places = min(_SAMPLE_PLACES, len(units))
+    for unit in (units[len(units) * i // num_places] for i in range(num_places)):
         source, begin, end = unit.ranges[0]
-        if not is_compressed(source):
+        places, distance = 1, 0
+        if is_compressed(source):
+            # A place in it cannot be sought: it is read from its beginning, up to a limit. Its
+            # places are so many characters apart.
+            begin, end = 0, None
+            places = max(-(-_SAMPLE_PLACES // num_places), 4)
+            distance = _SAMPLE_COMPRESSED_BYTES // num_places // places
+        else:
             end = min(end, begin + _SAMPLE_BYTES)
-            found = corpus.read_documents(source, text_format, begin, end)
-            yield list(itertools.islice(found, _SAMPLE_SENTENCES))
-            continue
-        # A place in it cannot be sought: it is read from its beginning, up to a limit.
-        found = corpus.read_documents(source, text_format)
-        of_file = max(-(-_SAMPLE_PLACES // places), 4)
-        yield from _places_of_stream(found, of_file, _SAMPLE_COMPRESSED_BYTES // places // of_file)
-
-
-def _places_of_stream(
-    sentences: Iterator[corpus.Sentence], places: int, distance: int
-) -> Iterator[list[corpus.Sentence]]:
-    """Yields the first sentences of places that are so many characters apart."""
-    read = 0
-    for place in range(places):
-        for sentence in sentences:
-            read += len(sentence.text) + 1
-            if read > place * distance:
-                found = [sentence, *itertools.islice(sentences, _SAMPLE_SENTENCES - 1)]
-                read += sum(len(s.text) + 1 for s in found[1:])
-                yield found
-                break
+        sentences = corpus.read_documents(source, text_format, begin, end)
+        read = 0
+        for place in range(places):
+            for sentence in sentences:
+                read += len(sentence.text) + 1
+                if read > place * distance:
+                    found = [sentence, *itertools.islice(sentences, _SAMPLE_SENTENCES - 1)]
+                    read += sum(len(s.text) + 1 for s in found[1:])
+                    yield found
+                    break
 
 
 if __name__ == "__main__":

@@ -16,12 +16,14 @@ Examples:
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 
 from absl import flags
 
 import albert_tf
 from albert_tf.jobs import job_directory, program
+from albert_tf.jobs.settings import define_settings_flags, setting, settings_from_flags
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from albert_tf.text.tokenization import AlbertTokenizer
@@ -33,29 +35,36 @@ from .data.sentence_pairs import SENTENCE_OBJECTIVES
 FLAGS = flags.FLAGS
 
 
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What is indexed, and where."""
+
+    input_file: str = setting(
+        flags.DEFINE_string, "TFRecord files: globs or paths, comma between.", required=True
+    )
+    output_dir: str = setting(flags.DEFINE_string, "Where the manifest goes.", required=True)
+    spm_model_file: str = setting(
+        flags.DEFINE_string, "The records' vocabulary (.model or .txt).", required=True
+    )
+    heldout_file: str | None = setting(
+        flags.DEFINE_string,
+        "TFRecord files for evaluation (paths or globs, comma-separated). Files that --input_file "
+        "also matches are not trained on.",
+        None,
+    )
+    do_lower_case: bool = setting(flags.DEFINE_bool, "Whether their text was lower-cased.", True)
+    sentence_objective: str = setting(
+        flags.DEFINE_enum,
+        "Meaning of their labels; nsp if they were made with --random_next_sentence.",
+        "sop",
+        enum_values=list(SENTENCE_OBJECTIVES),
+    )
+
+
 def define_flags() -> None:
     """Defines the flags; not at import, as programs share the names of flags."""
     job_directory.define_flags()
-    flags.DEFINE_string(
-        "input_file", None, "TFRecord files: globs or paths, comma between.", required=True
-    )
-    flags.DEFINE_string(
-        "heldout_file",
-        None,
-        "TFRecord files for evaluation (paths or globs, comma-separated). Files that --input_file "
-        "also matches are not trained on.",
-    )
-    flags.DEFINE_string("output_dir", None, "Where the manifest goes.", required=True)
-    flags.DEFINE_string(
-        "spm_model_file", None, "The records' vocabulary (.model or .txt).", required=True
-    )
-    flags.DEFINE_bool("do_lower_case", True, "Whether their text was lower-cased.")
-    flags.DEFINE_enum(
-        "sentence_objective",
-        "sop",
-        list(SENTENCE_OBJECTIVES),
-        "Meaning of their labels; nsp if they were made with --random_next_sentence.",
-    )
+    define_settings_flags(Settings, input_file=None, output_dir=None, spm_model_file=None)
     beam_job.define_flags()
 
 
@@ -63,52 +72,26 @@ def main(_) -> None:
     """Reads the flags."""
     beam_job.prepare_environment()
     with job_directory.lock(FLAGS.output_dir):
-        index_records(
-            input_file=FLAGS.input_file,
-            heldout_file=FLAGS.heldout_file,
-            output_dir=FLAGS.output_dir,
-            spm_model_file=FLAGS.spm_model_file,
-            do_lower_case=FLAGS.do_lower_case,
-            sentence_objective=FLAGS.sentence_objective,
-            **beam_job.workers_from(FLAGS),
-        )
+        index_records(settings_from_flags(Settings), settings_from_flags(beam_job.Workers))
 
 
-def index_records(
-    *,
-    input_file: str,
-    output_dir: str,
-    spm_model_file: str,
-    heldout_file: str | None = None,
-    do_lower_case: bool = True,
-    sentence_objective: str = "sop",
-    **workers,
-) -> ReferenceManifest:
+def index_records(settings: Settings, workers: beam_job.Workers) -> ReferenceManifest:
     """Checks static examples and writes the manifest that training reads.
 
-    Args:
-      input_file: TFRecord files to train on: paths or globs, comma-separated.
-      output_dir: gets the manifest; the records stay where they are.
-      spm_model_file: the vocabulary of the records' piece ids.
-      heldout_file: TFRecord files for evaluation. Those that `input_file` also matches are not
-        trained on. None: there are none.
-      do_lower_case: whether the records' text was lower-cased.
-      sentence_objective: the meaning of `next_sentence_labels`: "sop", "nsp" or "none".
-      **workers: `runner`, `num_workers` and `beam_options` of beam_job.run.
-
     Raises:
-      UserError: if a file or record is broken or does not suit the vocabulary, or `output_dir`
-        holds something else.
+      UserError: if a file or record is broken or does not suit the vocabulary, or the output
+        directory holds something else.
     """
-    tokenizer = AlbertTokenizer(spm_model_file, do_lower_case)
-    units = plan_units(input_file, heldout_file)
+    output_dir, spm_model_file = settings.output_dir, settings.spm_model_file
+    tokenizer = AlbertTokenizer(spm_model_file, settings.do_lower_case)
+    units = plan_units(settings.input_file, settings.heldout_file)
     lengths = first_lengths([unit.path for unit in units])
     listing = [[unit.split, unit.path, unit.bytes] for unit in units]
     identity = {
         "input_file": job_directory.describe_files({u.path: u.bytes for u in units}, listing),
         "spm_model_file": f"SHA-256 {tokenizer.sha256[:16]}",
-        "do_lower_case": do_lower_case,
-        "sentence_objective": sentence_objective,
+        "do_lower_case": settings.do_lower_case,
+        "sentence_objective": settings.sentence_objective,
         "code_version": albert_tf.__version__,
     }
     unit_job.claim(output_dir, identity)
@@ -117,18 +100,18 @@ def index_records(
     check = functools.partial(
         check_file, lengths=lengths, spm_model_file=spm_model_file, output_dir=output_dir
     )
-    unit_job.run_units("checking records", check, units, output_dir, **workers)
+    unit_job.run_units("checking records", check, units, output_dir, workers)
     splits = _read_splits(units, output_dir)
     if not splits["train"].examples:
         count = sum(unit.split == "train" for unit in units)
-        raise UserError(f"--input_file={input_file}: no record in any of {count} files")
+        raise UserError(f"--input_file={settings.input_file}: no record in any of {count} files")
     manifest = ReferenceManifest(
         max_seq_length=lengths[0],
         max_predictions_per_seq=lengths[1],
-        sentence_objective=sentence_objective,
+        sentence_objective=settings.sentence_objective,
         vocab_sha256=tokenizer.sha256,
         vocab_size=tokenizer.vocab_size,
-        do_lower_case=do_lower_case,
+        do_lower_case=settings.do_lower_case,
         code_version=albert_tf.__version__,
         drawn_with={},
         splits=splits,
@@ -154,11 +137,7 @@ def _read_splits(units: list[FileUnit], output_dir: str) -> dict[str, Split]:
 
 
 def plan_units(input_file: str, heldout_file: str | None) -> list[FileUnit]:
-    """Returns the files of both splits; held-out ones are not in the training split.
-
-    Raises:
-      UserError: if a pattern matches no file, or no file is left to train on.
-    """
+    """Returns the files of both splits; held-out ones are not in the training split."""
     heldout = files.match_files(heldout_file, "heldout_file") if heldout_file else []
     not_trained = {files.absolute(path) for path in heldout}
     train = [

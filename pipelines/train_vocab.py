@@ -109,7 +109,7 @@ def main(_) -> None:
         files.match_files(FLAGS.input_file, "input_file"),
         FLAGS.output_prefix,
         settings_from_flags(VocabularySettings),
-        corpus.text_format_of(FLAGS),
+        settings_from_flags(corpus.TextFormat),
     )
 
 

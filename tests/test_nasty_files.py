@@ -211,7 +211,7 @@ def test_all_together(nasty, tiny_vocabulary, tmp_path):
 def test_records_cut_short(nasty, tiny_corpus, tiny_vocabulary, tmp_path, in_this_process):
     records = tmp_path / "records"
     manifest = create(tiny_corpus, records, tiny_vocabulary)
-    shutil.copy(nasty / "truncated.tfrecord", records / manifest.split("train")[0].file)
+    shutil.copy(nasty / "truncated.tfrecord", records / manifest.splits["train"].shards[0].file)
     tokenizer = AlbertTokenizer(str(tiny_vocabulary))
     dataset = pretraining_dataset(read_sources(str(records)), ExampleOptions(512), tokenizer, 8)
     with pytest.raises((ValueError, tf.errors.DataLossError), match="corrupted record") as error:

@@ -28,6 +28,7 @@ def setting(
 
 def define_settings_flags(settings: type, **defaults) -> None:
     """Defines a flag for each field that `setting` makes; `defaults` replace the fields' own."""
+    flags.disclaim_key_flags()  # they are the caller's
     for field in dataclasses.fields(settings):
         if field.name not in flag_names(settings):
             continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import logging
 import os
@@ -17,6 +18,7 @@ from typing import Any
 from absl import flags
 
 import albert_tf
+from albert_tf.jobs.settings import define_settings_flags, setting
 from albert_tf.storage.errors import UserError
 
 # A process of DirectRunner: Beam's own start, but without output (exceptions of our code come back
@@ -47,49 +49,42 @@ def prepare_environment() -> None:
     os.environ.setdefault("GCS_READ_CACHE_BLOCK_SIZE_MB", "4")
 
 
-def define_flags() -> None:
-    """Defines the flags of a program whose work Beam runs."""
-    flags.DEFINE_string("runner", "DirectRunner", "The Beam runner; DirectRunner is this machine.")
-    flags.DEFINE_integer(
-        "num_workers",
-        None,
+@dataclasses.dataclass(frozen=True)
+class Workers:
+    """What does the work of a job."""
+
+    runner: str = setting(
+        flags.DEFINE_string, "The Beam runner; DirectRunner is this machine.", "DirectRunner"
+    )
+    num_workers: int | None = setting(
+        flags.DEFINE_integer,
         "Processes of DirectRunner. Default: one per core.",
+        None,
         lower_bound=1,
     )
-    flags.DEFINE_string("beam_options", "", "Options for other runners, passed to Beam unchanged.")
+    beam_options: str = setting(
+        flags.DEFINE_string, "Options for other runners, passed to Beam unchanged.", ""
+    )
 
 
-def workers_from(values: flags.FlagValues) -> dict[str, Any]:
-    """Returns the arguments `runner`, `num_workers` and `beam_options` of `run`."""
-    return {
-        "runner": values.runner,
-        "num_workers": values.num_workers or os.cpu_count() or 1,
-        "beam_options": shlex.split(values.beam_options),
-    }
+def define_flags() -> None:
+    """Defines the flags of a program whose work Beam runs."""
+    define_settings_flags(Workers)
 
 
-def run(
-    function: Callable[[Any], None],
-    units: Sequence[Any],
-    runner: str,
-    num_workers: int,
-    beam_options: Sequence[str],
-) -> None:
+def run(function: Callable[[Any], None], units: Sequence[Any], workers: Workers) -> None:
     """Calls `function` with each of the units, in any order, on any number of workers.
 
-    Args:
-      function: must be picklable, and may be called more than once with a unit.
-      units: each the work of minutes at most; picklable.
-      runner: name of a Beam runner, or its class with module; "DirectRunner" is this machine.
-      num_workers: processes of DirectRunner.
-      beam_options: passed to Beam unchanged.
+    Both must be picklable. A unit is the work of minutes at most; the function may be called more
+    than once with it.
 
     Raises:
       UserError: if there is no such runner, its packages are missing, or it refuses the options.
     """
     if not units:
         return
-    _check_packages(beam_options)
+    runner, options = workers.runner, shlex.split(workers.beam_options)
+    _check_packages(options)
     logging.disable(logging.WARNING)  # On import, Beam warns of packages we do without.
     try:
         with warnings.catch_warnings():
@@ -104,10 +99,9 @@ def run(
                 _check_dataflow()
     finally:
         logging.disable(logging.NOTSET)
-    options = list(beam_options)
     if runner == "DirectRunner":
         # By its name we would get a runner that first tries to download another one.
-        num_workers = min(num_workers, len(units))
+        num_workers = min(workers.num_workers or os.cpu_count() or 1, len(units))
         processes = SubprocessSDKEnvironment.from_command_string(_WORKER_COMMAND)
         runner = FnApiRunner(default_environment=processes if num_workers > 1 else None)
         options.append(f"--direct_num_workers={num_workers}")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib.metadata
 import itertools
 import json
+import math
 import operator
 import re
 from collections import Counter
@@ -15,9 +17,10 @@ from typing import NamedTuple
 
 from absl import flags
 
+from albert_tf.jobs.settings import define_settings_flags, setting
 from albert_tf.storage.errors import UserError
 from .sentences import split_sentences
-from .text_files import decode_line, read_lines, refuse_line
+from .text_files import line_number, read_lines
 
 INPUT_FORMATS = ("sentences", "prose", "jsonl")
 
@@ -39,13 +42,33 @@ class Sentence(NamedTuple):
 
 @dataclass(frozen=True)
 class TextFormat:
-    """How documents lie in files; each is the flag of that name."""
+    """How documents lie in files."""
 
-    input_format: str = "sentences"
-    document_blank_lines: int = 1
-    text_field: str = "text"
-    language: str = "en"
-    on_bad_line: str = "error"
+    input_format: str = setting(
+        flags.DEFINE_enum,
+        "sentences: one per line, a blank line between documents. prose: lines up to a blank one "
+        "are a paragraph, which is split into sentences. jsonl: a line is a JSON object, whose "
+        "--text_field is a document of prose.",
+        "sentences",
+        enum_values=INPUT_FORMATS,
+    )
+    document_blank_lines: int = setting(
+        flags.DEFINE_integer,
+        "Least number of successive blank lines that end a document (not for jsonl). Pass 2 or "
+        "more if one blank line separates paragraphs.",
+        1,
+        lower_bound=1,
+    )
+    text_field: str = setting(flags.DEFINE_string, "Field of the JSON objects.", "text")
+    language: str = setting(
+        flags.DEFINE_string, "ISO code of the language, to split prose into sentences.", "en"
+    )
+    on_bad_line: str = setting(
+        flags.DEFINE_enum,
+        "What to do with a line that is not UTF-8 or not a JSON object with text.",
+        "error",
+        enum_values=["error", "skip"],
+    )
 
     def identity(self) -> dict:
         """Returns what the documents depend on, beside the files."""
@@ -59,40 +82,10 @@ class TextFormat:
 
 def define_flags() -> None:
     """Defines the flags of every program that reads text."""
-    default = TextFormat()
     flags.DEFINE_string(
         "input_file", None, "Text files: globs or paths, comma between.", required=True
     )
-    flags.DEFINE_enum(
-        "input_format",
-        default.input_format,
-        INPUT_FORMATS,
-        "sentences: one per line, a blank line between documents. prose: lines up to a blank one "
-        "are a paragraph, which is split into sentences. jsonl: a line is a JSON object, whose "
-        "--text_field is a document of prose.",
-    )
-    flags.DEFINE_integer(
-        "document_blank_lines",
-        default.document_blank_lines,
-        "Least number of successive blank lines that end a document (not for jsonl). Pass 2 or "
-        "more if one blank line separates paragraphs.",
-        lower_bound=1,
-    )
-    flags.DEFINE_string("text_field", default.text_field, "Field of the JSON objects.")
-    flags.DEFINE_string(
-        "language", default.language, "ISO code of the language, to split prose into sentences."
-    )
-    flags.DEFINE_enum(
-        "on_bad_line",
-        default.on_bad_line,
-        ["error", "skip"],
-        "What to do with a line that is not UTF-8 or not a JSON object with text.",
-    )
-
-
-def text_format_of(values: flags.FlagValues) -> TextFormat:
-    """Returns what the flags of `define_flags` say."""
-    return TextFormat(**{f.name: values[f.name].value for f in dataclasses.fields(TextFormat)})
+    define_settings_flags(TextFormat)
 
 
 def read_documents(
@@ -124,61 +117,91 @@ def read_documents(
       UserError: for a line that cannot be read, and as text_files.read_lines.
     """
     assert begin >= 0 and (end is None or begin < end), (begin, end)
-    if text_format.input_format == "jsonl":
-        yield from _read_json(path, text_format, begin, end, counts, on_read)
-        return
-    lines = _read_text(path, text_format, begin, end, counts, on_read)
+    is_json = text_format.input_format == "jsonl"
+    decode = functools.partial(_json_text, text_format.text_field) if is_json else _decode
+
+    def text_of(offset: int, line: bytes) -> str | None:
+        """Returns the text of a line; None if it is to be skipped."""
+        try:
+            return decode(offset, line)
+        except UserError as error:
+            if text_format.on_bad_line != "skip":
+                raise UserError(
+                    f"{path}:{line_number(path, offset)}: {error}, or pass --on_bad_line=skip to "
+                    "leave such lines out"
+                ) from error
+        if counts is not None:
+            counts["skipped_lines"] += 1
+        return None
+
+    # Reading starts one byte before the range, to find whether a line begins with the range: what
+    # is read up to the first line end is no line of ours.
+    lines = read_lines(path, max(begin - 1, 0), on_read)
+    lines = itertools.dropwhile(lambda line: line[0] < begin, lines)
+    end = math.inf if end is None else end
+    if is_json:
+        found = _json_lines(lines, text_of, end)
+    else:
+        enough = text_format.document_blank_lines
+        blank_lines = _blank_lines_before(path, begin) if begin and enough > 1 else 0
+        found = _text_lines(lines, text_of, begin == 0, end, enough, blank_lines)
     if text_format.input_format == "sentences":
-        for offset, line in lines:
+        for offset, line in found:
             if text := line.strip():
                 yield Sentence(offset, text)
         return
-    for offset, document in itertools.groupby(lines, key=operator.itemgetter(0)):
+    for offset, document in itertools.groupby(found, key=operator.itemgetter(0)):
         for text in split_sentences((line for _, line in document), text_format.language):
             yield Sentence(offset, text)
 
 
-def _read_text(
-    path: str,
-    text_format: TextFormat,
-    begin: int,
-    end: int | None,
-    counts: Counter | None,
-    on_read: Callable[[int], None] | None,
+def _text_lines(
+    lines: Iterator[tuple[int, bytes]],
+    text_of: Callable[[int, bytes], str | None],
+    is_ours: bool,
+    end: float,
+    enough: int,
+    blank_lines: int,
 ) -> Iterator[tuple[int, str]]:
-    """Yields (document offset, line with its end), blank lines inside of documents too."""
+    """Yields (document offset, line with its end), blank lines inside of documents too.
+
+    `is_ours`: a document of the range may begin without a blank line before it. `enough` blank
+    lines end a document; `blank_lines` are those before the range.
+    """
     document = None  # the offset of the document we are in
-    is_ours = begin == 0
-    enough = text_format.document_blank_lines
-    blank_lines = _blank_lines_before(path, begin) if begin and enough > 1 else 0
-    # Reading starts one byte before the range, to find whether a line begins with the range: what
-    # is read up to the first line end is no line of ours.
-    for offset, line in read_lines(path, max(begin - 1, 0), on_read):
-        if offset < begin:
-            continue
-        if not is_ours and end is not None and offset >= end:
+    for offset, line in lines:
+        if not is_ours and offset >= end:
             return
-        if is_ours:
-            text = decode_line(path, offset, line, text_format.on_bad_line, counts)
-            if text is None:
-                blank_lines = 0
-                continue
-        else:
-            text = line.decode("utf-8", errors="replace")
-        if text.strip():
+        text = text_of(offset, line) if is_ours else line.decode("utf-8", errors="replace")
+        if text is None:
+            blank_lines = 0
+        elif text.strip():
             blank_lines = 0
             if is_ours:
-                if document is None:
-                    document = offset
+                document = offset if document is None else document
                 yield document, text
-            continue
-        blank_lines += 1
-        if blank_lines >= enough:
-            if end is not None and offset >= end:
-                return
-            document, is_ours = None, True
-        elif document is not None:
-            yield document, text
+        else:
+            blank_lines += 1
+            if blank_lines >= enough:
+                if offset >= end:
+                    return
+                document, is_ours = None, True
+            elif document is not None:
+                yield document, text
+
+
+def _json_lines(
+    lines: Iterator[tuple[int, bytes]], text_of: Callable[[int, bytes], str | None], end: float
+) -> Iterator[tuple[int, str]]:
+    """Yields (document offset, line of its text with its end)."""
+    for offset, parts in itertools.groupby(lines, key=operator.itemgetter(0)):
+        if offset >= end:
+            return
+        line = bytearray()
+        for _, part in parts:
+            if len(line) <= _MAX_JSON_BYTES:
+                line += part
+        yield from ((offset, match[0]) for match in _LINE.finditer(text_of(offset, line) or ""))
 
 
 def _blank_lines_before(path: str, begin: int) -> int:
@@ -186,83 +209,54 @@ def _blank_lines_before(path: str, begin: int) -> int:
     look_back = _LOOK_BACK_BYTES
     while True:
         start = max(begin - look_back, 0)
-        blank_lines, is_cut = 0, start > 0
+        blank_lines, is_enough = 0, start == 0
         for offset, line in read_lines(path, start):
             if offset >= begin:
                 break
-            # The first bytes may be the rest of a character.
-            text = line.lstrip(bytes(range(0x80, 0xC0))) if is_cut else line
-            text = text.decode("utf-8", errors="replace")
-            if offset == 0:
-                text = text.removeprefix("\ufeff")
-            if text.strip():
-                blank_lines, start = 0, 0  # what comes before does not matter
-            elif not is_cut:
+            if offset == start > 0:
+                continue  # perhaps not the whole line
+            text = line.decode("utf-8", errors="replace")
+            if (text if offset else text.removeprefix("\ufeff")).strip():
+                blank_lines, is_enough = 0, True
+            else:
                 blank_lines += 1
-            is_cut = False
-        if start == 0:
+        if is_enough:
             return blank_lines
         look_back *= 2
 
 
-def _read_json(
-    path: str,
-    text_format: TextFormat,
-    begin: int,
-    end: int | None,
-    counts: Counter | None,
-    on_read: Callable[[int], None] | None,
-) -> Iterator[Sentence]:
-    def refuse(what: str) -> None:
-        remedy = f'expected {{"{text_format.text_field}": "..."}} (see --text_field)'
-        refuse_line(path, offset, what, remedy, text_format.on_bad_line, counts)
-
-    lines = read_lines(path, max(begin - 1, 0), on_read)
-    for offset, parts in itertools.groupby(lines, key=operator.itemgetter(0)):
-        if offset < begin:
-            continue
-        if end is not None and offset >= end:
-            return
-        line = bytearray()
-        for _, part in parts:
-            if len(line) <= _MAX_JSON_BYTES:
-                line += part
-        if len(line) > _MAX_JSON_BYTES:
-            refuse(f"a line of more than {_MAX_JSON_BYTES / 1e6:g} MB")
-            continue
-        decoded = decode_line(path, offset, line, text_format.on_bad_line, counts)
-        if decoded is None:
-            continue
-        try:
-            text = _json_text(decoded, text_format.text_field)
-        except ValueError as error:
-            refuse(str(error))
-            continue
-        lines_of_text = (match[0] for match in _LINE.finditer(text))
-        for sentence in split_sentences(lines_of_text, text_format.language):
-            yield Sentence(offset, sentence)
+def _decode(offset: int, line: bytes) -> str:
+    try:
+        text = line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"byte 0x{line[error.start]:02X} is not UTF-8 ({error.reason}); convert the file, for "
+            "example with iconv"
+        ) from error
+    return text if offset else text.removeprefix("\ufeff")  # the byte order mark
 
 
-def _json_text(line: str, field: str) -> str:
-    """Returns the text of a JSON object; none if the line is blank.
-
-    Raises:
-      UserError: for anything else; the message states what is wrong.
-    """
-    if not line.strip():
+def _json_text(field: str, offset: int, line: bytes) -> str:
+    """Returns the text of a JSON object; none if the line is blank."""
+    remedy = f'; expected {{"{field}": "..."}} (see --text_field)'
+    if len(line) > _MAX_JSON_BYTES:
+        raise UserError(f"a line of more than {_MAX_JSON_BYTES / 1e6:g} MB{remedy}")
+    text = _decode(offset, line).rstrip()
+    if not text:
         return ""
     try:
-        value = json.loads(line.rstrip())
+        value = json.loads(text)
     except json.JSONDecodeError as error:
         what = error.msg.removesuffix(" at")
-        raise UserError(f"not JSON ({what} at character {error.pos + 1})") from error
+        raise UserError(f"not JSON ({what} at character {error.pos + 1}){remedy}") from error
     except (ValueError, RecursionError) as error:  # numbers of 5,000 digits, 1,000 brackets
-        raise UserError(f"not JSON that can be read ({error})") from error
+        raise UserError(f"not JSON that can be read ({error}){remedy}") from error
     if not isinstance(value, dict):
-        raise UserError("not a JSON object")
+        raise UserError(f"not a JSON object{remedy}")
     text = value.get(field)
     if not isinstance(text, str):
         found = "no" if field not in value else "something else than text as"
-        raise UserError(f"{found} field {field!r} (it has {', '.join(map(repr, value))[:200]})")
+        names = ", ".join(map(repr, value))[:200]
+        raise UserError(f"{found} field {field!r} (it has {names}){remedy}")
     # JSON can spell halves of characters, which are no text.
     return _SURROGATE.sub("\ufffd", text)

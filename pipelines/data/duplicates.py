@@ -39,10 +39,7 @@ _RANGE_BYTES = 32_000_000
 def write_hashes(sentences: Iterable[tuple[int, str]], path: str) -> None:
     """Writes the hash of every document's letters and digits, as str.isalnum has them.
 
-    Args:
-      sentences: each with the number of its document in the unit.
-      path: the file to write: a row of 16 bytes of hash and 8 bytes of document number for each
-        document.
+    Each of the sentences comes with the number of its document in the unit.
     """
     rows = bytearray()
     for number, document in itertools.groupby(sentences, key=operator.itemgetter(0)):
@@ -86,10 +83,7 @@ def hash_ranges(hash_files: Sequence[str]) -> list[HashRange]:
 def find_duplicates(hashes: HashRange, hash_files: Sequence[str], output_dir: str) -> None:
     """Writes which documents of a range of hashes to skip: all but the first with each hash.
 
-    Args:
-      hashes: the range; only its buckets are read.
-      hash_files: written by write_hashes, in the order of units.
-      output_dir: of the job; hashes.file("duplicates") is written in it.
+    `hash_files` are in the order of units. Only the range's buckets are read.
     """
     tables = [
         _read_grouped(path, hashes.first, hashes.end, _NUM_BUCKETS, _ROW) for path in hash_files

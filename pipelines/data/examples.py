@@ -30,15 +30,7 @@ DRAWS = 2
 
 @dataclasses.dataclass(frozen=True)
 class ExampleOptions:
-    """How segments become examples.
-
-    Attributes:
-      max_seq_length: L, pieces in an example with [CLS] and [SEP].
-      max_predictions_per_seq: P; None means ceil(masked_lm_prob * max_seq_length).
-      masked_lm_prob: share of the pieces to predict.
-      ngram: longest masked n-gram, in words.
-      sentence_objective: one of SENTENCE_OBJECTIVES.
-      seed: of order, splits, swaps and masks.
+    """How segments become examples; `seed` draws order, splits, swaps and masks.
 
     Deviation: the reference predicts at most 20 pieces at any length: 4 % of 512.
     """
@@ -83,11 +75,7 @@ def example_maker(
 ) -> Callable[[dict[str, tf.Tensor], dict[str, tf.Tensor]], dict[str, tf.Tensor]]:
     """Returns (segments of records.parse_segments, draws of as many rows) -> batch.
 
-    Args:
-      options: length, masking and sentence objective; its seed is not used.
-      tokenizer: the source of the special pieces and of those that begin a word.
-      with_lengths: whether the batch holds sentence_pairs.length_features too, as
-        `length_features`.
+    The seed of the options is not used. `with_lengths` adds sentence_pairs.length_features.
     """
     vocabulary = MaskingVocabulary(
         tokenizer.mask_id, tokenizer.word_starts(), tokenizer.replacement_ids()
@@ -124,13 +112,8 @@ def example_draws(
     """Returns all random numbers of some rows of a batch, uniform in [0, 1).
 
     A row's numbers do not depend on which rows are made together, so a host draws numbers for its
-    own rows only. Philox, a counter-based generator, can begin anywhere in its stream.
-
-    Args:
-      options: its lengths decide how many numbers a row takes.
-      rows: how many rows, from number `first_row` on.
-      seed: int64 [2].
-      first_row: the number of the first row in the whole batch.
+    own rows only, from number `first_row` of the whole batch on. Philox, a counter-based generator,
+    can begin anywhere in its stream. `seed` is int64 [2].
     """
     spans = options.max_seq_length + 1
     widths = {

@@ -26,12 +26,9 @@ def heldout_examples(
 
     They are a sample from all sources, in proportion to what these hold.
 
-    Args:
-      sources: of the training; their split "heldout" is read.
-      options: of the training; evaluation_options defines which of them an evaluation uses.
-      tokenizer: of the vocabulary that the records were made with.
-      batch_size: examples of a batch of all replicas.
-      num_examples: size of the sample; each source rounds its share up.
+    `sources` and `options` come from the training; evaluation_options defines what an evaluation
+    uses. Each source rounds its share of `num_examples` up. `batch_size` counts the rows of all
+    replicas.
 
     Returns:
       (input context) -> batches, see evaluation_dataset; and metrics of these examples that do not

@@ -14,17 +14,11 @@ _MARGIN = 12
 
 @dataclasses.dataclass(frozen=True)
 class MaskingVocabulary:
-    """What masking needs of a vocabulary.
-
-    Attributes:
-      mask_id: the piece [MASK].
-      word_starts: bool [V], pieces that begin a word.
-      replacement_ids: int32 [n], pieces that may replace a masked one.
-    """
+    """What masking needs of a vocabulary."""
 
     mask_id: int
-    word_starts: np.ndarray
-    replacement_ids: np.ndarray
+    word_starts: np.ndarray  # bool [V], pieces that begin a word
+    replacement_ids: np.ndarray  # int32 [n], pieces that may replace a masked one
 
 
 def mask_ngrams(

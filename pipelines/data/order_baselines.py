@@ -44,19 +44,13 @@ class Accuracy(NamedTuple):
 
 
 class Pairs(NamedTuple):
-    """Labelled pairs.
+    """Labelled pairs."""
 
-    Attributes:
-      labels: int32 [n], 1 = changed.
-      opens: bool [n], whether the segment opens its document.
-      lengths: int32 [n, features], see sentence_pairs.length_features.
-      windows: int32 [n, 4, 20], pieces at the end of A, the beginning of B, the end of B, and the
-        beginning of A; -1 where there are fewer.
-    """
-
-    labels: np.ndarray
-    opens: np.ndarray
-    lengths: np.ndarray
+    labels: np.ndarray  # int32 [n], 1 = changed
+    opens: np.ndarray  # bool [n], whether the segment opens its document
+    lengths: np.ndarray  # int32 [n, features], see sentence_pairs.length_features
+    # int32 [n, 4, 20], pieces at the end of A, the beginning of B, the end of B, and the beginning
+    # of A; -1 where there are fewer.
     windows: np.ndarray
 
 
@@ -146,12 +140,7 @@ def labelled_pairs(dataset: tf.data.Dataset) -> Pairs:
 
 
 def opening_words(windows: np.ndarray, vocab_size: int) -> sparse.csr_matrix:
-    """Returns which pieces are among the first 20 of A (+1) and of B (-1), [n, vocab_size].
-
-    Args:
-      windows: of Pairs.
-      vocab_size: columns of the result; above every piece of `windows`.
-    """
+    """Returns which pieces are among the first 20 of A (+1) and of B (-1), [n, vocab_size]."""
     matrix = sparse.csr_matrix((len(windows), vocab_size))
     for pieces, sign in ((windows[:, 3], 1.0), (windows[:, 1], -1.0)):
         rows, places = np.nonzero(pieces != _NO_PIECE)
@@ -166,11 +155,7 @@ def overlaps(windows: np.ndarray, frequencies: np.ndarray) -> np.ndarray:
     """Returns how much the parts overlap at the junction and at the far ends, float64 [n, 2].
 
     A piece that both sides hold counts once, with -log of its share of all pieces: a repeated rare
-    word is better evidence than a repeated "the".
-
-    Args:
-      windows: of Pairs.
-      frequencies: int [vocab_size], how often each piece occurs.
+    word is better evidence than a repeated "the". `frequencies` counts each piece.
     """
     weights = -np.log((frequencies + 1) / (frequencies.sum() + len(frequencies)))
 

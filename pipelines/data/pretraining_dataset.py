@@ -16,12 +16,7 @@ import tensorflow as tf
 from albert_tf.storage.errors import UserError
 from albert_tf.text.tokenization import AlbertTokenizer
 from .examples import ExampleOptions, example_draws, example_maker
-from .records import (
-    Manifest,
-    ReferenceManifest,
-    Shard,
-    parse_segments,
-)
+from .records import Manifest, ReferenceManifest, Shard, parse_segments
 from .reference_examples import parse_examples
 from .training_order import (
     BLOCK_ROWS,
@@ -114,9 +109,9 @@ def check_sources(
     if options.objective.swaps and shares == {0.0}:
         names = ",".join(source.record_dir for source in sources)
         raise UserError(
-            f"--sentence_objective=sop: no segment of {names!r} has two sentences whose order can "
-            "be asked: write records of a larger --max_seq_length (with --input_format=sentences a "
-            "line is a sentence), or give --sentence_objective=none"
+            f"--sentence_objective={options.sentence_objective}: no segment of {names!r} has two "
+            "sentences whose order can be asked: write records of a larger --max_seq_length (with "
+            "--input_format=sentences a line is a sentence), or give --sentence_objective=none"
         )
 
 
@@ -147,8 +142,8 @@ def pretraining_dataset(
       tokenizer: of the vocabulary that the records were made with.
       global_batch_size: examples per step over all hosts.
       start_step: the step of the first batch. A late start costs no more than reading one group.
-      context: which of how many hosts this is, and how many replicas there are. A batch holds the
-        rows of one replica. Default: one host with one replica.
+      context: which host this is. A batch holds the rows of one replica. Default: one host with one
+        replica.
 
     Returns:
       dicts with static shapes (b rows): int32 [b, L] `input_word_ids`, `input_mask`,
@@ -229,15 +224,9 @@ def evaluation_dataset(
     For "nsp", whose second segments come from the neighbouring row, the first half of the split
     takes turns with the second: neighbours in a file may be of one document.
 
-    Args:
-      record_dir: the directory that holds the manifest and its shards.
-      split: "train" or "heldout".
-      options: how records become examples; its seed decides splits and masks.
-      tokenizer: of the vocabulary that the records were made with.
-      batch_size: examples of a batch of all replicas.
-      num_examples: size of a sample from all of the split, the same at every call; default: all.
-      with_lengths: whether batches hold `length_features` too; see examples.example_maker.
-      context: as of pretraining_dataset.
+    `batch_size` counts the rows of all replicas. A sample of `num_examples` from all of the split
+    is the same at every call; None: all of it. `with_lengths` adds sentence_pairs.length_features.
+    The rest is as of pretraining_dataset.
     """
     context = context or tf.distribute.InputContext()
     rows = context.get_per_replica_batch_size(batch_size)
@@ -256,8 +245,9 @@ def evaluation_dataset(
         }
 
     records = sampled_records(record_dir, manifest, split, num_examples)
+    total = int(sample_counts(manifest.splits[split].shards, num_examples).sum())
     if options.objective.pairs_rows:
-        half = int(sample_counts(manifest.split(split), num_examples).sum()) // 2
+        half = total // 2
         turns = tf.data.Dataset.zip((records.take(half), records.skip(half).take(half)))
         turns = turns.flat_map(lambda *pair: tf.data.Dataset.from_tensor_slices(tf.stack(pair)))
         records = turns.concatenate(records.skip(2 * half))
@@ -268,18 +258,14 @@ def evaluation_dataset(
     dataset = dataset.map(make_rows, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
     dataset = dataset.rebatch(rows).map(fill).map(lambda batch: _with_static_rows(batch, rows))
     if hosts > 1 or rows < batch_size:
-        most = _most_rows(int(sample_counts(manifest.split(split), num_examples).sum()), hosts)
+        # The first host has the most rows, as the hosts take turns.
+        rounds, rest = divmod(total, _EVALUATION_ROWS * hosts)
+        most = rounds * _EVALUATION_ROWS + min(rest, _EVALUATION_ROWS)
         steps = -(-most // (batch_size // hosts))
         nothing = {n: tf.zeros(spec.shape, spec.dtype) for n, spec in dataset.element_spec.items()}
         dataset = dataset.concatenate(tf.data.Dataset.from_tensors(nothing).repeat())
         dataset = dataset.take(steps * (batch_size // hosts // rows))
     return dataset.prefetch(2)
-
-
-def _most_rows(total: int, hosts: int) -> int:
-    """Returns the rows of the first host, which has the most, if the hosts take turns."""
-    rounds, rest = divmod(total, _EVALUATION_ROWS * hosts)
-    return rounds * _EVALUATION_ROWS + min(rest, _EVALUATION_ROWS)
 
 
 def sampled_records(
@@ -288,7 +274,7 @@ def sampled_records(
     """Returns serialized records of a split, in the order of its files; see `sample_counts`."""
     # Of an empty list TensorFlow would take the elements for numbers.
     files = tf.constant(manifest.paths(record_dir, split), tf.string)
-    counts = sample_counts(manifest.split(split), num_examples)
+    counts = sample_counts(manifest.splits[split].shards, num_examples)
     slices = tf.data.Dataset.from_tensor_slices((files, counts)).filter(lambda _, count: count > 0)
     return slices.flat_map(lambda file, count: tf.data.TFRecordDataset(file).take(count))
 
@@ -316,13 +302,10 @@ def _shuffled_records(
 ) -> tf.data.Dataset:
     """Returns the raw records of a source without end, from number `start` on, in groups.
 
-    Args:
-      source: its split "train" is read.
-      seed: of the order of the records.
-      start: counted from the beginning of the run; it may be beyond the first epoch.
-      is_ours: (numbers of records in the run, int64 [n]) -> bool [n], which of them to return;
-        default: all. The others are read, but not kept. That is simple and exact; the cost is that
-        every host reads the whole data set.
+    `start` is counted from the beginning of the run; it may be beyond the first epoch. `is_ours`
+    maps numbers of records in the run to whether to return them (int64 [n] -> bool [n]); default:
+    all. The others are read, but not kept. That is simple and exact; the cost is that
+    every host reads the whole data set.
     """
     paths = tf.constant(source.manifest.paths(source.record_dir, "train"))
 

@@ -21,10 +21,7 @@ _FREQUENT = 15  # pieces in the list of the most frequent
 class ExampleStatistics:
     """Sums over examples as training sees them, batch after batch.
 
-    Args:
-      tokenizer: of the records.
-      max_seq_length: L.
-      swaps: as of sentence_pairs.SentenceObjective.
+    `swaps`: see sentence_pairs.SentenceObjective.
     """
 
     def __init__(self, tokenizer: AlbertTokenizer, max_seq_length: int, swaps: bool = True):
@@ -148,9 +145,7 @@ class ExampleStatistics:
 def _runs(masked: np.ndarray, opens: np.ndarray) -> np.ndarray:
     """Counts runs of masked neighbours by length: int64 [_MOST_RUN + 1].
 
-    Args:
-      masked: bool [n].
-      opens: bool [n], true where a run cannot continue from the neighbour before.
+    `opens` is true where a run cannot continue from the neighbour before.
     """
     begins = masked & (opens | ~np.pad(masked, [1, 0])[:-1])
     lengths = np.bincount(np.cumsum(begins)[masked])[1:]
@@ -166,12 +161,7 @@ def _shares(counts: np.ndarray) -> list[float]:
 
 
 def report(result: dict, label_names: Sequence[str]) -> str:
-    """Formats the figures of `ExampleStatistics.result`, and of the records if given.
-
-    Args:
-      result: of ExampleStatistics.result, or with the figures of the records, too.
-      label_names: what labels 0 and 1 mean.
-    """
+    """Formats the figures of `ExampleStatistics.result`, and of the records if it has them."""
 
     def percent(shares, digits=1):
         return " ".join(f"{100 * share:.{digits}f}" for share in shares)
@@ -250,29 +240,28 @@ def _panel(panels, title, x_label, y_label="%"):
     return axis
 
 
-def _bars(axis, names, shares) -> None:
+def _bars(panels, title, x_label, shares, names=None, y_label="%"):
+    """Draws shares of things by name; by default by number, the last of so many and more."""
+    names = names or [*range(1, len(shares)), f"{len(shares)}+"]
+    axis = _panel(panels, title, x_label, y_label)
     drawn = axis.bar([str(n) for n in names], [100 * s for s in shares], color=_COLOUR)
     axis.bar_label(drawn, fmt="%.1f", fontsize=8)
+    return axis
 
 
 def _draw_masks(panels, result: dict) -> None:
     lengths = np.array(result["lengths"][1:])
     width = max(1, len(lengths) // 64)
-    lengths = np.add.reduceat(lengths, np.arange(0, len(lengths), width))
-    axis = _panel(
-        panels, "Length of examples", f"pieces with special ones, of {len(result['lengths']) - 1}"
-    )
-    begins = 1 + width * np.arange(len(lengths))
-    axis.bar(begins, 100 * lengths / lengths.sum(), 0.9 * width, align="edge", color=_COLOUR)
-    axis = _panel(panels, "Input at predictions", "")
-    _bars(axis, ["[MASK]", "kept", "another piece"],
-         [result[name] for name in ("replaced_by_mask", "kept", "replaced_by_other")])  # fmt: skip
-    axis = _panel(panels, "Runs of masked words", "words (neighbouring n-grams make one run)")
-    runs = result["runs_of_masked_words"]
-    _bars(axis, [*range(1, len(runs)), f"{len(runs)}+"], runs)
-    axis = _panel(panels, "Masked words by length", "pieces of the word", "% masked")
+    begins = np.arange(0, len(lengths), width)
+    shares = 100 * np.add.reduceat(lengths, begins) / lengths.sum()
+    axis = _panel(panels, "Length of examples", f"pieces with special ones, of {len(lengths)}")
+    axis.bar(1 + begins, shares, 0.9 * width, align="edge", color=_COLOUR)
+    inputs = [result[name] for name in ("replaced_by_mask", "kept", "replaced_by_other")]
+    _bars(panels, "Input at predictions", "", inputs, ["[MASK]", "kept", "another piece"])
+    neighbours = "words (neighbouring n-grams make one run)"
+    _bars(panels, "Runs of masked words", neighbours, result["runs_of_masked_words"])
     words = result["masked_of_words_by_pieces"]
-    _bars(axis, [*range(1, len(words)), f"{len(words)}+"], words)
+    _bars(panels, "Masked words by length", "pieces of the word", words, y_label="% masked")
 
 
 def _draw_segments(panels, result: dict, label_names: Sequence[str]) -> None:
@@ -284,8 +273,7 @@ def _draw_segments(panels, result: dict, label_names: Sequence[str]) -> None:
     axis.set_ylim(0, 1.3 * by_position.max())
     axis = _panel(panels, "Where the two parts are split", "place in the segment's text")
     axis.bar(centres, 100 * np.array(result["split_position"]), 0.9 / _BINS, color=_COLOUR)
-    axis = _panel(panels, "Labels", "")
-    _bars(axis, (*label_names, "no label"), result["labels"].values())
+    axis = _bars(panels, "Labels", "", result["labels"].values(), (*label_names, "no label"))
     axis.tick_params(axis="x", labelsize=9)
     if "sentences_per_segment" in result:
         sentences = result["sentences_per_segment"]

@@ -102,26 +102,15 @@ def shard_layout(record_bytes: Sequence[int]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Shard:
-    """One file of records.
+    """One file of records."""
 
-    Attributes:
-      file: its name in the record directory, or a path of its own.
-      source: its input, for people.
-      examples: number of records.
-      pieces: pieces in them; in static examples this includes special pieces.
-      bytes: its size.
-      sha256: of its bytes.
-      part_offsets: byte at which each part begins; the first record of part i of n is number
-        examples * i // n.
-    """
-
-    file: str
-    source: str
+    file: str  # its name in the record directory, or a path of its own
+    source: str  # its input, for people
     examples: int
-    pieces: int
+    pieces: int  # in static examples this includes special pieces
     bytes: int
     sha256: str
-    part_offsets: Sequence[int]
+    part_offsets: Sequence[int]  # byte at which each part begins; see first_record
 
     def first_record(self, part: int) -> int:
         """Returns the number of a part's first record; of the end for the number of parts."""
@@ -157,22 +146,14 @@ class Manifest:
 
     format: ClassVar[str]
     special_pieces: ClassVar[int]  # that an example has beyond the pieces of its record
-    max_seq_length: int
     max_predictions_per_seq: int | None  # None: predictions are drawn in training
-    vocab_sha256: str
-    vocab_size: int
-    do_lower_case: bool
-    heldout_split: dict[str, Any] | None
+    heldout_split: dict[str, Any] | None  # what decides which documents are held out
     share_with_order: float | None  # of segments; None: static examples
     splits: dict[str, Split]
 
     @classmethod
     def read(cls, record_dir: str) -> SegmentManifest | ReferenceManifest:
-        """Reads the manifest of a record directory.
-
-        Raises:
-          UserError: if there is none, or it is none of ours.
-        """
+        """Reads the manifest of a record directory; a UserError if there is none of ours."""
         path = os.path.join(record_dir, MANIFEST_FILE)
         if not tf.io.gfile.exists(path):
             raise UserError(
@@ -218,10 +199,6 @@ class Manifest:
         text = json.dumps(values, indent=1, ensure_ascii=False) + "\n"
         files.write_atomically(os.path.join(record_dir, MANIFEST_FILE), text)
 
-    def split(self, name: str) -> list[Shard]:
-        """Returns the shards of "train" or "heldout"."""
-        return list(self.splits[name].shards)
-
     def paths(self, record_dir: str, split: str) -> list[str]:
         """Returns the paths of the shards of a split."""
         return [
@@ -239,16 +216,14 @@ class Manifest:
         shards = [
             (name, os.path.basename(shard.file), shard.sha256)
             for name in SPLITS
-            for shard in self.split(name)
+            for shard in self.splits[name].shards
         ]
         return hashlib.sha256(json.dumps(shards).encode()).hexdigest()
 
     def check(self, record_dir: str, tokenizer: AlbertTokenizer, options: ExampleOptions) -> None:
-        """Makes sure that the records suit a tokenizer and the examples to be made of them.
+        """Raises a UserError if the records do not suit the tokenizer or the examples' options.
 
-        Raises:
-          UserError: if they were made with another vocabulary or letter case, do not fit, or a
-            file is missing or not of its size.
+        It also does if a file is missing or not of its size.
         """
         records = f"the records in {record_dir!r}"
         if tokenizer.sha256 != self.vocab_sha256:
@@ -353,12 +328,7 @@ class SegmentManifest(Manifest):
 
 @dataclass(frozen=True)
 class ReferenceManifest(Manifest):
-    """The content of a set of static examples, the reference's own or ours.
-
-    Attributes:
-      sentence_objective: meaning of next_sentence_labels.
-      drawn_with: settings of create_pretraining_data; empty for records of others.
-    """
+    """The content of a set of static examples, the reference's own or ours."""
 
     format: ClassVar[str] = "reference"
     special_pieces: ClassVar[int] = 0
@@ -367,12 +337,12 @@ class ReferenceManifest(Manifest):
 
     max_seq_length: int
     max_predictions_per_seq: int
-    sentence_objective: str
+    sentence_objective: str  # meaning of next_sentence_labels
     vocab_sha256: str
     vocab_size: int
     do_lower_case: bool
     code_version: str
-    drawn_with: dict[str, Any]
+    drawn_with: dict[str, Any]  # settings of create_pretraining_data; empty: records of others
     splits: dict[str, Split]
 
     def _summary_of_records(self) -> str:
@@ -388,7 +358,7 @@ class ReferenceManifest(Manifest):
                     f"{records} are static examples of {name} {theirs}, not {ours}: "
                     f"give --{name}={theirs}"
                 )
-        if options.sentence_objective not in (self.sentence_objective, "none"):
+        if options.objective.has_label and options.sentence_objective != self.sentence_objective:
             raise UserError(
                 f"{records} are static examples with labels of sentence_objective "
                 f"{self.sentence_objective!r}, not {options.sentence_objective!r}: give "

@@ -43,11 +43,7 @@ def first_lengths(paths: Sequence[str]) -> tuple[int, int] | None:
 def check_file(
     unit: FileUnit, lengths: tuple[int, int], spm_model_file: str, output_dir: str
 ) -> None:
-    """Checks a file whose records have L and P of `lengths`; writes its marker, with its shard.
-
-    Raises:
-      UserError: if a record is broken, with the number of the record, from 1.
-    """
+    """Checks a file whose records have L and P of `lengths`; writes its marker, with its shard."""
     tokenizer = _load_tokenizer(spm_model_file)
     pieces = 0
     record_bytes = array.array("q")
@@ -74,11 +70,7 @@ def check_file(
 
 
 def _records(path: str) -> Iterator[bytes]:
-    """Yields the records of a file.
-
-    Raises:
-      UserError: if it is no TFRecord file, or is cut or damaged.
-    """
+    """Yields the records of a file; a UserError if it is no TFRecord file, or cut or damaged."""
     number = 0
     try:
         for record in tf.data.TFRecordDataset(path).as_numpy_iterator():

@@ -43,13 +43,9 @@ def parse_examples(
 ) -> dict[str, tf.Tensor]:
     """Returns static examples as a batch: the names, shapes and types of examples drawn afresh.
 
-    An example with two parts counts for the sentence objective, unless that is none.
-
-    Args:
-      records: string [b], serialized tf.Examples of the reference's layout.
-      options: gives the lengths L and P of the features, and the sentence objective.
-      with_lengths: whether the batch holds the pieces of both parts too, `length_features` int32
-        [b, 2]: where their sentences end is not known.
+    An example with two parts counts for the sentence objective, unless that is none. `with_lengths`
+    adds the pieces of both parts, `length_features` int32 [b, 2]: where their sentences end is not
+    known.
     """
     lengths = options.max_seq_length, options.max_predictions_per_seq
     parsed = tf.io.parse_example(records, training_features(*lengths))
@@ -61,10 +57,8 @@ def parse_examples(
     return {
         **({"length_features": lengths} if with_lengths else {}),
         "input_word_ids": ints["input_ids"],
-        "input_mask": ints["input_mask"],
         "input_type_ids": ints["segment_ids"],
-        "masked_lm_positions": ints["masked_lm_positions"],
-        "masked_lm_ids": ints["masked_lm_ids"],
+        **{name: ints[name] for name in ("input_mask", "masked_lm_positions", "masked_lm_ids")},
         "masked_lm_weights": parsed["masked_lm_weights"],
         "sentence_order_labels": labels,
         "sentence_order_weights": tf.cast(has_label, tf.float32),
@@ -84,11 +78,9 @@ def serialize_examples(
     boundary = (special | opens | word_starts[text]) & (batch["input_mask"] == 1)
     ints = {
         "input_ids": batch["input_word_ids"],
-        "input_mask": batch["input_mask"],
         "segment_ids": batch["input_type_ids"],
         "token_boundary": boundary.astype(np.int32),
-        "masked_lm_positions": batch["masked_lm_positions"],
-        "masked_lm_ids": batch["masked_lm_ids"],
+        **{name: batch[name] for name in ("input_mask", "masked_lm_positions", "masked_lm_ids")},
         "next_sentence_labels": batch["sentence_order_labels"][:, np.newaxis],
     }
     ints = {name: values.tolist() for name, values in ints.items()}

@@ -20,21 +20,12 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
-import albert_tf
 from albert_tf.storage import files
 from albert_tf.text.tokenization import AlbertTokenizer
 from .examples import ExampleOptions, example_draws, example_maker
-from .records import (
-    SPLITS,
-    Manifest,
-    ReferenceManifest,
-    SegmentManifest,
-    make_splits,
-    parse_segments,
-    write_records,
-)
+from .records import SPLITS, SegmentManifest, parse_segments, write_records
 from .reference_examples import serialize_examples
-from .unit_job import Unit, read_markers, run_units, write_marker
+from .unit_job import Unit, write_marker
 
 # The subdirectory of the segments from which the static examples are drawn.
 SEGMENTS_DIR = "segments"
@@ -43,82 +34,19 @@ SEGMENTS_DIR = "segments"
 _ROWS = 256
 
 
-def draw_examples(
-    segments: SegmentManifest,
-    options: ExampleOptions,
-    dupe_factor: int,
-    spm_model_file: str,
-    output_dir: str,
-    **workers,
-) -> ReferenceManifest:
-    """Writes static examples of the segments in OUTPUT_DIR/segments into `output_dir`.
-
-    Finished passes are not repeated.
-
-    Args:
-      segments: the manifest in OUTPUT_DIR/segments.
-      options: how segments become examples: length, masking, sentence objective, seed.
-      dupe_factor: passes over the training segments, each with draws of its own.
-      spm_model_file: the vocabulary that the segments were made with.
-      output_dir: gets the static examples and their manifest.
-      **workers: `runner`, `num_workers` and `beam_options` of beam_job.run.
-    """
-    if manifest := Manifest.read_finished(output_dir):
-        return manifest
-    units = plan_passes(segments, dupe_factor)
-    work = functools.partial(
-        write_pass,
-        options=options,
-        spm_model_file=spm_model_file,
-        do_lower_case=segments.do_lower_case,
-        output_dir=output_dir,
-    )
-    run_units("drawing examples", work, units, output_dir, **workers)
-    markers = read_markers(units, output_dir)
-    manifest = ReferenceManifest(
-        max_seq_length=options.max_seq_length,
-        max_predictions_per_seq=options.max_predictions_per_seq,
-        sentence_objective=options.sentence_objective,
-        vocab_sha256=segments.vocab_sha256,
-        vocab_size=segments.vocab_size,
-        do_lower_case=segments.do_lower_case,
-        code_version=albert_tf.__version__,
-        drawn_with={
-            "masked_lm_prob": options.masked_lm_prob,
-            "ngram": options.ngram,
-            "seed": options.seed,
-            "dupe_factor": dupe_factor,
-            "segments": segments.fingerprint(),
-            "unlabelled": sum(marker["unlabelled"] for marker in markers),
-        },
-        splits=make_splits({u.split: [m["shard"]]} for u, m in zip(units, markers)),
-    )
-    manifest.write(output_dir)
-    print(f"{manifest.summary()} in {output_dir}")
-    return manifest
-
-
 @dataclass(frozen=True)
 class PassUnit(Unit):
-    """One pass over a shard of segments.
+    """One pass over a shard of segments."""
 
-    Attributes:
-      source: file of the shard in the segments' directory.
-      bytes: of the shard.
-      split: "train" or "heldout".
-      first: number of the shard's first segment, counted over all shards of both splits.
-      pass_number: which of the passes, from 0 on.
-    """
-
-    source: str
+    source: str  # file of the shard in the segments' directory
     bytes: int
     split: str
-    first: int
-    pass_number: int
+    first: int  # number of the shard's first segment, counted over all shards of both splits
+    pass_number: int  # from 0 on
 
     @property
     def name(self) -> str:
-        """The unit's part of file names; begins with the split."""
+        """As of Unit; begins with the split."""
         return f"{self.source.rsplit('.', 1)[0]}-pass-{self.pass_number:03d}"
 
 
@@ -126,7 +54,7 @@ def plan_passes(segments: SegmentManifest, dupe_factor: int) -> list[PassUnit]:
     """Returns the units of `dupe_factor` passes over training segments and one over the others."""
     units, first = [], 0
     for split in SPLITS:
-        for shard in segments.split(split):
+        for shard in segments.splits[split].shards:
             units.extend(
                 PassUnit(shard.file, shard.bytes, split, first, number)
                 for number in range(dupe_factor if split == "train" else 1)

@@ -11,6 +11,7 @@ from albert_tf.text.packing import NUM_SPECIAL_PIECES
 # How many pieces short of the longest a segment may end so as to cut a sentence between two words.
 _MAX_UNUSED = 8
 
+SHORTEST_RUN = 3  # pieces of a run of words; see cut_runs
 
 # The room before a segment that opens with the rest of a cut sentence: its look gives it away.
 NO_ROOM = -1
@@ -58,12 +59,12 @@ def split_document(
     draws the shorter target once per document, so that a long one may give short examples only.
 
     Args:
-      sentences: the pieces of each sentence, in order; empty ones are passed over. Read as needed.
+      sentences: the pieces of each sentence; empty ones are passed over. Read as needed.
       max_seq_length: length of an example, special pieces included.
       short_seq_prob: probability that a segment has a shorter target, uniform from 2 on.
       word_starts: [vocab_size], true for pieces that begin a word.
       rng: source of the targets.
-      max_sentences: most sentences in a segment; None: no limit.
+      max_sentences: None: no limit.
     """
     longest = max_seq_length - NUM_SPECIAL_PIECES
 
@@ -101,3 +102,29 @@ def _cut(sentence: Sequence[int], room: int, word_starts: Sequence[bool]) -> int
         if word_starts[sentence[cut]]:
             return cut
     return room
+
+
+def cut_runs(
+    sentences: Iterable[Sequence[int]],
+    longest: int,
+    word_starts: Sequence[bool],
+    rng: random.Random,
+) -> Iterator[list[int]]:
+    """Yields the pieces of a document in runs of words in place of sentences.
+
+    A run begins and ends anywhere in a sentence. It has SHORTEST_RUN to `longest` pieces, and those
+    up to the end of its last word.
+
+    The words on both sides of a cut show which run comes first, so a small model learns to compare
+    them within some 50,000 pairs. Two sentences show their order less often.
+    """
+    run: list[int] = []
+    size = rng.randint(SHORTEST_RUN, longest)
+    for sentence in sentences:
+        for piece in sentence:
+            if len(run) >= size and word_starts[piece]:
+                yield run
+                run, size = [], rng.randint(SHORTEST_RUN, longest)
+            run.append(piece)
+    if run:
+        yield run

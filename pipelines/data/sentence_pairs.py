@@ -22,21 +22,13 @@ from .segments import NO_ROOM
 
 
 class SentenceObjective(NamedTuple):
-    """What the two parts of an example teach.
+    """What the two parts of an example teach."""
 
-    Attributes:
-      title: its name in a report.
-      labels: the meaning of label 0 and of label 1.
-      has_label: whether examples have a label.
-      swaps: whether label 1 means that A and B are swapped.
-      pairs_rows: whether label 1 means that B is of the neighbouring row.
-    """
-
-    title: str
-    labels: tuple[str, str]
+    title: str  # its name in a report
+    labels: tuple[str, str]  # the meaning of label 0 and of label 1
     has_label: bool = True
-    swaps: bool = False
-    pairs_rows: bool = False
+    swaps: bool = False  # whether label 1 means that A and B are swapped
+    pairs_rows: bool = False  # whether label 1 means that B is of the neighbouring row
 
 
 # The values of --sentence_objective. A new one is a row here and a branch in `choose_pairs`.
@@ -55,37 +47,24 @@ _SPLITS_COMPARED = 64
 
 
 class Part(NamedTuple):
-    """A run of whole sentences of one row's segment; the last may be cut.
+    """A run of whole sentences of one row's segment; the last may be cut. All are int32 [b]."""
 
-    Attributes:
-      row: int32 [b], whose segment it is of.
-      first, end: int32 [b], its sentences, by number; none if they are equal.
-      begin, length: int32 [b], its pieces, counted in the segment.
-    """
-
-    row: tf.Tensor
-    first: tf.Tensor
-    end: tf.Tensor
-    begin: tf.Tensor
+    row: tf.Tensor  # whose segment it is of
+    first: tf.Tensor  # its sentences, by number, up to
+    end: tf.Tensor  # this one; none if they are equal
+    begin: tf.Tensor  # its pieces, counted in the segment
     length: tf.Tensor
 
 
 @dataclasses.dataclass(frozen=True)
 class Pairs:
-    """What each example of a batch is made of.
-
-    Attributes:
-      a, b: its parts; B may be empty.
-      changed: bool [b], whether the parts are swapped, or B is of another document.
-      has_label: bool [b].
-      opens: bool [b], whether a pair with a label opens its document; False where rows are paired.
-    """
+    """What each example of a batch is made of."""
 
     a: Part
-    b: Part
-    changed: tf.Tensor
-    has_label: tf.Tensor
-    opens: tf.Tensor
+    b: Part  # may be empty
+    changed: tf.Tensor  # bool [b], whether the parts are swapped, or B is of another document
+    has_label: tf.Tensor  # bool [b]
+    opens: tf.Tensor  # bool [b], whether a pair with a label opens its document; not known for nsp
 
 
 def choose_pairs(

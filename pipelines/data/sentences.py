@@ -8,14 +8,13 @@ from collections.abc import Iterable, Iterator
 
 import sentencex
 
+from albert_tf.text.words import SCRIPTS_WITHOUT_SPACES
+
 # So much of a paragraph is looked at at once, in characters. More text would give fewer sentences:
 # a quotation mark or bracket that nobody closed takes all up to the next one of its kind for one
 # sentence. Over whole books, of 65,536 characters at once up to 12 % of the text (Arabic: 85 %)
 # ended up in sentences of more than 1,000 characters; of 2,000 at once, 1 to 2 %.
 _WINDOW = 2000
-
-# As in character names: scripts whose lines go on in the next one without a space.
-SCRIPTS_WITHOUT_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR")
 
 _WHITE_SPACE = re.compile(r"\s+")
 
@@ -26,9 +25,8 @@ def split_sentences(lines: Iterable[str], language: str) -> Iterator[str]:
     The lines up to a blank one are a paragraph, whose sentences may go over the ends of lines; none
     goes over the end of a paragraph. What is longer than 2,000 characters is broken at a space.
 
-    Args:
-      lines: with their ends; a line without an end is joined to the next. They are read as needed.
-      language: an ISO 639 code, for abbreviations and the like; an unknown one means English.
+    A line without its end is joined to the next. The lines are read as needed. `language` is an ISO
+    639 code, for abbreviations and the like; an unknown one means English.
     """
     text, is_line_ended = "", False
     for line in lines:
@@ -48,14 +46,10 @@ def split_sentences(lines: Iterable[str], language: str) -> Iterator[str]:
     yield from _sentences(text, language)
 
 
-def join_without_space(before: str, after: str) -> bool:
-    """Returns whether text divided by a line end between these characters has no space there."""
-    return _is_written_without_spaces(before) and _is_written_without_spaces(after)
-
-
 def _join(text: str, line: str) -> str:
     text, line = text.rstrip(), line.lstrip()
-    return f"{text}{line}" if join_without_space(text[-1], line[0]) else f"{text} {line}"
+    has_space = not all(map(_is_written_without_spaces, (text[-1], line[0])))
+    return f"{text} {line}" if has_space else f"{text}{line}"
 
 
 def _is_written_without_spaces(character: str) -> bool:

@@ -10,7 +10,7 @@ import operator
 import os
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -20,10 +20,10 @@ from albert_tf.jobs import program
 from albert_tf.jobs.settings import setting
 from albert_tf.storage import files
 from albert_tf.text.tokenization import AlbertTokenizer
-from . import duplicates, word_runs
+from . import duplicates
 from .corpus import TextFormat, read_documents
 from .records import SPLITS, Shard, serialize_segment, write_records
-from .segments import Segment, has_order, split_document
+from .segments import SHORTEST_RUN, Segment, cut_runs, has_order, split_document
 from .text_files import is_compressed
 from .unit_job import Unit, progress_note, write_marker
 
@@ -103,11 +103,11 @@ class Settings:
     )
     run_pieces: int | None = setting(
         flags.DEFINE_integer,
-        f"Cut documents into runs of words, of {word_runs.SHORTEST} pieces to this many, in place "
+        f"Cut documents into runs of words, of {SHORTEST_RUN} pieces to this many, in place "
         "of sentences. With --max_sentences=2 a model learns from them to compare what meets "
         "(Recipes, order).",
         None,
-        lower_bound=word_runs.SHORTEST,
+        lower_bound=SHORTEST_RUN,
     )
 
 
@@ -129,7 +129,7 @@ class TextUnit(Unit):
 
     @functools.cached_property  # the progress reads it every second
     def bytes(self) -> int:
-        """The bytes of all ranges."""
+        """As of Unit."""
         return sum(end - begin for _, begin, end in self.ranges)
 
     @property
@@ -142,16 +142,12 @@ class TextUnit(Unit):
 
     @property
     def name(self) -> str:
-        """The unit's part of file names."""
+        """As of Unit."""
         return f"{self.index:05d}-of-{self.count:05d}"
 
 
 def hash_unit(unit: TextUnit, settings: Settings, output_dir: str) -> None:
-    """Writes the hashes of a unit's documents, by which duplicates are found.
-
-    Raises:
-      UserError: if the text cannot be read (see corpus.read_documents).
-    """
+    """Writes the hashes of a unit's documents, by which duplicates are found."""
     note = progress_note(unit, output_dir)
     sentences = ((document.number, text) for document, text in _read(unit, settings, note))
     duplicates.write_hashes(sentences, os.path.join(output_dir, unit.file("hashes")))
@@ -163,16 +159,8 @@ def write_unit(
     """Writes the shards of a unit and, last, the marker with their counts.
 
     Shards get their names when all are complete; a split without a record has none. Their records
-    are in random order. The bytes depend on text and settings only.
-
-    Args:
-      unit: the byte ranges to read.
-      settings: what the records depend on, beside the text.
-      output_dir: of the job; shards and marker are written in it.
-      duplicates_files: of duplicates.find_duplicates; the documents listed there are skipped.
-
-    Raises:
-      UserError: if the text cannot be read (see corpus.read_documents).
+    are in random order. The bytes depend on text and settings only. The documents that
+    `duplicates_files` list are skipped.
     """
     tokenizer, word_starts = _load_tokenizer(settings.spm_model_file, settings.do_lower_case)
     counts = Counter(dict.fromkeys(COUNTS, 0))
@@ -202,7 +190,7 @@ def write_unit(
                 pieces = list(pieces)
                 rng.shuffle(pieces)
             if settings.run_pieces:
-                pieces = word_runs.cut_runs(pieces, settings.run_pieces, word_starts, rng)
+                pieces = cut_runs(pieces, settings.run_pieces, word_starts, rng)
             for segment in split_document(
                 pieces,
                 settings.max_seq_length,
@@ -258,12 +246,8 @@ def _read(
 ) -> Iterator[tuple[_Document, str]]:
     """Yields the sentences of a unit, each with its document.
 
-    Args:
-      unit: the byte ranges to read, in order.
-      settings: only `text_format` is used.
-      note: called with the bytes read for the unit. They exceed the unit's size if its last
-        document ends in the range of another unit.
-      counts: read_documents adds its figures of the text, in place; None: they are not counted.
+    `note` is called with the bytes read for the unit. They exceed the unit's size if its last
+    document ends in the range of another unit.
     """
     numbers = itertools.count()
     before = 0
@@ -290,27 +274,24 @@ def _load_tokenizer(spm_model_file: str, do_lower_case: bool) -> tuple[AlbertTok
 
 
 def _tokenize(
-    sentences: Iterable[tuple[_Document, str]], tokenizer: AlbertTokenizer, counts: Counter
+    sentences: Iterator[tuple[_Document, str]], tokenizer: AlbertTokenizer, counts: Counter
 ) -> Iterator[tuple[_Document, str, list[int]]]:
     """Yields each sentence with its pieces, tokenized in batches across documents."""
-    for batch in _batches(sentences):
+    while batch := _next_batch(sentences):
         counts["sentences"] += len(batch)
         pieces = tokenizer.encode_batch([text for _, text in batch])
         yield from ((*sentence, ids) for sentence, ids in zip(batch, pieces))
 
 
-def _batches(
-    sentences: Iterable[tuple[_Document, str]],
-) -> Iterator[list[tuple[_Document, str]]]:
+def _next_batch(sentences: Iterator[tuple[_Document, str]]) -> list[tuple[_Document, str]]:
     batch: list[tuple[_Document, str]] = []
     characters = 0
-    for sentence in sentences:
+    for sentence in itertools.islice(sentences, _BATCH_SENTENCES):
         batch.append(sentence)
         characters += len(sentence[1])
-        if len(batch) == _BATCH_SENTENCES or characters > _BATCH_CHARACTERS:
-            yield batch
-            batch, characters = [], 0
-    yield batch
+        if characters > _BATCH_CHARACTERS:
+            break
+    return batch
 
 
 class _ShardWriter:
@@ -321,9 +302,7 @@ class _ShardWriter:
     """
 
     def __init__(self, unit: TextUnit, split: str, seed: int, partial_path: Callable[[str], str]):
-        self._unit = unit
-        self._split = split
-        self._seed = seed
+        self._unit, self._split, self._seed = unit, split, seed
         self._partial_path = partial_path
         self._records: list[bytes] = []
         self._bytes = self._pieces = 0

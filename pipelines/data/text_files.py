@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import itertools
 import lzma
+import operator
 import os
 import zlib
-from collections import Counter
 from collections.abc import Callable, Iterator
+from typing import IO
 
 import tensorflow as tf
 import zstandard
@@ -26,13 +28,12 @@ _ZSTANDARD_BLOCK_BYTES = 1 << 12
 _UTF16_BOMS = (b"\xff\xfe", b"\xfe\xff")
 _HEAD_BYTES = 1 << 12
 
-_COMPRESSIONS = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "Zstandard"}
-# How the content of such files begins: bytes, and where they stand.
-_MAGIC = {
-    ".gz": (0, b"\x1f\x8b\x08"),
-    ".bz2": (4, b"1AY&SY"),
-    ".xz": (0, b"\xfd7zXZ\0"),
-    ".zst": (0, b"\x28\xb5\x2f\xfd"),
+# Name, how the content of such files begins, and where in the file these bytes stand.
+_COMPRESSIONS = {
+    ".gz": ("gzip", b"\x1f\x8b\x08", 0),
+    ".bz2": ("bzip2", b"1AY&SY", 4),
+    ".xz": ("xz", b"\xfd7zXZ\0", 0),
+    ".zst": ("Zstandard", b"\x28\xb5\x2f\xfd", 0),
 }
 # Files that spreadsheets and databases write, by how they begin, and what to do with them.
 _NO_TEXT = {
@@ -50,11 +51,7 @@ def is_compressed(path: str) -> bool:
 
 
 def expansion(path: str) -> float:
-    """Returns how many bytes of text a byte of a compressed file holds, by its first megabyte.
-
-    Raises:
-      UserError: for a damaged file.
-    """
+    """Returns how many bytes of text a byte of a compressed file holds, by its first megabyte."""
     with tf.io.gfile.GFile(path, "rb") as file:
         num_bytes = 0
         for block in _decompressed_blocks(path, file):
@@ -111,53 +108,10 @@ def read_lines(
         yield offset, rest
 
 
-def decode_line(
-    path: str, offset: int, line: bytes, on_bad_line: str, counts: Counter | None
-) -> str | None:
-    """Returns the text of a UTF-8 line, or None if it is to be left out.
-
-    Raises:
-      UserError: as `refuse_line`.
-    """
-    try:
-        text = line.decode("utf-8")
-    except UnicodeDecodeError as error:
-        what = f"byte 0x{line[error.start]:02X} is not UTF-8 ({error.reason})"
-        remedy = "convert the file, for example with iconv"
-        refuse_line(path, offset, what, remedy, on_bad_line, counts)
-        return None
-    return text if offset else text.removeprefix("\ufeff")  # the byte order mark
-
-
-def refuse_line(
-    path: str, offset: int, what: str, remedy: str, on_bad_line: str, counts: Counter | None
-) -> None:
-    """Counts a bad line as "skipped_lines" if such lines are to be skipped.
-
-    Raises:
-      UserError: unless `on_bad_line` is "skip"; it states what is wrong with the line.
-    """
-    if on_bad_line != "skip":
-        raise UserError(
-            f"{path}:{_line_number(path, offset)}: {what}; {remedy}, or pass --on_bad_line=skip "
-            "to leave such lines out"
-        )
-    if counts is not None:
-        counts["skipped_lines"] += 1
-
-
-def _line_number(path: str, offset: int) -> int:
+def line_number(path: str, offset: int) -> int:
     """Returns the number, from 1, of the line that begins at `offset`."""
-    line_ends, position, after_cr = 0, 0, False
-    for block in _read_blocks(path, 0):
-        block = block[: offset - position]
-        position += len(block)
-        line_ends += block.count(b"\n") + block.count(b"\r") - block.count(b"\r\n")
-        line_ends -= after_cr and block.startswith(b"\n")
-        after_cr = block.endswith(b"\r")
-        if position == offset:
-            break
-    return line_ends + 1
+    lines = itertools.groupby(read_lines(path), key=operator.itemgetter(0))
+    return 1 + sum(1 for _ in itertools.takewhile(lambda line: line[0] < offset, lines))
 
 
 def _long_line_parts(line: bytes) -> Iterator[bytes]:
@@ -178,31 +132,20 @@ def _read_blocks(
 ) -> Iterator[bytes]:
     """Yields the bytes of a file from `begin` on; no block is empty."""
     with tf.io.gfile.GFile(path, "rb") as file:
-        if is_compressed(path):
-            assert begin == 0, f"{path} is compressed"
-            blocks = _checked_blocks(path, _decompressed_blocks(path, file))
-        elif begin:
+        if begin:
+            assert not is_compressed(path), f"{path} is compressed"
             _check_head(path, file.read(_HEAD_BYTES))
             file.seek(begin)
-            blocks = _plain_blocks(file)
-        else:
-            blocks = _checked_blocks(path, _plain_blocks(file))
-        for block in blocks:
+        blocks = _decompressed_blocks(path, file) if is_compressed(path) else _blocks(file)
+        for number, block in enumerate(blocks):
+            if not begin and not number:
+                _check_head(path, block[:_HEAD_BYTES])
             yield block
             if on_read:
                 on_read(file.tell())
 
 
-def _checked_blocks(path: str, blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """Yields the blocks of a file from its beginning on, if the first may begin UTF-8 text."""
-    first = next(blocks, b"")
-    _check_head(path, first[:_HEAD_BYTES])
-    if first:
-        yield first
-    yield from blocks
-
-
-def _plain_blocks(file: tf.io.gfile.GFile) -> Iterator[bytes]:
+def _blocks(file: IO[bytes]) -> Iterator[bytes]:
     # Of many small files each call counts.
     block = file.read(_BLOCK_BYTES)
     while block:
@@ -212,19 +155,17 @@ def _plain_blocks(file: tf.io.gfile.GFile) -> Iterator[bytes]:
 
 def _decompressed_blocks(path: str, file: tf.io.gfile.GFile) -> Iterator[bytes]:
     suffix = path[path.rindex(".") :]
+    openers = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
     try:
         if suffix == ".zst":
             yield from _zstandard_blocks(file)
         else:
-            opener = {".gz": gzip.GzipFile, ".bz2": bz2.BZ2File, ".xz": lzma.LZMAFile}[suffix]
-            stream = opener(fileobj=file) if suffix == ".gz" else opener(file)
-            while block := stream.read(_BLOCK_BYTES):
-                yield block
+            yield from _blocks(openers[suffix](file))
     except (OSError, EOFError, zlib.error, lzma.LZMAError, zstandard.ZstdError) as error:
         if getattr(error, "errno", None):
             raise  # of the file system; an error of damaged bytes has no number
         raise UserError(
-            f"{path}: not a whole {_COMPRESSIONS[suffix]} file ({error}); if it is another kind "
+            f"{path}: not a whole {_COMPRESSIONS[suffix][0]} file ({error}); if it is another kind "
             f"of file, give it a name without {suffix}, else fetch it again"
         ) from error
 
@@ -246,11 +187,7 @@ def _zstandard_blocks(file: tf.io.gfile.GFile) -> Iterator[bytes]:
 
 
 def _check_head(path: str, head: bytes) -> None:
-    """Refuses what is surely no UTF-8 text by the first bytes of a file.
-
-    Raises:
-      UserError: for UTF-16 text, compressed files without their suffix, Excel, ZIP and Parquet.
-    """
+    """Raises a UserError if the first bytes of a file are surely no UTF-8 text."""
     if head.startswith(_UTF16_BOMS) or _looks_like_utf16(head):
         raise UserError(
             f"{path}: this is UTF-16 text; convert the file to UTF-8, for example with "
@@ -259,12 +196,9 @@ def _check_head(path: str, head: bytes) -> None:
     for magic, what in _NO_TEXT.items():
         if head.startswith(magic):
             raise UserError(f"{path}: this is {what}")
-    for suffix, (place, magic) in _MAGIC.items():
+    for suffix, (name, magic, place) in _COMPRESSIONS.items():
         if head.startswith(magic, place):
-            raise UserError(
-                f"{path}: this is a {_COMPRESSIONS[suffix]} file; give it a name that ends in "
-                f"{suffix}"
-            )
+            raise UserError(f"{path}: this is a {name} file; give it a name that ends in {suffix}")
 
 
 def _looks_like_utf16(head: bytes) -> bool:

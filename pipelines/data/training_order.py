@@ -30,31 +30,19 @@ _DEALING, _SHIFTS, _MIXING, _FIRST_GROUP = range(1, 5)
 
 
 class Slices(NamedTuple):
-    """Consecutive records of some shards; int64 [n] each.
+    """Consecutive records of some shards; int64 [n] each."""
 
-    Attributes:
-      shards: the shards' numbers.
-      offsets: the byte at which the first record begins.
-      counts: how many records.
-    """
-
-    shards: tf.Tensor
-    offsets: tf.Tensor
-    counts: tf.Tensor
+    shards: tf.Tensor  # the shards' numbers
+    offsets: tf.Tensor  # the byte at which the first record begins
+    counts: tf.Tensor  # how many records
 
 
 class Group(NamedTuple):
-    """Records that are shuffled as a whole.
-
-    Attributes:
-      slices: where they lie.
-      order: int64 [m], which of them are used one after the other: numbers in the order of slices.
-      first: int64 [], records of the run that come before.
-    """
+    """Records that are shuffled as a whole."""
 
     slices: Slices
-    order: tf.Tensor
-    first: tf.Tensor
+    order: tf.Tensor  # int64 [m], which are used one after the other, numbered in order of slices
+    first: tf.Tensor  # int64 [], records of the run that come before
 
 
 class _Table(NamedTuple):
@@ -75,13 +63,8 @@ def shuffled_groups(shards: Sequence[Shard], seed: int, start: int) -> tf.data.D
     few neighbours, and so of the whole corpus. (One set holds up to 8 GB of records.) Each group of
     a set takes some parts of all its shards. The records of a group are shuffled as a whole.
 
-    Args:
-      shards: the shards; one at least holds records.
-      seed: of the order; with the epoch it decides all.
-      start: records of the run, over all epochs, that come before.
-
-    Returns:
-      Groups; of the first one, what comes before `start` is not in `order`.
+    One shard at least holds records. Seed and epoch decide the order. Before `start` come so many
+    records of the run, over all epochs; those in the first Group are not in its `order`.
     """
     table = _table(shards)
     epoch, skipped = divmod(start, sum(shard.examples for shard in shards))

@@ -22,6 +22,7 @@ from albert_tf.storage import files
 from albert_tf.storage.errors import UserError, store_error
 from albert_tf.storage.progress import Progress
 from . import beam_job
+from .beam_job import Workers
 
 UNITS_DIR = "units"
 ERROR_FILE = os.path.join(UNITS_DIR, "error.txt")
@@ -38,8 +39,7 @@ class Unit:
     def file(self, kind: str = "json") -> str:
         """Returns the path, in the output directory, of a file that marks the unit as finished.
 
-        Args:
-          kind: "json", the marker of `write_marker`; a job of several passes has other kinds too.
+        "json" is the marker of `write_marker`; a job of several passes has other kinds too.
         """
         return os.path.join(UNITS_DIR, f"{self.name}.{kind}")
 
@@ -67,22 +67,13 @@ def run_units(
     work: Callable[[Any], None],
     units: Sequence[Unit],
     output_dir: str,
+    workers: Workers,
     kind: str = "json",
-    runner: str = "DirectRunner",
-    num_workers: int = 1,
-    beam_options: Sequence[str] = (),
 ) -> None:
     """Calls `work` with each unit that has no file of this kind yet, on a Beam runner.
 
-    Args:
-      title: of the progress, which a thread reports.
-      work: writes, last, the unit's file of this kind; picklable.
-      units: all units of the job, finished ones too; their bytes add up to the progress' total.
-      output_dir: of the job; the finished units are those whose file is there.
-      kind: which file marks a unit as finished; see Unit.file.
-      runner: name of a Beam runner; see beam_job.run.
-      num_workers: processes, if the runner is DirectRunner.
-      beam_options: passed to Beam unchanged.
+    `units` are all units of the job, finished ones too. `work` is picklable and writes, last, the
+    unit's file of this kind; see Unit.file.
 
     Raises:
       UserError: the user error that a unit ended with.
@@ -91,7 +82,7 @@ def run_units(
     work = functools.partial(work_or_error, work, output_dir)
     with _progress(title, units, output_dir, kind) as unfinished:
         try:
-            beam_job.run(work, unfinished, runner, num_workers, beam_options)
+            beam_job.run(work, unfinished, workers)
         except Exception as error:
             # Where even ERROR_FILE could not be written, Beam brings the error in a traceback.
             if message := store_error(str(error)):
@@ -204,22 +195,19 @@ def _progress(
 ) -> Iterator[list[Unit]]:
     """Yields the unfinished units. Reports, from a thread, the bytes done of all units."""
 
-    def unfinished(names: set[str]) -> list[Unit]:
-        return [unit for unit in units if os.path.basename(unit.file(kind)) not in names]
-
-    def names() -> set[str]:
-        return set(files.names_in(os.path.join(output_dir, UNITS_DIR)))
+    def left_and_names() -> tuple[list[Unit], set[str]]:
+        names = set(files.names_in(os.path.join(output_dir, UNITS_DIR)))
+        return [unit for unit in units if os.path.basename(unit.file(kind)) not in names], names
 
     def state() -> tuple[int, str]:
-        found = names()
-        left = unfinished(found)
+        left, names = left_and_names()
         notes = [
             (_read_note(unit, output_dir), unit.bytes)
             for unit in left
-            if os.path.basename(_note_file(unit, output_dir)) in found
+            if os.path.basename(_note_file(unit, output_dir)) in names
         ]
-        done = total - sum(unit.bytes for unit in left)
         # A unit that is not finished has a byte to do.
+        done = total - sum(unit.bytes for unit in left)
         done += sum(min(read, size - 1) for read, size in notes)
         detail = f"{len(units) - len(left)} of {len(units)} units"
         # A document is read by one worker, however many ranges it reaches into.
@@ -241,7 +229,7 @@ def _progress(
         watcher = threading.Thread(target=watch, daemon=True)
         watcher.start()
         try:
-            yield unfinished(names())
+            yield left_and_names()[0]
         finally:
             stop.set()
             watcher.join()

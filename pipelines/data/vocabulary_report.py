@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import sentencepiece
 
-from .sentences import SCRIPTS_WITHOUT_SPACES
+from albert_tf.text.words import SCRIPTS_WITHOUT_SPACES
 
 _CURLY_QUOTES = set("“”‘’")
 # A script is worth a hint if it has so many letters, and such a share of all, and most are unknown.
@@ -23,11 +23,7 @@ def report(
     """Returns a few lines on how a vocabulary fits a text.
 
     Pieces are counted per word, or per character if most letters are of scripts without spaces.
-
-    Args:
-      processor: the vocabulary.
-      lines: prepared text.
-      where: what text that is.
+    `lines` are prepared text, `where` describes it.
     """
     num_pieces, num_words = 0, 0
     characters, unknown = Counter(), Counter()

@@ -18,13 +18,8 @@ def settings_path(spm_model_file: str) -> str:
 def resolve_lower_case(spm_model_file: str, do_lower_case: bool | None) -> bool:
     """Returns whether text is to be lower-cased for a vocabulary.
 
-    Args:
-      spm_model_file: the vocabulary. Without a file of settings it is one for lower-cased text, as
-        the published English ones are.
-      do_lower_case: what the user wants; None for what the vocabulary was made for.
-
-    Raises:
-      UserError: if these differ.
+    None means what the vocabulary was made for; any other choice than that is a UserError. Without
+    a file of settings a vocabulary is one for lower-cased text, as the published English ones are.
     """
     path = settings_path(spm_model_file)
     made_for = None

@@ -62,7 +62,7 @@ def test_refused_flags_leave_no_directory(texts, tiny_vocabulary, tmp_path, flag
 
 def check_shards(directory, manifest):
     """Holds the manifest's figures of its shards, and that there are no others."""
-    shards = manifest.split("train") + manifest.split("heldout")
+    shards = manifest.splits["train"].shards + manifest.splits["heldout"].shards
     assert {path.name for path in directory.glob("*.tfrecord")} == {shard.file for shard in shards}
     for shard in shards:
         content = (directory / shard.file).read_bytes()
@@ -131,7 +131,7 @@ def test_short_documents_have_an_order_to_learn(create, tmp_path):
 
 def test_the_size_of_shards_changes_no_record_and_nothing_may_be_held_out(create, tmp_path, capsys):
     few, many = create("few", shard_bytes=10**6), create("many", shard_bytes=999)
-    assert len(many.split("train")) > len(few.split("train")) == 1
+    assert len(many.splits["train"].shards) > len(few.splits["train"].shards) == 1
     assert segments_of(tmp_path / "few") == segments_of(tmp_path / "many")
     for fraction, has_hint in ((0.001, True), (0.0, False)):
         create(f"{fraction}", heldout_fraction=fraction)
@@ -148,15 +148,17 @@ def test_a_unit_may_become_several_shards(create, texts, tmp_path, monkeypatch, 
     monkeypatch.setattr(shard_writer, "_MAX_SHARD_BYTES", 7000)
     parts = create("parts", input_file=path)
     # The first has the name that the only one would have.
-    assert [shard.file for shard in whole.split("train")] == ["train-00000-of-00001.tfrecord"]
-    assert [shard.file for shard in parts.split("train")][:3] == [
+    assert [shard.file for shard in whole.splits["train"].shards] == [
+        "train-00000-of-00001.tfrecord"
+    ]
+    assert [shard.file for shard in parts.splits["train"].shards][:3] == [
         f"train-00000-of-00001{part}.tfrecord" for part in ("", "-0001", "-0002")
     ]
     assert segments_of(tmp_path / "parts") == segments_of(tmp_path / "whole")
     check_shards(tmp_path / "parts", parts)
     for split in ("train", "heldout"):
         # As much as fits: a record is smaller than 300 bytes, and takes 16 more on disk.
-        for shard in parts.split(split)[:-1]:
+        for shard in parts.splits[split].shards[:-1]:
             assert 6700 < shard.bytes - 16 * shard.examples <= 7000
     for count in ("pieces", "examples"):
         assert getattr(parts.splits["train"], count) == getattr(whole.splits["train"], count)
@@ -310,7 +312,7 @@ def test_small_files_without_duplicates_give_the_records_of_a_big_one(
     assert manifest.sentences == once.sentences
     assert len(list((tmp_path / "records/units").glob("*.json"))) == units
     if units == 1:
-        [shard] = manifest.split("train")
+        [shard] = manifest.splits["train"].shards
         assert shard.source == f"8 files, {small}/0.txt to {small}/7.txt.gz"
     assert segments_of(tmp_path / "records") == segments_of(tmp_path / "once")
     # In any order of units, in each of the three passes.

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from pipelines.create_pretraining_data import create_pretraining_data
 from pipelines.data import records
+from pipelines.data.beam_job import Workers
 from pipelines.data.segments import Segment
 from pipelines.data.shard_writer import Settings
 
@@ -69,6 +70,7 @@ def create_records(input_file, output_dir, vocabulary, shard_bytes=64_000_000, *
         output_dir=str(output_dir),
         settings=Settings(str(vocabulary), **settings),
         shard_bytes=shard_bytes,
+        workers=Workers(num_workers=1),
     )
 
 

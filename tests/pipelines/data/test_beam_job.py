@@ -10,8 +10,11 @@ from pathlib import Path
 import pytest
 
 from pipelines.data import beam_job
+from pipelines.data.beam_job import Workers
 from tests.builders import raises_one_line
 from tests.jobs import PROJECT, wait_for
+
+ONE = Workers(num_workers=1)
 
 
 def touch(directory: str, name: str) -> None:
@@ -21,31 +24,31 @@ def touch(directory: str, name: str) -> None:
 @pytest.mark.parametrize("runner", ["DirectRunner", "BundleBasedDirectRunner"])
 def test_every_unit_is_done(tmp_path, runner):
     names = [f"unit-{i}" for i in range(23)]
-    beam_job.run(functools.partial(touch, str(tmp_path)), names, runner, 1, [])
+    beam_job.run(functools.partial(touch, str(tmp_path)), names, Workers(runner, 1))
     assert sorted(os.listdir(tmp_path)) == sorted(names)
-    beam_job.run(lambda unit: 1 / 0, [], "NoSuchRunner", 1, [])
+    beam_job.run(lambda unit: 1 / 0, [], Workers("NoSuchRunner"))
 
 
 def test_a_failing_unit_comes_out_and_logging_comes_back():
     with pytest.raises(ZeroDivisionError):
-        beam_job.run(lambda unit: 1 / 0, ["a", "b", "c"], "DirectRunner", 1, [])
+        beam_job.run(lambda unit: 1 / 0, ["a", "b", "c"], ONE)
     assert logging.root.manager.disable == logging.NOTSET
 
 
-WHEEL = ["--temp_location=gs://albert_tf-b/tmp", "--extra_package=dist/albert_tf-1.whl"]
+WHEEL = "--temp_location=gs://albert_tf-b/tmp --extra_package=dist/albert_tf-1.whl"
 
 
 def test_what_is_not_installed_is_one_line():
     for runner, options, message in (
         # Workers would find no `pipelines.data`: the wheel has albert_tf.pipelines.
         ("DirectRunner", WHEEL, r"=--extra_package=dist/albert_tf-1\.whl: .* install the"),
-        ("DataflowRunner", [], r"needs apache-beam\[gcp\] .*pip install 'albert_tf\[dataflow\]'"),
-        ("no.such.Runner", [], "No module named 'no'; expected a runner of Apache Beam, or MODULE"),
+        ("DataflowRunner", "", r"needs apache-beam\[gcp\] .*pip install 'albert_tf\[dataflow\]'"),
+        ("no.such.Runner", "", "No module named 'no'; expected a runner of Apache Beam, or MODULE"),
     ):
         if runner == "DataflowRunner" and importlib.util.find_spec("google.api_core"):
             continue  # apache-beam[gcp] is installed
         with raises_one_line(message):
-            beam_job.run(print, ["a"], runner, 1, options)
+            beam_job.run(print, ["a"], Workers(runner, 1, options))
         assert logging.root.manager.disable == logging.NOTSET
 
 
@@ -55,7 +58,7 @@ def test_an_interrupt_in_this_process_is_no_fault_of_the_job(end):
         raise end
 
     with pytest.raises(type(end)) as error:
-        beam_job.run(interrupted, ["a"], "DirectRunner", 1, [])
+        beam_job.run(interrupted, ["a"], ONE)
     assert error.value.args == end.args
 
 
@@ -68,7 +71,7 @@ def work(unit):
     time.sleep(600)
 
 beam_job.prepare_environment()
-beam_job.run(work, range(7), "DirectRunner", 2, [])
+beam_job.run(work, range(7), beam_job.Workers(num_workers=2))
 """
 
 

@@ -11,7 +11,6 @@ import zstandard
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from albert_tf.text import words
 from pipelines.data import corpus, sentences, text_files
 from pipelines.data.corpus import TextFormat, read_documents
 from pipelines.data.sentences import split_sentences
@@ -66,7 +65,7 @@ def test_lines_are_whole_at_the_end_of_a_block(tmp_path, monkeypatch):
             monkeypatch.setattr(text_files, "_BLOCK_BYTES", block_bytes)
             assert lines(path) == parts
             if text == ENDS:
-                numbers = [text_files._line_number(str(path), at) for at in (0, 4, 7, 9, 12, 14)]
+                numbers = [text_files.line_number(str(path), at) for at in (0, 4, 7, 9, 12, 14)]
                 assert numbers == [*range(1, 7)]
 
 
@@ -290,7 +289,6 @@ def test_a_line_without_its_end_goes_on():
     # White space of several bytes does not stop sentencex.
     for space in "\u0085\u00a0\u2028\u3000":
         assert "".join(split(f"A.{space}.", "kk")).replace(" ", "") == "A.."
-    assert sentences.SCRIPTS_WITHOUT_SPACES == words.SCRIPTS_WITHOUT_SPACES
 
 
 def test_long_paragraphs_are_split_as_short_ones():

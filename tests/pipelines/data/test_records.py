@@ -86,7 +86,9 @@ def test_manifest_is_read_as_written(manifest, tmp_path):
 
 def test_fingerprint_paths_and_padding(manifest):
     def with_shards(**changes):
-        shards = [dataclasses.replace(shard, **changes) for shard in manifest.split("train")]
+        shards = [
+            dataclasses.replace(shard, **changes) for shard in manifest.splits["train"].shards
+        ]
         splits = {**manifest.splits, "train": Split(tuple(shards))}
         return dataclasses.replace(manifest, splits=splits)
 
@@ -119,7 +121,7 @@ def test_check_names_what_does_not_fit(manifest, tmp_path):
     def check(length=128, directory=str(tmp_path), **changes):
         manifest.check(directory, SimpleNamespace(**{**fits, **changes}), ExampleOptions(length))
 
-    shards = [*manifest.split("train"), *manifest.split("heldout")]
+    shards = [*manifest.splits["train"].shards, *manifest.splits["heldout"].shards]
     for shard in shards:
         (tmp_path / shard.file).write_bytes(bytes(shard.bytes))
     check()

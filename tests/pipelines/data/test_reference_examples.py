@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from pipelines import create_pretraining_data as job
 from pipelines.data import reference_job
+from pipelines.data.beam_job import Workers
 from pipelines.data.examples import ExampleOptions
 from pipelines.data.pretraining_dataset import evaluation_dataset
 from pipelines.data.records import Manifest, serialize_segment
@@ -38,6 +39,7 @@ def create(tmp_path_factory, tiny_vocabulary):
             options=options,
             dupe_factor=dupe_factor,
             shard_bytes=text.stat().st_size // 3 + 1,
+            workers=Workers(),
         )
 
     with builders.units_in_this_process():

@@ -6,8 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelines.data.pretraining_dataset import evaluation_dataset, evaluation_options
-from pipelines.data.segments import NO_ROOM, Segment, has_order, split_document
-from pipelines.data.word_runs import SHORTEST, cut_runs
+from pipelines.data.segments import (
+    NO_ROOM,
+    SHORTEST_RUN,
+    Segment,
+    cut_runs,
+    has_order,
+    split_document,
+)
 from tests.pipelines.data.small_records import create_records
 
 WORD_STARTS = [i % 3 == 0 for i in range(30)]
@@ -106,7 +112,7 @@ def test_runs_are_the_document_cut_between_words():
     runs = list(cut_runs(sentences, 9, is_start, random.Random(5)))
     assert sum(runs, []) == sum(sentences, [])
     assert all(is_start[run[0]] for run in runs[1:])
-    assert min(map(len, runs[:-1])) == SHORTEST
+    assert min(map(len, runs[:-1])) == SHORTEST_RUN
     assert not any(is_start[piece] for run in runs for piece in run[9:])
     assert len({len(run) for run in runs}) > 6
     assert runs == list(cut_runs(sentences, 9, is_start, random.Random(5)))
