@@ -29,7 +29,8 @@ class Kind:
     Attributes:
       name: in task.json and as --kind of the exports.
       task: the --task of pipelines.finetune that makes one from a table.
-      create_model: (config, content of task.json) -> the model, without variables.
+      create_model: (config, content of task.json, recompute) -> the model, without variables;
+        `recompute` as of AlbertEncoder, default False.
       num_outputs: content of task.json -> width of the dense layer on the encoder.
       architecture: its class in transformers.
       torch_head: the dense layer's name there.
@@ -46,7 +47,7 @@ class Kind:
 
     name: str
     task: str
-    create_model: Callable[[AlbertConfig, dict], tf.keras.Model]
+    create_model: Callable[..., tf.keras.Model]
     num_outputs: Callable[[dict], int]
     architecture: str
     torch_head: str
@@ -66,10 +67,12 @@ class Kind:
         return {"probabilities": activation(logits)}
 
 
-def _question_answering(config: AlbertConfig, task: dict) -> tf.keras.Model:
+def _question_answering(
+    config: AlbertConfig, task: dict, recompute: bool = False
+) -> tf.keras.Model:
     if task["has_answerability_head"]:
-        return AlbertForAnswerableQuestionAnswering(config)
-    return AlbertForQuestionAnswering(config)
+        return AlbertForAnswerableQuestionAnswering(config, recompute)
+    return AlbertForQuestionAnswering(config, recompute)
 
 
 def _separator(labels: Sequence[str]) -> str:
@@ -80,7 +83,9 @@ def _separator(labels: Sequence[str]) -> str:
 _CLASSIFIER = Kind(
     name="classifier",
     task="classification",
-    create_model=lambda config, task: AlbertForSequenceClassification(config, len(task["labels"])),
+    create_model=lambda config, task, recompute=False: AlbertForSequenceClassification(
+        config, len(task["labels"]), recompute
+    ),
     num_outputs=lambda task: len(task["labels"]),
     architecture="AlbertForSequenceClassification",
     torch_head="classifier",
@@ -98,7 +103,9 @@ KINDS = {
             _CLASSIFIER,
             name="regressor",
             task="regression",
-            create_model=lambda config, _: AlbertForSequenceClassification(config, 1),
+            create_model=lambda config, _, recompute=False: AlbertForSequenceClassification(
+                config, 1, recompute
+            ),
             num_outputs=lambda _: 1,
             problem_type="regression",
             has_labels=False,
@@ -115,7 +122,9 @@ KINDS = {
         Kind(
             name="multiple_choice",
             task="multiple_choice",
-            create_model=lambda config, task: AlbertForMultipleChoice(config, task["num_choices"]),
+            create_model=lambda config, task, recompute=False: AlbertForMultipleChoice(
+                config, task["num_choices"], recompute
+            ),
             num_outputs=lambda _: 1,
             architecture="AlbertForMultipleChoice",
             torch_head="classifier",
@@ -125,8 +134,8 @@ KINDS = {
         Kind(
             name="token_classifier",
             task="token_classification",
-            create_model=lambda config, task: AlbertForTokenClassification(
-                config, len(task["labels"])
+            create_model=lambda config, task, recompute=False: AlbertForTokenClassification(
+                config, len(task["labels"]), recompute
             ),
             num_outputs=lambda task: len(task["labels"]),
             architecture="AlbertForTokenClassification",

@@ -176,15 +176,7 @@ def finetune(
 ) -> dict:
     """Fine-tunes once for each seed; returns the content of OUTPUT_DIR/results.json.
 
-    Args:
-      task: with its files, whose split "train" must be there.
-      initial: the config, vocabulary and weights to start from.
-      output_dir: gets results.json, and a model directory for each seed.
-      random_seeds: of head, order and dropout; one run each.
-      settings: what decides the weights: batch size, steps or epochs, learning rate and so on.
-      loop: how often to log, save and evaluate.
-      strategy: whose devices train; the models are made in its scope.
-      dev_fraction: share of the training examples that become dev, where there is none; 0: none.
+    `dev_fraction` is the share of the training examples that become dev, where there is none.
 
     Raises:
       UserError: if files, checkpoint and settings do not fit together, or `output_dir` holds
@@ -262,7 +254,7 @@ def _identity(
     config, checkpoint = initial.config, initial.checkpoint
     return {
         "task": task.name,
-        **task.description(),
+        **task.description().model,
         "train": fingerprint(splits["train"]),
         # It chooses the weights; a test set does not.
         "dev": fingerprint(splits["dev"]) if loop.eval_steps else None,
@@ -331,7 +323,7 @@ def _read_splits(task: Task, dev_fraction: float) -> dict[str, list]:
     if dev_fraction:
         if "dev" in splits:
             raise UserError(f"--dev_fraction={dev_fraction}: there is a dev set: give one of both")
-        splits["train"], splits["dev"] = split_off_dev(task, splits["train"], dev_fraction)
+        splits["train"], splits["dev"] = split_off_dev(splits["train"], dev_fraction)
     return splits
 
 
@@ -363,15 +355,14 @@ def _print_plan(task, splits, initial, settings, random_seeds, strategy) -> None
         )
         if name != "train":
             groups, of_train = (
-                [comparable(task.group(example)) for example in found]
+                [comparable(example.group) for example in found]
                 for found in (examples, splits["train"].examples)
             )
             lines += warn_of_overlap(name, groups, of_train)
         if name == "dev":
             both = (splits["train"].examples, examples)
             of_train, of_dev = (
-                Counter(label for example in found for label in task.classes(example))
-                for found in both
+                Counter(label for example in found for label in example.classes) for found in both
             )
             lines += warn_of_shares(of_train, of_dev, (len(both[0]), len(both[1])))
     data = "\n           ".join(line for line in lines if not line.startswith("warning"))

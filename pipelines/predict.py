@@ -29,7 +29,6 @@ Examples:
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import tempfile
@@ -48,8 +47,7 @@ from .tasks.reading import tables
 from .tasks.reading.split_report import num_line_ends
 from .tasks.running import fine_tuned, pretrained
 from .tasks.running.prediction_file import check_output_name, predict_file
-from .tasks.running.unknown_text import texts_of
-from .tasks.task import Task
+from .tasks.task import Task, read_files
 
 FLAGS = flags.FLAGS
 
@@ -126,15 +124,8 @@ def predict(
 ) -> dict:
     """Writes predictions; returns what prediction_file.predict_file returns.
 
-    Args:
-      model: a run of pipelines.finetune, one of its seeds, or an export; or a pre-trained model.
-      input_files: paths, whose rows are answered in this order.
-      output_file: .csv, .tsv or .jsonl, which appears when all rows are answered.
-      columns: "text" and so on -> column, where it differs from fine-tuning.
-      quoting: as of tables.read_table; None: as it was fine-tuned.
-      answers: of a pre-trained model, one of pretrained.ANSWERS; None: the first.
-      batch_size: examples that the model reads at a time.
-      top_k: probabilities to write of each row, beyond 20 classes.
+    The arguments are the flags. Without `answers` a pre-trained model gives the first of
+    pretrained.ANSWERS.
 
     Raises:
       UserError: if there is no such model, or the files are at fault.
@@ -145,16 +136,16 @@ def predict(
     task.top_k = top_k
     # A fault in the last row is told before hours of work, not after them.
     total = folded = 0
-    for example in task.read_files(input_files):
+    for example in read_files(task, input_files):
         total += 1
-        folded += num_line_ends(texts_of(example))
+        folded += num_line_ends(example.texts())
     if not total:
         raise UserError(f"--input_file: no rows in {', '.join(input_files)}")
     loaded = _load(found, answers, batch_size)
     identity = {
         **loaded.identity,
         "task": json.dumps(description, sort_keys=True),
-        "source": json.dumps(task.source(), sort_keys=True),
+        "source": json.dumps(task.description().source, sort_keys=True),
         "input_files": [files.sha256(file)[:16] for file in input_files],
         "top_k": top_k,
         "code_version": albert_tf.__version__,  # other versions write other columns
@@ -188,8 +179,6 @@ def _find(model: str, columns: dict[str, str], quoting: str | None, answers: str
         raise UserError(f"--answers={answers} applies to pre-trained models only: omit it")
     path = fine_tuned.find_model(model)
     description = fine_tuned.read_description(path)
-    if description["kind"] == "multiple_choice" and "text" in columns:
-        columns["context"] = columns.pop("text")
     return _Found(path, description, fine_tuned.task_of(description, columns, quoting))
 
 
@@ -204,9 +193,9 @@ class Predictor:
 
     def __init__(self, found: _Found, model: fine_tuned.AnsweringModel):
         self._task, self._model = found.task, model
-        columns = getattr(found.task, "columns", None)
         # Tables of questions have fixed names.
-        named = dataclasses.asdict(columns) if columns else {n: n for n in ("question", "context")}
+        fixed = {name: name for name in ("question", "context")}
+        named = found.task.description().source.get("columns", fixed)
         self._text_column = named.get("text")
         self._columns = [column for name, column in named.items() if column and name != "label"]
 
@@ -241,7 +230,7 @@ class Predictor:
                     except TypeError as error:
                         raise UserError(f"row {number}: {error}; expected text") from None
             try:
-                examples = list(self._task.read_files([path]))
+                examples = list(read_files(self._task, [path]))
             except UserError as error:
                 raise UserError(str(error).replace(f"{path}:", "row ")) from None
         columns = self._model.answer(examples, self._model.prepare(examples))

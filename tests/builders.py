@@ -26,8 +26,9 @@ from albert_tf.text.tokenization import AlbertTokenizer
 from pipelines import finetune as finetune_lib
 from pipelines.data import beam_job
 from pipelines.tasks.classification import ClassificationTask, Columns
-from pipelines.tasks.running.batches import make_prediction
+from pipelines.tasks.running.batches import Prediction
 from pipelines.tasks.running.seed_run import FinetuneSettings
+from pipelines.tasks.task import create_model
 from pipelines.training.settings import LoopSettings
 from tests.conftest import WORDS, make_text
 from tests.jobs import record_flags, run
@@ -141,7 +142,8 @@ def write_task_model(directory, task, model, tokenizer, max_seq_length):
     model.config.write(str(directory / "albert_config.json"))
     tokenizer.save(str(directory))
     description = {"task": task.name, "max_seq_length": max_seq_length}
-    description.update({**task.description(), **task.decoding(), **task.source()})
+    for part in task.description():
+        description.update(part)
     (directory / "task.json").write_text(json.dumps(description))
 
 
@@ -156,15 +158,16 @@ def write_tuned(output_dir, table, pretrained):
     for seed in (1, 2):
         directory = output_dir / f"seed_{seed}"
         tf.keras.utils.set_random_seed(seed)
-        model = task.create_model(config, False)
+        model = create_model(task, config)
         model.create_variables()
         for variable in model.trainable_variables:
             variable.assign_add(tf.random.normal(variable.shape, stddev=0.1))
         write_task_model(directory, task, model, tokenizer, 48)
         strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
-        outputs = make_prediction(strategy, model, sequences, 11, 48, False)()
-        task.write_predictions(str(directory / "predictions"), "dev", examples, features, outputs)
-        results["dev"]["seeds"][str(seed)] = task.score(examples, features, outputs)
+        outputs = Prediction(strategy, model, 11, 48, False)(sequences)
+        answers = task.answers(examples, features, outputs)
+        task.write(str(directory / "predictions"), "dev", examples, answers)
+        results["dev"]["seeds"][str(seed)] = task.score(answers.rows())
     (output_dir / "results.json").write_text(json.dumps(results))
 
 

@@ -11,11 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
-from scipy import special
 
 from albert_tf import losses
-from albert_tf.config import AlbertConfig
-from albert_tf.models import AlbertForSequenceClassification
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from albert_tf.text.packing import Packer
@@ -33,28 +30,38 @@ from .reading.tables import (
     read_table,
     write_table,
 )
-from .scoring.classes import confusion_matrix, figures_of_labels, intervals
+from .scoring.classes import confusion_matrix, figures_of_labels, intervals, probabilities_of
 from .scoring.figures import MOST_LABELS, draw_confusion_matrix
 from .scoring.metrics import METRICS
-from .task import Outputs, Sequences, Task, file_lists, in_blocks, join, tokenize
+from .task import (
+    Answers,
+    AnyExample,
+    Description,
+    Outputs,
+    Sequences,
+    Task,
+    columns_of_model,
+    file_lists,
+    in_blocks,
+    join,
+    tokenize,
+)
 
 # Examples tokenized at a time.
 _BLOCK_EXAMPLES = 4000
 # With more labels only the probabilities of the likeliest are written.
 _MOST_PROBABILITIES = 20
-_FILES = ("predictions.tsv", "errors.csv")
 _SHOWN = ("id", "label", "prediction")  # of `answers`
 
 
 @dataclasses.dataclass(frozen=True)
-class Example:
+class Example(AnyExample):
     """One text or a pair, and what is to be said of it.
 
     Attributes:
-      id: its name in the file, or the number of its row, from 0.
       text: the first text.
       text_pair: the second; None: there is none.
-      label: one of the task's labels, or a number; None: not known.
+      label: one of the task's labels, several of them, or a number; None: not known.
       part: of the split, where it has several that are scored apart.
       line: FILE:LINE of its row.
     """
@@ -62,9 +69,31 @@ class Example:
     id: str
     text: str
     text_pair: str | None
-    label: str | float | None
+    label: str | tuple[str, ...] | float | None
     part: str = ""
     line: str = dataclasses.field(default="", repr=False, compare=False)
+
+    @property
+    def is_answered(self) -> bool:
+        """See AnyExample."""
+        return self.label is not None
+
+    @property
+    def group(self) -> str:
+        """Returns the texts: copies of an example stay together."""
+        return "\0".join(text for text in (self.text, self.text_pair) if text)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """See AnyExample."""
+        if isinstance(self.label, tuple):
+            return self.label
+        return (self.label,) if isinstance(self.label, str) else ()
+
+    def inputs(self) -> dict[str, str]:
+        """See AnyExample."""
+        pair = {} if self.text_pair is None else {"text_pair": self.text_pair}
+        return {"text": self.text, **pair}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,8 +103,8 @@ class Columns:
     A file whose answers are not known needs no label column.
     """
 
-    text: str
-    label: str
+    text: str = "text"
+    label: str = "label"
     text_pair: str | None = None
     id: str | None = None
 
@@ -100,6 +129,7 @@ class ClassificationTask(Task):
       top_k: see answers.
     """
 
+    kinds = ("classifier", "regressor")
     top_k = 5
 
     def __init__(
@@ -125,6 +155,34 @@ class ClassificationTask(Task):
         )
         self.best_metric = self.metrics[0]
         self._labels = listed_labels(labels)
+
+    @classmethod
+    def restore(
+        cls, description: dict, columns: Mapping[str, str], quoting: str | None
+    ) -> ClassificationTask:
+        """Returns the task of a finished model; see Task.
+
+        Raises:
+          UserError: if the columns do not fit the model.
+        """
+        named = columns_of_model(Columns, description, columns)
+        if description["has_pairs"] != (named.text_pair is not None):
+            raise UserError(
+                "--text_pair_column: the model reads pairs of texts; name the column of the second"
+                if description["has_pairs"]
+                else "--text_pair_column: the model reads single texts: remove it"
+            )
+        quoting = quoting or description.get("quoting", "csv")
+        return cls(description["task"], {}, named, quoting=quoting, **cls._of_model(description))
+
+    @classmethod
+    def _of_model(cls, description: dict) -> dict:
+        """Returns the arguments of the class that a model of its kind has in task.json."""
+        return {
+            "labels": description.get("labels"),
+            "is_regression": description["kind"] == "regressor",
+            "metrics": description.get("metrics"),
+        }
 
     @functools.cached_property
     def labels(self) -> tuple[str, ...]:
@@ -156,36 +214,18 @@ class ClassificationTask(Task):
             )
         return tuple(sorted(labels))
 
-    def read(self, split: str) -> list[Example] | None:
-        """See Task.read."""
-        if split not in self.files:
-            return None
-        if split == "test":
-            return list(self.read_files(self.files[split]))
-        examples = []
-        for path in self.files[split]:
-            examples += self._read_rows(path, True, first=len(examples))
-        return examples
-
-    def read_file(self, path: str, first: int = 0) -> Iterator[Example]:
+    def read_file(
+        self, path: str, first: int = 0, needs_answers: bool = False
+    ) -> Iterator[Example]:
         """See Task.read_file."""
         label = self.columns.label
-        return self._read_rows(
-            path, bool(label) and has_answers(path, label, self.quoting), first=first
-        )
+        has_labels = needs_answers or (bool(label) and has_answers(path, label, self.quoting))
+        return self._read_rows(path, has_labels, first=first)
 
     def _read_rows(
         self, path: str, has_labels: bool, part: str = "", first: int = 0, **table_arguments
     ) -> Iterator[Example]:
-        """Yields the examples of a file.
-
-        Args:
-          path: of a table, as of tables.read_table.
-          has_labels: whether the label column is read; without it, JSON must not have it either.
-          part: as of Example.
-          first: the number of its first row.
-          **table_arguments: as of tables.read_table.
-        """
+        """Yields the examples of a file; without labels JSON must not have them either."""
         names = dataclasses.replace(self.columns, label=self.columns.label if has_labels else None)
         columns = [column for column in dataclasses.astuple(names) if column]
         absent = None if has_labels else self.columns.label
@@ -269,14 +309,6 @@ class ClassificationTask(Task):
             lines.append(describe_labels(self.labels, counts))
         return lines + describe_texts(examples)
 
-    def group(self, example: Example) -> str:
-        """Returns the texts: copies of an example stay together."""
-        return "\0".join(text for text in (example.text, example.text_pair) if text)
-
-    def classes(self, example: Example) -> tuple[str, ...]:
-        """See Task.classes."""
-        return () if self.is_regression else (example.label,)
-
     def label_array(self, examples: Sequence[Example]) -> np.ndarray:
         """Returns float64 [n] numbers or int32 [n] places among the labels."""
         if self.is_regression:
@@ -284,27 +316,15 @@ class ClassificationTask(Task):
         places = {label: place for place, label in enumerate(self.labels)}
         return np.array([places[example.label] for example in examples], np.int32)
 
-    def create_model(self, config: AlbertConfig, recompute: bool) -> tf.keras.Model:
-        """See Task.create_model."""
-        num_labels = 1 if self.is_regression else len(self.labels)
-        return AlbertForSequenceClassification(config, num_labels, recompute)
-
-    def description(self) -> dict:
+    def description(self) -> Description:
         """See Task.description."""
-        has_pairs = self.columns.text_pair is not None
-        if self.is_regression:
-            return {"kind": "regressor", "has_pairs": has_pairs}
-        weights = {"class_weights": self.class_weights} if self.class_weights else {}
-        return {
-            "kind": "classifier",
-            "has_pairs": has_pairs,
-            "labels": list(self.labels),
-            **weights,
-        }
-
-    def source(self) -> dict:
-        """See Task.source."""
-        return {"columns": dataclasses.asdict(self.columns), "quoting": self.quoting}
+        model = {"kind": "regressor", "has_pairs": self.columns.text_pair is not None}
+        if not self.is_regression:
+            model.update(kind="classifier", labels=list(self.labels))
+            if self.class_weights:
+                model["class_weights"] = self.class_weights
+        source = {"columns": dataclasses.asdict(self.columns), "quoting": self.quoting}
+        return Description(model, {}, source)
 
     def losses(self, outputs: dict[str, tf.Tensor], batch: dict[str, tf.Tensor]) -> tf.Tensor:
         """See Task.losses."""
@@ -315,70 +335,45 @@ class ClassificationTask(Task):
             return loss
         return loss * tf.gather(tf.constant(self._weights), batch["labels"])
 
-    def predict(self, outputs: Outputs) -> np.ndarray:
-        """Returns float [n] numbers or int [n] places among the labels."""
-        logits = np.stack([output["logits"] for output in outputs])
-        return logits[:, 0] if self.is_regression else logits.argmax(axis=1)
-
-    def score(
-        self, examples: list[Example], features: list[Example], outputs: Outputs
-    ) -> dict[str, float]:
-        """See Task.score."""
-        if any(example.label is None for example in examples):
-            return {}
-        labels, predictions = self.label_array(examples), self.predict(outputs)
-        return {name: float(METRICS[name](labels, predictions)) for name in self.metrics}
-
-    def details(self, examples: list[Example], outputs: Outputs) -> dict:
-        """See Task.details: intervals, figures of each label, the confusion matrix if it is small.
-
-        Of the examples without a `part`, as the metrics without a further name.
-        """
-        chosen = [i for i, example in enumerate(examples) if not example.part]
-        if not chosen or not _has_one_label(examples):
-            return {}
-        labels = self.label_array([examples[i] for i in chosen])
-        predictions = self.predict([outputs[i] for i in chosen])
-        counts = confusion_matrix(labels, predictions, len(self.labels))
-        is_small = len(self.labels) <= MOST_LABELS
-        return {
-            "intervals": intervals(counts, self.metrics),
-            "labels": figures_of_labels(counts, self.labels),
-            **({"confusion": counts.tolist()} if is_small else {}),
-        }
-
-    def draw(
-        self, directory: str, split: str, examples: list[Example], outputs: Outputs
-    ) -> list[str]:
-        """Writes SPLIT_confusion.png of labels, if they are known and not too many to read."""
-        path = os.path.join(directory, f"{split}_confusion.png")
-        if not _has_one_label(examples) or len(self.labels) > MOST_LABELS:
-            files.remove(path)  # of other examples
-            return []
-        answers, predictions = self.label_array(examples), self.predict(outputs)
-        return [draw_confusion_matrix(path, self.labels, answers, predictions)]
-
     def answers(
         self, examples: list[Example], features: list[Example], outputs: Outputs
-    ) -> dict[str, list]:
+    ) -> Answers:
         """See Task.answers: id, label if it is known, prediction, probabilities.
 
         With more than 20 labels only the likeliest `top_k` have columns: `label_1`,
         `probability_1` and so on.
         """
         columns = {"id": [example.id for example in examples]}
-        if all(example.label is not None for example in examples):
-            columns["label"] = [example.label for example in examples]
-        predictions = self.predict(outputs)
+        if all(example.is_answered for example in examples):
+            columns["label"] = [self.as_cell(example.label) for example in examples]
+        exact: dict[str, Sequence] = {"part": [example.part for example in examples]}
         if self.is_regression:
+            name = "logits" if "logits" in outputs[0] else "value"
+            numbers = [output[name].reshape(-1)[0] for output in outputs]
             # The shortest spelling of each float32.
-            return {**columns, "prediction": [float(str(number)) for number in predictions]}
-        columns["prediction"] = [self.labels[place] for place in predictions]
-        logits = np.stack([output["logits"] for output in outputs])
-        probabilities = special.softmax(logits.astype(np.float64), axis=-1)
-        return {**columns, **self.probability_columns(probabilities)}
+            columns["prediction"] = [float(str(number)) for number in numbers]
+            return Answers(columns, {**exact, "number": numbers})
+        probabilities = self.probabilities(outputs)
+        columns["prediction"] = self.predictions(probabilities)
+        columns.update(self._probability_columns(probabilities))
+        if _has_one_label(examples):
+            places = self.label_array(examples)
+            exact["probability_of_label"] = probabilities[np.arange(len(places)), places]
+        return Answers(columns, exact)
 
-    def probability_columns(self, probabilities: np.ndarray) -> dict[str, list]:
+    def as_cell(self, label: str | tuple[str, ...] | float) -> str | float:
+        """Returns an example's label as it is written."""
+        return label
+
+    def probabilities(self, outputs: Outputs) -> np.ndarray:
+        """Returns float64 [n, labels]."""
+        return probabilities_of(outputs)
+
+    def predictions(self, probabilities: np.ndarray) -> list[str]:
+        """Returns the predicted labels as they are written."""
+        return [self.labels[place] for place in probabilities.argmax(axis=1)]
+
+    def _probability_columns(self, probabilities: np.ndarray) -> dict[str, list]:
         """Returns columns of probabilities, float64 [n, labels], as described at `answers`."""
         columns = {}
         if len(self.labels) <= _MOST_PROBABILITIES:
@@ -392,54 +387,83 @@ class ClassificationTask(Task):
             columns[f"probability_{rank}"] = [round(number, 6) for number in of_rank.tolist()]
         return columns
 
-    def score_rows(self, rows: Iterable[dict]) -> dict[str, float]:
-        """See Task.score_rows."""
+    def score(self, rows: Iterable[dict]) -> dict[str, float]:
+        """See Task.score."""
         kind = "d" if self.is_regression else "i"
         labels, predictions = array.array(kind), array.array(kind)
-        places = {label: place for place, label in enumerate(self.labels)}
         for row in rows:
             if "label" not in row:
-                continue
-            for name, values in (("label", labels), ("prediction", predictions)):
-                values.append(row[name] if self.is_regression else places[row[name]])
-        if not labels:
-            return {}
+                return {}
+            if self.is_regression:
+                labels.append(row["label"])
+                predictions.append(row.get("number", row["prediction"]))
+            else:
+                labels.append(self._place_of[row["label"]])
+                predictions.append(self._place_of[row["prediction"]])
         found = np.array(labels), np.array(predictions)
-        return {name: float(METRICS[name](*found)) for name in self.metrics}
+        return {name: float(METRICS[name](*found)) for name in self.metrics if labels}
 
-    def write_predictions(
-        self,
-        directory: str,
-        split: str,
-        examples: list[Example],
-        features: list[Example],
-        outputs: Outputs,
-    ) -> list[str]:
-        """Writes SPLIT_predictions.tsv, the columns of `answers`; of labels SPLIT_errors.csv, too.
+    @functools.cached_property
+    def _place_of(self) -> dict[str, int]:
+        return {label: place for place, label in enumerate(self.labels)}
 
-        The latter has the texts, those first whose own label the model finds least likely.
+    def _confusion(self, answers: Answers, chosen: Iterable[int]) -> np.ndarray:
+        """Returns the confusion matrix of some rows, which have labels."""
+        both = (answers.columns[name] for name in ("label", "prediction"))
+        places = ([self._place_of[column[i]] for i in chosen] for column in both)
+        return confusion_matrix(*places, len(self.labels))
+
+    def details(self, examples: list[Example], answers: Answers) -> dict:
+        """See Task.details: intervals, figures of each label, the confusion matrix if it is small.
+
+        Of the examples without a `part`, as the metrics without a further name.
         """
-        columns = self.answers(examples, features, outputs)
-        paths = [os.path.join(directory, f"{split}_{name}") for name in _FILES]
-        write_table(paths[0], columns)
-        if not _has_one_label(examples):
-            files.remove(paths[1])  # of other examples
-            return paths[:1]
-        places = self.label_array(examples)
-        logits = np.stack([output["logits"] for output in outputs]).astype(np.float64)
-        likely = special.softmax(logits, axis=-1)[np.arange(len(places)), places]
+        chosen = [i for i, example in enumerate(examples) if not example.part]
+        if not chosen or not _has_one_label(examples):
+            return {}
+        counts = self._confusion(answers, chosen)
+        is_small = len(self.labels) <= MOST_LABELS
+        return {
+            "intervals": intervals(counts, self.metrics),
+            "labels": figures_of_labels(counts, self.labels),
+            **({"confusion": counts.tolist()} if is_small else {}),
+        }
+
+    def write(
+        self, directory: str, split: str, examples: list[Example], answers: Answers
+    ) -> list[str]:
+        """Writes SPLIT_predictions.tsv, the columns of `answers`.
+
+        Of known labels also SPLIT_errors.csv, which has the texts, those first whose own label the
+        model finds least likely, and SPLIT_confusion.png, if the labels are not too many to read.
+        """
+        predictions, errors, picture = (
+            os.path.join(directory, f"{split}_{name}")
+            for name in ("predictions.tsv", "errors.csv", "confusion.png")
+        )
+        write_table(predictions, answers.columns)
+        has_one_label = _has_one_label(examples)
+        if has_one_label and len(self.labels) <= MOST_LABELS:
+            counts = self._confusion(answers, range(len(examples)))
+            draw_confusion_matrix(picture, self.labels, counts)
+        else:
+            files.remove(picture)  # of other examples
+        if not has_one_label:
+            files.remove(errors)
+            return [predictions]
+        likely = answers.exact["probability_of_label"]
         order = np.argsort(likely, kind="stable")
         listed = [examples[place] for place in order]
-        errors = {
+        table = {
             "line": [example.line for example in listed],
-            **{name: [columns[name][place] for place in order] for name in _SHOWN},
+            **{name: [answers.columns[name][place] for place in order] for name in _SHOWN},
             "probability_of_label": [round(float(likely[place]), 6) for place in order],
             "text": [example.text for example in listed],
         }
         if listed and listed[0].text_pair is not None:
-            errors["text_pair"] = [example.text_pair for example in listed]
-        write_table(paths[1], errors)
-        return paths
+            table["text_pair"] = [example.text_pair for example in listed]
+        write_table(errors, table)
+        return [predictions, errors]
 
 
 def _has_one_label(examples: Sequence[Example]) -> bool:

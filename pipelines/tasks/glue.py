@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Iterable
 
+import numpy as np
 import tensorflow as tf
 
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from .classification import ClassificationTask, Columns, Example
 from .reading.tables import write_table
-from .task import Outputs
+from .task import Answers
 
 _ENTAILMENT = ("entailment", "not_entailment")
 _PAIR = ("sentence1", "sentence2")
@@ -155,39 +157,29 @@ class GlueTask(ClassificationTask):
             return os.path.join(parent, "diagnostic", "diagnostic.tsv")
         return path
 
-    def score(
-        self, examples: list[Example], features: list[Example], outputs: Outputs
-    ) -> dict[str, float]:
+    def score(self, rows: Iterable[dict]) -> dict[str, float]:
         """See Task.score; metrics of mismatched genres have `_mismatched` after their names."""
-        metrics = {}
-        for part in dict.fromkeys(example.part for example in examples):
-            chosen = [i for i, example in enumerate(examples) if example.part == part]
-            of_part = super().score(
-                [examples[i] for i in chosen],
-                [features[i] for i in chosen],
-                [outputs[i] for i in chosen],
-            )
-            metrics.update({f"{name}_{part}" if part else name: of_part[name] for name in of_part})
-        return metrics
+        by_part: dict[str, list[dict]] = {}
+        for row in rows:
+            by_part.setdefault(row["part"], []).append(row)
+        return {
+            f"{name}_{part}" if part else name: value
+            for part, of_part in by_part.items()
+            for name, value in super(GlueTask, self).score(of_part).items()
+        }
 
-    def write_predictions(
-        self,
-        directory: str,
-        split: str,
-        examples: list[Example],
-        features: list[Example],
-        outputs: Outputs,
+    def write(
+        self, directory: str, split: str, examples: list[Example], answers: Answers
     ) -> list[str]:
         """Writes, beside the readable file, the one that gluebenchmark.com takes."""
-        paths = super().write_predictions(directory, split, examples, features, outputs)
+        paths = super().write(directory, split, examples, answers)
         if split in self.submissions:
-            answers = self.predict(outputs)
+            predictions = answers.columns["prediction"]
             if self.is_regression:
-                answers = [f"{number:.3f}" for number in answers.clip(0, 5)]
-            else:
-                answers = [self.labels[place] for place in answers]
+                numbers = np.clip(answers.exact["number"], 0, 5)
+                predictions = [f"{number:.3f}" for number in numbers]
             path = os.path.join(directory, f"{self.submissions[split]}.tsv")
-            write_table(path, {"index": range(len(answers)), "prediction": answers})
+            write_table(path, {"index": range(len(predictions)), "prediction": predictions})
             paths.append(path)
         return paths
 

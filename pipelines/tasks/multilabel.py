@@ -17,7 +17,7 @@ from .classification import ClassificationTask, Columns, Example
 from .reading.split_report import describe_labels, describe_texts
 from .reading.tables import as_label, as_text
 from .scoring.metrics import METRICS
-from .task import Outputs
+from .task import Description, Outputs
 
 _THRESHOLD = 0.5
 # Lists as NumPy prints them, and [a, b]; but not [a],[b], which are two labels.
@@ -40,6 +40,8 @@ class MultiLabelTask(ClassificationTask):
     Other arguments as of ClassificationTask.
     """
 
+    kinds = ("multilabel",)
+
     def __init__(
         self,
         name: str,
@@ -58,6 +60,10 @@ class MultiLabelTask(ClassificationTask):
         self.separator = separator
         metrics = ("micro_f1", "macro_f1")
         super().__init__(name, files, columns, labels, metrics=metrics, quoting=quoting)
+
+    @classmethod
+    def _of_model(cls, description: dict) -> dict:
+        return {"labels": description["labels"], "separator": description["label_separator"]}
 
     def label_names(self, value: object, where: str) -> list[str]:
         """Returns the labels of a cell, each once."""
@@ -86,10 +92,6 @@ class MultiLabelTask(ClassificationTask):
         """Returns the known labels of a cell, in the order of the model's outputs."""
         names = [self.known_label(name, where) for name in self.label_names(value, where)]
         return tuple(sorted(names, key=self.labels.index))
-
-    def classes(self, example: Example) -> tuple[str, ...]:
-        """See Task.classes."""
-        return example.label
 
     def label_array(self, examples: Sequence[Example]) -> np.ndarray:
         """Returns float32 [n, labels], 1 where an example has a label."""
@@ -124,60 +126,51 @@ class MultiLabelTask(ClassificationTask):
             return None
         return next((mark for mark in ",;|" if any(mark in name for name in self.labels)), None)
 
-    def description(self) -> dict:
+    def description(self) -> Description:
         """See Task.description."""
-        return {**super().description(), "kind": "multilabel"}
-
-    def source(self) -> dict:
-        """See Task.source."""
-        return {**super().source(), "label_separator": self.separator}
+        model, _, source = super().description()
+        source["label_separator"] = self.separator
+        return Description({**model, "kind": self.kinds[0]}, {}, source)
 
     def losses(self, outputs: dict[str, tf.Tensor], batch: dict[str, tf.Tensor]) -> tf.Tensor:
         """Returns the mean over the labels of their binary cross-entropies (nats)."""
         losses = tf.nn.sigmoid_cross_entropy_with_logits(batch["labels"], outputs["logits"])
         return tf.reduce_mean(losses, axis=-1)
 
-    def predict(self, outputs: Outputs) -> np.ndarray:
-        """Returns bool [n, labels]."""
-        return self._probabilities(outputs) >= _THRESHOLD
+    def as_cell(self, label: tuple[str, ...]) -> str:
+        """Returns labels joined by the separator."""
+        return self.separator.join(label)
 
-    def _probabilities(self, outputs: Outputs) -> np.ndarray:
-        logits = np.stack([output["logits"] for output in outputs])
-        return special.expit(logits.astype(np.float64))
+    def probabilities(self, outputs: Outputs) -> np.ndarray:
+        """Returns float64 [n, labels]."""
+        if "logits" in outputs[0]:
+            logits = np.stack([output["logits"] for output in outputs])
+            return special.expit(logits.astype(np.float64))
+        return np.stack([output["probabilities"] for output in outputs]).astype(np.float64)
 
-    def answers(
-        self, examples: list[Example], features: list[Example], outputs: Outputs
-    ) -> dict[str, list]:
-        """See Task.answers: labels joined by the separator, and probabilities as of one label."""
-        columns = {"id": [example.id for example in examples]}
-        if all(example.label is not None for example in examples):
-            columns["label"] = [self.separator.join(example.label) for example in examples]
-        columns["prediction"] = [
-            self.separator.join(self.labels[place] for place in np.flatnonzero(row))
-            for row in self.predict(outputs)
+    def predictions(self, probabilities: np.ndarray) -> list[str]:
+        """Returns the labels of each row, joined."""
+        return [
+            self.as_cell(tuple(self.labels[place] for place in np.flatnonzero(row)))
+            for row in probabilities >= _THRESHOLD
         ]
-        return {**columns, **self.probability_columns(self._probabilities(outputs))}
 
-    def score_rows(self, rows: Iterable[dict]) -> dict[str, float]:
-        """See Task.score_rows."""
-        place_of = {label: place for place, label in enumerate(self.labels)}
+    def score(self, rows: Iterable[dict]) -> dict[str, float]:
+        """See Task.score."""
         # Of each row the places of its labels, and where they end: 4 bytes a label, 8 a row.
         found = {
             name: (array.array("i"), array.array("q", [0])) for name in ("label", "prediction")
         }
         for row in rows:
             if "label" not in row:
-                continue
+                return {}
             for name, (places, ends) in found.items():
                 names = row[name].split(self.separator) if row[name] else []
-                places.extend(place_of[label] for label in names)
+                places.extend(self._place_of[label] for label in names)
                 ends.append(len(places))
-        num_rows = len(found["label"][1]) - 1
-        if not num_rows:
-            return {}
         pair = [
             sparse.csr_matrix(
-                (np.ones(len(places), np.int8), places, ends), (num_rows, len(place_of))
+                (np.ones(len(places), np.int8), places, ends), (len(ends) - 1, len(self.labels))
             )
             for places, ends in found.values()
         ]

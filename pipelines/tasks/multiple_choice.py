@@ -12,30 +12,38 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
-from scipy import special
 
 from albert_tf import losses
-from albert_tf.config import AlbertConfig
-from albert_tf.models import AlbertForMultipleChoice
 from albert_tf.storage.errors import UserError
 from albert_tf.text.choices import questions_with_options
 from albert_tf.text.packing import NUM_SPECIAL_PIECES, Packer
 from albert_tf.text.tokenization import AlbertTokenizer
 from .reading.split_report import describe_labels, warn_of_rows
 from .reading.tables import as_text, has_answers, read_table, write_table
-from .scoring.metrics import METRICS
-from .task import Outputs, Sequences, Task, file_lists, in_blocks, join, tokenize
+from .scoring.classes import probabilities_of
+from .task import (
+    Answers,
+    AnyExample,
+    Description,
+    Outputs,
+    Sequences,
+    Task,
+    columns_of_model,
+    file_lists,
+    in_blocks,
+    join,
+    tokenize,
+)
 
 # Examples tokenized at a time.
 _BLOCK_EXAMPLES = 1000
 
 
 @dataclasses.dataclass(frozen=True)
-class MultipleChoiceExample:
+class MultipleChoiceExample(AnyExample):
     """A question and its options.
 
     Attributes:
-      id: its name in the file, or the number of its row, from 0.
       context: the text it is about.
       question: an option follows it, or fills the blanks in it; see MultipleChoiceTask.blank.
       options: the same number for every question of a task.
@@ -50,6 +58,20 @@ class MultipleChoiceExample:
     label: int | None
     part: str = ""
 
+    @property
+    def is_answered(self) -> bool:
+        """See AnyExample."""
+        return self.label is not None
+
+    @property
+    def group(self) -> str:
+        """Returns the context, whose questions stay together."""
+        return self.context
+
+    def inputs(self) -> dict[str, str | Sequence[str]]:
+        """See AnyExample."""
+        return {"context": self.context, "question": self.question, "options": self.options}
+
 
 @dataclasses.dataclass(frozen=True)
 class MultipleChoiceColumns:
@@ -58,33 +80,83 @@ class MultipleChoiceColumns:
     A file whose answers are not known needs no label field.
     """
 
-    context: str
-    options: str
-    label: str
+    context: str = "text"
+    options: str = "options"
+    label: str = "label"
     question: str | None = None
     id: str | None = None
 
 
 class MultipleChoiceTask(Task):
-    """Choices between texts; where they come from is for subclasses to say.
-
-    Attributes:
-      num_choices: options of every question.
-      blank: the character in a question that an option replaces; None: every option follows its
-        question. Only RACE has cloze questions: elsewhere `_` is part of a name.
+    """Choices between texts from JSON lines.
 
     Args:
       name: as of --task.
+      files: "train", "dev", "test" -> its file or files; test may be without answers. What there is
+        not is left out.
+      columns: the fields; options are a list of texts, a label is a number from 0 or a letter.
       max_qa_length: the longest question with an option, in pieces; the end of a longer one counts.
+
+    Attributes:
+      blank: the character in a question that an option replaces; None: every option follows its
+        question. Only RACE has cloze questions: elsewhere `_` is part of a name.
     """
 
+    kinds = ("multiple_choice",)
     best_metric = "accuracy"
-    num_choices: int
     blank: str | None = None
 
-    def __init__(self, name: str, max_qa_length: int):
+    def __init__(
+        self,
+        name: str,
+        files: Mapping[str, str | Sequence[str]],
+        columns: MultipleChoiceColumns,
+        max_qa_length: int = 128,
+    ):
         self.name = name
+        self.files = file_lists(files)
+        self.columns = columns
         self.max_qa_length = max_qa_length
+
+    @classmethod
+    def restore(
+        cls, description: dict, columns: Mapping[str, str], quoting: str | None
+    ) -> MultipleChoiceTask:
+        """Returns the task of a finished model; see Task. Field `text` is the context, too."""
+        columns = {"context" if name == "text" else name: columns[name] for name in columns}
+        named = columns_of_model(MultipleChoiceColumns, description, columns)
+        task = cls(description["task"], {}, named, description["max_qa_length"])
+        task.num_choices = description["num_choices"]
+        task.blank = description.get("blank")
+        return task
+
+    @functools.cached_property
+    def num_choices(self) -> int:
+        """Options of every question, as in the first row of the first file."""
+        path, column = next(iter(self.files.values()))[0], self.columns.options
+        number, row = next(read_table(path, [column]))
+        return len(as_options(row[column], column, f"{path}:{number}"))
+
+    def read_file(
+        self, path: str, first: int = 0, needs_answers: bool = False
+    ) -> Iterator[MultipleChoiceExample]:
+        """See Task.read_file."""
+        columns = self.columns
+        if not (needs_answers or (columns.label and has_answers(path, columns.label))):
+            columns = dataclasses.replace(columns, label=None)
+        names = [column for column in dataclasses.astuple(columns) if column]
+        rows = read_table(path, names, absent=None if columns.label else self.columns.label)
+        for place, (number, row) in enumerate(rows, start=first):
+            where, name, question, label = f"{path}:{number}", str(place), "", None
+            if columns.id:
+                name = as_text(str(row[columns.id]), columns.id, where)
+            options = as_options(row[columns.options], columns.options, where, self.num_choices)
+            if columns.question:
+                question = as_text(row[columns.question], columns.question, where)
+            if columns.label:
+                label = as_choice(row[columns.label], columns.label, where, len(options))
+            context = as_text(row[columns.context], columns.context, where)
+            yield MultipleChoiceExample(name, context, question, options, label)
 
     def encode(
         self,
@@ -107,10 +179,6 @@ class MultipleChoiceTask(Task):
             return ["without answers", *warnings]
         counts = collections.Counter(string.ascii_uppercase[e.label] for e in examples)
         return [describe_labels(string.ascii_uppercase[: self.num_choices], counts), *warnings]
-
-    def group(self, example: MultipleChoiceExample) -> str:
-        """Returns the context, whose questions stay together."""
-        return example.context
 
     def _blocks(
         self,
@@ -140,158 +208,62 @@ class MultipleChoiceTask(Task):
             lengths = full_lengths[places] + answers.row_lengths().numpy() + NUM_SPECIAL_PIECES
             yield tokens, lengths
 
-    def create_model(self, config: AlbertConfig, recompute: bool) -> tf.keras.Model:
-        """See Task.create_model."""
-        return AlbertForMultipleChoice(config, self.num_choices, recompute)
-
-    def description(self) -> dict:
+    def description(self) -> Description:
         """See Task.description."""
-        return {
-            "kind": "multiple_choice",
+        model = {
+            "kind": self.kinds[0],
             "num_choices": self.num_choices,
             "max_qa_length": self.max_qa_length,
             "blank": self.blank,
         }
+        return Description(model, {}, {"columns": dataclasses.asdict(self.columns)})
 
     def losses(self, outputs: dict[str, tf.Tensor], batch: dict[str, tf.Tensor]) -> tf.Tensor:
         """See Task.losses."""
         return losses.classification_loss(outputs["logits"], batch["labels"])
-
-    def score(
-        self,
-        examples: list[MultipleChoiceExample],
-        features: list[MultipleChoiceExample],
-        outputs: Outputs,
-    ) -> dict[str, float]:
-        """See Task.score; `accuracy`, and of each part `accuracy_PART`."""
-        if any(example.label is None for example in examples):
-            return {}
-        labels = np.array([example.label for example in examples])
-        predictions = np.array([output["logits"].argmax() for output in outputs])
-        metrics = {"accuracy": float(METRICS["accuracy"](labels, predictions))}
-        for part in dict.fromkeys(example.part for example in examples if example.part):
-            chosen = np.array([example.part == part for example in examples])
-            metrics[f"accuracy_{part}"] = float(
-                METRICS["accuracy"](labels[chosen], predictions[chosen])
-            )
-        return metrics
-
-    def write_predictions(
-        self,
-        directory: str,
-        split: str,
-        examples: list[MultipleChoiceExample],
-        features: list[MultipleChoiceExample],
-        outputs: Outputs,
-    ) -> list[str]:
-        """Writes SPLIT_predictions.tsv: the columns of `answers`."""
-        path = os.path.join(directory, f"{split}_predictions.tsv")
-        write_table(path, self.answers(examples, features, outputs))
-        return [path]
 
     def answers(
         self,
         examples: list[MultipleChoiceExample],
         features: list[MultipleChoiceExample],
         outputs: Outputs,
-    ) -> dict[str, list]:
+    ) -> Answers:
         """See Task.answers: letters, probabilities, the text of the chosen option."""
         letters = string.ascii_uppercase[: self.num_choices]
-        logits = np.stack([output["logits"] for output in outputs]).astype(np.float64)
-        places = logits.argmax(axis=1)
+        probabilities = probabilities_of(outputs)
+        places = probabilities.argmax(axis=1)
         columns = {"id": [example.id for example in examples]}
-        if all(example.label is not None for example in examples):
+        if all(example.is_answered for example in examples):
             columns["label"] = [letters[example.label] for example in examples]
         columns["prediction"] = [letters[place] for place in places]
-        for letter, of_letter in zip(letters, special.softmax(logits, axis=-1).T):
+        for letter, of_letter in zip(letters, probabilities.T):
             columns[f"probability_{letter}"] = [round(number, 6) for number in of_letter.tolist()]
         columns["option"] = [example.options[i] for example, i in zip(examples, places)]
-        return columns
+        return Answers(columns, {"part": [example.part for example in examples]})
 
-    def score_rows(self, rows: Iterable[dict]) -> dict[str, float]:
-        """See Task.score_rows."""
-        labels, predictions = array.array("b"), array.array("b")  # letters: 2 bytes a row
+    def score(self, rows: Iterable[dict]) -> dict[str, float]:
+        """See Task.score; `accuracy`, and of each part `accuracy_PART`."""
+        right, parts = array.array("b"), collections.defaultdict(lambda: array.array("b"))
         for row in rows:
-            if "label" in row:
-                labels.append(ord(row["label"]))
-                predictions.append(ord(row["prediction"]))
-        return {"accuracy": float(METRICS["accuracy"](labels, predictions))} if labels else {}
+            if "label" not in row:
+                return {}
+            right.append(row["label"] == row["prediction"])
+            if row.get("part"):
+                parts[f"accuracy_{row['part']}"].append(right[-1])
+        found = {"accuracy": right, **parts}
+        return {name: float(np.mean(values)) for name, values in found.items() if values}
 
-
-class TableMultipleChoiceTask(MultipleChoiceTask):
-    """Choices between texts from JSON lines.
-
-    Args:
-      name: as of --task.
-      files: "train", "dev", "test" -> its file or files; test may be without answers. What there is
-        not is left out.
-      columns: the fields; options are a list of texts, a label is a number from 0 or a letter.
-      max_qa_length: as of MultipleChoiceTask.
-    """
-
-    def __init__(
+    def write(
         self,
-        name: str,
-        files: Mapping[str, str | Sequence[str]],
-        columns: MultipleChoiceColumns,
-        max_qa_length: int = 128,
-    ):
-        super().__init__(name, max_qa_length)
-        self.files = file_lists(files)
-        self.columns = columns
-
-    @functools.cached_property
-    def num_choices(self) -> int:
-        """Options of a question, as in the first row of the first file."""
-        path, column = next(iter(self.files.values()))[0], self.columns.options
-        number, row = next(read_table(path, [column]))
-        return len(as_options(row[column], column, f"{path}:{number}"))
-
-    def read(self, split: str) -> list[MultipleChoiceExample] | None:
-        """See Task.read."""
-        if split not in self.files:
-            return None
-        if split == "test":
-            return list(self.read_files(self.files[split]))
-        examples = []
-        for path in self.files[split]:
-            examples += self._read_rows(path, self.columns, len(examples))
-        return examples
-
-    def read_file(self, path: str, first: int = 0) -> Iterator[MultipleChoiceExample]:
-        """See Task.read_file."""
-        columns = self.columns
-        if not (columns.label and has_answers(path, columns.label)):
-            columns = dataclasses.replace(columns, label=None)
-        return self._read_rows(path, columns, first)
-
-    def _read_rows(
-        self, path: str, columns: MultipleChoiceColumns, first: int
-    ) -> Iterator[MultipleChoiceExample]:
-        names = [column for column in dataclasses.astuple(columns) if column]
-        rows = read_table(path, names, absent=None if columns.label else self.columns.label)
-        for place, (number, row) in enumerate(rows, start=first):
-            where, name = f"{path}:{number}", str(place)
-            if columns.id:
-                name = as_text(str(row[columns.id]), columns.id, where)
-            yield self._example(row, columns, name, where)
-
-    def source(self) -> dict:
-        """See Task.source."""
-        return {"columns": dataclasses.asdict(self.columns)}
-
-    def _example(
-        self, row: dict, columns: MultipleChoiceColumns, name: str, where: str
-    ) -> MultipleChoiceExample:
-        options = as_options(row[columns.options], columns.options, where, self.num_choices)
-        question = (
-            as_text(row[columns.question], columns.question, where) if columns.question else ""
-        )
-        label = None
-        if columns.label:
-            label = as_choice(row[columns.label], columns.label, where, len(options))
-        context = as_text(row[columns.context], columns.context, where)
-        return MultipleChoiceExample(name, context, question, options, label)
+        directory: str,
+        split: str,
+        examples: list[MultipleChoiceExample],
+        answers: Answers,
+    ) -> list[str]:
+        """Writes SPLIT_predictions.tsv, the columns of `answers`."""
+        path = os.path.join(directory, f"{split}_predictions.tsv")
+        write_table(path, answers.columns)
+        return [path]
 
 
 def as_options(
@@ -299,11 +271,7 @@ def as_options(
 ) -> tuple[str, ...]:
     """Returns a value that is a list of texts to choose from.
 
-    Args:
-      value: a value of a JSON object.
-      column: its field, for the error message.
-      where: file and line, for the error message.
-      num_choices: how many there must be; None: from 2 to 26, as there are letters.
+    Without `num_choices` there may be from 2 to 26, as there are letters.
 
     Raises:
       UserError: if it is something else.

@@ -9,12 +9,14 @@ import tensorflow as tf
 
 from albert_tf.storage.errors import UserError
 from .multiple_choice import (
+    MultipleChoiceColumns,
     MultipleChoiceExample,
     MultipleChoiceTask,
     as_options,
 )
 from .reading.rows import read_json_objects
 from .reading.tables import as_text, require_fields
+from .task import Description
 
 _LEVELS = ("middle", "high")
 _LETTERS = ["A", "B", "C", "D"]
@@ -37,7 +39,7 @@ class RaceTask(MultipleChoiceTask):
     blank = "_"
 
     def __init__(self, data_dir: str, max_qa_length: int = 128):
-        super().__init__("race", max_qa_length)
+        super().__init__("race", {}, MultipleChoiceColumns(), max_qa_length)
         inner = os.path.join(data_dir, "RACE")
         self.directory = inner if tf.io.gfile.isdir(inner) else data_dir
 
@@ -72,6 +74,10 @@ class RaceTask(MultipleChoiceTask):
     def other_splits(self) -> list[str]:
         """See Task.other_splits."""
         return ["test"] if tf.io.gfile.isdir(os.path.join(self.directory, "test")) else []
+
+    def description(self) -> Description:
+        """See Task.description; RACE's own files have no columns."""
+        return super().description()._replace(source={})
 
 
 def _passage_files(directory: str) -> list[str]:

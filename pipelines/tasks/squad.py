@@ -13,8 +13,6 @@ import tensorflow as tf
 from scipy import special
 
 from albert_tf import losses
-from albert_tf.config import AlbertConfig
-from albert_tf.models import AlbertForAnswerableQuestionAnswering, AlbertForQuestionAnswering
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from albert_tf.text.packing import NUM_SPECIAL_PIECES, Packer
@@ -23,18 +21,32 @@ from .reading.split_report import warn_of_rows
 from .reading.squad_files import Question, check_answers, is_squad_file, read_questions
 from .reading.squad_windows import Paragraph, Window, read_paragraphs
 from .reading.tables import as_text, column_names, read_table
-from .scoring.squad_answers import NO_SPAN_SCORE, Answer, answer_by_beams, answer_by_spans
+from .scoring.squad_answers import Answer, answer_by_beams, answer_by_spans
 from .scoring.squad_metrics import score_v1, score_v2
-from .task import Outputs, Sequences, Task, file_lists, in_blocks, join, tokenize
+from .task import (
+    Answers,
+    Description,
+    Outputs,
+    Sequences,
+    Task,
+    file_lists,
+    in_blocks,
+    join,
+    tokenize,
+)
 
 # Questions tokenized at a time.
 _BLOCK_EXAMPLES = 1000
+# Arguments of SquadTask that task.json has: what decides the weights, and the answers alone.
+_OF_MODEL = ("may_be_impossible", "has_answerability_head", "doc_stride", "max_query_length")
+_OF_DECODING = ("max_answer_length", "n_best_size", "null_threshold")
 
 
+@dataclasses.dataclass(eq=False)
 class SquadTask(Task):
     """Answers to questions about texts.
 
-    Args:
+    Attributes:
       files: "train", "dev", "test" -> its official JSON, one or several; test may be without
         answers. What there is not is left out.
       may_be_impossible: SQuAD 2.0: the text may have no answer.
@@ -47,29 +59,35 @@ class SquadTask(Task):
       null_threshold: "no answer" where the null odds are above it. `score` finds the best for dev.
     """
 
+    files: Mapping[str, str | Sequence[str]]
+    may_be_impossible: bool = False
+    has_answerability_head: bool = False
+    doc_stride: int = 128
+    max_query_length: int = 64
+    max_answer_length: int = 30
+    n_best_size: int = 20
+    null_threshold: float = 0.0
+
+    kinds = ("question_answering",)
     best_metric = "f1"
 
-    def __init__(
-        self,
-        files: Mapping[str, str | Sequence[str]],
-        may_be_impossible: bool = False,
-        has_answerability_head: bool = False,
-        doc_stride: int = 128,
-        max_query_length: int = 64,
-        max_answer_length: int = 30,
-        n_best_size: int = 20,
-        null_threshold: float = 0.0,
-    ):
-        self.name = "squad_v2" if may_be_impossible else "squad_v1"
-        self.files = file_lists(files)
-        self.may_be_impossible = may_be_impossible
-        self.has_answerability_head = has_answerability_head
-        self.doc_stride = doc_stride
-        self.max_query_length = max_query_length
-        self.max_answer_length = max_answer_length
-        self.n_best_size = n_best_size
-        self.null_threshold = null_threshold
+    def __post_init__(self):
+        self.name = "squad_v2" if self.may_be_impossible else "squad_v1"
+        self.files = file_lists(self.files)
         self._told: set[str] = set()
+
+    @classmethod
+    def restore(
+        cls, description: dict, columns: Mapping[str, str], quoting: str | None
+    ) -> SquadTask:
+        """Returns the task of a finished model; see Task."""
+        if columns:
+            raise UserError(
+                f"--{next(iter(columns))}_column does not apply to a model that answers questions: "
+                "tables have the columns question and context"
+            )
+        names = (*_OF_MODEL, *_OF_DECODING)
+        return cls({}, **{name: description[name] for name in names if name in description})
 
     def read(self, split: str) -> list[Question] | None:
         """See Task.read."""
@@ -171,37 +189,17 @@ class SquadTask(Task):
             *self._warn_of_unanswered(examples),
         ]
 
-    def group(self, example: Question) -> str:
-        """Returns the context, whose questions stay together."""
-        return example.context
-
     def owners(self, features: list[Window]) -> list[int]:
         """See Task.owners."""
         return [window.question for window in features]
 
-    def create_model(self, config: AlbertConfig, recompute: bool) -> tf.keras.Model:
-        """See Task.create_model."""
-        if self.has_answerability_head:
-            return AlbertForAnswerableQuestionAnswering(config, recompute)
-        return AlbertForQuestionAnswering(config, recompute)
-
-    def description(self) -> dict:
+    def description(self) -> Description:
         """See Task.description."""
-        return {
-            "kind": "question_answering",
-            "may_be_impossible": self.may_be_impossible,
-            "has_answerability_head": self.has_answerability_head,
-            "doc_stride": self.doc_stride,
-            "max_query_length": self.max_query_length,
-        }
-
-    def decoding(self) -> dict:
-        """See Task.decoding."""
-        return {
-            "max_answer_length": self.max_answer_length,
-            "n_best_size": self.n_best_size,
-            "null_threshold": self.null_threshold,
-        }
+        return Description(
+            {"kind": self.kinds[0], **{name: getattr(self, name) for name in _OF_MODEL}},
+            {name: getattr(self, name) for name in _OF_DECODING},
+            {},
+        )
 
     def losses(self, outputs: dict[str, tf.Tensor], batch: dict[str, tf.Tensor]) -> tf.Tensor:
         """See Task.losses."""
@@ -210,21 +208,9 @@ class SquadTask(Task):
             return losses.answerable_span_loss(outputs, *ends, batch["is_impossible"])
         return losses.span_loss(outputs, *ends)
 
-    def score(
-        self, examples: list[Question], features: list[Window], outputs: Outputs
-    ) -> dict[str, float]:
-        """Returns squad_metrics.score_v1, or score_v2 at null_threshold, in per cent."""
-        if not all(map(self.is_answered, examples)):
-            return {}
-        answers = dict(self._answers(examples, features, outputs))
-        texts = {name: answer.text for name, answer in answers.items()}
-        if not self.may_be_impossible:
-            return score_v1(examples, texts)
-        null_odds = {name: answer.null_odds for name, answer in answers.items()}
-        metrics = score_v2(examples, texts, null_odds, self.null_threshold)
-        return {**metrics, "null_threshold": self.null_threshold}
-
-    def read_file(self, path: str, first: int = 0) -> Iterator[Question]:
+    def read_file(
+        self, path: str, first: int = 0, needs_answers: bool = False
+    ) -> Iterator[Question]:
         """See Task.read_file.
 
         A .json file that does not hold an array is SQuAD's, and is in memory as a whole. Of other
@@ -233,7 +219,7 @@ class SquadTask(Task):
         """
         if is_squad_file(path):
             questions = read_questions(path)
-            if not all(map(self.is_answered, questions)):
+            if not all(map(self._is_answered, questions)):
                 if path not in self._told:  # a file may be read twice
                     self._told.add(path)
                     for warning in self._warn_of_unanswered(questions):
@@ -252,12 +238,11 @@ class SquadTask(Task):
             name = as_text(str(row["id"]), "id", where) if has_id else str(place)
             yield Question(name, question, context, (), False)
 
-    def is_answered(self, example: Question) -> bool:
-        """See Task.is_answered."""
-        return bool(example.answers or (example.is_impossible and self.may_be_impossible))
+    def _is_answered(self, question: Question) -> bool:
+        return bool(question.answers or (question.is_impossible and self.may_be_impossible))
 
     def _warn_of_unanswered(self, questions: Sequence[Question]) -> list[str]:
-        unanswered = len(questions) - sum(map(self.is_answered, questions))
+        unanswered = len(questions) - sum(map(self._is_answered, questions))
         return [
             f"warning: {unanswered:,} of {len(questions):,} questions have no answer, so none is "
             "scored: give them answers, or remove them"
@@ -265,50 +250,66 @@ class SquadTask(Task):
 
     def answers(
         self, examples: list[Question], features: list[Window], outputs: Outputs
-    ) -> dict[str, list]:
+    ) -> Answers:
         """See Task.answers: the text ("" for no answer), its score, of SQuAD 2.0 the null odds."""
-        found = [answer for _, answer in self._answers(examples, features, outputs)]
-        texts = [
-            "" if self.may_be_impossible and a.null_odds > self.null_threshold else a.text
-            for a in found
-        ]
-        scores = [a.candidates[0][1] if a.candidates else NO_SPAN_SCORE for a in found]
-        return self.answer_columns(examples, texts, scores, [a.null_odds for a in found])
-
-    def answer_columns(
-        self,
-        examples: list[Question],
-        texts: list[str],
-        scores: list[float],
-        null_odds: list[float],
-    ) -> dict[str, list]:
-        """Returns the columns of `answers` from what was found for each question."""
         columns = {"id": [question.id for question in examples]}
-        if all(map(self.is_answered, examples)):
+        if all(map(self._is_answered, examples)):
             columns["label"] = [[text for text, _ in question.answers] for question in examples]
-        columns.update(prediction=texts, score=scores)
-        return {**columns, "null_odds": null_odds} if self.may_be_impossible else columns
+        if "answer" in outputs[0]:  # an export's
+            columns["prediction"] = [output["answer"].decode() for output in outputs]
+            columns["score"] = [float(output["score"]) for output in outputs]
+            null_odds = [float(output["no_answer_score"]) for output in outputs]
+            exact = {}
+        else:
+            found = list(self._decoded(examples, features, outputs))
+            columns["prediction"] = [
+                ""
+                if self.may_be_impossible and answer.null_odds > self.null_threshold
+                else answer.text
+                for answer in found
+            ]
+            columns["score"] = [answer.score for answer in found]
+            null_odds = [answer.null_odds for answer in found]
+            exact = {"candidates": [answer.candidates for answer in found]}
+        if self.may_be_impossible:
+            columns["null_odds"] = null_odds
+        return Answers(columns, exact)
 
-    def score_rows(self, rows: Iterable[dict]) -> dict[str, float]:
-        """See Task.score_rows; in per cent, without the best thresholds."""
-        questions, texts = [], {}
+    def _decoded(
+        self, examples: list[Question], features: list[Window], outputs: Outputs
+    ) -> Iterator[Answer]:
+        of_question = collections.defaultdict(list)
+        for window, output in zip(features, outputs):
+            of_question[window.question].append((window, output))
+        decode = answer_by_beams if self.has_answerability_head else answer_by_spans
+        lengths = (self.max_answer_length, self.n_best_size)
+        for number, question in enumerate(examples):
+            windows, their_outputs = zip(*of_question[number])
+            yield decode(question.context, windows, their_outputs, *lengths)
+
+    def score(self, rows: Iterable[dict]) -> dict[str, float]:
+        """Returns squad_metrics.score_v1, or score_v2 at null_threshold, in per cent.
+
+        Without the candidates of the answers there are no best thresholds.
+        """
+        truths, texts, null_odds = [], [], []
         for row in rows:
-            if "label" in row:
-                name = str(len(questions))
-                answers = tuple((text, 0) for text in row["label"])
-                questions.append(Question(name, "", "", answers, not answers))
-                texts[name] = row["prediction"]
-        if not questions:
-            return {}
-        return (score_v2 if self.may_be_impossible else score_v1)(questions, texts)
+            if "label" not in row:
+                return {}
+            truths.append(row["label"])
+            texts.append(row["prediction"])
+            if self.may_be_impossible and "candidates" in row:
+                texts[-1] = row["candidates"][0][0] if row["candidates"] else ""
+                null_odds.append(row["null_odds"])
+        if not self.may_be_impossible:
+            return score_v1(truths, texts)
+        if not null_odds:
+            return score_v2(truths, texts)
+        metrics = score_v2(truths, texts, null_odds, self.null_threshold)
+        return {**metrics, "null_threshold": self.null_threshold}
 
-    def write_predictions(
-        self,
-        directory: str,
-        split: str,
-        examples: list[Question],
-        features: list[Window],
-        outputs: Outputs,
+    def write(
+        self, directory: str, split: str, examples: list[Question], answers: Answers
     ) -> list[str]:
         """Writes JSON objects by question id; the first is what SQuAD's scripts and site take.
 
@@ -316,54 +317,26 @@ class SquadTask(Task):
         texts, best first, with `score`, and `probability` among these; SPLIT_null_odds.json, of
         SQuAD 2.0 only: what null_threshold is compared with.
         """
-        answers = dict(self._answers(examples, features, outputs))
         contents = {
-            "predictions": {
-                name: ""
-                if self.may_be_impossible and answer.null_odds > self.null_threshold
-                else answer.text
-                for name, answer in answers.items()
-            },
-            "nbest_predictions": {
-                name: _with_probabilities(answer) for name, answer in answers.items()
-            },
+            "predictions": answers.columns["prediction"],
+            "nbest_predictions": map(_with_probabilities, answers.exact["candidates"]),
         }
         if self.may_be_impossible:
-            contents["null_odds"] = {name: answer.null_odds for name, answer in answers.items()}
+            contents["null_odds"] = answers.columns["null_odds"]
         paths = []
-        for kind, content in contents.items():
-            paths.append(os.path.join(directory, f"{split}_{kind}.json"))
-            text = json.dumps(content, ensure_ascii=False, indent=2) + "\n"
+        for name, values in contents.items():
+            paths.append(os.path.join(directory, f"{split}_{name}.json"))
+            of_questions = dict(zip(answers.columns["id"], values))
+            text = json.dumps(of_questions, ensure_ascii=False, indent=2) + "\n"
             files.write_atomically(paths[-1], text)
         return paths
 
-    def _answers(
-        self, examples: list[Question], features: list[Window], outputs: Outputs
-    ) -> Iterator[tuple[str, Answer]]:
-        """Yields the id of each question and its answer."""
-        of_question = collections.defaultdict(list)
-        for window, output in zip(features, outputs):
-            of_question[window.question].append((window, output))
-        decode = answer_by_beams if self.has_answerability_head else answer_by_spans
-        for number, question in enumerate(examples):
-            windows, their_outputs = zip(*of_question[number])
-            yield (
-                question.id,
-                decode(
-                    question.context,
-                    windows,
-                    their_outputs,
-                    self.max_answer_length,
-                    self.n_best_size,
-                ),
-            )
 
-
-def _with_probabilities(answer: Answer) -> list[dict[str, float | str]]:
-    if not answer.candidates:
+def _with_probabilities(candidates: list[tuple[str, float]]) -> list[dict[str, float | str]]:
+    if not candidates:
         return []
-    scores = np.array([score for _, score in answer.candidates])
+    probabilities = special.softmax([score for _, score in candidates])
     return [
         {"text": text, "probability": float(probability), "score": score}
-        for (text, score), probability in zip(answer.candidates, special.softmax(scores))
+        for (text, score), probability in zip(candidates, probabilities)
     ]

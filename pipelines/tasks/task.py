@@ -1,21 +1,94 @@
-"""The interface between pipelines.finetune and a task, and the pieces of its examples."""
+"""What the programs know of a task: its examples, their pieces, its answers and its methods."""
 
 from __future__ import annotations
 
 import abc
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import tensorflow as tf
 
 from albert_tf.config import AlbertConfig
+from albert_tf.kinds import KINDS
 from albert_tf.storage.errors import UserError
 from albert_tf.text.in_graph import on_host
 from albert_tf.text.limits import chars_of_sequence
 from albert_tf.text.tokenization import AlbertTokenizer
 
 Outputs = list[dict[str, np.ndarray]]
+_Columns = TypeVar("_Columns")
+
+
+class AnyExample(abc.ABC):
+    """A row of a task's data: a frozen dataclass, whose `repr` no other row has.
+
+    Attributes:
+      id: its name in the file, or the number of its row, from 0.
+    """
+
+    id: str
+
+    @property
+    @abc.abstractmethod
+    def is_answered(self) -> bool:
+        """Whether the right answer is known."""
+
+    @property
+    @abc.abstractmethod
+    def group(self) -> str:
+        """A text that examples share which must not be divided between train and dev.
+
+        It is compared after dev_split.comparable.
+        """
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The labels of an answered example, whose shares train and dev have in common; or none."""
+        return ()
+
+    @abc.abstractmethod
+    def inputs(self) -> dict[str, str | Sequence[str]]:
+        """Returns its texts under the names that the signatures of exports give them."""
+
+    def texts(self) -> Iterator[str]:
+        """Yields its texts."""
+        for value in self.inputs().values():
+            yield from [value] if isinstance(value, str) else value
+
+
+class Answers(NamedTuple):
+    """What a model answers to examples, as columns of one value for each example.
+
+    Attributes:
+      columns: JSON values: `id`, `label` if all examples are answered, `prediction`, and more.
+      exact: what figures and files of fine-tuning need beside these.
+    """
+
+    columns: dict[str, list]
+    exact: dict[str, Sequence]
+
+    def rows(self) -> Iterator[dict]:
+        """Yields the values of each example by name."""
+        columns = {**self.columns, **self.exact}
+        for values in zip(*columns.values()):
+            yield dict(zip(columns, values))
+
+
+class Description(NamedTuple):
+    """The content of task.json in three parts.
+
+    Attributes:
+      model: what decides the weights, or an export needs to know; `kind` is one of KINDS.
+      decoding: what decides the answers that are made of the model's outputs, if anything.
+      source: how files to predict are read.
+    """
+
+    model: dict[str, Any]
+    decoding: dict[str, Any]
+    source: dict[str, Any]
+
 
 _INPUTS = ("input_ids", "input_mask", "segment_ids")
 
@@ -120,51 +193,59 @@ def file_lists(files: Mapping[str, str | Sequence[str]]) -> dict[str, list[str]]
 class Task(abc.ABC):
     """A task with its files. Whoever makes one has checked its flags; `read` checks the files.
 
+    A task whose models predict files also has a class method `restore`: (content of task.json,
+    field -> column where it differs from fine-tuning, quoting) -> the task without files.
+
     Attributes:
       name: as of --task.
-      files: split -> its files. A task without them overrides `other_splits`.
       best_metric: the metric of `score` that selects the best checkpoint; more is better.
+      files: split -> its files, of tasks that are read by `read_file`.
     """
 
     name: str
     best_metric: str
-    files: dict[str, list[str]]
+    files: Mapping[str, list[str]]
 
-    @abc.abstractmethod
     def read(self, split: str) -> list | None:
         """Returns the examples of a split, in the files' order; None if there is no such split.
 
         Args:
-          split: "train", "dev" or one of `other_splits`.
+          split: "train", "dev" or one of `other_splits`. All but the latter must have answers.
 
         Raises:
           UserError: what is wrong in which file and line.
         """
+        paths = self.files.get(split)
+        return paths and list(read_files(self, paths, needs_answers=split != "test"))
 
     def other_splits(self) -> list[str]:
         """Returns the splits to predict beside dev, with answers or without."""
         return ["test"] if "test" in self.files else []
 
+    def read_file(self, path: str, first: int = 0, needs_answers: bool = False) -> Iterator:
+        """Yields the examples of a file one by one, with answers or all without.
+
+        A task without `files` needs none: it overrides `read` and `other_splits`.
+
+        Args:
+          path: a local path or gs://.
+          first: the number of its first row.
+          needs_answers: whether the answers must be there.
+
+        Raises:
+          UserError: what is wrong in which line.
+        """
+        raise NotImplementedError
+
     def summarise(self, examples: list) -> list[str]:
         """Returns lines on the examples' answers, and on what is odd about them."""
         return []
-
-    def group(self, example) -> str:
-        """Returns a text that examples share which must not be divided between train and dev.
-
-        It is compared after dev_split.comparable.
-        """
-        return repr(example)
-
-    def classes(self, example) -> tuple[str, ...]:
-        """Returns the labels of an example, whose shares train and dev have in common; or none."""
-        return ()
 
     @abc.abstractmethod
     def encode(
         self, examples: list, tokenizer: AlbertTokenizer, max_seq_length: int, training: bool
     ) -> tuple[Sequences, list]:
-        """Returns sequences, and for each example of them what `score` needs to know of it.
+        """Returns sequences, and for each example of them what `answers` needs to know of it.
 
         Args:
           examples: as of `read`.
@@ -178,96 +259,87 @@ class Task(abc.ABC):
         return range(len(features))
 
     @abc.abstractmethod
-    def create_model(self, config: AlbertConfig, recompute: bool) -> tf.keras.Model:
-        """Returns the model: (inputs, dropout_seed) -> dict of outputs, each [examples, ...]."""
-
-    @abc.abstractmethod
-    def description(self) -> dict:
-        """Returns what decides the weights, and an export needs to know.
-
-        `kind` is classifier, regressor, multiple_choice or question_answering.
-        """
-
-    def decoding(self) -> dict:
-        """Returns what decides the answers that are made of the model's outputs, if anything."""
-        return {}
+    def description(self) -> Description:
+        """Returns what task.json holds."""
 
     @abc.abstractmethod
     def losses(self, outputs: dict[str, tf.Tensor], batch: dict[str, tf.Tensor]) -> tf.Tensor:
         """Returns the loss of each example, float32 [b]; `batch` holds the labels by name."""
 
     @abc.abstractmethod
-    def score(self, examples: list, features: list, outputs: Outputs) -> dict[str, float]:
-        """Returns the task's metrics; none if answers of the examples are not known.
+    def answers(self, examples: list, features: list, outputs: Outputs) -> Answers:
+        """Returns what a model answers.
 
         Args:
           examples: as of `read`.
-          features: as of `encode`.
+          features: as of `encode`; without use where an export answers.
           outputs: the model's, one dict for each unit, in order; arrays of [L, ...] may be padded.
+            Or an export's, one dict for each example.
         """
 
-    def details(self, examples: list, outputs: Outputs) -> dict:
+    @abc.abstractmethod
+    def score(self, rows: Iterable[dict]) -> dict[str, float]:
+        """Returns the task's metrics; none if the rows have no `label`.
+
+        Args:
+          rows: of Answers.rows, or of their columns alone: then what needs `exact` is missing.
+        """
+
+    def details(self, examples: list, answers: Answers) -> dict:
         """Returns what results.json has of a split beside its metrics: JSON values, or nothing."""
         return {}
 
-    def draw(self, directory: str, split: str, examples: list, outputs: Outputs) -> list[str]:
-        """Writes pictures of the predictions into a directory; returns their paths, if any."""
-        return []
-
-    def source(self) -> dict:
-        """Returns how the task's files are read, for files to predict later."""
-        return {}
-
-    def is_answered(self, example) -> bool:
-        """Returns whether an example has an answer."""
-        return example.label is not None
-
-    def read_files(self, paths: Sequence[str]) -> Iterator:
-        """Yields the examples of files one by one; rows without a name are numbered through.
-
-        Raises:
-          UserError: what is wrong in which file and line; or that some of the files have answers.
-        """
-        number, first = 0, {}  # whether a file has answers -> the first such file
-        for path in paths:
-            is_answered = None
-            for example in self.read_file(path, number):
-                if is_answered is None:
-                    is_answered = self.is_answered(example)
-                    first.setdefault(is_answered, path)
-                    if len(first) > 1:
-                        raise UserError(
-                            f"{first[True]} has answers, {first[False]} has none: give files of "
-                            "one kind at a time"
-                        )
-                yield example
-                number += 1
-
-    def read_file(self, path: str, first: int = 0) -> Iterator:
-        """Yields the examples of a file to predict one by one, with answers or all without.
-
-        Args:
-          path: a local path or gs://.
-          first: the number of its first row.
-
-        Raises:
-          UserError: what is wrong in which line.
-        """
-        raise UserError(f"models of --task={self.name} predict no files")
-
-    def answers(self, examples: list, features: list, outputs: Outputs) -> dict[str, list]:
-        """Returns what is written of each example: columns of JSON values, one for each example.
-
-        `id`, `label` if all examples have one, `prediction`, and more. Arguments as of `score`.
-        """
-        raise UserError(f"models of --task={self.name} predict no files")
-
-    def score_rows(self, rows: Iterable[dict]) -> dict[str, float]:
-        """Returns the task's metrics of rows of `answers`; none if they have no `label`."""
-        raise UserError(f"models of --task={self.name} predict no files")
-
     @abc.abstractmethod
-    def write_predictions(
-        self, directory: str, split: str, examples: list, features: list, outputs: Outputs
-    ) -> list[str]:
-        """Writes what the model answers, in the task's own format; returns the files."""
+    def write(self, directory: str, split: str, examples: list, answers: Answers) -> list[str]:
+        """Writes the answers in the task's own format, and pictures; returns the former's paths."""
+
+
+def create_model(task: Task, config: AlbertConfig, recompute: bool = False) -> tf.keras.Model:
+    """Returns the model: (inputs, dropout_seed) -> dict of outputs, each [examples, ...]."""
+    description = task.description().model
+    return KINDS[description["kind"]].create_model(config, description, recompute)
+
+
+def read_files(task: Task, paths: Sequence[str], needs_answers: bool = False) -> Iterator:
+    """Yields the examples of files one by one; rows without a name are numbered through.
+
+    Raises:
+      UserError: what is wrong in which file and line; or that some of the files have answers.
+    """
+    number, first = 0, {}  # whether a file has answers -> the first such file
+    for path in paths:
+        is_answered = None
+        for example in task.read_file(path, number, needs_answers):
+            if is_answered is None:
+                is_answered = example.is_answered
+                first.setdefault(is_answered, path)
+                if len(first) > 1:
+                    raise UserError(
+                        f"{first[True]} has answers, {first[False]} has none: give files of "
+                        "one kind at a time"
+                    )
+            yield example
+            number += 1
+
+
+def columns_of_model(
+    columns_class: type[_Columns], description: dict, columns: Mapping[str, str]
+) -> _Columns:
+    """Returns the columns that a finished model reads.
+
+    Args:
+      columns_class: a dataclass whose defaults hold for models that name no columns.
+      description: the content of task.json.
+      columns: field -> column, where it differs from fine-tuning; "": there is no such column.
+
+    Raises:
+      UserError: for a field that the class lacks.
+    """
+    names = {field.name for field in dataclasses.fields(columns_class)}
+    for field in columns:
+        if field not in names:
+            raise UserError(
+                f"--{field}_column does not apply to a model of kind {description['kind']}"
+            )
+    given = {**description.get("columns", {}), **columns}
+    return columns_class(**{name: given[name] or None for name in given if name in names})

@@ -13,7 +13,7 @@ from albert_tf.storage.errors import UserError
 from . import glue
 from .classification import ClassificationTask, Columns
 from .multilabel import MultiLabelTask
-from .multiple_choice import MultipleChoiceColumns, TableMultipleChoiceTask
+from .multiple_choice import MultipleChoiceColumns, MultipleChoiceTask
 from .race import RaceTask
 from .reading import class_weights, tables
 from .reading.token_files import TokenColumns
@@ -129,33 +129,23 @@ def create_tasks(values: flags.FlagValues) -> dict[str, Task]:
     """Returns name -> task; --task=glue has several.
 
     Raises:
-      UserError: if the flags do not name the data.
+      UserError: if the flags do not say where the data are.
     """
-    if values.task != "glue":
-        return {values.task: create_task(values)}
     _check_flags(values)
-    return dict(glue.tasks_in(values.data_dir))
-
-
-def create_task(values: flags.FlagValues) -> Task:
-    """Returns the one task that the flags name.
-
-    Raises:
-      UserError: if they do not say where its data are.
-    """
     name = values.task
+    if name == "glue":
+        return dict(glue.tasks_in(values.data_dir))
     given = {
         split: files.match_files(values[f"{split}_file"].value, f"{split}_file")
         for split in ("train", "dev", "test")
         if values[f"{split}_file"].value
     }
-    _check_flags(values)
     if name in glue.TASKS:
-        return glue.GlueTask(name, values.data_dir)
-    if name == "race":
-        return RaceTask(values.data_dir, values.max_qa_length)
-    if name in _SQUAD_FILES:
-        return SquadTask(
+        task = glue.GlueTask(name, values.data_dir)
+    elif name == "race":
+        task = RaceTask(values.data_dir, values.max_qa_length)
+    elif name in _SQUAD_FILES:
+        task = SquadTask(
             _squad_files(values, given),
             may_be_impossible=name == "squad_v2",
             has_answerability_head=name == "squad_v2" and values.squad_head == "beams",
@@ -165,7 +155,9 @@ def create_task(values: flags.FlagValues) -> Task:
             n_best_size=values.n_best_size,
             null_threshold=values.null_threshold,
         )
-    return _table_task(values, given)
+    else:
+        task = _table_task(values, given)
+    return {name: task}
 
 
 def _check_flags(values: flags.FlagValues) -> None:
@@ -192,33 +184,25 @@ def _check_flags(values: flags.FlagValues) -> None:
 
 def _table_task(values: flags.FlagValues, given: Mapping[str, list[str]]) -> Task:
     """Returns the task of tables or files of tags."""
-    name = values.task
+    name, named = values.task, (values.text_column, values.label_column)
+    id_column = values.id_column or None
     if values.data_dir:
         raise UserError(f"--task={name} reads --train_file and --dev_file, not --data_dir")
     if "train" not in given:
         raise UserError(f"--task={name}: give --train_file, and --dev_file to choose the best by")
     if name == "multiple_choice":
-        return TableMultipleChoiceTask(
-            name,
-            given,
-            MultipleChoiceColumns(
-                context=values.text_column,
-                options=values.options_column,
-                label=values.label_column,
-                question=values.question_column or None,
-                id=values.id_column or None,
-            ),
-            values.max_qa_length,
+        columns = MultipleChoiceColumns(
+            context=values.text_column,
+            options=values.options_column,
+            label=values.label_column,
+            question=values.question_column or None,
+            id=id_column,
         )
+        return MultipleChoiceTask(name, given, columns, values.max_qa_length)
     if name == "token_classification":
-        columns = TokenColumns(values.text_column, values.label_column, values.id_column or None)
+        columns = TokenColumns(*named, id_column)
         return TokenClassificationTask(name, given, columns, values.labels, values.doc_stride)
-    columns = Columns(
-        text=values.text_column,
-        label=values.label_column,
-        text_pair=values.text_pair_column or None,
-        id=values.id_column or None,
-    )
+    columns = Columns(*named, values.text_pair_column or None, id_column)
     if name == "multilabel":
         return MultiLabelTask(
             name, given, columns, values.labels, values.quoting, values.label_separator

@@ -14,25 +14,26 @@ import tensorflow as tf
 from scipy import special
 
 from albert_tf import losses
-from albert_tf.config import AlbertConfig
-from albert_tf.models import AlbertForTokenClassification
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
-from albert_tf.text.entities import (
-    OUTSIDE,
-    are_entity_tags,
-    find_entities,
-    parse_tag,
-    score_entities,
-)
+from albert_tf.text.entities import OUTSIDE, are_entity_tags, find_entities, parse_tag
 from albert_tf.text.packing import Packer
 from albert_tf.text.tokenization import AlbertTokenizer
 from .reading.split_report import describe_labels, warn_of_rows, warn_of_tags
 from .reading.tables import check_labels, listed_labels
 from .reading.token_files import TokenColumns, TokenExample, iterate_examples
-from .scoring.metrics import METRICS
 from .scoring.token_rows import Tagged, columns_of, predicted_spans, score_rows, spans_of_tags
-from .task import Outputs, Sequences, Task, file_lists, in_blocks, join
+from .task import (
+    Answers,
+    Description,
+    Outputs,
+    Sequences,
+    Task,
+    columns_of_model,
+    file_lists,
+    in_blocks,
+    join,
+)
 
 # Texts tokenized at a time.
 _BLOCK_EXAMPLES = 1000
@@ -73,6 +74,8 @@ class TokenClassificationTask(Task):
       doc_stride: pieces from one window of a long text to the next.
     """
 
+    kinds = ("token_classifier",)
+
     def __init__(
         self,
         name: str,
@@ -86,6 +89,19 @@ class TokenClassificationTask(Task):
         self.columns = columns
         self.doc_stride = doc_stride
         self._labels = listed_labels(labels)
+
+    @classmethod
+    def restore(
+        cls, description: dict, columns: Mapping[str, str], quoting: str | None
+    ) -> TokenClassificationTask:
+        """Returns the task of a finished model; see Task."""
+        named = columns_of_model(TokenColumns, description, columns)
+        if quoting:
+            raise UserError("--quoting does not apply to models that tag words: omit the flag")
+        if not named.label:
+            raise UserError("--label_column=: models that tag words read known tags; omit the flag")
+        stride = description["doc_stride"]
+        return cls(description["task"], {}, named, description["labels"], stride)
 
     @functools.cached_property
     def labels(self) -> tuple[str, ...]:
@@ -102,8 +118,11 @@ class TokenClassificationTask(Task):
             )
         paths = ", ".join(self.files["train"])
         places: dict[str, str] = {}  # the first text with each tag
-        for example in self.read("train"):
-            places.update({t: f"text {example.id}" for t in example.tags if t not in places})
+        number = 0
+        for path in self.files["train"]:
+            for example in iterate_examples(path, self.columns, number, needs_tags=True):
+                places.update({t: f"text {example.id}" for t in example.tags if t not in places})
+                number += 1
         tags = {*places}
         if len(tags) < 2:
             raise UserError(
@@ -128,20 +147,20 @@ class TokenClassificationTask(Task):
         """See Task.best_metric."""
         return "f1" if self.marks_entities else "accuracy"
 
-    def read(self, split: str) -> list[TokenExample] | None:
-        """See Task.read."""
-        if split not in self.files:
-            return None
-        if split == "test":
-            return list(self.read_files(self.files[split]))
-        examples: list[TokenExample] = []
-        for path in self.files[split]:
-            found = list(iterate_examples(path, self.columns, len(examples), needs_tags=True))
-            if split != "train" or self._labels:  # else the labels come from this file
-                for example in found:
-                    self._check_tags(path, example)
-            examples += found
-        return examples
+    def read_file(
+        self, path: str, first: int = 0, needs_answers: bool = False
+    ) -> Iterator[TokenExample]:
+        """See Task.read_file."""
+        is_raw = None
+        for example in iterate_examples(path, self.columns, first, needs_answers):
+            if not needs_answers and is_raw not in (None, example.text is not None):
+                raise UserError(
+                    f"{path}: raw texts and lists of words in one file, where text {example.id} "
+                    "differs from those before; predict them from files of their own"
+                )
+            is_raw = example.text is not None
+            self._check_tags(path, example)
+            yield example
 
     def summarise(self, examples: list[TokenExample]) -> list[str]:
         """See Task.summarise; of entities how many there are of each type, else of each tag."""
@@ -172,10 +191,6 @@ class TokenClassificationTask(Task):
                 "one: no prediction can equal them"
             ] * bool(lost)
         return warn_of_tags(self.labels)
-
-    def group(self, example: TokenExample) -> str:
-        """Returns the text: its copies stay together."""
-        return " ".join(example.words)
 
     def encode(
         self,
@@ -251,26 +266,33 @@ class TokenClassificationTask(Task):
         """See Task.owners."""
         return [window.example for window in features]
 
-    def create_model(self, config: AlbertConfig, recompute: bool) -> tf.keras.Model:
-        """See Task.create_model."""
-        return AlbertForTokenClassification(config, len(self.labels), recompute)
-
-    def description(self) -> dict:
+    def description(self) -> Description:
         """See Task.description."""
-        return {
-            "kind": "token_classifier",
+        model = {
+            "kind": self.kinds[0],
             "labels": list(self.labels),
             "doc_stride": self.doc_stride,
         }
+        return Description(model, {}, {"columns": dataclasses.asdict(self.columns)})
 
     def losses(self, outputs: dict[str, tf.Tensor], batch: dict[str, tf.Tensor]) -> tf.Tensor:
         """See Task.losses."""
         return losses.token_classification_loss(outputs["logits"], batch["labels"])
 
-    def predict(
+    def answers(
+        self, examples: list[TokenExample], features: list[WordWindow], outputs: Outputs
+    ) -> Answers:
+        """See Task.answers and token_rows."""
+        if "labels" in outputs[0]:
+            tagged = [_tagged_by_export(*pair) for pair in zip(examples, outputs)]
+        else:
+            tagged = self._tagged(examples, features, outputs)
+        columns = columns_of(examples, tagged, self.marks_entities)
+        return Answers(columns, {"example": examples, "tagged": tagged})
+
+    def _tagged(
         self, examples: Sequence[TokenExample], features: Sequence[WordWindow], outputs: Outputs
     ) -> list[Tagged]:
-        """Returns the tags of each example's words and their probabilities, float32 [words]."""
         places = [np.zeros(len(example.words), np.int32) for example in examples]
         probabilities = [np.zeros(len(example.words), np.float32) for example in examples]
         for window, output in zip(features, outputs):
@@ -284,41 +306,12 @@ class TokenClassificationTask(Task):
             for of_words, best in zip(places, probabilities)
         ]
 
-    def score(
-        self, examples: list[TokenExample], features: list[WordWindow], outputs: Outputs
-    ) -> dict[str, float]:
-        """Returns `accuracy` of words, before it score_entities if tags mark entities, else F1.
+    def score(self, rows: Iterable[dict]) -> dict[str, float]:
+        """See Task.score."""
+        return score_rows(rows, self.labels, self._types if self.marks_entities else None)
 
-        Entities of raw text are compared with the file's entities by their characters.
-        """
-        if any(example.tags is None for example in examples):
-            return {}
-        predicted = [tags for tags, _ in self.predict(examples, features, outputs)]
-        known_tags = [tag for example in examples for tag in example.tags]
-        predicted_tags = [tag for tags in predicted for tag in tags]
-        accuracy = float(np.mean([a == b for a, b in zip(known_tags, predicted_tags)] or [0.0]))
-        if not self.marks_entities:
-            places = [
-                [self._place_of[tag] for tag in tags] for tags in (known_tags, predicted_tags)
-            ]
-            return {"accuracy": accuracy, "macro_f1": float(METRICS["macro_f1"](*places))}
-        known, found = [], []
-        for example, tags in zip(examples, predicted):
-            if example.text is None:
-                known.append(set(find_entities(example.tags)))
-                found.append(set(find_entities(tags)))
-            else:
-                known.append(set(example.entities))
-                found.append(spans_of_tags(example, tags))
-        return {**score_entities(zip(known, found), self._types), "accuracy": accuracy}
-
-    def write_predictions(
-        self,
-        directory: str,
-        split: str,
-        examples: list[TokenExample],
-        features: list[WordWindow],
-        outputs: Outputs,
+    def write(
+        self, directory: str, split: str, examples: list[TokenExample], answers: Answers
     ) -> list[str]:
         """Writes the tags of words and the spans of raw texts.
 
@@ -327,14 +320,15 @@ class TokenClassificationTask(Task):
         text and spans with `start`, `end` (characters), `label`, `text`, `probability`.
         """
         columns, lines = [], []
-        for example, (tags, best) in zip(examples, self.predict(examples, features, outputs)):
+        for example, tagged in zip(examples, answers.exact["tagged"]):
             if example.text is None:
                 words = ["".join(word.split()) for word in example.words]
                 known = [] if example.tags is None else [example.tags]
+                tags, best = tagged
                 rows = zip(words, *known, tags, (f"{number:.6f}" for number in best))
                 columns += [*("\t".join(row) for row in rows), ""]
                 continue
-            spans = predicted_spans(example, (tags, best), self.marks_entities)
+            spans = predicted_spans(example, tagged, self.marks_entities)
             row = {"id": example.id, "text": example.text, "spans": spans}
             lines.append(json.dumps(row, ensure_ascii=False))
         paths = []
@@ -344,40 +338,13 @@ class TokenClassificationTask(Task):
                 files.write_atomically(paths[-1], "".join(line + "\n" for line in content))
         return paths
 
-    def source(self) -> dict:
-        """See Task.source."""
-        return {"columns": dataclasses.asdict(self.columns)}
 
-    def is_answered(self, example: TokenExample) -> bool:
-        """See Task.is_answered."""
-        return example.tags is not None
-
-    def read_file(self, path: str, first: int = 0) -> Iterator[TokenExample]:
-        """See Task.read_file."""
-        is_raw = None
-        for example in iterate_examples(path, self.columns, first, needs_tags=False):
-            if is_raw not in (None, example.text is not None):
-                raise UserError(
-                    f"{path}: raw texts and lists of words in one file, where text {example.id} "
-                    "differs from those before; predict them from files of their own"
-                )
-            is_raw = example.text is not None
-            self._check_tags(path, example)
-            yield example
-
-    def answers(
-        self, examples: list[TokenExample], features: list[WordWindow], outputs: Outputs
-    ) -> dict[str, list]:
-        """See Task.answers and token_rows."""
-        return self.answer_columns(examples, self.predict(examples, features, outputs))
-
-    def answer_columns(
-        self, examples: Sequence[TokenExample], tagged: Sequence[Tagged]
-    ) -> dict[str, list]:
-        """Returns the columns of `answers`, of the tags of each example's words."""
-        return columns_of(examples, tagged, self.marks_entities)
-
-    def score_rows(self, rows: Iterable[dict]) -> dict[str, float]:
-        """See Task.score_rows."""
-        types = self._types if self.marks_entities else None
-        return score_rows(rows, self.labels, types)
+def _tagged_by_export(example: TokenExample, output: dict[str, np.ndarray]) -> Tagged:
+    number = len(example.words)
+    if b"" in output["labels"][:number]:
+        raise UserError(
+            f"a row of {number:,} words is longer than an export reads: divide it, or predict with "
+            "the run itself"
+        )
+    tags = [label.decode() for label in output["labels"][:number]]
+    return tags, output["probabilities"][:number]

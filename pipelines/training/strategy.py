@@ -85,7 +85,8 @@ def is_chief(strategy: tf.distribute.Strategy) -> bool:
 
 def has_several_hosts(strategy: tf.distribute.Strategy) -> bool:
     """Returns whether other hosts take part in a run."""
-    return strategy.num_replicas_in_sync > len(strategy.extended.worker_devices)
+    replicas = strategy.num_replicas_in_sync  # the default strategy knows no worker_devices
+    return replicas > 1 and replicas > len(strategy.extended.worker_devices)
 
 
 @contextlib.contextmanager

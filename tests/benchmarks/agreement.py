@@ -39,6 +39,7 @@ from pipelines.convert_checkpoint import convert_fine_tuned
 from pipelines.tasks import glue
 from pipelines.tasks.running import fine_tuned
 from pipelines.tasks.running.batches import make_batch
+from pipelines.tasks.task import read_files
 from tests.benchmarks.measuring import define_sides, print_table
 
 FLAGS = flags.FLAGS
@@ -82,7 +83,7 @@ def compare(checkpoint: str, data: str, sides: list[str]) -> None:
         examples = task.read("dev")
     else:
         task = fine_tuned.task_of(description, {})
-        examples = list(task.read_files(files.match_files(data, "data")))
+        examples = list(read_files(task, files.match_files(data, "data")))
     if any(example.label is None for example in examples):
         raise UserError(f"--data={data}: rows without labels, expected labels of all")
     tokenizer = AlbertTokenizer.load(checkpoint)
@@ -112,7 +113,8 @@ def compare(checkpoint: str, data: str, sides: list[str]) -> None:
 
 
 def _row(side: str, found: np.ndarray, expected: np.ndarray, task, examples: list) -> list:
-    scores = task.score(examples, examples, [{"logits": row} for row in found])
+    answers = task.answers(examples, examples, [{"probabilities": row} for row in found])
+    scores = task.score(answers.rows())
     changed = (found.argmax(axis=1) != expected.argmax(axis=1)).sum()
     difference = np.abs(found - expected).max()
     return [side, changed, len(found), difference, *(scores[name] for name in task.metrics)]

@@ -81,7 +81,7 @@ def fine_tune(name: str, bias_correction: bool, seed: int) -> dict[str, float]:
     model.eval()
     with torch.no_grad():
         logits = [row for i in range(0, len(dev), 64) for row in logits_of(dev[i : i + 64]).numpy()]
-    return task.score(dev, dev, [{"logits": row} for row in logits])
+    return task.score(task.answers(dev, dev, [{"logits": row} for row in logits]).rows())
 
 
 def _update(moments, decays, rate, step) -> None:

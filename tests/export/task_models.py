@@ -11,9 +11,10 @@ from albert_tf.text.tokenization import AlbertTokenizer
 from export.loading import load_module, open_checkpoint
 from pipelines.tasks.classification import ClassificationTask, Columns
 from pipelines.tasks.multilabel import MultiLabelTask
-from pipelines.tasks.multiple_choice import MultipleChoiceColumns, TableMultipleChoiceTask
+from pipelines.tasks.multiple_choice import MultipleChoiceColumns, MultipleChoiceTask
 from pipelines.tasks.reading.token_files import TokenColumns
 from pipelines.tasks.squad import SquadTask
+from pipelines.tasks.task import create_model
 from pipelines.tasks.token_classification import TokenClassificationTask
 from tests.builders import tiny_config, with_random_weights, write_task_model
 
@@ -28,7 +29,7 @@ def classification(text_pair, is_regression=False):
     return ClassificationTask("classification", {}, columns, labels, is_regression)
 
 
-class MultipleChoice(TableMultipleChoiceTask):
+class MultipleChoice(MultipleChoiceTask):
     num_choices = 3
 
 
@@ -60,7 +61,7 @@ def make_module(tmp_path_factory, tiny_vocabulary):
         tokenizer = AlbertTokenizer(str(vocabulary))
         directory = tmp_path_factory.mktemp("model")
         config = dataclasses.replace(CONFIG, vocab_size=tokenizer.vocab_size, **config)
-        model = with_random_weights(task.create_model(config, recompute=False), scale=scale)
+        model = with_random_weights(create_model(task, config), scale=scale)
         write_task_model(directory, task, model, tokenizer, max_seq_length)
         module = load_module(open_checkpoint(str(directory)))
         for restored, weight in zip(module.model.get_weights(), model.get_weights()):

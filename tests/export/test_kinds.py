@@ -55,7 +55,7 @@ def model_inputs(sequences, examples, length):
 
 
 def evaluate(task, module, examples, directory):
-    """What fine-tuning writes: the files of task.write_predictions."""
+    """What fine-tuning writes: the files of task.write."""
     tokenizer = module.served.tokenizer
     sequences, features = task.encode(examples, tokenizer, module.max_seq_length, training=False)
     longest = example_lengths(sequences).max()
@@ -64,7 +64,7 @@ def evaluate(task, module, examples, directory):
         batch = module.model(model_inputs(sequences, rows, longest))
         batch = {name: value.numpy() for name, value in batch.items()}
         outputs += [dict(zip(batch, values)) for values in zip(*batch.values())]
-    return task.write_predictions(str(directory), "dev", examples, features, outputs)
+    return task.write(str(directory), "dev", examples, task.answers(examples, features, outputs))
 
 
 def check_shares(task, module, examples, answers):

@@ -75,10 +75,10 @@ def test_the_best_weights_predict(table, pretrained, tiny_vocabulary, tmp_path, 
     task = classification(table)
     score, falling = task.score, iter([0.9, 0.5])
 
-    def falling_score(examples, features, outputs):
-        metrics = score(examples, features, outputs)
-        scored.append([output["logits"].tolist() for output in outputs])
-        return {**metrics, "accuracy": next(falling, 0.3)}
+    def falling_score(rows):
+        rows = list(rows)
+        scored.append([row["probability_of_label"] for row in rows])
+        return {**score(rows), "accuracy": next(falling, 0.3)}
 
     scored = []
     monkeypatch.setattr(task, "score", falling_score)
@@ -137,8 +137,10 @@ def test_another_decoding_killed_amidst(two_seeds, table, pretrained, tmp_path, 
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(ClassificationTask, "write_predictions", killed)
-        patch.setattr(ClassificationTask, "decoding", lambda self: {"other": 1})
+        describe = ClassificationTask.description
+        other = {"decoding": {"other": 1}}
+        patch.setattr(ClassificationTask, "write", killed)
+        patch.setattr(ClassificationTask, "description", lambda t: describe(t)._replace(**other))
         finetune(table, pretrained, tmp_path / "run", (1,))
     finetune(table, pretrained, tmp_path / "run", (1,))
     assert path.read_text() == before

@@ -6,7 +6,7 @@ import pytest
 from export.export_saved_model import export
 from pipelines.predict import load
 from pipelines.tasks.classification import ClassificationTask, Columns
-from pipelines.tasks.multiple_choice import MultipleChoiceColumns, TableMultipleChoiceTask
+from pipelines.tasks.multiple_choice import MultipleChoiceColumns, MultipleChoiceTask
 from pipelines.tasks.reading.token_files import TokenColumns
 from pipelines.tasks.squad import SquadTask
 from pipelines.tasks.token_classification import TokenClassificationTask
@@ -89,7 +89,7 @@ KINDS = {
     "beams": lambda d: SquadTask(
         squad_files(d), may_be_impossible=True, has_answerability_head=True, doc_stride=16
     ),
-    "choices": lambda d: TableMultipleChoiceTask(
+    "choices": lambda d: MultipleChoiceTask(
         "multiple_choice", choice_files(d), MultipleChoiceColumns("text", "options", "label")
     ),
     "labels": lambda d: ClassificationTask(
@@ -168,7 +168,8 @@ def test_every_kind_of_task_runs_and_predicts(kind, predicts, pretrained, tmp_pa
     first, last = [e["loss"] for e in log(run_dir / "seed_1") if "loss" in e]
     assert last < first, "it learns what it was shown"
     description = json.loads((run_dir / "seed_1/task.json").read_text())
-    assert description["max_seq_length"] == 48 and description["kind"] == task.description()["kind"]
+    assert description["max_seq_length"] == 48
+    assert description["kind"] == task.description().model["kind"]
     written = written_predictions(kind, run_dir)
     assert len(written) == DEV[kind]
     if predicts:

@@ -16,6 +16,7 @@ from pipelines import predict as predict_lib
 from pipelines.tasks.reading.token_files import TokenColumns
 from pipelines.tasks.running import prediction_file
 from pipelines.tasks.squad import SquadTask
+from pipelines.tasks.task import create_model
 from pipelines.tasks.token_classification import TokenClassificationTask
 from tests.builders import near, tiny_config, write_json_lines, write_task_model
 from tests.conftest import WORDS
@@ -166,7 +167,7 @@ def tagger(tmp_path_factory, tokenizer):
     """A seed of random weights."""
     directory = tmp_path_factory.mktemp("tags") / "seed_1"
     task = TokenClassificationTask("token_classification", {}, TokenColumns(), LABELS, 9)
-    model = task.create_model(tiny_config(vocab_size=tokenizer.vocab_size), False)
+    model = create_model(task, tiny_config(vocab_size=tokenizer.vocab_size))
     model.create_variables()
     rng = np.random.RandomState(4)
     # Every value is drawn here. The head has no bias that could give all words one tag.

@@ -7,7 +7,7 @@ import unicodedata
 from collections import Counter
 
 from albert_tf.storage.errors import UserError
-from ..task import Task
+from ..task import AnyExample
 
 # Part of the identity of runs. Raise it if split_off_dev divides the same examples otherwise.
 # Version 0.3.0 had none: there each text was on either side by itself, whatever its label.
@@ -27,19 +27,19 @@ def comparable(text: str) -> str:
     return "\0".join(" ".join(part.split()) for part in text.casefold().split("\0"))
 
 
-def split_off_dev(task: Task, examples: list, fraction: float) -> tuple[list, list]:
+def split_off_dev(examples: list[AnyExample], fraction: float) -> tuple[list, list]:
     """Divides examples into train and dev, by their texts and classes alone.
 
-    Examples of one comparable text of `Task.group` stay on the same side. Each set of classes
-    (`Task.classes`) gives its share of dev, up to rounding. Groups are taken in the order of a
+    Examples of one comparable `group` stay on the same side. Each set of classes
+    (`classes`) gives its share of dev, up to rounding. Groups are taken in the order of a
     hash of their text, so the order of the rows has no effect and a row that is added moves few
     others. A group with more rows than dev needs of its classes stays in train. Both results keep
     the order of the examples; an empty one is refused.
     """
-    classes = [task.classes(example) for example in examples]
+    classes = [example.classes for example in examples]
     groups: dict[str, list[int]] = {}
     for place, example in enumerate(examples):
-        groups.setdefault(comparable(task.group(example)), []).append(place)
+        groups.setdefault(comparable(example.group), []).append(place)
     missing = _quotas(Counter(classes), fraction)
     dev_places: set[int] = set()
     larger = []

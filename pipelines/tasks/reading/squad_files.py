@@ -7,11 +7,12 @@ from collections.abc import Sequence
 
 from albert_tf.storage.errors import UserError, shown
 from ...data.text_files import ending
+from ..task import AnyExample
 from .rows import first_character, parse_json, read_text
 
 
 @dataclasses.dataclass(frozen=True)
-class Question:
+class Question(AnyExample):
     """A question about a text.
 
     Attributes:
@@ -27,6 +28,20 @@ class Question:
     context: str
     answers: tuple[tuple[str, int], ...]
     is_impossible: bool
+
+    @property
+    def is_answered(self) -> bool:
+        """See AnyExample."""
+        return bool(self.answers) or self.is_impossible
+
+    @property
+    def group(self) -> str:
+        """Returns the context, whose questions stay together."""
+        return self.context
+
+    def inputs(self) -> dict[str, str]:
+        """See AnyExample."""
+        return {"question": self.text, "context": self.context}
 
 
 def is_squad_file(path: str) -> bool:

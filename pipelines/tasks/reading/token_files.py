@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from albert_tf.storage.errors import UserError
 from albert_tf.text.entities import OUTSIDE
 from albert_tf.text.words import split_words
 from ...data.text_files import ending
+from ..task import AnyExample
 from .rows import read_json_objects, read_text_lines
 from .tables import as_label, as_text, has_answers, require_fields
 
@@ -19,7 +20,7 @@ _BOUNDARY = "-DOCSTART-"  # CoNLL-2003's line between documents
 
 
 @dataclasses.dataclass(frozen=True)
-class TokenExample:
+class TokenExample(AnyExample):
     """A text in words.
 
     Attributes:
@@ -37,6 +38,20 @@ class TokenExample:
     text: str | None = None
     spans: tuple[tuple[int, int], ...] = ()
     entities: tuple[tuple[int, int, str], ...] | None = None
+
+    @property
+    def is_answered(self) -> bool:
+        """See AnyExample."""
+        return self.tags is not None
+
+    @property
+    def group(self) -> str:
+        """Returns the text: its copies stay together."""
+        return " ".join(self.words)
+
+    def inputs(self) -> dict[str, Sequence[str]]:
+        """See AnyExample."""
+        return {"words": self.words}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -20,32 +20,14 @@ _BATCHES_SORTED_TOGETHER = 16
 _OF_SEQUENCES = ("input_word_ids", "input_mask", "input_type_ids")
 
 
-class Table(NamedTuple):
-    """The sequences as tensors, on the host whose input they are."""
-
-    pieces: tf.Tensor
-    row_splits: tf.Tensor
-    first_lengths: tf.Tensor
-    labels: dict[str, tf.Tensor]
-
-
-def as_table(sequences: Sequences) -> Table:
-    """Returns the sequences as tensors."""
-    # As constants of a graph they could not be of any size.
-    return Table(
-        tf.constant(sequences.pieces),
-        tf.constant(sequences.row_splits),
-        tf.constant(sequences.first_lengths),
-        {name: tf.constant(values) for name, values in sequences.labels.items()},
-    )
-
-
-def make_batch(sequences: Sequences, examples: np.ndarray, length: int) -> dict[str, np.ndarray]:
-    """Returns examples padded to `length`, as arrays.
+def make_batch(
+    sequences: Sequences, examples: tf.Tensor, length: tf.Tensor | int
+) -> dict[str, tf.Tensor]:
+    """Returns examples padded to `length`; in a graph, too.
 
     Args:
       sequences: of all examples.
-      examples: their numbers; -1 is a row that only fills up the batch.
+      examples: int64 [rows], their numbers; -1 is a row that only fills up the batch.
       length: pieces of a row, at least as many as the longest example taken has.
 
     Returns:
@@ -53,36 +35,20 @@ def make_batch(sequences: Sequences, examples: np.ndarray, length: int) -> dict[
       `input_type_ids`; the labels, [rows]; `example`, int32 [rows]; and `weight`, float32 [rows],
       0 for rows that fill up.
     """
-    examples = tf.constant(examples, tf.int64)
-    batch = gather_batch(as_table(sequences), sequences.sequences_per_example, examples, length)
-    return {name: values.numpy() for name, values in batch.items()}
-
-
-def gather_batch(
-    table: Table, sequences_per_example: int, examples: tf.Tensor, length: tf.Tensor | int
-) -> dict[str, tf.Tensor]:
-    """Returns examples padded to `length`, as `make_batch` does; in a graph, too.
-
-    Args:
-      table: of `as_table`.
-      sequences_per_example: k; an example's sequences are k rows, one after the other.
-      examples: int64 [rows].
-      length: pieces of a row; int [] or a tensor.
-    """
-    k = sequences_per_example
+    k = sequences.sequences_per_example
     taken = tf.maximum(examples, 0)
     rows = tf.reshape(taken[:, tf.newaxis] * k + tf.range(k, dtype=tf.int64), [-1])
-    begins, ends = tf.gather(table.row_splits, rows), tf.gather(table.row_splits, rows + 1)
+    begins, ends = (tf.gather(sequences.row_splits, row) for row in (rows, rows + 1))
     positions = tf.range(tf.cast(length, tf.int64))
     is_real = positions < (ends - begins)[:, tf.newaxis]
     places = tf.where(is_real, begins[:, tf.newaxis] + positions, 0)
-    first_lengths = tf.cast(tf.gather(table.first_lengths, rows), tf.int64)
+    first_lengths = tf.cast(tf.gather(sequences.first_lengths, rows), tf.int64)
     is_second = positions >= first_lengths[:, tf.newaxis]
     return {
-        "input_word_ids": tf.where(is_real, tf.gather(table.pieces, places), 0),
+        "input_word_ids": tf.where(is_real, tf.gather(sequences.pieces, places), 0),
         "input_mask": tf.cast(is_real, tf.int32),
         "input_type_ids": tf.cast(is_real & is_second, tf.int32),
-        **{name: tf.gather(values, taken) for name, values in table.labels.items()},
+        **{name: tf.gather(values, taken) for name, values in sequences.labels.items()},
         "example": tf.cast(examples, tf.int32),
         "weight": tf.cast(examples >= 0, tf.float32),
     }
@@ -91,7 +57,7 @@ def gather_batch(
 def training_order(
     lengths: np.ndarray, batch_size: int, seed: int, start_step: int, by_length: bool
 ) -> tf.data.Dataset:
-    """Returns the numbers of the examples of each batch from `start_step` on, without end.
+    """Returns the numbers of the examples of each batch from `start_step` on, int64, without end.
 
     Every example is taken once an epoch. A pure function of (seed, step): a resumed run sees the
     same batches.
@@ -102,9 +68,6 @@ def training_order(
       seed: of the order; each epoch has another.
       start_step: the step of the first batch.
       by_length: batches are made of examples of about one length.
-
-    Returns:
-      int64 [batch_size] each.
     """
     num_examples, lengths = len(lengths), tf.constant(lengths, tf.int64)
     # No more than an epoch: sorted, the copies of an example would make up whole batches.
@@ -148,15 +111,8 @@ def training_dataset(
 ) -> tf.data.Dataset:
     """Returns the batches of this host's replicas, one after the other.
 
-    Args:
-      sequences: of all training examples.
-      batch_size: of all replicas together.
-      seed: of the order of the examples.
-      start_step: the step of the first batch.
-      max_seq_length: no sequence is longer.
-      has_fixed_length: every batch has that length, for devices that need it; else each is about as
-        long as its longest example.
-      context: which of how many hosts this is, and how many replicas there are.
+    With `has_fixed_length` every batch has the greatest length, for devices that need it; else each
+    is about as long as its longest example. Other arguments as of training_order.
     """
     lengths = example_lengths(sequences)
     order = training_order(lengths, batch_size, seed, start_step, not has_fixed_length)
@@ -171,55 +127,52 @@ def example_lengths(sequences: Sequences) -> np.ndarray:
     return rows.reshape(-1, sequences.sequences_per_example).max(axis=1)
 
 
-def make_prediction(
-    strategy: tf.distribute.Strategy,
-    model: tf.keras.Model,
-    sequences: Sequences,
-    batch_size: int,
-    max_seq_length: int,
-    has_fixed_length: bool,
-) -> Callable[[Callable[[], bool]], Outputs | None]:
-    """Returns predict(is_stopped) -> the model's outputs of every example, each asked once.
+class Prediction:
+    """A model's outputs of examples, each asked once, in batches of neighbouring lengths.
 
-    Several hosts share the examples, and each returns the outputs of all.
-
-    Args:
-      strategy: in whose scope the model was made.
-      model: (batch) -> dict of outputs, each [examples, ...].
-      sequences: of all examples to predict.
-      batch_size: of all replicas together, which divide it.
-      max_seq_length: no sequence is longer.
-      has_fixed_length: as of training_dataset.
+    Several hosts share the examples, and each gets the outputs of all. All replicas together divide
+    a batch of `batch_size`. `has_fixed_length` as of training_dataset.
     """
-    order = np.argsort(example_lengths(sequences), kind="stable")
-    order = np.concatenate([order, np.full(-len(order) % batch_size, -1, order.dtype)])
-    order = order.reshape(-1, batch_size)
 
-    def dataset_fn(context):
-        batches = tf.data.Dataset.from_tensor_slices(order)
-        return _dataset(sequences, batches, batch_size, max_seq_length, has_fixed_length, context)
+    def __init__(
+        self,
+        strategy: tf.distribute.Strategy,
+        model: tf.keras.Model,
+        batch_size: int,
+        max_seq_length: int,
+        has_fixed_length: bool,
+    ):
+        self._strategy, self._model = strategy, model
+        self._batch_size, self._max_seq_length = batch_size, max_seq_length
+        self._has_fixed_length = has_fixed_length
+        self._score: Callable | None = None
 
-    batches = strategy.distribute_datasets_from_function(dataset_fn)
+    def __call__(
+        self, sequences: Sequences, is_stopped: Callable[[], bool] = lambda: False
+    ) -> Outputs | None:
+        """Returns the outputs of each example in order; None if it was stopped before the end."""
+        # Labels are the reader's concern.
+        sequences = dataclasses.replace(sequences, labels={})
+        order = np.argsort(example_lengths(sequences), kind="stable")
+        order = np.concatenate([order, np.full(-len(order) % self._batch_size, -1, order.dtype)])
+        order = order.reshape(-1, self._batch_size)
+        length = (self._max_seq_length, self._has_fixed_length)
 
-    # Of any length: traced once.
-    @tf.function(input_signature=[batches.element_spec])
-    def score(batch):
-        def score_replica(batch):
-            outputs = {**model(batch), "example": batch["example"]}
-            if has_several_hosts(strategy):
-                outputs = _of_all_replicas(outputs, batch_size, max_seq_length)
-            return outputs
+        def dataset_fn(context):
+            batches = tf.data.Dataset.from_tensor_slices(order)
+            return _dataset(sequences, batches, self._batch_size, *length, context)
 
-        return strategy.run(score_replica, (batch,))
-
-    def predict(is_stopped: Callable[[], bool] = lambda: False) -> Outputs | None:
-        found = [{}] * len(sequences)
+        batches = self._strategy.distribute_datasets_from_function(dataset_fn)
+        if self._score is None:
+            # Of any length: traced once.
+            self._score = tf.function(self._score_batch, input_signature=[batches.element_spec])
+        found: Outputs = [{}] * len(sequences)
         for batch in batches:
             if is_stopped():
                 return None
             outputs = {
-                name: _rows(strategy.experimental_local_results(values), batch_size)
-                for name, values in score(batch).items()
+                name: _rows(self._strategy.experimental_local_results(values), self._batch_size)
+                for name, values in self._score(batch).items()
             }
             examples = outputs.pop("example")
             for row, example in enumerate(examples):
@@ -228,7 +181,14 @@ def make_prediction(
                     found[example] = {name: values[row] for name, values in outputs.items()}
         return found
 
-    return predict
+    def _score_batch(self, batch):
+        def score_replica(batch):
+            outputs = {**self._model(batch), "example": batch["example"]}
+            if has_several_hosts(self._strategy):
+                outputs = _of_all_replicas(outputs, self._batch_size, self._max_seq_length)
+            return outputs
+
+        return self._strategy.run(score_replica, (batch,))
 
 
 def _of_all_replicas(
@@ -280,7 +240,15 @@ def _dataset(
     context: tf.distribute.InputContext,
 ) -> tf.data.Dataset:
     """Returns the batches of this host's replicas; `order`: examples of each global batch."""
-    table, lengths = as_table(sequences), tf.constant(example_lengths(sequences), tf.int64)
+    lengths = tf.constant(example_lengths(sequences), tf.int64)
+    # As constants of a graph they could not be of any size.
+    of_all = dataclasses.replace(
+        sequences,
+        pieces=tf.constant(sequences.pieces),
+        row_splits=tf.constant(sequences.row_splits),
+        first_lengths=tf.constant(sequences.first_lengths),
+        labels={name: tf.constant(values) for name, values in sequences.labels.items()},
+    )
     replicas = context.num_replicas_in_sync
     ours = replicas // context.num_input_pipelines
     rows = batch_size // replicas
@@ -296,7 +264,7 @@ def _dataset(
         return parts, tf.repeat(tf.cast(length, tf.int64), ours)
 
     def pad(examples, length):
-        batch = gather_batch(table, sequences.sequences_per_example, examples, length)
+        batch = make_batch(of_all, examples, length)
         for name in _OF_SEQUENCES:
             shape = [rows * sequences.sequences_per_example, fixed_length]
             batch[name] = tf.ensure_shape(batch[name], shape)

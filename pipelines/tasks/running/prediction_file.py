@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import concurrent.futures
 import io
 import itertools
@@ -15,7 +16,7 @@ from albert_tf.jobs import job_directory
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from ..reading.tables import quoted_row
-from ..task import Task
+from ..task import Task, read_files
 from .fine_tuned import AnsweringModel
 
 # Rows that are sorted by length together, and that a kill costs at most.
@@ -53,7 +54,7 @@ def predict_file(
       task: reads the files and scores the rows.
       model: answers ROWS_PER_PART rows at a time.
       input_files: paths, whose rows are answered in this order.
-      output_file: .csv, .tsv or .jsonl; the parts are written beside it.
+      output_file: .csv, .tsv or .jsonl.
       identity: JSON-serialisable, what the answers depend on.
       report: gets the number of rows that are done.
 
@@ -75,29 +76,18 @@ def predict_file(
     else:
         with job_directory.lock(parts):
             job_directory.claim(parts, identity)
-            paths = _write_parts(task, model, input_files, parts, report)
+            paths, number = _write_parts(task, model, input_files, parts, report)
             with files.whole_files(os.path.dirname(output_file)) as local_path:
                 partial = local_path(os.path.basename(output_file))
-                rows = _Counted(_written(_rows_of_parts(paths), partial, output_file))
-                metrics = task.score_rows(rows)
-                summary = {"identity": identity, "rows": rows.number, "metrics": metrics}
+                rows = _written(_rows_of_parts(paths), partial, output_file)
+                metrics = task.score(rows)
+                collections.deque(rows, maxlen=0)  # they are written as they are taken
+                summary = {"identity": identity, "rows": number, "metrics": metrics}
                 content = json.dumps(summary, indent=2, ensure_ascii=False) + "\n"
                 # The output comes after it, at the end of the block: where the output is, all is.
                 files.write_atomically(run_file, content)
     files.remove_directory(parts)
     return summary
-
-
-class _Counted:
-    """Rows, and how many of them were taken."""
-
-    def __init__(self, rows: Iterable[dict]):
-        self._rows, self.number = rows, 0
-
-    def __iter__(self) -> Iterator[dict]:
-        for row in self._rows:
-            self.number += 1
-            yield row
 
 
 def _write_parts(
@@ -106,9 +96,9 @@ def _write_parts(
     input_files: Sequence[str],
     directory: str,
     report: Callable[[int], None],
-) -> list[str]:
-    """Writes the parts that are not there yet; returns all their paths in order."""
-    examples = task.read_files(input_files)
+) -> tuple[list[str], int]:
+    """Writes the parts that are not there yet; returns all their paths, and the number of rows."""
+    examples = read_files(task, input_files)
     paths: list[str] = []
     done = 0
 
@@ -125,7 +115,7 @@ def _write_parts(
         while True:
             rows, prepared = waiting.result()
             if not rows:
-                return paths
+                return paths, done
             paths.append(path)
             following = os.path.join(directory, f"part-{len(paths):05}.jsonl")
             waiting = pool.submit(read_part, following)

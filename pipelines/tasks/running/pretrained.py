@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import collections
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -17,16 +16,7 @@ ANSWERS = ("score", "mean_embedding", "cls_embedding")
 is_pretrained = pretrained.is_pretrained
 
 
-class TextTask(ClassificationTask):
-    """Reads the texts of files, which have no answers."""
-
-    def score_rows(self, rows: Iterable[dict]) -> dict[str, float]:
-        """See Task.score_rows; takes the rows, which are written as they are taken."""
-        collections.deque(rows, maxlen=0)
-        return {}
-
-
-def text_task(columns: Mapping[str, str], quoting: str | None) -> TextTask:
+def text_task(columns: Mapping[str, str], quoting: str | None) -> ClassificationTask:
     """Returns the task that reads files for a pre-trained model; as of fine_tuned.task_of.
 
     Raises:
@@ -38,16 +28,13 @@ def text_task(columns: Mapping[str, str], quoting: str | None) -> TextTask:
     named = {"text": "text", **columns}
     if not named["text"]:
         raise UserError("--text_column=: a pre-trained model reads texts; name their column")
-    return TextTask("texts", {}, Columns(label=None, **named), quoting=quoting or "csv")
+    # A task of numbers has no labels that it would have to know.
+    columns = Columns(label=None, **named)
+    return ClassificationTask("texts", {}, columns, is_regression=True, quoting=quoting or "csv")
 
 
 class PretrainedModel:
-    """An AnsweringModel without a task.
-
-    Args:
-      path: whatever pretrained.read reads.
-      answers: one of ANSWERS.
-      batch_size: sequences of the longest text that are computed at a time.
+    """An AnsweringModel without a task, of whatever pretrained.read reads.
 
     Raises:
       UserError: if the path holds no such model, or it lacks the head that answers.

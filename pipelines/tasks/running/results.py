@@ -31,7 +31,7 @@ def summarise(task: str, best_metric: str, results: Mapping[int, Mapping[str, di
     Args:
       task: as of --task.
       best_metric: the metric that chose each seed's best weights.
-      results: seed -> split -> metrics. A set that not every seed was asked is of those that were.
+      results: seed -> split -> metrics. Not every seed need have been asked each split.
     """
     summary = {"task": task, "best_metric": best_metric}
     for split in dict.fromkeys(split for metrics in results.values() for split in metrics):

@@ -8,7 +8,6 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -29,8 +28,8 @@ from ...training.strategy import check_hosts_agree, is_tpu
 from ...training.train_loop import Stage, TrainLoop
 from ...training.train_step import TrainStep
 from ..scoring.figures import draw_learning_curves
-from ..task import Sequences, Task
-from .batches import make_prediction, training_dataset
+from ..task import Answers, Outputs, Sequences, Task, create_model
+from .batches import Prediction, training_dataset
 from .results import RESULTS_FILE
 
 
@@ -128,16 +127,6 @@ def run_seed(
     Work done by an earlier call is not repeated: a finished seed only predicts the splits that it
     has not predicted with this decoding. Figures of other splits stay.
 
-    Args:
-      run: with the model directory of this seed.
-      task: makes the model, its loss and its answers.
-      splits: "train", and all that are scored or predicted.
-      config: the encoder's shape and dropout rates.
-      checkpoint: of InitialModel.
-      seed: of head, order and dropout.
-      settings: what decides the weights, beside data and seed.
-      loop: how often to log, save and evaluate.
-
     Returns:
       The content of MODEL_DIR/results.json, see NO_RESULTS.
     """
@@ -155,22 +144,16 @@ def run_seed(
     # TPUs and XLA want every batch alike.
     has_fixed_length = settings.jit_compile or is_tpu(strategy)
     rows = settings.global_batch_size // settings.gradient_accumulation_steps
-    predictions = {
-        name: make_prediction(
-            strategy, model, split.sequences, rows, settings.max_seq_length, has_fixed_length
-        )
-        for name, split in splits.items()
-        if name != "train" and name not in kept["predicted"]
-    }
+    length = (settings.max_seq_length, has_fixed_length)
+    predict = Prediction(strategy, model, rows, *length)
 
     if not is_trained:
         objective, train = task_objective(task), splits["train"].sequences
         train_step = TrainStep(model, model, objective, optimizer, settings, seed)
         rates = {"examples_per_second": 1, "tokens_per_second": len(train.pieces) / len(train)}
-        length = (settings.max_seq_length, has_fixed_length)
         evaluate = None
         if loop.eval_steps:
-            evaluate = functools.partial(_score_dev, task, splits["dev"], predictions["dev"])
+            evaluate = functools.partial(_score_dev, task, splits["dev"], predict)
         TrainLoop(
             run,
             [Stage(0, train_step, rates, evaluate)],
@@ -180,43 +163,58 @@ def run_seed(
             loop,
         ).train()
     _restore_best(run, model, loop)
-    found = _predict(run, task, splits, predictions)
-    results = {name: {**kept[name], **found.get(name, predicted)} for name in NO_RESULTS}
+    new = {
+        name: split
+        for name, split in splits.items()
+        if name != "train" and name not in kept["predicted"]
+    }
+    found = {**_predict(run, task, new, predict), "predicted": predicted}
+    results = {part: {**kept[part], **found[part]} for part in NO_RESULTS}
     if run.is_chief:
         print(f"curves       {draw_learning_curves(model_dir)}")
         _write_results(task, model_dir, settings.max_seq_length, results)
     return results
 
 
-def _predict(run: Run, task: Task, splits: dict[str, TaskSplit], predictions: dict) -> dict:
+def _predict(
+    run: Run, task: Task, splits: dict[str, TaskSplit], predict: Prediction
+) -> dict[str, dict]:
     """Writes the predictions of each split; returns `metrics` and `details` by split, if known."""
     directory = os.path.join(run.model_dir, "predictions")
     found: dict[str, dict] = {"metrics": {}, "details": {}}
-    for name, predict in predictions.items():
-        split, outputs = splits[name], predict()
-        if scores := task.score(split.examples, split.features, outputs):
-            found["metrics"][name] = scores
-        if details := task.details(split.examples, outputs):
+    for name, split in splits.items():
+        answers, metrics = _answers(task, split, predict(split.sequences))
+        if metrics:
+            found["metrics"][name] = metrics
+        if details := task.details(split.examples, answers):
             found["details"][name] = details
         if run.is_chief:
-            _write_predictions(task, directory, name, split, outputs)
+            for path in task.write(directory, name, split.examples, answers):
+                print(f"predictions  {path}")
     return found
+
+
+def _answers(task: Task, split: TaskSplit, outputs: Outputs) -> tuple[Answers, dict[str, float]]:
+    """Returns a model's answers to a split, and their figures, as pipelines.predict does."""
+    answers = task.answers(split.examples, split.features, outputs)
+    return answers, task.score(answers.rows())
 
 
 def _write_results(task: Task, model_dir: str, max_seq_length: int, results: dict) -> None:
     """Writes task.json and results.json; the latter marks the seed as finished."""
     description = {"task": task.name, "max_seq_length": max_seq_length}
-    description.update({**task.description(), **task.decoding(), **task.source()})
+    for part in task.description():
+        description.update(part)
     for file, content in ((model_directory.TASK_FILE, description), (RESULTS_FILE, results)):
         text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
         files.write_atomically(os.path.join(model_dir, file), text)
 
 
-def _score_dev(task: Task, split: TaskSplit, predict: Callable, is_stopped) -> dict[str, float]:
-    outputs = predict(is_stopped)
+def _score_dev(task: Task, split: TaskSplit, predict: Prediction, is_stopped) -> dict[str, float]:
+    outputs = predict(split.sequences, is_stopped)
     if outputs is None:
         return {}
-    metrics = task.score(split.examples, split.features, outputs)
+    _, metrics = _answers(task, split, outputs)
     return {f"dev_{name}": value for name, value in metrics.items()}
 
 
@@ -243,7 +241,7 @@ def _create_model(
     # The initializers draw from Keras' global seed, in the order in which variables are made.
     tf.keras.utils.set_random_seed(seed)
     with strategy.scope(), precision(settings.mixed_precision):
-        model = task.create_model(config, settings.recompute)
+        model = create_model(task, config, settings.recompute)
         model.create_variables()
         model.encoder.trainable = not settings.freeze_encoder
         optimizer = optimization.adamw(
@@ -256,13 +254,6 @@ def _create_model(
         if settings.mixed_precision == "float16":
             optimization.add_loss_scale(optimizer)
     return model, optimizer
-
-
-def _write_predictions(task: Task, directory: str, name: str, split: TaskSplit, outputs) -> None:
-    written = task.write_predictions(directory, name, split.examples, split.features, outputs)
-    for path in written:
-        print(f"predictions  {path}")
-    task.draw(directory, name, split.examples, outputs)
 
 
 def _keep_results(run: Run, predicted: dict) -> dict:
@@ -308,7 +299,7 @@ def task_objective(task: Task) -> Objective:
 def what_is_predicted(task: Task, splits: dict[str, TaskSplit]) -> dict:
     """Returns what a seed's predictions depend on beside its weights."""
     return {
-        "decoding": task.decoding(),
+        "decoding": task.description().decoding,
         **{name: fingerprint(split) for name, split in splits.items() if name != "train"},
     }
 

@@ -3,51 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from typing import Union
+from collections.abc import Sequence
 
 import numpy as np
 
 from albert_tf.text.tokenization import AlbertTokenizer
-from ..classification import Example
-from ..multiple_choice import MultipleChoiceExample
-from ..reading.squad_files import Question
-from ..reading.token_files import TokenExample
-from ..task import Sequences
-
-AnyExample = Union[Example, MultipleChoiceExample, Question, TokenExample]
+from ..task import AnyExample, Sequences
 
 _CHARACTERS_SHOWN = 10
-
-
-def texts_of(example: AnyExample) -> Iterator[str]:
-    """Yields the texts of an example of any kind."""
-    if isinstance(example, Example):
-        yield example.text
-        yield example.text_pair or ""
-    elif isinstance(example, TokenExample):
-        yield from example.words
-    elif isinstance(example, Question):
-        yield example.text
-        yield example.context
-    else:
-        yield from (example.context, example.question, *example.options)
 
 
 def unknown_shares(
     sequences: Sequences, owners: Sequence[int], tokenizer: AlbertTokenizer
 ) -> np.ndarray:
-    """Returns AlbertTokenizer.unknown_shares of examples, each the whole of its sequences.
+    """Returns AlbertTokenizer.unknown_shares of examples, float32, each of all its sequences.
 
-    A piece counts once for each choice or window that shows it.
-
-    Args:
-      sequences: the encoded examples.
-      owners: of Task.owners; every example has a sequence.
-      tokenizer: the one that encoded the sequences.
-
-    Returns:
-      float32 [examples].
+    A piece counts once for each choice or window that shows it. `owners` as of Task.owners; every
+    example has a sequence.
     """
     firsts = np.flatnonzero(np.diff(owners, prepend=-1))
     places = np.append(firsts, len(owners)) * sequences.sequences_per_example
@@ -63,7 +35,7 @@ def describe_unknown_characters(
     """
     counts: Counter[str] = Counter()
     for example in examples:
-        for text in texts_of(example):
+        for text in example.texts():
             counts.update(text)
     characters = list(counts)
     for character, pieces in zip(characters, tokenizer.encode_batch(characters)):

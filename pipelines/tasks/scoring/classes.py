@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from scipy import special
 
 from albert_tf.metrics import wilson_interval
 
@@ -13,13 +14,20 @@ _DRAWS, _FEWEST_DRAWS = 1000, 200
 _CELLS = 20_000_000  # of all draws together, 8 bytes each
 
 
+def probabilities_of(outputs: Sequence[dict[str, np.ndarray]]) -> np.ndarray:
+    """Returns float64 [n, classes], from a model's `logits` or an export's `probabilities`."""
+    if "logits" in outputs[0]:
+        logits = np.stack([output["logits"] for output in outputs])
+        return special.softmax(logits.astype(np.float64), axis=-1)
+    found = np.stack([output["probabilities"] for output in outputs]).astype(np.float64)
+    # The sum of float32 is not quite 1.
+    return found / found.sum(axis=-1, keepdims=True)
+
+
 def confusion_matrix(answers: np.ndarray, predictions: np.ndarray, num_labels: int) -> np.ndarray:
     """Returns int64 [labels, labels]: how many rows of each label got which prediction.
 
-    Args:
-      answers: int [n], the right labels as places among all labels.
-      predictions: int [n], the model's, likewise.
-      num_labels: of the model.
+    Answers and predictions are places among all labels, int [n].
     """
     counts = np.zeros([num_labels, num_labels], np.int64)
     np.add.at(counts, (answers, predictions), 1)
@@ -68,18 +76,11 @@ def draw_again(counts: np.ndarray, draws: int) -> Counts:
     answers, predictions = np.nonzero(counts)
     weights = counts[answers, predictions]
     total = weights.sum()
-    drawn = np.random.default_rng(0).multinomial(total, weights / total, draws)
-    return Counts(*(_by_label(drawn, *pair, len(counts)) for pair in (
-        (answers, answers == predictions), (answers, None), (predictions, None)
-    )))  # fmt: skip
-
-
-def _by_label(drawn: np.ndarray, labels: np.ndarray, chosen, num_labels: int) -> np.ndarray:
-    """Adds up the columns of `drawn` [draws, cells] by their label."""
-    found = np.zeros([len(drawn), num_labels])
-    for cell, label in enumerate(labels):
-        if chosen is None or chosen[cell]:
-            found[:, label] += drawn[:, cell]
+    drawn = np.random.default_rng(0).multinomial(total, weights / total, draws)  # [draws, cells]
+    found = Counts(*np.zeros([3, draws, len(counts)]))
+    np.add.at(found.right.T, answers, np.where(answers == predictions, drawn, 0).T)
+    np.add.at(found.rows.T, answers, drawn.T)
+    np.add.at(found.predicted.T, predictions, drawn.T)
     return found
 
 

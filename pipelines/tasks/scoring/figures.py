@@ -12,7 +12,6 @@ import numpy as np
 from albert_tf.storage import files
 from ...training.metrics_log import read_metrics
 from ..reading.split_report import shortened
-from .classes import confusion_matrix
 
 # Of more labels the cells of a matrix could not be read.
 MOST_LABELS = 40
@@ -40,18 +39,11 @@ def draw_learning_curves(model_dir: str) -> str:
     return _save(figure, os.path.join(model_dir, "curves.png"))
 
 
-def draw_confusion_matrix(
-    path: str, labels: Sequence[str], answers: np.ndarray, predictions: np.ndarray
-) -> str:
+def draw_confusion_matrix(path: str, labels: Sequence[str], counts: np.ndarray) -> str:
     """Draws how many examples of each label got which prediction; returns the PNG's path.
 
-    Args:
-      path: the PNG to write, local or remote.
-      labels: at most MOST_LABELS.
-      answers: int [n], the right labels as places among `labels`.
-      predictions: int [n], the model's, likewise.
+    `labels` are at most MOST_LABELS, `counts` as of classes.confusion_matrix.
     """
-    counts = confusion_matrix(answers, predictions, len(labels))
     shares = counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
     pyplot = _pyplot()
     side = 2.5 + 0.5 * len(labels)

@@ -11,13 +11,7 @@ from sklearn import metrics
 
 
 def correlation(measure: Callable, labels: np.ndarray, predictions: np.ndarray) -> float:
-    """Returns a correlation, 0 where it is not defined: one example, or all of them the same.
-
-    Args:
-      measure: (labels, predictions) -> correlation.
-      labels: [n] numbers.
-      predictions: [n] numbers, of the same examples.
-    """
+    """Returns a correlation, 0 where it is not defined: one example, or all of them the same."""
     if np.ptp(labels) == 0 or np.ptp(predictions) == 0:
         return 0.0
     return measure(labels, predictions)

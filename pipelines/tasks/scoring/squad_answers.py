@@ -12,7 +12,7 @@ from ..reading.squad_windows import Window
 # Spans that differ in a space are one answer: so many of a window make n_best_size answers.
 _SPANS_PER_ANSWER = 4
 # Of a span where there is none, as in the reference.
-NO_SPAN_SCORE = -2e6
+_NO_SPAN_SCORE = -2e6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +31,11 @@ class Answer:
     def text(self) -> str:
         """The best text, whether the question can be answered or not."""
         return self.candidates[0][0] if self.candidates else ""
+
+    @property
+    def score(self) -> float:
+        """The best text's."""
+        return self.candidates[0][1] if self.candidates else _NO_SPAN_SCORE
 
 
 def answer_by_spans(
@@ -67,7 +72,7 @@ def answer_by_spans(
         spans += [(score, window, first, last) for score, first, last in best]
         null_scores.append(float(output["start_logits"][0]) + float(output["end_logits"][0]))
     candidates = _as_texts(context, spans, n_best_size)
-    best_score = candidates[0][1] if candidates else NO_SPAN_SCORE
+    best_score = candidates[0][1] if candidates else _NO_SPAN_SCORE
     return Answer(candidates, min(null_scores) - best_score)
 
 
@@ -80,13 +85,9 @@ def answer_by_beams(
 ) -> Answer:
     """Decodes AlbertForAnswerableQuestionAnswering: its best starts, the best ends of each.
 
-    Args:
-      context: the text that the windows are of.
-      windows: all windows of one question.
-      outputs: of each window `start_top_log_probs`, `start_top_index` [starts],
-        `end_top_log_probs`, `end_top_index` [starts * ends] and `cls_logits` [].
-      max_answer_length: in pieces.
-      n_best_size: candidates to return, at most.
+    `outputs` has of each window `start_top_log_probs`, `start_top_index` [starts],
+    `end_top_log_probs`, `end_top_index` [starts * ends] and `cls_logits` []. Other arguments as of
+    answer_by_spans.
 
     Source: the reference's squad_utils.write_predictions_v2.
     """
@@ -115,11 +116,7 @@ def _best_spans(
 ) -> list[tuple[float, int, int]]:
     """Returns score, first and last of the spans with the greatest starts[first] + ends[last].
 
-    Args:
-      starts: float64 [pieces]; -inf: no span begins here.
-      ends: float64 [pieces].
-      max_length: of a span, in pieces.
-      count: spans to return, at most.
+    Both are float64 [pieces]; where starts are -inf no span begins. `max_length` is in pieces.
     """
     if not len(starts):
         return []

@@ -6,11 +6,9 @@ import collections
 import functools
 import re
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
-
-from ..reading.squad_files import Question
 
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -31,10 +29,7 @@ def exact_match(prediction: str, truth: str) -> float:
 def f1(prediction: str, truth: str, empty_score: float = 0.0) -> float:
     """Returns the harmonic mean of precision and recall over the words of the answers.
 
-    Args:
-      prediction: text as the model answers it; it is normalized first.
-      truth: one of the right answers; likewise.
-      empty_score: what two answers without a word earn: 0 in SQuAD 1.1, 1 in 2.0.
+    `empty_score` is what two answers without a word earn: 0 in SQuAD 1.1, 1 in 2.0.
     """
     predicted, true = normalize_answer(prediction).split(), normalize_answer(truth).split()
     if not predicted and not true:
@@ -46,31 +41,37 @@ def f1(prediction: str, truth: str, empty_score: float = 0.0) -> float:
     return 2 * precision * recall / (precision + recall)
 
 
-def score_v1(questions: Sequence[Question], predictions: Mapping[str, str]) -> dict[str, float]:
+def score_v1(
+    truths: Sequence[Sequence[str]], predictions: Sequence[str | None]
+) -> dict[str, float]:
     """Returns SQuAD 1.1's `exact_match` and `f1` in per cent.
 
-    Each question counts with the best of its answers, and with 0 if it has no prediction.
-
-    Args:
-      questions: each with answers.
-      predictions: id -> text.
+    Each question has one answer or more. It counts with the best of them, and with 0 if its
+    prediction is None.
     """
-    scores = collections.defaultdict(list)
-    for question in questions:
-        prediction = predictions.get(question.id)
-        for name, compare in (("exact_match", exact_match), ("f1", f1)):
-            scores[name].append(
-                0.0
-                if prediction is None
-                else max(compare(prediction, truth) for truth, _ in question.answers)
-            )
-    return {name: _percentage(values) for name, values in scores.items()}
+    return {
+        name: _percentage(_best_of_each(compare, truths, predictions))
+        for name, compare in (("exact_match", exact_match), ("f1", f1))
+    }
+
+
+def _best_of_each(
+    compare: Callable[[str, str], float],
+    truths: Iterable[Sequence[str]],
+    predictions: Sequence[str | None],
+) -> np.ndarray:
+    return np.array(
+        [
+            0.0 if prediction is None else max(compare(prediction, truth) for truth in of_question)
+            for of_question, prediction in zip(truths, predictions)
+        ]
+    )
 
 
 def score_v2(
-    questions: Sequence[Question],
-    predictions: Mapping[str, str],
-    null_odds: Mapping[str, float] | None = None,
+    truths: Sequence[Sequence[str]],
+    predictions: Sequence[str | None],
+    null_odds: Sequence[float] | None = None,
     null_threshold: float = 1.0,
 ) -> dict[str, float]:
     """Returns SQuAD 2.0's metrics in per cent.
@@ -81,30 +82,23 @@ def score_v2(
     are optimistic for other questions.
 
     Args:
-      questions: with their right answers; those without any count as unanswerable.
-      predictions: id -> text; "" means that the text has no answer.
-      null_odds: id -> a number that grows with the doubt that there is an answer.
+      truths: the right answers of each question; those without any count as unanswerable.
+      predictions: the text that is answered to each; "": there is no answer; None: not predicted.
+      null_odds: of each a number that grows with the doubt that there is an answer.
       null_threshold: no answer where null_odds is above it; the official script's default is 1.
 
     Deviation: a question without a prediction counts 0; the official script ends in a KeyError.
     """
-    has_answer = np.array([bool(question.answers) for question in questions])
-    answered = np.array([bool(predictions.get(question.id)) for question in questions])
+    has_answer = np.array([bool(of_question) for of_question in truths])
+    answered = np.array([bool(prediction) for prediction in predictions])
     metrics, best = {}, {}
     for name, compare in (
         ("exact_match", exact_match),
-        ("f1", lambda prediction, truth: f1(prediction, truth, empty_score=1.0)),
+        ("f1", functools.partial(f1, empty_score=1.0)),
     ):
-        raw = scores = np.array(
-            [
-                0.0
-                if question.id not in predictions
-                else max(compare(predictions[question.id], truth) for truth in _truths(question))
-                for question in questions
-            ]
-        )
+        raw = scores = _best_of_each(compare, map(_with_words, truths), predictions)
         if null_odds is not None:
-            odds = np.array([null_odds[question.id] for question in questions])
+            odds = np.array(null_odds)
             scores = np.where(odds > null_threshold, ~has_answer, raw)
             best[f"best_{name}"], best[f"best_{name}_threshold"] = _best_threshold(
                 raw, odds, has_answer, answered
@@ -116,9 +110,9 @@ def score_v2(
     return {**metrics, **best}
 
 
-def _truths(question: Question) -> list[str]:
+def _with_words(truths: Sequence[str]) -> list[str]:
     # Skip gold answers that normalise to the empty string: an empty prediction would match them.
-    return [text for text, _ in question.answers if normalize_answer(text)] or [""]
+    return [text for text in truths if normalize_answer(text)] or [""]
 
 
 def _best_threshold(

@@ -9,7 +9,6 @@ as lists of spans, {"start", "end", "label"} in characters; predicted spans also
 from __future__ import annotations
 
 import array
-import collections
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -64,7 +63,7 @@ def columns_of(
 ) -> dict[str, list]:
     """Returns the columns of Task.answers; of spans if all examples are raw texts."""
     columns = {"id": [example.id for example in examples]}
-    has_answers = all(example.tags is not None for example in examples)
+    has_answers = all(example.is_answered for example in examples)
     if all(example.text is not None for example in examples):
         columns["text"] = [example.text for example in examples]
         if has_answers:
@@ -82,12 +81,11 @@ def columns_of(
 def score_rows(
     rows: Iterable[dict], labels: Sequence[str], types: Sequence[str] | None
 ) -> dict[str, float]:
-    """Returns the metrics of rows of columns_of, in one pass; none if they have no answers.
-
-    Raw texts whose tags mark entities have no `accuracy`: a span is no word.
+    """Returns the metrics of rows, in one pass; none if they have no answers.
 
     Args:
-      rows: of columns_of, each with `label` and `prediction`; they are read once.
+      rows: of columns_of, with `example` and `tagged` if these are known. Raw texts without them
+        have no `accuracy` where tags mark entities: a span is no word.
       labels: all tags.
       types: of entities; None: the tags mark none.
     """
@@ -95,28 +93,35 @@ def score_rows(
     rows = iter(rows)
     first = next(rows, {})
     if "label" not in first:
-        collections.deque(rows, maxlen=0)  # they are written as they are taken
         return {}
     place_of = {label: place for place, label in enumerate(labels)}
     known, found = array.array("i"), array.array("i")  # the places of the words' tags
 
-    def entities() -> Iterator[list[set[tuple]]]:
+    def entities() -> Iterator[Sequence[set[tuple]]]:
         """Yields the entities of each row, known and predicted, and notes the tags of words."""
         for row in itertools.chain([first], rows):
-            answers, is_raw = (row["label"], row["prediction"]), "text" in row
-            if is_raw and marks_entities:
-                yield [{(s["start"], s["end"], s["label"]) for s in spans} for spans in answers]
+            answers, example = (row["label"], row["prediction"]), row.get("example")
+            if example:
+                tags = (example.tags, row["tagged"][0])
+            elif "text" not in row:
+                tags = answers
+            else:
+                tags = () if marks_entities else [[s["label"] for s in spans] for spans in answers]
+            for of_words, places in zip(tags, (known, found)):
+                places.extend(place_of[tag] for tag in of_words)
+            if not marks_entities:
                 continue
-            for answer, places in zip(answers, (known, found)):
-                tags = [span["label"] for span in answer] if is_raw else answer
-                places.extend(place_of[tag] for tag in tags)
-            if marks_entities:
-                yield [set(find_entities(tags)) for tags in answers]
+            if example and example.text is not None:
+                yield set(example.entities), spans_of_tags(example, tags[1])
+            elif tags:
+                yield [set(find_entities(of_words)) for of_words in tags]
+            else:
+                yield [{(s["start"], s["end"], s["label"]) for s in spans} for spans in answers]
 
     scores = score_entities(entities(), types or ())
     metrics = scores if marks_entities else {}
-    if known:
+    if known or "example" in first:
         places = np.array(known), np.array(found)
         for name in ("accuracy",) if marks_entities else ("accuracy", "macro_f1"):
-            metrics[name] = float(METRICS[name](*places))
+            metrics[name] = float(METRICS[name](*places)) if known else 0.0
     return metrics

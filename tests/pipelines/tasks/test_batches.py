@@ -6,9 +6,9 @@ import tensorflow as tf
 
 from pipelines.tasks.running import batches
 from pipelines.tasks.running.batches import (
+    Prediction,
     example_lengths,
     make_batch,
-    make_prediction,
     training_dataset,
     training_order,
 )
@@ -39,6 +39,7 @@ def test_a_batch_is_its_examples_padded(per_example):
     rows = np.diff(sequences.row_splits).reshape(6, per_example)
     assert example_lengths(sequences).tolist() == rows.max(axis=1).tolist()
     batch = make_batch(sequences, np.array([4, -1, 0, 5, 4]), 96)
+    batch = {name: values.numpy() for name, values in batch.items()}
     assert batch["label"].tolist() == [28, 0, 0, 35, 28]
     assert batch["weight"].tolist() == [1, 0, 1, 1, 1]
     assert batch["example"].tolist() == [4, -1, 0, 5, 4]
@@ -121,15 +122,15 @@ class Echo(tf.keras.Model):
 def test_every_example_is_asked_once(batch_size, has_fixed_length):
     sequences, echo = make_sequences(23), Echo()
     strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
-    predict = make_prediction(strategy, echo, sequences, batch_size, 91, has_fixed_length)
+    predict = Prediction(strategy, echo, batch_size, 91, has_fixed_length)
     for _ in range(2):
-        outputs = predict()
+        outputs = predict(sequences)
         assert len(outputs) == 23
         for i, output in enumerate(outputs):
             pieces = pieces_of(sequences, i)
             assert output["sum"] == sum(pieces)
             assert output["pieces"][0][: len(pieces)].tolist() == pieces
-    assert predict(lambda: True) is None
+    assert predict(sequences, lambda: True) is None
     assert echo.traces == 1
 
 
@@ -141,7 +142,7 @@ def test_every_example_is_asked_once_by_replicas(monkeypatch, several_hosts):
     strategy = mirrored()
     with strategy.scope():
         model = Echo()
-    outputs = make_prediction(strategy, model, sequences, 6, 89, False)()
+    outputs = Prediction(strategy, model, 6, 89, False)(sequences)
     rows = np.add.reduceat(sequences.pieces, sequences.row_splits[:-1])
     assert [output["sum"] for output in outputs] == rows.reshape(23, 2).sum(axis=1).tolist()
     assert model.rows == 3  # of six: each replica its own

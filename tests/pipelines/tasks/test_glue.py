@@ -130,7 +130,8 @@ def test_submissions(download, name, tmp_path):
     def written(split):
         examples = task.read(split)
         given = (outputs * 2)[: len(examples)]
-        paths = task.write_predictions(str(out), split, examples, examples, given)
+        answers = task.answers(examples, examples, given)
+        paths = task.write(str(out), split, examples, answers)
         return [str(Path(path).relative_to(out)) for path in paths]
 
     files = {"MNLI": ["MNLI-m.tsv", "MNLI-mm.tsv", "AX.tsv"]}.get(name, [f"{name}.tsv"])
@@ -146,7 +147,8 @@ def test_figures(download, name):
     task = GlueTask(task_name(name), str(download))
     dev = task.read("dev")
     if name == "STS-B":
-        figures = task.score(dev, dev, [{"logits": np.array([x])} for x in (3.0, 1.0, 2.0)])
+        answers = task.answers(dev, dev, [{"logits": np.array([x])} for x in (3.0, 1.0, 2.0)])
+        figures = task.score(answers.rows())
         assert list(figures) == ["pearson", "spearman"]
         assert task.best_metric == "pearson"
         assert figures["spearman"] == pytest.approx(1)
@@ -154,14 +156,15 @@ def test_figures(download, name):
     # The first is right, the second is not, and so on.
     places = [task.labels.index(example.label) - i % 2 for i, example in enumerate(dev)]
     outputs = [{"logits": np.eye(len(task.labels))[place]} for place in places]
-    figures = task.score(dev, dev, outputs)
+    answers = task.answers(dev, dev, outputs)
+    figures = task.score(answers.rows())
     others = {
         **{name: {"f1": 2 / 3} for name in ("MRPC", "QQP")},  # 1 0 0 taken for 1 1 0
         "CoLA": {"matthews_correlation": 0.5},
         "MNLI": {"accuracy_mismatched": 1 / 3},
     }
     assert figures == pytest.approx({"accuracy": 2 / 3, **others.get(name, {})})
-    for metric, (low, high) in task.details(dev, outputs)["intervals"].items():
+    for metric, (low, high) in task.details(dev, answers)["intervals"].items():
         assert low <= figures[metric] <= high
     assert task.best_metric == ("matthews_correlation" if name == "CoLA" else "accuracy")
 

@@ -91,7 +91,7 @@ def test_scores_need_little_memory(tmp_path):
     task = task_of(tmp_path / "t.csv", labels=[f"c{i}" for i in range(500)])
     rows = ({"label": f"c{i % 500},c7", "prediction": f"c{i % 499}"} for i in range(5000))
     tracemalloc.start()
-    metrics = task.score_rows(rows)
+    metrics = task.score(rows)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 500 * 5000, "less than a byte for each label of each row"
@@ -106,13 +106,12 @@ def test_figures_losses_and_columns(tmp_path):
     outputs = [{"logits": row} for row in logits]
     truth, found = task.label_array(examples), logits >= 0
     expected = {f"{of}_f1": f1_score(truth, found, average=of) for of in ("micro", "macro")}
-    assert task.score(examples, examples, outputs) == pytest.approx(expected)
-    columns = task.answers(examples, examples, outputs)
-    assert columns["label"] == ["x,y", "", "z", "y"]
-    assert columns["prediction"] == ["x,z", "", "x,y,z", "y"]
-    assert columns["probability_x"][0] == pytest.approx(1 / (1 + np.exp(-2)), abs=1e-6)
-    rows = [dict(zip(columns, row)) for row in zip(*columns.values())]
-    assert task.score_rows(rows) == pytest.approx(expected)
+    answers = task.answers(examples, examples, outputs)
+    assert task.score(answers.rows()) == pytest.approx(expected)
+    assert answers.columns["label"] == ["x,y", "", "z", "y"]
+    assert answers.columns["prediction"] == ["x,z", "", "x,y,z", "y"]
+    probability = 1 / (1 + np.exp(-2))
+    assert answers.columns["probability_x"][0] == pytest.approx(probability, abs=1e-6)
     losses = task.losses({"logits": tf.zeros([4, 3])}, {"labels": tf.constant(truth)})
     np.testing.assert_allclose(losses, np.log(2) * np.ones(4), rtol=1e-6)
 

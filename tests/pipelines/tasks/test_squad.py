@@ -12,6 +12,7 @@ from pipelines.tasks.reading.squad_files import Question
 from pipelines.tasks.running.batches import make_batch
 from pipelines.tasks.scoring.squad_metrics import normalize_answer
 from pipelines.tasks.squad import SquadTask
+from pipelines.tasks.task import create_model
 from tests.builders import tiny_config
 from tests.pipelines.tasks import test_squad_files as squad_files
 
@@ -112,11 +113,12 @@ def test_unanswerable_questions_and_the_files(tokenizer, questions, tmp_path):
     examples = [*questions, ask(98, CONTEXT), ask(99, "")]
     sequences, windows = task.encode(examples, tokenizer, 128, training=True)
     outputs = perfect_outputs(sequences)
-    figures = task.score(examples, windows, outputs)
+    answers = task.answers(examples, windows, outputs)
+    figures = task.score(answers.rows())
     assert figures["f1"] == figures["best_f1"] == figures["no_answer_f1"] == 100
     assert figures["null_threshold"] == 0
 
-    paths = task.write_predictions(str(tmp_path), "dev", examples, windows, outputs)
+    paths = task.write(str(tmp_path), "dev", examples, answers)
     names = ["dev_predictions.json", "dev_nbest_predictions.json", "dev_null_odds.json"]
     assert paths == [str(tmp_path / name) for name in names]
     predictions, nbest, odds = (json.loads((tmp_path / name).read_text("utf-8")) for name in names)
@@ -132,9 +134,10 @@ def test_unanswerable_questions_and_the_files(tokenizer, questions, tmp_path):
 
     # The threshold decides, in the file and in the figures.
     strict = SquadTask({}, may_be_impossible=True, null_threshold=-1e9)
-    strict.write_predictions(str(tmp_path / "strict"), "test", examples, windows, outputs)
+    answers = strict.answers(examples, windows, outputs)
+    strict.write(str(tmp_path / "strict"), "test", examples, answers)
     assert set(json.loads((tmp_path / "strict/test_predictions.json").read_text()).values()) == {""}
-    figures = strict.score(examples, windows, outputs)
+    figures = strict.score(answers.rows())
     assert figures["has_answer_f1"] == 0 and figures["best_f1"] == 100
 
 
@@ -144,15 +147,17 @@ def test_v1_answers_every_question(tokenizer, questions, tmp_path):
     outputs = perfect_outputs(sequences)
     for output in outputs:
         output["start_logits"][0] = output["end_logits"][0] = 99  # [CLS] is no answer here
-    assert len(task.write_predictions(str(tmp_path), "dev", questions, windows, outputs)) == 2
+    answers = task.answers(questions, windows, outputs)
+    assert len(task.write(str(tmp_path), "dev", questions, answers)) == 2
     assert all(json.loads((tmp_path / "dev_predictions.json").read_text("utf-8")).values())
-    assert task.score(questions, windows, outputs) == {"exact_match": 100.0, "f1": 100.0}
+    assert task.score(answers.rows()) == {"exact_match": 100.0, "f1": 100.0}
     # A test file of SQuAD 2.0 has questions that 1.1 has no score for.
     impossible = dataclasses.replace(questions[0], answers=(), is_impossible=True)
-    assert task.score([impossible, *questions[1:]], windows, outputs) == {}
+    answers = task.answers([impossible, *questions[1:]], windows, outputs)
+    assert task.score(answers.rows()) == {}
     # And of the others' positions nothing is right.
     shifted = [{name: np.roll(row, 4) for name, row in output.items()} for output in outputs]
-    assert task.score(questions, windows, shifted)["exact_match"] == 0
+    assert task.score(task.answers(questions, windows, shifted).rows())["exact_match"] == 0
 
 
 @pytest.mark.parametrize(
@@ -184,7 +189,7 @@ def test_the_models_take_what_the_task_gives(tokenizer, questions, has_answerabi
     examples = [*questions[:3], ask(9, CONTEXT)]
     config = tiny_config(vocab_size=tokenizer.vocab_size, num_hidden_layers=1)
     tf.random.set_seed(3)
-    model = task.create_model(config, recompute=False)
+    model = create_model(task, config)
 
     def encoded(training):
         sequences, windows = task.encode(examples, tokenizer, 64, training=training)
@@ -197,11 +202,12 @@ def test_the_models_take_what_the_task_gives(tokenizer, questions, has_answerabi
     windows, batch = encoded(training=False)
     outputs = {name: value.numpy() for name, value in model(batch).items()}
     rows = [{name: value[i] for name, value in outputs.items()} for i in range(len(windows))]
-    figures = task.score(examples, windows, rows)
+    answers = task.answers(examples, windows, rows)
+    figures = task.score(answers.rows())
     assert 0 <= figures["f1"] <= figures["best_f1"] <= 100
     assert figures["best_f1"] >= 25  # to answer nothing
-    answers = [answer.text for _, answer in task._answers(examples, windows, rows)]
-    assert all(text and text in CONTEXT for text in answers) or has_answerability_head
+    best = [candidates[0][0] if candidates else "" for candidates in answers.exact["candidates"]]
+    assert all(text and text in CONTEXT for text in best) or has_answerability_head
 
 
 def test_questions_some_of_which_have_no_answer_are_told(tmp_path, capsys):

@@ -35,10 +35,9 @@ def encode_and_answer(task, examples, tokenizer):
     return windows, outputs
 
 
-def rows_of(columns):
+def rows_of(answers):
     """The rows of pipelines.predict, as they come back from its files."""
-    rows = [dict(zip(columns, values)) for values in zip(*columns.values())]
-    return json.loads(json.dumps(rows))
+    return json.loads(json.dumps([*answers._replace(exact={}).rows()]))
 
 
 def test_labels_stand_at_first_pieces(tokenizer):
@@ -148,47 +147,54 @@ def test_figures_and_predictions_of_words(tokenizer, tmp_path):
     unknown = [TokenExample("0", ("x",), None)]
     mine, examples = task(), [a, b]
     windows, outputs = encode_and_answer(mine, examples, tokenizer)
-    metrics = mine.score(examples, windows, outputs)
+    metrics = mine.score(mine.answers(examples, windows, outputs).rows())
     assert metrics == dict.fromkeys(["f1", "precision", "recall", "f1_a", "f1_b", "accuracy"], 1.0)
     outputs[1]["logits"][:] = np.eye(5, dtype=np.float32)[0] * 9  # O everywhere
-    metrics = mine.score(examples, windows, outputs)
+    answers = mine.answers(examples, windows, outputs)
+    metrics = mine.score(answers.rows())
     assert metrics["f1"] == pytest.approx(0.8) and metrics["accuracy"] == 0.75
-    [path] = mine.write_predictions(str(tmp_path), "dev", examples, windows, outputs)
+    [path] = mine.write(str(tmp_path), "dev", examples, answers)
     assert path.endswith("dev_predictions.conll")
     rows = [line.rpartition("\t")[0] for line in Path(path).read_text().splitlines()]
     assert rows == ["NewYork\tB-a\tB-a", "is\tO\tO", "big\tB-b\tB-b", "", "fox\tI-a\tO", ""]
-    rows = rows_of(mine.answers(examples, windows, outputs))
+    rows = rows_of(answers)
     tags = ["B-a", "O", "B-b"]
     assert rows[0] == {
         **{"id": "0", "words": ["New York", "is", "big"], "label": tags, "prediction": tags},
         "probabilities": [1.0, 1.0, 1.0],
     }
-    assert mine.score_rows(rows) == metrics
-    assert mine.score(unknown, windows[1:], outputs[1:]) == {}
+    assert mine.score(rows) == metrics
     _, windows = mine.encode(unknown, tokenizer, 40, training=False)
-    rows = rows_of(mine.answers(unknown, windows, outputs[1:]))
-    assert "label" not in rows[0] and mine.score_rows(rows) == {}
+    answers = mine.answers(unknown, windows, outputs[1:])
+    assert "label" not in answers.columns
+    assert mine.score(answers.rows()) == mine.score(rows_of(answers)) == {}
 
 
 def test_figures_and_predictions_of_raw_text(tokenizer, tmp_path):
     exact = of_text("p", "Ada  Lovelace met.", [[0, 13, "a"]])
     mine, examples = task(), [exact, of_text("q", "unbelievable fox", [[2, 9, "b"]])]
     windows, outputs = encode_and_answer(mine, examples, tokenizer)
-    metrics = mine.score(examples, windows, outputs)
+    answers = mine.answers(examples, windows, outputs)
+    metrics = mine.score(answers.rows())
     assert metrics["accuracy"] == 1.0
     assert metrics["f1"] == 0.5, "what no words have for bounds cannot be found"
-    [path] = mine.write_predictions(str(tmp_path), "test", examples, windows, outputs)
+    [path] = mine.write(str(tmp_path), "test", examples, answers)
     first, second = map(json.loads, Path(path).read_text().splitlines())
     span = {"start": 0, "end": 13, "label": "a", "text": "Ada  Lovelace", "probability": 1.0}
     assert first == {"id": "p", "text": exact.text, "spans": [span]}
     assert [span["text"] for span in second["spans"]] == ["unbelievable"]
-    rows = rows_of(mine.answers(examples, windows, outputs))
+    rows = rows_of(answers)
     known = {"start": 0, "end": 13, "label": "a"}
     assert rows[0] == {"id": "p", "text": exact.text, "label": [known], "prediction": [span]}
-    assert {**mine.score_rows(rows), "accuracy": 1.0} == metrics
+    assert {**mine.score(rows), "accuracy": 1.0} == metrics
     # White space is no part of a span.
     spaced = [of_text("0", "see the fox now", [[7, 12, "a"]])]
-    assert mine.score(spaced, *encode_and_answer(mine, spaced, tokenizer))["f1"] == 1.0
+    answers = mine.answers(spaced, *encode_and_answer(mine, spaced, tokenizer))
+    assert mine.score(answers.rows())["f1"] == 1.0
+    # In a split of raw texts and words each is compared as it was given.
+    words = [*examples, TokenExample("r", ("fox",), ("B-a",))]
+    answers = mine.answers(words, *encode_and_answer(mine, words, tokenizer))
+    assert mine.score(answers.rows())["f1"] == pytest.approx(2 / 3)
     with pytest.raises(ValueError, match=r"f:1: 'label' holds .* marks no text"):
         of_text("0", "see the fox now", [[7, 8, "a"]], "label", "f:1")
 
@@ -198,10 +204,12 @@ def test_parts_of_speech(tokenizer, tmp_path):
     examples = [TokenExample("0", ("fox", "runs"), ("NN", "VB")), of_text("1", "fox, fox")]
     _, windows = mine.encode(examples, tokenizer, 40, training=False)
     outputs = [{"logits": np.zeros([40, 2], np.float32)}] * 2
-    figures = mine.score(examples[:1], windows[:1], outputs[:1])
+    answers = mine.answers(examples[:1], windows[:1], outputs[:1])
+    figures = mine.score(answers.rows())
     assert figures == {"accuracy": 0.5, "macro_f1": pytest.approx(1 / 3)}
-    assert mine.score_rows(rows_of(mine.answers(examples[:1], windows[:1], outputs[:1]))) == figures
-    _, path = mine.write_predictions(str(tmp_path), "test", examples, windows, outputs)
+    assert mine.score(rows_of(answers)) == figures
+    answers = mine.answers(examples, windows, outputs)
+    _, path = mine.write(str(tmp_path), "test", examples, answers)
     [row] = map(json.loads, Path(path).read_text().splitlines())
     spans = [(span["text"], span["start"], span["label"]) for span in row["spans"]]
     assert spans == [("fox", 0, "NN"), (",", 3, "NN"), ("fox", 5, "NN")]
