@@ -134,7 +134,7 @@ def join(
     """Returns packed sequences without their padding.
 
     Fine-tuning, `predict` and exports make sequences by the same code, albert_tf.text. It takes 1.0
-    to 1.4 times as long as the Python tokenizer (tests/benchmarks/README.md, finetune).
+    to 1.5 times as long as the Python tokenizer (tests/benchmarks/README.md, finetune).
 
     Args:
       blocks: what albert_tf.text.packing.Packer returns, and Sequences.full_lengths of them.

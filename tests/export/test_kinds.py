@@ -51,7 +51,7 @@ def chinese_texts(number):
 
 def model_inputs(sequences, examples, length):
     batch = make_batch(sequences, examples, length)
-    return {name: values for name, values in batch.items() if name.startswith("input_")}
+    return {name: values.numpy() for name, values in batch.items() if name.startswith("input_")}
 
 
 def evaluate(task, module, examples, directory):
