@@ -39,13 +39,9 @@ FLAGS = flags.FLAGS
 class Settings:
     """What is indexed, and where."""
 
-    input_file: str = setting(
-        flags.DEFINE_string, "TFRecord files: globs or paths, comma between.", required=True
-    )
-    output_dir: str = setting(flags.DEFINE_string, "Where the manifest goes.", required=True)
-    spm_model_file: str = setting(
-        flags.DEFINE_string, "The records' vocabulary (.model or .txt).", required=True
-    )
+    input_file: str = setting(flags.DEFINE_string, "TFRecord files: globs or paths, comma between.")
+    output_dir: str = setting(flags.DEFINE_string, "Where the manifest goes.")
+    spm_model_file: str = setting(flags.DEFINE_string, "The records' vocabulary (.model or .txt).")
     heldout_file: str | None = setting(
         flags.DEFINE_string,
         "TFRecord files for evaluation (paths or globs, comma-separated). Files that --input_file "
@@ -64,7 +60,7 @@ class Settings:
 def define_flags() -> None:
     """Defines the flags; not at import, as programs share the names of flags."""
     job_directory.define_flags()
-    define_settings_flags(Settings, input_file=None, output_dir=None, spm_model_file=None)
+    define_settings_flags(Settings)
     beam_job.define_flags()
 
 

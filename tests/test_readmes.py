@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+import albert_tf
+
 PROJECT = Path(__file__).resolve().parents[1]
 RECIPES = PROJECT / "pipelines/recipes"
 READMES = [PROJECT / f"pipelines/{name}README.md" for name in ("", "tasks/", "recipes/")]
@@ -50,6 +52,11 @@ def test_files_exist(readme):
     folders = (PROJECT, readme.parent)
     missing += [p for p in in_backticks if not any((folder / p).exists() for folder in folders)]
     assert not missing
+
+
+def test_the_version_is_the_changelogs():
+    changelog = (PROJECT / "BUILD_NOTES.md").read_text(encoding="utf-8").split("## Changelog")[1]
+    assert re.search(r"^- \*\*([0-9.]+)\*\*", changelog, re.MULTILINE)[1] == albert_tf.__version__
 
 
 def test_every_recipe_is_named():

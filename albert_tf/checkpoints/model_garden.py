@@ -64,7 +64,7 @@ def read(
     prefix = saved_model.variables_prefix(path)
     shapes = {variable.google: variable.shape for variable in name_map.variables(config)}
     tensors = {}
-    with model_directory.refuse_unreadable(f"{prefix!r} is not a readable SavedModel"):
+    with model_directory.refuse_unreadable(f"{prefix!r} does not hold its config's weights"):
         num_bytes = model_directory.length_of_data(prefix)
         name_map.check_size(config, num_bytes, "google", allow_missing)
         reader = tf.train.load_checkpoint(prefix)

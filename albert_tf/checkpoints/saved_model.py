@@ -65,7 +65,7 @@ def read_config_and_tokenizer(path: str) -> tuple[AlbertConfig, AlbertTokenizer]
 
 def restore_encoder(encoder: tf.keras.layers.Layer, path: str) -> None:
     """Gives an AlbertEncoder the weights of the SavedModel's, by their names in the encoder."""
-    with refuse_unreadable(f"{path!r} is no readable SavedModel"):
+    with refuse_unreadable(f"{path!r} does not hold its config's weights"):
         reader = tf.train.load_checkpoint(variables_prefix(path))
         keys = {_name_in_encoder(n): key for n, key in variable_keys(reader).items()}
         shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()

@@ -182,7 +182,8 @@ def is_user_error(error: Exception) -> bool:
         return True
     # TensorFlow has many classes for a store that refuses, fails, cannot be reached or has no
     # plugin. Elsewhere they are faults of the code: the message must be a store's.
-    return store_error(str(error)) is not None
+    is_tensorflow = type(error).__module__.partition(".")[0] == "tensorflow"
+    return is_tensorflow and store_error(str(error)) is not None
 
 
 def _message(error: Exception) -> str:

@@ -394,7 +394,8 @@ class WordPieceTokenizer(AlbertTokenizer):
 
     def in_graph(self) -> wordpiece.InGraphWordPiece:
         """Returns the same tokenizer as TensorFlow operations: for a graph, and for many texts."""
-        return self._in_graph
+        with tf.init_scope(), on_host():
+            return self._in_graph
 
     @functools.cached_property
     def _in_graph(self) -> wordpiece.InGraphWordPiece:

@@ -161,7 +161,7 @@ class GlueTask(ClassificationTask):
         """See Task.score; metrics of mismatched genres have `_mismatched` after their names."""
         by_part: dict[str, list[dict]] = {}
         for row in rows:
-            by_part.setdefault(row["part"], []).append(row)
+            by_part.setdefault(row.get("part", ""), []).append(row)
         return {
             f"{name}_{part}" if part else name: value
             for part, of_part in by_part.items()

@@ -156,7 +156,10 @@ class SquadTask(Task):
     ) -> Iterator[tuple[dict[str, tf.Tensor], np.ndarray]]:
         """Yields packed windows and their lengths with whole questions; appends to `windows`."""
         packer = Packer(tokenizer, max_seq_length)
-        for numbers in in_blocks(range(len(examples)), _BLOCK_EXAMPLES):
+        # Each question takes memory for the windows of its whole text.
+        for numbers in in_blocks(
+            range(len(examples)), _BLOCK_EXAMPLES, lambda number: examples[number].num_chars()
+        ):
             texts = [examples[number].text for number in numbers]
             queries, full_lengths = tokenize(texts, tokenizer, max_seq_length)
             pieces = [paragraphs[number].pieces for number in numbers]

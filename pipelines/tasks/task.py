@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -57,6 +57,10 @@ class AnyExample(abc.ABC):
         for value in self.inputs().values():
             yield from [value] if isinstance(value, str) else value
 
+    def num_chars(self) -> int:
+        """Returns the number of characters of all its texts."""
+        return sum(map(len, self.texts()))
+
 
 class Answers(NamedTuple):
     """What a model answers to examples, as columns of one value for each example.
@@ -90,6 +94,7 @@ class Description(NamedTuple):
     source: dict[str, Any]
 
 
+_BLOCK_CHARS = 1_000_000
 _INPUTS = ("input_ids", "input_mask", "segment_ids")
 
 
@@ -103,8 +108,7 @@ class Sequences:
       first_lengths: int32 [sequences]: its pieces of type 0, [CLS] and the first [SEP] among them.
       labels: name -> array [sequences / sequences_per_example]; empty where answers are not known.
       sequences_per_example: sequences that are scored together, such as the choices of a question.
-      full_lengths: int32 [sequences]: what they were before truncation, [CLS] and [SEP] included;
-        None: nothing was truncated.
+      full_lengths: int32 [sequences]: what they were before truncation, [CLS] and [SEP] included.
       lost_answers: examples whose answer is in no sequence as a whole; their label is "no answer".
     """
 
@@ -120,10 +124,22 @@ class Sequences:
         return (len(self.row_splits) - 1) // self.sequences_per_example
 
 
-def in_blocks(items: Sequence, size: int) -> Iterator[Sequence]:
-    """Yields items, so many at a time: texts take much memory while they become sequences."""
-    for begin in range(0, len(items), size):
-        yield items[begin : begin + size]
+def in_blocks(
+    items: Sequence, size: int, num_chars: Callable[[Any], int] = lambda item: item.num_chars()
+) -> Iterator[Sequence]:
+    """Yields neighbouring items, at most `size` at a time, and of long texts fewer.
+
+    While a text becomes sequences, each of its characters takes some 200 bytes of memory.
+    """
+    begin, chars = 0, 0
+    for place, item in enumerate(items):
+        chars_of_item = num_chars(item)
+        if place - begin == size or (place > begin and chars + chars_of_item > _BLOCK_CHARS):
+            yield items[begin:place]
+            begin, chars = place, 0
+        chars += chars_of_item
+    if begin < len(items):
+        yield items[begin:]
 
 
 def join(
@@ -150,7 +166,8 @@ def join(
             first_lengths.append(lengths[-1] - types.sum(axis=1))
             full_lengths.append(lengths[-1] if of_block is None else of_block)
     pieces, lengths, first_lengths, full_lengths = (
-        np.concatenate([np.zeros(0, np.int32), *column]).astype(np.int32) for column in columns
+        np.concatenate([np.zeros(0, np.int32), *column]).astype(np.int32, copy=False)
+        for column in columns
     )
     return Sequences(
         pieces=pieces,
@@ -333,13 +350,16 @@ def columns_of_model(
       columns: field -> column, where it differs from fine-tuning; "": there is no such column.
 
     Raises:
-      UserError: for a field that the class lacks.
+      UserError: for a field that the class lacks, or for "" where the model reads the column.
     """
-    names = {field.name for field in dataclasses.fields(columns_class)}
-    for field in columns:
+    defaults = {field.name: field.default for field in dataclasses.fields(columns_class)}
+    names = defaults.keys()
+    for field, column in columns.items():
         if field not in names:
             raise UserError(
                 f"--{field}_column does not apply to a model of kind {description['kind']}"
             )
+        if not column and field != "label" and defaults[field]:
+            raise UserError(f"--{field}_column=: the model reads this column; give its name")
     given = {**description.get("columns", {}), **columns}
     return columns_class(**{name: given[name] or None for name in given if name in names})

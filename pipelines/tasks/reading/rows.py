@@ -207,12 +207,12 @@ def parse_json(text: str, path: str, expected: str, line: int | None = None) -> 
     """
     try:
         return json.loads(text, object_pairs_hook=_as_object)
-    except json.JSONDecodeError as error:
-        what, line = f"column {error.colno}: {error.msg}", line or error.lineno
-    except (ValueError, RecursionError) as error:  # a number or a nesting beyond all measure
+    except (ValueError, RecursionError) as error:  # also a number or a nesting beyond all measure
         what = str(error)
-    where = f"{path}:{line}" if line else path
-    raise UserError(f"{where}: not JSON ({what}); {expected}")
+        if isinstance(error, json.JSONDecodeError):
+            what, line = f"column {error.colno}: {error.msg}", line or error.lineno
+        where = f"{path}:{line}" if line else path
+        raise UserError(f"{where}: not JSON ({what}); {expected}") from error
 
 
 def _as_object(fields: list[tuple[str, object]]) -> dict:
@@ -227,7 +227,7 @@ def _as_object(fields: list[tuple[str, object]]) -> dict:
 
 def first_character(path: str) -> str:
     """Returns the first character of a text file that is no white space, "" if there is none."""
-    return next((line.lstrip()[0] for _, line in read_text_lines(path) if line.strip()), "")
+    return next((part.lstrip()[0] for _, part in read_text_parts(path) if part.strip()), "")
 
 
 def read_text(path: str) -> str:

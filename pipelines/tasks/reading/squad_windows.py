@@ -12,7 +12,7 @@ from albert_tf.text.in_graph import on_host
 from albert_tf.text.tokenization import AlbertTokenizer
 from ..task import in_blocks
 
-# Texts aligned at a time: each character takes some 200 bytes meanwhile.
+# Texts aligned at a time, at most.
 _BLOCK_TEXTS = 256
 
 
@@ -72,7 +72,7 @@ class Window:
 def read_paragraphs(texts: Sequence[str], tokenizer: AlbertTokenizer) -> list[Paragraph]:
     """Returns texts in pieces."""
     paragraphs = []
-    for block in in_blocks(texts, _BLOCK_TEXTS):
+    for block in in_blocks(texts, _BLOCK_TEXTS, len):
         with on_host():
             aligned = tokenizer.in_graph().align(tf.constant(block))
         ends = aligned.pieces.row_limits().numpy()[:-1]

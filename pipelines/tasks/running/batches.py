@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -156,7 +156,34 @@ class Prediction:
         order = np.argsort(example_lengths(sequences), kind="stable")
         order = np.concatenate([order, np.full(-len(order) % self._batch_size, -1, order.dtype)])
         order = order.reshape(-1, self._batch_size)
+        found: Outputs = [{}] * len(sequences)
+        for batch in self._outputs(sequences, order):
+            if is_stopped():
+                return None
+            outputs = {
+                name: _rows(self._strategy.experimental_local_results(values), self._batch_size)
+                for name, values in batch.items()
+            }
+            examples = outputs.pop("example")
+            for row, example in enumerate(examples):
+                if example >= 0:
+                    assert not found[example], "an example was asked twice"
+                    found[example] = {name: values[row] for name, values in outputs.items()}
+        return found
+
+    def _outputs(self, sequences: Sequences, order: np.ndarray) -> Iterator[dict]:
+        """Yields the outputs of each batch in `order`, int64 [batches, batch_size]."""
         length = (self._max_seq_length, self._has_fixed_length)
+        if self._strategy.num_replicas_in_sync == 1:
+            # To build a dataset takes 60 ms: too long for a single text.
+            lengths = example_lengths(sequences)
+            tables = (sequences.pieces, sequences.row_splits, sequences.first_lengths)
+            tables = tuple(map(tf.constant, tables))
+            self._score = self._score or self._traced_with_tables(sequences.sequences_per_example)
+            for examples in order:
+                longest = _length(lengths[np.maximum(examples, 0)].max(), *length)
+                yield self._score(*tables, examples, longest)
+            return
 
         def dataset_fn(context):
             batches = tf.data.Dataset.from_tensor_slices(order)
@@ -166,20 +193,20 @@ class Prediction:
         if self._score is None:
             # Of any length: traced once.
             self._score = tf.function(self._score_batch, input_signature=[batches.element_spec])
-        found: Outputs = [{}] * len(sequences)
-        for batch in batches:
-            if is_stopped():
-                return None
-            outputs = {
-                name: _rows(self._strategy.experimental_local_results(values), self._batch_size)
-                for name, values in self._score(batch).items()
-            }
-            examples = outputs.pop("example")
-            for row, example in enumerate(examples):
-                if example >= 0:
-                    assert not found[example], "an example was asked twice"
-                    found[example] = {name: values[row] for name, values in outputs.items()}
-        return found
+        yield from map(self._score, batches)
+
+    def _traced_with_tables(self, sequences_per_example: int) -> Callable:
+        """Returns (pieces, row_splits, first_lengths, examples, length) -> outputs, traced once."""
+        rows = self._batch_size
+        fixed_length = self._max_seq_length if self._has_fixed_length else None
+
+        def score(pieces, row_splits, first_lengths, examples, length):
+            found = Sequences(pieces, row_splits, first_lengths, {}, sequences_per_example)
+            return self._score_batch(_with_shape(make_batch(found, examples, length), fixed_length))
+
+        shapes = ([None], tf.int32), ([None], tf.int64), ([None], tf.int32), ([rows], tf.int64)
+        signature = [tf.TensorSpec(*shape) for shape in (*shapes, ([], tf.int64))]
+        return tf.function(score, input_signature=signature)
 
     def _score_batch(self, batch):
         def score_replica(batch):
@@ -258,21 +285,26 @@ def _dataset(
     def with_length(examples):
         # Of the global batch: all replicas have one length.
         longest = tf.reduce_max(tf.gather(lengths, tf.maximum(examples, 0)))
-        length = fixed_length or tf.minimum(_rounded_up(longest), max_seq_length)
+        length = _length(longest, max_seq_length, has_fixed_length)
         # With a shape that is known here, the labels' shape is known, too.
         parts = tf.reshape(examples[first : first + ours * rows], [ours, rows])
         return parts, tf.repeat(tf.cast(length, tf.int64), ours)
 
     def pad(examples, length):
-        batch = make_batch(of_all, examples, length)
-        for name in _OF_SEQUENCES:
-            shape = [rows * sequences.sequences_per_example, fixed_length]
-            batch[name] = tf.ensure_shape(batch[name], shape)
-        return batch
+        return _with_shape(make_batch(of_all, examples, length), fixed_length)
 
     parts = order.map(with_length).unbatch()
     return parts.map(pad, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
 
 
-def _rounded_up(length: tf.Tensor) -> tf.Tensor:
-    return -(-length // _LENGTH_STEP) * _LENGTH_STEP
+def _with_shape(batch: dict[str, tf.Tensor], length: int | None) -> dict[str, tf.Tensor]:
+    """Returns the batch with the length of its sequences known to the graph, if it is fixed."""
+    known = {name: tf.ensure_shape(batch[name], [None, length]) for name in _OF_SEQUENCES}
+    return {**batch, **known}
+
+
+def _length(longest, max_seq_length: int, has_fixed_length: bool):
+    """Returns the pieces of a batch whose longest example has so many; int or a tensor."""
+    if has_fixed_length:
+        return max_seq_length
+    return tf.minimum(-(-longest // _LENGTH_STEP) * _LENGTH_STEP, max_seq_length)

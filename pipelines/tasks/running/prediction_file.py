@@ -48,7 +48,7 @@ def predict_file(
 
     Finished parts are in OUTPUT_FILE.parts until the end. A killed call resumes there, a finished
     one does nothing. Memory does not grow with the number of rows, but for what a score needs of
-    them: of labels 8 bytes a row, of tags 8 bytes a word.
+    them: 8 to 16 bytes a row, of several labels 8 bytes a label, of tags 8 bytes a word.
 
     Args:
       task: reads the files and scores the rows.

@@ -95,7 +95,7 @@ def test_what_is_wrong_is_said(exported):
         pretrained.read(str(exported))
     config = exported / "albert_config.json"
     config.write_text(json.dumps({**CONFIG, "intermediate_size": 29}))
-    message = r"a readable SavedModel: transformer/intermediate/\w+ is float32 of shape .* floats$"
+    message = r"its config.s weights: transformer/intermediate/\w+ is float32 of shape .* floats$"
     with pytest.raises(ValueError, match=message):
         pretrained.read(str(exported), allow_missing="cls/")
     (exported / "assets").mkdir(exist_ok=True)

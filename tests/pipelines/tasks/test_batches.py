@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from pipelines.tasks import task
 from pipelines.tasks.running import batches
 from pipelines.tasks.running.batches import (
     Prediction,
@@ -119,7 +120,9 @@ class Echo(tf.keras.Model):
 
 
 @pytest.mark.parametrize(("batch_size", "has_fixed_length"), [(4, False), (64, True), (1, False)])
-def test_every_example_is_asked_once(batch_size, has_fixed_length):
+def test_every_example_is_asked_once(monkeypatch, batch_size, has_fixed_length):
+    # A single text would wait for the making of a dataset.
+    monkeypatch.setattr(batches, "_dataset", lambda *_: pytest.fail("a dataset was made"))
     sequences, echo = make_sequences(23), Echo()
     strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
     predict = Prediction(strategy, echo, batch_size, 91, has_fixed_length)
@@ -148,6 +151,14 @@ def test_every_example_is_asked_once_by_replicas(monkeypatch, several_hosts):
     assert model.rows == 3  # of six: each replica its own
     # As long as the batch, in both cases.
     assert len({output["pieces"].shape for output in outputs}) > 2
+
+
+def test_long_texts_come_in_small_blocks(monkeypatch):
+    monkeypatch.setattr(task, "_BLOCK_CHARS", 5)
+    texts = ["a", "bb", "ccc", "d" * 9, "e", "f", "g"]
+    blocks = [["a", "bb"], ["ccc"], ["d" * 9], ["e", "f"], ["g"]]
+    assert list(task.in_blocks(texts, 2, len)) == blocks
+    assert not list(task.in_blocks([], 2, len))
 
 
 @pytest.mark.parametrize("has_fixed_length", [False, True])
