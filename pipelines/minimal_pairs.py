@@ -21,7 +21,6 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
-import io
 import json
 import math
 import os
@@ -35,7 +34,7 @@ from absl import flags
 
 from albert_tf import metrics
 from albert_tf.checkpoints import model_directory
-from albert_tf.jobs import program
+from albert_tf.jobs import pictures, program
 from albert_tf.jobs.settings import define_settings_flags, setting, settings_from_flags
 from albert_tf.scoring import SentenceScorer
 from albert_tf.storage import files
@@ -114,7 +113,7 @@ def main(_) -> None:
     result = {"checkpoint": FLAGS.checkpoint, "masking": FLAGS.masking}
     result |= figures(pairs, right, known)
     files.write_atomically(f"{FLAGS.output}.json", json.dumps(result, indent=2) + "\n")
-    files.write_atomically(f"{FLAGS.output}.png", draw(result))
+    draw(result, f"{FLAGS.output}.png")
     print(f"{report(result)}\nwritten to {FLAGS.output}.json and {FLAGS.output}.png")
 
 
@@ -297,18 +296,14 @@ def _line(values: dict) -> str:
     return line
 
 
-def draw(result: dict) -> bytes:
-    """Returns a PNG: a bar a group, with its interval, beside chance and the words alone."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
+def draw(result: dict, path: str) -> None:
+    """Draws a bar a group, with its interval, beside chance and the words alone, as a PNG."""
     groups = dict(sorted(result["groups"].items(), key=lambda item: item[1]["model"]))
     places = np.arange(len(groups))
     shares = np.array([100 * values["model"] for values in groups.values()])
     intervals = 100 * np.array([values["interval"] for values in groups.values()]).T
-    figure, axes = pyplot.subplots(figsize=(9, 1.5 + 0.22 * len(groups)), constrained_layout=True)
+    figure = pictures.new_figure(9, 1.5 + 0.22 * len(groups))
+    axes = figure.subplots()
     axes.barh(places, shares, xerr=np.abs(intervals - shares), color="#9ab8d9", ecolor="#44566c")
     if "words" in result["mean"]:
         words = [100 * values["words"] for values in groups.values()]
@@ -320,10 +315,7 @@ def draw(result: dict) -> bytes:
     axes.set_xlabel("right sentence preferred, %")
     axes.set_title(f"mean of {len(groups)} groups: {100 * result['mean']['model']:.1f} %")
     axes.legend(loc="lower right", fontsize=7)
-    data = io.BytesIO()
-    figure.savefig(data, format="png", dpi=110)
-    pyplot.close(figure)
-    return data.getvalue()
+    pictures.write(figure, path)
 
 
 if __name__ == "__main__":

@@ -129,7 +129,7 @@ def show_records(
     if output:
         text = json.dumps(result, indent=1, ensure_ascii=False) + "\n"
         files.write_atomically(os.path.join(output, "statistics.json"), text)
-        files.write_atomically(os.path.join(output, "statistics.png"), draw(result, label_names))
+        draw(result, label_names, os.path.join(output, "statistics.png"))
         print(f"statistics.json and statistics.png are in {output}")
     return result
 

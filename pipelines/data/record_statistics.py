@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import collections
-import io
 from collections.abc import Sequence
 
 import numpy as np
 
+from albert_tf.jobs import pictures
 from albert_tf.text.tokenization import AlbertTokenizer
 from .masking import unmask
 
@@ -209,15 +209,10 @@ def report(result: dict, label_names: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-def draw(result: dict, label_names: Sequence[str]) -> bytes:
-    """Draws the figures on a page; returns a PNG."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(2, 4, figsize=(17, 8), constrained_layout=True)
-    panels = iter(axes.flat)
+def draw(result: dict, label_names: Sequence[str], path: str) -> None:
+    """Draws the figures on a page, as a PNG."""
+    figure = pictures.new_figure(17, 8)
+    panels = iter(figure.subplots(2, 4).flat)
     _draw_masks(panels, result)
     _draw_segments(panels, result, label_names)
     figure.suptitle(
@@ -225,10 +220,7 @@ def draw(result: dict, label_names: Sequence[str]) -> bytes:
         f"{100 * result['padding']:.1f} % padding, {100 * result['unknown']:.3f} % <unk>",
         color=_DARK,
     )
-    image = io.BytesIO()
-    figure.savefig(image, format="png", dpi=110)
-    pyplot.close(figure)
-    return image.getvalue()
+    pictures.write(figure, path)
 
 
 def _panel(panels, title, x_label, y_label="%"):

@@ -7,7 +7,6 @@ checkpoint, TensorBoard's file before every second one and at the end. An upload
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import os
@@ -16,6 +15,7 @@ import tempfile
 import tensorflow as tf
 from absl import logging
 
+from albert_tf.jobs import pictures
 from albert_tf.storage import files
 
 # Of a guess between two answers; a dotted line in the picture.
@@ -135,11 +135,6 @@ def read_metrics(model_dir: str) -> list[dict[str, float]]:
 
 def draw_curves(model_dir: str) -> str:
     """Draws loss, accuracies, learning rate and gradient norm; returns the PNG's path."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     entries = read_metrics(model_dir)
     panels = (
         ("masked-LM loss, nats", "masked_lm_loss"),
@@ -151,7 +146,8 @@ def draw_curves(model_dir: str) -> str:
         ("learning rate", "learning_rate"),
         ("gradient norm", "gradient_norm"),
     )
-    figure, axes = pyplot.subplots(2, 4, figsize=(17, 7), constrained_layout=True)
+    figure = pictures.new_figure(17, 7)
+    axes = figure.subplots(2, 4)
     for axis, (title, name) in zip(axes.T.flat, panels):
         for prefix, style in (("", "-"), ("heldout_", "o-")):
             points = [(e["step"], e[prefix + name]) for e in entries if prefix + name in e]
@@ -176,9 +172,4 @@ def draw_curves(model_dir: str) -> str:
         axis.grid(alpha=0.3)
     if any("heldout_loss" in entry for entry in entries):
         axes[0, 0].legend(["training", "held out"])
-    path = os.path.join(model_dir, "curves.png")
-    image = io.BytesIO()
-    figure.savefig(image, format="png", dpi=110)
-    pyplot.close(figure)
-    files.write_atomically(path, image.getvalue())
-    return path
+    return pictures.write(figure, os.path.join(model_dir, "curves.png"))

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import os
-import warnings
 from collections.abc import Sequence
 
 import numpy as np
 
-from albert_tf.storage import files
+from albert_tf.jobs import pictures
 from ...training.metrics_log import read_metrics
 from ..reading.split_report import shortened
 
@@ -22,11 +20,10 @@ def draw_learning_curves(model_dir: str) -> str:
     entries = read_metrics(model_dir)
     names = dict.fromkeys(name for entry in entries for name in entry if name.startswith("dev_"))
     panels = ["loss", *names]
-    pyplot = _pyplot()
     columns = min(3, len(panels))
     rows = -(-len(panels) // columns)
-    size = (4.5 * columns, 3.2 * rows)
-    figure, axes = pyplot.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")
+    figure = pictures.new_figure(4.5 * columns, 3.2 * rows)
+    axes = figure.subplots(rows, columns, squeeze=False)
     for axis, name in zip(axes.flat, panels):
         points = [(entry["step"], entry[name]) for entry in entries if name in entry]
         axis.plot(*zip(*points), "-" if name == "loss" else "o-", linewidth=1.2, markersize=3)
@@ -36,7 +33,7 @@ def draw_learning_curves(model_dir: str) -> str:
         axis.grid(alpha=0.3)
     for axis in list(axes.flat)[len(panels) :]:
         axis.set_axis_off()
-    return _save(figure, os.path.join(model_dir, "curves.png"))
+    return pictures.write(figure, os.path.join(model_dir, "curves.png"))
 
 
 def draw_confusion_matrix(path: str, labels: Sequence[str], counts: np.ndarray) -> str:
@@ -45,9 +42,9 @@ def draw_confusion_matrix(path: str, labels: Sequence[str], counts: np.ndarray) 
     `labels` are at most MOST_LABELS, `counts` as of classes.confusion_matrix.
     """
     shares = counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
-    pyplot = _pyplot()
     side = 2.5 + 0.5 * len(labels)
-    figure, axis = pyplot.subplots(figsize=(side + 2, side), layout="constrained")
+    figure = pictures.new_figure(side + 2, side)
+    axis = figure.subplots()
     image = axis.imshow(shares, cmap="Blues", vmin=0, vmax=1)
     for row, column in np.ndindex(counts.shape):
         color = "white" if shares[row, column] > 0.5 else "black"
@@ -64,25 +61,4 @@ def draw_confusion_matrix(path: str, labels: Sequence[str], counts: np.ndarray) 
     axis.set_title(f"{name}: {rows.sum():,} rows", fontsize=10)
     axis.set_xlabel("prediction")
     axis.set_ylabel("label (rows; recall)")
-    return _save(figure, path)
-
-
-def _pyplot():
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    return pyplot
-
-
-def _save(figure, path: str) -> str:
-    image = io.BytesIO()
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        figure.savefig(image, format="png", dpi=110)
-    if any("missing from font" in str(warning.message) for warning in caught):
-        print(f"note         {path}: its font lacks characters of the names, which are boxes")
-    _pyplot().close(figure)
-    files.write_atomically(path, image.getvalue())
-    return path
+    return pictures.write(figure, path)

@@ -85,7 +85,7 @@ def test_example_text():
     assert TOKENIZER.ids(FIRST[0]) == unmask(batch)[0].tolist()
 
 
-def test_statistics():
+def test_statistics(tmp_path):
     statistics = ExampleStatistics(TOKENIZER, 17)
     statistics.add(batch_of(FIRST, SECOND))
     statistics.add({name: values * 0 for name, values in batch_of(FIRST).items()})
@@ -112,7 +112,8 @@ def test_statistics():
     # Of the twentieths the last but one has the last of fifteen pieces, masked in both long texts.
     assert result["masked_by_position"][0] == 0 and result["masked_by_position"][18] == 1
     assert "3 examples, 41 pieces" in report(result, ("in order", "swapped"))
-    assert draw(result, ("in order", "swapped")).startswith(PNG)
+    draw(result, ("in order", "swapped"), str(tmp_path / "page.png"))
+    assert (tmp_path / "page.png").read_bytes().startswith(PNG)
     # Runs end at the separator.
     statistics = ExampleStatistics(TOKENIZER, 17)
     statistics.add(batch_of(("#ABC/DEF/", "#A**/**F/", 0), ("#GHI/JKL/", "#GHI/J**/", 0)))
