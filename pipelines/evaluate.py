@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import os
 
 import tensorflow as tf
@@ -125,7 +124,7 @@ def evaluate(settings: Evaluation) -> dict:
     if options.objective.has_label:
         baselines = order_baselines(record_dir, split, options, tokenizer)
     result = {**question, "examples": examples, **_figures(totals, baselines, tokenizer)}
-    files.write_atomically(kept, json.dumps(result, indent=2, ensure_ascii=False) + "\n")
+    files.write_json(kept, result)
     print(f"kept in {kept}")
     return result
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -329,9 +328,7 @@ class SquadTask(Task):
         paths = []
         for name, values in contents.items():
             paths.append(os.path.join(directory, f"{split}_{name}.json"))
-            of_questions = dict(zip(answers.columns["id"], values))
-            text = json.dumps(of_questions, ensure_ascii=False, indent=2) + "\n"
-            files.write_atomically(paths[-1], text)
+            files.write_json(paths[-1], dict(zip(answers.columns["id"], values)))
         return paths
 
 

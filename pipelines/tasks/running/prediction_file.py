@@ -83,9 +83,8 @@ def predict_file(
                 metrics = task.score(rows)
                 collections.deque(rows, maxlen=0)  # they are written as they are taken
                 summary = {"identity": identity, "rows": number, "metrics": metrics}
-                content = json.dumps(summary, indent=2, ensure_ascii=False) + "\n"
                 # The output comes after it, at the end of the block: where the output is, all is.
-                files.write_atomically(run_file, content)
+                files.write_json(run_file, summary)
     files.remove_directory(parts)
     return summary
 

@@ -72,7 +72,7 @@ def write_summary(output_dir: str, summary: dict) -> None:
 def write_glue_table(output_dir: str, summaries: Mapping[str, dict]) -> None:
     """Writes OUTPUT_DIR/glue.json, the results of several tasks, and prints their dev figures."""
     path = os.path.join(output_dir, "glue.json")
-    files.write_atomically(path, json.dumps(summaries, indent=2) + "\n")
+    files.write_json(path, summaries)
     print(f"\n{'task':<8} {'metric on dev':<24} {'median':>8}   lowest to highest")
     for name, summary in summaries.items():
         dev = summary.get("dev", {"median": {}})

@@ -206,8 +206,7 @@ def _write_results(task: Task, model_dir: str, max_seq_length: int, results: dic
     for part in task.description():
         description.update(part)
     for file, content in ((model_directory.TASK_FILE, description), (RESULTS_FILE, results)):
-        text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-        files.write_atomically(os.path.join(model_dir, file), text)
+        files.write_json(os.path.join(model_dir, file), content)
 
 
 def _score_dev(task: Task, split: TaskSplit, predict: Prediction, is_stopped) -> dict[str, float]:
