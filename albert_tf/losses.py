@@ -133,16 +133,6 @@ def pretraining_loss(
     ) + order_weight * tf.math.divide_no_nan(order, denominators["sentence_order"])
 
 
-def classification_loss(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-    """Returns the negative log-likelihood (nats) of each label, float32 [b].
-
-    Args:
-      logits: float32 [b, labels].
-      labels: int32 [b].
-    """
-    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-
-
 def token_classification_loss(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     """Returns the mean negative log-likelihood (nats) of each row's labels, float32 [b].
 
@@ -159,11 +149,6 @@ def token_classification_loss(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor
     return tf.math.divide_no_nan(sums, tf.reduce_sum(is_labelled, axis=1))
 
 
-def regression_loss(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-    """Returns squared errors, float32 [b], of logits [b, 1] and labels, float32 [b]."""
-    return tf.square(logits[:, 0] - labels)
-
-
 def span_loss(
     outputs: dict[str, tf.Tensor], start_positions: tf.Tensor, end_positions: tf.Tensor
 ) -> tf.Tensor:
@@ -174,9 +159,10 @@ def span_loss(
       start_positions: int32 [b]; 0 where the answer is not in the window.
       end_positions: likewise.
     """
+    cross_entropy = tf.nn.sparse_softmax_cross_entropy_with_logits
     return 0.5 * (
-        classification_loss(outputs["start_logits"], start_positions)
-        + classification_loss(outputs["end_logits"], end_positions)
+        cross_entropy(start_positions, outputs["start_logits"])
+        + cross_entropy(end_positions, outputs["end_logits"])
     )
 
 

@@ -129,7 +129,8 @@ class LossScale:
     gradient does: momentum and decay still apply.
 
     Args:
-      optimizer: its checkpoints hold the factor and the count.
+      optimizer: its checkpoints hold the factor and the count. The loop of training reads its
+        attribute `loss_scale`.
 
     Source: Micikevicius et al. 2018, section 3.2; Keras' LossScaleOptimizer. That one leaves such a
     step out and does not count it, though data and learning rate go by steps here.
@@ -158,11 +159,6 @@ class LossScale:
         kept = tf.where(is_over, tf.minimum(2.0 * self.value, self.LARGEST), self.value)
         self.value.assign(tf.where(is_finite, kept, tf.maximum(0.5 * self.value, 1.0)))
         self.steps.assign(tf.where(is_finite & ~is_over, self.steps + 1.0, 0.0))
-
-
-def add_loss_scale(optimizer: tf.keras.optimizers.Optimizer) -> None:
-    """Gives an optimizer a LossScale, as its attribute `loss_scale`."""
-    optimizer.loss_scale = LossScale(optimizer)
 
 
 def clip_by_global_norm(

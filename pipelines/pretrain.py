@@ -313,7 +313,7 @@ def make_optimizer(settings: PretrainingSettings) -> tf.keras.optimizers.Optimiz
     else:
         optimizer = optimization.lamb(rate, settings.weight_decay, settings.lamb_bias_correction)
     if settings.mixed_precision == "float16":
-        optimization.add_loss_scale(optimizer)
+        optimizer.loss_scale = optimization.LossScale(optimizer)
     return optimizer
 
 

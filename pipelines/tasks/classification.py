@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from albert_tf import losses
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from albert_tf.text.packing import Packer
@@ -329,8 +328,8 @@ class ClassificationTask(Task):
     def losses(self, outputs: dict[str, tf.Tensor], batch: dict[str, tf.Tensor]) -> tf.Tensor:
         """See Task.losses."""
         if self.is_regression:
-            return losses.regression_loss(outputs["logits"], batch["labels"])
-        loss = losses.classification_loss(outputs["logits"], batch["labels"])
+            return tf.square(outputs["logits"][:, 0] - batch["labels"])
+        loss = tf.nn.sparse_softmax_cross_entropy_with_logits(batch["labels"], outputs["logits"])
         if self._weights is None:
             return loss
         return loss * tf.gather(tf.constant(self._weights), batch["labels"])

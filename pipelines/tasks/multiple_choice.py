@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from albert_tf import losses
 from albert_tf.storage.errors import UserError
 from albert_tf.text.choices import questions_with_options
 from albert_tf.text.packing import NUM_SPECIAL_PIECES, Packer
@@ -220,7 +219,7 @@ class MultipleChoiceTask(Task):
 
     def losses(self, outputs: dict[str, tf.Tensor], batch: dict[str, tf.Tensor]) -> tf.Tensor:
         """See Task.losses."""
-        return losses.classification_loss(outputs["logits"], batch["labels"])
+        return tf.nn.sparse_softmax_cross_entropy_with_logits(batch["labels"], outputs["logits"])
 
     def answers(
         self,

@@ -192,7 +192,7 @@ class Run:
         self.optimizer = getattr(optimization, kind)(schedule, 0.01, bias_correction)
         trained = SimpleNamespace(trainable_variables=self.variables)
         optimization.create_slots(self.optimizer, trained)
-        optimization.add_loss_scale(self.optimizer)
+        self.optimizer.loss_scale = optimization.LossScale(self.optimizer)
         self.checkpoint = tf.train.Checkpoint(optimizer=self.optimizer, variables=self.variables)
 
     def step(self, step):

@@ -251,7 +251,7 @@ def _create_model(
             settings.adamw_bias_correction,
         )
         if settings.mixed_precision == "float16":
-            optimization.add_loss_scale(optimizer)
+            optimizer.loss_scale = optimization.LossScale(optimizer)
     return model, optimizer
 
 

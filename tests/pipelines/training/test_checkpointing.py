@@ -29,7 +29,7 @@ def make_run(model_dir, loss_scale=False, **options):
     optimizer = optimization.lamb(0.1)
     optimization.create_slots(optimizer, model)
     if loss_scale:
-        optimization.add_loss_scale(optimizer)
+        optimizer.loss_scale = optimization.LossScale(optimizer)
     return Checkpointer(str(model_dir), model, optimizer, **options), model, optimizer
 
 

@@ -82,7 +82,7 @@ def run(
         schedule = optimization.WarmUpPolynomialDecay(learning_rate, num_steps, 2)
         optimizer = optimization.lamb(schedule)
         if settings.mixed_precision == "float16":
-            optimization.add_loss_scale(optimizer)
+            optimizer.loss_scale = optimization.LossScale(optimizer)
     figures = iter(evaluations or ())
     objective = pretraining_objective()._replace(best_metric="heldout_accuracy")
 
