@@ -23,11 +23,8 @@ def open_checkpoint(
 ) -> ServedCheckpoint:
     """Opens a model directory or one of its checkpoints for export.
 
-    For the directory of a fine-tuned model this is the best checkpoint, whose metrics fine-tuning
-    reported; otherwise see model_directory.find_checkpoint.
-
     Args:
-      path: a model directory, MODEL_DIR/best or the prefix of a checkpoint.
+      path: as of model_directory.find_best_checkpoint.
       kind: one of MODULES; default: as in task.json, or pretraining without task.json.
       max_seq_length: default: model_directory.trained_length; check_max_seq_length may warn.
 
@@ -35,11 +32,7 @@ def open_checkpoint(
       UserError: if there is no checkpoint or it holds a model of another kind, if max_seq_length
         is beyond the position table, or if vocabulary and config have different sizes.
     """
-    best = os.path.join(path, model_directory.BEST_DIR)
-    is_fine_tuned = tf.io.gfile.exists(os.path.join(path, model_directory.TASK_FILE))
-    if is_fine_tuned and model_directory.list_checkpoints(best):
-        path = best
-    model_dir, checkpoint = model_directory.find_checkpoint(path)
+    model_dir, checkpoint = model_directory.find_best_checkpoint(path)
     kind, task = _read_task(model_dir, kind)
     config = model_directory.read_config(model_dir, checkpoint)
     tokenizer = AlbertTokenizer.load(model_dir)

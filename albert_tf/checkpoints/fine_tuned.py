@@ -35,9 +35,7 @@ def load(path: str, has_pairs: bool = False) -> tuple[tf.keras.Model, dict, list
     if huggingface.find_weights(path):
         return _load_huggingface(path, has_pairs)
     task = _read_ours(path)
-    best = os.path.join(path, model_directory.BEST_DIR)
-    has_best = bool(model_directory.list_checkpoints(best))
-    _, checkpoint = model_directory.find_checkpoint(best if has_best else path)
+    _, checkpoint = model_directory.find_best_checkpoint(path)
     config = model_directory.read_config(path, checkpoint)
     model = KINDS[task["kind"]].create_model(config, task)
     model.create_variables()

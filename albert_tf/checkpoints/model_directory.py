@@ -112,6 +112,16 @@ def find_checkpoint(path: str) -> tuple[str, str]:
     raise UserError(f"{path!r} holds no finished checkpoint: has its training begun?")
 
 
+def find_best_checkpoint(path: str) -> tuple[str, str]:
+    """As find_checkpoint, but the directory of a fine-tuned model means its best checkpoint.
+
+    Fine-tuning reported the metrics of this one. Without a dev set the newest is meant.
+    """
+    best = os.path.join(path, BEST_DIR)
+    is_fine_tuned = tf.io.gfile.exists(os.path.join(path, TASK_FILE))
+    return find_checkpoint(best if is_fine_tuned and list_checkpoints(best) else path)
+
+
 def check_pretrained(model_dir: str) -> None:
     """Raises a UserError if a model directory is of fine-tuning, finished or not."""
     if tf.io.gfile.exists(os.path.join(model_dir, TASK_FILE)):

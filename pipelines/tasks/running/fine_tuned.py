@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow as tf
 
-from albert_tf.checkpoints import model_directory, saved_model
+from albert_tf.checkpoints import fine_tuned, model_directory, saved_model
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from albert_tf.text.tokenization import AlbertTokenizer
@@ -18,7 +18,7 @@ from ..classification import ClassificationTask
 from ..multilabel import MultiLabelTask
 from ..multiple_choice import MultipleChoiceTask
 from ..squad import SquadTask
-from ..task import AnyExample, Sequences, Task, create_model
+from ..task import AnyExample, Sequences, Task
 from ..token_classification import TokenClassificationTask
 from .batches import Prediction
 from .unknown_text import unknown_shares
@@ -137,16 +137,11 @@ class FineTunedRun:
     """
 
     def __init__(self, path: str, task: Task, batch_size: int):
-        best = os.path.join(path, model_directory.BEST_DIR)
-        _, checkpoint = model_directory.find_checkpoint(
-            best if model_directory.list_checkpoints(best) else path
-        )
+        _, checkpoint = model_directory.find_best_checkpoint(path)
         self.identity = {"weights": model_directory.hash_of_weights(checkpoint)}
         self._task, self._tokenizer = task, AlbertTokenizer.load(path)
-        self._max_seq_length = read_description(path)["max_seq_length"]
-        model = create_model(task, model_directory.read_config(path, checkpoint))
-        model.create_variables()
-        model_directory.restore_weights(model, checkpoint)
+        model, description, _ = fine_tuned.load(path)
+        self._max_seq_length = description["max_seq_length"]
         strategy = tf.distribute.get_strategy()
         self.outputs = Prediction(strategy, model, batch_size, self._max_seq_length, False)
 
