@@ -23,7 +23,7 @@ from .reading.tables import (
     as_number,
     as_text,
     check_labels,
-    has_answers,
+    columns_of_file,
     label_key,
     listed_labels,
     read_table,
@@ -217,28 +217,26 @@ class ClassificationTask(Task):
         self, path: str, first: int = 0, needs_answers: bool = False
     ) -> Iterator[Example]:
         """See Task.read_file."""
-        label = self.columns.label
-        has_labels = needs_answers or (bool(label) and has_answers(path, label, self.quoting))
-        return self._read_rows(path, has_labels, first=first)
+        columns = columns_of_file(path, self.columns, needs_answers, self.quoting)
+        return self._read_rows(path, columns, first=first)
 
     def _read_rows(
-        self, path: str, has_labels: bool, part: str = "", first: int = 0, **table_arguments
+        self, path: str, columns: Columns, part: str = "", first: int = 0, **table_arguments
     ) -> Iterator[Example]:
-        """Yields the examples of a file; without labels JSON must not have them either."""
-        names = dataclasses.replace(self.columns, label=self.columns.label if has_labels else None)
-        columns = [column for column in dataclasses.astuple(names) if column]
-        absent = None if has_labels else self.columns.label
-        rows = read_table(path, columns, quoting=self.quoting, absent=absent, **table_arguments)
+        """Yields the examples of a file; without a label column JSON must not have it either."""
+        names = dataclasses.astuple(columns)
+        absent = None if columns.label else self.columns.label
+        rows = read_table(path, names, quoting=self.quoting, absent=absent, **table_arguments)
         for place, (number, row) in enumerate(rows, start=first):
             where = f"{path}:{number}"
             texts = [
                 None if column is None else as_text(row[column], column, where)
-                for column in (names.text, names.text_pair)
+                for column in (columns.text, columns.text_pair)
             ]
-            label = self.as_answer(row[names.label], where) if has_labels else None
+            label = self.as_answer(row[columns.label], where) if columns.label else None
             name = str(place)
-            if names.id:
-                name = as_text(str(row[names.id]), names.id, where)
+            if columns.id:
+                name = as_text(str(row[columns.id]), columns.id, where)
             name = f"{part}-{name}" if part else name
             yield Example(name, *texts, label, part, where)
 

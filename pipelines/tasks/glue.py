@@ -134,7 +134,7 @@ class GlueTask(ClassificationTask):
             has_labels = name not in self.submissions
             examples += self._read_rows(
                 path,
-                has_labels,
+                self.columns if has_labels else dataclasses.replace(self.columns, label=None),
                 # matched genres are what the figure without a further name is of
                 part="mismatched" if name == "dev_mismatched" else "",
                 header=self.table.header if has_labels else None,

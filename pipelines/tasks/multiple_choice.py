@@ -18,7 +18,7 @@ from albert_tf.text.choices import questions_with_options
 from albert_tf.text.packing import NUM_SPECIAL_PIECES, Packer
 from albert_tf.text.tokenization import AlbertTokenizer
 from .reading.split_report import describe_labels, warn_of_rows
-from .reading.tables import as_text, has_answers, read_table, write_table
+from .reading.tables import as_text, columns_of_file, read_table, write_table
 from .scoring.classes import probabilities_of
 from .task import (
     Answers,
@@ -140,11 +140,9 @@ class MultipleChoiceTask(Task):
         self, path: str, first: int = 0, needs_answers: bool = False
     ) -> Iterator[MultipleChoiceExample]:
         """See Task.read_file."""
-        columns = self.columns
-        if not (needs_answers or (columns.label and has_answers(path, columns.label))):
-            columns = dataclasses.replace(columns, label=None)
-        names = [column for column in dataclasses.astuple(columns) if column]
-        rows = read_table(path, names, absent=None if columns.label else self.columns.label)
+        columns = columns_of_file(path, self.columns, needs_answers)
+        absent = None if columns.label else self.columns.label
+        rows = read_table(path, dataclasses.astuple(columns), absent=absent)
         for place, (number, row) in enumerate(rows, start=first):
             where, name, question, label = f"{path}:{number}", str(place), "", None
             if columns.id:

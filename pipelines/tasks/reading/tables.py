@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import decimal
 import difflib
 import io
@@ -11,6 +12,7 @@ import math
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
@@ -35,7 +37,7 @@ _MISSING = ("nan", "-nan", "<na>", "#n/a", "nat")
 
 def read_table(
     path: str,
-    columns: Sequence[str],
+    columns: Sequence[str | None],
     header: Sequence[str] | None = None,
     leave_out_broken_rows: bool = False,
     quoting: str = "csv",
@@ -49,7 +51,7 @@ def read_table(
       path: .csv (of commas or semicolons: rows.read_cells), .tsv or .txt, whose values are strings;
         .jsonl, whose lines are objects; .json, an array of objects or an object a line. All of them
         also compressed.
-      columns: their names.
+      columns: their names; None is no column.
       header: the names of all columns of a file that does not begin with them.
       leave_out_broken_rows: pass over rows with a wrong number of columns, and say how many.
       quoting: "csv": as spreadsheets and pandas quote; "none": a quotation mark is a character like
@@ -59,6 +61,7 @@ def read_table(
     Raises:
       UserError: for a file that is no such table, lacks a column or has no rows.
     """
+    columns = [column for column in columns if column]
     if separator := _separator(path):
         cells = read_cells(path, separator, quoting)
         rows = _named_cells(path, cells, columns, header, leave_out_broken_rows)
@@ -78,15 +81,18 @@ def column_names(path: str, quoting: str = "csv") -> list[str]:
     return list(next(_json_objects(path), (1, {}))[1])
 
 
-def has_answers(path: str, column: str, quoting: str = "csv") -> bool:
-    """Returns whether a table, which may be without answers, has the column of the answers.
+def columns_of_file(path: str, columns: Any, needs_answers: bool, quoting: str = "csv") -> Any:
+    """Returns a table's columns, a dataclass: without `label` if it may lack answers and does.
 
     Raises:
-      UserError: if it has a column whose name is almost the same.
+      UserError: if it has a column whose name is almost that of the answers.
     """
+    column = columns.label
+    if needs_answers or not column:
+        return columns
     names = column_names(path, quoting)
     if column in names:
-        return True
+        return columns
     plain = {label_key(name): name for name in names}
     if found := difflib.get_close_matches(label_key(column), plain, n=1, cutoff=0.75):
         close = plain[found[0]]
@@ -94,7 +100,7 @@ def has_answers(path: str, column: str, quoting: str = "csv") -> bool:
             f"{path}: no column {column!r}, but {close!r}: rename it if it holds the answers; if "
             f"there are none, give {close!r} a name that is less like {column!r}"
         )
-    return False
+    return dataclasses.replace(columns, label=None)
 
 
 def _separator(path: str) -> str | None:

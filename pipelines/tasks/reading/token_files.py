@@ -14,7 +14,7 @@ from albert_tf.text.words import split_words
 from ...data.text_files import ending
 from ..task import AnyExample
 from .rows import read_json_objects, read_text_lines
-from .tables import as_label, as_text, has_answers, require_fields
+from .tables import as_label, as_text, columns_of_file, require_fields
 
 _BOUNDARY = "-DOCSTART-"  # CoNLL-2003's line between documents
 
@@ -150,16 +150,15 @@ def _column_number(columns: TokenColumns, field: str, default: int) -> int:
 def _read_json(
     path: str, columns: TokenColumns, first: int, needs_tags: bool
 ) -> Iterator[TokenExample]:
-    needs_tags = needs_tags or has_answers(path, columns.label)
-    needed = [columns.text, columns.id, columns.label if needs_tags else None]
-    needed = [column for column in needed if column]
-    absent = None if needs_tags else columns.label
+    found = columns_of_file(path, columns, needs_tags)
+    needed = [column for column in dataclasses.astuple(found) if column]
+    absent = None if found.label else columns.label
     for place, (number, row) in enumerate(read_json_objects(path), start=first):
         where = f"{path}:{number}"
         require_fields(row, needed, where, absent)
         name = as_text(str(row[columns.id]), columns.id, where) if columns.id else str(place)
-        labels = row[columns.label] if needs_tags else None
-        if needs_tags and not isinstance(labels, list):
+        labels = row[found.label] if found.label else None
+        if found.label and not isinstance(labels, list):
             raise UserError(f"{where}: {columns.label!r} is no list, expected one of tags or spans")
         if isinstance(row[columns.text], list):
             yield _of_words(name, row[columns.text], labels, columns, where)
