@@ -12,13 +12,7 @@ from albert_tf.config import AlbertConfig
 from albert_tf.layers.attention import SelfAttention, attention_bias
 from albert_tf.layers.embeddings import FactorizedEmbedding
 from albert_tf.layers.feed_forward import FeedForward
-from albert_tf.layers.primitives import (
-    PACKAGE,
-    FromConfig,
-    dense,
-    resolve_dropout_seed,
-    seeds,
-)
+from albert_tf.layers.primitives import PACKAGE, FromConfig, dense, resolve_dropout_seed, seeds
 from albert_tf.layers.recompute import apply_recomputed
 from albert_tf.layers.transformer_block import TransformerBlock
 from albert_tf.storage.errors import UserError

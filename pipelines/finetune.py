@@ -66,15 +66,8 @@ from .training.run import (
     origin_of,
     read_initial_model,
 )
-from .training.settings import (
-    LoopSettings,
-)
-from .training.strategy import (
-    create_strategy,
-    define_strategy_flags,
-    is_chief,
-    naming_lost_workers,
-)
+from .training.settings import LoopSettings
+from .training.strategy import create_strategy, define_strategy_flags, is_chief, naming_lost_workers
 
 FLAGS = flags.FLAGS
 

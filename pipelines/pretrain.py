@@ -64,17 +64,8 @@ from .training.run import (
     origin_of,
     recorded_settings,
 )
-from .training.settings import (
-    PUBLISHED,
-    LoopSettings,
-    PretrainingSettings,
-    precision,
-)
-from .training.strategy import (
-    create_strategy,
-    define_strategy_flags,
-    naming_lost_workers,
-)
+from .training.settings import PUBLISHED, LoopSettings, PretrainingSettings, precision
+from .training.strategy import create_strategy, define_strategy_flags, naming_lost_workers
 from .training.train_loop import Stage, TrainLoop
 from .training.train_step import TrainStep
 
