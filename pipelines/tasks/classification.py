@@ -310,8 +310,7 @@ class ClassificationTask(Task):
         """Returns float64 [n] numbers or int32 [n] places among the labels."""
         if self.is_regression:
             return np.array([example.label for example in examples], np.float64)
-        places = {label: place for place, label in enumerate(self.labels)}
-        return np.array([places[example.label] for example in examples], np.int32)
+        return np.array([self._place_of[example.label] for example in examples], np.int32)
 
     def description(self) -> Description:
         """See Task.description."""

@@ -95,10 +95,9 @@ class MultiLabelTask(ClassificationTask):
 
     def label_array(self, examples: Sequence[Example]) -> np.ndarray:
         """Returns float32 [n, labels], 1 where an example has a label."""
-        places = {label: place for place, label in enumerate(self.labels)}
-        found = np.zeros([len(examples), len(places)], np.float32)
+        found = np.zeros([len(examples), len(self.labels)], np.float32)
         for row, example in zip(found, examples):
-            row[[places[label] for label in example.label]] = 1
+            row[[self._place_of[label] for label in example.label]] = 1
         return found
 
     def summarise(self, examples: list[Example]) -> list[str]:
