@@ -218,11 +218,6 @@ def check_index(shapes: Mapping[str, Sequence[int]], num_bytes: int) -> None:
         raise UserError("its index declares more than its data hold")
 
 
-def hash_of_weights(checkpoint: str) -> str:
-    """Returns a hash of a checkpoint's index, which holds a checksum of each variable."""
-    return files.sha256(checkpoint + ".index")[:16]
-
-
 def restore_weights(model: tf.keras.Model, checkpoint: str) -> None:
     """Reads the weights of a model, whose variables exist; the checkpoint must have every one."""
     _read(tf.train.Checkpoint(model=model), checkpoint)

@@ -13,6 +13,7 @@ from albert_tf.checkpoints import fine_tuned, model_directory, saved_model
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from albert_tf.text.tokenization import AlbertTokenizer
+from ...training.run import hash_of_weights
 from .. import glue
 from ..classification import ClassificationTask
 from ..multilabel import MultiLabelTask
@@ -138,7 +139,7 @@ class FineTunedRun:
 
     def __init__(self, path: str, task: Task, batch_size: int):
         _, checkpoint = model_directory.find_best_checkpoint(path)
-        self.identity = {"weights": model_directory.hash_of_weights(checkpoint)}
+        self.identity = {"weights": hash_of_weights(checkpoint)}
         self._task, self._tokenizer = task, AlbertTokenizer.load(path)
         model, description, _ = fine_tuned.load(path)
         self._max_seq_length = description["max_seq_length"]
@@ -164,9 +165,7 @@ class Export:
         # Brings the operations of the tokenizer.
         import tensorflow_text  # noqa: F401
 
-        self.identity = {
-            "weights": model_directory.hash_of_weights(saved_model.variables_prefix(path))
-        }
+        self.identity = {"weights": hash_of_weights(path)}
         self._task, self._batch_size = task, batch_size
         self._loaded = tf.saved_model.load(path)
         signatures = self._loaded.signatures
