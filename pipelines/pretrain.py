@@ -42,13 +42,7 @@ from albert_tf.storage.errors import UserError
 from albert_tf.text.tokenization import AlbertTokenizer, find_vocabulary
 from .data.examples import DRAWS, ExampleOptions
 from .data.heldout_examples import heldout_examples
-from .data.pretraining_dataset import (
-    Source,
-    check_sources,
-    mean_length,
-    pretraining_dataset,
-    read_sources,
-)
+from .data.pretraining_dataset import Source, check_sources, pretraining_dataset, read_sources
 from .data.training_order import BLOCK_ROWS
 from .training import metrics_log
 from .training.depth_schedule import parse_depths
@@ -253,7 +247,7 @@ def _rates(
     )
     rates = {
         "examples_per_second": 1,
-        "tokens_per_second": mean_length(sources, options.max_seq_length),
+        "tokens_per_second": sum(s.quota / BLOCK_ROWS * s.manifest.mean_length for s in sources),
         "padded_tokens_per_second": options.max_seq_length,
         "flops_per_second": flops,
     }
@@ -377,7 +371,7 @@ def _print_plan(
         share, order = source.quota / BLOCK_ROWS, ""
         if options.objective.swaps and source.manifest.share_with_order is not None:
             order = f", {100 * source.manifest.share_with_order:.0f} % with an order to learn"
-        padding = source.manifest.share_of_padding("train", options.max_seq_length)
+        padding = 1 - source.manifest.mean_length / options.max_seq_length
         data.append(
             f"{source.record_dir}: {available:,} {_RECORD_NAMES[source.manifest.format]} of up to "
             f"{source.manifest.max_seq_length} pieces, {100 * padding:.0f} % padding at length "

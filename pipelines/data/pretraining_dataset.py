@@ -115,17 +115,6 @@ def check_sources(
         )
 
 
-def mean_length(sources: Sequence[Source], max_seq_length: int) -> float:
-    """Returns the mean number of pieces in an example, special ones included, without padding."""
-    return sum(
-        source.quota
-        / BLOCK_ROWS
-        * max_seq_length
-        * (1 - source.manifest.share_of_padding("train", max_seq_length))
-        for source in sources
-    )
-
-
 def pretraining_dataset(
     sources: Sequence[Source],
     options: ExampleOptions,

@@ -206,10 +206,10 @@ class Manifest:
             for shard in self.splits[split].shards
         ]
 
-    def share_of_padding(self, split: str, max_seq_length: int) -> float:
-        """Returns the share of the positions of a split's examples that are padding."""
-        pieces = self.splits[split].pieces + self.special_pieces * self.splits[split].examples
-        return 1 - pieces / (self.splits[split].examples * max_seq_length)
+    @property
+    def mean_length(self) -> float:
+        """Mean number of pieces in an example of training, special ones included."""
+        return self.splits["train"].pieces / self.splits["train"].examples + self.special_pieces
 
     def fingerprint(self) -> str:
         """Returns a hash of the records themselves, whatever their directory and input."""

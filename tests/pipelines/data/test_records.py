@@ -84,7 +84,7 @@ def test_manifest_is_read_as_written(manifest, tmp_path):
     assert reference.fingerprint() == manifest.fingerprint()
 
 
-def test_fingerprint_paths_and_padding(manifest):
+def test_fingerprint_paths_and_mean_length(manifest):
     def with_shards(**changes):
         shards = [
             dataclasses.replace(shard, **changes) for shard in manifest.splits["train"].shards
@@ -96,9 +96,8 @@ def test_fingerprint_paths_and_padding(manifest):
     assert with_shards(sha256="0" * 64).fingerprint() != manifest.fingerprint()
     for file, path in (("x", "gs://b/dir/x"), ("/far/x", "/far/x"), ("gs://x", "gs://x")):
         assert with_shards(file=file).paths("gs://b/dir", "train") == [path, path]
-    # 54 pieces, two [CLS] and four [SEP] in two examples of 40 positions, in each of two shards.
-    padding = with_shards(examples=2, pieces=54).share_of_padding("train", 40)
-    assert padding == pytest.approx(20 / 80)
+    # 54 pieces, two [CLS] and four [SEP] in two examples, in each of two shards.
+    assert with_shards(examples=2, pieces=54).mean_length == 30
 
 
 def test_refuses_what_is_no_manifest_or_of_another_version(manifest, tmp_path):
