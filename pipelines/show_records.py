@@ -11,7 +11,6 @@ Examples:
 
 from __future__ import annotations
 
-import json
 import os
 import textwrap
 from collections.abc import Iterator
@@ -127,8 +126,7 @@ def show_records(
         result.update(_segment_figures(sampled_records(record_dir, manifest, split, count)))
     print(f"\n{report(result, label_names)}")
     if output:
-        text = json.dumps(result, indent=1, ensure_ascii=False) + "\n"
-        files.write_atomically(os.path.join(output, "statistics.json"), text)
+        files.write_json(os.path.join(output, "statistics.json"), result, indent=1)
         draw(result, label_names, os.path.join(output, "statistics.png"))
         print(f"statistics.json and statistics.png are in {output}")
     return result

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import json
 import os
 import random
 import re
@@ -146,8 +145,7 @@ def train_vocab(
     pieces = range(processor.vocab_size())
     listing = "".join(f"{processor.id_to_piece(i)}\t{processor.get_score(i):g}\n" for i in pieces)
     files.write_atomically(f"{output_prefix}.vocab", listing)
-    settings_text = json.dumps(provenance, indent=1, ensure_ascii=False) + "\n"
-    files.write_atomically(settings_path(f"{output_prefix}.model"), settings_text)
+    files.write_json(settings_path(f"{output_prefix}.model"), provenance, indent=1)
     files.write_atomically(f"{output_prefix}.model", model)  # last: it marks the job as finished
     where = "held out of training" if text.heldout else "of the training text"
     print(vocabulary_report.report(processor, text.heldout or text.first, where))

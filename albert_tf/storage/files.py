@@ -263,9 +263,9 @@ def is_whole(directory: str) -> bool:
     )
 
 
-def write_json(path: str, values: dict) -> None:
+def write_json(path: str, values: dict, indent: int = 2) -> None:
     """Writes a JSON object, a line for each value, so that no reader ever sees half of it."""
-    write_atomically(path, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
+    write_atomically(path, json.dumps(values, indent=indent, ensure_ascii=False) + "\n")
 
 
 def read_json(path: str, most_bytes: int | None = None) -> dict:

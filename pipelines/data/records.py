@@ -196,8 +196,7 @@ class Manifest:
             }
             for name, split in self.splits.items()
         }
-        text = json.dumps(values, indent=1, ensure_ascii=False) + "\n"
-        files.write_atomically(os.path.join(record_dir, MANIFEST_FILE), text)
+        files.write_json(os.path.join(record_dir, MANIFEST_FILE), values, indent=1)
 
     def paths(self, record_dir: str, split: str) -> list[str]:
         """Returns the paths of the shards of a split."""
