@@ -86,36 +86,31 @@ class MultipleChoiceColumns:
     id: str | None = None
 
 
+@dataclasses.dataclass(eq=False)
 class MultipleChoiceTask(Task):
     """Choices between texts from JSON lines.
 
-    Args:
+    Attributes:
       name: as of --task.
       files: "train", "dev", "test" -> its file or files; test may be without answers. What there is
         not is left out.
       columns: the fields; options are a list of texts, a label is a number from 0 or a letter.
       max_qa_length: the longest question with an option, in pieces; the end of a longer one counts.
-
-    Attributes:
       blank: the character in a question that an option replaces; None: every option follows its
         question. Only RACE has cloze questions: elsewhere `_` is part of a name.
     """
 
+    name: str
+    files: Mapping[str, str | Sequence[str]]
+    columns: MultipleChoiceColumns
+    max_qa_length: int = 128
+
     kinds = ("multiple_choice",)
     best_metric = "accuracy"
-    blank: str | None = None
+    blank = None
 
-    def __init__(
-        self,
-        name: str,
-        files: Mapping[str, str | Sequence[str]],
-        columns: MultipleChoiceColumns,
-        max_qa_length: int = 128,
-    ):
-        self.name = name
-        self.files = file_lists(files)
-        self.columns = columns
-        self.max_qa_length = max_qa_length
+    def __post_init__(self):
+        self.files = file_lists(self.files)
 
     @classmethod
     def restore(
