@@ -29,7 +29,7 @@ def convert(
 ) -> None:
     """Converts one pre-trained model; `output_dir` appears whole or not at all."""
     with files.new_directory(output_dir) as partial:
-        model, directory, notes = pretrained.read(input_path, allow_missing, allow_unused)
+        model, directory, notes, fresh = pretrained.read(input_path, allow_missing, allow_unused)
         tokenizer = pretrained.read_tokenizer(directory, spm_model_file, do_lower_case)
         notes.extend(pretrained.check_vocabulary(tokenizer, model))
         if target_vocab:
@@ -47,10 +47,7 @@ def convert(
             model_directory.save_for_pretraining(model, partial)
         if output_format != "huggingface":
             tokenizer.save(partial)
-        origin = {
-            "origin": hub.cached_name(input_path),
-            "freshly_initialised": pretrained.freshly_initialised(notes),
-        }
+        origin = {"origin": hub.cached_name(input_path), "freshly_initialised": fresh}
         origin = {name: value for name, value in origin.items() if value}
         if output_format == "albert_tf" and origin:
             record = json.dumps(origin) + "\n"

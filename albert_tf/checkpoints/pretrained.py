@@ -27,8 +27,6 @@ from albert_tf.text.tokenization import WORDPIECE_FILE, AlbertTokenizer, read_do
 # A vocabulary with a larger share of such pieces belongs to a cased model.
 _MOST_CAPITALS = 0.01
 
-_FRESH = "missing, freshly initialised: "
-
 # The heads' variables, by the names of Google's and of Hugging Face's code.
 HEADS = r"predictions|seq_relationship|sop_classifier"
 
@@ -42,11 +40,18 @@ _FOREIGN = (
 
 
 class Found(NamedTuple):
-    """A model that was found, the directory of its vocabulary, and notes for the user."""
+    """A model that was found.
+
+    Attributes:
+      directory: of its vocabulary.
+      notes: for the user.
+      fresh: the variables that were missing and are freshly initialised, comma between.
+    """
 
     model: tf.keras.Model
     directory: str
     notes: list[str]
+    fresh: str
 
 
 def from_pretrained(path: str | os.PathLike) -> tuple[tf.keras.Model, AlbertTokenizer]:
@@ -89,12 +94,10 @@ def from_pretrained(path: str | os.PathLike) -> tuple[tf.keras.Model, AlbertToke
         directory = path
         model, _, notes = fine_tuned.load(path)
     else:
-        model, directory, notes = read(path, allow_missing=HEADS)
+        model, directory, notes, _ = read(path, allow_missing=HEADS)
     tokenizer = read_tokenizer(directory)
     for note in [*notes, *check_vocabulary(tokenizer, model)]:
         warnings.warn(f"{path}: {note}", stacklevel=2)
-    if lacks_masked_lm(notes):
-        model.masked_lm.is_drawn_afresh = True
     return model, tokenizer
 
 
@@ -141,33 +144,28 @@ def read(path: str, allow_missing: str | None = None, allow_unused: str | None =
     model_directory.check_pretrained(path)
     if is_model_directory(path):
         model, directory = model_directory.load_for_pretraining(path)
-        lacked = model_directory.read_fresh(directory)
-        return Found(model, directory, [_FRESH + lacked] if lacked else [])
+        notes, fresh = [], model_directory.read_fresh(directory)
+    else:
+        imported = _read_foreign(path, allow_missing, allow_unused)
+        model, missing = name_map.build(imported, path)
+        directory, notes, fresh = imported.directory, list(imported.notes), ", ".join(missing)
+        model.masked_lm.is_drawn_afresh = "masked_lm/" in fresh  # then SentenceScorer refuses it
+    if fresh:
+        notes.append(f"missing, freshly initialised: {fresh}")
+    return Found(model, directory, notes, fresh)
+
+
+def _read_foreign(
+    path: str, allow_missing: str | None, allow_unused: str | None
+) -> name_map.Imported:
     for find, read_form in _FOREIGN:
         if find(path):
-            imported = read_form(path, allow_missing, allow_unused)
-            break
-    else:
-        model_directory.refuse_seeds(path)
-        raise UserError(
-            f"{path!r} is no model: expected a checkpoint of Google's code, a module of TF-Hub, "
-            "a Hugging Face model, a model directory or a version of an export (exports/1)"
-        )
-    model, fresh = name_map.build(imported, path)
-    notes = list(imported.notes)
-    if fresh:
-        notes.append(_FRESH + ", ".join(fresh))
-    return Found(model, imported.directory, notes)
-
-
-def lacks_masked_lm(notes: list[str]) -> bool:
-    """Returns whether the notes of `read` name the masked LM as freshly initialised."""
-    return any("masked_lm/" in note for note in notes)
-
-
-def freshly_initialised(notes: list[str]) -> str | None:
-    """Returns the variables that the notes of `read` name as freshly initialised, if any."""
-    return next((n.removeprefix(_FRESH) for n in notes if n.startswith(_FRESH)), None)
+            return read_form(path, allow_missing, allow_unused)
+    model_directory.refuse_seeds(path)
+    raise UserError(
+        f"{path!r} is no model: expected a checkpoint of Google's code, a module of TF-Hub, "
+        "a Hugging Face model, a model directory or a version of an export (exports/1)"
+    )
 
 
 def is_pretrained(path: str) -> bool:

@@ -41,9 +41,8 @@ class PretrainedModel:
     """
 
     def __init__(self, path: str, answers: str, batch_size: int):
-        model, directory, notes = pretrained.read(path, f"{pretrained.HEADS}|pooler")
-        # A head that is missing is drawn afresh, and a note names it.
-        if answers == "score" and pretrained.lacks_masked_lm(notes):
+        model, directory, notes, _ = pretrained.read(path, f"{pretrained.HEADS}|pooler")
+        if answers == "score" and model.masked_lm.is_drawn_afresh:
             raise UserError(
                 f"--model: {path!r} has no masked LM, which gives the scores: take "
                 "--answers=mean_embedding, or another model"

@@ -204,7 +204,7 @@ def test_trained_weights():
     import transformers
 
     directory = os.path.join(os.path.dirname(package.__file__), "model")
-    model, _, _ = pretrained.read(directory, allow_missing=r"^cls\.")
+    model, *_ = pretrained.read(directory, allow_missing=r"^cls\.")
     tokenizer = pretrained.read_tokenizer(directory)
     theirs = transformers.BertModel.from_pretrained(directory).eval()
     known = transformers.AutoTokenizer.from_pretrained(directory)

@@ -84,7 +84,7 @@ def exported(model, tmp_path):
 
 
 def test_the_encoder_is_theirs(model, exported):
-    found, directory, notes = pretrained.read(str(exported), allow_missing="cls/")
+    found, directory, notes, _ = pretrained.read(str(exported), allow_missing="cls/")
     assert directory == str(exported / "assets")
     assert "masked_lm/output_bias" in notes[0] and "encoder" not in notes[0]
     np.testing.assert_equal(found.encoder.get_weights(), model.encoder.get_weights())
@@ -135,7 +135,7 @@ def test_a_real_export_answers_the_same(with_mlm, tmp_path):
     )
     expected = tf.saved_model.load(str(directory))(batch_of())
     (directory / "albert_config.json").write_text(json.dumps(CONFIG))
-    found, _, notes = pretrained.read(str(directory), allow_missing="seq|cls/")
+    found, _, notes, _ = pretrained.read(str(directory), allow_missing="seq|cls/")
     assert any("masked_lm" in note for note in notes) == (not with_mlm)
     answers = found.encoder(batch_of())
     mask = batch_of()["input_mask"].numpy()[..., np.newaxis]
