@@ -224,7 +224,7 @@ class ClassificationTask(Task):
         self, path: str, columns: Columns, part: str = "", first: int = 0, **table_arguments
     ) -> Iterator[Example]:
         """Yields the examples of a file; without a label column JSON must not have it either."""
-        names = dataclasses.astuple(columns)
+        names = [column for column in dataclasses.astuple(columns) if column]
         absent = None if columns.label else self.columns.label
         rows = read_table(path, names, quoting=self.quoting, absent=absent, **table_arguments)
         for place, (number, row) in enumerate(rows, start=first):

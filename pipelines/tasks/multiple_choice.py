@@ -136,8 +136,8 @@ class MultipleChoiceTask(Task):
     ) -> Iterator[MultipleChoiceExample]:
         """See Task.read_file."""
         columns = columns_of_file(path, self.columns, needs_answers)
-        absent = None if columns.label else self.columns.label
-        rows = read_table(path, dataclasses.astuple(columns), absent=absent)
+        names = [column for column in dataclasses.astuple(columns) if column]
+        rows = read_table(path, names, absent=None if columns.label else self.columns.label)
         for place, (number, row) in enumerate(rows, start=first):
             where, name, question, label = f"{path}:{number}", str(place), "", None
             if columns.id:

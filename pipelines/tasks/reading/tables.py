@@ -37,7 +37,7 @@ _MISSING = ("nan", "-nan", "<na>", "#n/a", "nat")
 
 def read_table(
     path: str,
-    columns: Sequence[str | None],
+    columns: Sequence[str],
     header: Sequence[str] | None = None,
     leave_out_broken_rows: bool = False,
     quoting: str = "csv",
@@ -51,7 +51,7 @@ def read_table(
       path: .csv (of commas or semicolons: rows.read_cells), .tsv or .txt, whose values are strings;
         .jsonl, whose lines are objects; .json, an array of objects or an object a line. All of them
         also compressed.
-      columns: their names; None is no column.
+      columns: their names.
       header: the names of all columns of a file that does not begin with them.
       leave_out_broken_rows: pass over rows with a wrong number of columns, and say how many.
       quoting: "csv": as spreadsheets and pandas quote; "none": a quotation mark is a character like
@@ -61,7 +61,6 @@ def read_table(
     Raises:
       UserError: for a file that is no such table, lacks a column or has no rows.
     """
-    columns = [column for column in columns if column]
     if separator := _separator(path):
         cells = read_cells(path, separator, quoting)
         rows = _named_cells(path, cells, columns, header, leave_out_broken_rows)
