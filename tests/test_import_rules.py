@@ -64,6 +64,7 @@ DOORS = {
     },
     "tensorflow_hub": {"albert_tf/checkpoints/hub.py"},
     "apache_beam": {"pipelines/data/beam_job.py"},
+    "matplotlib": {"albert_tf/jobs/pictures.py"},
     "transformers": set(),
     "huggingface_hub": set(),  # albert_tf/checkpoints/hub.py imports it by its name
     "onnx": {"export/onnx.py"},
