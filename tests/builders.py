@@ -4,8 +4,6 @@ The fixtures of tests/conftest.py give these to tests. `once` lets the worker pr
 share what one of them made: no test may change it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import dataclasses

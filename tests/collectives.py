@@ -5,8 +5,6 @@ Prints a JSON object: `step`, the number of collectives in the graph of a traini
 they do not.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import tempfile

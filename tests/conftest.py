@@ -1,7 +1,5 @@
 """Fixtures of every test: small data made here, and the data beside the project where it lies."""
 
-from __future__ import annotations
-
 import functools
 import gc
 import importlib.util

@@ -4,8 +4,6 @@
 import costs two seconds. `start` starts a new interpreter.
 """
 
-from __future__ import annotations
-
 import atexit
 import json
 import multiprocessing

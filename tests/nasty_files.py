@@ -1,7 +1,5 @@
 """The awkward files: those of tests/nasty, and the long ones, which are written by a formula."""
 
-from __future__ import annotations
-
 import base64
 import random
 import shutil

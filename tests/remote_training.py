@@ -4,8 +4,6 @@
 variables and checkpoints are the worker's. A dataset that needs Python never answers there.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import multiprocessing

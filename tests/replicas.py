@@ -1,7 +1,5 @@
 """Two replicas on this machine's CPU."""
 
-from __future__ import annotations
-
 import functools
 
 import tensorflow as tf

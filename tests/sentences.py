@@ -1,7 +1,5 @@
 """Sentences written for the tests, in nine languages, and a vocabulary trained on them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests import vocabularies

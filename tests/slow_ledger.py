@@ -9,8 +9,6 @@ tests/README.md defines a line. A test passes if all its cases pass in one sessi
 entry is a difference of two NUMBERs, which a rebase does not change.
 """
 
-from __future__ import annotations
-
 import collections
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """A tiny Chinese ALBERT with a WordPiece vocabulary goes from text to a served answer."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """One run on one device, on several, and on several machines: the same losses, and lost workers."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import signal

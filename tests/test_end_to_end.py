@@ -1,7 +1,5 @@
 """The main job on a tiny corpus, program by program, with a SIGKILL in the middle of training."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re

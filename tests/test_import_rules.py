@@ -1,7 +1,5 @@
 """Imports point one way, heavy packages have one door each, and nothing works at import."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import graphlib

@@ -3,8 +3,6 @@
 Two thirds of the kills fall into training, most of which is the writing of checkpoints.
 """
 
-from __future__ import annotations
-
 import itertools
 import random
 import shutil

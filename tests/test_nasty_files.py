@@ -1,7 +1,5 @@
 """Awkward files through the jobs that read text: what comes of each is told in a table."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

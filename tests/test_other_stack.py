@@ -3,8 +3,6 @@
 ALBERT_TF_OTHER_PYTHON names the Python of an environment with the other stack.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Docstrings and pages avoid words that make a reader go back; docstrings have short sentences."""
 
-from __future__ import annotations
-
 import ast
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The READMEs of pipelines/: every file that they name exists, and they name every recipe."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

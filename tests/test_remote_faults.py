@@ -1,7 +1,5 @@
 """Jobs with gs:// places: refusals, outages, two jobs at once, and the log of a run."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

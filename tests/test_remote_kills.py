@@ -3,8 +3,6 @@
 Each ends as if it had not been killed, bit for bit, and leaves nothing unfinished.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The jobs with gs:// in and out, on TensorFlow's own file system and a store in memory."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os

@@ -3,8 +3,6 @@
 As TPUStrategy places each host's input. Python generators would hang there for ever.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import signal

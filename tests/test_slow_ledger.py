@@ -1,7 +1,5 @@
 """The ledger of slow tests, in a project of its own that has a commit or two."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """No function of the source is longer, or has more parameters, than a reader takes in at once."""
 
-from __future__ import annotations
-
 import ast
 
 import pytest

@@ -1,7 +1,5 @@
 """The wheel: what it holds, and the main job by its command from another directory."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

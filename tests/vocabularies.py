@@ -1,7 +1,5 @@
 """SentencePiece models for tests."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 
