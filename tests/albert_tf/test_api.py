@@ -33,16 +33,10 @@ def test_every_name_is_there_and_documented():
 
 
 @pytest.fixture(scope="module")
-def pretrained(tmp_path_factory, tiny_vocabulary):
-    """A model directory, and the pooled output of IDS."""
-    tokenizer = albert_tf.AlbertTokenizer(str(tiny_vocabulary))
-    config = tiny_config(vocab_size=tokenizer.vocab_size, initializer_range=0.3)
-    model = albert_tf.AlbertForPreTraining(config)
-    model.create_variables()
-    directory = str(tmp_path_factory.mktemp("api") / "model")
-    model_directory.save_for_pretraining(model, directory)
-    tokenizer.save(directory)
-    return model, tokenizer, directory
+def made(pretrained):
+    """A model, its tokenizer and their directory."""
+    model, directory = model_directory.load_for_pretraining(str(pretrained))
+    return model, albert_tf.AlbertTokenizer.load(directory), directory
 
 
 def stored(form, model, tokenizer, directory, tmp_path):
@@ -63,10 +57,10 @@ def stored(form, model, tokenizer, directory, tmp_path):
 
 
 @pytest.mark.parametrize("form", ["ours", "huggingface", "google", "export"])
-def test_from_pretrained(form, pretrained, tmp_path):
-    model, tokenizer, _ = pretrained
-    expected = model.encoder(tf.constant(IDS))
-    path = stored(form, *pretrained, tmp_path)
+def test_from_pretrained(form, made, tmp_path):
+    model, tokenizer, _ = made
+    expected = model.encoder(IDS)
+    path = stored(form, *made, tmp_path)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         again, its_tokenizer = albert_tf.from_pretrained(Path(path))
@@ -74,7 +68,7 @@ def test_from_pretrained(form, pretrained, tmp_path):
     assert again.config == model.config
     assert its_tokenizer.sha256 == tokenizer.sha256
     assert its_tokenizer.do_lower_case == tokenizer.do_lower_case
-    found = again.encoder(tf.constant(IDS))
+    found = again.encoder(IDS)
     np.testing.assert_array_equal(found["pooled_output"], expected["pooled_output"])
     refused = pytest.raises(UserError, match="masked LM has random weights")
     with refused if form == "export" else contextlib.nullcontext():
@@ -82,8 +76,8 @@ def test_from_pretrained(form, pretrained, tmp_path):
     albert_tf.TextEmbedder(again, its_tokenizer)
 
 
-def test_what_differs_is_a_warning(pretrained, tmp_path):
-    path = Path(stored("huggingface", *pretrained, tmp_path))
+def test_what_differs_is_a_warning(made, tmp_path):
+    path = Path(stored("huggingface", *made, tmp_path))
     config = json.loads((path / "config.json").read_text())
     (path / "config.json").write_text(json.dumps({**config, "hidden_act": "gelu"}))
     arrays = safetensors.numpy.load_file(path / "model.safetensors")
@@ -96,8 +90,8 @@ def test_what_differs_is_a_warning(pretrained, tmp_path):
         albert_tf.from_pretrained(path)
 
 
-def test_bad_directories(pretrained, tmp_path):
-    model, tokenizer, directory = pretrained
+def test_bad_directories(made, tmp_path):
+    model, tokenizer, directory = made
     with pytest.raises(UserError, match="is no model: expected"):
         albert_tf.from_pretrained(str(tmp_path))
     for existing in (directory, Path(directory), ""):
@@ -130,13 +124,14 @@ def fenced(path):
 @pytest.mark.parametrize(
     ("read", "name"), [(indented, "albert_tf/__init__.py"), (fenced, "README.md")]
 )
-def test_examples_run(read, name, pretrained, tmp_path, monkeypatch):
+def test_examples_run(read, name, made, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # they write
     scope, example = {}, read(PROJECT / name)
     # TensorFlow 2.21 has chosen Keras 3 when it is imported first.
     assert example.startswith("import albert_tf")
-    exec(example.replace("demo/model", pretrained[2]), scope)
-    model, classifier = pretrained[0], scope["classifier"]
+    model, _, directory = made
+    exec(example.replace("demo/model", directory), scope)
+    classifier = scope["classifier"]
     assert classifier.config == model.config
     if name != "README.md":  # there it is trained after
         written, _ = albert_tf.from_pretrained("huggingface")

@@ -14,18 +14,13 @@ from tests.jobs import run_code
 def as_a_store(monkeypatch):
     """Lets local paths count as those of an object store."""
     monkeypatch.setattr(files, "is_remote", lambda path: True)
+    write = files.write_atomically
 
-    def write(path, content):
+    def write_in_new_directory(path, content):
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, "w") as file:
-            file.write(content)
+        write(path, content)
 
-    def copy_all(local, remote):
-        for name in os.listdir(local):
-            write(os.path.join(remote, name), Path(local, name).read_text())
-
-    monkeypatch.setattr(files, "write_atomically", write)
-    monkeypatch.setattr(files, "upload_directory", copy_all)
+    monkeypatch.setattr(files, "write_atomically", write_in_new_directory)
 
 
 def test_a_remote_directory_that_appears_meanwhile_is_left_alone(as_a_store, tmp_path):

@@ -13,9 +13,7 @@ from tests.jobs import PROJECT, run_code
 
 
 def symbolic(args):
-    return tf.nest.map_structure(
-        lambda array: tf.keras.Input(array.shape[1:], dtype=array.dtype), args
-    )
+    return tf.nest.map_structure(lambda x: tf.keras.Input(x.shape[1:], dtype=x.dtype), args)
 
 
 @pytest.mark.parametrize(("create", "args"), EVERY)
@@ -120,7 +118,7 @@ print(len(loaded))
 def test_a_fresh_process_resumes_optimizers(tmp_path):
     """Bit by bit; a file is saved once more before a step."""
     for kind, bias_correction in (("lamb", True), ("adamw", False)):
-        schedule = optimization.WarmUpPolynomialDecay(0.1, 10, 2)
+        schedule = optimization.WarmUpPolynomialDecay(0.1, 10, 2, 2.0)
         model = dense_model(getattr(optimization, kind)(schedule, bias_correction=bias_correction))
         fit(model)
         model.save(tmp_path / f"{kind}.keras")

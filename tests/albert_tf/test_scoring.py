@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from albert_tf.checkpoints import model_directory
 from albert_tf.models import AlbertForPreTraining
 from albert_tf.scoring import SentenceScorer, TextEmbedder
 from albert_tf.storage.errors import UserError
@@ -17,16 +18,13 @@ TEXTS += ["ᚠᛇᚻ 한국어 ភាសា नमस्ते ﬁ", "👩\u200d
 
 
 @pytest.fixture(scope="module")
-def tokenizer(tiny_vocabulary):
-    return AlbertTokenizer(str(tiny_vocabulary))
+def tokenizer(pretrained):
+    return AlbertTokenizer.load(str(pretrained))
 
 
 @pytest.fixture(scope="module")
-def model(tokenizer):
-    config = tiny_config(vocab_size=tokenizer.vocab_size, initializer_range=0.3)
-    model = AlbertForPreTraining(config)
-    model.create_variables()
-    return model
+def model(pretrained):
+    return model_directory.load_for_pretraining(str(pretrained))[0]
 
 
 def by_hand(model, tokenizer, text, masks_rest_of_word):

@@ -31,8 +31,6 @@ TASKS = {
     },
     "multiple_choice": {"num_choices": 3, "max_qa_length": 19},
 }
-
-
 MULTILABEL = {"task": "multilabel", "has_pairs": False}
 
 
@@ -147,14 +145,12 @@ def test_what_has_no_counterpart(tiny_vocabulary, tmp_path):
         assert not (tmp_path / "out").exists()
 
 
-def test_a_directory_of_seeds(tiny_vocabulary, tmp_path):
-    task = {"task": "own", "kind": "classifier", **TASKS["classifier"], "max_seq_length": 60}
-    write_model(tmp_path / "seed_7", task, tiny_vocabulary)
-    model, tokenizer = albert_tf.from_pretrained(tmp_path / "seed_7")
+def test_a_directory_of_seeds(tuned, tiny_vocabulary):
+    model, tokenizer = albert_tf.from_pretrained(tuned / "seed_1")
     assert isinstance(model, albert_tf.AlbertForSequenceClassification)
-    assert tokenizer.sha256 == albert_tf.AlbertTokenizer(str(tiny_vocabulary)).sha256
-    with pytest.raises(ValueError, match=r"has a model of each seed: name one, such as .*seed_7'"):
-        albert_tf.from_pretrained(tmp_path)
+    assert tokenizer.sha256 == AlbertTokenizer(str(tiny_vocabulary)).sha256
+    with pytest.raises(ValueError, match=r"has a model of each seed: name one, such as .*seed_1'"):
+        albert_tf.from_pretrained(tuned)
 
 
 def test_choices_without_a_number(tiny_vocabulary, tmp_path):

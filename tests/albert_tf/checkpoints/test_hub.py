@@ -1,10 +1,9 @@
 """Models by name, from a stand-in for the Hugging Face Hub on this machine."""
 
 import hashlib
-import http.server
 import json
 import shutil
-import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,6 +16,7 @@ from albert_tf.checkpoints.model_directory import find_checkpoint, read_fresh, r
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from pipelines.training.run import initial_path
+from tests.export.stand_in import QuietHandler, serving
 from tests.jobs import run
 
 COMMIT = "5f8d1e0c" * 5
@@ -33,50 +33,37 @@ def test_paths_are_left_as_they_are(tmp_path):
         initial_path("hf://a/b", str(tmp_path), "multi_worker")
 
 
-class Hub(http.server.ThreadingHTTPServer):
-    """Serves one model. `cut`: bytes after which a download breaks off, once; `status`: of all."""
+class Handler(QuietHandler):
+    hub = SimpleNamespace(cut=None)  # the model that is served: see `server`
 
-    daemon_threads = True
-
-    def __init__(self, directory):
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.files = {path.name: path.read_bytes() for path in directory.iterdir()}
-        self.asked, self.cut, self.status = [], None, 200
-        threading.Thread(target=self.serve_forever, daemon=True).start()
-
-
-class Handler(http.server.BaseHTTPRequestHandler):
-    def log_message(self, *_):
-        pass
-
-    def do_HEAD(self):
+    def do_HEAD(self):  # noqa: N802
         self.do_GET()
 
-    def do_GET(self):
-        if self.server.status != 200:
-            code = {401: "GatedRepo", 404: "RepoNotFound"}[self.server.status]
-            return self.answer(self.server.status, b"{}", {"X-Error-Code": code})
+    def do_GET(self):  # noqa: N802
+        if self.hub.status != 200:
+            code = {401: "GatedRepo", 404: "RepoNotFound"}[self.hub.status]
+            return self.answer(self.hub.status, b"{}", {"X-Error-Code": code})
         if self.path.startswith("/api/models/"):
             return self.answer(200, json.dumps(self.info()).encode(), {})
         name = self.path.rpartition("/")[2]
-        content = self.server.files[name]
+        content = self.hub.files[name]
         headers = {"ETag": f'"{hashlib.sha256(content).hexdigest()}"', "X-Repo-Commit": COMMIT}
         if self.command == "GET":
-            self.server.asked.append(name)
+            self.hub.asked.append(name)
         return self.answer(200, content, headers)
 
     def info(self):
         files = [
             {"rfilename": name, "size": len(content), "blobId": "0" * 40}
-            for name, content in self.server.files.items()
+            for name, content in self.hub.files.items()
         ]
         for file in files:
             if file["rfilename"].endswith((".safetensors", ".bin")):
-                digest = hashlib.sha256(self.server.files[file["rfilename"]]).hexdigest()
+                digest = hashlib.sha256(self.hub.files[file["rfilename"]]).hexdigest()
                 file["lfs"] = {"sha256": digest, "size": file["size"], "pointerSize": 130}
-        if self.server.cut == "damage":  # of the size that is announced
+        if self.hub.cut == "damage":  # of the size that is announced
             weights = "model.safetensors"
-            self.server.files[weights] = bytes(len(self.server.files[weights]))
+            self.hub.files[weights] = bytes(len(self.hub.files[weights]))
         return {"id": NAME, "sha": COMMIT, "siblings": files, "private": False, "tags": []}
 
     def answer(self, status, content, headers):
@@ -85,8 +72,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
         if self.command == "GET":
-            if isinstance(self.server.cut, int) and len(content) > self.server.cut:
-                content, self.server.cut = content[: self.server.cut], None
+            if isinstance(self.hub.cut, int) and len(content) > self.hub.cut:
+                content, self.hub.cut = content[: self.hub.cut], None
             self.wfile.write(content)
 
 
@@ -100,12 +87,15 @@ def published(pretrained, tmp_path_factory):
 
 @pytest.fixture
 def server(published, tmp_path, monkeypatch):
-    server = Hub(published)
-    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("HF_HUB_DISABLE_XET", "1")
-    yield server
-    server.shutdown()
+    """`cut`: bytes after which a download breaks off, once; `status`: of all answers."""
+    hub = SimpleNamespace(asked=[], cut=None, status=200)
+    hub.files = {path.name: path.read_bytes() for path in published.iterdir()}
+    monkeypatch.setattr(Handler, "hub", hub)
+    with serving(Handler) as port:
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{port}")
+        monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
+        monkeypatch.setenv("HF_HUB_DISABLE_XET", "1")
+        yield hub
 
 
 def test_what_a_model_lacks_is_drawn_from_a_seed(published, tmp_path, monkeypatch):
@@ -128,31 +118,28 @@ def test_models_of_tf_hub_are_fetched_by_their_url(published, tmp_path, monkeypa
     asked, answers = [], {"/tiny/1": whole, "/cut/1": whole[:9_000], "/page/1": b"<html>"}
 
     class TfHub(Handler):
-        def do_GET(self):
+        def do_GET(self):  # noqa: N802
             asked.append(self.path)
             content = answers.get(self.path.partition("?")[0])
-            self.server.cut = None
             self.answer(200 if content else 404, content or b"", {})
 
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), TfHub)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
     monkeypatch.setenv("TFHUB_CACHE_DIR", str(tmp_path / "cache"))
-    url = f"http://127.0.0.1:{server.server_port}"
-    for _ in range(2):  # the second time from the cache
-        model = albert_tf.from_pretrained(f"{url}/tiny/1")[0]
-    assert asked == ["/tiny/1?tf-hub-format=compressed"]
-    theirs = albert_tf.from_pretrained(published)[0]
-    np.testing.assert_equal(model.get_weights(), theirs.get_weights())
-    published_model(f"{url}/tiny/1", str(tmp_path / "out"))
-    assert read_origin(str(tmp_path / "out")) == f"{url}/tiny/1"
-    for name, message in (("cut/1", "broke off"), ("page/1", "is it the URL"), ("none/1", "404")):
-        with pytest.raises(UserError, match=f"{url}/{name}.*{message}"):
-            hub.local_path(f"{url}/{name}")
-    with pytest.raises(UserError, match="ends in a version"):
-        published_model(f"{url}/tiny", str(tmp_path / "other"))
+    with serving(TfHub) as port:
+        url = f"http://127.0.0.1:{port}"
+        for _ in range(2):  # the second time from the cache
+            model = albert_tf.from_pretrained(f"{url}/tiny/1")[0]
+        assert asked == ["/tiny/1?tf-hub-format=compressed"]
+        theirs = albert_tf.from_pretrained(published)[0]
+        np.testing.assert_equal(model.get_weights(), theirs.get_weights())
+        published_model(f"{url}/tiny/1", str(tmp_path / "out"))
+        assert read_origin(str(tmp_path / "out")) == f"{url}/tiny/1"
+        for name, message in (("cut/1", "broke off"), ("page/1", "is it the URL"), ("no/1", "404")):
+            with pytest.raises(UserError, match=f"{url}/{name}.*{message}"):
+                hub.local_path(f"{url}/{name}")
+        with pytest.raises(UserError, match="ends in a version"):
+            published_model(f"{url}/tiny", str(tmp_path / "other"))
     with pytest.raises(UserError, match="Hugging Face Hub: hf://a/b"):
         hub.local_path("https://huggingface.co/a/b/tree/main")
-    server.shutdown()
 
 
 def convert(output, name=f"hf://{NAME}", *more, exit_code=0):

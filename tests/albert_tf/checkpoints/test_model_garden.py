@@ -12,35 +12,26 @@ from albert_tf.config import AlbertConfig
 from albert_tf.models import AlbertForPreTraining
 from tests.builders import with_random_weights
 
-CONFIG = {
-    "vocab_size": 97,
-    "embedding_size": 12,
-    "hidden_size": 20,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 2,
-    "intermediate_size": 28,
-    "max_position_embeddings": 61,
-    "type_vocab_size": 2,
-    "hidden_act": "gelu",
-}
-# Their variables by name, as release 2.15.0 exports them (the real test below compares), and ours.
-BLOCK = {
-    "transformer/self_attention/query": "attention_0/query",
-    "transformer/self_attention/key": "attention_0/key",
-    "transformer/self_attention/value": "attention_0/value",
-    "transformer/self_attention/attention_output": "attention_0/output",
-    "transformer/self_attention_layer_norm": "attention_0/layer_norm",
-    "transformer/intermediate": "feed_forward_0/intermediate",
-    "transformer/output": "feed_forward_0/output",
-    "transformer/output_layer_norm": "feed_forward_0/layer_norm",
-    "embedding_projection": "embeddings/projection",
+CONFIG = {"vocab_size": 97, "embedding_size": 12, "hidden_size": 20, "num_hidden_layers": 3}
+CONFIG.update(num_attention_heads=2, intermediate_size=28, max_position_embeddings=61)
+CONFIG.update(type_vocab_size=2, hidden_act="gelu")
+# Our tables and layers, and their names as release 2.15.0 exports them (the real test below
+# compares).
+THEIRS = {
+    "attention_0/query": "transformer/self_attention/query",
+    "attention_0/key": "transformer/self_attention/key",
+    "attention_0/value": "transformer/self_attention/value",
+    "attention_0/output": "transformer/self_attention/attention_output",
+    "attention_0/layer_norm": "transformer/self_attention_layer_norm",
+    "feed_forward_0/intermediate": "transformer/intermediate",
+    "feed_forward_0/output": "transformer/output",
+    "feed_forward_0/layer_norm": "transformer/output_layer_norm",
+    "embeddings/projection": "embedding_projection",
     "embeddings/layer_norm": "embeddings/layer_norm",
-    "pooler_transform": "pooler",
-}
-TABLES = {
-    "word_embeddings/embeddings": "embeddings/word_embeddings",
-    "position_embedding/embeddings": "embeddings/position_embeddings",
-    "type_embeddings/embeddings": "embeddings/token_type_embeddings",
+    "pooler": "pooler_transform",
+    "embeddings/word_embeddings": "word_embeddings/embeddings",
+    "embeddings/position_embeddings": "position_embedding/embeddings",
+    "embeddings/token_type_embeddings": "type_embeddings/embeddings",
 }
 INPUTS = ("input_word_ids", "input_mask", "input_type_ids")
 
@@ -67,10 +58,8 @@ def exported(model, tmp_path):
         name = variable.name.partition("encoder/")[2].removesuffix(":0")
         name = name.removeprefix("block_0_0/")
         array = variable.numpy()
-        theirs = next((t for t, ours in TABLES.items() if ours == name), None)
-        if theirs is None:
-            scope, leaf = name.rsplit("/", 1)
-            theirs = f"{next(t for t, ours in BLOCK.items() if ours == scope)}/{leaf}"
+        layer, _, leaf = name.rpartition("/")
+        theirs = THEIRS.get(name) or f"{THEIRS[layer]}/{leaf}"
         # Attention's are divided by heads.
         if "self_attention/attention_output/kernel" in theirs:
             array = array.reshape(2, 10, 20)

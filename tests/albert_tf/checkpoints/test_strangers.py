@@ -5,6 +5,7 @@ import shutil
 import sys
 import types
 import zipfile
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -22,22 +23,13 @@ def trained():
     return make_model()
 
 
-class Tensor:
-    def __init__(self, array, repeated=1):
-        self.array, self.repeated = array, repeated
-
-    def numel(self):
-        return self.array.size * self.repeated
-
-    def detach(self):
-        return self
-
-    def float(self):
-        assert self.repeated == 1, "taken into memory"
-        return self
-
-    def numpy(self):
-        return self.array
+def tensor(array, repeated=1, **numpy):
+    """What torch gives for weights: of strides 0 if repeated; `numpy` is what its method does."""
+    found = Mock(numel=lambda: array.size * repeated)
+    found.detach().float().numpy.configure_mock(**(numpy or {"return_value": array}))
+    if repeated > 1:
+        found.detach.side_effect = AssertionError("taken into memory")
+    return found
 
 
 def fake_torch(monkeypatch, version, tensors=None):
@@ -63,7 +55,7 @@ def test_torch_reads_from_a_version_on(torch_dir, trained, monkeypatch):
         with pytest.raises(ValueError, match=r"can run code: pip install 'torch>=2.10', or save"):
             huggingface.read(str(torch_dir))
     tensors = name_map.from_ours(name_map.arrays(trained), trained.config, "torch")
-    tensors = {name: Tensor(array) for name, array in tensors.items()}
+    tensors = {name: tensor(array) for name, array in tensors.items()}
     for version in ("2.10.0", "2.15.0+cpu", "3.0.0a0+git12"):
         fake_torch(monkeypatch, version, tensors)
         assert huggingface.read(str(torch_dir)).config == trained.config
@@ -106,14 +98,11 @@ def test_a_torch_file_that_takes_more_than_it_is_long(arguments, message, torch_
 
 
 def test_torch_tensors_that_are_no_weights(torch_dir, trained, monkeypatch):
-    class Sparse(Tensor):
-        def numpy(self):
-            raise TypeError("can't convert Sparse layout tensor to numpy")
-
-    large = {f"x{i}": Tensor(np.zeros(1, np.float32), repeated=5_000) for i in range(9)}
+    sparse = tensor(np.zeros(1), side_effect=TypeError("can't convert Sparse layout tensor"))
+    large = {f"x{i}": tensor(np.zeros(1, np.float32), repeated=5_000) for i in range(9)}
     for tensors, message in (
         (large, "declares more values"),  # together, than their file has
-        ({"x": Sparse(np.zeros(1))}, "can't convert Sparse"),
+        ({"x": sparse}, "can't convert Sparse"),
     ):
         fake_torch(monkeypatch, "2.10.0", tensors)
         with pytest.raises(ValueError, match=f"is damaged.*{message}"):
@@ -150,15 +139,15 @@ def write_again(prefix, more, slices):
 @pytest.mark.parametrize(("number", "size"), [(1, 10_000_000_000), (9, 4_000)])
 def test_an_index_that_declares_more_than_its_data(number, size, tmp_path, trained):
     write("google", tmp_path, trained)
-    more = {f"more{i}": np.zeros(2, np.float32) for i in range(number)}
-    write_again(str(tmp_path / google.CHECKPOINT), more, f"{size} 0,2")
-    message = "its index declares more than its data hold"
-    with pytest.raises(ValueError, match=message):
-        google.read(str(tmp_path))
     model_directory.save_for_pretraining(trained, str(tmp_path / "ours"))
-    write_again(str(tmp_path / "ours/checkpoints/ckpt-1"), more, f"{size} 0,2")
-    with pytest.raises(ValueError, match=message):
-        albert_tf.from_pretrained(tmp_path / "ours")
+    more = {f"more{i}": np.zeros(2, np.float32) for i in range(number)}
+    for path, read, directory in (
+        (google.CHECKPOINT, google.read, tmp_path),
+        ("ours/checkpoints/ckpt-1", albert_tf.from_pretrained, tmp_path / "ours"),
+    ):
+        write_again(str(tmp_path / path), more, f"{size} 0,2")
+        with pytest.raises(ValueError, match="its index declares more than its data hold"):
+            read(str(directory))
 
 
 def test_a_checkpoint_of_texts(tmp_path, trained):
