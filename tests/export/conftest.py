@@ -15,7 +15,7 @@ from export.loading import open_checkpoint
 from export.modules.pretraining_module import PreTrainingModule
 from tests.builders import tiny_config, with_random_weights
 from tests.conftest import WORDS
-from tests.export.task_models import make_module, traced_once  # noqa: F401  the first: a fixture
+from tests.export.task_models import make_module, modules, traced_once  # noqa: F401  fixtures
 
 CHINESE = "北京是中国的首都。上海？天地玄黄宇宙洪荒"
 MAX_SEQ_LENGTH = 37

@@ -33,6 +33,10 @@ class MultipleChoice(MultipleChoiceTask):
     num_choices = 3
 
 
+class Cloze(MultipleChoice):
+    blank = "_"
+
+
 def token_classification(labels):
     return TokenClassificationTask("token_classification", {}, TokenColumns(), labels, 9)
 
@@ -50,6 +54,7 @@ TASKS = {
     "question_answering, 2.0": SquadTask({}, may_be_impossible=True, **SQUAD_ARGUMENTS),
     "question_answering, beams": SquadTask({}, **BEAMS, **SQUAD_ARGUMENTS),
 }
+CLOZE = Cloze("multiple_choice", {}, MultipleChoiceColumns("", "", ""), 19)
 
 
 @pytest.fixture(scope="session")
@@ -69,6 +74,15 @@ def make_module(tmp_path_factory, tiny_vocabulary):
         return traced_once(module)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def modules(make_module, module, wordpiece):
+    """Name of a task -> its module; "pretraining" is the one that is exported."""
+    made = {name: make_module(task) for name, task in {**TASKS, "cloze": CLOZE}.items()}
+    for name in ("classifier of texts", "question_answering"):
+        made[f"{name}, WordPiece"] = make_module(TASKS[name], wordpiece)
+    return {**made, "pretraining": module}
 
 
 @functools.cache  # traced once for all tests

@@ -16,16 +16,8 @@ from export.records import serialize
 from export.text import limits
 from export.text.limits import MAX_CONTEXT_CHARS, MAX_ROWS
 from tests.conftest import WORDS
-from tests.export.task_models import TASKS, assert_alike, call, function_of, serve
-from tests.export.test_limits import CLOZE
+from tests.export.task_models import assert_alike, call, function_of, serve
 from tests.jobs import run_code
-
-
-@pytest.fixture(scope="module")
-def modules(make_module, module):
-    names = ("multiple_choice", "classifier", "question_answering", "token_classifier")
-    made = {name: make_module(TASKS[name]) for name in names}
-    return {**made, "cloze": make_module(CLOZE), "pretraining": module}
 
 
 def megabytes(name):
@@ -346,31 +338,30 @@ def test_many_rows_of_ids_are_computed_in_parts(module, signature):
         assert_alike(row_of(answers, row), alone)
 
 
-def test_too_many_rows_are_refused(modules):
+def test_requests_that_are_too_large_are_refused(modules):
     module, tagger = modules["pretraining"], modules["token_classifier"]
-    message = rf"batch at most {MAX_ROWS:,}"
+    most = rf"batch at most {MAX_ROWS:,}"
     texts, ids = np.full(MAX_ROWS + 1, ""), np.ones([MAX_ROWS + 1, 1], int)
-    requests = [
-        (module, "tokenize", {"text": texts, "text_pair": texts}),
-        (module, "fill_mask", {"text": texts}),
-        (module, "examples", {"examples": texts}),
-        (module, "pooled", dict.fromkeys(("input_ids", "input_mask", "segment_ids"), ids)),
-        (tagger, "words", {"words": texts[:, np.newaxis]}),
-    ]
-    for served, signature, inputs in requests:
+    contexts = np.full(33, b"x" * MAX_CONTEXT_CHARS + b"y", object)
+    # A request of 4 MB that asks for 30,000 logits at each of 1,000,000 positions: 120 GB.
+    row, positions = row_of(tokens(), 0), np.zeros([1, 1_000_000], int)
+    logits = r"mlm_logits \[batch, predictions, vocab_size\] must be at most 512 MB"
+    for served, signature, inputs, message in (
+        (module, "tokenize", {"text": texts, "text_pair": texts}, most),
+        (module, "fill_mask", {"text": texts}, most),
+        (module, "examples", {"examples": texts}, most),
+        (module, "pooled", dict.fromkeys(("input_ids", "input_mask", "segment_ids"), ids), most),
+        (tagger, "words", {"words": texts[:, np.newaxis]}, most),
+        (tagger, "words", {"words": [["a"] * (MAX_CONTEXT_CHARS + 1)]}, "words at most 100,000"),
+        (tagger, "serving_default", {"text": contexts}, "text must be at most 3,200,000 cha"),
+        (module, "mlm", {**row, "mlm_positions": positions}, logits),
+    ):
         with pytest.raises(tf.errors.InvalidArgumentError, match=message):
             serve(served, signature, **inputs)
     answers = serve(module, "tokenize", text=texts[1:], text_pair=texts[1:])
     assert answers["input_mask"].sum() == 2 * MAX_ROWS
-
-
-def test_an_answer_that_takes_too_much_memory_is_refused(module):
-    """A request of 4 MB that asks for 30,000 logits at each of 1,000,000 positions: 120 GB."""
-    row = {name: values[:1] for name, values in tokens().items()}
-    positions = np.zeros([1, 1_000_000], int)
-    message = r"mlm_logits \[batch, predictions, vocab_size\] must be at most 512 MB"
-    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
-        serve(module, "mlm", **row, mlm_positions=positions)
+    read = limits.first_chars_of_contexts(tf.constant(contexts[1:]), "text")
+    assert set(read.numpy()) == {contexts[0][:-1]}
     answers = serve(module, "mlm", **row, mlm_positions=positions[:, :0])
     assert answers["mlm_logits"].shape[:2] == (1, 0) and answers["error"] == [b""]
 
@@ -380,15 +371,6 @@ def test_characters_that_become_many_are_read_less():
     for read in (first_chars, last_chars):
         lengths = tf.strings.length(read(texts, 1_800), "UTF8_CHAR")
         assert lengths.numpy().tolist() == [100, 1_800, 1_800, 90]
-
-
-def test_contexts_that_are_too_many_characters_together_are_refused(modules):
-    tagger = modules["token_classifier"]
-    texts = np.full(33, b"x" * MAX_CONTEXT_CHARS + b"y", object)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="text must be at most 3,200,000 cha"):
-        serve(tagger, "serving_default", text=texts)
-    read = limits.first_chars_of_contexts(tf.constant(texts[1:]), "text")
-    assert set(read.numpy()) == {texts[0][:-1]}
 
 
 def test_words_past_the_first_characters_are_not_read(modules):
@@ -402,5 +384,3 @@ def test_words_past_the_first_characters_are_not_read(modules):
     num_read = MAX_CONTEXT_CHARS // (64 * tagger.max_seq_length)
     assert (answers["labels"] != b"").sum() == num_read == 36
     assert (answers["probabilities"] > 0).sum() == num_read
-    with pytest.raises(tf.errors.InvalidArgumentError, match="words at most 100,000"):
-        serve(tagger, "words", words=[["a"] * (MAX_CONTEXT_CHARS + 1)])

@@ -28,14 +28,6 @@ ODD = ["", " \u3000", "Óld ﬁsh ½ _ [MASK] 1,000, 北京 한국", "\u0301", "
 OF_TEXTS = ["classifier", "classifier of texts", "multilabel", "regressor"]
 
 
-@pytest.fixture(scope="module")
-def modules(make_module, wordpiece):
-    made = {name: make_module(task) for name, task in TASKS.items()}
-    for name in ("classifier of texts", "question_answering"):
-        made[f"{name}, WordPiece"] = make_module(TASKS[name], wordpiece)
-    return made
-
-
 def make_texts(number, seed, longest=60):
     rng = random.Random(seed)
     texts = [" ".join(rng.choices(WORDS, k=rng.randint(1, longest))) for _ in range(number)]
@@ -171,11 +163,8 @@ def test_answers_to_questions(modules, tmp_path, name):
     contexts = make_texts(30, 5, longest=90) + [" ".join("漢" * n) for n in range(1, 13)]
     if is_wordpiece:
         contexts = chinese_texts(12)
-    asked = make_texts(len(contexts), 6, longest=12)[::-1]
-    questions = [
-        Question(f"q{i}", text, context, (), False)
-        for i, (text, context) in enumerate(zip(asked, contexts))
-    ]
+    asked = enumerate(zip(make_texts(len(contexts), 6, longest=12)[::-1], contexts))
+    questions = [Question(f"q{i}", *texts, (), False) for i, texts in asked]
     texts = check_answers(task, modules[name], questions, tmp_path)
     assert len(set(texts)) > (5 if is_wordpiece else 8) and (is_wordpiece or "" in texts)
     assert all(answer in context for answer, context in zip(texts, contexts))
@@ -197,8 +186,8 @@ def test_answers_to_real_questions(make_module, shared, tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ["pretraining", "classifier", "regressor", "multiple_choice"])
-def test_records_are_answered_like_texts(modules, module, name):
-    task, module = TASKS.get(name, TASKS["classifier"]), modules.get(name, module)
+def test_records_are_answered_like_texts(modules, name):
+    task, module = TASKS.get(name, TASKS["classifier"]), modules[name]
     tokenizer = module.served.tokenizer
     choices = module.sizes.get("choices", 1)
     texts, pairs = make_texts(5, 1), [f"{text} fox" for text in make_texts(5, 2)]
@@ -225,8 +214,8 @@ UNLIKE = ["pretraining", *(name for name in TASKS if name != "question_answering
 
 
 @pytest.mark.parametrize("name", UNLIKE)
-def test_inputs_and_outputs_are_those_of_the_table(modules, module, loaded, name):
-    module = modules.get(name, module)
+def test_inputs_and_outputs_are_those_of_the_table(modules, loaded, name):
+    module = modules[name]
     is_saved = name == "pretraining"
     assert not is_saved or set(loaded.signatures) == set(module.signatures)
     for signature, table in module.signatures.items():
@@ -272,13 +261,13 @@ def test_the_page_on_serving_names_the_ops_of_tensorflow_text(modules, name):
 
 
 @pytest.mark.parametrize("name", UNLIKE)
-def test_rows_in_any_batches_are_answered_as_alone(modules, module, name):
+def test_rows_in_any_batches_are_answered_as_alone(modules, name):
     """Compares parts of a request, their outputs joined without a check, with rows asked alone.
 
     Source: batching_session.cc of TF Serving. It joins requests whose shapes differ in rows alone.
     With splitting on, it also cuts a request, and joins the parts' outputs without a check.
     """
-    module = modules.get(name, module)
+    module = modules[name]
     functions = {signature: function_of(module, signature) for signature in module.signatures}
     rng = np.random.RandomState(len(name))
     questions = verify._questions(module, functions)
@@ -332,8 +321,8 @@ def check_answered(answers, number):
 
 
 @pytest.mark.parametrize("name", UNLIKE)
-def test_hostile_and_empty_requests_are_answered_and_unlike_shapes_refused(modules, module, name):
-    module = modules.get(name, module)
+def test_hostile_and_empty_requests_are_answered_and_unlike_shapes_refused(modules, name):
+    module = modules[name]
     for signature, table in module.signatures.items():
         if not table.inputs:
             continue

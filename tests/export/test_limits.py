@@ -9,15 +9,8 @@ import tensorflow as tf
 from albert_tf.text.choices import questions_with_options
 from export.verify import _TEXTS
 from pipelines.tasks.classification import Example
-from pipelines.tasks.multiple_choice import MultipleChoiceColumns, MultipleChoiceExample
-from tests.export.task_models import TASKS, MultipleChoice
-
-
-class Cloze(MultipleChoice):
-    blank = "_"
-
-
-CLOZE = Cloze("multiple_choice", {}, MultipleChoiceColumns("", "", ""), 19)
+from pipelines.tasks.multiple_choice import MultipleChoiceExample
+from tests.export.task_models import CLOZE, TASKS
 
 
 def test_a_text_that_is_cut_has_the_pieces_of_the_whole(module):

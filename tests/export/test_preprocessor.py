@@ -31,12 +31,10 @@ def test_texts_become_the_inputs_of_the_encoder(tmp_path, tokenizer):
     loaded = hub.load(str(tmp_path))
     first, second = [SHORT, LONG, "", "dog"], ["Birds sing.", LONG, "", SHORT]
     pieces = [tokenizer.encode_batch(texts) for texts in (first, second)]
-
     rows = [packed(ids, [], tokenizer) for ids in pieces[0]]
     check(loaded(tf.constant(first)), rows, MAX_SEQ_LENGTH)
     batches = list(tf.data.Dataset.from_tensor_slices(first).batch(3).map(loaded))
     check(batches[0], rows[:3], MAX_SEQ_LENGTH)
-
     tokenized = [loaded.tokenize(tf.constant(texts)) for texts in (first, second)]
     assert tokenized[0].dtype == tf.int32 and tokenized[0][0].numpy().tolist() == pieces[0][0]
     # A short seq_length: segments are cut, and an empty second one is a segment.
@@ -102,10 +100,9 @@ def saved(tmp_path_factory, tokenizer, model_dir):
 
 
 @pytest.fixture(scope="module")
-def batch(saved):
-    ids = np.random.RandomState(3).randint(5, saved[1].config.vocab_size, [3, 9])
-    rows = (ids, np.ones_like(ids), np.zeros_like(ids))
-    return {name: tf.constant(values, tf.int32) for name, values in zip(NAMES, rows)}
+def batch():
+    rows = [[[7, 9, 11], [20, 5, 8]], [[1] * 3] * 2, [[0] * 3] * 2]
+    return {name: tf.constant(values) for name, values in zip(NAMES, rows)}
 
 
 def classifier(loaded, trainable):
