@@ -6,7 +6,6 @@ share what one of them made: no test may change it.
 
 import contextlib
 import csv
-import dataclasses
 import fcntl
 import json
 import os
@@ -128,10 +127,9 @@ def write_work(directory):
     run("pipelines.create_pretraining_data", *record_flags(directory, directory / "records"))
     sizes = {"embedding_size": 24, "hidden_size": 32, "num_hidden_layers": 3}
     sizes.update(num_attention_heads=4, intermediate_size=56, max_position_embeddings=48)
-    config = tiny_config(vocab_size=83, hidden_dropout_prob=0.1, **sizes)
-    config.write(str(directory / "config.json"))
-    config = dataclasses.replace(config, hidden_dropout_prob=0.0)
-    config.write(str(directory / "without_dropout.json"))
+    for name, dropout in (("config", 0.1), ("without_dropout", 0.0)):
+        config = tiny_config(vocab_size=83, hidden_dropout_prob=dropout, **sizes)
+        config.write(str(directory / f"{name}.json"))
 
 
 def write_task_model(directory, task, model, tokenizer, max_seq_length):
@@ -156,10 +154,7 @@ def write_tuned(output_dir, table, pretrained):
     for seed in (1, 2):
         directory = output_dir / f"seed_{seed}"
         tf.keras.utils.set_random_seed(seed)
-        model = create_model(task, config)
-        model.create_variables()
-        for variable in model.trainable_variables:
-            variable.assign_add(tf.random.normal(variable.shape, stddev=0.1))
+        model = with_random_weights(create_model(task, config), seed, scale=0.1)
         write_task_model(directory, task, model, tokenizer, 48)
         strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
         outputs = Prediction(strategy, model, 11, 48, False)(sequences)

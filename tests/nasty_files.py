@@ -15,17 +15,13 @@ _WORDS = (
 ).split()
 
 
-def _long_line() -> bytes:
-    """Returns a line of 400,000 words and no sentence end: 1.6 MB."""
-    rng = random.Random(0)
-    return " ".join(rng.choice(_WORDS) for _ in range(400_000)).encode() + b"\n"
-
-
 def write_all(directory: Path) -> None:
     """Writes all files that INDEX.tsv describes, and two names that trouble Git in some places."""
     shutil.copytree(STORED, directory, dirs_exist_ok=True)
+    rng = random.Random(0)
+    long_line = " ".join(rng.choice(_WORDS) for _ in range(400_000)) + "\n"  # 1.6 MB
     contents = {
-        "very_long_line.txt": _long_line(),
+        "very_long_line.txt": long_line.encode(),
         "long_token.txt": b"%b end.\nx%b\n\nNormal sentence.\nAnother.\n"
         % (b"a" * 100_000, b"." * 20_000),
         "long_url_base64.txt": b"data:text/plain;base64,%b\nplain.\n"

@@ -158,20 +158,6 @@ class ObjectStore:
         described = {"bucket": bucket, "name": key, "updated": "2026-01-01T00:00:00.000Z"}
         return {**described, "size": str(size), "generation": str(generation)}
 
-    def list(self, bucket: str, prefix: str, delimiter: str, limit: int, start: str) -> dict:
-        """Returns a page of the objects below a prefix, as the API does."""
-        names, prefixes = set(), set()
-        for name in self.objects:
-            if name.startswith(f"{bucket}/{prefix}"):
-                rest = name[len(f"{bucket}/{prefix}") :]
-                head, found, _ = rest.partition(delimiter) if delimiter else (rest, "", "")
-                (prefixes if found else names).add(prefix + head + found)
-        entries = sorted(entry for entry in names | prefixes if entry > start)
-        page, more = entries[:limit], entries[limit:]
-        items = [self.description(f"{bucket}/{name}") for name in page if name in names]
-        answer = {"items": items, "prefixes": [entry for entry in page if entry in prefixes]}
-        return {**answer, "nextPageToken": page[-1]} if more else answer
-
 
 class _Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
@@ -207,7 +193,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         with store.lock:
             store.requests.append(request)
             rules = [rule for rule in list(store.rules) if rule.applies(request)]
-        rule = rules[0] if rules else Rule()
+        rule = (rules or [Rule()])[0]
         if rule.call:
             rule.call()
         if rule.code is not None:
@@ -250,12 +236,19 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return "copy", name, f"{parts[9]}/{parts[11]}"
         return ("delete" if self.command == "DELETE" else "stat"), name, ""
 
-    def _list(self, name, bucket, query, body):
-        prefix, delimiter, start = (
-            query.get(key, "") for key in ("prefix", "delimiter", "pageToken")
-        )
-        limit = int(query.get("maxResults", 1000))
-        return 200, self.server.store.list(bucket, prefix, delimiter, limit, start)
+    def _list(self, below, bucket, query, body):
+        store, names, prefixes = self.server.store, set(), set()
+        for name in store.objects:
+            if name.startswith(below):
+                delimiter = query.get("delimiter") or "\0"  # no name has this one
+                head, found, _ = name[len(below) :].partition(delimiter)
+                (prefixes if found else names).add(query.get("prefix", "") + head + found)
+        limit, start = int(query.get("maxResults", 1000)), query.get("pageToken", "")
+        entries = sorted(entry for entry in names | prefixes if entry > start)
+        page, more = entries[:limit], entries[limit:]
+        items = [store.description(f"{bucket}/{name}") for name in page if name in names]
+        answer = {"items": items, "prefixes": [entry for entry in page if entry in prefixes]}
+        return 200, {**answer, "nextPageToken": page[-1]} if more else answer
 
     def _stat(self, name, argument, query, body):
         store = self.server.store

@@ -1,7 +1,5 @@
 """Sentences written for the tests, in nine languages, and a vocabulary trained on them."""
 
-from pathlib import Path
-
 from tests import vocabularies
 
 TEXT = """\
@@ -52,16 +50,12 @@ Cây cầu cũ bị đóng cửa cho đến mùa xuân năm sau.
 """
 
 
-def lines() -> list[str]:
-    """Returns all sentences, each a line."""
+def lines():
     return [line for line in TEXT.splitlines() if line]
 
 
-def train_vocabulary(directory: Path, vocab_size: int = 620) -> Path:
-    """Trains a SentencePiece model with ALBERT's control pieces; returns its path.
-
-    A few of its pieces end in a digit and a comma, as some of the published vocabulary do.
-    """
+def train_vocabulary(directory):
+    """A few of its pieces end in a digit and a comma, as some of the published vocabulary do."""
     from tests.conftest import make_text
 
     text = [line.lower() for line in lines() * 3] + make_text(20).splitlines()
@@ -69,7 +63,7 @@ def train_vocabulary(directory: Path, vocab_size: int = 620) -> Path:
     return vocabularies.train(
         directory / "sentences",
         text,
-        vocab_size,
+        vocab_size=620,
         character_coverage=1.0,
         split_by_number=False,
         pad_piece="<pad>",

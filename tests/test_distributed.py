@@ -100,22 +100,21 @@ def test_sigterm_to_one_worker_stops_both_at_one_step(work, one_device):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("difference", ["--num_warmup_steps=5", "--model_dir={work}/elsewhere"])
-def test_hosts_that_differ_are_refused(work, one_device, tmp_path, difference):
-    """Other flags, or a model directory that is not shared and so stands at another step."""
+@pytest.mark.parametrize(
+    ("of_both", "of_second", "messages"),
+    [
+        ("", "--num_warmup_steps=5", ["the hosts of this run do not agree"] * 2),
+        # A model directory that is not shared and so stands at another step.
+        ("", "--model_dir={work}/elsewhere", ["the hosts of this run do not agree"] * 2),
+        # The chief refuses it before the hosts meet; the other waits for it and must not hang.
+        ("--learning_rate=0.01", "", ["holds another run", "was lost"]),
+    ],
+)
+def test_hosts_that_differ_are_refused(work, one_device, tmp_path, of_both, of_second, messages):
     directory = shutil.copytree(one_device, tmp_path / "run")
-    job = flags(work, directory, "--eval_steps=10")
-    for process in start_workers(*job, second=[difference.format(work=work)]):
-        _, err = jobs.finish(process, 2)
-        assert "the hosts of this run do not agree" in err and "Traceback" not in err
-
-
-@pytest.mark.slow
-def test_a_run_of_other_settings_is_one_line_on_every_host(work, one_device, tmp_path):
-    """The chief refuses it before the hosts meet; the other waits for it and must not hang."""
-    directory = shutil.copytree(one_device, tmp_path / "run")
-    job = flags(work, directory, "--eval_steps=10", "--learning_rate=0.01")
-    for process, message in zip(start_workers(*job), ("holds another run", "was lost")):
+    job = flags(work, directory, "--eval_steps=10", *of_both.split())
+    workers = start_workers(*job, second=of_second.format(work=work).split())
+    for process, message in zip(workers, messages):
         _, err = jobs.finish(process, 2)
         assert message in err.splitlines()[-1] and "Traceback" not in err
 

@@ -2,10 +2,10 @@
 
 import ast
 import re
-from pathlib import Path
 
-PROJECT = Path(__file__).resolve().parents[1]
-FILES = [p for name in ("albert_tf", "pipelines", "export") for p in (PROJECT / name).rglob("*.py")]
+from tests.jobs import PROJECT
+from tests.test_import_rules import FILES, nodes
+
 PAGES = ["README.md", "BUILD_NOTES.md", "pipelines/README.md", "pipelines/tasks/README.md",
          "pipelines/tasks/FROM_CSV.md", "export/README.md", "export/serving/README.md"]  # fmt: skip
 # The pronouns hide a noun ("the batch size of the run"), and the verbs are a person's: a program
@@ -38,6 +38,6 @@ def test_pages():
 def test_docstrings():
     kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     for path in FILES:
-        nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        for text in (ast.get_docstring(node) or "" for node in nodes if isinstance(node, kinds)):
+        found = (node for node in nodes(path) if isinstance(node, kinds))
+        for text in (ast.get_docstring(node) or "" for node in found):
             assert not hard_words(text) + long_sentences(text), path.relative_to(PROJECT)

@@ -1,13 +1,12 @@
 """The READMEs of pipelines/: every file that they name exists, and they name every recipe."""
 
 import re
-from pathlib import Path
 
 import pytest
 
 import albert_tf
+from tests.jobs import PROJECT
 
-PROJECT = Path(__file__).resolve().parents[1]
 RECIPES = PROJECT / "pipelines/recipes"
 READMES = [PROJECT / f"pipelines/{name}README.md" for name in ("", "tasks/", "recipes/")]
 

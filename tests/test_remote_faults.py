@@ -10,7 +10,6 @@ import pytest
 import tensorflow as tf
 
 from albert_tf.jobs import program, remote_lock
-from pipelines.training.metrics_log import MetricsLog
 from tests.conftest import make_text
 from tests.jobs import pretrain_flags, record_flags, run, run_code
 from tests.object_store import Rule
@@ -267,10 +266,3 @@ def test_a_log_that_cannot_be_written_is_a_warning(store):
     _, err = run_code(LOG, "0", "4", "1")
     assert "the log is not stored, training continues" in err
     assert rule.seen >= 3 and not store.under("bucket/run/")
-
-
-def test_a_local_log_is_written_at_once(tmp_path):
-    log = MetricsLog(str(tmp_path), 0)
-    log.write(1, {"loss": 1.0})
-    assert (tmp_path / "metrics.jsonl").read_text() == '{"step": 1, "loss": 1.0}\n'
-    assert len(list((tmp_path / "tensorboard").iterdir())) == 1

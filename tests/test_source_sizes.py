@@ -2,9 +2,7 @@
 
 import ast
 
-import pytest
-
-from tests.jobs import PROJECT
+from tests.test_import_rules import FILES, nodes
 
 MAX_LINES, MAX_PARAMETERS = 60, 8
 
@@ -20,10 +18,9 @@ def sizes(function):
     return lines, sum(argument.arg not in ("self", "cls") for argument in names)
 
 
-@pytest.mark.parametrize("package", ["albert_tf", "export", "pipelines"])
-def test_sizes_of_functions(package):
-    for path in (PROJECT / package).rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+def test_sizes_of_functions():
+    for path in FILES:
+        for node in nodes(path):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 lines, parameters = sizes(node)
                 assert lines <= MAX_LINES and parameters <= MAX_PARAMETERS, (path, node.name)

@@ -1,16 +1,11 @@
 """SentencePiece models for tests."""
 
-from collections.abc import Iterable
-from pathlib import Path
-
 import sentencepiece
 
 CONTROL_PIECES = ("[CLS]", "[SEP]", "[MASK]")
 
 
-def train(
-    prefix: Path, lines: Iterable[str], vocab_size: int, control_pieces=CONTROL_PIECES, **options
-) -> Path:
+def train(prefix, lines, vocab_size, control_pieces=CONTROL_PIECES, **options):
     """Trains a SentencePiece model with ALBERT's control pieces; returns its path."""
     prefix.parent.mkdir(exist_ok=True)
     sentencepiece.SentencePieceTrainer.train(

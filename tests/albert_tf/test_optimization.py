@@ -9,9 +9,6 @@ import pytest
 import tensorflow as tf
 
 from albert_tf import addons, keras_lamb, optimization
-from albert_tf.checkpoints import name_map
-from albert_tf.models import AlbertForPreTraining
-from tests.builders import tiny_config
 from tests.golden import make_golden
 
 # Of each array's largest element, float32 against float64. LAMB's bias correction takes 1 - 0.999^t
@@ -107,22 +104,6 @@ def test_twelve_steps_by_the_formula(kind, bias_correction, scale, max_norm, sch
     actual = {name: variable.numpy() for name, variable in zip(weights, variables)}
     expected = numpy_steps(kind, weights, gradients, rates, 0.3, bias_correction, max_norm=max_norm)
     assert_close(actual, expected, TOLERANCE[kind])
-
-
-@pytest.mark.parametrize("sharing", ["all", "none"])
-def test_vectors_are_excluded_and_matrices_are_not(sharing):
-    model = AlbertForPreTraining(tiny_config(parameter_sharing=sharing))
-    model.create_variables()
-    lamb, adamw = optimization.lamb(0.1), optimization.adamw(0.1)
-    variables = name_map.model_variables(model)
-    for name, variable in variables.items():
-        is_matrix = len(variable.shape) == 2
-        assert lamb._do_layer_adaptation(variable) == is_matrix
-        assert lamb._do_use_weight_decay(variable) == is_matrix
-        assert adamw._do_use_weight_decay(variable) == is_matrix
-        assert is_excluded(name) != is_matrix
-    if sharing == "all":
-        assert sum(map(is_excluded, variables)) == 19 and len(variables) == 32
 
 
 class TestSchedule:

@@ -16,54 +16,44 @@ BATCH, LENGTH = 3, 11
 LENGTHS, FIRST_LENGTHS = [11, 8, 9], [4, 5, 3]
 
 
-@pytest.fixture
-def config():
-    return tiny_config(initializer_range=0.3, classifier_dropout_prob=0.5)
+CONFIG = tiny_config(initializer_range=0.3, classifier_dropout_prob=0.5)
+MASK = np.arange(LENGTH) < np.array(LENGTHS)[:, np.newaxis]
+INPUTS = {
+    "input_word_ids": np.random.default_rng(0).integers(5, 61, [BATCH, LENGTH], np.int32) * MASK,
+    "input_mask": MASK,
+    "input_type_ids": MASK & (np.arange(LENGTH) >= np.array(FIRST_LENGTHS)[:, np.newaxis]),
+}
 
 
-@pytest.fixture
-def inputs():
-    positions = np.arange(LENGTH)
-    mask = positions < np.array(LENGTHS)[:, np.newaxis]
-    types = mask & (positions >= np.array(FIRST_LENGTHS)[:, np.newaxis])
-    ids = np.random.default_rng(0).integers(5, 61, [BATCH, LENGTH]) * mask
-    return {
-        "input_word_ids": tf.constant(ids, tf.int32),
-        "input_mask": tf.constant(mask, tf.int32),
-        "input_type_ids": tf.constant(types, tf.int32),
-    }
-
-
-def test_classification(config, inputs):
-    model = models.AlbertForSequenceClassification(config, num_labels=5)
-    logits = model(inputs)["logits"].numpy()
-    pooled = model.encoder(inputs)["pooled_output"].numpy()
+def test_classification():
+    model = models.AlbertForSequenceClassification(CONFIG, num_labels=5)
+    logits = model(INPUTS)["logits"].numpy()
+    pooled = model.encoder(INPUTS)["pooled_output"].numpy()
     kernel, bias = [w.numpy() for w in model.classifier.output_dense.weights]
     assert logits.shape == (BATCH, 5)
     np.testing.assert_allclose(logits, pooled @ kernel + bias, atol=1e-5)
     # Dropout in the head alone changes the answer, and only with a seed.
-    seeded = model(inputs, dropout_seed=tf.constant([1, 2]))["logits"].numpy()
+    seeded = model(INPUTS, dropout_seed=tf.constant([1, 2]))["logits"].numpy()
     assert not np.allclose(seeded, logits)
 
 
-def test_choices_lie_side_by_side(config, inputs):
-    model = models.AlbertForMultipleChoice(config, num_choices=4)
-    eight = {name: tf.tile(value, [3, 1])[:8] for name, value in inputs.items()}
+def test_choices_lie_side_by_side():
+    model = models.AlbertForMultipleChoice(CONFIG, num_choices=4)
+    eight = {name: tf.tile(value, [3, 1])[:8] for name, value in INPUTS.items()}
     logits = model(eight)["logits"].numpy()
-    one_by_one = models.AlbertForSequenceClassification(config, num_labels=1)
+    one_by_one = models.AlbertForSequenceClassification(CONFIG, num_labels=1)
     one_by_one.create_variables()
     one_by_one.set_weights(model.get_weights())
     expected = one_by_one(eight)["logits"].numpy().reshape(2, 4)
     np.testing.assert_allclose(logits, expected, atol=1e-5)
 
 
-def test_spans(config, inputs):
-    model = models.AlbertForQuestionAnswering(config)
-    outputs = model(inputs)
-    hidden = model.encoder(inputs)["sequence_output"].numpy()
+def test_spans():
+    model = models.AlbertForQuestionAnswering(CONFIG)
+    outputs = model(INPUTS)
+    hidden = model.encoder(INPUTS)["sequence_output"].numpy()
     kernel, bias = [w.numpy() for w in model.span.output_dense.weights]
-    is_real = inputs["input_mask"].numpy()[..., np.newaxis] == 1
-    logits = np.where(is_real, hidden @ kernel + bias, -1e30)
+    logits = np.where(MASK[..., np.newaxis], hidden @ kernel + bias, -1e30)
     np.testing.assert_allclose(outputs["start_logits"], logits[..., 0], atol=1e-5)
     np.testing.assert_allclose(outputs["end_logits"], logits[..., 1], atol=1e-5)
     starts, ends = np.array([4, 0, 5]), np.array([7, 0, 5])
@@ -79,10 +69,10 @@ def layer_norm(x):
     return x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + 1e-12)
 
 
-def reference_head(model, inputs):
+def reference_head(model):
     """Returns start logits, end logits of every (row, start) and answerability, in NumPy."""
     head = model.span_beam
-    hidden = model.encoder(inputs)["sequence_output"].numpy()
+    hidden = model.encoder(INPUTS)["sequence_output"].numpy()
     weights = {layer.name: [w.numpy() for w in layer.weights] for layer in head._flatten_layers()}
 
     def dense(name, x):
@@ -106,10 +96,10 @@ def reference_head(model, inputs):
     return start, ends, no_answer
 
 
-def test_span_beams(config, inputs):
-    model = models.AlbertForAnswerableQuestionAnswering(config)
-    outputs = {name: value.numpy() for name, value in model(inputs).items()}
-    start, ends, no_answer = reference_head(model, inputs)
+def test_span_beams():
+    model = models.AlbertForAnswerableQuestionAnswering(CONFIG)
+    outputs = {name: value.numpy() for name, value in model(INPUTS).items()}
+    start, ends, no_answer = reference_head(model)
     np.testing.assert_allclose(outputs["cls_logits"], no_answer, atol=1e-4)
     assert outputs["start_top_index"].shape == (BATCH, 5)
     assert outputs["end_top_index"].shape == (BATCH, 25)
@@ -127,15 +117,15 @@ def test_span_beams(config, inputs):
             assert top.tolist()[:places] == np.argsort(-here)[:5].tolist()[:places]
 
 
-def test_span_beams_in_training(config, inputs):
+def test_span_beams_in_training():
     """The right start is what ends are scored from, and only in training."""
     model = models.AlbertForAnswerableQuestionAnswering(
-        dataclasses.replace(config, classifier_dropout_prob=0.0)
+        dataclasses.replace(CONFIG, classifier_dropout_prob=0.0)
     )
     starts = np.array([6, 0, 4])
-    batch = {**inputs, "start_positions": tf.constant(starts, tf.int32)}
+    batch = {**INPUTS, "start_positions": tf.constant(starts, tf.int32)}
     outputs = model(batch, dropout_seed=tf.constant([3, 4]))
-    start, ends, no_answer = reference_head(model, inputs)
+    start, ends, no_answer = reference_head(model)
     np.testing.assert_allclose(outputs["start_logits"], start, rtol=1e-4, atol=1e-4)
     ends = ends[np.arange(BATCH), starts]
     np.testing.assert_allclose(outputs["end_logits"], ends, rtol=1e-4, atol=1e-4)
@@ -149,16 +139,14 @@ def test_span_beams_in_training(config, inputs):
     np.testing.assert_allclose(found, spans + 0.5 * crossed, rtol=1e-4)
 
 
-def test_the_encoder_of_another_model(config, inputs, tmp_path):
-    pretrained = models.AlbertForPreTraining(config)
-    pretrained.create_variables()
-    model_directory.save_for_pretraining(pretrained, str(tmp_path))
-    _, checkpoint = model_directory.find_checkpoint(str(tmp_path))
-    model = models.AlbertForQuestionAnswering(config)
+def test_the_encoder_of_another_model(pretrained):
+    source, _ = model_directory.load_for_pretraining(str(pretrained))
+    _, checkpoint = model_directory.find_checkpoint(str(pretrained))
+    model = models.AlbertForQuestionAnswering(source.config)
     model.create_variables()
     model_directory.restore_encoder(model.encoder, checkpoint)
-    np.testing.assert_equal(model.encoder.get_weights(), pretrained.encoder.get_weights())
-    other = models.AlbertForQuestionAnswering(dataclasses.replace(config, hidden_size=32))
+    np.testing.assert_equal(model.encoder.get_weights(), source.encoder.get_weights())
+    other = models.AlbertForQuestionAnswering(dataclasses.replace(source.config, hidden_size=24))
     other.create_variables()
     with pytest.raises(ValueError, match="does not hold this model's weights"):
         model_directory.restore_encoder(other.encoder, checkpoint)
