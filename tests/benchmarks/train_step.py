@@ -6,8 +6,7 @@ dtype, right before and after the steps. Prints one JSON line per process, then 
 rounds. A side whose packages are missing is left out.
 
 ours, ours_recompute: the step of pipelines.pretrain in its loop, batch from tf.data, LAMB.
-huggingface_tf: the same loop, losses and LAMB around its model.
-huggingface_torch_gathered and ..._compiled: see train_step_peers; AdamW.
+huggingface_torch_gathered and ..._compiled: see peers; AdamW.
 ..._bfloat16: under --mixed_precision=bfloat16; of torch under its autocast. The others: float32.
 
 Operations are counted by pipelines.training.flops for all sides: what one computes beyond
@@ -34,7 +33,7 @@ import numpy as np
 from absl import flags
 
 from albert_tf.jobs import program
-from tests.benchmarks import train_step_peers as peers
+from tests.benchmarks import peers
 from tests.benchmarks.measuring import (
     define_sides,
     measure_in_turn,
@@ -58,8 +57,6 @@ _SIDES = (
     "huggingface_torch_gathered_compiled",
     "huggingface_torch_gathered_bfloat16",
     "huggingface_torch_gathered_compiled_bfloat16",
-    "huggingface_tf",
-    "huggingface_tf_bfloat16",
 )
 _WARM_UP_STEPS = 2
 # Figure of a line -> title and format of its column.
@@ -163,7 +160,7 @@ def make_side(
     """Returns (step, product): a training step that returns its loss, and the ceiling's product."""
     dtype = "bfloat16" if side.endswith("_bfloat16") else "float32"
     if side.startswith("huggingface_torch"):
-        return peers.huggingface_torch(batch, "_compiled" in side, dtype)
+        return peers.training(batch, "_compiled" in side, dtype)
     # Here, as TensorFlow would count in the memory of a torch side.
     import tensorflow as tf
 
@@ -181,12 +178,9 @@ def make_side(
     )
     strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
     with strategy.scope(), precision(settings.mixed_precision):
-        if side.startswith("huggingface_tf"):
-            model = peers.huggingface_tf()
-        else:
-            config = AlbertConfig.named("albert_base")
-            model = AlbertForPreTraining(config, recompute=side == "ours_recompute")
-        model({name: rows[:1] for name, rows in batch.items()})  # creates the variables
+        config = AlbertConfig.named("albert_base")
+        model = AlbertForPreTraining(config, recompute=side == "ours_recompute")
+        model.create_variables()
         run = step_of_pretraining(settings, strategy, model, batch)
 
     def step() -> float:
@@ -201,7 +195,7 @@ def step_of_pretraining(
 ) -> Callable[[int], dict]:
     """Returns run(steps) -> totals: the loop that pipelines.training.train_loop runs on the device.
 
-    Called in the scope of the strategy, with a model that has variables: ours, or a Peer.
+    Called in the scope of the strategy, with a model that has variables.
     """
     import tensorflow as tf
 

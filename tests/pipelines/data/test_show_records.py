@@ -1,4 +1,6 @@
 import json
+import string
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,30 +17,19 @@ from tests.pipelines.data.small_records import create_records
 PNG = b"\x89PNG\r\n"
 
 
-class LetterTokenizer:
-    """Pieces are letters: `A` begins a word (as `▁a`), `a` continues one."""
-
-    unk_id, cls_id, sep_id, mask_id = 1, 2, 3, 4
-    vocab_size = 5 + 26 + 26
-
-    def word_starts(self):
-        return np.arange(self.vocab_size) < 5 + 26
-
-    def id_to_piece(self, piece_id):
-        if piece_id < 5:
-            return ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")[piece_id]
-        letter = "abcdefghijklmnopqrstuvwxyz"[(piece_id - 5) % 26]
-        return "▁" + letter if piece_id < 31 else letter
-
-    def ids(self, text):
-        control = {"#": 2, "/": 3, "*": 4, ".": 0, "?": 1}
-        return [
-            control[c] if c in control else 5 + ord(c) - 65 if c.isupper() else 31 + ord(c) - 97
-            for c in text
-        ]
+# Pieces are letters: `A` begins a word (as `▁a`), `a` continues one.
+ALPHABET = ".?#/*" + string.ascii_uppercase + string.ascii_lowercase
+PIECES = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
+PIECES += [*(f"▁{letter}" for letter in string.ascii_lowercase), *string.ascii_lowercase]
+TOKENIZER = SimpleNamespace(
+    **{"unk_id": 1, "cls_id": 2, "sep_id": 3, "mask_id": 4, "vocab_size": len(PIECES)},
+    word_starts=lambda: np.arange(len(PIECES)) < 5 + 26,
+    id_to_piece=PIECES.__getitem__,
+)
 
 
-TOKENIZER = LetterTokenizer()
+def ids_of(text):
+    return [*map(ALPHABET.index, text)]
 
 
 def batch_of(*examples):
@@ -52,12 +43,12 @@ def batch_of(*examples):
         kept = [i - n for n, i in enumerate(i for i, c in enumerate(now) if c == "'")]
         now = now.replace("'", "")
         predicted = sorted({i for i, c in enumerate(now) if c != before[i]} | set(kept))
-        batch["input_word_ids"][row, : len(now)] = TOKENIZER.ids(now)
+        batch["input_word_ids"][row, : len(now)] = ids_of(now)
         batch["input_mask"][row, : len(now)] = 1
         batch["input_type_ids"][row, before.index("/") + 1 : len(now)] = 1
         real = row, slice(len(predicted))
         batch["masked_lm_positions"][real] = predicted
-        batch["masked_lm_ids"][real] = [TOKENIZER.ids(before)[i] for i in predicted]
+        batch["masked_lm_ids"][real] = [ids_of(before)[i] for i in predicted]
         batch["masked_lm_weights"][real] = 1
     labels = [label for _, _, label in examples]
     batch["masked_lm_weights"] = batch["masked_lm_weights"].astype(np.float32)
@@ -82,7 +73,7 @@ def test_example_text():
         "label: none; 7 pieces, 10 padding; 2 predictions",
         "  A  p [MASK|q]<unk> [x|r] s",
     ]
-    assert TOKENIZER.ids(FIRST[0]) == unmask(batch)[0].tolist()
+    assert ids_of(FIRST[0]) == unmask(batch)[0].tolist()
 
 
 def test_statistics(tmp_path):
