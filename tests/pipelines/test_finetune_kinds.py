@@ -6,103 +6,94 @@ import pytest
 from export.export_saved_model import export
 from pipelines.predict import load
 from pipelines.tasks.classification import ClassificationTask, Columns
+from pipelines.tasks.multilabel import MultiLabelTask
 from pipelines.tasks.multiple_choice import MultipleChoiceColumns, MultipleChoiceTask
 from pipelines.tasks.reading.token_files import TokenColumns
 from pipelines.tasks.squad import SquadTask
 from pipelines.tasks.token_classification import TokenClassificationTask
 from pipelines.training.settings import LoopSettings
-from tests.builders import near, read_tsv, run_task, write_json_lines, write_sentences
+from tests.builders import near, read_tsv, run_task, write_json_lines
 from tests.conftest import WORDS
 from tests.jobs import log
 from tests.pipelines.test_predict import predict, rows_of
 
+NUMBERS = {"train": 26, "dev": 11}
 
-def write_splits(directory, ending, train, dev, content):
-    """Writes `content(split, number)` to a file of each split; returns their paths."""
-    paths = {}
-    for split, number in (("train", train), ("dev", dev)):
+
+def write(directory, ending, content):
+    """Writes `content(rng, split, number)` to a file of each split; returns their paths."""
+    rng, paths = random.Random(1), {}
+    for split, number in NUMBERS.items():
         path = directory / f"{split}.{ending}"
-        path.write_text(content(split, number))
+        path.write_text(content(rng, split, number))
         paths[split] = str(path)
     return paths
 
 
-def squad_files(directory):
+def write_rows(directory, make_row):
+    def content(rng, _, number):
+        return "".join(json.dumps(make_row(rng)) + "\n" for _ in range(number))
+
+    return write(directory, "jsonl", content)
+
+
+def questions(rng, split, number):
     """Questions whose answer is the word after "some"."""
-    rng = random.Random(1)
-
-    def content(split, number):
-        paragraphs = []
-        for i in range(number):
-            words = rng.choices(WORDS, k=30)
-            answer = {"text": words[7], "answer_start": len(" ".join(words[:7])) + 1}
-            question = {"id": f"{split}{i}", "question": "who sleeps", "is_impossible": i % 3 == 0}
-            question["answers"] = [answer] if i % 3 else []
-            paragraphs.append({"context": " ".join(words), "qas": [question]})
-        return json.dumps({"data": [{"title": "t", "paragraphs": paragraphs}]})
-
-    return write_splits(directory, "json", 26, 11, content)
+    paragraphs = []
+    for i in range(number):
+        words = rng.choices(WORDS, k=30)
+        answer = {"text": words[7], "answer_start": len(" ".join(words[:7])) + 1}
+        question = {"id": f"{split}{i}", "question": "who sleeps", "is_impossible": i % 3 == 0}
+        question["answers"] = [answer] if i % 3 else []
+        paragraphs.append({"context": " ".join(words), "qas": [question]})
+    return json.dumps({"data": [{"title": "t", "paragraphs": paragraphs}]})
 
 
-def choice_files(directory):
-    rng = random.Random(2)
-
-    def content(_, number):
-        drawn = [rng.choices(WORDS, k=15) for _ in range(number)]
-        rows = [{"text": " ".join(words[3:]), "options": words[:3]} for words in drawn]
-        return "".join(json.dumps({**row, "label": rng.randrange(3)}) + "\n" for row in rows)
-
-    return write_splits(directory, "jsonl", 25, 10, content)
+def choice(rng):
+    words = rng.choices(WORDS, k=15)
+    return {"text": " ".join(words[3:]), "options": words[:3], "label": rng.randrange(3)}
 
 
-def regression_files(directory):
-    rng = random.Random(3)
+def text_with(label_of):
+    """Returns what makes a row of a text of 1 to 29 words, and a label of them."""
 
-    def content(_, number):
-        lengths = rng.choices(range(1, 30), k=number)
-        rows = [f"{k / 10}\t{' '.join(rng.choices(WORDS, k=k))}" for k in lengths]
-        return "\n".join(["label\ttext", *rows]) + "\n"
+    def row(rng):
+        words = rng.choices(WORDS, k=rng.randint(1, 29))
+        return {"text": " ".join(words), "label": label_of(words)}
 
-    return write_splits(directory, "tsv", 27, 13, content)
+    return row
 
 
-def token_files(directory):
+def tags(rng, _, number):
     """Words with tags; rivers are entities."""
-    rng = random.Random(4)
-
-    def content(_, number):
-        words = [*WORDS, "river", "river"]
-        texts = [rng.choices(words, k=rng.randint(1, 60)) for _ in range(number)]
-        lines = [[f"{w}\t{'B-water' if w == 'river' else 'O'}" for w in text] for text in texts]
-        return "\n\n".join(map("\n".join, lines)) + "\n"
-
-    return write_splits(directory, "conll", 27, 13, content)
+    words = [*WORDS, "river", "river"]
+    texts = [rng.choices(words, k=rng.randint(1, 60)) for _ in range(number)]
+    lines = [[f"{w}\t{'B-water' if w == 'river' else 'O'}" for w in text] for text in texts]
+    return "\n\n".join(map("\n".join, lines)) + "\n"
 
 
-def label_files(directory):
-    write_sentences(directory, train=25, dev=13)
-    return {split: f"{directory}/{split}.tsv" for split in ("train", "dev")}
-
-
+LABEL = text_with(lambda words: f"{'y' in words[0]}")
+SET = text_with(lambda words: [c for c in "xyz" if c in " ".join(words)])
+NUMBER = text_with(lambda words: len(words) / 10)
+COLUMNS = Columns("text", "label")
+OF_CHOICES = MultipleChoiceColumns("text", "options", "label")
+SPANS = {"may_be_impossible": True, "doc_stride": 16}
+BEAMS = {**SPANS, "has_answerability_head": True}
 KINDS = {
-    "spans": lambda d: SquadTask(squad_files(d), may_be_impossible=True, doc_stride=16),
-    "beams": lambda d: SquadTask(
-        squad_files(d), may_be_impossible=True, has_answerability_head=True, doc_stride=16
-    ),
-    "choices": lambda d: MultipleChoiceTask(
-        "multiple_choice", choice_files(d), MultipleChoiceColumns("text", "options", "label")
-    ),
-    "labels": lambda d: ClassificationTask(
-        "classification", label_files(d), Columns("text", "label")
-    ),
+    "spans": lambda d: SquadTask(write(d, "json", questions), **SPANS),
+    "beams": lambda d: SquadTask(write(d, "json", questions), **BEAMS),
+    "choices": lambda d: MultipleChoiceTask("own", write_rows(d, choice), OF_CHOICES),
+    "labels": lambda d: ClassificationTask("own", write_rows(d, LABEL), COLUMNS),
     "numbers": lambda d: ClassificationTask(
-        "regression", regression_files(d), Columns("text", "label"), is_regression=True
+        "own", write_rows(d, NUMBER), COLUMNS, is_regression=True
     ),
+    "sets": lambda d: MultiLabelTask("own", write_rows(d, SET), COLUMNS),
     "tokens": lambda d: TokenClassificationTask(
-        "token_classification", token_files(d), TokenColumns(), doc_stride=20
+        "own", write(d, "conll", tags), TokenColumns(), doc_stride=20
     ),
 }
-DEV = {"spans": 11, "beams": 11, "choices": 10, "labels": 13, "numbers": 13, "tokens": 13}
+FAST = [("beams", False)]
+SLOW = [pytest.param(kind, True, marks=pytest.mark.slow) for kind in KINDS]
 
 
 def written_predictions(kind, run_dir):
@@ -152,10 +143,7 @@ def check_predict(kind, task, run_dir, expected, reported):
     assert rows_of(run_dir / "export.jsonl") == near(rows, 1e-4)
 
 
-@pytest.mark.parametrize(
-    ("kind", "predicts"),
-    [("spans", False), *(pytest.param(kind, True, marks=pytest.mark.slow) for kind in KINDS)],
-)
+@pytest.mark.parametrize(("kind", "predicts"), FAST + SLOW)
 def test_every_kind_of_task_runs_and_predicts(kind, predicts, pretrained, tmp_path, request):
     task, run_dir = KINDS[kind](tmp_path), tmp_path / "out"
     if not predicts:
@@ -171,7 +159,7 @@ def test_every_kind_of_task_runs_and_predicts(kind, predicts, pretrained, tmp_pa
     assert description["max_seq_length"] == 48
     assert description["kind"] == task.description().model["kind"]
     written = written_predictions(kind, run_dir)
-    assert len(written) == DEV[kind]
+    assert len(written) == NUMBERS["dev"]
     if predicts:
         check_predict(kind, task, run_dir, written, results["dev"]["median"])
     if kind not in ("spans", "beams"):

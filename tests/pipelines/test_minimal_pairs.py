@@ -4,13 +4,11 @@ import json
 import numpy as np
 import pytest
 
-from albert_tf.checkpoints import model_directory
-from albert_tf.models import AlbertForPreTraining
+import albert_tf
 from albert_tf.scoring import SentenceScorer
-from albert_tf.text.tokenization import AlbertTokenizer
 from pipelines import minimal_pairs
 from pipelines.minimal_pairs import Columns, Pair, read_pairs
-from tests.builders import tiny_config, write_json_lines
+from tests.builders import write_json_lines
 from tests.jobs import run
 
 ROWS = [
@@ -68,16 +66,11 @@ def test_a_tie_is_one_half_and_groups_count_alike():
 
 
 @pytest.mark.usefixtures("eager")  # the scores of this process
-def test_the_program(work, tmp_path):
-    tokenizer = AlbertTokenizer(str(work / "vocabulary.model"))
-    config = tiny_config(vocab_size=tokenizer.vocab_size, num_hidden_layers=1)
-    model = AlbertForPreTraining(config)
-    model.create_variables()
-    model_directory.save_for_pretraining(model, str(tmp_path / "model"))
-    tokenizer.save(str(tmp_path / "model"))
+def test_the_program(pretrained, tmp_path):
+    model, tokenizer = albert_tf.from_pretrained(pretrained)
     (tmp_path / "corpus.txt").write_text("The river is old; cats sleep.\n")
     flags = [
-        f"--checkpoint={tmp_path}/model",
+        f"--checkpoint={pretrained}",
         f"--input_file={write_json_lines(tmp_path / 'a.jsonl', ROWS)}",
         f"--corpus={tmp_path}/corpus.txt",
         f"--output={tmp_path}/out",

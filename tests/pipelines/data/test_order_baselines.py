@@ -70,19 +70,6 @@ def test_lengths_that_tell_the_label_are_found(record_dir, tokenizer):
     assert order_baselines(record_dir, "heldout", no_labels, tokenizer) == {}
 
 
-def test_labels_of_a_coin_are_not_told(record_dir, tokenizer, monkeypatch):
-    labelled, rng = baselines.labelled_pairs, np.random.default_rng(1)
-
-    def with_labels_of_a_coin(dataset):
-        pairs = labelled(dataset)
-        return pairs._replace(labels=rng.integers(0, 2, len(pairs.labels)))
-
-    monkeypatch.setattr(baselines, "labelled_pairs", with_labels_of_a_coin)
-    found = order_baselines(record_dir, "heldout", ExampleOptions(24), tokenizer)
-    for told in found["inside"].values():
-        assert abs(told.correct / told.total - 0.5) < 3 * 0.5 / told.total**0.5
-
-
 def test_words_and_overlap_find_what_they_look_for(tokenizer, monkeypatch):
     rng = np.random.default_rng(2)
     labels = rng.integers(0, 2, 600)

@@ -68,11 +68,8 @@ def test_an_epoch_takes_each_example_once(by_length):
     # Short ones do not all come first.
     longest = [lengths[batch].max() for batch in found[:16]]
     assert longest != sorted(longest)
-
-
-def test_few_examples_make_batches_of_different_ones():
-    lengths = np.random.default_rng(1).integers(3, 500, 40)
-    order = training_order(lengths, 16, seed=3, start_step=0, by_length=True)
+    # Few examples make batches of different ones.
+    order = training_order(lengths[:40], 16, seed=3, start_step=0, by_length=by_length)
     assert np.mean([len(set(batch)) for batch in order.take(50).as_numpy_iterator()]) > 14
 
 

@@ -41,7 +41,7 @@ def logits(*rows):
     return [{"logits": np.array(row, np.float32)} for row in rows]
 
 
-def test_labels_are_those_of_the_training_file(train, tmp_path):
+def test_labels_are_those_of_the_training_file_or_given(train, tokenizer, tmp_path):
     dev = table(tmp_path / "dev.tsv", ("label", "text"), ("bad", "a"), ("Good", "b"))
     task = task_of(train, dev)
     assert task.labels == ("bad", "good", "odd")
@@ -53,9 +53,7 @@ def test_labels_are_those_of_the_training_file(train, tmp_path):
     problem = r"dev\.tsv:3: unknown label 'Good' .* 'bad', 'good', 'odd'; it is almost 'good'$"
     with pytest.raises(UserError, match=problem):
         task.read("dev")
-
-
-def test_labels_may_be_given(train, tokenizer):
+    # They may be given, in another order and with more.
     task = task_of(train, labels=["odd", "new", "good", "bad"])
     sequences, _ = task.encode(task.read("train"), tokenizer, 9, training=True)
     np.testing.assert_array_equal(sequences.labels["labels"], [2, 3, 2, 0])
@@ -225,11 +223,6 @@ def test_numbers(tmp_path, tokenizer):
     task.write(str(tmp_path), "dev", examples, answers)
     lines = (tmp_path / "dev_predictions.tsv").read_text().splitlines()
     assert lines[1:3] == ["0\t1.25\t0.5", "1\t-3.0\t0.25"]
-
-
-def test_losses_of_numbers():
-    """test_class_weights has the losses of labels."""
-    task = task_of(is_regression=True)
     losses = task.losses({"logits": tf.constant([[1.0], [4.0]])}, {"labels": [3.0, 3.5]})
     np.testing.assert_allclose(losses, [4, 0.25])
 

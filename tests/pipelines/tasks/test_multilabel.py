@@ -1,4 +1,4 @@
-"""Any number of labels of a text: reading, figures beside scikit-learn, a run."""
+"""Any number of labels of a text: reading, figures beside scikit-learn."""
 
 import json
 import tracemalloc
@@ -10,9 +10,6 @@ from sklearn.metrics import f1_score
 
 from pipelines.tasks.classification import Columns
 from pipelines.tasks.multilabel import MultiLabelTask
-from pipelines.training.settings import LoopSettings
-from tests.builders import make_rows, run_task
-from tests.pipelines.test_predict import predict
 
 COLUMNS = Columns("text", "label")
 
@@ -114,18 +111,3 @@ def test_figures_losses_and_columns(tmp_path):
     assert answers.columns["probability_x"][0] == pytest.approx(probability, abs=1e-6)
     losses = task.losses({"logits": tf.zeros([4, 3])}, {"labels": tf.constant(truth)})
     np.testing.assert_allclose(losses, np.log(2) * np.ones(4), rtol=1e-6)
-
-
-@pytest.mark.slow
-def test_it_is_learnt_and_predicts_files(pretrained, tmp_path):
-    lines = [
-        json.dumps({"text": f"{a} {b}", "label": ["river"] * (label == "river") + ["z"] * (i % 2)})
-        for i, (_, a, b, label) in enumerate(make_rows(90, 3))
-    ]
-    (tmp_path / "t.jsonl").write_text("\n".join(lines))
-    loop = LoopSettings(steps_per_loop=10, save_checkpoint_steps=40, eval_steps=40)
-    task = task_of(tmp_path / "t.jsonl")
-    results = run_task(task, pretrained, tmp_path / "run", num_train_steps=40, loop=loop)
-    assert results["dev"]["median"]["micro_f1"] > 0.5
-    summary = predict(tmp_path / "run", tmp_path / "t.jsonl", tmp_path / "out.csv")
-    assert summary["metrics"] == pytest.approx(results["dev"]["median"])

@@ -117,7 +117,7 @@ def test_sequences(tokenizer, monkeypatch):
     assert rows.first_lengths.tolist() == [2, 2]
 
 
-def test_figures_and_predictions(tmp_path):
+def test_figures_losses_and_predictions(tmp_path):
     task = MultipleChoiceTask("own", {}, COLUMNS)
     task.num_choices = 3
     examples = [
@@ -136,9 +136,5 @@ def test_figures_and_predictions(tmp_path):
     assert lines[0] == header.split()
     assert lines[2] == ["1", "B", "B", "0.211942", "0.576117", "0.211942", "y\ty"]
     assert lines[4][:3] == ["3", "B", "A"]
-
-
-def test_losses():
-    task = MultipleChoiceTask("own", {}, COLUMNS)
     losses = task.losses({"logits": tf.zeros([2, 3])}, {"labels": tf.constant([2, 0])})
     np.testing.assert_allclose(losses, np.log([3, 3]), rtol=1e-6)

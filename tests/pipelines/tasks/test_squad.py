@@ -5,15 +5,11 @@ import json
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from pipelines.tasks.reading.split_report import describe_split
 from pipelines.tasks.reading.squad_files import Question
-from pipelines.tasks.running.batches import make_batch
 from pipelines.tasks.scoring.squad_metrics import normalize_answer
 from pipelines.tasks.squad import SquadTask
-from pipelines.tasks.task import create_model
-from tests.builders import tiny_config
 from tests.pipelines.tasks import test_squad_files as squad_files
 
 CONTEXT = (
@@ -181,33 +177,6 @@ def test_a_question_that_leaves_no_room_is_truncated(tokenizer, questions):
     sequences, windows = task.encode([questions[0], long], tokenizer, 20, training=True)
     assert np.diff(sequences.row_splits).max() == 20
     assert {len(window.is_max_context) for window in windows if window.question == 1} == {1}
-
-
-@pytest.mark.parametrize("has_answerability_head", [False, True])
-def test_the_models_take_what_the_task_gives(tokenizer, questions, has_answerability_head):
-    task = SquadTask({}, True, has_answerability_head, doc_stride=20)
-    examples = [*questions[:3], ask(9, CONTEXT)]
-    config = tiny_config(vocab_size=tokenizer.vocab_size, num_hidden_layers=1)
-    tf.random.set_seed(3)
-    model = create_model(task, config)
-
-    def encoded(training):
-        sequences, windows = task.encode(examples, tokenizer, 64, training=training)
-        batch = make_batch(sequences, np.arange(len(sequences)), 64)
-        return windows, {name: tf.constant(value) for name, value in batch.items()}
-
-    windows, batch = encoded(training=True)
-    loss = task.losses(model(batch, dropout_seed=tf.constant([3, 5])), batch)
-    assert loss.shape == [len(windows)] and np.isfinite(loss).all()
-    windows, batch = encoded(training=False)
-    outputs = {name: value.numpy() for name, value in model(batch).items()}
-    rows = [{name: value[i] for name, value in outputs.items()} for i in range(len(windows))]
-    answers = task.answers(examples, windows, rows)
-    figures = task.score(answers.rows())
-    assert 0 <= figures["f1"] <= figures["best_f1"] <= 100
-    assert figures["best_f1"] >= 25  # to answer nothing
-    best = [candidates[0][0] if candidates else "" for candidates in answers.exact["candidates"]]
-    assert all(text and text in CONTEXT for text in best) or has_answerability_head
 
 
 def test_questions_some_of_which_have_no_answer_are_told(tmp_path, capsys):

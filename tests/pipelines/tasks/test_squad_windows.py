@@ -42,32 +42,24 @@ def texts_of_pieces(tokenizer, text):
     ]
 
 
-def test_pieces_lie_where_they_come_from(tokenizer):
+def test_pieces_lie_where_they_come_from(tokenizer, byte_tokenizer):
     text = " \n The  QUICK\tbrown fóx (dog) "
     pairs = texts_of_pieces(tokenizer, text)
     assert "".join(part for _, part in pairs) == "The  QUICK\tbrown fóx (dog)"
     for piece, part in pairs:
         assert tokenizer.preprocess(part) == piece.replace("▁", " ").strip()
-
-
-@pytest.mark.parametrize(
-    ("text", "part"), [("fox😀漢😀fox", "😀漢😀"), ("fox 日本 fox", "日本"), ("fox\0dog", "\0")]
-)
-def test_unknown_characters(tokenizer, text, part):
-    pairs = texts_of_pieces(tokenizer, text)
-    assert [found for piece, found in pairs if piece == "<unk>"] == [part]
-    assert pairs[-1][1].endswith(text[-1])
-
-
-def test_dropped_characters_stay_with_the_piece_before(tokenizer):
-    [paragraph] = read_paragraphs(["fox\u0302\u0303 dog\u0301"], tokenizer)
-    assert {4, 9} <= set(paragraph.ends.tolist()) and 5 in paragraph.starts
-    # The mark becomes a part of the space.
-    [paragraph] = read_paragraphs(["fox\ufeff dog"], tokenizer)
-    assert {2, 7} <= set(paragraph.ends.tolist()) and 4 in paragraph.starts
-
-
-def test_pieces_and_bytes_of_one_character_share_it(tokenizer, byte_tokenizer):
+    for text, unknown in (("fox😀漢😀fox", "😀漢😀"), ("fox 日本 fox", "日本"), ("fox\0dog", "\0")):
+        pairs = texts_of_pieces(tokenizer, text)
+        assert [part for piece, part in pairs if piece == "<unk>"] == [unknown]
+        assert pairs[-1][1].endswith(text[-1])
+    # Dropped characters stay with the piece before, or become a part of the space.
+    for text, ends, start in (
+        ("fox\u0302\u0303 dog\u0301", {4, 9}, 5),
+        ("fox\ufeff dog", {2, 7}, 4),
+    ):
+        [paragraph] = read_paragraphs([text], tokenizer)
+        assert ends <= set(paragraph.ends.tolist()) and start in paragraph.starts
+    # Pieces and bytes of one character share it.
     pairs = texts_of_pieces(tokenizer, "fox \ufdfa dog")
     assert len([part for _, part in pairs if part == "\ufdfa"]) > 1
     assert pairs[-1][1].endswith("g")

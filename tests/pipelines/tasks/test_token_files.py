@@ -55,27 +55,19 @@ def test_without_answers(tmp_path):
             read(write(tmp_path / "a.json", text), needs_tags=False)
 
 
-def test_words_in_json(tmp_path):
+def test_words_and_spans_in_json(tmp_path):
     row = {"tokens": ["New York", "is"], "ner": ["B-loc", 0], "id": 5}
     path = write(tmp_path / "A.JSONL", json.dumps(row) + "\n\n")
     [example] = read(path, text="tokens", label="ner", id="id")
     assert (example.id, example.words, example.tags) == ("5", ("New York", "is"), ("B-loc", "0"))
-
-
-@pytest.mark.parametrize("as_list", [False, True])
-def test_spans_in_json(tmp_path, as_list):
-    text = "Ada Lovelace, in 北京."
-    spans = [[17, 19, "loc"], [0, 12, "per"]]
-    if not as_list:
-        spans = [dict(zip(("start", "end", "label"), span)) for span in spans]
-    [example] = read(write(tmp_path / "a.jsonl", json.dumps({"text": text, "label": spans})))
-    assert example.words == ("Ada", "Lovelace", ",", "in", "北", "京", ".")
-    assert example.tags == ("B-per", "I-per", "O", "O", "B-loc", "I-loc", "O")
-    assert example.entities == ((0, 12, "per"), (17, 19, "loc"))
-    assert [text[start:limit] for start, limit in example.spans] == list(example.words)
-
-
-def test_spans_inside_of_words_mark_them_whole(tmp_path):
+    text, lists = "Ada Lovelace, in 北京.", [[17, 19, "loc"], [0, 12, "per"]]
+    for spans in (lists, [dict(zip(("start", "end", "label"), span)) for span in lists]):
+        [example] = read(write(tmp_path / "a.jsonl", json.dumps({"text": text, "label": spans})))
+        assert example.words == ("Ada", "Lovelace", ",", "in", "北", "京", ".")
+        assert example.tags == ("B-per", "I-per", "O", "O", "B-loc", "I-loc", "O")
+        assert example.entities == ((0, 12, "per"), (17, 19, "loc"))
+        assert [text[start:limit] for start, limit in example.spans] == list(example.words)
+    # Spans inside of a word mark it whole.
     row = {"text": "unbelievable", "label": [[2, 5, "a"], [5, 9, "b"]]}
     [example] = read(write(tmp_path / "a.jsonl", json.dumps(row)))
     assert example.tags == ("B-a",) and example.entities == ((2, 5, "a"), (5, 9, "b"))
