@@ -1,5 +1,3 @@
-"""What tests of several modules here need."""
-
 import pytest
 import tensorflow as tf
 

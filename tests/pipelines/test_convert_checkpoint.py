@@ -1,5 +1,6 @@
 import json
 import shutil
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -107,11 +108,8 @@ def test_wordpiece_model(model_dir, tmp_path, capsys):
 
 
 def test_failure_leaves_nothing(model_dir, tmp_path, monkeypatch):
-    def disk_full(self, directory):
-        raise OSError("No space left on device")
-
     with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
-        patch.setattr(AlbertTokenizer, "save", disk_full)
+        patch.setattr(AlbertTokenizer, "save", Mock(side_effect=OSError("No space left on device")))
         convert(input_path=model_dir, output_dir=str(tmp_path / "out"))
     assert not list(tmp_path.iterdir())
     (tmp_path / "mine").mkdir()

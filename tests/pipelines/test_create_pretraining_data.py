@@ -25,7 +25,6 @@ from tests.pipelines.data.test_corpus import COMPRESS
 
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory) -> Path:
-    """Two files of 31 and 17 documents."""
     directory = tmp_path_factory.mktemp("texts")
     (directory / "a.txt").write_text(make_text(31, seed=1), encoding="utf-8")
     (directory / "b.txt").write_text(make_text(17, seed=2), encoding="utf-8")

@@ -1,5 +1,3 @@
-"""The page "from a CSV to a served answer": its commands run as they stand there."""
-
 import csv
 import json
 import os

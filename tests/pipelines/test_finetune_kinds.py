@@ -43,7 +43,7 @@ def questions(rng, split, number):
     for i in range(number):
         words = rng.choices(WORDS, k=30)
         answer = {"text": words[7], "answer_start": len(" ".join(words[:7])) + 1}
-        question = {"id": f"{split}{i}", "question": "who sleeps", "is_impossible": i % 3 == 0}
+        question = {"id": f"{split}{i}", "question": "who sleeps 문", "is_impossible": i % 3 == 0}
         question["answers"] = [answer] if i % 3 else []
         paragraphs.append({"context": " ".join(words), "qas": [question]})
     return json.dumps({"data": [{"title": "t", "paragraphs": paragraphs}]})
@@ -72,7 +72,7 @@ def tags(rng, _, number):
     return "\n\n".join(map("\n".join, lines)) + "\n"
 
 
-LABEL = text_with(lambda words: f"{'y' in words[0]}")
+LABEL = text_with(lambda words: "yes" if "e" in words[0] else "no")
 SET = text_with(lambda words: [c for c in "xyz" if c in " ".join(words)])
 NUMBER = text_with(lambda words: len(words) / 10)
 COLUMNS = Columns("text", "label")
@@ -97,7 +97,6 @@ SLOW = [pytest.param(kind, True, marks=pytest.mark.slow) for kind in KINDS]
 
 
 def written_predictions(kind, run_dir):
-    """Returns the predictions of dev that fine-tuning wrote."""
     path = run_dir / "seed_1/predictions/dev_predictions"
     if kind in ("spans", "beams"):
         answers = json.loads(path.with_suffix(".json").read_text())
@@ -144,7 +143,9 @@ def check_predict(kind, task, run_dir, expected, reported):
 
 
 @pytest.mark.parametrize(("kind", "predicts"), FAST + SLOW)
-def test_every_kind_of_task_runs_and_predicts(kind, predicts, pretrained, tmp_path, request):
+def test_every_kind_of_task_runs_and_predicts(
+    kind, predicts, pretrained, tmp_path, request, capsys
+):
     task, run_dir = KINDS[kind](tmp_path), tmp_path / "out"
     if not predicts:
         task.null_threshold = 1e9  # no question is left without an answer
@@ -165,6 +166,7 @@ def test_every_kind_of_task_runs_and_predicts(kind, predicts, pretrained, tmp_pa
     if kind not in ("spans", "beams"):
         return
     assert predicts or all(written)
+    assert "unknown characters: '문' " in capsys.readouterr().out
     # What decides the answers alone may change.
     task.null_threshold = -1e9
     request.getfixturevalue("eager")  # for a single prediction

@@ -12,7 +12,7 @@ from pipelines.data import records, training_order
 from pipelines.data.beam_job import Workers
 from pipelines.data.examples import ExampleOptions
 from pipelines.data.pretraining_dataset import pretraining_dataset, read_sources
-from pipelines.data.records import Manifest, serialize_segment
+from pipelines.data.records import Manifest, serialize_segment, write_records
 from pipelines.data.segments import Segment
 from pipelines.evaluate import Evaluation, evaluate
 from tests.builders import raises_one_line, tiny_config
@@ -47,26 +47,20 @@ def static_example(number=0, **changes) -> bytes:
     return example.SerializeToString()
 
 
-def write(path, records):
-    with tf.io.TFRecordWriter(str(path)) as writer:
-        for record in records:
-            writer.write(record)
-
-
 @pytest.fixture
 def files(tmp_path) -> Path:
     """Files of 7, 300 and 4 examples."""
     directory = tmp_path / "ref"
     directory.mkdir()
     for name, count in (("a", 7), ("b", 300), ("c", 4)):
-        write(directory / f"{name}.tfrecord", [static_example(n % 90) for n in range(count)])
+        write_records(
+            str(directory / f"{name}.tfrecord"), [static_example(n % 90) for n in range(count)]
+        )
     return directory
 
 
 @pytest.fixture
 def index(files, tiny_vocabulary, tmp_path, in_this_process):
-    """Runs the job over the files."""
-
     def run(input_file=f"{files}/*", output="indexed", **changes):
         where = str(input_file), str(tmp_path / output), str(tiny_vocabulary)
         return job.index_records(job.Settings(*where, **changes), Workers(num_workers=1))
@@ -141,7 +135,9 @@ def test_training_sees_every_example_once_an_epoch(index, files, tokenizer, tmp_
 )
 def test_a_broken_record_is_one_line(index, tmp_path, changes, message):
     path = tmp_path / "bad.tfrecord"
-    write(path, [*[static_example()] * 263, static_example(**changes), *[static_example()] * 9])
+    write_records(
+        str(path), [*[static_example()] * 263, static_example(**changes), *[static_example()] * 9]
+    )
     with raises_one_line(f"^{path}: record 264: .*{message}"):
         index(path)
     assert not (tmp_path / "indexed" / "manifest.json").exists()
@@ -168,7 +164,7 @@ def test_a_broken_file_among_others_may_be_mended(index, files, tmp_path, positi
     """If a file was finished before, other content makes it another job."""
     broken = files / f"{position}.tfrecord"
     good = broken.read_bytes()
-    write(broken, [static_example(n) for n in range(5)] + [b"broken"])
+    write_records(str(broken), [static_example(n) for n in range(5)] + [b"broken"])
     with pytest.raises(ValueError, match=f"^{broken}: record 6: is no tf.train.Example"):
         index()
     finished = sorted(path.name for path in (tmp_path / "indexed/units").glob("*.json"))
@@ -196,7 +192,7 @@ def test_on_beam_and_in_any_order(index, files, tmp_path, monkeypatch):
     # Of the first record the lengths of all are read.
     segment = serialize_segment(Segment([5, 6], [0], 0, False), 1)
     for record, fault in ((b"no", "is no tf.train.Example"), (segment, "no feature 'input_mask'")):
-        write(files / "b.tfrecord", [record])
+        write_records(str(files / "b.tfrecord"), [record])
         with pytest.raises(ValueError, match=rf"b\.tfrecord: record 1: .*{fault}"):
             index(files / "b.tfrecord", output="none")
 
@@ -211,8 +207,8 @@ def test_the_authors_records_train_here(shared, tmp_path):
     config.write(str(tmp_path / "config.json"))
     # Here a tenth of them is held out, as another file.
     raw = list(tf.data.TFRecordDataset(str(records)).as_numpy_iterator())
-    write(tmp_path / "train", [record for n, record in enumerate(raw) if n % 10])
-    write(tmp_path / "heldout", raw[::10])
+    write_records(str(tmp_path / "train"), [record for n, record in enumerate(raw) if n % 10])
+    write_records(str(tmp_path / "heldout"), raw[::10])
     record_dir = str(tmp_path / "indexed")
     files = str(tmp_path / "train"), record_dir, str(model), str(tmp_path / "heldout")
     manifest = job.index_records(job.Settings(*files), Workers(num_workers=1))

@@ -63,6 +63,19 @@ def test_a_tie_is_one_half_and_groups_count_alike():
         pytest.approx(1 - np.hypot(0.5615, 0.7935) / 2, abs=1e-3),  # Wilson's 3 of 3 and 1 of 1
         1,
     ]
+    # Pairs of known words are scored apart.
+    pairs = [Pair("", "", group) for group in "aabb"]
+    right = {"model": np.array([1, 0, 1, 0.5]), "words": np.ones(4)}
+    known = np.array([True, False, False, False])
+    found = minimal_pairs.figures(pairs, right, known)
+    assert found["groups"]["a"]["model_on_known"] == found["mean"]["model_on_known"] == 1
+    assert found["groups"]["b"]["known_pairs"] == 0 and "model_on_known" not in found["groups"]["b"]
+    *_, of_b, mean = minimal_pairs.report(found).splitlines()
+    assert of_b.endswith("of 2 pairs, words alone 100.0 %, 0 pairs of known words")
+    assert mean.endswith("1 pairs of known words: 100.0 %")
+    alone = minimal_pairs.figures(pairs[:2], {"model": np.ones(2)})
+    assert minimal_pairs.report(alone).count("100.0 %") == 1
+    assert "model_on_known" not in minimal_pairs.figures(pairs, right, known & False)["mean"]
 
 
 @pytest.mark.usefixtures("eager")  # the scores of this process
@@ -114,18 +127,3 @@ def test_words_alone(tmp_path):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(ValueError, match=name):
             minimal_pairs.count_words([str(tmp_path / name)])
-
-
-def test_pairs_of_known_words_are_scored_apart():
-    pairs = [Pair("", "", group) for group in "aabb"]
-    right = {"model": np.array([1, 0, 1, 0.5]), "words": np.ones(4)}
-    known = np.array([True, False, False, False])
-    found = minimal_pairs.figures(pairs, right, known)
-    assert found["groups"]["a"]["model_on_known"] == found["mean"]["model_on_known"] == 1
-    assert found["groups"]["b"]["known_pairs"] == 0 and "model_on_known" not in found["groups"]["b"]
-    *_, of_b, mean = minimal_pairs.report(found).splitlines()
-    assert of_b.endswith("of 2 pairs, words alone 100.0 %, 0 pairs of known words")
-    assert mean.endswith("1 pairs of known words: 100.0 %")
-    alone = minimal_pairs.figures(pairs[:2], {"model": np.ones(2)})
-    assert minimal_pairs.report(alone).count("100.0 %") == 1
-    assert "model_on_known" not in minimal_pairs.figures(pairs, right, known & False)["mean"]

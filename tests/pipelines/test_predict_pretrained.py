@@ -18,7 +18,13 @@ from pipelines.tasks.running import prediction_file
 from pipelines.tasks.squad import SquadTask
 from pipelines.tasks.task import create_model
 from pipelines.tasks.token_classification import TokenClassificationTask
-from tests.builders import near, tiny_config, write_json_lines, write_task_model
+from tests.builders import (
+    near,
+    tiny_config,
+    with_random_weights,
+    write_json_lines,
+    write_task_model,
+)
 from tests.conftest import WORDS
 from tests.pipelines.test_predict import predict, rows_of
 
@@ -55,6 +61,11 @@ def test_scores_are_those_of_python(pretrained, loaded, texts_file, monkeypatch)
         assert row["log_likelihood"] == pytest.approx(score[0], abs=1e-3)
         assert (row["num_pieces"], row["num_words"]) == score[1:]
     assert rows[1]["unknown_share"] == 1
+    texts_file.write_text("body,name\nshort,a\n" + "word " * 999 + ",b\nthe end,c\n")
+    (texts_file.parent / "out.jsonl").unlink()
+    rows = answers(pretrained, texts_file)
+    assert [row["log_likelihood"] is None for row in rows] == [False, True, False]
+    assert rows[1]["num_pieces"] > 999 and rows[1]["num_words"] is None, "too long"
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
@@ -87,13 +98,6 @@ def test_what_does_not_fit_a_model_is_refused(pretrained, tuned, texts_file):
     ):
         with pytest.raises(UserError, match=message):
             answers(model, texts_file, **arguments)
-
-
-def test_a_text_that_is_too_long_has_no_score(pretrained, texts_file):
-    texts_file.write_text("body,name\nshort,a\n" + "word " * 999 + ",b\nthe end,c\n")
-    rows = answers(pretrained, texts_file)
-    assert [row["log_likelihood"] is None for row in rows] == [False, True, False]
-    assert rows[1]["num_pieces"] > 999 and rows[1]["num_words"] is None
 
 
 def test_a_model_without_masked_lm(loaded, texts_file, tmp_path):
@@ -164,16 +168,11 @@ TAGGED = [" ".join((WORDS * 4)[i : i + 3 + i % 25]) for i in range(0, 60, 2)]
 
 @pytest.fixture(scope="module")
 def tagger(tmp_path_factory, tokenizer):
-    """A seed of random weights."""
     directory = tmp_path_factory.mktemp("tags") / "seed_1"
     task = TokenClassificationTask("token_classification", {}, TokenColumns(), LABELS, 9)
     model = create_model(task, tiny_config(vocab_size=tokenizer.vocab_size))
-    model.create_variables()
-    rng = np.random.RandomState(4)
-    # Every value is drawn here. The head has no bias that could give all words one tag.
-    for variable in model.variables:
-        center = 1.0 if "gamma" in variable.name else 0.0
-        variable.assign(center + rng.normal(0, 0.4, variable.shape))
+    with_random_weights(model, seed=4, scale=0.4)
+    # A bias could give all words one tag.
     model.classifier.output_dense.bias.assign(np.zeros(len(LABELS)))
     write_task_model(directory, task, model, tokenizer, 30)
     return directory

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -39,7 +40,6 @@ def corpus(tmp_path_factory) -> Path:
 
 
 def create(corpus, vocabulary, output) -> None:
-    """Does the job in this process."""
     with builders.units_in_this_process():
         create_records(f"{corpus}/*.txt", output, vocabulary, 9000, remove_duplicates=True)
 
@@ -114,9 +114,7 @@ def test_a_full_disk_is_one_line_and_loses_nothing(corpus, tiny_vocabulary, undi
 def test_where_not_even_the_error_fits(tmp_path, monkeypatch, in_this_process):
     """An empty file does."""
 
-    def full(*_):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
+    full = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
     monkeypatch.setattr(unit_job.files, "write_atomically", full)
     with pytest.raises(UserError, match=r"no space left in .*: make room"):
         unit_job.run_units("full", full, [TextUnit((), 0, 1)], str(tmp_path), Workers())

@@ -21,18 +21,16 @@ def write_records(directory, tokenizer, counts_of, number=0, records_per_documen
         shards = []
         for index, count in enumerate(counts):
             name = f"{split}-{index:05d}-of-{len(counts):05d}.tfrecord"
-            sizes = []
-            with tf.io.TFRecordWriter(str(directory / name)) as writer:
-                for _ in range(count):
-                    pieces = rng.integers(20, 100, rng.integers(6, 20)).tolist()
-                    pieces[0] = 110 + number % 45  # the vocabulary has 155 pieces or more
-                    starts = [0, *sorted(rng.choice(range(1, 6), 2, replace=False).tolist())]
-                    document = number // records_per_document
-                    record = records.serialize_segment(Segment(pieces, starts, 0, False), document)
-                    writer.write(record)
-                    sizes.append(len(record))
-                    number += 1
-            shards.append(shard(sizes, name))
+            found = []
+            for _ in range(count):
+                pieces = rng.integers(20, 100, rng.integers(6, 20)).tolist()
+                pieces[0] = 110 + number % 45  # the vocabulary has 155 pieces or more
+                starts = [0, *sorted(rng.choice(range(1, 6), 2, replace=False).tolist())]
+                segment = Segment(pieces, starts, 0, False)
+                found.append(records.serialize_segment(segment, number // records_per_document))
+                number += 1
+            records.write_records(str(directory / name), found)
+            shards.append(shard([*map(len, found)], name))
         splits[split] = records.Split(tuple(shards))
     write_manifest(directory, tokenizer, splits)
     return str(directory)
@@ -56,7 +54,6 @@ def manifest_of(splits, **values):
 
 
 def write_manifest(directory, tokenizer, splits):
-    """Makes a directory of shards a record directory."""
     vocabulary = {"vocab_sha256": tokenizer.sha256, "vocab_size": tokenizer.vocab_size}
     manifest_of(splits, **vocabulary).write(str(directory))
 

@@ -27,7 +27,6 @@ COMPRESS = {
 
 
 def documents(path, begin=0, end=None, counts=None, **text_format):
-    """Returns (offset, sentences) of each document."""
     sentences = read_documents(str(path), TextFormat(**text_format), begin, end, counts)
     return [
         (offset, [sentence.text for sentence in group])
@@ -281,7 +280,7 @@ def test_sentences():
         assert split(text, language) == expected
 
 
-def test_a_line_without_its_end_goes_on():
+def test_long_text_is_split_as_short_text_and_comes_in_parts_at_most():
     lines = ["A lo", "ng line. ", "It\n", "ends."]
     assert list(split_sentences(lines, "en")) == ["A long line.", "It ends."]
     long = ["x" * 4000 + "\n", "abc\n"]  # as long as the window
@@ -289,27 +288,19 @@ def test_a_line_without_its_end_goes_on():
     # White space of several bytes does not stop sentencex.
     for space in "\u0085\u00a0\u2028\u3000":
         assert "".join(split(f"A.{space}.", "kk")).replace(" ", "") == "A.."
-
-
-def test_long_paragraphs_are_split_as_short_ones():
     expected = [f"Sentence number {i} says {'word ' * (i % 13)}again." for i in range(400)]
     assert split(" ".join(expected)) == expected
     assert split("\n".join(" ".join(expected).split(" "))) == expected
-
-
-def test_an_open_quotation_mark_takes_no_more_than_a_window():
+    # An open quotation mark takes no more than a window.
     found = split("He said “Yes. " + "Then he went home. " * 900 + "The end”. She stayed.")
     assert max(map(len, found)) <= 2000
     assert found[-1] == "She stayed."
     assert found.count("Then he went home.") > 700
-
-
-@pytest.mark.parametrize("text", ["x" * 6007, "word " * 3001, "字" * 4801, "“ " * 3001, "?" * 5003])
-def test_text_without_an_end_comes_in_parts(text):
-    found = split(text)
-    assert "".join("".join(found).split()) == "".join(text.split())
-    assert max(map(len, found)) <= 2000
-    assert len(found) <= len(text) // 1990 + 1
+    for text in ("x" * 6007, "word " * 3001, "字" * 4801, "“ " * 3001, "?" * 5003):
+        found = split(text)
+        assert "".join("".join(found).split()) == "".join(text.split())
+        assert max(map(len, found)) <= 2000
+        assert len(found) <= len(text) // 1990 + 1
 
 
 PARTS = ["Mr.", "a.", "“B", "c”", "(", "x!", "字。", "\n", "\n\n", "З."]

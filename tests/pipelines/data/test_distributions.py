@@ -80,7 +80,6 @@ class Mean:
 
 @pytest.fixture(scope="module")
 def figures():
-    """Sums over the examples, by name."""
     options = ExampleOptions(max_seq_length=LENGTH)
     make = example_maker(options, TOKENIZER)
 

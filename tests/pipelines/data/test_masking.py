@@ -198,9 +198,7 @@ def test_worked_examples():
     ):
         assert masking._MARGIN == 12
         assert choose(words, lengths, orders, begin, predictions, prob) == expected
-
-
-def test_the_highest_draw_begins_at_the_last_piece():
+    # The highest draw begins at the last piece.
     highest = np.nextafter(np.float32(1), np.float32(0))
     for count in range(1, 60):
         begin = highest * (count + 1) - 0.5

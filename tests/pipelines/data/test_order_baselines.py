@@ -43,20 +43,14 @@ def test_lengths_do_not_tell_the_label(tmp_path, tokenizer, monkeypatch):
     assert correct / total > 0.6
 
 
-@pytest.fixture(scope="module")
-def record_dir(tmp_path_factory, tokenizer):
-    """3,000 segments of two sentences, the longer one always first."""
-    directory = tmp_path_factory.mktemp("records")
-    rng = np.random.default_rng(3)
-    found = {}
+def test_lengths_that_tell_the_label_are_found(tmp_path, tokenizer):
+    # Two sentences, the longer one always first.
+    rng, written = np.random.default_rng(3), {}
     for split, count in (("train", 2_000), ("heldout", 1_000)):
         lengths = 9 + rng.integers(5, 9, count)
         segments = [Segment([20] * n, [0, 9], 3, i % 6 == 0) for i, n in enumerate(lengths)]
-        found[split] = [records.serialize_segment(segment, i) for i, segment in enumerate(segments)]
-    return write_shards(directory, tokenizer, found)
-
-
-def test_lengths_that_tell_the_label_are_found(record_dir, tokenizer):
+        written[split] = [records.serialize_segment(*pair[::-1]) for pair in enumerate(segments)]
+    record_dir = write_shards(tmp_path, tokenizer, written)
     found = order_baselines(record_dir, "train", ExampleOptions(24), tokenizer)
     assert found.keys() == {"openings", "inside"}
     # The shorter sentence comes second, unless the parts are swapped.

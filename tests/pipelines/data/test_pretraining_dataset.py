@@ -140,6 +140,11 @@ def test_evaluation_scores_each_example_once(record_dir, other_dir, tokenizer):
             np.testing.assert_array_equal(rows[:11], value, err_msg=name)
             assert not rows[11:].any()
     assert not list(evaluation_dataset(other_dir, "heldout", OPTIONS, tokenizer, 4))
+    # A sample has records of each file: 23 to 27 are in the first, 28 to 33 in the second.
+    sample = evaluation_dataset(record_dir, "heldout", OPTIONS, tokenizer, 2, 4)
+    found = numbers(take(sample, 99))
+    assert [n < 28 for n in found] == [True, True, False, False]
+    assert found == numbers(take(sample, 99))
 
 
 def test_hosts_share_an_evaluation(record_dir, tokenizer, monkeypatch):
@@ -163,14 +168,6 @@ def test_hosts_share_an_evaluation(record_dir, tokenizer, monkeypatch):
     assert sorted(sum(map(rows, parts), [])) == sorted(rows(batches(1, 0, 1)))
     # 11 rows, two at a time.
     assert max(len(rows(part)) for part in parts) <= 6
-
-
-def test_a_sample_has_records_of_every_file(record_dir, tokenizer):
-    sample = evaluation_dataset(record_dir, "heldout", OPTIONS, tokenizer, 2, 4)
-    found = numbers(take(sample, 99))
-    # Numbers 23 to 27 are in the first file, 28 to 33 in the second.
-    assert [n < 28 for n in found] == [True, True, False, False]
-    assert found == numbers(take(sample, 99))
 
 
 def test_next_sentence_evaluation_has_foreign_segments(tmp_path, tokenizer):
@@ -209,14 +206,11 @@ def test_a_mixed_run_keeps_the_epochs_of_each_source(
     np.testing.assert_equal(run(2, 3, tf.distribute.InputContext(2, 1, 2)), second_half)
 
 
-def test_shares_default_to_the_numbers_of_examples(record_dir, other_dir):
+def test_shares_are_those_of_examples_or_given(record_dir, other_dir):
     sources = read_sources(f"{record_dir}, {other_dir}")
     assert [source.record_dir for source in sources] == [record_dir, other_dir]
     assert [source.quota for source in sources] == [47104, 18432]  # 23 and 9 of 32
     assert [source.quota for source in read_sources(record_dir, [0.2])] == [65536]
-
-
-def test_wrong_weights_are_one_line(record_dir, other_dir):
     for weights, message in (
         ([0.5], "--record_weights has 1 numbers, --record_dir 2 directories"),
         ([1, 2, 3], "--record_weights has 3 numbers, --record_dir 2"),

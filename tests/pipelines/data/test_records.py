@@ -82,6 +82,18 @@ def test_manifest_is_read_as_written(manifest, tmp_path):
         assert Manifest.read(str(tmp_path)) == written
         assert json.loads((tmp_path / "manifest.json").read_text())["format"] == name
     assert reference.fingerprint() == manifest.fingerprint()
+    # Nothing else is, nor one of another version.
+    path = tmp_path / "manifest.json"
+    values = {**values, "code_version": "0.2.0", "colour": 1}
+    del values["openings_with_order"]
+    differs = r"0\.2\.0,.* openings_with_order and .* colour,"
+    for text in ("", "{", "[]", "{}", '{"format": "images"}', json.dumps(values)):
+        path.write_text(text)
+        with pytest.raises(UserError, match=differs if "colour" in text else r"manifest\.json: "):
+            Manifest.read(str(tmp_path))
+    path.unlink()
+    with pytest.raises(ValueError, match=r"no manifest\.json in"):
+        Manifest.read(str(tmp_path))
 
 
 def test_fingerprint_paths_and_mean_length(manifest):
@@ -98,20 +110,6 @@ def test_fingerprint_paths_and_mean_length(manifest):
         assert with_shards(file=file).paths("gs://b/dir", "train") == [path, path]
     # 54 pieces, two [CLS] and four [SEP] in two examples, in each of two shards.
     assert with_shards(examples=2, pieces=54).mean_length == 30
-
-
-def test_refuses_what_is_no_manifest_or_of_another_version(manifest, tmp_path):
-    with pytest.raises(ValueError, match=r"no manifest\.json in"):
-        Manifest.read(str(tmp_path))
-    manifest.write(str(tmp_path))
-    path = tmp_path / "manifest.json"
-    values = {**json.loads(path.read_text()), "code_version": "0.2.0", "colour": 1}
-    del values["openings_with_order"]
-    differs = r"0\.2\.0,.* openings_with_order and .* colour,"
-    for text in ("", "{", "[]", "{}", '{"format": "images"}', json.dumps(values)):
-        path.write_text(text)
-        with pytest.raises(UserError, match=differs if "colour" in text else r"manifest\.json: "):
-            Manifest.read(str(tmp_path))
 
 
 def test_check_names_what_does_not_fit(manifest, tmp_path):

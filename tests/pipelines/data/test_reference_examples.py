@@ -13,7 +13,7 @@ from pipelines.data import reference_job
 from pipelines.data.beam_job import Workers
 from pipelines.data.examples import ExampleOptions
 from pipelines.data.pretraining_dataset import evaluation_dataset
-from pipelines.data.records import Manifest, serialize_segment
+from pipelines.data.records import Manifest, serialize_segment, write_records
 from pipelines.data.reference_examples import parse_examples, serialize_examples
 from pipelines.data.segments import Segment, has_order
 from pipelines.data.shard_writer import Settings
@@ -54,7 +54,6 @@ def record_dir(create, tmp_path_factory) -> Path:
 
 
 def features_of(record):
-    """Returns a record's features as (kind, values)."""
     features = tf.train.Example.FromString(record).features.feature
     kinds = {name: feature.WhichOneof("kind") for name, feature in features.items()}
     return {n: (kind, list(getattr(features[n], kind).value)) for n, kind in kinds.items()}
@@ -151,9 +150,8 @@ def test_each_pass_has_an_order_of_its_own(record_dir):
 def test_draws_are_of_seed_pass_and_position(tmp_path, tiny_vocabulary):
     # Of equal segments nothing but the draws can differ.
     (tmp_path / "segments").mkdir()
-    with tf.io.TFRecordWriter(str(tmp_path / "segments/train-0.tfrecord")) as writer:
-        for _ in range(300):
-            writer.write(serialize_segment(Segment(list(range(20, 55)), [0, 9, 17], 0, False), 0))
+    segment = serialize_segment(Segment(list(range(20, 55)), [0, 9, 17], 0, False), 0)
+    write_records(str(tmp_path / "segments/train-0.tfrecord"), [segment] * 300)
 
     def draw(first, pass_number, seed=5):
         unit = reference_job.PassUnit("train-0.tfrecord", 1, "train", first, pass_number)

@@ -11,7 +11,6 @@ from tests.pipelines.data.small_records import shard
 
 
 def groups_of(shards, seed, start=0):
-    """Yields the groups as arrays."""
     return shuffled_groups(shards, seed, start).as_numpy_iterator()
 
 
@@ -57,7 +56,6 @@ def test_order_from_any_record_is_the_tail_of_the_order(counts, start, group_byt
 
 
 def epochs(shards, count=1, seed=3):
-    """Returns the groups of each of the first epochs."""
     size = sum(shard.examples for shard in shards)
     found = [[] for _ in range(count)]
     for group in groups_of(shards, seed):

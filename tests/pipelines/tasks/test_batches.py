@@ -1,5 +1,3 @@
-"""Order and padding of a task's batches; every example is asked exactly once."""
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -103,8 +101,6 @@ def test_hosts_and_replicas_divide_a_batch():
 
 
 class Echo(tf.keras.Model):
-    """Answers with what it was asked: its sum of pieces, and them."""
-
     traces = 0
     rows = None
 

@@ -1,5 +1,3 @@
-"""Figures by hand, and where they are not defined; intervals and the figures of each label."""
-
 import json
 import warnings
 

@@ -1,5 +1,3 @@
-"""A user's own labels and numbers from TSV and JSON lines."""
-
 import csv
 import dataclasses
 import warnings

@@ -1,5 +1,3 @@
-"""GLUE's files in their published layouts, its figures and its submissions."""
-
 import collections
 import gzip
 import json

@@ -1,5 +1,3 @@
-"""Any number of labels of a text: reading, figures beside scikit-learn."""
-
 import json
 import tracemalloc
 

@@ -1,5 +1,3 @@
-"""Multiple choice: a user's own questions, what the model reads of them, and RACE."""
-
 import csv
 
 import numpy as np
@@ -14,7 +12,7 @@ from pipelines.tasks.multiple_choice import MultipleChoiceExample as Example
 from pipelines.tasks.multiple_choice import MultipleChoiceTask
 from pipelines.tasks.race import RaceTask
 from tests.builders import write_json_lines
-from tests.pipelines.tasks.test_classification import logits
+from tests.pipelines.tasks.test_classification import logits, split
 
 COLUMNS = Columns("passage", "endings", "gold", question="query", id="name")
 RECORD = {"name": "n1", "passage": "Text.", "query": "Why _?", "endings": [*"abc"], "gold": 2}
@@ -108,7 +106,7 @@ def test_sequences(tokenizer, monkeypatch):
             context = tokenizer.encode(example.context)[: 18 - len(answer)]
             expected.append([cls_id, *context, sep_id, *answer, sep_id])
             first_lengths.append(len(context) + 2)
-    rows = [row.tolist() for row in np.split(sequences.pieces, sequences.row_splits[1:-1])]
+    rows = split(sequences)
     assert rows == expected and max(map(len, rows)) == 21
     assert sequences.first_lengths.tolist() == first_lengths
     # However short the sequence, it holds an answer's end.

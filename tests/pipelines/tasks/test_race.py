@@ -1,5 +1,3 @@
-"""RACE: its directory tree, its faults, and its features."""
-
 import collections
 import gzip
 import json
@@ -30,7 +28,6 @@ def write(path, *passages):
 
 @pytest.fixture
 def tree(tmp_path):
-    """Files of their own in middle, one of all in high."""
     for number, questions in ((10, 1), (9, 2), (100, 3)):
         write(tmp_path / f"RACE/dev/middle/{number}.txt", passage(f"middle{number}", questions))
     write(tmp_path / "RACE/dev/high/all.txt", passage("high7", 2), passage("high5", 1))

@@ -1,16 +1,10 @@
-"""The plan says what is in the data, and what of them the model does not see."""
-
 import dataclasses
 import hashlib
 from collections import Counter
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
-from albert_tf.config import AlbertConfig
-from pipelines import finetune
 from pipelines.tasks import multiple_choice
 from pipelines.tasks.classification import ClassificationTask, Columns, Example
 from pipelines.tasks.multilabel import MultiLabelTask
@@ -23,7 +17,6 @@ from pipelines.tasks.reading.split_report import (
 )
 from pipelines.tasks.reading.squad_files import Question
 from pipelines.tasks.reading.token_files import TokenColumns, of_text
-from pipelines.tasks.running.seed_run import FinetuneSettings, TaskSplit
 from pipelines.tasks.running.unknown_text import describe_unknown_characters, unknown_shares
 from pipelines.tasks.squad import SquadTask
 from pipelines.tasks.token_classification import TokenClassificationTask
@@ -53,17 +46,6 @@ def test_the_most_frequent_unknown_characters_are_named(tokenizer):
     assert line.endswith(" and 11 others with 11") and repr(WORDS[0][0]) not in line
     assert describe_unknown_characters(examples[-1:-1], tokenizer) == []
     assert describe_unknown_characters([Example("1", "é" + WORDS[0], None, "a")], tokenizer) == []
-
-
-def test_the_plan_of_fine_tuning_names_them(tokenizer, capsys):
-    examples = [Example("1", f"{WORDS[0]} 문", None, "a")]
-    sequences, features = OWN.encode(examples, tokenizer, 16, True)
-    settings = FinetuneSettings(1, 3, 0, learning_rate=1e-3, max_seq_length=16)
-    initial = SimpleNamespace(tokenizer=tokenizer, config=AlbertConfig(vocab_size=9))
-    splits = {"train": TaskSplit(examples, sequences, features)}
-    strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
-    finetune._print_plan(OWN, splits, initial, settings, [1], strategy)
-    assert "unknown characters: '문' 1\n" in capsys.readouterr().out
 
 
 def share_task(kind):
@@ -104,14 +86,17 @@ def test_rows_labels_and_pieces(tokenizer, tmp_path):
     assert second.strip() == "2 labels: 'neg' 10, 'pos' 30"
 
 
-@pytest.mark.parametrize(("long_rows", "warns"), [(10, False), (11, True)])
-def test_truncated_rows_are_warned_of_beyond_a_tenth(tokenizer, tmp_path, long_rows, warns):
-    long = " ".join(WORDS * 3)
-    rows = [("", "pos")] * (100 - long_rows) + [(long, "neg")] * long_rows
-    lines = report(tmp_path, tokenizer, rows)
-    assert f"{long_rows:.1f} % truncated to 16" in lines[0]
-    assert f"longest {len(tokenizer.encode(long)) + 2};" in lines[0], "as it was, not as it is"
-    assert any("11 % of train is truncated" in line for line in lines) == warns
+def test_truncated_and_unknown_pieces_are_warned_of_beyond_a_share(tokenizer, tmp_path):
+    long, known = " ".join(WORDS * 3), " ".join(WORDS[:4])
+    for long_rows, warns in ((10, False), (11, True)):
+        rows = [("", "pos")] * (100 - long_rows) + [(long, "neg")] * long_rows
+        lines = report(tmp_path, tokenizer, rows)
+        assert f"{long_rows:.1f} % truncated to 16" in lines[0]
+        assert f"longest {len(tokenizer.encode(long)) + 2};" in lines[0], "as it was, not as it is"
+        assert any("11 % of train is truncated" in line for line in lines) == warns
+    for text, warns in ((f"{known} {known}", False), (KOREAN, True)):
+        lines = report(tmp_path, tokenizer, [(known, "pos")] * 50 + [(text, "neg")] * 50, 64)
+        assert any("the vocabulary cannot spell this text" in line for line in lines) == warns
 
 
 @pytest.mark.parametrize(
@@ -130,13 +115,6 @@ def test_no_length_is_advised_that_the_model_refuses(tokenizer, tmp_path, length
     lines = describe_split("train", 1, sequences, tokenizer, length, [], 64)
     [line] = [line for line in lines if "fit into no window" in line]
     assert line.endswith(advice.replace("shorter texts", "a smaller --doc_stride"))
-
-
-def test_unknown_pieces_are_warned_of_beyond_a_twentieth(tokenizer, tmp_path):
-    known = " ".join(WORDS[:4])
-    for text, warns in ((f"{known} {known}", False), (KOREAN, True)):
-        lines = report(tmp_path, tokenizer, [(known, "pos")] * 50 + [(text, "neg")] * 50, 64)
-        assert any("the vocabulary cannot spell this text" in line for line in lines) == warns
 
 
 def test_oddities_of_rows(tokenizer, tmp_path):
@@ -237,6 +215,10 @@ def test_the_share_of_dev_is_met_whatever_the_answers(request, answer):
     train, dev = split_off_dev(rows, 0.2)
     assert abs(len(dev) - 0.2 * len(rows)) <= 1
     assert "TEXT" not in str(dev), "a text of more rows than dev has stays in train"
+    rows = [Example(str(i), f"text {i}", None, f"label {min(i, 50)}") for i in range(150)]
+    train, dev = split_off_dev(rows, 0.1)
+    assert {row.label for row in dev} == {"label 50"}, "the only row of a label stays in train"
+    assert len(train) + len(dev) == 150
 
 
 def test_a_division_changes_with_its_number_only():
@@ -267,13 +249,6 @@ def test_labels_of_dev_are_compared_with_train():
     marks = Counter(a=500, b=500), Counter(a=20, b=20)
     [odd] = warn_of_shares(*marks, (2000, 1000))
     assert "'a' 2 % of dev, 25 % of train" in odd
-
-
-def test_the_only_row_of_a_label_stays_in_train():
-    rows = [Example(str(i), f"text {i}", None, f"label {i}") for i in range(50)]
-    rows += [Example(str(i), f"text {i}", None, "many") for i in range(50, 150)]
-    train, dev = split_off_dev(rows, 0.1)
-    assert {row.label for row in dev} == {"many"} and len(train) + len(dev) == 150
 
 
 def test_texts_that_a_model_reads_as_one_stay_together():

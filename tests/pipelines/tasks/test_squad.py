@@ -1,5 +1,3 @@
-"""The SQuAD tasks: sequences and labels, scores of answers that are known, files, both models."""
-
 import dataclasses
 import json
 
@@ -11,6 +9,7 @@ from pipelines.tasks.reading.squad_files import Question
 from pipelines.tasks.scoring.squad_metrics import normalize_answer
 from pipelines.tasks.squad import SquadTask
 from tests.pipelines.tasks import test_squad_files as squad_files
+from tests.pipelines.tasks.test_classification import split
 
 CONTEXT = (
     "The quick brown fox jumps over a lazy dog, while (seven) small birds sing in óld green trees. "
@@ -30,10 +29,6 @@ def questions():
     return [ask(i, CONTEXT, answer) for i, answer in enumerate(ANSWERS)]
 
 
-def sequence(sequences, i):
-    return sequences.pieces[sequences.row_splits[i] : sequences.row_splits[i + 1]].tolist()
-
-
 def test_windows_as_sequences(tokenizer, questions):
     task = SquadTask({}, doc_stride=11, max_query_length=5)
     sequences, windows = task.encode(questions[1:3], tokenizer, 31, training=False)
@@ -48,7 +43,7 @@ def test_windows_as_sequences(tokenizer, questions):
         assert window.question == i // len(firsts)
         first = firsts[i % len(firsts)]
         part = text[first : first + room]
-        assert sequence(sequences, i) == [cls_id, *query, sep_id, *part, sep_id]
+        assert split(sequences)[i] == [cls_id, *query, sep_id, *part, sep_id]
         assert sequences.first_lengths[i] == window.offset == 7
 
 
@@ -67,7 +62,7 @@ def test_labels_point_at_the_answer(tokenizer, questions, max_seq_length):
             continue
         found.add(window.question)
         [(answer, _)] = examples[window.question].answers
-        read = tokenizer.decode(sequence(sequences, i)[start : end + 1])
+        read = tokenizer.decode(split(sequences)[i][start : end + 1])
         if answer.isascii():
             assert tokenizer.preprocess(answer) in read and len(read) <= len(answer) + 2
         place = slice(*(window.first - window.offset + np.array([start, end + 1])))
@@ -97,7 +92,7 @@ def perfect_outputs(sequences):
     """What a model would say that knows the labels."""
     outputs = []
     for i in range(len(sequences)):
-        length = len(sequence(sequences, i)) + 5  # padded
+        length = len(split(sequences)[i]) + 5  # padded
         places = {name: sequences.labels[f"{name}_positions"][i] for name in ("start", "end")}
         logits = {f"{name}_logits": np.arange(length) == place for name, place in places.items()}
         outputs.append({name: 9 * is_there.astype(np.float32) for name, is_there in logits.items()})
@@ -167,7 +162,7 @@ def test_nothing_is_left_out(tokenizer, context, text, training):
     sequences, windows = task.encode([example], tokenizer, 128, training=training)
     assert len(sequences) == len(windows) == 1
     pieces = [*tokenizer.encode(text), tokenizer.sep_id, *tokenizer.encode(context)]
-    assert sequence(sequences, 0) == [tokenizer.cls_id, *pieces, tokenizer.sep_id]
+    assert split(sequences)[0] == [tokenizer.cls_id, *pieces, tokenizer.sep_id]
 
 
 def test_a_question_that_leaves_no_room_is_truncated(tokenizer, questions):

@@ -1,5 +1,3 @@
-"""Answers out of scores: against a search of all spans, and the rules for beams."""
-
 import numpy as np
 import pytest
 
@@ -105,8 +103,7 @@ def test_beams():
     longer = answer_by_beams(context, [window], [output], max_answer_length=5, n_best_size=2)
     assert longer.candidates[1] == (" ".join(words[2:7]), -1.0)
 
-
-def test_beams_of_windows():
+    # Of several windows the one with a word's maximum context answers.
     context, words, windows = make_windows(23, 17, 6, offset=5)
     assert len(windows) == 2
     # Word 6 is in both windows and has its maximum context in the first.

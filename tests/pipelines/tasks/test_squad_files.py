@@ -1,5 +1,3 @@
-"""Reading SQuAD's JSON: what is in it, and one clear line for what is wrong with it."""
-
 import json
 
 import pytest

@@ -1,5 +1,3 @@
-"""SQuAD's figures: by the definition, and the official scripts' own on real predictions."""
-
 import json
 
 import pytest

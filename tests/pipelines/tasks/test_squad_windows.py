@@ -1,5 +1,3 @@
-"""Pieces in the text as it was written, and windows; the reference's features on real questions."""
-
 import collections
 import gzip
 import json
@@ -34,7 +32,6 @@ def byte_tokenizer(tmp_path_factory):
 
 
 def texts_of_pieces(tokenizer, text):
-    """The piece and what of the text it is, for each."""
     [paragraph] = read_paragraphs([text], tokenizer)
     return [
         (tokenizer.id_to_piece(piece), text[start : end + 1])

@@ -1,5 +1,3 @@
-"""Tables: values are checked, and what is written is read again."""
-
 import pytest
 
 from albert_tf.jobs import program
@@ -30,9 +28,7 @@ def test_what_is_written_is_read_again(tmp_path):
     write_table(path, {"id": ids, "number": [1.5, 2, 3, 4, 5, 6, ["é", "b"]]})
     assert '[""é"", ""b""]' in (tmp_path / "new/t.tsv").read_text(encoding="utf-8")
     assert [row["id"] for _, row in read_table(path, ["number", "id"])] == [*ids[:-1], "a\ufffdb"]
-
-
-def test_a_blank_line_is_an_empty_text_where_there_is_one_column(tmp_path):
+    # A blank line is an empty text where there is one column.
     (tmp_path / "t.tsv").write_text("text\none\n\ntwo\n")
     found = read_table(str(tmp_path / "t.tsv"), ["text"])
     assert [(number, row["text"]) for number, row in found] == [(2, "one"), (3, ""), (4, "two")]

@@ -1,5 +1,3 @@
-"""Tags of words: windows, labels of first pieces, figures, predictions."""
-
 import json
 from pathlib import Path
 
@@ -40,7 +38,7 @@ def rows_of(answers):
     return json.loads(json.dumps([*answers._replace(exact={}).rows()]))
 
 
-def test_labels_stand_at_first_pieces(tokenizer):
+def test_labels_stand_at_first_pieces_and_the_loss_is_of_them(tokenizer):
     words = ("the", "quickly", "\u0301", "fox")
     examples = [TokenExample("0", words, ("O", "B-a", "I-a", "B-b"))]
     sequences, [window] = task().encode(examples, tokenizer, 40, training=True)
@@ -51,6 +49,9 @@ def test_labels_stand_at_first_pieces(tokenizer):
     expected[np.cumsum([1, *map(len, pieces[:-1])])] = 0, 1, 2, 3
     assert sequences.labels["labels"].tolist() == [expected.tolist()]
     assert window.words.tolist() == [0, 1, 2, 3]
+    labels = tf.constant([[-1, 3, -1, 2], [-1, -1, -1, -1]])
+    found = task().losses({"logits": tf.zeros([2, 3, 5])}, {"labels": labels})
+    np.testing.assert_allclose(found, [np.log(5), 0])
 
 
 def test_every_word_of_a_long_text_is_tagged_once(tokenizer):
@@ -93,8 +94,7 @@ def test_what_the_plan_says_of_it():
     _, no_text, twice = task().summarise([unknown, TokenExample("0", (), None)])
     assert no_text == "warning: 1 rows without text" and "repeat an id, such as '0', 2" in twice
 
-
-def test_the_plan_tells_of_spans_that_no_prediction_can_equal():
+    # Spans that no prediction can equal.
     def notes(*spans):
         spans = [{"start": start, "end": end, "label": name} for start, end, name in spans]
         example = of_text("0", "see 10kg of fox", spans)
@@ -104,8 +104,7 @@ def test_the_plan_tells_of_spans_that_no_prediction_can_equal():
     [note] = notes((4, 6, "a"), (6, 8, "b"), (12, 15, "b"))
     assert "2 of 3 spans do not begin and end with a word, or share one" in note
 
-
-def test_the_plan_tells_when_words_are_scored_in_place_of_entities():
+    # Words are scored in place of entities.
     def warnings_of(*labels):
         notes = task(labels).summarise([TokenExample("0", ("a",), (labels[0],))])
         return [note for note in notes if note.startswith("warning")]
@@ -133,12 +132,6 @@ def test_an_unknown_tag(tmp_path):
     train = write(tmp_path / "train.conll", [["x O", "y B-a"]])
     with pytest.raises(ValueError, match=problem + "the training file has 'O', 'B-a'; --labels"):
         task(None, train=train, dev=path).read("dev")
-
-
-def test_the_loss_is_of_labelled_positions():
-    labels = tf.constant([[-1, 3, -1, 2], [-1, -1, -1, -1]])
-    found = task().losses({"logits": tf.zeros([2, 3, 5])}, {"labels": labels})
-    np.testing.assert_allclose(found, [np.log(5), 0])
 
 
 def test_figures_and_predictions_of_words(tokenizer, tmp_path):

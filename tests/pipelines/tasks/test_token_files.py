@@ -1,5 +1,3 @@
-"""Texts with tagged words: CoNLL's columns, JSON lines, and their faults by file and line."""
-
 import gzip
 import json
 

@@ -1,5 +1,3 @@
-"""One run that several files compare theirs with."""
-
 import pytest
 
 
