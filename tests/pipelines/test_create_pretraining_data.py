@@ -242,7 +242,7 @@ def test_progress_inside_a_unit(create, tmp_path, monkeypatch, capsys, name):
     assert not list((tmp_path / "records").glob("**/.*"))
 
 
-def test_units_cover_files():
+def test_units_cover_files_of_any_size():
     units = job.plan_units({"a": 25, "b": 0, "c.gz": 31, "d": 4, "e": 6, "f": 1}, shard_bytes=10)
     assert [(unit.ranges, unit.bytes) for unit in units] == [
         ((("a", 0, 8),), 8),
@@ -256,8 +256,7 @@ def test_units_cover_files():
     sources = ["bytes 16 to 25 of a", "bytes 0 to 31 of c.gz", "2 files, d to e"]
     assert [unit.source for unit in units][2:5] == sources
 
-
-def test_small_files_are_taken_together():
+    # Small files are taken together.
     for count, size, shard_bytes, files_per_unit in (
         (100, 100_000, 64_000_000, 5),  # 500 kB at least
         (640, 1_000_000, 64_000_000, 5),  # a 128th of the text

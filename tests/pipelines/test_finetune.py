@@ -27,7 +27,6 @@ from tests.builders import (
     run_task,
 )
 from tests.jobs import assert_same_bits, log, run, start, wait_for, weights
-from tests.replicas import mirrored
 
 
 @pytest.fixture(scope="module")
@@ -145,23 +144,6 @@ def test_another_decoding_killed_amidst(two_seeds, table, pretrained, tmp_path, 
         finetune(table, pretrained, tmp_path / "run", (1,))
     finetune(table, pretrained, tmp_path / "run", (1,))
     assert path.read_text() == before
-
-
-@pytest.mark.slow
-def test_replicas_and_micro_batches_change_nothing(table, pretrained, tmp_path, monkeypatch):
-    # The head's dropout has other draws in other replicas.
-    monkeypatch.setattr("albert_tf.heads.dropout", lambda x, rate, seed: x)
-    common = {"hidden_dropout_prob": 0.0, "num_train_steps": 20, "learning_rate": 1e-3}
-    expected = finetune(table, pretrained, tmp_path / "one", **common)
-    changes = {"gradient_accumulation_steps": 3, "recompute": True, "strategy": mirrored()}
-    results = finetune(table, pretrained, tmp_path / "other", **common, **changes)
-    one, other = (
-        [entry["loss"] for entry in log(tmp_path / name / "seed_1") if "loss" in entry]
-        for name in ("one", "other")
-    )
-    assert len(one) == 2
-    np.testing.assert_allclose(one, other, rtol=1e-4)
-    assert results == expected
 
 
 def test_another_run_in_the_directory(two_seeds, table, pretrained, tmp_path):

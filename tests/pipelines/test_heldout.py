@@ -96,7 +96,7 @@ def test_text_that_was_trained_on_is_not_evaluated(tmp_path, monkeypatch):
             pretrain._restore_initial_weights(None, initial, str(tmp_path / "new"), records)
 
 
-def test_a_plateau_of_frequencies():
+def test_a_plateau_of_frequencies_is_reported_once(capsys):
     for accuracies, expected in (
         ([0.06, 0.061], False),  # too few
         ([0.06, 0.06, 0.061], True),
@@ -109,8 +109,6 @@ def test_a_plateau_of_frequencies():
     ):
         assert knows_frequencies_only(accuracies, 0.059) is expected
 
-
-def test_a_plateau_is_reported(capsys):
     none = {"loss": 0.0, "correct": 0.0, "weight": 0.0}
     found = {
         "losses": dict.fromkeys(("sentence_order", "separator", "openings"), none),
@@ -122,4 +120,4 @@ def test_a_plateau_is_reported(capsys):
     for _ in range(6):
         evaluate()
         told.append("7.0%; always the most frequent piece has 6.0%" in capsys.readouterr().out)
-    assert told == [False, False, True, False, False, False]  # once
+    assert told == [False, False, True, False, False, False]

@@ -208,7 +208,7 @@ def test_words_and_raw_texts(tagger, tmp_path):
             assert span["text"] == of_text["text"][span["start"] : span["end"]]
 
 
-def test_tables_hold_lists_as_json_and_a_text_may_have_no_words(tagger, tmp_path):
+def test_lists_are_json_in_tables_and_faults_are_said_before_the_work(tagger, tmp_path):
     path = tmp_path / "in.jsonl"
     path.write_text('{"text": " "}\n')
     rows, _ = tags(tagger, path, tmp_path / "out.jsonl")
@@ -220,17 +220,14 @@ def test_tables_hold_lists_as_json_and_a_text_may_have_no_words(tagger, tmp_path
     with pytest.raises(ValueError, match="--label_column=: models that tag words read known tags"):
         tags(tagger, columns, tmp_path / "other.csv", columns={"label": ""})
 
-
-def test_faults_are_said_before_the_work(tagger, tmp_path):
     for content, message in (
         ('{"text": "a"}\n{"text": ["b"]}\n', "raw texts and lists of words in one file"),
         ('{"text": ["a"], "label": ["B-c"]}\n', "unknown tag 'B-c'; the labels are 'O', 'B-a'"),
     ):
-        path = tmp_path / "in.jsonl"
         path.write_text(content)
         with pytest.raises(ValueError, match=message):
-            tags(tagger, path, tmp_path / "out.jsonl")
-        assert {p.name for p in tmp_path.iterdir()} == {"in.jsonl"}
+            tags(tagger, path, tmp_path / "refused.jsonl")
+        assert not list(tmp_path.glob("refused*"))
 
 
 @pytest.mark.slow

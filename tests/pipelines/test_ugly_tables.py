@@ -88,6 +88,11 @@ READ = {
         '{"text": "a\\u0000b\\u20ac\\ud800", "label": "pos"}\n' + LINES,
         [("a\0b€\ufffd", "pos"), *AS_TWO],
     ),
+    "lines that begin with labels, in a column of texts": (
+        "t.csv",
+        'label,text\n1,"They paid\n1,000 or\n0,5 dollars"\n' + "0,a\n1,b\n" * 4,
+        [("They paid\n1,000 or\n0,5 dollars", "1"), *[("a", "0"), ("b", "1")] * 4],
+    ),
     "one row of each label": ("t.csv", "label,text\npos,fine\nneg,bad", AS_TWO),
 }
 CONTENT = {"csv": TWO, "tsv": TSV, "txt": TSV, "jsonl": LINES, "json": json.dumps(OBJECTS)}
@@ -153,11 +158,6 @@ def test_cells_of_several_lines_are_read(tmp_path, case):
     texts = [row["text"] for _, row in read_table(str(tmp_path / "t.csv"), ["text", "label"])]
     in_first = rows[: rows.index('",')].count("\n")
     assert texts[0].count("\n") == in_first and len(texts) == rows.count("\n") - in_first
-
-
-def test_lines_that_begin_with_labels_are_read_in_a_column_of_texts(tmp_path):
-    content = 'label,text\n1,"They paid\n1,000 or\n0,5 dollars"\n' + "0,a\n1,b\n" * 4
-    assert len(task_of(tmp_path, "t.csv", content).read("train")) == 9
 
 
 @pytest.mark.parametrize(("name", "mark"), [("t.csv", ","), ("t.tsv", "\t")])

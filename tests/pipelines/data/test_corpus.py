@@ -101,9 +101,7 @@ def test_refuses_compressed_files_that_are_not_what_their_names_say(tmp_path, su
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("text\n".encode("utf-16"), "UTF-16 text; convert the file to UTF-8"),
-        ("text\n".encode("utf-16-le"), "UTF-16 text"),
-        ("Grüße\r\n".encode("utf-16-be"), "UTF-16 text"),
+        ("Grüße\r\n".encode("utf-16-be"), "UTF-16 text; convert the file to UTF-8"),
         ("Ну вот и всё, друзья мои.\n".encode("utf-16-le"), "UTF-16 text"),
         (b"good\r\n\r\nbad \xe9\n", r"x.txt:3: byte 0xE9 is not UTF-8 .*on_bad_line=skip"),
     ],

@@ -215,7 +215,7 @@ def test_a_fault_of_ours_comes_out_and_leaves_no_shard(job, monkeypatch, is_in_a
     assert not [*job.output_dir.rglob("*.*")]
 
 
-def test_held_out_by_the_opening():
+def test_held_out_by_the_opening_and_drawn_by_the_place():
     is_heldout = shard_writer.is_heldout
     openings = [[f"Sentence {n}.", "And another"] for n in range(4000)]
     share = np.mean([is_heldout(opening, 0.2, 5) for opening in openings])
@@ -225,8 +225,7 @@ def test_held_out_by_the_opening():
     sides = [[is_heldout(opening, 0.5, 5) for opening in some] for some in (openings[:50], near)]
     assert sides[0] == sides[1] != [is_heldout(opening, 0.5, 6) for opening in openings[:50]]
 
-
-def test_random_choices_depend_on_seed_file_and_offset():
+    # What is drawn depends on seed, file and offset.
     for path in ("x", "a/x", "gs://b/x"):
         drawn = shard_writer.document_rng(1, path, 5).random()
         assert drawn == random.Random("1/x/5").random()

@@ -2,7 +2,6 @@ import collections
 import itertools
 
 import numpy as np
-import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -120,6 +119,12 @@ def test_what_opens_b_would_not_have_fitted_before_either():
         segments = [pieces_of(lengths)] * 840
         out = build(segments, draws, [0.9] * 840, sum(lengths) + 3, objective, rooms=[room] * 840)
         assert collections.Counter(len(parts_of(out, row)[0]) for row in range(840)) == expected
+    # The highest draw splits before the last sentence.
+    highest, counts = np.nextafter(np.float32(1), np.float32(0)), np.arange(2, 130)
+    for objective in ("sop", "none"):
+        out = build([[[5]] * n for n in counts], [highest] * 128, [0.9] * 128, 132, objective)
+        assert (out["input_type_ids"].sum(axis=1) == 2).all()
+        assert (out["input_mask"].sum(axis=1) == counts + 3).all()
 
 
 def test_openings_have_labels_of_their_own_kind():
@@ -129,15 +134,6 @@ def test_openings_have_labels_of_their_own_kind():
         out = build(segments, [0.5] * 3, [0.9] * 3, 9, objective, **more)
         assert out["opens_document"].tolist() == opens
         assert objective != "sop" or out["sentence_order_weights"].tolist() == [1, 1, 0]
-
-
-@pytest.mark.parametrize("objective", ["sop", "none"])
-def test_the_highest_draw_splits_before_the_last_sentence(objective):
-    highest = np.nextafter(np.float32(1), np.float32(0))
-    counts = np.arange(2, 130)
-    out = build([[[5]] * n for n in counts], [highest] * 128, [0.9] * 128, 132, objective)
-    assert (out["input_type_ids"].sum(axis=1) == 2).all()
-    assert (out["input_mask"].sum(axis=1) == counts + 3).all()
 
 
 class TestNextSentence:

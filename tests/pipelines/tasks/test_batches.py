@@ -12,6 +12,7 @@ from pipelines.tasks.running.batches import (
     training_order,
 )
 from pipelines.tasks.task import Sequences
+from tests.pipelines.tasks.test_classification import pieces_of
 from tests.replicas import mirrored
 
 
@@ -28,10 +29,6 @@ def make_sequences(examples, per_example=1):
     )
 
 
-def pieces_of(sequences, row):
-    return sequences.pieces[slice(*sequences.row_splits[row : row + 2])].tolist()
-
-
 @pytest.mark.parametrize("per_example", [1, 3])
 def test_a_batch_is_its_examples_padded(per_example):
     sequences = make_sequences(6, per_example)
@@ -45,7 +42,7 @@ def test_a_batch_is_its_examples_padded(per_example):
     assert batch["input_word_ids"].shape == (5 * per_example, 96)
     rows = [example * per_example + k for example in (4, 0, 0, 5, 4) for k in range(per_example)]
     for out, row in enumerate(rows):
-        pieces, first = pieces_of(sequences, row), sequences.first_lengths[row]
+        pieces, first = pieces_of(sequences)[row], sequences.first_lengths[row]
         n = len(pieces)
         assert batch["input_word_ids"][out].tolist() == pieces + [0] * (96 - n)
         assert batch["input_mask"][out].tolist() == [1] * n + [0] * (96 - n)
@@ -123,7 +120,7 @@ def test_every_example_is_asked_once(monkeypatch, batch_size, has_fixed_length):
         outputs = predict(sequences)
         assert len(outputs) == 23
         for i, output in enumerate(outputs):
-            pieces = pieces_of(sequences, i)
+            pieces = pieces_of(sequences)[i]
             assert output["sum"] == sum(pieces)
             assert output["pieces"][0][: len(pieces)].tolist() == pieces
     assert predict(sequences, lambda: True) is None

@@ -94,8 +94,8 @@ def test_sequences(tokenizer, monkeypatch):
     sequences, features = task.encode(examples, tokenizer, 11, training=True)
     cls_id, sep_id = tokenizer.cls_id, tokenizer.sep_id
     pieces = [tokenizer.encode(text)[:9] for text in texts]
-    assert split(sequences) == [[cls_id, *ids, sep_id] for ids in pieces]
-    assert [len(row) for row in split(sequences)][1:] == [2, 11]
+    assert pieces_of(sequences) == [[cls_id, *ids, sep_id] for ids in pieces]
+    assert [len(row) for row in pieces_of(sequences)][1:] == [2, 11]
     np.testing.assert_array_equal(sequences.first_lengths, [len(ids) + 2 for ids in pieces])
     np.testing.assert_array_equal(sequences.labels["labels"], [0, 1, 0])
     assert features == examples
@@ -104,7 +104,7 @@ def test_sequences(tokenizer, monkeypatch):
     pairs = [Example("0", a, b, None) for a, b in (texts[:2], texts[1:], [texts[0], None])]
     sequences, _ = task.encode(pairs, tokenizer, 15, training=False)
     first = tokenizer.encode(texts[0])
-    assert split(sequences) == [
+    assert pieces_of(sequences) == [
         [cls_id, *first, sep_id, sep_id],
         [cls_id, sep_id, *tokenizer.encode(texts[2])[:12], sep_id],
         [cls_id, *first, sep_id],
@@ -115,7 +115,7 @@ def test_sequences(tokenizer, monkeypatch):
     assert sequences.labels == {} and len(sequences) == 3
 
 
-def split(sequences):
+def pieces_of(sequences):
     return [row.tolist() for row in np.split(sequences.pieces, sequences.row_splits[1:-1])]
 
 

@@ -12,7 +12,7 @@ from pipelines.tasks.multiple_choice import MultipleChoiceExample as Example
 from pipelines.tasks.multiple_choice import MultipleChoiceTask
 from pipelines.tasks.race import RaceTask
 from tests.builders import write_json_lines
-from tests.pipelines.tasks.test_classification import logits, split
+from tests.pipelines.tasks.test_classification import logits, pieces_of
 
 COLUMNS = Columns("passage", "endings", "gold", question="query", id="name")
 RECORD = {"name": "n1", "passage": "Text.", "query": "Why _?", "endings": [*"abc"], "gold": 2}
@@ -38,6 +38,10 @@ def test_reading(tmp_path):
     bare = Columns(context="passage", options="endings", label="gold")
     example = MultipleChoiceTask("own", {"train": train}, bare).read("train")[3]
     assert (example.id, example.question) == ("3", "")
+    for count in (1, 27):
+        path = write_json_lines(tmp_path / "c.jsonl", [{**RECORD, "endings": ["x"] * count}])
+        with pytest.raises(ValueError, match=f":1: {count} 'endings', expected 2 to 26"):
+            MultipleChoiceTask("own", {"dev": path}, COLUMNS).read("dev")
 
 
 @pytest.mark.parametrize(
@@ -58,13 +62,6 @@ def test_reading(tmp_path):
 def test_faults(tmp_path, change, problem):
     path = write_json_lines(tmp_path / "a.jsonl", [RECORD, {**RECORD, **change}])
     with pytest.raises(UserError, match=problem):
-        MultipleChoiceTask("own", {"dev": path}, COLUMNS).read("dev")
-
-
-@pytest.mark.parametrize("count", [1, 27])
-def test_number_of_options(tmp_path, count):
-    path = write_json_lines(tmp_path / "a.jsonl", [{**RECORD, "endings": ["x"] * count}])
-    with pytest.raises(ValueError, match=f":1: {count} 'endings', expected 2 to 26"):
         MultipleChoiceTask("own", {"dev": path}, COLUMNS).read("dev")
 
 
@@ -106,7 +103,7 @@ def test_sequences(tokenizer, monkeypatch):
             context = tokenizer.encode(example.context)[: 18 - len(answer)]
             expected.append([cls_id, *context, sep_id, *answer, sep_id])
             first_lengths.append(len(context) + 2)
-    rows = split(sequences)
+    rows = pieces_of(sequences)
     assert rows == expected and max(map(len, rows)) == 21
     assert sequences.first_lengths.tolist() == first_lengths
     # However short the sequence, it holds an answer's end.

@@ -4,12 +4,11 @@ import json
 import numpy as np
 import pytest
 
-from pipelines.tasks.reading.split_report import describe_split
 from pipelines.tasks.reading.squad_files import Question
 from pipelines.tasks.scoring.squad_metrics import normalize_answer
 from pipelines.tasks.squad import SquadTask
 from tests.pipelines.tasks import test_squad_files as squad_files
-from tests.pipelines.tasks.test_classification import split
+from tests.pipelines.tasks.test_classification import pieces_of
 
 CONTEXT = (
     "The quick brown fox jumps over a lazy dog, while (seven) small birds sing in óld green trees. "
@@ -43,7 +42,7 @@ def test_windows_as_sequences(tokenizer, questions):
         assert window.question == i // len(firsts)
         first = firsts[i % len(firsts)]
         part = text[first : first + room]
-        assert split(sequences)[i] == [cls_id, *query, sep_id, *part, sep_id]
+        assert pieces_of(sequences)[i] == [cls_id, *query, sep_id, *part, sep_id]
         assert sequences.first_lengths[i] == window.offset == 7
 
 
@@ -62,7 +61,7 @@ def test_labels_point_at_the_answer(tokenizer, questions, max_seq_length):
             continue
         found.add(window.question)
         [(answer, _)] = examples[window.question].answers
-        read = tokenizer.decode(split(sequences)[i][start : end + 1])
+        read = tokenizer.decode(pieces_of(sequences)[i][start : end + 1])
         if answer.isascii():
             assert tokenizer.preprocess(answer) in read and len(read) <= len(answer) + 2
         place = slice(*(window.first - window.offset + np.array([start, end + 1])))
@@ -82,9 +81,6 @@ def test_answers_longer_than_a_window_are_told(tokenizer):
     assert sequences.lost_answers == 1
     is_of_first = [window.question == 0 for window in windows]
     assert sequences.labels["is_impossible"][is_of_first].all()
-    lines = describe_split("train", 3, sequences, tokenizer, 24, [], 512)
-    [warning] = [line for line in lines if "window" in line]
-    assert warning.startswith("warning: 1 answers of train fit into no window: the model learns")
     assert task.encode(examples, tokenizer, 512, training=True)[0].lost_answers == 0
 
 
@@ -92,7 +88,7 @@ def perfect_outputs(sequences):
     """What a model would say that knows the labels."""
     outputs = []
     for i in range(len(sequences)):
-        length = len(split(sequences)[i]) + 5  # padded
+        length = len(pieces_of(sequences)[i]) + 5  # padded
         places = {name: sequences.labels[f"{name}_positions"][i] for name in ("start", "end")}
         logits = {f"{name}_logits": np.arange(length) == place for name, place in places.items()}
         outputs.append({name: 9 * is_there.astype(np.float32) for name, is_there in logits.items()})
@@ -162,7 +158,7 @@ def test_nothing_is_left_out(tokenizer, context, text, training):
     sequences, windows = task.encode([example], tokenizer, 128, training=training)
     assert len(sequences) == len(windows) == 1
     pieces = [*tokenizer.encode(text), tokenizer.sep_id, *tokenizer.encode(context)]
-    assert split(sequences)[0] == [tokenizer.cls_id, *pieces, tokenizer.sep_id]
+    assert pieces_of(sequences)[0] == [tokenizer.cls_id, *pieces, tokenizer.sep_id]
 
 
 def test_a_question_that_leaves_no_room_is_truncated(tokenizer, questions):

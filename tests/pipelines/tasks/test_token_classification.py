@@ -8,6 +8,7 @@ import tensorflow as tf
 from pipelines.tasks.reading.token_files import TokenColumns, TokenExample, of_text
 from pipelines.tasks.token_classification import TokenClassificationTask
 from tests.conftest import WORDS
+from tests.pipelines.tasks.test_classification import pieces_of
 
 LABELS = ("O", "B-a", "I-a", "B-b", "I-b")
 
@@ -61,7 +62,7 @@ def test_every_word_of_a_long_text_is_tagged_once(tokenizer):
     assert len(windows) == len(sequences) > 9 and windows[0].words.size == 0
     assert sorted(np.concatenate([window.words for window in windows])) == list(range(len(words)))
     for row, window in enumerate(windows):
-        sequence = sequences.pieces[sequences.row_splits[row] : sequences.row_splits[row + 1]]
+        sequence = pieces_of(sequences)[row]
         assert len(sequence) <= 12
         for word, position in zip(window.words, window.positions):
             assert sequence[position] == tokenizer.encode(words[word])[0]

@@ -61,7 +61,6 @@ def run(
     stop_at=None,
     strategy=None,
     dropout=0.0,
-    learning_rate=0.01,
     dataset_fn=batches,
     evaluations=None,
     depths=((0, 1),),
@@ -75,11 +74,11 @@ def run(
     replica_batch = GLOBAL_BATCH // strategy.num_replicas_in_sync
     tf.keras.utils.set_random_seed(3)
     config = tiny_config(hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
-    settings = TrainingSettings(GLOBAL_BATCH, stop_at or num_steps, 2, learning_rate, **options)
+    settings = TrainingSettings(GLOBAL_BATCH, stop_at or num_steps, 2, 0.01, **options)
     with strategy.scope(), precision(settings.mixed_precision):
         model = AlbertForPreTraining(config, recompute=recompute)
         model.create_variables()
-        schedule = optimization.WarmUpPolynomialDecay(learning_rate, num_steps, 2)
+        schedule = optimization.WarmUpPolynomialDecay(0.01, num_steps, 2)
         optimizer = optimization.lamb(schedule)
         if settings.mixed_precision == "float16":
             optimizer.loss_scale = optimization.LossScale(optimizer)
