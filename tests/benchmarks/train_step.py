@@ -86,19 +86,14 @@ def define_flags() -> None:
 
 
 def main(_) -> None:
-    """Reads the flags."""
+    """Measures here, or prints the line of every process and the medians of each case."""
     if FLAGS.in_this_process:
         for shape, side in itertools.product(FLAGS.shapes, FLAGS.sides):
             print(json.dumps(measure(side, shape, FLAGS.steps)), flush=True)
-    else:
-        options = [(f"--shapes={shape}", "--in_this_process") for shape in FLAGS.shapes]
-        cases = [(side, *of_shape) for of_shape in options for side in FLAGS.sides]
-        print_figures(measure_in_turn("tests.benchmarks.train_step", FLAGS.rounds, cases))
-
-
-def print_figures(lines: dict[tuple, list[dict]]) -> None:
-    """Prints the medians of each case."""
-    rows = []
+        return
+    options = [(f"--shapes={shape}", "--in_this_process") for shape in FLAGS.shapes]
+    cases = [(side, *of_shape) for of_shape in options for side in FLAGS.sides]
+    lines, rows = measure_in_turn("tests.benchmarks.train_step", FLAGS.rounds, cases), []
     for (side, *of_shape), found in lines.items():
         ours = lines.get(("ours", *of_shape))
         step = median(found, "step_seconds")

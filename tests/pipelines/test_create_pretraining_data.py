@@ -33,8 +33,6 @@ def texts(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def create(texts, tiny_vocabulary, tmp_path, in_this_process):
-    """Runs the job over the texts, with other settings where they are named."""
-
     def run(output="records", input_file=f"{texts}/*.txt", shard_bytes=9000, **changes) -> Manifest:
         return create_records(
             input_file, tmp_path / output, tiny_vocabulary, shard_bytes, **changes
@@ -255,7 +253,6 @@ def test_units_cover_files_of_any_size():
     assert units[-1].name == "00005-of-00006"
     sources = ["bytes 16 to 25 of a", "bytes 0 to 31 of c.gz", "2 files, d to e"]
     assert [unit.source for unit in units][2:5] == sources
-
     # Small files are taken together.
     for count, size, shard_bytes, files_per_unit in (
         (100, 100_000, 64_000_000, 5),  # 500 kB at least

@@ -108,7 +108,6 @@ def test_a_plateau_of_frequencies_is_reported_once(capsys):
         ([0.14, 0.1, 0.05], False),  # it falls
     ):
         assert knows_frequencies_only(accuracies, 0.059) is expected
-
     none = {"loss": 0.0, "correct": 0.0, "weight": 0.0}
     found = {
         "losses": dict.fromkeys(("sentence_order", "separator", "openings"), none),

@@ -219,7 +219,6 @@ def test_lists_are_json_in_tables_and_faults_are_said_before_the_work(tagger, tm
     assert header == "id,words,label,prediction,probabilities,unknown_share" and '"[""' in row
     with pytest.raises(ValueError, match="--label_column=: models that tag words read known tags"):
         tags(tagger, columns, tmp_path / "other.csv", columns={"label": ""})
-
     for content, message in (
         ('{"text": "a"}\n{"text": ["b"]}\n', "raw texts and lists of words in one file"),
         ('{"text": ["a"], "label": ["B-c"]}\n', "unknown tag 'B-c'; the labels are 'O', 'B-a'"),

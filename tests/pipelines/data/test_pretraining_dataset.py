@@ -206,7 +206,7 @@ def test_a_mixed_run_keeps_the_epochs_of_each_source(
     np.testing.assert_equal(run(2, 3, tf.distribute.InputContext(2, 1, 2)), second_half)
 
 
-def test_shares_are_those_of_examples_or_given(record_dir, other_dir):
+def test_what_mixes_by_which_shares(record_dir, other_dir, tmp_path):
     sources = read_sources(f"{record_dir}, {other_dir}")
     assert [source.record_dir for source in sources] == [record_dir, other_dir]
     assert [source.quota for source in sources] == [47104, 18432]  # 23 and 9 of 32
@@ -222,9 +222,7 @@ def test_shares_are_those_of_examples_or_given(record_dir, other_dir):
     ):
         with raises_one_line(message):
             read_sources(f"{record_dir},{other_dir}", weights)
-
-
-def test_records_held_out_otherwise_or_in_another_form_do_not_mix(record_dir, other_dir, tmp_path):
+    # Records held out otherwise or in another form do not mix.
     manifest = records.Manifest.read(other_dir)
     values = 24, 4, "sop", manifest.vocab_sha256, 211, True, "0", {}, manifest.splits
     for other, message in (

@@ -224,7 +224,6 @@ def test_held_out_by_the_opening_and_drawn_by_the_place():
     near = [[text.upper().replace(" ", "  ") for text in opening] for opening in openings[:50]]
     sides = [[is_heldout(opening, 0.5, 5) for opening in some] for some in (openings[:50], near)]
     assert sides[0] == sides[1] != [is_heldout(opening, 0.5, 6) for opening in openings[:50]]
-
     # What is drawn depends on seed, file and offset.
     for path in ("x", "a/x", "gs://b/x"):
         drawn = shard_writer.document_rng(1, path, 5).random()

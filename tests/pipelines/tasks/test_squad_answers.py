@@ -102,7 +102,6 @@ def test_beams():
     assert answer.null_odds == 1.5
     longer = answer_by_beams(context, [window], [output], max_answer_length=5, n_best_size=2)
     assert longer.candidates[1] == (" ".join(words[2:7]), -1.0)
-
     # Of several windows the one with a word's maximum context answers.
     context, words, windows = make_windows(23, 17, 6, offset=5)
     assert len(windows) == 2

@@ -94,7 +94,6 @@ def test_what_the_plan_says_of_it():
     assert task().summarise([unknown]) == ["1 words, without answers"]
     _, no_text, twice = task().summarise([unknown, TokenExample("0", (), None)])
     assert no_text == "warning: 1 rows without text" and "repeat an id, such as '0', 2" in twice
-
     # Spans that no prediction can equal.
     def notes(*spans):
         spans = [{"start": start, "end": end, "label": name} for start, end, name in spans]
@@ -104,7 +103,6 @@ def test_what_the_plan_says_of_it():
     assert notes((4, 8, "a"), (12, 15, "b")) == notes((4, 9, "a")) == notes((3, 8, "a")) == []
     [note] = notes((4, 6, "a"), (6, 8, "b"), (12, 15, "b"))
     assert "2 of 3 spans do not begin and end with a word, or share one" in note
-
     # Words are scored in place of entities.
     def warnings_of(*labels):
         notes = task(labels).summarise([TokenExample("0", ("a",), (labels[0],))])
