@@ -94,30 +94,38 @@ def test_what_the_plan_says_of_it():
     assert task().summarise([unknown]) == ["1 words, without answers"]
     _, no_text, twice = task().summarise([unknown, TokenExample("0", (), None)])
     assert no_text == "warning: 1 rows without text" and "repeat an id, such as '0', 2" in twice
-    # Spans that no prediction can equal.
-    def notes(*spans):
+
+
+def warnings_of(task, example):
+    return [note for note in task.summarise([example]) if note.startswith("warning")]
+
+
+def test_the_plan_tells_of_spans_that_no_prediction_can_equal():
+    def warnings(*spans):
         spans = [{"start": start, "end": end, "label": name} for start, end, name in spans]
-        example = of_text("0", "see 10kg of fox", spans)
-        return [note for note in task().summarise([example]) if note.startswith("warning")]
+        return warnings_of(task(), of_text("0", "see 10kg of fox", spans))
 
-    assert notes((4, 8, "a"), (12, 15, "b")) == notes((4, 9, "a")) == notes((3, 8, "a")) == []
-    [note] = notes((4, 6, "a"), (6, 8, "b"), (12, 15, "b"))
-    assert "2 of 3 spans do not begin and end with a word, or share one" in note
-    # Words are scored in place of entities.
-    def warnings_of(*labels):
-        notes = task(labels).summarise([TokenExample("0", ("a",), (labels[0],))])
-        return [note for note in notes if note.startswith("warning")]
+    assert warnings((4, 8, "a"), (12, 15, "b")) == warnings((4, 9, "a")) == []
+    assert warnings((3, 8, "a")) == []
+    [warning] = warnings((4, 6, "a"), (6, 8, "b"), (12, 15, "b"))
+    assert "2 of 3 spans do not begin and end with a word, or share one" in warning
 
-    for tags, message in (
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
         ("O B-water X M-per", "not entities, as X, M-per begin with none"),
-        *((tags, "'b-per' begins in lower") for tags in ("o b-per i-per", "none b-per")),
+        *((labels, "'b-per' begins in lower") for labels in ("o b-per i-per", "none b-per")),
         ("O b-per I-per", "'b-per' begins in lower case"),
         ("o B-per", "'o' begins in lower case"),
-    ):
-        [note] = warnings_of(*tags.split())
-        assert message in note
-    for tags in ("O B-water I-water", "b i o", "nn-x VB", "NN VB O S", "nn b-per"):
-        assert warnings_of(*tags.split()) == []
+        *((labels, "") for labels in ("O B-water I-water", "b i o", "nn-x VB", "NN VB O S")),
+        ("nn b-per", ""),
+    ],
+)
+def test_the_plan_tells_when_words_are_scored_in_place_of_entities(labels, message):
+    labels = labels.split()
+    found = warnings_of(task(labels), TokenExample("0", ("a",), (labels[0],)))
+    assert len(found) == bool(message) and message in "".join(found)
 
 
 def test_an_unknown_tag(tmp_path):
