@@ -67,9 +67,14 @@ def define_flags() -> None:
 
 
 def main(_) -> None:
-    """Prints a line for each side."""
+    """Reads the flags."""
     logging.set_verbosity(logging.ERROR)
-    data, checkpoint = FLAGS.data, fine_tuned.find_model(FLAGS.checkpoint)
+    compare(FLAGS.checkpoint, FLAGS.data, FLAGS.sides)
+
+
+def compare(checkpoint: str, data: str, sides: list[str]) -> None:
+    """Prints a line for each side."""
+    checkpoint = fine_tuned.find_model(checkpoint)
     description = fine_tuned.read_description(checkpoint)
     if description["kind"] != "classifier":
         raise UserError(f"--checkpoint: a {description['kind']}, expected a classifier")
@@ -90,7 +95,7 @@ def main(_) -> None:
     expected = special.softmax(np.stack([output["logits"] for output in outputs]), axis=1)
     rows = []
     with tempfile.TemporaryDirectory() as directory:
-        for side in FLAGS.sides:
+        for side in sides:
             try:
                 answer, size = _SIDES[side](checkpoint, directory)
             except (ImportError, UserError) as error:

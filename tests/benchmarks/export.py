@@ -1,12 +1,15 @@
-r"""Measures an export of albert_base beside torch, on the CPU, random weights.
+r"""Measures an export of albert_base beside other ways to serve it, on the CPU, random weights.
 
 Pooled output of batches of --seq_length piece ids without padding. The sides run in turn, each in a
 fresh process, which measures the ceiling too: the best rate of products of two 2048 x 2048 matrices
-by the side's own library, in the side's dtype. Prints one JSON line per process, then medians over
-the rounds. A side whose packages are missing is left out.
+by the side's own library. Prints one JSON line per process, then medians over the rounds. A side
+whose packages are missing is left out.
 
-ours: the signature `pooled`; torch computes the last block everywhere: see peers.
-..._bfloat16: an export with --precision=bfloat16; torch's weights in bfloat16.
+ours: the signature `pooled`; the others compute the last block everywhere: see export_peers.
+ours_onnx, ours_onnx_int8: export.onnx in onnxruntime, without and with --quantize. ours_tflite,
+ours_tflite_int8: export.tflite, likewise; a batch is answered sequence by sequence.
+..._bfloat16: an export with --precision=bfloat16; torch's weights in bfloat16. The ceiling is that
+of the side's dtype, of onnxruntime_int8 that of float32.
 
 Processor time (all cores together) says more than the clock where something else runs too.
 Memory: what the process holds after loading and one answer, and at its peak.
@@ -20,6 +23,7 @@ Examples:
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import json
 import multiprocessing
 import os
@@ -34,7 +38,7 @@ from absl import flags
 from sentencepiece import SentencePieceProcessor
 
 from albert_tf.jobs import program
-from tests.benchmarks import peers
+from tests.benchmarks import export_peers as peers
 from tests.benchmarks.measuring import (
     define_sides,
     measure_in_turn,
@@ -50,11 +54,19 @@ FLAGS = flags.FLAGS
 _SIDES = (
     "ours",
     "ours_bfloat16",
+    "ours_onnx",
+    "ours_onnx_int8",
+    "ours_tflite",
+    "ours_tflite_int8",
     "huggingface_torch",
     "huggingface_torch_compiled",
     "huggingface_torch_bfloat16",
     "huggingface_torch_compiled_bfloat16",
+    "onnxruntime",
+    "onnxruntime_int8",
 )
+# Ours in other files than SavedModels.
+_CONVERTED = ("onnx", "onnx_int8", "tflite", "tflite_int8")
 
 
 def define_flags() -> None:
@@ -76,14 +88,18 @@ def main(_) -> None:
         print(json.dumps(measure(side)), flush=True)
         return
     with tempfile.TemporaryDirectory() as directory:
-        precisions = sorted(set(map(_dtype, FLAGS.sides)))
-        arguments = (FLAGS.flag_values_dict(), directory, precisions)
+        forms = sorted({_form(side) for side in FLAGS.sides})
+        arguments = (FLAGS.flag_values_dict(), directory, forms)
         process = multiprocessing.get_context("spawn").Process(target=make_exports, args=arguments)
         process.start()
         process.join()
         if process.exitcode:
             raise RuntimeError("the export fails: see above")
-        cases = [(side, f"--saved_model={directory}/{_dtype(side)}/1") for side in FLAGS.sides]
+        cases = []
+        for side in FLAGS.sides:
+            form = _form(side)
+            path = os.path.join(directory, form if form in _CONVERTED else f"{form}/1")
+            cases.append((side, f"--saved_model={path}"))
         _print_table(measure_in_turn("tests.benchmarks.export", FLAGS.rounds, cases))
 
 
@@ -91,12 +107,23 @@ def _dtype(side: str) -> str:
     return "bfloat16" if side.endswith("_bfloat16") else "float32"
 
 
-def make_exports(flag_values: dict, directory: str, precisions: list[str]) -> None:
-    """Exports an encoder with random weights, in a process of its own: it takes much memory."""
+def _form(side: str) -> str:
+    """Returns which export of ours a side takes; peers take none, whose vocabulary is read."""
+    form = side.removeprefix("ours_")
+    return form if form in _CONVERTED else _dtype(side)
+
+
+def make_exports(flag_values: dict, directory: str, forms: list[str]) -> None:
+    """Exports an encoder with random weights, in a process of its own: it takes much memory.
+
+    `forms` are precisions of SavedModels and names of _CONVERTED. Without the package onnx its
+    files are not made, and the sides that read them are left out.
+    """
     from albert_tf.checkpoints import model_directory
     from albert_tf.config import AlbertConfig
     from albert_tf.models import AlbertForPreTraining
     from albert_tf.text.tokenization import AlbertTokenizer
+    from export import onnx, tflite
     from export.export_saved_model import export
 
     tokenizer = AlbertTokenizer(flag_values["spm_model_file"])
@@ -106,9 +133,16 @@ def make_exports(flag_values: dict, directory: str, precisions: list[str]) -> No
     model_dir = os.path.join(directory, "model")
     tokenizer.save(model_dir)
     model_directory.save_for_pretraining(model, model_dir)
-    for precision in precisions:
-        output = os.path.join(directory, precision)
-        export(checkpoint=model_dir, output=output, kind="encoder", precision=precision)
+    for form in forms:
+        arguments = {"checkpoint": model_dir, "output": os.path.join(directory, form)}
+        arguments["kind"] = "encoder"
+        int8 = form.endswith("int8")
+        if form.startswith("tflite"):
+            tflite.convert(**arguments, max_seq_length=flag_values["seq_length"], quantize=int8)
+        elif form not in _CONVERTED:
+            export(**arguments, precision=form)
+        elif importlib.util.find_spec("onnx"):
+            onnx.convert(**arguments, quantize=int8)
 
 
 def measure(side: str) -> dict:
@@ -135,7 +169,8 @@ def measure(side: str) -> dict:
         }
     line["peak_gigabytes"] = peak_megabytes() / 1e3
     if side.startswith("ours"):
-        files = [path for path in Path(FLAGS.saved_model).rglob("*") if path.is_file()]
+        path = Path(FLAGS.saved_model)
+        files = [path] if path.is_file() else [p for p in path.rglob("*") if p.is_file()]
         line["directory_megabytes"] = round(sum(f.stat().st_size for f in files) / 1e6, 1)
     line["ceiling_gflop_per_second"] = round(max(product_rates(product)), 1)
     line["cpus"] = len(os.sched_getaffinity(0))
@@ -145,8 +180,15 @@ def measure(side: str) -> dict:
 def _make_side(side: str, vocab_size: int) -> tuple[Callable, Callable[[], object]]:
     """Returns (answer, product): a batch to numbers, and the ceiling's product."""
     if side.startswith("huggingface_torch"):
-        return peers.serving(vocab_size, "_compiled" in side, _dtype(side))
+        return peers.huggingface_torch(vocab_size, "_compiled" in side, _dtype(side))
+    if side.startswith("onnxruntime"):
+        return peers.onnxruntime(vocab_size, int8=side.endswith("int8"))
+    if side.startswith("ours_onnx"):
+        return peers.our_onnx(FLAGS.saved_model)
     import tensorflow as tf
+
+    if side.startswith("ours_tflite"):
+        return peers.our_tflite(FLAGS.saved_model)
     import tensorflow_text  # noqa: F401
 
     signature = tf.saved_model.load(FLAGS.saved_model).signatures["pooled"]

@@ -6,12 +6,14 @@ dtype, right before and after the steps. Prints one JSON line per process, then 
 rounds. A side whose packages are missing is left out.
 
 ours, ours_recompute: the step of pipelines.pretrain in its loop, batch from tf.data, LAMB.
-huggingface_torch_gathered and ..._compiled: see peers; AdamW.
+huggingface_tf: the same loop, losses and LAMB around its model.
+huggingface_torch_gathered and ..._compiled: see train_step_peers; AdamW.
 ..._bfloat16: under --mixed_precision=bfloat16; of torch under its autocast. The others: float32.
 
 Operations are counted by pipelines.training.flops for all sides: what one computes beyond
 them (every position's logits, the last block where nothing is asked, recomputed blocks) does not
-count as work done.
+count as work done. "whole" counts the last block whole, which all but ours compute. The ceiling is
+a best rate, a step's a median: "sgemm's" says what sgemm itself keeps of its best in the median.
 
 Example:
   python -m tests.benchmarks.train_step --rounds=3 --steps=5
@@ -32,7 +34,7 @@ import numpy as np
 from absl import flags
 
 from albert_tf.jobs import program
-from tests.benchmarks import peers
+from tests.benchmarks import train_step_peers as peers
 from tests.benchmarks.measuring import (
     define_sides,
     measure_in_turn,
@@ -56,6 +58,8 @@ _SIDES = (
     "huggingface_torch_gathered_compiled",
     "huggingface_torch_gathered_bfloat16",
     "huggingface_torch_gathered_compiled_bfloat16",
+    "huggingface_tf",
+    "huggingface_tf_bfloat16",
 )
 _WARM_UP_STEPS = 2
 # Figure of a line -> title and format of its column.
@@ -64,6 +68,8 @@ _FIGURES = {
     "gflop_per_second": ("GFLOP/s", ".0f"),
     "ceiling_gflop_per_second": ("ceiling", ".0f"),
     "ceiling_share": ("of it", ".1%"),
+    "whole_ceiling_share": ("whole", ".1%"),
+    "sgemm_ceiling_share": ("sgemm's", ".1%"),
     "peak_gigabytes": ("peak, GB", ".2f"),
     "step_seconds": ("step, s", ".3f"),
 }
@@ -86,14 +92,20 @@ def define_flags() -> None:
 
 
 def main(_) -> None:
-    """Measures here, or prints the line of every process and the medians of each case."""
+    """Reads the flags."""
     if FLAGS.in_this_process:
         for shape, side in itertools.product(FLAGS.shapes, FLAGS.sides):
             print(json.dumps(measure(side, shape, FLAGS.steps)), flush=True)
-        return
-    options = [(f"--shapes={shape}", "--in_this_process") for shape in FLAGS.shapes]
-    cases = [(side, *of_shape) for of_shape in options for side in FLAGS.sides]
-    lines, rows = measure_in_turn("tests.benchmarks.train_step", FLAGS.rounds, cases), []
+    else:
+        compare(FLAGS.shapes, FLAGS.sides, FLAGS.rounds)
+
+
+def compare(shapes: list[str], sides: list[str], rounds: int) -> None:
+    """Prints the line of every process and the table."""
+    options = [(f"--shapes={shape}", "--in_this_process") for shape in shapes]
+    cases = [(side, *of_shape) for of_shape in options for side in sides]
+    lines = measure_in_turn("tests.benchmarks.train_step", rounds, cases)
+    rows = []
     for (side, *of_shape), found in lines.items():
         ours = lines.get(("ours", *of_shape))
         step = median(found, "step_seconds")
@@ -112,15 +124,19 @@ def measure(side: str, shape: str, steps: int) -> dict:
         reason = str(error).strip().splitlines()[0]
         return {"side": side, "shape": shape, "skipped": reason}
     first_loss, *_ = (step() for _ in range(_WARM_UP_STEPS))
-    ceiling = max(product_rates(product))
+    rates = product_rates(product)
     times = [seconds(step) for _ in range(steps)]
-    ceiling = max(ceiling, *product_rates(product))
+    rates += product_rates(product)
+    ceiling = max(rates)
     # Before TensorFlow, which counts the operations, comes into the process of a torch side.
     peak = peak_megabytes()
     libraries = ["torch" if "torch" in side else "tensorflow"]
     libraries += ["transformers"] if side.startswith("huggingface") else []
     step_seconds = statistics.median(times)
-    gflop = 1e-9 * batch_size * flops_per_example(seq_length, predictions)
+    asked, whole = (
+        1e-9 * batch_size * flops_per_example(seq_length, predictions, all_of_it) / step_seconds
+        for all_of_it in (False, True)
+    )
     return {
         "side": side,
         "shape": shape,
@@ -132,9 +148,11 @@ def measure(side: str, shape: str, steps: int) -> dict:
         "step_seconds": round(step_seconds, 4),
         "shortest_step_seconds": round(min(times), 4),
         "sequences_per_second": round(batch_size / step_seconds, 3),
-        "gflop_per_second": round(gflop / step_seconds, 1),
+        "gflop_per_second": round(asked, 1),
         "ceiling_gflop_per_second": round(ceiling, 1),
-        "ceiling_share": round(gflop / step_seconds / ceiling, 4),
+        "ceiling_share": round(asked / ceiling, 4),
+        "whole_ceiling_share": round(whole / ceiling, 4),
+        "sgemm_ceiling_share": round(statistics.median(rates) / ceiling, 4),
         "peak_gigabytes": peak / 1e3,
     }
 
@@ -145,7 +163,7 @@ def make_side(
     """Returns (step, product): a training step that returns its loss, and the ceiling's product."""
     dtype = "bfloat16" if side.endswith("_bfloat16") else "float32"
     if side.startswith("huggingface_torch"):
-        return peers.training(batch, "_compiled" in side, dtype)
+        return peers.huggingface_torch(batch, "_compiled" in side, dtype)
     # Here, as TensorFlow would count in the memory of a torch side.
     import tensorflow as tf
 
@@ -163,9 +181,12 @@ def make_side(
     )
     strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
     with strategy.scope(), precision(settings.mixed_precision):
-        config = AlbertConfig.named("albert_base")
-        model = AlbertForPreTraining(config, recompute=side == "ours_recompute")
-        model.create_variables()
+        if side.startswith("huggingface_tf"):
+            model = peers.huggingface_tf()
+        else:
+            config = AlbertConfig.named("albert_base")
+            model = AlbertForPreTraining(config, recompute=side == "ours_recompute")
+        model({name: rows[:1] for name, rows in batch.items()})  # creates the variables
         run = step_of_pretraining(settings, strategy, model, batch)
 
     def step() -> float:
@@ -180,7 +201,7 @@ def step_of_pretraining(
 ) -> Callable[[int], dict]:
     """Returns run(steps) -> totals: the loop that pipelines.training.train_loop runs on the device.
 
-    Called in the scope of the strategy, with a model that has variables.
+    Called in the scope of the strategy, with a model that has variables: ours, or a Peer.
     """
     import tensorflow as tf
 
@@ -228,7 +249,7 @@ def make_batch(
     }
 
 
-def flops_per_example(seq_length: int, predictions: int) -> int:
+def flops_per_example(seq_length: int, predictions: int, whole_last_block: bool) -> int:
     """Returns what pipelines.training.flops counts for albert_base."""
     import tensorflow as tf
 
@@ -239,7 +260,9 @@ def flops_per_example(seq_length: int, predictions: int) -> int:
     with tf.Graph().as_default():
         model = AlbertForPreTraining(AlbertConfig.named("albert_base"))
         model.create_variables()
-        return training_flops_per_example(model, seq_length, predictions, hidden_states=False)
+        return training_flops_per_example(
+            model, seq_length, predictions, hidden_states=whole_last_block
+        )
 
 
 if __name__ == "__main__":

@@ -1,0 +1,149 @@
+"""Servers of ALBERT beside ours: what the benchmark of the export sets beside it.
+
+Each function returns answer(input_ids) -> pooled output [batch, hidden], of int32 [batch, seq_len]
+arrays without padding, of a model of random weights and albert_base's shape; and the library's own
+product of two square matrices. A side's libraries are imported in its function: the process that
+measures one loads no other.
+
+Raises:
+  ImportError: if a side's packages are missing.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+
+import numpy as np
+
+from tests.benchmarks.measuring import CEILING_SIZE, tensorflow_product, torch_product
+from tests.benchmarks.train_step_peers import huggingface_config
+
+
+def huggingface_torch(vocab_size: int, compiled: bool, dtype: str):
+    """AlbertModel, eager or by torch.compile, its weights in a dtype."""
+    os.environ["USE_TORCH"] = "1"  # read by transformers at its import: it leaves TensorFlow alone
+    import torch
+    from transformers import AlbertModel
+
+    if compiled and not (os.environ.get("CXX") or shutil.which("g++")):
+        raise ImportError("no g++, and torch.compile needs a C++ compiler")
+    model = AlbertModel(huggingface_config(vocab_size)).eval().to(getattr(torch, dtype))
+    forward = torch.compile(model, dynamic=False) if compiled else model
+
+    def answer(input_ids):
+        ids = torch.from_numpy(input_ids).long()
+        with torch.inference_mode():
+            pooled = forward(input_ids=ids, attention_mask=torch.ones_like(ids)).pooler_output
+            return pooled.float().numpy()
+
+    return answer, torch_product(dtype)
+
+
+def onnxruntime(vocab_size: int, int8: bool):
+    """AlbertModel in onnxruntime, its graph fused by onnxruntime.transformers.
+
+    Its weights are constants of the file; the products of matrices are its own too. `int8`: weights
+    are int8, and activations are quantized as they come ("dynamic").
+    """
+    os.environ["USE_TORCH"] = "1"
+    import onnx
+    import torch
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+    from onnxruntime.transformers import optimizer
+    from transformers import AlbertModel
+
+    class Pooled(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            config = huggingface_config(vocab_size)
+            config._attn_implementation = "eager"  # the form that its fusions know
+            self.model = AlbertModel(config).eval()
+
+        def forward(self, input_ids, attention_mask):
+            return self.model(input_ids=input_ids, attention_mask=attention_mask).pooler_output
+
+    ids = torch.full([2, 16], 7)
+    names = ["input_ids", "attention_mask"]
+    with tempfile.TemporaryDirectory() as directory:
+        path = os.path.join(directory, "albert.onnx")
+        torch.onnx.export(
+            Pooled(),
+            (ids, torch.ones_like(ids)),
+            path,
+            input_names=names,
+            output_names=["pooled_output"],
+            dynamic_axes={name: {0: "batch", 1: "seq_len"} for name in names},
+            dynamo=False,
+        )
+        fused = optimizer.optimize_model(path, model_type="bert", num_heads=12, hidden_size=768)
+        fused.save_model_to_file(path)
+        if int8:
+            quantized = os.path.join(directory, "int8.onnx")
+            quantize_dynamic(
+                path,
+                quantized,
+                weight_type=QuantType.QInt8,
+                # The fused operations are not in ONNX: it does not know what they give.
+                extra_options={"DefaultTensorType": onnx.TensorProto.FLOAT},
+            )
+            path = quantized
+        return our_onnx(path)
+
+
+def our_onnx(path: str):
+    """A file with the output `pooled_output` in onnxruntime: of export.onnx, for example."""
+    import onnx  # noqa: F401  # without it the file was not made
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = len(os.sched_getaffinity(0))
+    session = ort.InferenceSession(path, options)
+    names = [value.name for value in session.get_inputs()]
+
+    def answer(input_ids):
+        ids = input_ids.astype(np.int64)
+        values = {"input_ids": ids, "segment_ids": np.zeros_like(ids)}
+        inputs = {name: values.get(name, np.ones_like(ids)) for name in names}
+        return session.run(["pooled_output"], inputs)[0]
+
+    return answer, _onnxruntime_product(options)
+
+
+def our_tflite(path: str):
+    """A file of export.tflite: one sequence of its length at a time."""
+    import tensorflow as tf
+
+    threads = len(os.sched_getaffinity(0))
+    runner = tf.lite.Interpreter(path, num_threads=threads).get_signature_runner()
+
+    def answer(input_ids):
+        rows = []
+        for row in input_ids[:, np.newaxis]:
+            outputs = runner(
+                input_ids=row, input_mask=np.ones_like(row), segment_ids=np.zeros_like(row)
+            )
+            rows.append(outputs["pooled_output"])
+        return np.concatenate(rows)
+
+    return answer, tensorflow_product()
+
+
+def _onnxruntime_product(options):
+    import onnx
+    import onnxruntime as ort
+
+    helper, tensor_type = onnx.helper, onnx.TensorProto.FLOAT
+    size = CEILING_SIZE
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["a", "b"], ["c"])],
+        "product",
+        [helper.make_tensor_value_info(name, tensor_type, [size, size]) for name in "ab"],
+        [helper.make_tensor_value_info("c", tensor_type, [size, size])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    model.ir_version = 8
+    product = ort.InferenceSession(model.SerializeToString(), options)
+    a, b = np.random.default_rng(0).normal(size=[2, size, size]).astype(np.float32)
+    return lambda: product.run(None, {"a": a, "b": b})

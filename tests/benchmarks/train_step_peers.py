@@ -1,0 +1,134 @@
+"""ALBERT as others compute it: what the benchmark of the train step sets beside ours.
+
+A side's libraries are imported in its functions: the process that measures one loads no other.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+
+import numpy as np
+
+from tests.benchmarks.measuring import torch_product
+
+
+class Peer:
+    """A model of others, called as a training step calls ours.
+
+    Attributes:
+      trainable_variables: as a Keras model has them.
+    """
+
+    def __init__(self, forward: Callable[[dict], dict], trainable_variables: list):
+        self._forward = forward
+        self.trainable_variables = trainable_variables
+
+    def __call__(self, batch, dropout_seed=None, num_hidden_layers=None):
+        """Computes a batch; dropout is 0 here and the depth the model's."""
+        return self._forward(batch)
+
+
+def huggingface_tf() -> Peer:
+    """Returns TFAlbertForPreTraining, predicted positions gathered.
+
+    Raises:
+      ImportError: if transformers is not there or has no TensorFlow models (from release 5 on).
+    """
+    os.environ["USE_TF"] = "1"  # read by transformers at its import: it leaves torch alone
+    import tensorflow as tf
+    from transformers import TFAlbertForPreTraining
+
+    model = TFAlbertForPreTraining(huggingface_config())
+    model.build()  # its parts are called one by one, which would leave it without weights
+
+    def forward(batch):
+        encoded = model.albert(
+            input_ids=batch["input_word_ids"],
+            attention_mask=batch["input_mask"],
+            token_type_ids=batch["input_type_ids"],
+            training=True,
+        )
+        predicted = tf.gather(encoded.last_hidden_state, batch["masked_lm_positions"], batch_dims=1)
+        order = model.sop_classifier(pooled_output=encoded.pooler_output, training=True)
+        return {
+            "masked_lm_logits": model.predictions(hidden_states=predicted),
+            "sentence_order_logits": order,
+        }
+
+    # Nothing reads one of its two output biases: no gradient would come to it.
+    trained = [v for v in model.trainable_variables if v is not model.predictions.bias]
+    return Peer(forward, trained)
+
+
+def huggingface_torch(
+    batch: dict[str, np.ndarray], compiled: bool, dtype: str
+) -> tuple[Callable[[], float], Callable[[], None]]:
+    """Returns (step, product): a training step of AlbertForPreTraining, the ceiling's product.
+
+    Only the predicted positions meet the vocabulary. The optimizer is torch's fused AdamW after
+    clip_grad_norm_: less work than LAMB.
+
+    Args:
+      batch: arrays as our model takes them.
+      compiled: whether torch.compile makes kernels of forward and loss.
+      dtype: bfloat16: products under torch.autocast.
+
+    Raises:
+      ImportError: if torch, transformers or the compiler is missing.
+    """
+    os.environ["USE_TORCH"] = "1"  # read by transformers at its import: it leaves TensorFlow alone
+    import torch
+    from transformers import AlbertForPreTraining
+
+    if compiled and not (os.environ.get("CXX") or shutil.which("g++")):
+        raise ImportError("no g++, and torch.compile needs a C++ compiler")
+    model = AlbertForPreTraining(huggingface_config()).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01, fused=True)
+    tensors = {name: torch.from_numpy(array) for name, array in batch.items()}
+    inputs = {
+        "input_ids": tensors["input_word_ids"],
+        "attention_mask": tensors["input_mask"],
+        "token_type_ids": tensors["input_type_ids"],
+    }
+    positions, labels = tensors["masked_lm_positions"].long(), tensors["masked_lm_ids"].long()
+    order = tensors["sentence_order_labels"].long()
+
+    def loss_of():
+        encoded = model.albert(**inputs)
+        index = positions[:, :, None].expand(-1, -1, model.config.hidden_size)
+        logits = model.predictions(encoded.last_hidden_state.gather(1, index))
+        masked_lm = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+        order_logits = model.sop_classifier(encoded.pooler_output)
+        return masked_lm + torch.nn.functional.cross_entropy(order_logits, order)
+
+    if compiled:
+        loss_of = torch.compile(loss_of, dynamic=False)
+
+    def step() -> float:
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == "bfloat16"):
+            loss = loss_of()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        return loss.item()
+
+    return step, torch_product(dtype)
+
+
+def huggingface_config(vocab_size: int = 30_000):
+    """Returns the config that Hugging Face publishes for albert-base-v2; the rest is default."""
+    import transformers
+
+    return transformers.AlbertConfig(
+        vocab_size=vocab_size,
+        hidden_size=768,
+        num_attention_heads=12,
+        intermediate_size=3072,
+        hidden_act="gelu_new",
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        classifier_dropout_prob=0.0,
+    )
