@@ -15,8 +15,8 @@
 
 The names of `__all__` are the declared API. Each is imported when it is first used, so that
 `import albert_tf` does not import TensorFlow. It sets TF_USE_LEGACY_KERAS for a TensorFlow that is
-imported later, and raises an ImportError if TensorFlow has been imported without it. After it
-`tf.keras.models.load_model` loads a `.keras` file of these models, or of layers among others.
+imported later, and raises an ImportError if TensorFlow has been imported without this variable.
+`tf.keras.models.load_model` can then load `.keras` files that contain these models or layers.
 """
 
 import importlib
@@ -47,11 +47,11 @@ __all__ = sorted(_MODULES)
 
 
 def _select_keras_2() -> None:
-    """Makes tf.keras Keras 2, which TensorFlow 2.16 and later have in the package tf-keras."""
-    if sys.version_info < (3, 12):  # TensorFlow 2.15, which holds Keras 2 itself
+    """Selects Keras 2 as tf.keras. From TensorFlow 2.16 on it is a package of its own, tf-keras."""
+    if sys.version_info < (3, 12):  # installs TensorFlow 2.15, which contains Keras 2
         return
     wanted = os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
-    # What TensorFlow read when it was imported.
+    # TensorFlow reads the variable once, when it is imported.
     found = getattr(sys.modules.get("tensorflow"), "_tf_uses_legacy_keras", True)
     if not found or wanted not in ("1", "true", "True"):
         raise ImportError(
@@ -60,7 +60,7 @@ def _select_keras_2() -> None:
         )
 
 
-# Classes that Keras can meet in a file, under the name "albert_tf>CLASS".
+# A .keras file names these classes "albert_tf>CLASS".
 _KERAS_CLASSES = """
     AdamW AlbertEncoder AlbertForAnswerableQuestionAnswering AlbertForMultipleChoice
     AlbertForPreTraining AlbertForQuestionAnswering AlbertForSequenceClassification
@@ -75,10 +75,10 @@ _select_keras_2()
 
 @wrapt.when_imported("keras" if sys.version_info < (3, 12) else "tf_keras")
 def _announce_classes(keras) -> None:
-    """Lets Keras load a functional model that holds layers of ours which are not imported yet.
+    """Lets Keras load a functional model with layers of this package that are not imported yet.
 
-    Keras refuses a layer whose class is not registered, though its file names the module of the
-    class. With None registered it imports that module; the import then registers the class.
+    Keras refuses a layer whose class is not registered, although the file names the module of the
+    class. If None is registered, Keras imports this module; the import then registers the class.
     """
     for name in _KERAS_CLASSES:
         keras.saving.get_custom_objects().setdefault(f"{__name__}>{name}", None)

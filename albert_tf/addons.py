@@ -1,8 +1,8 @@
-"""LAMB and AdamW, as Keras stores and loads them: on tensorflow-addons where it has a wheel.
+"""LAMB and AdamW as Keras optimizers, built on tensorflow-addons where it has a wheel.
 
-This module is the only door to that package. Importing it imports the package, so
-albert_tf.optimization imports it only when it creates an optimizer. Python 3.12 and later have no
-wheel of the package and use keras_lamb instead. A run's checkpoints fit both.
+Only this module imports tensorflow-addons, and it does so at import. albert_tf.optimization
+therefore imports this module only when it creates an optimizer. Python 3.12 and later have no wheel
+of tensorflow-addons and use keras_lamb instead. Both read each other's checkpoints.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from albert_tf.storage.errors import UserError
 
-# Decay of the moments: both classes' own.
+# Decay rates of the moments: the defaults of both base classes.
 _BETA_1, _BETA_2 = 0.9, 0.999
 
 
@@ -29,7 +29,7 @@ def _base() -> type:
 
         return keras_lamb.LAMB
     with warnings.catch_warnings():
-        # Its import warns of its end of life and of the TensorFlow version; both are pinned.
+        # The import warns of the package's end of life and of TensorFlow's version: both pinned.
         warnings.filterwarnings("ignore", message="(?si).*TensorFlow Addons", category=UserWarning)
         try:
             import tensorflow_addons as tfa
@@ -44,23 +44,23 @@ def _base() -> type:
 _BASE: Any = _base()
 
 
-# For .keras and .weights.h5 files Keras 2 collects the state of layers, metrics, losses and its
-# newer optimizers, not of its older ones, on which both base classes build. It finds this one as a
-# Loss. A newer optimizer that reads the older class's checkpoints would have to override some ten
-# private methods.
+# Both base classes derive from Keras' legacy optimizer. For .keras and .weights.h5 files Keras 2
+# stores the state of layers, metrics, losses and new optimizers, but not of legacy optimizers. So
+# this class is a Loss, too. A new optimizer that can read checkpoints of the legacy class would
+# have to override some ten private methods.
 class _Optimizer(_BASE, tf.keras.losses.Loss):
-    """LAMB with an option, whose state .keras and .weights.h5 files hold.
+    """LAMB with optional bias correction. .keras and .weights.h5 files store its state.
 
     Args:
-      bias_correction: False uses the moments as they are.
-      **arguments: of the base class.
+      bias_correction: False uses the moments without correction.
+      **arguments: passed to the base class.
     """
 
     def __init__(self, bias_correction: bool = True, **arguments):
         super().__init__(**arguments)
         self.bias_correction = bias_correction
-        self._trained: list[tf.Variable] = []  # variables, in the order of their moments in a file
-        # Moments from a file, until the first update; None where a file should hold some.
+        self._trained: list[tf.Variable] = []  # in the order of their moments in a file
+        # Moments read from a file, kept until the first update. None: a file should have had some.
         self._loaded: list[np.ndarray] | None = []
 
     def get_config(self) -> dict:
@@ -69,18 +69,18 @@ class _Optimizer(_BASE, tf.keras.losses.Loss):
         return {name: value for name, value in config.items() if name not in ("beta_1", "beta_2")}
 
     def save_own_variables(self, store) -> None:
-        """Stores step and moments, as Keras does when it saves a model."""
+        """Stores step and moments; Keras calls it when it saves a model."""
         moments = [self.get_slot(*slot).numpy() for slot in _slots(self._trained)]
         moments = moments or self._loaded or []
         for i, array in enumerate([self.iterations.numpy(), *moments]):
             store[str(i)] = array
 
     def load_own_variables(self, store) -> None:
-        """Loads what save_own_variables stored; moments of other shapes are skipped with a warning.
+        """Loads step and moments; skips moments of other shapes, with a warning.
 
-        Before the first update the trained variables are unknown: moments wait for it.
+        The trained variables are unknown before the first update, which then assigns the moments.
         """
-        if not store.keys():  # the file is of version 0.4 or older, or of a model without optimizer
+        if not store.keys():  # written by version 0.4 or older, or by a model without optimizer
             return
         step, *moments = [store[str(i)][()] for i in range(len(store.keys()))]
         if not self._trained:
@@ -93,7 +93,7 @@ class _Optimizer(_BASE, tf.keras.losses.Loss):
         self.iterations.assign(step)
 
     def _fits(self, moments: list[np.ndarray], variables: list[tf.Variable]) -> bool:
-        """Returns whether these are the moments of these variables; warns if not, as Keras does."""
+        """Returns whether the moments have the variables' shapes; warns if not, as Keras does."""
         found = [array.shape for array in moments]
         fits = found == [tuple(variable.shape) for variable, _ in _slots(variables)]
         if not fits:
@@ -107,7 +107,7 @@ class _Optimizer(_BASE, tf.keras.losses.Loss):
 
     @classmethod
     def from_config(cls, config: dict, **kwargs):
-        """Returns a new optimizer, as Keras does before it loads its state."""
+        """Returns a new optimizer; Keras calls it before it loads the state."""
         optimizer = super().from_config(config, **kwargs)
         optimizer._loaded = None
         return optimizer
@@ -132,18 +132,18 @@ class _Optimizer(_BASE, tf.keras.losses.Loss):
 
 
 def _slots(variables: list[tf.Variable]) -> list[tuple[tf.Variable, str]]:
-    """Returns variable and name of each moment, in the order of a file."""
+    """Returns the variable and the slot name of each moment, in the order of a file."""
     return [(variable, slot) for slot in ("m", "v") for variable in variables]
 
 
 def _uncorrected(dtype: tf.DType) -> dict[str, tf.Tensor]:
-    """Returns the coefficients with which the base class uses the moments as they are."""
+    """Returns coefficients that turn off the base class's bias correction."""
     return {
-        # Moments are divided by one minus these.
+        # The base class divides each moment by 1 - beta_power.
         "beta_1_power": tf.zeros([], dtype),
         "beta_2_power": tf.zeros([], dtype),
-        # In float32, 1 - 0.999 has a relative error of 1.3e-5. Bias correction by the base class
-        # cancels it; without that the constants must be exact.
+        # In float32, 1 - 0.999 has a relative error of 1.3e-5. The base class's bias correction
+        # cancels this error; without correction the constants must be exact.
         "one_minus_beta_1_t": tf.constant(1 - _BETA_1, dtype),
         "one_minus_beta_2_t": tf.constant(1 - _BETA_2, dtype),
     }
@@ -173,10 +173,10 @@ class AdamW(_Optimizer):
         if not self.bias_correction:
             return
         # m / c1 / (sqrt(v / c2) + epsilon) = scale * m / (sqrt(v) + epsilon * sqrt(c2)). In float32
-        # expm1 is exact to 1e-7, and 1 - 0.999^t of the base class to 1e-5 only.
+        # expm1 has an error of 1e-7, and the base class's 1 - 0.999^t one of 1e-5.
         step = tf.cast(self.iterations + 1, var_dtype)
         c1, c2 = (-tf.math.expm1(step * math.log(beta)) for beta in (_BETA_1, _BETA_2))
         scale = tf.sqrt(c2) / c1
         state["epsilon"] *= tf.sqrt(c2)
         state["lr_t"] *= scale
-        state["weight_decay"] /= scale  # it is multiplied by lr_t
+        state["weight_decay"] /= scale  # the base class multiplies weight_decay by lr_t

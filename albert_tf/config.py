@@ -14,11 +14,11 @@ from albert_tf.storage.errors import UserError, shown
 SHARING_MODES = ("all", "attention", "ffn", "none")
 ACTIVATIONS = ("gelu", "gelu_erf", "relu")
 
-# Beyond any model that exists: a larger number is a mistake, or is there to exhaust the memory.
+# Far above every existing model: a larger number is a mistake or an attempt to exhaust memory.
 _LARGEST = {"num_hidden_layers": 1000, "inner_group_num": 100}
 _LARGEST_SIZE = 10_000_000
-_MOST_BLOCKS = 10_000  # of a model, shared ones included: building it takes time for each
-_MOST_KEYS = 1000  # of a file; each is compared with the known ones
+_MOST_BLOCKS = 10_000  # blocks of a model, shared ones included: each takes time to build
+_MOST_KEYS = 1000  # keys in a file: each is compared with all known keys
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,12 +34,12 @@ class AlbertConfig:
       inner_group_num: blocks, each with weights of its own, that make up one layer.
       num_attention_heads: attention heads, each of width H / heads.
       intermediate_size: width of the feed-forward layer.
-      hidden_act: activation of the feed-forward layer: "gelu" (tanh form, as ALBERT has it),
-        "gelu_erf" (the exact form, which Hugging Face's BERTs have) or "relu".
+      hidden_act: activation of the feed-forward layer: "gelu" (tanh form, used by ALBERT),
+        "gelu_erf" (exact form, used by Hugging Face's BERTs) or "relu".
       hidden_dropout_prob: dropout of embeddings, attention output and feed-forward output.
       attention_probs_dropout_prob: dropout of the attention probabilities.
       classifier_dropout_prob: dropout before the classifier of a fine-tuning task.
-      max_position_embeddings: rows of the position table: the longest sequence.
+      max_position_embeddings: rows of the position table, which is the longest sequence.
       type_vocab_size: rows of the segment-type table.
       initializer_range: standard deviation of the truncated normal initializer.
       parameter_sharing: which half of the block the layers of a group share: "all", "attention",
@@ -109,10 +109,10 @@ class AlbertConfig:
     def for_vocabulary(
         cls, name_or_path: str, vocab_size: int, spm_model_file: str
     ) -> AlbertConfig:
-        """Returns what --albert_config means: a published size of `vocab_size` pieces, or a file.
+        """Returns a published size with `vocab_size` pieces, or the config in a file.
 
         Raises:
-          UserError: if it is neither, or the file's vocabulary has another size.
+          UserError: if the name is neither, or if the file's vocab_size differs.
         """
         if name_or_path in _NAMED_SIZES:
             return dataclasses.replace(cls.named(name_or_path), vocab_size=vocab_size)
@@ -131,10 +131,10 @@ class AlbertConfig:
 
     @classmethod
     def read(cls, path: str) -> AlbertConfig:
-        """Reads an `albert_config.json`; keys that are none of ours are ignored.
+        """Reads an `albert_config.json` and ignores unknown keys.
 
-        The published files carry keys that nothing uses (`net_structure_type` and others), and
-        `"hidden_act": "gelu_new"` is Hugging Face's name for the tanh form.
+        The published files have keys that no code uses, such as `net_structure_type`. Hugging
+        Face's name for the tanh form is `"hidden_act": "gelu_new"`.
         """
         values = files.read_config(path)
         if len(values) > _MOST_KEYS:
@@ -142,7 +142,7 @@ class AlbertConfig:
         known = {field.name for field in dataclasses.fields(cls)}
         if misspelt := {
             key: close[0]
-            for key in values.keys() - known - {"classifier_dropout"}  # of Hugging Face's BERTs
+            for key in values.keys() - known - {"classifier_dropout"}  # in Hugging Face's BERTs
             if (close := difflib.get_close_matches(key, known - values.keys(), cutoff=0.8))
         }:
             key, meant = min(misspelt.items())

@@ -19,7 +19,7 @@ from albert_tf.storage.errors import UserError
 
 
 def sharing_plan(config: AlbertConfig) -> list[tuple[int, int]]:
-    """Lists for each applied block which attention and which feed-forward weights it uses.
+    """Lists the attention weights and the feed-forward weights that each applied block uses.
 
     Returns:
       num_hidden_layers * inner_group_num pairs (attention index, feed-forward index).
@@ -50,10 +50,10 @@ def cls_only_positions(input_word_ids: tf.Tensor) -> tf.Tensor:
 
 
 def complete_inputs(inputs) -> dict[str, tf.Tensor]:
-    """Returns the dict that an encoder reads; without a mask all pieces are real, of one text.
+    """Returns the encoder's input dict, with int32 values and defaults for missing inputs.
 
-    The inputs may be any integers or bools, and lack `input_mask` and `input_type_ids`. They may
-    also be the `input_word_ids` alone.
+    Inputs may have any integer dtype, or bool. `input_mask` defaults to 1 (all real) and
+    `input_type_ids` to 0 (one text). A tensor instead of a dict is `input_word_ids`.
     """
     inputs = as_dict(inputs)
     if "input_word_ids" not in inputs:
@@ -75,7 +75,7 @@ def complete_inputs(inputs) -> dict[str, tf.Tensor]:
 
 
 def as_dict(inputs) -> dict[str, tf.Tensor]:
-    """Returns a model's inputs as a new dict; a tensor alone is `input_word_ids`."""
+    """Returns a model's inputs as a new dict; a single tensor is `input_word_ids`."""
     if tf.is_tensor(inputs):
         return {"input_word_ids": inputs}
     if not isinstance(inputs, Mapping):
@@ -85,12 +85,12 @@ def as_dict(inputs) -> dict[str, tf.Tensor]:
 
 
 class RefusesKerasMask:
-    """What reads piece ids, and learns from `input_mask` which are real."""
+    """Base of layers and models that use `input_mask` and refuse Keras' own masks."""
 
     name: str
 
     def compute_mask(self, inputs, mask=None):  # noqa: ARG002  Keras passes both
-        """Returns None, as outputs have no mask of Keras, and refuses inputs that have one."""
+        """Refuses inputs with a Keras mask; returns None, as the outputs have no Keras mask."""
         if any(part is not None for part in tf.nest.flatten(mask)):
             raise UserError(
                 f"the inputs of {self.name} have a Keras mask (of a Masking layer, say), which is "
@@ -103,12 +103,12 @@ class AlbertEncoder(RefusesKerasMask, FromConfig, tf.keras.layers.Layer):
     """The encoder and its pooler.
 
     Args:
-      config: its shape.
-      recompute: whether training keeps only what enters a block and computes what happens in it
-        once more for the gradient: memory for a third more time.
+      config: the encoder's shape.
+      recompute: whether training stores only each block's input and recomputes the block for the
+        gradient. This saves memory; a step takes a third longer.
 
-    The outputs hold a list, to which Keras' `fit` matches losses wrongly. A functional model to fit
-    takes one of them: tf.keras.Model(ids, encoder(ids)["pooled_output"]).
+    The output dict contains a list, and Keras' `fit` then assigns losses to the wrong outputs. To
+    use `fit`, select one output: tf.keras.Model(ids, encoder(ids)["pooled_output"]).
 
     Source: Lan et al. 2020, section 3; the reference's modeling.AlbertModel.
     """
@@ -131,7 +131,7 @@ class AlbertEncoder(RefusesKerasMask, FromConfig, tf.keras.layers.Layer):
             FeedForward(config, name=f"feed_forward_{i}", dtype=policy)
             for i in range(1 + max(feed_forward for _, feed_forward in self.plan))
         ]
-        # One block per distinct pair of halves: a single one when everything is shared.
+        # One block per distinct pair of halves: if all layers share all weights, a single block.
         self.blocks: dict[str, tf.keras.layers.Layer] = {
             f"{a}_{f}": TransformerBlock(
                 attentions[a], feed_forwards[f], name=f"block_{a}_{f}", dtype=policy
@@ -148,19 +148,19 @@ class AlbertEncoder(RefusesKerasMask, FromConfig, tf.keras.layers.Layer):
 
         Args:
           inputs: dict of int32 [b, L]: `input_word_ids`, `input_mask` (1 = real) and
-            `input_type_ids`; L is at most max_position_embeddings. See complete_inputs. A type
-            outside its table adds nothing, as in the reference.
-          dropout_seed: int32 [2], which decides what is dropped; it implies training.
-          num_hidden_layers: a smaller depth than the config's, for the same weights.
-          positions: int32 [b, P], the only ones, beside [CLS], whose output is wanted; None: all.
-            The last block then computes queries, feed-forward and output at these positions only;
-            keys and values still come from all positions.
+            `input_type_ids`; L is at most max_position_embeddings. See complete_inputs. A type id
+            outside the type table adds nothing, as in the reference.
+          dropout_seed: int32 [2], the seed of the dropout masks; a seed implies training.
+          num_hidden_layers: number of layers to apply, if fewer than the config's.
+          positions: int32 [b, P], positions to compute, in addition to [CLS]; None: all. The last
+            block then computes queries, feed-forward and output at these positions only; keys and
+            values still come from all positions.
           training: Keras' argument, a bool or a tensor bool []. Without `dropout_seed`, training
             draws a seed at each call.
 
         Returns:
-          dict: `sequence_output` [b, L, H], or of the wanted positions [b, P, H]; `pooled_output`
-          [b, H]; where all are wanted `hidden_states`, a list of [b, L, H]: what enters the first
+          dict: `sequence_output` [b, L, H], with `positions` [b, P, H]; `pooled_output` [b, H];
+          without `positions` also `hidden_states`, a list of [b, L, H]: the input of the first
           block, then every block's output.
         """
         inputs = complete_inputs(inputs)
@@ -187,17 +187,17 @@ class AlbertEncoder(RefusesKerasMask, FromConfig, tf.keras.layers.Layer):
             )
             for (attention, feed_forward), seed in zip(plan, block_seeds)
         ]
-        # Five sixths of the last block's products with weights are then computed at these positions
-        # only. Pre-training needs the masked positions and [CLS]. Labels, numbers, choices and the
-        # signature `pooled` need [CLS] alone. All positions are needed for the movement of each
-        # layer in `evaluate`, answer spans, tags, hub.KerasLayer, `mean_pooled_output`, and the
-        # signatures `tokens`, `mlm`, `sop` and `fill_mask`.
+        # With `positions`, five sixths of the last block's matmuls with weights run at these
+        # positions only. Pre-training needs the masked positions and [CLS]. Labels, numbers,
+        # choices and the signature `pooled` need [CLS] alone. All positions are needed for layer
+        # distances in `evaluate`, answer spans, tags, hub.KerasLayer, `mean_pooled_output`, and
+        # the signatures `tokens`, `mlm`, `sop` and `fill_mask`.
         if positions is not None:
             positions = tf.pad(positions, [[0, 0], [1, 0]])  # [CLS] is at 0
             blocks[-1] = functools.partial(blocks[-1], positions=positions)
         states = [x]
         if self.recompute:
-            # What the last block keeps is needed at once: to recompute it would save nothing.
+            # The backward pass starts with the last block: recomputing it would save no memory.
             states += apply_recomputed(blocks[:-1], x)
             blocks = blocks[-1:]
         for block in blocks:

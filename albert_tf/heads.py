@@ -19,7 +19,7 @@ from albert_tf.layers.primitives import (
 
 # Logits are float32 under every policy: bfloat16 would round nearly equal logits to ties.
 _LOGITS = "float32"
-_NEVER = -1e30  # the logit of a piece that cannot be chosen
+_NEVER = -1e30  # the logit of a position that cannot be chosen
 
 
 @tf.keras.saving.register_keras_serializable(PACKAGE)
@@ -39,7 +39,7 @@ class MaskedLMHead(FromConfig, tf.keras.layers.Layer):
 
     def build(self, input_shape):
         """Creates the output bias, float32 [V], and the variables of the parts."""
-        # Under mixed precision autocast would round it to bfloat16.
+        # float32: under mixed precision autocast would round the bias to bfloat16.
         self.output_bias = self.add_weight(
             "output_bias",
             [self.config.vocab_size],
@@ -55,7 +55,7 @@ class MaskedLMHead(FromConfig, tf.keras.layers.Layer):
         """Scores every piece of the vocabulary at each masked position.
 
         Args:
-          masked_output: [b, P, H], the encoder's output there.
+          masked_output: [b, P, H], the encoder's output at the masked positions.
           word_embeddings: [V, E], float32 under mixed precision too.
 
         Returns:
@@ -64,8 +64,8 @@ class MaskedLMHead(FromConfig, tf.keras.layers.Layer):
         num_positions = masked_output.shape[1] or tf.shape(masked_output)[1]
         x = tf.reshape(masked_output, [-1, self.config.hidden_size])
         x = self.layer_norm(self.transform(x))
-        # In float32 under mixed precision too. In bfloat16 2.7 % of the rows would have two pieces
-        # at their maximum.
+        # float32 under mixed precision too: in bfloat16, 2.7 % of the rows would have two pieces
+        # with the largest logit.
         table = tf.cast(word_embeddings, tf.float32)
         logits = tf.matmul(tf.cast(x, tf.float32), table, transpose_b=True)
         logits += tf.cast(self.output_bias, tf.float32)
@@ -90,7 +90,7 @@ class SentenceOrderHead(FromConfig, tf.keras.layers.Layer):
 
 @tf.keras.saving.register_keras_serializable(PACKAGE)
 class ClassificationHead(FromConfig, tf.keras.layers.Layer):
-    """Scores labels, or gives a number, for a text, a pair or a piece: dropout, a dense layer.
+    """Computes label logits or a number for a text, a pair or a piece: dropout, then dense layer.
 
     Source: the reference's classifier_utils.create_model, race_utils.create_model.
     """
@@ -103,7 +103,7 @@ class ClassificationHead(FromConfig, tf.keras.layers.Layer):
         self.output_dense = dense(num_labels, config.initializer_range, "output", dtype=_LOGITS)
 
     def call(self, pooled_output, dropout_seed=None, training=None):
-        """Maps [..., H] to float32 [..., num_labels]; see AlbertEncoder.call for the arguments."""
+        """Maps [..., H] to float32 [..., num_labels]. Arguments: see AlbertEncoder.call."""
         dropout_seed = resolve_dropout_seed(training, dropout_seed)
         x = dropout(pooled_output, self.config.classifier_dropout_prob, dropout_seed)
         return self.output_dense(x)
@@ -111,10 +111,10 @@ class ClassificationHead(FromConfig, tf.keras.layers.Layer):
 
 @tf.keras.saving.register_keras_serializable(PACKAGE)
 class SpanHead(FromConfig, tf.keras.layers.Layer):
-    """Scores every piece as first and as last one of the answer.
+    """Scores every piece as the first and as the last piece of the answer.
 
     Source: Devlin et al. 2019, section 4.2; the reference's squad_utils.create_v1_model.
-    Deviation: padding takes no part; the reference pads to one length and lets it.
+    Deviation: padding is excluded; the reference pads to one length and includes padding.
     """
 
     def __init__(self, config: AlbertConfig, name: str = "span", **kwargs):
@@ -122,14 +122,14 @@ class SpanHead(FromConfig, tf.keras.layers.Layer):
         self.output_dense = dense(2, config.initializer_range, "output", dtype=_LOGITS)
 
     def call(self, sequence_output, input_mask):
-        """Maps [b, L, H] and int32 [b, L], 1 = real, to float32 [b, L]: start and end logits."""
+        """Maps [b, L, H] and the int32 mask [b, L], 1 = real, to two float32 [b, L]: logits."""
         logits = tf.unstack(self.output_dense(sequence_output), axis=-1)
         return [_masked(of_end, input_mask == 1) for of_end in logits]
 
 
 @tf.keras.saving.register_keras_serializable(PACKAGE)
 class SpanBeamHead(FromConfig, tf.keras.layers.Layer):
-    """Scores starts, then ends given the start, and whether there is an answer at all.
+    """Scores starts, then ends for each of the best starts, and whether there is an answer.
 
     Source: the reference's squad_utils.create_v2_model, after XLNet.
     """
@@ -168,14 +168,14 @@ class SpanBeamHead(FromConfig, tf.keras.layers.Layer):
         Args:
           sequence_output: [b, L, H].
           may_answer: bool [b, L], true where an answer may begin or end.
-          start_positions: int32 [b], the right ones: given in training.
-          dropout_seed: int32 [2], which decides what is dropped; it implies training.
+          start_positions: int32 [b], the labels; required in training only.
+          dropout_seed: int32 [2], the seed of the dropout masks; a seed implies training.
           training: Keras' argument, a bool or a tensor bool []; see AlbertEncoder.call.
 
         Returns:
-          float32 dict: `cls_logits` [b], high where there is no answer, and in training
-          `start_logits`, `end_logits` [b, L], else `start_top_log_probs`, `start_top_index`
-          (int32) [b, 5] and `end_top_log_probs`, `end_top_index` [b, 25], five for each start.
+          float32 dict: `cls_logits` [b], high if there is no answer. In training also
+          `start_logits`, `end_logits` [b, L]; otherwise `start_top_log_probs`, `start_top_index`
+          (int32) [b, 5] and `end_top_log_probs`, `end_top_index` [b, 25], five ends per start.
         """
         dropout_seed = resolve_dropout_seed(training, dropout_seed)
         seq_len = tf.shape(sequence_output)[1]

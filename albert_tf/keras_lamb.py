@@ -1,7 +1,7 @@
 """LAMB for Python 3.12 and later, for which tensorflow-addons has no wheel.
 
-Updates, hyperparameters, slots and their names in a checkpoint equal tensorflow-addons 0.23.0,
-so a run resumes on either. Keras' older optimizer class is the base for that reason.
+Updates, hyperparameters, and slots with their names in a checkpoint equal tensorflow-addons 0.23.0,
+so a run can resume with either. For this reason the base class is Keras' legacy optimizer.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import tensorflow as tf
 class LAMB(tf.keras.optimizers.legacy.Optimizer):
     """LAMB with decoupled weight decay and bias correction; betas 0.9 and 0.999.
 
-    Weight decay and layer adaptation leave out the variables whose names match a regular expression
-    of their list. Without a list, layer adaptation has the one of weight decay.
+    Weight decay and layer adaptation each skip variables whose names match a regular expression in
+    their list. Layer adaptation without a list uses the list of weight decay.
 
     Source: You et al. 2019, algorithm 2; tensorflow_addons.optimizers.LAMB.
     """
@@ -87,7 +87,7 @@ class LAMB(tf.keras.optimizers.legacy.Optimizer):
         return var.assign(var - ratio * state["lr_t"] * update)
 
     def _resource_apply_sparse(self, grad, var, indices, apply_state):
-        # Every row moves: moments fade and weights decay without a gradient, too.
+        # Rows without a gradient change too: their moments and weights decay.
         dense = tf.convert_to_tensor(tf.IndexedSlices(grad, indices, var.shape))
         return self._resource_apply_dense(dense, var, apply_state)
 

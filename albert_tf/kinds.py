@@ -1,4 +1,4 @@
-"""The kinds of fine-tuned models, one row each: how they are made, and called elsewhere.
+"""The kinds of fine-tuned models, one row each: their model class, outputs and foreign names.
 
 `kind` in task.json names a row. A new kind also needs a Task in pipelines, and a row in
 export/kinds.py.
@@ -24,25 +24,25 @@ from albert_tf.models import (
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """What the models of a kind have in common.
+    """Properties that all models of a kind share.
 
     Attributes:
-      name: in task.json and as --kind of the exports.
-      task: the --task of pipelines.finetune that makes one from a table.
-      create_model: (config, content of task.json, recompute) -> the model, without variables;
-        `recompute` as of AlbertEncoder, default False.
+      name: `kind` in task.json, and --kind of the exports.
+      task: the --task of pipelines.finetune that trains this kind from a table.
+      create_model: (config, content of task.json, recompute) -> the model, without variables.
+        `recompute` is AlbertEncoder's, default False.
       num_outputs: content of task.json -> width of the dense layer on the encoder.
-      architecture: its class in transformers.
-      torch_head: the dense layer's name there.
-      pipeline: the name of its task on Hugging Face's hub.
+      architecture: the model's class in transformers.
+      torch_head: the dense layer's name in transformers.
+      pipeline: the task's name on Hugging Face's hub.
       our_head: the dense layer's name here.
-      has_pooler: whether that layer reads the pooler's output.
-      problem_type: of config.json, distinguishes kinds of one class; "" for other kinds.
+      has_pooler: whether the dense layer reads the pooler's output.
+      problem_type: key of config.json that distinguishes kinds of one class; "" for other kinds.
       has_labels: whether task.json has `labels`, a name for each output.
-      defaults: labels -> what fine-tuning would record by default, where a foreign model does not
-        say it; None if only task.json can say what the model does.
-      activation: of the dense layer on the pooler, for kinds that answer each sequence by itself:
-        "softmax", "sigmoid" or "linear" (of one output); "" for other kinds. See `answers`.
+      defaults: labels -> default content of task.json for a foreign model; None if such a model
+        needs a task.json.
+      activation: "softmax", "sigmoid" or "linear" (one output): activation of the dense layer, for
+        kinds that answer each sequence separately. "" for other kinds. See `answers`.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Kind:
     activation: str = ""
 
     def answers(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Returns the outputs by name of the dense layer's logits, [b, width]."""
+        """Maps the dense layer's logits, [b, width], to outputs by name."""
         if self.activation == "linear":
             return {"value": logits[:, 0]}
         activation = {"softmax": tf.nn.softmax, "sigmoid": tf.sigmoid}[self.activation]

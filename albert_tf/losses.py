@@ -5,13 +5,12 @@ from __future__ import annotations
 import tensorflow as tf
 
 PRETRAINING_OBJECTIVES = ("masked_lm", "sentence_order")
-# `openings` counts a part of sentence_order once more and is in no loss; see pretraining_loss for
-# `separator`.
+# `openings` is a subset of sentence_order, a metric only. For `separator` see pretraining_loss.
 PRETRAINING_SUMS = (*PRETRAINING_OBJECTIVES, "openings", "separator")
 
 
 def zero_sums(objectives: tuple[str, ...]) -> dict[str, dict[str, tf.Tensor]]:
-    """Returns what the sums of batches are added to: weighted_cross_entropy of no prediction."""
+    """Returns zeros in the structure of weighted_cross_entropy, to add the sums of batches to."""
     return {
         objective: {name: tf.zeros([]) for name in ("loss", "correct", "weight")}
         for objective in objectives
@@ -21,7 +20,7 @@ def zero_sums(objectives: tuple[str, ...]) -> dict[str, dict[str, tf.Tensor]]:
 def weighted_cross_entropy(
     logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor
 ) -> dict[str, tf.Tensor]:
-    """Returns the sums over a batch that its mean loss and accuracy are made of.
+    """Returns the sums over a batch from which mean loss and accuracy are computed.
 
     Divide only after summing numerator and denominator over all replicas (and steps).
 
@@ -32,7 +31,7 @@ def weighted_cross_entropy(
 
     Returns:
       dict of float32 scalars: `loss`, sum of weighted negative log-likelihoods (nats); `correct`,
-      weight of the right predictions; `weight`, the denominator of both.
+      total weight of correct predictions; `weight`, the denominator of both.
     """
     best = tf.argmax(logits, axis=-1, output_type=labels.dtype)
     losses = _negative_log_likelihood(logits, labels, best)
@@ -46,12 +45,12 @@ def weighted_cross_entropy(
 
 @tf.custom_gradient
 def _negative_log_likelihood(logits, labels, best):
-    """Returns what tf.nn.sparse_softmax_cross_entropy_with_logits does, in a third of its time.
+    """Computes tf.nn.sparse_softmax_cross_entropy_with_logits in a third of its time.
 
     Args:
       logits: float32 [..., classes].
       labels: int32 [...].
-      best: int32 [...], where the largest logits are.
+      best: int32 [...], the classes with the largest logits.
     """
     probs = tf.nn.softmax(logits)
 
@@ -74,11 +73,11 @@ def pretraining_sums(
 ) -> dict[str, dict[str, tf.Tensor]]:
     """Returns weighted_cross_entropy of both objectives.
 
-    `masked_lm` counts predicted pieces, `sentence_order` examples that have an order. `openings`
-    counts such examples whose segment opens its document, `separator` all, as scored at [SEP].
+    `masked_lm` counts predicted pieces. `sentence_order` counts examples with an order label;
+    `openings` counts only examples that open their document; `separator` uses the logits at [SEP].
 
     Args:
-      outputs: what AlbertForPreTraining returns.
+      outputs: outputs of AlbertForPreTraining.
       batch: labels and weights: `masked_lm_ids`, `masked_lm_weights` [b, P];
         `sentence_order_labels`, `sentence_order_weights` [b]; optional `opens_document` [b].
     """
@@ -100,7 +99,7 @@ def pretraining_sums(
 
 
 def pretraining_weights(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """Returns the `weight` of each objective of pretraining_sums, which takes no model to know."""
+    """Returns the `weight` of each objective of pretraining_sums, without running the model."""
     return {
         objective: tf.reduce_sum(batch[f"{objective}_weights"])
         for objective in PRETRAINING_OBJECTIVES
@@ -112,20 +111,20 @@ def pretraining_loss(
     denominators: dict[str, tf.Tensor],
     order_weight: float = 1.0,
 ) -> tf.Tensor:
-    """Returns masked-LM loss + sentence-order loss, each its sum over its denominator.
+    """Returns masked-LM loss + sentence-order loss, each divided by its denominator.
 
-    Where the model scored the order at the [SEP] between the segments too, that loss is added to
-    the one at [CLS], which alone answers after training. The words that tell the order are near
-    this [SEP]. Measured: tests/benchmarks/README.md, order_control.
+    If the model also scored the order at the [SEP] between the segments, that loss is added to the
+    loss at [CLS]. The words that reveal the order are near this [SEP]. After training only [CLS] is
+    used. Measured: tests/benchmarks/README.md, order_control.
 
     Args:
       sums: pretraining_sums of this replica.
       denominators: total weight of each objective over *all* replicas, so that the sum of the
         replicas' losses is the mean over the global batch.
-      order_weight: of the sentence-order loss.
+      order_weight: factor of the sentence-order loss.
 
     Source: the reference's run_pretraining (weights 1:1).
-    Deviation: it divides by (this replica's weight + 1e-5).
+    Deviation: the reference divides by (this replica's weight + 1e-5).
     """
     order = sums["sentence_order"]["loss"] + sums["separator"]["loss"]
     return tf.math.divide_no_nan(
@@ -140,7 +139,7 @@ def token_classification_loss(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor
 
     Args:
       logits: float32 [b, L, labels].
-      labels: int [b, at least L]; -1 where there is none.
+      labels: int [b, at least L]; -1 = no label.
     """
     labels = tf.cast(labels, tf.int32)[:, : tf.shape(logits)[1]]
     is_labelled = tf.cast(labels >= 0, logits.dtype)
@@ -156,8 +155,8 @@ def span_loss(
 
     Args:
       outputs: `start_logits`, `end_logits`, float32 [b, L].
-      start_positions: int32 [b]; 0 where the answer is not in the window.
-      end_positions: likewise.
+      start_positions: int32 [b]; 0 if the window holds no answer.
+      end_positions: int32 [b]; 0 if the window holds no answer.
     """
     cross_entropy = tf.nn.sparse_softmax_cross_entropy_with_logits
     return 0.5 * (
@@ -176,8 +175,8 @@ def answerable_span_loss(
 
     Args:
       outputs: `start_logits`, `end_logits`, float32 [b, L], and `cls_logits`, float32 [b].
-      start_positions: int32 [b]; 0 where the window holds no answer.
-      end_positions: likewise.
+      start_positions: int32 [b]; 0 if the window holds no answer.
+      end_positions: int32 [b]; 0 if the window holds no answer.
       is_impossible: int32 [b], 1 = the window holds no answer.
 
     Source: the reference's squad_utils.v2_model_fn_builder.

@@ -16,10 +16,10 @@ def pretraining_metrics(sums: dict[str, dict[str, float]]) -> dict[str, float]:
 
     Returns:
       `masked_lm_loss` (nats per predicted piece), `masked_lm_accuracy`, `sentence_order_loss`
-      (nats per example with an order), `sentence_order_accuracy`, and `loss`, the sum of both
-      losses, whatever their weights in training. `openings_accuracy`, `inside_accuracy` and the
-      numbers of these pairs: see order_kinds. `separator_loss` and `separator_accuracy` are of the
-      order scored at [SEP]. A metric without counted examples is absent.
+      (nats per example with an order label), `sentence_order_accuracy`, and `loss`, the unweighted
+      sum of both losses. `openings_accuracy`, `inside_accuracy` and the numbers of these pairs: see
+      order_kinds. `separator_loss` and `separator_accuracy` measure the order scored at [SEP]. A
+      metric without counted examples is absent.
     """
     metrics = {}
     for name in (*PRETRAINING_OBJECTIVES, "separator"):
@@ -39,9 +39,9 @@ def pretraining_metrics(sums: dict[str, dict[str, float]]) -> dict[str, float]:
 def order_kinds(sums: dict[str, dict[str, float]]) -> dict[str, tuple[float, float]]:
     """Returns kind of pair -> (correct, pairs) of sentence order.
 
-    "openings" are pairs of segments that open their document, "inside" all others. Openings are
-    learnt much sooner than the inside of texts, so one figure for both is hard to interpret. The
-    dict is empty if no opening was counted: then only the sum of both is known.
+    "openings" are pairs of segments at the start of their document, "inside" all others. A model
+    learns openings much sooner, so one figure for both is hard to interpret. Without a counted
+    opening the dict is empty, because only the total is known.
     """
     openings, both = sums["openings"], sums["sentence_order"]
     if not float(openings["weight"]):
@@ -52,9 +52,9 @@ def order_kinds(sums: dict[str, dict[str, float]]) -> dict[str, tuple[float, flo
 
 
 def add_exactly(totals, values):
-    """Adds nested values to totals of the same structure, None at first, in float64.
+    """Adds nested values to totals of the same structure (initially None), in float64.
 
-    float32 counts no further than 2**24.
+    In float32 a count stops growing at 2**24.
     """
     values = tf.nest.map_structure(lambda value: np.asarray(value, np.float64), values)
     return values if totals is None else tf.nest.map_structure(np.add, totals, values)
@@ -63,7 +63,7 @@ def add_exactly(totals, values):
 def wilson_interval(correct: float, total: float) -> tuple[float, float]:
     """Returns the 95 % interval of a proportion.
 
-    Source: Wilson 1927; unlike the normal approximation it holds near 0 and 1.
+    Source: Wilson 1927. Unlike the normal approximation, this interval is valid near 0 and 1.
     """
     if not total:
         return 0.0, 1.0
@@ -75,7 +75,7 @@ def layer_distances(hidden_states: list[tf.Tensor], input_mask: tf.Tensor) -> di
     """Sums, over real positions, how far each block moves its input.
 
     Args:
-      hidden_states: as of AlbertEncoder, blocks + 1 times [b, L, H].
+      hidden_states: AlbertEncoder's `hidden_states`, a list of blocks + 1 tensors [b, L, H].
       input_mask: int32 [b, L], 1 = real.
 
     Returns:
@@ -90,7 +90,7 @@ def layer_distances(hidden_states: list[tf.Tensor], input_mask: tf.Tensor) -> di
     for before, after in zip(hidden_states, hidden_states[1:]):
         before, after = tf.cast(before, tf.float32), tf.cast(after, tf.float32)
         distances.append(tf.reduce_sum(tf.norm(after - before, axis=-1) * weights))
-        # Not the arc cosine: in float32 it cannot tell angles below 0.02 degrees from 0.
+        # Not the arc cosine: in float32 it returns 0 for angles below 0.02 degrees.
         unit_before, unit_after = tf.math.l2_normalize(before, -1), tf.math.l2_normalize(after, -1)
         angles = 2.0 * tf.atan2(
             tf.norm(unit_after - unit_before, axis=-1), tf.norm(unit_after + unit_before, axis=-1)
@@ -104,5 +104,5 @@ def layer_distances(hidden_states: list[tf.Tensor], input_mask: tf.Tensor) -> di
 
 
 def layer_means(sums: dict[str, np.ndarray]) -> dict[str, list[float]]:
-    """Returns the means of layer_distances, one a block: `l2_distance` and `degrees`."""
+    """Returns the means `l2_distance` and `degrees` of layer_distances, one value per block."""
     return {name: (sums[name] / sums["weight"]).tolist() for name in ("l2_distance", "degrees")}

@@ -30,7 +30,7 @@ from albert_tf.storage.errors import UserError
 
 
 class _AlbertModel(RefusesKerasMask, FromConfig, tf.keras.Model):
-    """What they share: an encoder, its config, and how all variables come to be."""
+    """Base of all models: an encoder, its config, and the creation of all variables."""
 
     further_arguments: tuple[str, ...] = ("recompute",)
 
@@ -48,9 +48,9 @@ class _AlbertModel(RefusesKerasMask, FromConfig, tf.keras.Model):
     def build(self, input_shape):
         """Creates every variable; their shapes follow from the config."""
         parts = [part for part in self.layers if isinstance(part, FromConfig)]
-        # From the root, as a call has opened this scope already.
+        # The final "/" makes the scope absolute: within a call this scope is open already.
         with tf.name_scope(f"{self.name}/"):
-            build_parts(self.config.hidden_size, *parts)  # a subclass may have others
+            build_parts(self.config.hidden_size, *parts)  # a user's subclass may add parts
         tf.keras.layers.Layer.build(self, input_shape)
 
 
@@ -59,7 +59,7 @@ class AlbertForPreTraining(_AlbertModel):
     """Masked-LM and sentence-order prediction on one encoder.
 
     Args:
-      config: its shape.
+      config: the model's shape.
       recompute: see AlbertEncoder.
 
     Source: Lan et al. 2020, section 3.1; the reference's run_pretraining.
@@ -83,19 +83,19 @@ class AlbertForPreTraining(_AlbertModel):
 
         Args:
           inputs: dict of int32 [b, L] `input_word_ids`, `input_mask` (1 = real), `input_type_ids`
-            and int32 [b, P] `masked_lm_positions`; without these every piece is scored, P = L.
-          dropout_seed: int32 [2], which decides what is dropped; it implies training.
+            and int32 [b, P] `masked_lm_positions`; without positions every piece is scored, P = L.
+          dropout_seed: int32 [2], the seed of the dropout masks; a seed implies training.
           training: Keras' argument, a bool or a tensor bool []; see AlbertEncoder.call.
-          num_hidden_layers: a smaller depth than the config's.
-          hidden_states: whether these are wanted; else the last block computes no more than the
-            masked positions and [CLS].
-          at_separator: whether the order is scored a second time, from the [SEP] between the
-            segments, by the same pooler and head: for training, see losses.pretraining_loss. It
-            needs `masked_lm_positions`.
+          num_hidden_layers: number of layers to apply, if fewer than the config's.
+          hidden_states: whether to return the hidden states. If false, the last block computes
+            the masked positions and [CLS] only.
+          at_separator: whether to score the order also at the [SEP] between the segments, with the
+            same pooler and head. For training; requires `masked_lm_positions`. See
+            losses.pretraining_loss.
 
         Returns:
-          dict of float32 logits, `masked_lm_logits` [b, P, V] and `sentence_order_logits` [b, 2],
-          `separator_order_logits` [b, 2] and the encoder's `hidden_states` if wanted.
+          dict of float32 logits: `masked_lm_logits` [b, P, V], `sentence_order_logits` [b, 2]; with
+          `at_separator` also `separator_order_logits` [b, 2], with `hidden_states` the encoder's.
         """
         dropout_seed = resolve_dropout_seed(training, dropout_seed)
         inputs = complete_inputs(inputs)
@@ -123,7 +123,7 @@ class AlbertForPreTraining(_AlbertModel):
 
 
 class _AlbertClassifier(_AlbertModel):
-    """What gives labels: an encoder and one dense layer."""
+    """Base of the classifiers: an encoder and one dense layer."""
 
     further_arguments = ("recompute", "num_labels")
 
@@ -133,7 +133,7 @@ class _AlbertClassifier(_AlbertModel):
         self.classifier = ClassificationHead(config, num_labels, dtype=self.dtype_policy)
 
     def _logits(self, inputs, dropout_seed, training, of_pieces: bool = False):
-        """Returns float32 [b, num_labels], or [b, L, num_labels] of the pieces."""
+        """Returns float32 [b, num_labels], or with `of_pieces` [b, L, num_labels]."""
         inputs = complete_inputs(inputs)
         dropout_seed = resolve_dropout_seed(training, dropout_seed)
         encoder_seed, head_seed = seeds(dropout_seed, 2)
@@ -145,11 +145,11 @@ class _AlbertClassifier(_AlbertModel):
 
 @tf.keras.saving.register_keras_serializable(PACKAGE)
 class AlbertForSequenceClassification(_AlbertClassifier):
-    """Gives one of several labels, or a number, to a text or a pair.
+    """Computes label logits, or a number, for a text or a pair.
 
     Args:
-      config: its shape.
-      num_labels: 1 for a number.
+      config: the model's shape.
+      num_labels: number of labels; 1 for regression.
       recompute: see AlbertEncoder.
     """
 
@@ -158,7 +158,7 @@ class AlbertForSequenceClassification(_AlbertClassifier):
 
         Args:
           inputs: dict of int32 [b, L] `input_word_ids`, `input_mask` (1 = real), `input_type_ids`.
-          dropout_seed: int32 [2], which decides what is dropped; it implies training.
+          dropout_seed: int32 [2], the seed of the dropout masks; a seed implies training.
           training: Keras' argument, a bool or a tensor bool []; see AlbertEncoder.call.
         """
         return {"logits": self._logits(inputs, dropout_seed, training)}
@@ -166,18 +166,18 @@ class AlbertForSequenceClassification(_AlbertClassifier):
 
 @tf.keras.saving.register_keras_serializable(PACKAGE)
 class AlbertForTokenClassification(_AlbertClassifier):
-    """Gives one of several labels to each piece of a text.
+    """Computes label logits for each piece of a text.
 
     Args:
-      config: its shape.
-      num_labels: how many labels there are.
+      config: the model's shape.
+      num_labels: number of labels.
       recompute: see AlbertEncoder.
 
     Source: Devlin et al. 2019, section 5.3.
     """
 
     def call(self, inputs, dropout_seed=None, training=None):
-        """Returns {"logits": float32 [b, L, num_labels]}; see its siblings' arguments."""
+        """Returns {"logits": float32 [b, L, num_labels]}. Arguments: see the class above."""
         return {"logits": self._logits(inputs, dropout_seed, training, of_pieces=True)}
 
 
@@ -186,8 +186,8 @@ class AlbertForMultipleChoice(_AlbertClassifier):
     """Chooses one of several texts.
 
     Args:
-      config: its shape.
-      num_choices: sequences among which one is chosen.
+      config: the model's shape.
+      num_choices: number of sequences per example.
       recompute: see AlbertEncoder.
 
     Source: the reference's race_utils.create_model.
@@ -203,9 +203,9 @@ class AlbertForMultipleChoice(_AlbertClassifier):
         """Returns {"logits": float32 [b, num_choices]}.
 
         Args:
-          inputs: dict of int32 [b, num_choices, L]; or [b * num_choices, L], the choices of an
-            example side by side. `fit` on arrays needs the former.
-          dropout_seed: int32 [2], which decides what is dropped; it implies training.
+          inputs: dict of int32 [b, num_choices, L], or of [b * num_choices, L] with the choices of
+            an example in successive rows. `fit` on arrays requires rank 3.
+          dropout_seed: int32 [2], the seed of the dropout masks; a seed implies training.
           training: Keras' argument, a bool or a tensor bool []; see AlbertEncoder.call.
         """
         logits = self._logits(self._side_by_side(inputs), dropout_seed, training)
@@ -226,10 +226,10 @@ class AlbertForMultipleChoice(_AlbertClassifier):
 
 @tf.keras.saving.register_keras_serializable(PACKAGE)
 class AlbertForQuestionAnswering(_AlbertModel):
-    """Finds the answer in a text as BERT does: the best first and the best last piece.
+    """Scores every piece as the first and as the last piece of the answer, as BERT does.
 
     Args:
-      config: its shape.
+      config: the model's shape.
       recompute: see AlbertEncoder.
     """
 
@@ -238,7 +238,7 @@ class AlbertForQuestionAnswering(_AlbertModel):
         self.span = SpanHead(config, dtype=self.dtype_policy)
 
     def call(self, inputs, dropout_seed=None, training=None):
-        """Returns {"start_logits", "end_logits"}, float32 [b, L]; see its siblings' inputs."""
+        """Returns {"start_logits", "end_logits"}, float32 [b, L]. Arguments: as above."""
         inputs = complete_inputs(inputs)
         dropout_seed = resolve_dropout_seed(training, dropout_seed)
         encoded = self.encoder(inputs, dropout_seed)
@@ -248,10 +248,10 @@ class AlbertForQuestionAnswering(_AlbertModel):
 
 @tf.keras.saving.register_keras_serializable(PACKAGE)
 class AlbertForAnswerableQuestionAnswering(_AlbertModel):
-    """Finds the answer in a text, or that there is none: beams of starts, then ends.
+    """Finds the answer in a text, or no answer, by a beam search over starts and ends.
 
     Args:
-      config: its shape.
+      config: the model's shape.
       recompute: see AlbertEncoder.
 
     Source: the reference's model for SQuAD 2.0.
@@ -262,12 +262,12 @@ class AlbertForAnswerableQuestionAnswering(_AlbertModel):
         self.span_beam = SpanBeamHead(config, dtype=self.dtype_policy)
 
     def call(self, inputs, dropout_seed=None, training=None):
-        """Returns what SpanBeamHead does.
+        """Returns the outputs of SpanBeamHead.
 
         Args:
           inputs: dict of int32 [b, L] `input_word_ids`, `input_mask` (1 = real), `input_type_ids`
             (1 = the text); in training also `start_positions`, int32 [b].
-          dropout_seed: int32 [2], which decides what is dropped; it implies training.
+          dropout_seed: int32 [2], the seed of the dropout masks; a seed implies training.
           training: Keras' argument, a bool or a tensor bool []; see AlbertEncoder.call.
         """
         given, inputs = as_dict(inputs), complete_inputs(inputs)
@@ -279,14 +279,14 @@ class AlbertForAnswerableQuestionAnswering(_AlbertModel):
         return self.span_beam(
             encoded["sequence_output"],
             _may_answer(inputs),
-            # In evaluation batches the labels, if any, are not for the model to see.
+            # Evaluation batches may have labels, which the model must not see.
             inputs.get("start_positions") if dropout_seed is not None else None,
             head_seed,
         )
 
 
 def _may_answer(inputs) -> tf.Tensor:
-    """Returns bool [b, L]: the pieces of the text, not its [SEP], and [CLS] for "no answer"."""
+    """Returns bool [b, L]: true at the text's pieces (not its [SEP]), and at [CLS] (no answer)."""
     positions = tf.range(tf.shape(inputs["input_mask"])[1])
     lengths = tf.reduce_sum(inputs["input_mask"], axis=1, keepdims=True)
     is_text = (inputs["input_type_ids"] == 1) & (positions < lengths - 1)

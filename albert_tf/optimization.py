@@ -6,18 +6,18 @@ import tensorflow as tf
 
 from albert_tf.storage.errors import UserError
 
-# Variables that neither decay nor are adapted layer by layer: regular expressions of their names.
+# Regular expressions for names of variables without weight decay and without layer adaptation.
 EXCLUSIONS = ["LayerNorm", "layer_norm", "bias"]
 
 
 @tf.keras.utils.register_keras_serializable("albert_tf")
 class WarmUpPolynomialDecay(tf.keras.optimizers.schedules.LearningRateSchedule):
-    """Linear warm-up from 0, then polynomial decay to 0 that counts from step 0.
+    """Linear warm-up from 0, then polynomial decay to 0. The decay also counts from step 0.
 
     lr(t) = peak * t / warmup                for t < warmup
     lr(t) = peak * (1 - t / total) ** power  after
 
-    Where both meet it drops by warmup / total, as in the published runs.
+    So the rate drops by the share warmup / total at the end of the warm-up, as in published runs.
 
     Source: the reference's optimization.create_optimizer.
     """
@@ -66,17 +66,18 @@ def lamb(
 
     Args:
       learning_rate: a float or a schedule.
-      weight_decay: of the variables that EXCLUSIONS leave.
-      bias_correction: False is the authors' code, step by step; True is tensorflow-addons'.
+      weight_decay: rate for variables that match no pattern of EXCLUSIONS.
+      bias_correction: False equals the authors' code in every step, True tensorflow-addons.
 
-    The updates are tensorflow-addons' up to Python 3.11, and our own, equal ones later. A .keras
-    file of a compiled model holds step and moments, and training resumes from it. A SavedModel, and
-    a .keras file of a model with Keras' policy mixed_float16, hold neither: the first update warns.
+    Up to Python 3.11 tensorflow-addons computes the updates, later our equal implementation. A
+    .keras file of a compiled model holds step and moments, so training can resume from it. A
+    SavedModel, and a .keras file of a model with Keras' policy mixed_float16, hold neither: the
+    first update warns.
 
-    Deviation: tensorflow-addons corrects the moments' bias, the authors' code does not. Adapted
-    variables move alike, as their norm is divided out. Excluded ones move sqrt(1 - 0.999^t) /
-    (1 - 0.9^t) times as far as theirs in update t: 0.32 in the first, 0.15 in the twelfth, 0.80
-    after a thousand.
+    Deviation: tensorflow-addons corrects the moments' bias; the authors' code does not. Variables
+    with layer adaptation move equally far, because the update is divided by its norm. Excluded
+    variables move sqrt(1 - 0.999^t) / (1 - 0.9^t) times as far as in the authors' code in update t:
+    0.32 times at t = 1, 0.15 at t = 12, 0.80 at t = 1000.
 
     Source: You et al. 2019, algorithm 2; the reference's lamb_optimizer.
     """
@@ -88,7 +89,7 @@ def lamb(
         epsilon=1e-6,
         weight_decay=weight_decay,
         exclude_from_weight_decay=EXCLUSIONS,
-        # Given, because None and [] both mean the list of weight decay in tensorflow-addons.
+        # tensorflow-addons would replace None or [] by the list of weight decay.
         exclude_from_layer_adaptation=EXCLUSIONS,
     )
 
@@ -96,18 +97,17 @@ def lamb(
 def adamw(
     learning_rate, weight_decay: float = 0.01, bias_correction: bool = False
 ) -> tf.keras.optimizers.Optimizer:
-    """Returns AdamW as BERT's and ALBERT's fine-tuning uses it: betas 0.9, 0.999, epsilon 1e-6.
+    """Returns AdamW as used to fine-tune BERT and ALBERT: betas 0.9 and 0.999, epsilon 1e-6.
 
     Args:
-      learning_rate: a float or a schedule. It scales the decay too.
-      weight_decay: of the variables that EXCLUSIONS leave.
-      bias_correction: False is the authors' code, step by step; True is torch.optim.AdamW. Epsilon
-        is added to the root of the second moment: with True, after the correction. With True every
-        variable moves less, by the factor said at `lamb` where gradients are much larger than
-        epsilon.
+      learning_rate: a float or a schedule. It also scales the decay.
+      weight_decay: rate for variables that match no pattern of EXCLUSIONS.
+      bias_correction: False equals the authors' code in every step, True torch.optim.AdamW, which
+        adds epsilon to the root of the corrected second moment. With True all variables move less:
+        if gradients are much larger than epsilon, by the factor given in `lamb`.
 
-    Source: the reference's AdamWeightDecayOptimizer. With True: Loshchilov and Hutter 2019,
-    algorithm 2. Mosbach et al. 2021 and Zhang et al. 2021 find it steadier on small sets.
+    Source: the reference's AdamWeightDecayOptimizer. With bias_correction: Loshchilov and Hutter
+    2019, algorithm 2. Mosbach et al. 2021 and Zhang et al. 2021: more stable on small data sets.
     """
     from albert_tf import addons
 
@@ -122,18 +122,18 @@ def adamw(
 
 
 class LossScale:
-    """What a loss is multiplied by, so that its gradients do not vanish in float16.
+    """The factor of the loss that keeps gradients from underflow in float16.
 
-    float16 covers 6e-8 to 65,504. The factor starts at 2^15. An overflow halves it; 2,000 steps
-    without one double it. The gradient of a step that overflows counts as zero, as any non-finite
-    gradient does: momentum and decay still apply.
+    float16 covers 6e-8 to 65,504. The factor starts at 2^15. An overflow halves the factor; 2,000
+    steps without overflow double it. A step with non-finite gradients uses zero gradients: momentum
+    and decay still apply.
 
     Args:
       optimizer: its checkpoints hold the factor and the count. The loop of training reads its
         attribute `loss_scale`.
 
-    Source: Micikevicius et al. 2018, section 3.2; Keras' LossScaleOptimizer. That one leaves such a
-    step out and does not count it, though data and learning rate go by steps here.
+    Source: Micikevicius et al. 2018, section 3.2; Keras' LossScaleOptimizer. Keras does not count a
+    step that overflows. Here every step counts, because data and learning rate depend on the step.
     """
 
     INITIAL, LARGEST = 2.0**15, 2.0**24
@@ -169,7 +169,7 @@ def clip_by_global_norm(
     Returns:
       The clipped gradients, dense, and the float32 norm before clipping.
     """
-    # A sparse gradient's norm would count repeated rows apart: make every one dense first.
+    # The norm of a sparse gradient would count repeated rows separately: make all gradients dense.
     gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
     norm = tf.linalg.global_norm(gradients)
     gradients, _ = tf.clip_by_global_norm(gradients, max_norm, use_norm=norm)
@@ -178,6 +178,6 @@ def clip_by_global_norm(
 
 def create_slots(optimizer: tf.keras.optimizers.Optimizer, model: tf.keras.Model) -> None:
     """Creates the optimizer's step counter and moments before any checkpoint or loop needs them."""
-    # Keras has no public way; without it they would appear inside a compiled loop, which is an
-    # error, and a checkpoint restored before the first step would fill them late.
+    # Keras has no public function for this. Created at the first update, inside a compiled loop,
+    # the variables would raise an error, and an earlier restored checkpoint would not fill them.
     optimizer._create_all_weights(model.trainable_variables)

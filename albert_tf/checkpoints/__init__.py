@@ -1,1 +1,1 @@
-"""Weights in and out: our own model directories, Google's TF1 checkpoints, Hugging Face's files."""
+"""Reads and writes weights: our model directories, Google's TF1 checkpoints, Hugging Face files."""

@@ -1,4 +1,4 @@
-"""Converts a model to a directory of this project, of Hugging Face's or of Google's code."""
+"""Converts a model to the format of this project, of Hugging Face or of Google's code."""
 
 from __future__ import annotations
 
@@ -81,9 +81,9 @@ def convert_fine_tuned(
 def published_model(name: str, directory: str) -> str:
     """Converts a published model into `directory`, unless it is there; returns `directory`.
 
-    Heads that the model lacks are drawn from a fixed seed. Later calls need no network. `name` is
-    hf://OWNER/NAME, hf://OWNER/NAME@COMMIT, or the URL of a version of TF-Hub or Kaggle. A branch
-    or tag may move, so it is refused, as is a URL without a version.
+    Missing heads are initialised from a fixed seed. Later calls need no network. `name` is
+    hf://OWNER/NAME, hf://OWNER/NAME@COMMIT, or a TF-Hub or Kaggle URL with a version. A branch, a
+    tag or a URL without a version is refused, because its content may change.
     """
     if not hub.is_pinned(name) and ("@" in name or not name.startswith("hf://")):
         raise UserError(

@@ -1,4 +1,4 @@
-"""Fine-tuned models to and from Hugging Face's transformers, with their labels."""
+"""Converts fine-tuned models and their labels to and from Hugging Face's format."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from albert_tf.text.tokenization import AlbertTokenizer
 
 
 def find(path: str) -> bool:
-    """Returns whether `path` is a fine-tuned model: a model directory, or Hugging Face's."""
+    """Returns whether `path` is a fine-tuned model, of this project or of Hugging Face."""
     if tf.io.gfile.exists(os.path.join(path, model_directory.TASK_FILE)):
         return True
     if not huggingface.find_weights(path):
@@ -30,7 +30,7 @@ def find(path: str) -> bool:
 def load(path: str, has_pairs: bool = False) -> tuple[tf.keras.Model, dict, list[str]]:
     """Returns a fine-tuned model with its best weights, the content of task.json, and notes.
 
-    `has_pairs` is whether a model of Hugging Face without our task.json labels pairs of texts.
+    `has_pairs` applies to a Hugging Face model without task.json: whether it labels pairs of texts.
     """
     if huggingface.find_weights(path):
         return _load_huggingface(path, has_pairs)
@@ -46,7 +46,7 @@ def load(path: str, has_pairs: bool = False) -> tuple[tf.keras.Model, dict, list
 def to_huggingface(path: str, directory: str, tokenizer: AlbertTokenizer) -> None:
     """Writes the best weights of a fine-tuned model directory, its labels and a model card.
 
-    task.json goes along: it is what their config cannot say.
+    task.json is copied too: Hugging Face's config has no keys for some of its content.
     """
     task = _read_ours(path)
     kind = KINDS[task["kind"]]
@@ -75,7 +75,7 @@ def to_huggingface(path: str, directory: str, tokenizer: AlbertTokenizer) -> Non
 def _config_values(config: AlbertConfig, task: dict, kind: Kind) -> dict:
     """Returns the entries of config.json that describe the task."""
     values: dict[str, Any] = {"classifier_dropout_prob": config.classifier_dropout_prob}
-    # Theirs names the one output of a regression, too.
+    # Hugging Face's config also names the single output of a regression.
     if labels := task.get("labels", ["LABEL_0"] if kind.problem_type else None):
         values["id2label"] = {str(place): label for place, label in enumerate(labels)}
         values["label2id"] = {label: place for place, label in enumerate(labels)}
@@ -91,9 +91,9 @@ def _table(kind: Kind, task: dict) -> name_map.Table:
 
 
 def from_huggingface(path: str, directory: str, has_pairs: bool = False) -> list[str]:
-    """Writes a fine-tuned model directory of a model of Hugging Face, without the vocabulary.
+    """Converts a Hugging Face model to a fine-tuned model directory, without the vocabulary.
 
-    `has_pairs` and the notes returned are as of load.
+    `has_pairs` and the returned notes: see load.
     """
     if not huggingface.find_weights(path):
         raise UserError(
@@ -132,7 +132,7 @@ def _read_ours(path: str) -> dict:
 
 
 def _read_task(path: str, has_pairs: bool) -> dict:
-    """Returns the content of task.json: ours, or one derived from config.json."""
+    """Returns the content of task.json, or if it is missing, values derived from config.json."""
     if tf.io.gfile.exists(os.path.join(path, model_directory.TASK_FILE)):
         return _read_ours(path)
     config_file = os.path.join(path, huggingface.CONFIG_FILE)
@@ -159,11 +159,11 @@ def _read_task(path: str, has_pairs: bool) -> dict:
 
 
 def _kind_of(values: dict, num_labels: int) -> Kind:
-    """Returns the kind that a config.json describes."""
+    """Returns the kind of model that a config.json describes."""
     names = values.get("architectures") or ()
     kinds = [kind for kind in KINDS.values() if kind.architecture in names]
     by_problem = {kind.problem_type: kind for kind in kinds}
     kind = by_problem.get(values.get("problem_type") or "", kinds[0])
-    # A classifier of one label is what they make for regression.
+    # In transformers a classifier with one label means regression.
     is_regression = kind is kinds[0] and kind.problem_type and num_labels == 1
     return by_problem["regression"] if is_regression else kind

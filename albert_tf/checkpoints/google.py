@@ -1,4 +1,4 @@
-"""Checkpoints in Google's TF1 names: released archives, TF-Hub modules, and what we write."""
+"""Checkpoints in Google's TF1 names: reads archives and TF-Hub modules, writes checkpoints."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from albert_tf.config import AlbertConfig
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 
-CHECKPOINT = "model.ckpt-best"  # the name of the released ones
+CHECKPOINT = "model.ckpt-best"  # the name of the released checkpoints
 
-# What training leaves in a checkpoint beside the weights.
+# Variables of a training checkpoint that are not weights.
 _SLOT = re.compile(r"/(adam|lamb)_[mv]$|^global_step$")
 
 
 def find(path: str) -> tuple[str, str] | None:
     """Returns a checkpoint's prefix and the directory of its config and vocabulary, or None.
 
-    `path` may be the prefix, a directory that holds one, or a TF-Hub module's directory.
+    `path` may be a prefix, a directory with one checkpoint, or a TF-Hub module's directory.
     """
     if tf.io.gfile.exists(path + ".index"):
         return path, os.path.dirname(path)
@@ -34,7 +34,7 @@ def find(path: str) -> tuple[str, str] | None:
         return None
     if len(indexes) == 1:
         return indexes[0][: -len(".index")], path
-    # The file `checkpoint` may name one of another directory. TensorFlow 1 writes absolute paths.
+    # TensorFlow 1 writes absolute paths, so `checkpoint` may name a file in another directory.
     newest = os.path.abspath(f"{tf.train.latest_checkpoint(path)}.index")
     if index := next((index for index in indexes if os.path.abspath(index) == newest), None):
         return index[: -len(".index")], path
@@ -46,8 +46,8 @@ def read(
 ) -> name_map.Imported:
     """Reads config and weights; `path` as in `find`, strictness as in `name_map.to_ours`.
 
-    Optimizer slots and global_step are left out; a prefix `module/` and Keras' names of layer
-    normalizations, both found in checkpoints that others have saved, are understood.
+    Skips optimizer slots and global_step. Accepts a prefix `module/` and Keras' names of layer
+    normalizations, which occur in checkpoints saved by other code.
     """
     found = find(path)
     if found is None:

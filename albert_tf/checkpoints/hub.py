@@ -1,7 +1,7 @@
-"""Published models by their names: files of the Hugging Face Hub, TF-Hub or Kaggle, in a cache.
+"""Downloads published models by name from the Hugging Face Hub, TF-Hub or Kaggle into a cache.
 
-The only file that imports huggingface_hub and tensorflow_hub. Their variables apply: HF_HOME (the
-cache), HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE; TFHUB_CACHE_DIR.
+Only this file imports huggingface_hub and tensorflow_hub. Their environment variables apply:
+HF_HOME (the cache), HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE; TFHUB_CACHE_DIR.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SCHEME = "hf://"
 _URLS = ("https://", "http://")
 _NAME = re.compile(r"hf://([A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+)(?:@([A-Za-z0-9_./-]+))?")
 _IN_CACHE = re.compile(r"models--([^/]+)--([^/]+)/snapshots/([0-9a-f]{40})/?$")
-# Of a model's weights the first that there is; safetensors cannot run code.
+# The first existing file is used: safetensors come first, because they cannot run code.
 _WEIGHTS = (
     ("model.safetensors", "model.safetensors.index.json", "model-*.safetensors"),
     ("pytorch_model.bin",),
@@ -34,12 +34,12 @@ def is_name(path: str) -> bool:
 
 
 def is_pinned(name: str) -> bool:
-    """Returns whether a name has a version: a commit, or a number at the end of a URL."""
+    """Returns whether a name contains a version: a commit, or a number at the end of a URL."""
     return bool(re.search(r"/\d+$" if name.startswith(_URLS) else "@[0-9a-f]{40}$", name))
 
 
 def cached_name(path: str) -> str | None:
-    """Returns hf://OWNER/NAME@COMMIT or the URL of a directory in a cache; None for other paths."""
+    """Returns the name, hf://OWNER/NAME@COMMIT or a URL, of a directory in a cache; else None."""
     if found := _IN_CACHE.search(path):
         return f"{_SCHEME}{found[1]}/{found[2]}@{found[3]}"
     descriptor = path.rstrip("/") + ".descriptor.txt"  # tensorflow_hub's
@@ -50,10 +50,10 @@ def cached_name(path: str) -> str | None:
 
 
 def local_path(path: str) -> str:
-    """Returns the directory of a published model in a cache; any other path as it is.
+    """Returns the cache directory of a published model; returns any other path unchanged.
 
-    A published model is hf://OWNER/NAME or the URL of a model of TF-Hub or Kaggle. @REVISION behind
-    a name is a branch, a tag or a commit; default: the newest commit.
+    The name of a published model is hf://OWNER/NAME[@REVISION], or a URL of TF-Hub or Kaggle.
+    REVISION is a branch, a tag or a commit; default: the newest commit.
     """
     if not is_name(path):
         return path
@@ -63,17 +63,17 @@ def local_path(path: str) -> str:
 
 
 def _from_tf_hub(url: str) -> str:
-    """Returns the directory of a SavedModel, which is not run."""
+    """Returns the directory of the downloaded SavedModel, without loading it."""
     if "//huggingface.co/" in url:
         name = "/".join(url.split("/")[3:5])
         raise UserError(f"{url}: give the name of a model of the Hugging Face Hub: hf://{name}")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # it uses pkg_resources
-        import tensorflow_hub  # not at the top: it imports Keras
+        warnings.simplefilter("ignore", UserWarning)  # tensorflow_hub uses pkg_resources
+        import tensorflow_hub  # not at the top of the file, because it imports Keras
 
     try:
         return tensorflow_hub.resolve(url)
-    except (OSError, tarfile.TarError) as error:  # of HTTP, of the network, of the archive
+    except (OSError, tarfile.TarError) as error:  # HTTP, network or archive errors
         raise UserError(
             f"{url}: {type(error).__name__}: {error}; is there a network, and is it the URL of a "
             "model of tfhub.dev or kaggle.com with its version, such as "
@@ -83,7 +83,7 @@ def _from_tf_hub(url: str) -> str:
 
 
 def _from_hugging_face(path: str) -> str:
-    """Returns the directory of a commit, with the files that are needed of it."""
+    """Returns the cache directory of a commit, with the files that this project reads."""
     if not (found := _NAME.fullmatch(path)):
         raise UserError(f"{path!r}: expected hf://OWNER/NAME or hf://OWNER/NAME@REVISION")
     name, revision = found.groups()
@@ -99,7 +99,7 @@ def _from_hugging_face(path: str) -> str:
             return hub.snapshot_download(name, revision=revision, local_files_only=True)
         info = hub.HfApi().model_info(name, revision=revision, files_metadata=True)
         wanted = _wanted([file.rfilename for file in info.siblings])
-        # By the name of the revision, which is then known without a network, too.
+        # By the revision's name: the cache stores it, so later calls need no network.
         directory = hub.snapshot_download(name, revision=revision, allow_patterns=wanted)
     except hub.errors.HFValidationError as error:
         raise UserError(f"{path}: {error}") from error
@@ -114,7 +114,7 @@ def _from_hugging_face(path: str) -> str:
             f"{path}: not in the cache, and the hub is out of reach (HF_HUB_OFFLINE, or no "
             "network): download it once where there is one"
         ) from None
-    except OSError as error:  # of HTTP, of the network, of a download cut short
+    except OSError as error:  # HTTP or network errors, or an interrupted download
         raise UserError(
             f"{path}: {type(error).__name__} at {hub.constants.ENDPOINT}: the hub is out of reach, "
             "or the download broke off: run the same command again to resume"
@@ -128,7 +128,7 @@ def _from_hugging_face(path: str) -> str:
 
 
 def _wanted(names: list[str]) -> list[str]:
-    """Returns the names of the files that are read here."""
+    """Returns the names of the files that this project reads."""
     for patterns in _WEIGHTS:
         weights = [n for n in names if any(fnmatch.fnmatch(n, pattern) for pattern in patterns)]
         if weights:
@@ -138,7 +138,7 @@ def _wanted(names: list[str]) -> list[str]:
 
 def _check_hash(path: str, expected: str, shown: str) -> None:
     if files.sha256(path) != expected:
-        os.remove(os.path.realpath(path))  # the file itself; the cache has links to it
+        os.remove(os.path.realpath(path))  # the file itself, because `path` is a link to it
         os.remove(path)
         raise UserError(
             f"{shown}: {os.path.basename(path)} is damaged, its SHA-256 is not the hub's; it was "

@@ -1,6 +1,6 @@
-"""Model directories of Hugging Face's transformers: read without it and written for it.
+"""Reads and writes model directories of Hugging Face's transformers, without that package.
 
-BERTs too: a model that shares nothing, with E == H and the exact gelu, is written as one.
+A model without shared weights, with E == H and the exact gelu, is written as a BERT.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SAFETENSORS_FILE, TORCH_FILE = "model.safetensors", "pytorch_model.bin"
 _SAFE_TORCH = "2.10"  # the same as in pyproject.toml
 _DAMAGED = "{!r} is damaged or no file of its kind"
 
-# What their files hold twice: the second name, the first.
+# Hugging Face's files may store these variables twice: second name -> first name.
 _ALIASES = {
     "predictions.decoder.weight": "albert.embeddings.word_embeddings.weight",
     "predictions.decoder.bias": "predictions.bias",
@@ -37,18 +37,18 @@ _ALIASES = {
     "cls.predictions.decoder.bias": "cls.predictions.bias",
 }
 _NOT_WEIGHTS = re.compile(r"(albert|bert)\.embeddings\.(position_ids|token_type_ids)")
-# BERTs that were converted from TensorFlow long ago name normalizations as it does.
+# Old conversions of BERTs from TensorFlow kept TensorFlow's names of layer normalizations.
 _OLD_NAMES = {".gamma": ".weight", ".beta": ".bias"}
-# What their classes for masked LM alone, the commonest there, do not have.
+# Variables that the common classes AlbertForMaskedLM and BertForMaskedLM lack.
 _NOT_IN_MASKED_LM = r"^(albert\.pooler|sop_classifier|bert\.pooler|cls\.seq_relationship)\."
-# Theirs exists at E == H too.
+# Hugging Face's ALBERT has this projection at E == H too.
 _PROJECTION = tuple(
     f"albert.encoder.embedding_hidden_mapping_in.{name}" for name in ("weight", "bias")
 )
 
 
 def find_weights(directory: str) -> str | None:
-    """Returns the weights beside a config.json: safetensors before torch's."""
+    """Returns the weights' file beside a config.json, or None; safetensors before torch's."""
     if tf.io.gfile.exists(os.path.join(directory, CONFIG_FILE)):
         for name in (SAFETENSORS_FILE, TORCH_FILE):
             if tf.io.gfile.exists(path := os.path.join(directory, name)):
@@ -67,7 +67,7 @@ def read(
     allow_unused: str | None = None,
     table: name_map.Table = None,
 ) -> name_map.Imported:
-    """Reads config and weights of a directory; arguments as of `name_map.to_ours`."""
+    """Reads config and weights of a directory. Further arguments: see `name_map.to_ours`."""
     path = find_weights(directory)
     if path is None:
         raise UserError(f"{directory!r} holds no {CONFIG_FILE} with weights of Hugging Face's")
@@ -77,7 +77,7 @@ def read(
     table = table or (name_map.BERT_TABLE if family == "bert" else None)
     notes = []
     if family == "albert" and values.get("hidden_act") == "gelu" and config.hidden_act == "gelu":
-        # Their configs of the v1 models have "gelu", but these were trained with the tanh form.
+        # Hugging Face's configs of the v1 models have "gelu"; the models were trained with tanh.
         notes.append('config.json has "gelu", which is read as the tanh form of ALBERT\'s code')
     if (epsilon := values.get("layer_norm_eps", 1e-12)) != 1e-12:
         notes.append(f"config.json has layer_norm_eps {shown(epsilon)}; here it is always 1e-12")
@@ -88,10 +88,10 @@ def read(
             name_map.check_size(config, os.path.getsize(local), "torch", allow_missing, table)
         try:
             tensors = _READERS[os.path.basename(path)](local)
-        except UserError as error:  # it names the copy
+        except UserError as error:  # its message names the local copy
             raise UserError(str(error).replace(local, path)) from error
     if not any(name.startswith(f"{family}.") for name in tensors):
-        # An AlbertModel or BertModel alone, without heads.
+        # An AlbertModel or BertModel without heads has names without this prefix.
         tensors = {f"{family}.{name}": array for name, array in tensors.items()}
     tensors = {
         re.sub(r"\.(gamma|beta)$", lambda match: _OLD_NAMES[match[0]], name): array
@@ -115,9 +115,9 @@ def write(
 ) -> None:
     """Writes config.json and model.safetensors, which ARCHITECTURE.from_pretrained reads.
 
-    Their ALBERT has a projection even at E == H: the identity is written then. Without `table`, a
-    model that shares no weights, has E == H and the exact gelu is written as a BERT, whatever the
-    architecture. `further_values` are of config.json.
+    Hugging Face's ALBERT has a projection at E == H too: the identity is written. Without `table`,
+    a model without shared weights, with E == H and the exact gelu is written as a BERT, whatever
+    the architecture. `further_values` are added to config.json.
     """
     family = "albert"
     if table is None and _is_bert(config):
@@ -144,7 +144,7 @@ def write(
 
 
 def config_values(config: AlbertConfig) -> dict:
-    """Returns what of their AlbertConfig describes the same model."""
+    """Returns the values of Hugging Face's AlbertConfig for the same model."""
     names = {"gelu": "gelu_new", "gelu_erf": "gelu"}
     return {
         **reference_config.values(config),
@@ -155,17 +155,17 @@ def config_values(config: AlbertConfig) -> dict:
 
 
 def _is_bert(config: AlbertConfig) -> bool:
-    # Models of this project have the tanh form, named sizes such as bert_base included.
+    # Models trained here use the tanh form, named sizes such as bert_base included.
     shares_nothing = config.parameter_sharing == "none" and config.inner_group_num == 1
     has_projection = config.embedding_size != config.hidden_size
     return config.hidden_act == "gelu_erf" and shares_nothing and not has_projection
 
 
 def write_tokenizer(directory: str, tokenizer: AlbertTokenizer, config: AlbertConfig) -> None:
-    """Writes the vocabulary and their tokenizer_config.json.
+    """Writes the vocabulary and Hugging Face's tokenizer_config.json.
 
-    Their tokenizer cuts a long text to `model_max_length` where truncation=True is given. Without
-    it such a text fails in the model.
+    With truncation=True their tokenizer truncates a text to `model_max_length`. Without this key it
+    would not truncate, and the model would fail on a long text.
     """
     tokenizer.save(directory)
     values = {"tokenizer_class": "BertTokenizer", "do_lower_case": tokenizer.do_lower_case}
@@ -188,8 +188,8 @@ def _read_torch(path: str) -> dict[str, np.ndarray]:
         raise UserError(
             f"{path}: reading it needs PyTorch: pip install 'torch>={_SAFE_TORCH}', {advice}"
         ) from error
-    # Before, a file could run code (CVE-2025-32434) or corrupt memory (CVE-2026-24747) in spite of
-    # weights_only.
+    # In earlier versions a file could run code (CVE-2025-32434) or corrupt memory (CVE-2026-24747)
+    # despite weights_only.
     if _version(torch.__version__) < _version(_SAFE_TORCH):
         raise UserError(
             f"{path}: PyTorch {torch.__version__} is installed, in which such a file can run code: "
@@ -202,20 +202,20 @@ def _read_torch(path: str) -> dict[str, np.ndarray]:
     ):
         _check_torch_file(path)
         tensors = torch.load(path, map_location="cpu", weights_only=True)
-        # A tensor of strides 0 is larger than its file.
+        # A tensor with strides 0 can declare more values than its file contains.
         if sum(tensor.numel() for tensor in tensors.values()) > os.path.getsize(path):
             raise UserError("it declares more values than it holds")
         return {name: tensor.detach().float().numpy() for name, tensor in tensors.items()}
 
 
 def _check_torch_file(path: str) -> None:
-    """Raises a UserError for a file that takes more memory than it is long."""
+    """Raises a UserError if reading the file could take more memory than the file's size."""
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        # weights_only calls bytearray, with a length of the file's choice. No archive hides the
-        # name: below, compressed ones are refused.
+        # weights_only allows a call of bytearray with any length. The search finds the name in
+        # every accepted file, because compressed archives are refused below.
         if data.find(b"bytearray") >= 0:
             raise UserError("it holds a bytearray: expected tensors alone")
-    if zipfile.is_zipfile(path):  # else of the older form, which is not compressed
+    if zipfile.is_zipfile(path):  # torch's older format is never compressed
         with zipfile.ZipFile(path) as archive:
             entries = archive.infolist()
         is_stored = all(entry.compress_type == zipfile.ZIP_STORED for entry in entries)
@@ -224,7 +224,7 @@ def _check_torch_file(path: str) -> None:
 
 
 def _version(text: str) -> tuple[int, ...]:
-    """Returns the first two numbers of a version."""
+    """Returns the first two numbers of a version, to compare versions."""
     return tuple(int(number) for number in re.findall(r"\d+", text)[:2])
 
 

@@ -1,4 +1,4 @@
-"""The model card: what Hugging Face's hub shows of a model, README.md in its directory."""
+"""The model card README.md, which Hugging Face's hub shows for a model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from albert_tf.checkpoints import model_directory
 from albert_tf.config import AlbertConfig
 from albert_tf.storage import files
 
-# Of a run's settings those that a reader looks for.
+# The settings of a run that the card lists.
 _SETTINGS = (
     "origin",
     "learning_rate",
@@ -29,10 +29,10 @@ def write_model_card(
     config: AlbertConfig,
     pipeline: str = "fill-mask",
 ) -> None:
-    """Writes README.md: data, figures and settings as far as they are known.
+    """Writes README.md with data, figures and settings, as far as they are known.
 
-    `model_dir` is of fine-tuning or pre-training; its results.json and run.json are read. `task` is
-    the content of task.json, None of a pre-trained model; `pipeline` its task's name in the hub.
+    The figures and settings are read from results.json and run.json in `model_dir`. `task` is the
+    content of task.json, None for a pre-trained model; `pipeline` is the task's name in the hub.
     """
     results, run = (_read(model_dir, name) for name in ("results.json", model_directory.RUN_FILE))
     figures = results.get("metrics", {})
@@ -63,7 +63,7 @@ def _data(run: dict) -> str:
 
 
 def _read(model_dir: str | None, name: str) -> dict:
-    """Returns a JSON object of the model's directory, or of the run's above it; {} if none."""
+    """Reads a JSON object from the model's directory, or from its parent; {} if both lack it."""
     if model_dir is None:
         return {}
     for directory in (model_dir, os.path.dirname(model_dir.rstrip("/"))):

@@ -1,14 +1,14 @@
-"""A model directory: what training writes, and what evaluation, fine-tuning and export read.
+"""A model directory: training writes it; evaluation, fine-tuning and export read it.
 
 albert_config.json      the shape of the encoder
-spiece.model            the vocabulary, and
-tokenizer_config.json   how text is prepared for it
+spiece.model            the vocabulary
+tokenizer_config.json   whether text is lower-cased
 checkpoints/            tf.train checkpoints; weights under the key "model"
 best/                   a checkpoint of the weights with the best evaluation, if the run evaluates
 run.json                the settings of the run that wrote it
-origin.json             of a converted model: its name and commit in the Hugging Face Hub, and the
+origin.json             in a converted model: its name and commit in the Hugging Face Hub, and the
                         variables that it lacked
-task.json               of a fine-tuned model: its kind, labels, lengths
+task.json               in a fine-tuned model: its kind, labels, lengths
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ RUN_FILE = "run.json"
 ORIGIN_FILE = "origin.json"
 TASK_FILE = "task.json"
 
-# What TensorFlow raises for a checkpoint that is cut short, altered or of another model.
+# TensorFlow's errors for a checkpoint that is truncated, altered or of another model.
 UNREADABLE = (
     *(tf.errors.OpError, DecodeError),
     *(AssertionError, ValueError, LookupError, RuntimeError),
@@ -43,16 +43,16 @@ UNREADABLE = (
 
 
 def reraise_store_error(error: Exception) -> None:
-    """Re-raises an error of UNREADABLE if the store caused it: the file may be intact."""
+    """Re-raises an error of UNREADABLE if the object store caused it: the file may be intact."""
     if isinstance(error, tf.errors.PermissionDeniedError) or store_error(str(error)):
         raise error
 
 
 @contextlib.contextmanager
 def refuse_unreadable(message: str, *further: type[Exception]) -> Iterator[None]:
-    """Turns errors of UNREADABLE, and further ones, into a UserError: `message`, and the reason.
+    """Turns errors of UNREADABLE and `further` into a UserError with `message` and the reason.
 
-    Errors of the store pass.
+    Errors of the object store are re-raised unchanged.
     """
     try:
         yield
@@ -70,10 +70,10 @@ def checkpoints_directory(model_dir: str) -> str:
 
 
 def list_checkpoints(directory: str, unfinished: bool = False) -> list[str]:
-    """Returns the prefixes of the checkpoints in a directory by their numbers, the oldest first.
+    """Returns the prefixes of the checkpoints in a directory, sorted by step.
 
-    They are found by their files: TensorFlow's own list, the file `checkpoint`, may be lost,
-    damaged or behind. `unfinished` includes checkpoints with data but no .index, which is written
+    Lists the checkpoints' files, because TensorFlow's own list, the file `checkpoint`, may be lost,
+    damaged or outdated. `unfinished` includes checkpoints without the .index, which is written
     last. The directory need not exist.
     """
     ends = r"index|data-\d+-of-\d+" if unfinished else "index"
@@ -83,10 +83,10 @@ def list_checkpoints(directory: str, unfinished: bool = False) -> list[str]:
 
 
 def find_checkpoint(path: str) -> tuple[str, str]:
-    """Returns the model directory and the checkpoint's prefix that `path` means.
+    """Returns a model directory and the prefix of one of its checkpoints.
 
-    It may be a model directory (its newest checkpoint is meant), MODEL_DIR/best (the best one), or
-    one checkpoint (`MODEL_DIR/checkpoints/ckpt-1000`).
+    `path` may be a model directory (newest checkpoint), MODEL_DIR/best (best checkpoint), or a
+    checkpoint's prefix (`MODEL_DIR/checkpoints/ckpt-1000`).
     """
     path = path.rstrip("/")
     if tf.io.gfile.exists(path + ".index"):
@@ -123,13 +123,13 @@ def find_best_checkpoint(path: str) -> tuple[str, str]:
 
 
 def check_pretrained(model_dir: str) -> None:
-    """Raises a UserError if a model directory is of fine-tuning, finished or not."""
+    """Raises a UserError if fine-tuning made the model directory, finished or not."""
     if tf.io.gfile.exists(os.path.join(model_dir, TASK_FILE)):
         raise UserError(
             f"{model_dir!r} is a fine-tuned model: expected a pre-trained one (a fine-tuned one "
             "can be exported, see export.export_saved_model)"
         )
-    # A run of fine-tuning has run.json above its seeds; task.json is written at a seed's end.
+    # Fine-tuning writes run.json above the seeds' directories, and task.json when a seed ends.
     runs = [os.path.join(path, RUN_FILE) for path in (model_dir, _parent(model_dir))]
     if os.path.basename(model_dir.rstrip("/")).startswith("seed_") and (
         [tf.io.gfile.exists(run) for run in runs] == [False, True]
@@ -140,7 +140,7 @@ def check_pretrained(model_dir: str) -> None:
 
 
 def refuse_seeds(path: str) -> None:
-    """Raises a UserError if the directory is one of fine-tuning, with a model of each seed."""
+    """Raises a UserError if the directory is a fine-tuning run with one model per seed."""
     if seeds := sorted(tf.io.gfile.glob(os.path.join(path, "seed_*"))):
         raise UserError(f"{path!r} has a model of each seed: name one, such as {seeds[0]!r}")
 
@@ -150,9 +150,9 @@ def _parent(path: str) -> str:
 
 
 def read_config(model_dir: str, checkpoint: str) -> AlbertConfig:
-    """Reads the shape of a checkpoint's model, with the layers that it was trained with.
+    """Reads the config of a checkpoint's model, with the checkpoint's number of layers.
 
-    With --depth_schedule an early checkpoint has fewer layers than albert_config.json.
+    With --depth_schedule an early checkpoint has fewer layers than albert_config.json specifies.
     """
     config = AlbertConfig.read(os.path.join(model_dir, CONFIG_FILE))
     schedule = _read_if_exists(model_dir, RUN_FILE).get("depth_schedule", [])
@@ -173,10 +173,10 @@ def read_config(model_dir: str, checkpoint: str) -> AlbertConfig:
 
 
 def trained_length(model_dir: str, config: AlbertConfig) -> int:
-    """Returns the maximum length, in pieces, that a model directory's model was trained with.
+    """Returns the maximum sequence length, in pieces, used to train a model directory's model.
 
-    Fine-tuning records it in task.json, pre-training in run.json. A converted checkpoint has
-    neither file: the length is then the number of rows of the config's position table.
+    Fine-tuning records the length in task.json, pre-training in run.json. A converted checkpoint
+    has neither file: the length is then the number of rows of the position table.
     """
     for name in (TASK_FILE, RUN_FILE):
         if length := _read_if_exists(model_dir, name).get("max_seq_length"):
@@ -190,7 +190,7 @@ def trained_length(model_dir: str, config: AlbertConfig) -> int:
 
 
 def read_origin(model_dir: str) -> str | None:
-    """Returns the name of the published model that a model was made from, if known."""
+    """Returns the name of the published model from which a model was converted, if known."""
     for name in (ORIGIN_FILE, RUN_FILE):
         if origin := _read_if_exists(model_dir, name).get("origin"):
             return origin
@@ -198,7 +198,7 @@ def read_origin(model_dir: str) -> str | None:
 
 
 def read_fresh(model_dir: str) -> str:
-    """Returns the names of the variables that a converted model lacked, with commas between."""
+    """Returns the names, separated by commas, of the variables that a converted model lacked."""
     return _read_if_exists(model_dir, ORIGIN_FILE).get("freshly_initialised", "")
 
 
@@ -208,23 +208,23 @@ def _read_if_exists(model_dir: str, name: str) -> dict:
 
 
 def length_of_data(checkpoint: str) -> int:
-    """Returns how many bytes of values a checkpoint has; its index may declare more."""
+    """Returns the size of a checkpoint's data files in bytes; the index may declare more."""
     return sum(tf.io.gfile.stat(path).length for path in tf.io.gfile.glob(checkpoint + ".data-*"))
 
 
 def check_index(shapes: Mapping[str, Sequence[int]], num_bytes: int) -> None:
-    """Raises a UserError, before memory is taken, if the data have no byte for each value."""
+    """Raises a UserError, before memory is allocated, if the index has more values than bytes."""
     if sum(map(math.prod, shapes.values())) > num_bytes:
         raise UserError("its index declares more than its data hold")
 
 
 def restore_weights(model: tf.keras.Model, checkpoint: str) -> None:
-    """Reads the weights of a model, whose variables exist; the checkpoint must have every one."""
+    """Reads all weights of a model whose variables exist; the checkpoint must contain them all."""
     _read(tf.train.Checkpoint(model=model), checkpoint)
 
 
 def restore_encoder(encoder: tf.keras.layers.Layer, checkpoint: str) -> None:
-    """Reads the weights of an AlbertEncoder from a checkpoint of any model that holds one."""
+    """Reads the weights of an AlbertEncoder from a checkpoint of any model with an encoder."""
     _read(tf.train.Checkpoint(model=tf.train.Checkpoint(encoder=encoder)), checkpoint)
 
 
@@ -232,7 +232,7 @@ def _read(target: tf.train.Checkpoint, checkpoint: str) -> None:
     with refuse_unreadable(f"{checkpoint!r} does not hold this model's weights"):
         shapes = tf.train.load_checkpoint(checkpoint).get_variable_to_shape_map()
         check_index(shapes, length_of_data(checkpoint))
-        # Without expect_partial TensorFlow prints a line for each value that is not read.
+        # Without expect_partial TensorFlow prints a line for each value that the model lacks.
         target.read(checkpoint).expect_partial().assert_existing_objects_matched()
 
 
@@ -243,7 +243,7 @@ def load_for_pretraining(path: str) -> tuple[AlbertForPreTraining, str]:
     model = AlbertForPreTraining(read_config(model_dir, checkpoint))
     model.create_variables()
     restore_weights(model, checkpoint)
-    # SentenceScorer refuses it.
+    # SentenceScorer refuses a model with a random masked LM.
     model.masked_lm.is_drawn_afresh = "masked_lm/" in read_fresh(model_dir)
     return model, model_dir
 

@@ -1,7 +1,7 @@
-"""ALBERT encoders that TensorFlow's Model Garden exported: the SavedModels of TF2-Hub.
+"""ALBERT encoders exported by TensorFlow's Model Garden: the SavedModels of TF2-Hub.
 
-A SavedModel is a program; here its variables are read, and nothing is run. They do not tell the
-number of layers or heads: albert_config.json has to lie beside saved_model.pb or in assets/.
+A SavedModel is a program: this module only reads its variables and runs nothing. The number of
+layers and heads is not in them, so albert_config.json must be beside saved_model.pb or in assets/.
 
 Source: official.nlp.modeling.networks.AlbertEncoder and official.nlp.tools.export_tfhub.
 """
@@ -19,7 +19,7 @@ from albert_tf.checkpoints import model_directory, name_map, reference_config, s
 from albert_tf.checkpoints.model_directory import CONFIG_FILE
 from albert_tf.storage.errors import UserError
 
-# Their names, in this order of patterns, and Google's of the same variables.
+# Patterns of Model Garden's names, tried in this order, and Google's names of the same variables.
 _BLOCK = "bert/encoder/transformer/group_0/inner_group_0/"
 _NAMES = (
     (r"(word|type)_embeddings/embeddings", r"bert/embeddings/\1_embeddings"),
@@ -43,7 +43,7 @@ _MARK = "transformer/self_attention/query/kernel"
 
 
 def find(path: str) -> bool:
-    """Returns whether `path` is such a SavedModel."""
+    """Returns whether `path` is an ALBERT encoder of Model Garden."""
     if not saved_model.is_saved_model(path):
         return False
     try:
@@ -57,7 +57,7 @@ def find(path: str) -> bool:
 def read(
     path: str, allow_missing: str | None = None, allow_unused: str | None = None
 ) -> name_map.Imported:
-    """Reads config and weights, by Google's names; strictness as in `name_map.to_ours`."""
+    """Reads config and weights, under Google's names; strictness as in `name_map.to_ours`."""
     assets = os.path.join(path, "assets")
     places = [os.path.join(directory, CONFIG_FILE) for directory in (path, assets)]
     config = reference_config.read(next(filter(tf.io.gfile.exists, places), places[0]))
@@ -74,8 +74,8 @@ def read(
             if name not in shapes:
                 tensors[their_name] = np.empty(0)  # to_ours ignores or refuses it
                 continue
-            # Attention's are divided by heads: [hidden, heads, size]. The index is compared before
-            # memory is taken for what it declares.
+            # Attention kernels have shape [hidden, heads, size]: compare the numbers of values, and
+            # do it before memory is allocated for the shape that the index declares.
             if math.prod(found[key]) != math.prod(shapes[name]) or not dtypes[key].is_floating:
                 raise UserError(
                     f"{their_name} is {dtypes[key].name} of shape {found[key]}, but by "

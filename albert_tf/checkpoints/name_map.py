@@ -1,9 +1,8 @@
-"""One table: every variable of AlbertForPreTraining in our, Google's and Hugging Face's names.
+"""A table of all variables of AlbertForPreTraining: our, Google's and Hugging Face's names.
 
-BERT_TABLE has the names of BERTs, which are read as models that share nothing (E == H).
-
-reference_config.py defines how their configs describe shared weights. Weights come back as they
-went, bit for bit; copies of a shared half come back as one variable each.
+BERT_TABLE has the names of BERTs, which are read as models without shared weights (E == H).
+reference_config.py defines how foreign configs describe shared weights. A conversion and its
+inverse keep weights bit for bit, and merge the copies of a shared half into one variable again.
 
 Source: the reference's modeling.py; Hugging Face's modeling_albert.
 Deviation: layer i belongs to group i * groups // layers in whole numbers. The reference computes
@@ -27,8 +26,8 @@ from albert_tf.encoder import sharing_plan
 from albert_tf.models import AlbertForPreTraining
 from albert_tf.storage.errors import UserError
 
-# What a layer holds: ours, Google's, Hugging Face's, and who has the matrix as [out, in]; here it
-# is [in, out].
+# Variables of a layer: our name, Google's, Hugging Face's, and which of the two store the matrix as
+# [out, in]; ours is [in, out].
 _LEAVES = {
     "dense": (
         ("/kernel", "/kernel", ".weight", ("torch",)),
@@ -46,14 +45,14 @@ _LEAVES = {
     "vector": (("", "", "", ()),),
 }
 
-# Names of a layer or variable (ours, Google's, Hugging Face's), what it holds, and the shape of its
-# largest part in letters of _SIZES (or numbers). {a} is the attention and {f} the feed-forward of
-# ours, {g} the group and {j} the inner group of theirs. None as a table means _TABLE.
+# A row: name of a layer or variable (ours, Google's, Hugging Face's), its key in _LEAVES, and the
+# shape of its largest part as letters of _SIZES or numbers. {a} is the index of our attention, {f}
+# of our feed-forward, {g} of their group, {j} of their inner group. None means _TABLE.
 Table = Optional[tuple[tuple, ...]]
 
 
 def _rows(scopes: str, text: str) -> tuple[tuple, ...]:
-    """Returns the row of each line of `text`, with the three scopes before its three names."""
+    """Returns a row for each line of `text`; `scopes` has the prefixes of its three names."""
     rows = []
     for line in text.strip().splitlines():
         *names, kind, shape = line.split()
@@ -102,7 +101,7 @@ _TABLE = (
     ),
 )
 
-# The same of a BERT; {g} is the layer.
+# The table of a BERT; {g} is the layer.
 BERT_TABLE = (
     *_rows("encoder/embeddings/  bert/embeddings/  bert.embeddings.", _EMBEDDINGS),
     *_rows(
@@ -147,14 +146,14 @@ _SIZES = {
 
 
 class Variable(NamedTuple):
-    """One variable in all names.
+    """A variable with its three names.
 
     Attributes:
-      ours: name in our model, as `model_variables` gives it.
+      ours: name in our model, see `model_variables`.
       google: name in a TF1 checkpoint.
       torch: name in Hugging Face's files.
       transposed: which of "google", "torch" store the transposed matrix.
-      shape: of ours.
+      shape: shape in our model.
     """
 
     ours: str
@@ -168,9 +167,9 @@ class Imported(NamedTuple):
     """A model read from foreign files.
 
     Attributes:
-      config: its shape.
-      weights: our name -> float32 array; allowed missing ones are not in it.
-      directory: of its vocabulary, if it has one.
+      config: the model's shape.
+      weights: our name -> float32 array, without the allowed missing variables.
+      directory: directory of the vocabulary, if any.
       notes: lines that the user should read.
     """
 
@@ -183,7 +182,7 @@ class Imported(NamedTuple):
 def fine_tuned_table(torch_head: str, our_head: str, num_outputs: int, has_pooler: bool) -> Table:
     """Returns the table of a model with one dense layer on the encoder.
 
-    `has_pooler` is whether that layer reads the pooler's output; theirs have no pooler otherwise.
+    `has_pooler` is whether this layer reads the pooler's output. If not, their model has no pooler.
     """
     encoder = [row for row in _TABLE if row[0].startswith("encoder/")]
     if not has_pooler:
@@ -192,7 +191,7 @@ def fine_tuned_table(torch_head: str, our_head: str, num_outputs: int, has_poole
 
 
 def variables(config: AlbertConfig, table: Table = None) -> Iterator[Variable]:
-    """Yields the variables of a model; a variable that they store n times is yielded n times."""
+    """Yields a model's variables. If their files have n copies of a variable, yields it n times."""
     for *names, kind, letters in table or _TABLE:
         if names[0].endswith("/projection") and config.embedding_size == config.hidden_size:
             continue
@@ -219,9 +218,9 @@ def check_size(
     allow_missing: str | None = None,
     table: Table = None,
 ) -> None:
-    """Compares the length of weights' files with a config, before memory is taken for either.
+    """Compares the size of weights' files with a config, before memory is allocated for the model.
 
-    Arguments are as of `to_ours`; a dialect may also be "ours".
+    Arguments: see `to_ours`; `dialect` may also be "ours".
 
     Raises:
       UserError: if the files are too short for the config's weights in 16 bits.
@@ -236,7 +235,7 @@ def check_size(
 
 
 def _blocks(config: AlbertConfig) -> Iterator[dict[str, int]]:
-    """Yields for each of their blocks which attention and feed-forward of ours it is."""
+    """Yields for each of their blocks the indexes of our attention and feed-forward."""
     plan = sharing_plan(config)
     groups = reference_config.on_their_side(config).num_hidden_groups
     for group in range(groups):
@@ -258,17 +257,17 @@ def to_ours(
     """Translates a whole checkpoint to our name -> float32 array.
 
     Args:
-      tensors: their name -> array, without what is known to be no weight.
+      tensors: their name -> array, without known non-weights.
       config: the model's shape.
       dialect: "google" or "torch".
       source: the file, for error messages.
-      allow_missing: regular expression of (their) names that the checkpoint may lack. The encoder
-        may only lack its pooler.
-      allow_unused: regular expression of names that may have no place in the model.
-      table: None: of AlbertForPreTraining.
+      allow_missing: regular expression for (their) names that the checkpoint may lack. The encoder
+        may lack only its pooler.
+      allow_unused: regular expression for names that the model may lack.
+      table: the table of names. None: the table of AlbertForPreTraining.
 
     Raises:
-      UserError: naming what is missing or unused and not allowed to be.
+      UserError: if a name is missing or unused and not allowed to be.
     """
     rows = {getattr(variable, dialect): variable for variable in variables(config, table)}
     missing = [name for name in rows if name not in tensors]
@@ -297,10 +296,10 @@ def to_ours(
 
 
 def _as_weight(array: np.ndarray, where: str) -> np.ndarray:
-    """Returns it as float32, if it is floating and finite."""
+    """Returns an array as float32; raises a UserError if it is not floating or not finite."""
     if not tf.as_dtype(array.dtype).is_floating:
         raise UserError(f"{where} holds {array.dtype}, expected floating-point weights")
-    with np.errstate(over="ignore"):  # refused below
+    with np.errstate(over="ignore"):  # an overflow gives infinity, which is refused below
         array = array.astype(np.float32)
     if not np.isfinite(array).all():
         raise UserError(f"{where} has values that are NaN or infinite: the file is damaged")
@@ -322,8 +321,8 @@ def from_ours(
 def model_variables(model: AlbertForPreTraining) -> dict[str, tf.Variable]:
     """Returns our name -> variable, for a model whose variables exist.
 
-    A name is the variable's path in the model (`encoder/attention_0/query/kernel`), without the
-    blocks, which may share it.
+    A name is the variable's path in the model (`encoder/attention_0/query/kernel`) without the
+    block, because several blocks may share the variable.
     """
     named = {}
     for variable in model.variables:
@@ -339,16 +338,16 @@ def arrays(model: AlbertForPreTraining) -> dict[str, np.ndarray]:
 
 
 def build(imported: Imported, source: str) -> tuple[AlbertForPreTraining, list[str]]:
-    """Builds the model of an import; see assign."""
+    """Builds the model of an import and assigns the weights. Result and errors: see assign."""
     model = AlbertForPreTraining(imported.config)
     return model, assign(model, imported, source)
 
 
 def assign(model: tf.keras.Model, imported: Imported, source: str) -> list[str]:
-    """Gives a model without variables the weights of an import.
+    """Creates the variables of a model and assigns the weights of an import.
 
     Returns:
-      Our names of the variables that the import lacks: freshly initialised.
+      Our names of the variables that the import lacks: they are freshly initialised.
 
     Raises:
       UserError: if the shape of a weight differs from the config.
@@ -382,7 +381,7 @@ def _refuse(names: list[str], what: str, remedy: str) -> None:
 
 
 def _pattern_of(names: list[str]) -> str:
-    """Returns a regular expression, for a shell, of the few layers that these variables are of."""
+    """Returns a regular expression, quoted for a shell, for the layers of these variables."""
     layers = sorted({re.split("[./][^./]+$", name)[0] for name in names})
     layers = [
         name

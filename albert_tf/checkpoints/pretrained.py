@@ -1,4 +1,4 @@
-"""A pre-trained model and its tokenizer, from whichever directory holds one."""
+"""Reads a pre-trained model and its tokenizer from a directory of any supported form."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from albert_tf.text.tokenization import WORDPIECE_FILE, AlbertTokenizer, read_do_lower_case
 
-# A vocabulary with a larger share of such pieces belongs to a cased model.
+# A vocabulary with a larger share of pieces with capitals belongs to a cased model.
 _MOST_CAPITALS = 0.01
 
 # The heads' variables, by the names of Google's and of Hugging Face's code.
 HEADS = r"predictions|seq_relationship|sop_classifier"
 
 
-# Foreign forms: what finds a model at a path, and what reads it. The first that finds one reads it.
+# Foreign forms: functions that find and read a model. The first form found at a path is read.
 _FOREIGN = (
     (huggingface.find_weights, huggingface.read),
     (model_garden.find, model_garden.read),
@@ -57,19 +57,18 @@ class Found(NamedTuple):
 def from_pretrained(path: str | os.PathLike) -> tuple[tf.keras.Model, AlbertTokenizer]:
     """Reads a model and its tokenizer from a directory, or a published model by its name.
 
-    Heads that the directory lacks are initialised afresh. A warning names these heads, and what
-    the original code of the model computes differently.
+    Missing heads are freshly initialised. A warning names these heads, and what the model's
+    original code computes differently.
 
-    A fine-tuned model (`runs/rte/seed_1`, or one of Hugging Face) comes as what it was fine-tuned
-    as, such as an AlbertForSequenceClassification. Labels are in the order of the logits in
-    task.json, or id2label of Hugging Face's config.json.
+    A fine-tuned model (`runs/rte/seed_1`, or a Hugging Face model) has the class of its task, such
+    as AlbertForSequenceClassification. The labels, in the order of the logits, are in task.json, or
+    in id2label of Hugging Face's config.json.
 
     Args:
       path: a model directory of this project or one of its checkpoints; a checkpoint of Google's
         code or a TF-Hub module; an encoder of Model Garden or TF2-Hub with albert_config.json; a
-        local Hugging Face model; or a version of an export (`exports/1`), whose encoder is read
-        while the heads are initialised afresh. Or the name of a published model, see
-        hub.local_path.
+        local Hugging Face model; a version of an export (`exports/1`), which gives the encoder
+        only; or the name of a published model, see hub.local_path.
 
     Returns:
       An AlbertForPreTraining, or the fine-tuned model; and its tokenizer.
@@ -89,7 +88,7 @@ def from_pretrained(path: str | os.PathLike) -> tuple[tf.keras.Model, AlbertToke
         return model, tokenizer
     for owner in (os.path.dirname(path), os.path.dirname(os.path.dirname(path))):
         if owner and tf.io.gfile.exists(os.path.join(owner, model_directory.TASK_FILE)):
-            raise UserError(f"{path!r} is a part of the fine-tuned model {owner!r}: name that")
+            raise UserError(f"{path!r} is a part of the fine-tuned model {owner!r}: name {owner!r}")
     if fine_tuned.find(path):
         directory = path
         model, _, notes = fine_tuned.load(path)
@@ -107,9 +106,9 @@ def save_pretrained(
     """Writes a model directory of Hugging Face's transformers.
 
     Args:
-      model: its variables exist.
-      tokenizer: its vocabulary goes along.
-      directory: it must not exist; it appears whole or not at all.
+      model: a model whose variables exist.
+      tokenizer: the model's tokenizer; its vocabulary is written too.
+      directory: a new directory; it appears whole or not at all.
 
     Raises:
       UserError: if the model has another head.
@@ -132,7 +131,7 @@ def write_huggingface(
 ) -> None:
     """Writes weights, config, vocabulary, tokenizer settings and a model card.
 
-    The card lists settings of `model_dir`, if there is one. Files of the same names are replaced.
+    The card lists the settings of `model_dir`, if given. Existing files are replaced.
     """
     huggingface.write(directory, model.config, name_map.arrays(model))
     huggingface.write_tokenizer(directory, tokenizer, model.config)
@@ -169,16 +168,16 @@ def _read_foreign(
 
 
 def is_pretrained(path: str) -> bool:
-    """Returns whether a path is a model without a task, of any form that `read` reads."""
+    """Returns whether a path is a model without a task, in any form that `read` supports."""
     if tf.io.gfile.isdir(model_directory.checkpoints_directory(path)) and not fine_tuned.find(path):
-        model_directory.check_pretrained(path)  # a seed that has not finished
+        model_directory.check_pretrained(path)  # refuses a seed of unfinished fine-tuning
     if saved_model.is_saved_model(path) or fine_tuned.find(path):
         return False
     return is_model_directory(path) or any(find(path) for find, _ in _FOREIGN)
 
 
 def check_vocabulary(tokenizer: AlbertTokenizer, model: tf.keras.Model) -> list[str]:
-    """Returns notes on a vocabulary of a model; raises a UserError if it is another model's."""
+    """Returns notes on a model's vocabulary; raises a UserError if it belongs to another model."""
     rows, pieces = model.config.vocab_size, tokenizer.vocab_size
     if pieces > rows:
         raise UserError(
@@ -199,7 +198,7 @@ def check_vocabulary(tokenizer: AlbertTokenizer, model: tf.keras.Model) -> list[
 
 
 def is_model_directory(path: str) -> bool:
-    """Returns whether it is one, its best weights or a checkpoint in it."""
+    """Returns whether a path is a model directory, its best weights or one of its checkpoints."""
     if tf.io.gfile.isdir(model_directory.checkpoints_directory(path)):
         return True
     try:
@@ -214,9 +213,9 @@ def read_tokenizer(
 ) -> AlbertTokenizer:
     """Returns the tokenizer of a model in a directory.
 
-    The vocabulary is `spm_model_file`, or the one in the directory: a SentencePiece model (*.model)
-    or, without one, a WordPiece vocabulary (vocab*.txt). The default of `do_lower_case` is the
-    directory's setting, else true.
+    The vocabulary is `spm_model_file`. By default it is the directory's SentencePiece model
+    (*.model), or if missing, WordPiece vocabulary (vocab*.txt). `do_lower_case` defaults to the
+    directory's setting, else to true.
     """
     if spm_model_file is None:
         found = tf.io.gfile.glob(os.path.join(directory, "*.model"))

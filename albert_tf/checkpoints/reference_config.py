@@ -1,4 +1,4 @@
-"""The config files of the reference and of Hugging Face, which share by groups of layers alone.
+"""Config files of the reference and of Hugging Face, which share weights only within groups.
 
 | sharing here | on their side |
 |---|---|
@@ -6,8 +6,8 @@
 | "none" | `num_hidden_groups` = `num_hidden_layers`: a group of its own for each layer |
 | "attention", "ffn" | written like "none", the shared half copied into every group |
 
-So a model with as many groups as layers comes back as "none", the form that keeps its meaning when
-the depth changes; its outputs are the same. A BERT is read as "none" with E == H.
+A config with as many groups as layers is read as "none", which keeps its meaning if the depth
+changes. The model's outputs are the same. A BERT is read as "none" with E == H.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from albert_tf.config import AlbertConfig
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError, shown
 
-# Their "gelu" of an ALBERT is either form: see huggingface.read. Our key below states the form.
+# In Hugging Face's ALBERT configs "gelu" may mean either form: see huggingface.read. Our own key
+# states the form.
 OUR_ACTIVATION = "albert_tf_hidden_act"
-BERT_FILE = "bert_config.json"  # of Google's BERTs
+BERT_FILE = "bert_config.json"  # the config file of Google's BERTs
 _FAMILIES = ("albert", "bert")
 
-# Without these a config means whatever its reader takes as defaults.
+# Required, because each program has its own defaults for these keys.
 _REQUIRED_KEYS = (
     "vocab_size",
     "embedding_size",
@@ -38,7 +39,7 @@ _REQUIRED_KEYS = (
 
 
 def on_their_side(config: AlbertConfig) -> AlbertConfig:
-    """Returns the config that gives the same model on their side, where groups alone share."""
+    """Returns the config of the same model for code that shares weights only within groups."""
     if config.parameter_sharing == "all":
         return config
     return dataclasses.replace(
@@ -47,7 +48,7 @@ def on_their_side(config: AlbertConfig) -> AlbertConfig:
 
 
 def values(config: AlbertConfig) -> dict:
-    """Returns the keys and values of their config file."""
+    """Returns the keys and values of the reference's config file."""
     fields = dataclasses.asdict(on_their_side(config))
     del fields["parameter_sharing"]
     return fields
@@ -56,7 +57,7 @@ def values(config: AlbertConfig) -> dict:
 def read(path: str) -> AlbertConfig:
     """Reads an `albert_config.json`, `bert_config.json` or Hugging Face's `config.json`.
 
-    As many groups as layers are "none" here.
+    If the file has as many groups as layers, `parameter_sharing` is "none".
     """
     if not tf.io.gfile.exists(path):
         raise UserError(f"no config at {path!r}: the weights alone do not tell the model's shape")
@@ -74,7 +75,7 @@ def read(path: str) -> AlbertConfig:
             raise UserError(f"{path}: position_embedding_type {shown(kind)}, expected 'absolute'")
         if found.get("is_decoder"):
             raise UserError(f"{path}: is_decoder is true, expected an encoder")
-        # Google's code computes the tanh form under the name of "gelu", Hugging Face's the exact.
+        # "gelu" is the tanh form in Google's code and the exact form in Hugging Face's.
         is_exact = found.get("hidden_act", "gelu") == "gelu" and not is_google_bert
         return dataclasses.replace(
             config,
@@ -85,7 +86,7 @@ def read(path: str) -> AlbertConfig:
             parameter_sharing="none",
         )
     activation = found.get(OUR_ACTIVATION, config.hidden_act)
-    # Theirs know groups alone.
+    # Their code shares weights only within groups.
     config = dataclasses.replace(config, hidden_act=activation, parameter_sharing="all")
     if config.num_hidden_groups == config.num_hidden_layers > 1:
         return dataclasses.replace(config, num_hidden_groups=1, parameter_sharing="none")

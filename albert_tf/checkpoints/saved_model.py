@@ -1,7 +1,7 @@
-"""An exported SavedModel as something to begin with: its encoder, config and vocabulary.
+"""Reads encoder, config and vocabulary from an exported SavedModel.
 
-A SavedModel is a program. Here it is only read: the config, the vocabulary and the variables are
-files of it, and none of its functions is loaded or run.
+A SavedModel is a program. This module reads only its config, vocabulary and variables, which are
+files, and neither loads nor runs its functions.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ def is_saved_model(path: str) -> bool:
 
 
 def is_export(path: str) -> bool:
-    """Returns whether `path` is a version that export.export_saved_model wrote."""
+    """Returns whether export.export_saved_model wrote the SavedModel at `path`."""
     return is_saved_model(path) and _lacking(path) is None
 
 
 def _lacking(path: str) -> str | None:
-    """Returns a file that export.export_saved_model writes and this SavedModel lacks, if any."""
+    """Returns a file of export.export_saved_model that this SavedModel lacks, or None."""
     vocabulary = os.path.basename(find_vocabulary(os.path.join(path, "assets")))
     needed = [f"assets/{CONFIG_FILE}", f"assets/{vocabulary}", files.PROVENANCE_FILE]
     return next((n for n in needed if not tf.io.gfile.exists(os.path.join(path, n))), None)
@@ -45,7 +45,7 @@ def variables_prefix(path: str) -> str:
 
 
 def read_config_and_tokenizer(path: str) -> tuple[AlbertConfig, AlbertTokenizer]:
-    """Reads what export.export_saved_model puts beside the variables."""
+    """Reads config and tokenizer from an export of export.export_saved_model."""
     if name := _lacking(path):
         raise UserError(
             f"{path!r} is a SavedModel without {name}: expected one of "
@@ -72,22 +72,22 @@ def restore_encoder(encoder: tf.keras.layers.Layer, path: str) -> None:
         for variable in encoder.weights:
             name = _name_in_encoder(variable.name.removesuffix(":0"))
             key = keys.get(name)
-            # Compared before reading: the index is a stranger's, too.
+            # Compare shapes before reading: the index comes from an untrusted source, too.
             if shapes.get(key) != variable.shape.as_list() or dtypes[key] not in _FLOATS:
                 raise UserError(f"it has no {name} of shape {variable.shape}")
             variable.assign(reader.get_tensor(key).astype(np.float32))
 
 
 def variable_keys(reader) -> dict[str, str]:
-    """Returns for each variable's name the key of its values in the variables' files."""
+    """Returns variable name -> key of its values in the variables' files."""
     graph = trackable_object_graph_pb2.TrackableObjectGraph.FromString(
         reader.get_tensor("_CHECKPOINTABLE_OBJECT_GRAPH")
     )
     attributes = (attribute for node in graph.nodes for attribute in node.attributes)
-    # The counter of checkpoints is none of the weights.
+    # save_counter counts checkpoints and is not a weight.
     return {a.full_name: a.checkpoint_key for a in attributes if a.full_name != "save_counter"}
 
 
 def _name_in_encoder(name: str) -> str:
-    # An encoder that was exported alone has no name of a model before its own.
+    # In an export of the encoder alone, names have no prefix for the model.
     return "".join(name.partition("encoder/")[1:])

@@ -1,4 +1,4 @@
-"""A pre-trained model with another vocabulary: pieces that both have keep their embeddings."""
+"""Replaces the vocabulary of a pre-trained model; shared pieces keep their embeddings."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from albert_tf.checkpoints import name_map
 from albert_tf.models import AlbertForPreTraining
 from albert_tf.text.tokenization import WORD_BOUNDARY, AlbertTokenizer
 
-# What has a row for each piece.
+# Variables with one row per piece.
 _TABLES = ("encoder/embeddings/word_embeddings", "masked_lm/output_bias")
 
 
 def change_vocabulary(
     model: AlbertForPreTraining, old: AlbertTokenizer, new: AlbertTokenizer
 ) -> tuple[AlbertForPreTraining, str]:
-    """Returns the model with the rows of another vocabulary, and a note on where they come from.
+    """Returns the model with rows for another vocabulary, and a note on their origin.
 
-    A piece of both vocabularies keeps its embedding and its bias, also under another number. A new
-    piece begins with the mean of the pieces that the old vocabulary spells it with, or of all
-    pieces if it cannot. All other weights are the same.
+    A piece in both vocabularies keeps its embedding and its bias, even if its id differs. A new
+    piece is initialised with the mean of the old pieces that spell it, or of all pieces if the old
+    vocabulary cannot spell it. All other weights are the same.
     """
     sources, num_shared = _sources(old, new)
     config = dataclasses.replace(model.config, vocab_size=new.vocab_size)
@@ -37,9 +37,9 @@ def change_vocabulary(
 
 
 def _sources(old: AlbertTokenizer, new: AlbertTokenizer) -> tuple[list[list[int]], int]:
-    """Returns for each new piece the old ones of whose rows its own is the mean."""
+    """Returns for each new piece the old pieces to average, and the number of shared pieces."""
     numbers = {old.id_to_piece(i): i for i in range(old.vocab_size)}
-    # The special pieces by what they are: <pad> in one kind of vocabulary is [PAD] in the other.
+    # Match special pieces by role: <pad> in one kind of vocabulary is [PAD] in the other.
     special = {
         getattr(new, name): getattr(old, name)
         for name in ("pad_id", "unk_id", "cls_id", "sep_id", "mask_id")

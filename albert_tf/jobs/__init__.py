@@ -1,1 +1,1 @@
-"""What every program shares: its start and end, and its output directory."""
+"""Code shared by all programs: start and end, flags, and the output directory."""

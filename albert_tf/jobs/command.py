@@ -13,7 +13,7 @@ from pathlib import Path
 
 from albert_tf.jobs import program
 
-# In the order of a model's life, by their modules in a checkout.
+# Modules of a checkout, in the order in which a user needs the programs.
 PROGRAMS = (
     "pipelines.train_vocab",
     "pipelines.create_pretraining_data",
@@ -46,7 +46,7 @@ From text to an answer:
 
 
 def main() -> None:
-    """Runs the program that the first argument names, with the other arguments."""
+    """Runs the program named by the first argument, with the other arguments."""
     modules = {name.rpartition(".")[2]: program.installed_module(name) for name in PROGRAMS}
     wanted = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if wanted in modules:
@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def _summary(module: str) -> str:
-    """Returns the first line of a program's docstring; the program is not imported."""
+    """Returns the first line of a program's docstring, without importing the program."""
     spec = importlib.util.find_spec(module)
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError(f"no source file of {module}: install albert_tf again")

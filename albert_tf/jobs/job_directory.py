@@ -1,4 +1,4 @@
-"""The output directory of a job: one job at a time writes to it, always with the same settings."""
+"""The output directory of a job: only one job at a time, always with the same settings."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from albert_tf.storage.errors import UserError
 
 
 def define_flags() -> None:
-    """Defines the flag of `lock`, for each program that holds a directory."""
-    flags.disclaim_key_flags()  # it is the caller's
+    """Defines the flag of `lock`, for each program that locks a directory."""
+    flags.disclaim_key_flags()  # --help lists the flag under the calling module
     flags.DEFINE_bool(
         "take_over",
         False,
@@ -34,12 +34,12 @@ def define_flags() -> None:
 
 @contextlib.contextmanager
 def lock(directory: str) -> Iterator[None]:
-    """Keeps other jobs out of a directory, which is created if it is missing.
+    """Locks a directory against other jobs, and creates it if it is missing.
 
-    If the job refuses its input with a UserError, a new directory without files is removed again.
+    If the job refuses its input with a UserError, a new empty directory is removed again.
 
-    The lock of a local directory ends with the process, however it ends, and keeps out the jobs of
-    this machine. For a remote one see remote_lock.
+    The lock of a local directory excludes jobs on this machine, and ends with the process even if
+    the process is killed. For a remote directory see remote_lock.
 
     Raises:
       UserError: if another job holds the directory.
@@ -58,7 +58,7 @@ def lock(directory: str) -> Iterator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            # Any other: a file system that does not lock directories, such as NFS.
+            # Other errors come from file systems that cannot lock directories, such as NFS.
             if error.errno == errno.EWOULDBLOCK:
                 raise UserError(
                     f"another job is writing to {directory!r}: wait for its end, or end it"
@@ -74,17 +74,17 @@ def lock(directory: str) -> Iterator[None]:
 
 
 def claim(model_dir: str, settings: dict) -> None:
-    """Makes `model_dir` the directory of the run with these settings, unless it already is.
+    """Records the run's settings in `model_dir`, or compares them with the recorded settings.
 
-    RUN_FILE also stores the versions that the run was started with. A run may be resumed with
-    others; one line on stdout then names them.
+    RUN_FILE also stores the package versions at the start of the run. A run may be resumed with
+    other versions; one line on stdout then names both.
 
     Args:
-      model_dir: without the characters * ? [ and backslash.
-      settings: everything that changes the run's result, JSON-serialisable.
+      model_dir: a path without the characters * ? [ and backslash.
+      settings: every setting that changes the run's result, JSON-serialisable.
 
     Raises:
-      UserError: if the directory holds another run or something else, or cannot hold one.
+      UserError: if the directory holds another run or other files, or if its name is not allowed.
     """
     if pattern := set(model_dir) & set("*?[\\"):
         raise UserError(
@@ -100,7 +100,7 @@ def claim(model_dir: str, settings: dict) -> None:
     }
     if tf.io.gfile.exists(path):
         theirs = files.read_json(path)
-        begun = theirs.pop("versions", {})  # older runs have none
+        begun = theirs.pop("versions", {})  # older runs did not record versions
         if len({*theirs} & {*settings}) < len(theirs) / 2:
             raise UserError(
                 f"{model_dir!r} holds a run of another program: choose another directory"
@@ -132,8 +132,8 @@ def claim(model_dir: str, settings: dict) -> None:
 
 
 def describe_difference(theirs: dict, ours: dict) -> str:
-    """Returns the settings in which a finished or begun job and this one differ; "" if in none."""
-    ours = json.loads(json.dumps(ours))  # as they are read: a tuple becomes a list
+    """Describes the settings that differ between an earlier job and this one; "" if all agree."""
+    ours = json.loads(json.dumps(ours))  # as read from a file: a tuple becomes a list
     return "; ".join(
         f"{key} {theirs.get(key)!r} there, {ours.get(key)!r} here"
         for key in sorted({*theirs, *ours})
@@ -142,6 +142,6 @@ def describe_difference(theirs: dict, ours: dict) -> str:
 
 
 def describe_files(sizes: dict[str, int], listing: object) -> str:
-    """Returns number, bytes and a hash of input files (path -> bytes) as a setting of `claim`."""
+    """Describes input files (path -> bytes) by number, size and hash, as a setting for `claim`."""
     digest = hashlib.sha256(json.dumps(listing).encode()).hexdigest()
     return f"{len(sizes)} files of {sum(sizes.values())} bytes, names and sizes {digest[:8]}"

@@ -1,12 +1,12 @@
-"""The choice between float32 and bfloat16, from the instructions that this processor has.
+"""Reports whether float32 or bfloat16 is faster, judged by this processor's instructions.
 
-A measurement at the start would measure other jobs: on one machine three programs found bfloat16
-1.2 times slower, 1.2 times and 23 times faster than float32 within half an hour.
+A measurement at the start would depend on other jobs: within half an hour, three programs on one
+machine measured bfloat16 as 1.2 times slower, 1.2 times faster and 23 times faster than float32.
 """
 
 from __future__ import annotations
 
-# Instructions that multiply bfloat16: without one of them bfloat16 is slower than float32.
+# Instructions that multiply bfloat16. On a processor with neither, bfloat16 is slower than float32.
 _BFLOAT16 = ("amx_bf16", "avx512_bf16")
 _CPU_INFO = "/proc/cpuinfo"
 
@@ -15,14 +15,14 @@ def describe(precision: str, flag: str) -> str:
     """Describes the chosen precision, and whether the other is faster on this processor.
 
     Args:
-      precision: such as "float32".
-      flag: what selects bfloat16.
+      precision: a name such as "float32".
+      flag: the flag that selects bfloat16.
     """
     try:
         with open(_CPU_INFO, encoding="utf-8") as file:
             found = next(line.split() for line in file if line.startswith("flags"))
     except (OSError, StopIteration):
-        return precision  # of an unknown processor
+        return precision  # the processor's instructions are unknown
     if instructions := ", ".join(name for name in _BFLOAT16 if name in found):
         advice = f": {flag} is faster" if precision == "float32" else ""
         return f"{precision}; this processor has bfloat16 instructions ({instructions}){advice}"

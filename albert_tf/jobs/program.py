@@ -1,6 +1,6 @@
-"""How every program starts and ends: one clear line and exit code 2 for bad input.
+"""Start and end of every program: bad input gives one clear line and exit code 2.
 
-This module, files, job_directory and progress are in albert_tf because all programs use them, and
+This module, files, job_directory and progress are in albert_tf because all programs use them, while
 `export` and `pipelines` must not import each other.
 """
 
@@ -22,7 +22,7 @@ from absl import app, flags, logging
 
 from albert_tf.storage.errors import UserError, store_error
 
-# TensorFlow's errors of the file system are not OSErrors. The last one is a lack of memory, too.
+# TensorFlow's file-system errors, which are not OSErrors. The last also means a lack of memory.
 _FILE_ERRORS = (
     "AlreadyExistsError",
     "DataLossError",
@@ -36,16 +36,16 @@ _FILE_ERRORS = (
 def run(main: Callable[[list[str]], None]) -> None:
     """Runs `main` under absl and turns the user's errors into one line on stderr.
 
-    A UserError gets one line and exit code 2. So does an OSError of any origin (no such file, disk
-    full, no permission), including TensorFlow's own file-system errors, and a wrong flag.
-    --verbosity=1 prints the traceback before that line. Every other exception is a fault of the
-    code and keeps its traceback. Ctrl-C exits with 130, SIGTERM with 143; both let the program
-    remove what is unfinished.
+    A UserError gives one line and exit code 2. So does a wrong flag, and any OSError (no such file,
+    disk full, no permission), including TensorFlow's own file-system errors. --verbosity=1 prints
+    the traceback before this line. Every other exception is a fault of the code and keeps its
+    traceback. Ctrl-C exits with 130, SIGTERM with 143; before both the program removes unfinished
+    files.
     """
     process = os.getpid()
 
     def terminate(number, _):
-        if os.getpid() == process:  # not one that this one has forked
+        if os.getpid() == process:  # not in a forked child, which inherits the handler
             print("\nterminated; run the same command again to resume", file=sys.stderr)
         sys.exit(128 + number)
 
@@ -70,18 +70,18 @@ def run(main: Callable[[list[str]], None]) -> None:
 
 
 def never_proxy_loopback() -> None:
-    """Lets the environment's proxies serve neither this machine nor other hosts of the run.
+    """Excludes this machine and the other hosts of the run from the environment's proxies.
 
-    gRPC, by which Beam and TensorFlow's workers talk to each other, would send such calls to the
-    proxy of https_proxy, too. The processes that this one starts inherit the environment.
+    Beam's and TensorFlow's workers communicate by gRPC, which otherwise would send their calls to
+    the proxy in https_proxy. Child processes inherit the environment.
     """
     own = ["localhost", "127.0.0.1", "::1", socket.gethostname()]
-    # A TF_CONFIG that TensorFlow cannot read names no hosts.
+    # If TF_CONFIG is malformed, there are no other hosts; TensorFlow reports the fault itself.
     with contextlib.suppress(ValueError, LookupError, TypeError, AttributeError):
         cluster = json.loads(os.environ.get("TF_CONFIG", "{}"))["cluster"]
         addresses = [address for task in cluster.values() for address in task]
         own += [address.rpartition(":")[0].strip("[]") for address in addresses]
-    for name in ("no_proxy", "no_grpc_proxy"):  # gRPC reads the second instead where it is set
+    for name in ("no_proxy", "no_grpc_proxy"):  # gRPC prefers no_grpc_proxy if it is set
         if name == "no_grpc_proxy" and name not in os.environ:
             continue
         given = os.environ.get(name) or os.environ.get("NO_PROXY", "")
@@ -93,14 +93,14 @@ def never_proxy_loopback() -> None:
 def define_max_seq_length(
     name: str = "max_seq_length", default: int | None = None, help: str = "", **options
 ) -> None:
-    """Defines --max_seq_length; `help` adds what is special to the program, as its default."""
-    flags.disclaim_key_flags()  # it is the caller's
+    """Defines --max_seq_length; `help` adds a sentence about the program, such as its default."""
+    flags.disclaim_key_flags()  # --help lists the flag under the calling module
     of_all = "Maximum length of a sequence in pieces, [CLS] and [SEP] included."
     flags.DEFINE_integer(name, default, f"{of_all} {help}".strip(), lower_bound=8, **options)
 
 
 def check_max_seq_length(max_seq_length: int, rows: int, trained_length: int | None = None) -> None:
-    """Raises a UserError beyond the position table, and warns beyond `trained_length` if given."""
+    """Raises a UserError if the length exceeds `rows`; warns if it exceeds `trained_length`."""
     if max_seq_length > rows:
         raise UserError(
             f"--max_seq_length={max_seq_length} is beyond the position table of the model "
@@ -116,8 +116,8 @@ def check_max_seq_length(max_seq_length: int, rows: int, trained_length: int | N
 def installed_module(name: str) -> str:
     """Returns the name of a module of `pipelines` or `export` in this installation.
 
-    `pipelines.pretrain` of a checkout is `albert_tf.pipelines.pretrain` of the wheel, which has one
-    top-level name.
+    `pipelines.pretrain` in a checkout is `albert_tf.pipelines.pretrain` in the wheel, which has a
+    single top-level package.
     """
     return f"albert_tf.{name}" if importlib.util.find_spec("albert_tf.pipelines") else name
 
@@ -125,7 +125,7 @@ def installed_module(name: str) -> str:
 def installed_commands(text: str) -> str:
     """Rewrites the commands of a checkout in `text` for this installation.
 
-    `python -m pipelines.pretrain` is `albert pretrain` where the wheel is installed.
+    With an installed wheel, `python -m pipelines.pretrain` becomes `albert pretrain`.
     """
     if installed_module("pipelines") == "pipelines":
         return text
@@ -136,14 +136,14 @@ def print_help(text: str) -> None:
     """Prints to stdout, which `head` or a pager may close early."""
     try:
         print(text, flush=True)
-    except BrokenPipeError:  # Python must not flush again
+    except BrokenPipeError:  # at exit Python would flush stdout again, and fail again
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _help() -> str:
-    """Returns what the program does, and its flags by the module that defines them.
+    """Returns the program's docstring and its flags, grouped by the module that defines them.
 
-    A group's title is the first line of its module. absl's own --help has one alphabetical list.
+    A group's title is the first line of the module's docstring. absl's --help would not group them.
     """
     main = sys.modules["__main__"]
     parts = [installed_commands(main.__doc__ or "")]
@@ -170,7 +170,7 @@ def _parse_flags(argv: list[str]) -> list[str]:
     for name, value in flags.FLAGS.flag_values_dict().items():
         if isinstance(value, float) and not math.isfinite(value):  # absl's bounds let nan pass
             fail(f"flag --{name}={value}: expected a finite number; see --help")
-    # absl would set the default to INFO, at which TensorFlow 2.21 reports each checkpoint.
+    # absl's default would be INFO, at which TensorFlow 2.21 logs every checkpoint.
     if flags.FLAGS["verbosity"].using_default_value:
         logging.set_verbosity(logging.WARNING)
     return rest
@@ -195,7 +195,7 @@ def _message(error: Exception) -> str:
             "out of memory: lower the batch size or --max_seq_length, or take a smaller model "
             f"({text.strip().splitlines()[0]})"
         )
-    return re.sub(r"{{.*?}} ?| \[Op:\w+\]", "", text)  # which of TensorFlow's operations failed
+    return re.sub(r"{{.*?}} ?| \[Op:\w+\]", "", text)  # drops the name of TensorFlow's operation
 
 
 def fail(message: str) -> None:

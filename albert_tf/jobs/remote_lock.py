@@ -1,7 +1,7 @@
 """A lock on a directory in an object store: an object that names the process writing there.
 
-It keeps out a job that starts while another one holds the directory. Of two that start within one
-request of each other both may run.
+The lock stops a job that starts while another job runs. If two jobs start at the same time, within
+the duration of one request, both may run.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ LOCK_FILE = ".lock.json"
 
 @contextlib.contextmanager
 def hold(directory: str, take_over: bool = False) -> Iterator[None]:
-    """Holds a remote directory for the time of the block.
+    """Locks a remote directory for the duration of the block.
 
     Args:
-      directory: in an object store.
-      take_over: True takes the lock of another machine; if that job still runs, both write. The
-        lock of a process of this machine is taken if and only if the process has ended.
+      directory: a directory in an object store.
+      take_over: True replaces the lock of another machine; if its job still runs, both jobs write.
+        A lock of this machine is replaced if and only if its process has ended.
 
     Raises:
       UserError: if another job holds the directory.
@@ -55,7 +55,7 @@ def hold(directory: str, take_over: bool = False) -> Iterator[None]:
     try:
         yield
     finally:
-        # The lock of a job that took over meanwhile is not ours to remove.
+        # Another job may have taken over; its lock must stay.
         with contextlib.suppress(OSError, tf.errors.OpError, UserError):
             if _read(path) == own:
                 files.remove(path)
@@ -66,7 +66,7 @@ def _read(path: str) -> dict | None:
 
 
 def _start_of(process: int) -> str:
-    """Returns when a process of this machine was started; "" if it has ended or none can say."""
+    """Returns the start time of a process on this machine; "" if it has ended or is unknown."""
     try:
         with open(f"/proc/{process}/stat", encoding="utf-8", errors="replace") as file:
             state, *numbers = file.read().rpartition(")")[2].split()

@@ -1,4 +1,4 @@
-"""Settings with their flags: a name, its help, its bounds and its default stand in one place."""
+"""Defines a setting and its flag (name, help, bounds and default) in one place."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ def setting(
     """Returns a field of a settings class, with its flag.
 
     Args:
-      define: `flags.DEFINE_integer` or another of its kind.
+      define: a function such as `flags.DEFINE_integer`.
       help: the flag's help.
-      default: of the field and its flag. Without one here and in define_settings_flags the flag is
-        required.
+      default: default of field and flag. The flag is required if neither this argument nor
+        define_settings_flags gives a default.
       options: further arguments of `define`, such as `lower_bound`.
     """
     metadata = {"define": define, "help": help, **options}
@@ -27,8 +27,8 @@ def setting(
 
 
 def define_settings_flags(settings: type, **defaults) -> None:
-    """Defines a flag for each field that `setting` makes; `defaults` replace the fields' own."""
-    flags.disclaim_key_flags()  # they are the caller's
+    """Defines a flag for each field made by `setting`; `defaults` override the fields' defaults."""
+    flags.disclaim_key_flags()  # --help lists the flags under the calling module
     for field in dataclasses.fields(settings):
         if field.name not in flag_names(settings):
             continue
@@ -43,11 +43,11 @@ def define_settings_flags(settings: type, **defaults) -> None:
 
 
 def settings_from_flags(settings: type, **others) -> Any:
-    """Returns the settings that the flags hold; `others` are the fields of another value."""
+    """Returns settings with the values of the flags; `others` override single fields."""
     values = {name: flags.FLAGS[name].value for name in flag_names(settings)}
     return settings(**{**values, **others})
 
 
 def flag_names(settings: type) -> list[str]:
-    """Returns the names of the fields that `setting` makes, and of their flags."""
+    """Returns the names of the fields made by `setting`, which are also the flags' names."""
     return [field.name for field in dataclasses.fields(settings) if "define" in field.metadata]

@@ -22,9 +22,9 @@ _MASKED_SCORE = -10000.0
 
 
 def attention_bias(input_mask: tf.Tensor) -> tf.Tensor:
-    """Returns what is added to attention scores: 0 for real keys, -10000 for padding.
+    """Maps a mask, int32 or bool [b, L], 1 = real, to the bias of attention scores.
 
-    From int32 or bool [b, L], 1 = real, it makes float32 [b, 1, 1, L].
+    The bias, float32 [b, 1, 1, L], is 0 for real keys and -10000 for padding.
     """
     bias = (1.0 - tf.cast(input_mask, tf.float32)) * _MASKED_SCORE
     return bias[:, tf.newaxis, tf.newaxis, :]
@@ -51,9 +51,9 @@ class SelfAttention(FromConfig, tf.keras.layers.Layer):
 
         Args:
           x: [b * L, H], with `bias`; or [b, L, H].
-          bias: float32 [b, 1, 1, L], added to the scores of each key. Default: from `mask`.
-          dropout_seed: int32 [2], which decides what is dropped; it implies training.
-          positions: int32 [b, P], which attend (to all); None: every one.
+          bias: float32 [b, 1, 1, L], added to the scores of each key. None: computed from `mask`.
+          dropout_seed: int32 [2], the seed of the dropout masks; a seed implies training.
+          positions: int32 [b, P], the query positions (keys: all positions). None: all positions.
           training: Keras' argument. Without `dropout_seed`, training draws a seed at each call.
           mask: bool [b, L], Keras' mask of real positions; None: all are real.
 
@@ -84,7 +84,8 @@ class SelfAttention(FromConfig, tf.keras.layers.Layer):
             asking = asking if x.shape.rank == 3 else tf.reshape(asking, [-1, hidden_size])
         query, scale = self.query(asking, training=training), 1.0 / math.sqrt(head_size)
         if not training:
-            # It costs L/D times less than scaling the scores, which training does in passing.
+            # Scaling the query costs D/L of scaling the scores. In training one_pass.softmax
+            # scales the scores in its own pass.
             query *= scale
         query = split_heads(query, num_asking)
         scores = tf.matmul(

@@ -21,7 +21,7 @@ from albert_tf.layers.primitives import (
 class FactorizedEmbedding(FromConfig, tf.keras.layers.Layer):
     """Sum of word, type and position embeddings, normalized, projected to the hidden size.
 
-    O(V*E + E*H) parameters instead of O(V*H). Without a projection when E == H, as in BERT.
+    It has O(V*E + E*H) parameters instead of O(V*H). E == H needs no projection, as in BERT.
 
     Source: Lan et al. 2020, section 3.1; the reference's embedding_lookup_factorized and
     embedding_postprocessor (the projection comes after normalization and dropout).
@@ -49,7 +49,7 @@ class FactorizedEmbedding(FromConfig, tf.keras.layers.Layer):
             table = self.add_weight(
                 name,
                 [rows, config.embedding_size],
-                tf.float32,  # under every policy: their sum is taken and normalized in float32
+                tf.float32,  # under every policy: the sum and its normalization use float32
                 initializer=initializer(config.initializer_range),
                 experimental_autocast=False,
             )
@@ -63,18 +63,18 @@ class FactorizedEmbedding(FromConfig, tf.keras.layers.Layer):
 
         Args:
           inputs: dict of int32 [b, L] `input_word_ids` and `input_type_ids`.
-          dropout_seed: int32 [2], which decides what is dropped; it implies training.
+          dropout_seed: int32 [2], the seed of the dropout masks; a seed implies training.
           training: Keras' argument, a bool or a tensor bool []; see SelfAttention.call.
 
         Returns:
-          [b * L, E] embeddings and [b * L, H] what enters the first block (the same at E == H).
+          [b * L, E] embeddings, and the first block's input [b * L, H] (the same if E == H).
         """
         dropout_seed = resolve_dropout_seed(training, dropout_seed)
         word_ids, type_ids = inputs["input_word_ids"], inputs["input_type_ids"]
         seq_len = word_ids.shape[1] or tf.shape(word_ids)[1]
         width = self.config.embedding_size
         x = tf.gather(self.word_embeddings, word_ids) + self.position_embeddings[:seq_len]
-        # Two rows by matrix product: its gradient is a product too, not a scatter of b * L rows.
+        # A matmul looks up the two rows, so the gradient is a matmul and no scatter of b * L rows.
         one_hot = tf.one_hot(tf.reshape(type_ids, [-1]), self.config.type_vocab_size, dtype=x.dtype)
         x = tf.reshape(x, [-1, width]) + tf.matmul(one_hot, self.token_type_embeddings)
         x = tf.cast(self.layer_norm(x), self.compute_dtype)

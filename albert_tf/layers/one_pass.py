@@ -1,9 +1,9 @@
-"""Element-wise passes of training. XLA makes one of each; TensorFlow's ops would make several.
+"""Element-wise functions for training, each compiled by XLA to a single pass over memory.
 
-They load and store the dtype of x and compute in float32. Under bfloat16 that is more exact than
-TensorFlow's ops, and faster on CPUs, where these work on bfloat16 slowly. XLA is used in training
-only, as a server may be built without it. Products of matrices and the softmax itself stay with
-oneDNN: XLA's are slower.
+They load and store the dtype of x and compute in float32. With bfloat16 this is more exact than
+TensorFlow's ops, and faster on CPUs, where TensorFlow's bfloat16 ops are slow. Only training uses
+XLA, because a server may be built without it. Matmuls and the softmax itself remain with oneDNN,
+which is faster than XLA on CPUs.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ def _gelu_gradient(x, dy):
 
 @tf.custom_gradient
 def gelu(x: tf.Tensor) -> tf.Tensor:
-    """Returns x * sigmoid(...), which is primitives.gelu; its gradient keeps nothing but x."""
+    """Computes primitives.gelu as x * sigmoid(...). Its gradient stores only x."""
     return _gelu(x), lambda dy: _gelu_gradient(x, dy)
 
 
 def _below(x):
-    # Not 1 + erf: far below 0 XLA's erf is not exactly -1.
+    # Not 1 + erf: for large negative x XLA's erf is not exactly -1.
     return 0.5 * tf.math.erfc(x * -math.sqrt(0.5))
 
 
@@ -60,7 +60,7 @@ def _gelu_erf_gradient(x, dy):
 
 @tf.custom_gradient
 def gelu_erf(x: tf.Tensor) -> tf.Tensor:
-    """Returns primitives.gelu_erf; its gradient keeps nothing but x."""
+    """Computes primitives.gelu_erf. Its gradient stores only x."""
     return _gelu_erf(x), lambda dy: _gelu_erf_gradient(x, dy)
 
 
@@ -109,7 +109,7 @@ def _softmax_gradient(probs, dprobs, scale):
 @tf.custom_gradient
 def softmax(scores, scale, bias):
     """Returns softmax(scores * scale + bias) over the last axis; bias, float32, has no gradient."""
-    # TensorFlow's optimizer infers no shape for what XLA compiles, and warns without one.
+    # Grappler cannot infer the shape of an XLA-compiled op, and warns if the shape is unknown.
     scaled = tf.reshape(_scaled(scores, scale, bias), tf.shape(scores))
     # XLA's own softmax takes longer than TensorFlow's on CPUs.
     probs = tf.cast(tf.nn.softmax(scaled), scores.dtype)
@@ -118,14 +118,14 @@ def softmax(scores, scale, bias):
 
 @tf.custom_gradient
 def add_bias(x: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
-    """Returns x + bias; x is [..., width], bias [width]. The gradient is a product of matrices."""
+    """Returns x + bias for x [..., width], bias [width]. The bias gradient is a matmul."""
     return tf.nn.bias_add(x, bias), lambda dy: (dy, sum_rows(dy, bias.dtype))
 
 
 def sum_rows(x: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
     """Returns the sum of x, [..., width], over all axes but the last: [width].
 
-    It is a product with ones: three times as fast as a reduction, and oneDNN sums bfloat16 in
+    A matmul with ones is three times as fast as a reduction, and oneDNN accumulates bfloat16 in
     float32.
     """
     x = tf.reshape(x, [-1, x.shape[-1]])

@@ -1,4 +1,4 @@
-"""What the layers are made of: activations, dropout, layer normalization, Dense, their config."""
+"""Building blocks of the layers: activations, dropout, layer normalization, Dense, config."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import tensorflow as tf
 from albert_tf.config import AlbertConfig
 from albert_tf.layers import one_pass
 
-# Keras finds classes of this package under this name when it loads a model.
+# Keras' registry has the classes of this package under this name.
 PACKAGE = "albert_tf"
 
 LAYER_NORM_EPSILON = 1e-12
@@ -19,20 +19,20 @@ LAYER_NORM_EPSILON = 1e-12
 def gelu(x: tf.Tensor, training: bool = False) -> tf.Tensor:
     """Gaussian error linear unit, tanh form: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))).
 
-    In training XLA makes one pass of it, and one of its gradient, which keeps nothing but x. A
-    model that is served stays free of XLA: there TensorFlow's optimizer, with oneDNN, makes it a
-    part of the product of matrices before it.
+    In training XLA compiles the function to one pass, and its gradient, which stores only x, to
+    another. Served models do not use XLA: oneDNN fuses gelu into the preceding matmul.
 
     Source: the reference's modeling.gelu (v1 and v2 models alike).
     """
     if training:
         return one_pass.gelu(x)
     # oneDNN fuses gelu into the preceding matmul for one graph pattern only, and Grappler's earlier
-    # rewrites often destroy that pattern. In an exported model tf.nn.gelu is not recognised. Of
-    # twelve equivalent formulations two are; this is one of these. With 0.5 * x TFLite would store
-    # a second product of matrices, and the model would be twice as large. Fused into a bfloat16
-    # product gelu is computed in float32. Alone in bfloat16 it is 0 below -3, as 1 + tanh is.
-    # Without oneDNN this form takes nine passes, x * sigmoid(...) of training takes six.
+    # rewrites often destroy this pattern. In an exported model oneDNN does not recognise
+    # tf.nn.gelu, but two of twelve equivalent formulations, such as this one. With 0.5 * x, TFLite
+    # would store a second matmul, and the model would be twice as large.
+    # A bfloat16 matmul with fused gelu computes gelu in float32. Unfused bfloat16 gelu is 0 below
+    # -3, because 1 + tanh rounds to 0. Without oneDNN this form takes nine passes over memory; the
+    # form x * sigmoid(...), used in training, takes six.
     inner = x + (0.044715 * tf.square(x)) * x
     return ((1.0 + tf.tanh(math.sqrt(2.0 / math.pi) * inner)) * x) * 0.5
 
@@ -40,7 +40,7 @@ def gelu(x: tf.Tensor, training: bool = False) -> tf.Tensor:
 def gelu_erf(x: tf.Tensor, training: bool = False) -> tf.Tensor:
     """Gaussian error linear unit, exact form: 0.5 x (1 + erf(x / sqrt(2))).
 
-    Source: Hugging Face's "gelu". In training XLA makes one pass of it, as of `gelu`.
+    Source: Hugging Face's "gelu". In training XLA compiles it to one pass, as `gelu`.
     """
     return one_pass.gelu_erf(x) if training else tf.nn.gelu(x, approximate=False)
 
@@ -56,27 +56,25 @@ def activation(name: str):
 
 
 def dropout(x: tf.Tensor, rate: float, seed: tf.Tensor | None) -> tf.Tensor:
-    """Drops elements with probability `rate`, scaling up the rest; does nothing without a seed.
+    """Drops elements with probability `rate` and scales up the rest; without a seed, returns x.
 
-    The mask is a pure function of the seed: a resumed run, a re-computed block and any number of
-    workers draw the same one. Keras' Dropout has a hidden state instead. The seed is one of
-    resolve_dropout_seed.
+    The mask is a pure function of the seed, which resolve_dropout_seed returns. So a resumed run, a
+    recomputed block and any number of workers draw the same mask. Keras' Dropout has hidden state.
     """
     if seed is None or rate == 0.0:
         return x
     if _has_switch(seed):
         seed, is_training = seed[:2], seed[2]
-        rate = tf.cast(rate, x.dtype) * tf.cast(is_training, x.dtype)  # at 0, x comes back as is
+        rate = tf.cast(rate, x.dtype) * tf.cast(is_training, x.dtype)  # rate 0 returns x unchanged
     return tf.nn.experimental.stateless_dropout(x, rate, seed)
 
 
 def resolve_dropout_seed(training: bool | tf.Tensor | None, dropout_seed: tf.Tensor | None):
     """Returns the seed of a layer's dropout, int32 [2], or None for no dropout.
 
-    If `training` is a tensor of a graph, the seed is int32 [3]: the last number is 1 to drop and 0
-    to drop nothing. The graph then computes as in training; without dropout the result is the same
-    up to rounding. Where `training` is None, it is training if there is a seed. Without a seed,
-    training draws a new one at every call.
+    If `training` is a graph tensor, the seed is int32 [3], and its last number turns dropout on (1)
+    or off (0). The graph then runs the kernels of training; their results are equal up to rounding.
+    If `training` is None, a seed means training. Training without a seed draws one at every call.
     """
     in_graph = tf.is_tensor(training) and not hasattr(training, "numpy")
     if training is None or (in_graph and dropout_seed is not None and _has_switch(dropout_seed)):
@@ -95,7 +93,7 @@ def _has_switch(seed) -> bool:
 
 
 def seeds(seed: tf.Tensor | None, num: int) -> list[tf.Tensor | None]:
-    """Splits a seed of resolve_dropout_seed into `num` independent ones."""
+    """Splits a seed of resolve_dropout_seed into `num` independent seeds."""
     if seed is None:
         return [None] * num
     parts = [tf.random.experimental.stateless_fold_in(seed[:2], i) for i in range(num)]
@@ -105,15 +103,15 @@ def seeds(seed: tf.Tensor | None, num: int) -> list[tf.Tensor | None]:
 def initializer(stddev: float) -> tf.keras.initializers.Initializer:
     """Returns a new truncated normal initializer.
 
-    One object per variable: an unseeded Keras initializer used twice gives identical weights.
+    Each variable needs its own: an unseeded Keras initializer used twice gives identical weights.
     """
     return tf.keras.initializers.TruncatedNormal(stddev=stddev)
 
 
 def build_parts(width: int, *parts: tf.keras.layers.Layer) -> None:
-    """Creates the variables of parts that map [..., width], by the names that a call gives them."""
+    """Creates the variables of parts that map [..., width], with the same names as a call does."""
     for part in parts:
-        if not part.built:  # blocks share their halves
+        if not part.built:  # blocks that share a half build it once
             with tf.name_scope(part.name):
                 part.build([None, width])
 
@@ -123,7 +121,7 @@ def _parts(layer: tf.keras.layers.Layer) -> list[tf.keras.layers.Layer]:
 
 
 def frozen_parts(layer: tf.keras.layers.Layer) -> list[str]:
-    """Returns the paths of the highest parts that are not trainable, as `encoder/embeddings`."""
+    """Returns the paths of the outermost untrainable parts, such as `encoder/embeddings`."""
     paths = []
     for part in _parts(layer):
         below = frozen_parts(part) if part.trainable else [""]
@@ -132,7 +130,7 @@ def frozen_parts(layer: tf.keras.layers.Layer) -> list[str]:
 
 
 def freeze(layer: tf.keras.layers.Layer, path: str) -> None:
-    """Makes the part of this path untrainable; a ValueError if Keras gave it another number."""
+    """Makes the part at `path` untrainable; raises a ValueError if no part has this name."""
     name, _, below = path.partition("/")
     parts = [part for part in _parts(layer) if part.name == name]
     if not parts:
@@ -145,11 +143,11 @@ def freeze(layer: tf.keras.layers.Layer, path: str) -> None:
 
 
 class FromConfig:
-    """Layers and models whose first argument is an AlbertConfig: how Keras builds and stores them.
+    """Lets Keras build and store layers and models whose first argument is an AlbertConfig.
 
     Attributes:
       config: the AlbertConfig.
-      further_arguments: names of other arguments of __init__ that are attributes, too.
+      further_arguments: names of __init__'s other arguments, each also an attribute.
     """
 
     further_arguments: tuple[str, ...] = ()
@@ -166,7 +164,7 @@ class FromConfig:
     def get_config(self) -> dict:
         """Returns the arguments of __init__ as values that JSON can hold, and the frozen parts."""
         values = {name: getattr(self, name) for name in self.further_arguments}
-        # Layer's own: a Model's get_config returns no name and no dtype.
+        # Called on Layer, because Model.get_config returns neither name nor dtype.
         common = tf.keras.layers.Layer.get_config(self)
         values["frozen"] = frozen_parts(self)
         return {**common, "config": dataclasses.asdict(self.config), **values}
@@ -186,18 +184,18 @@ class FromConfig:
 class LayerNorm(tf.keras.layers.Layer):
     """Layer normalization over the last axis, epsilon 1e-12, computed in float32.
 
-    Takes and returns any floating dtype; under mixed precision the statistics stay in float32.
+    Input and output have the same floating dtype, under mixed precision too.
 
     Args:
-      name: of the layer.
-      trainable: whether gamma and beta are.
-      dtype: ignored, as the layer computes in float32; Keras gives one when it loads a model.
+      name: name of the layer.
+      trainable: whether gamma and beta are trainable.
+      dtype: ignored, because the layer computes in float32. Keras passes it when it loads a model.
 
     Source: the reference's tf.contrib.layers.layer_norm.
     """
 
     def __init__(self, name: str = "layer_norm", trainable: bool = True, dtype=None):  # noqa: ARG002
-        # autocast would turn the input into float32 for good; the output shall have its dtype.
+        # autocast would cast the input to float32, but the output must have the input's dtype.
         super().__init__(name=name, trainable=trainable, dtype="float32", autocast=False)
         self.supports_masking = True
 
@@ -212,9 +210,9 @@ class LayerNorm(tf.keras.layers.Layer):
         """Normalizes x, or x + residual: [..., width].
 
         Args:
-          x: what a sublayer computed.
-          residual: what entered it; None: nothing is added.
-          training: whether XLA compiles it (see one_pass), with a residual.
+          x: output of a sublayer.
+          residual: input of the sublayer, added to x; None: nothing is added.
+          training: whether to use XLA (see one_pass), if there is a residual.
         """
         if residual is not None and training:
             gamma, beta = tf.convert_to_tensor(self.gamma), tf.convert_to_tensor(self.beta)
@@ -225,15 +223,15 @@ class LayerNorm(tf.keras.layers.Layer):
         mean = tf.reduce_mean(y, axis=-1, keepdims=True)
         centered = y - mean
         variance = tf.reduce_mean(tf.square(centered), axis=-1, keepdims=True)
-        # In this order: a gamma that comes last is folded by TFLite's converter into each kernel
-        # after it, so that shared kernels are stored twice.
+        # Multiply by gamma before rsqrt: TFLite's converter would fold a last factor gamma into
+        # each following kernel, and so store shared kernels twice.
         y = centered * self.gamma * tf.math.rsqrt(variance + LAYER_NORM_EPSILON) + self.beta
         return tf.cast(y, x.dtype)
 
 
 @tf.keras.saving.register_keras_serializable(PACKAGE)
 class Dense(tf.keras.layers.Dense):
-    """Keras' Dense layer, which in training has a fast gradient of the bias."""
+    """Keras' Dense layer with a faster bias gradient in training."""
 
     def call(self, x, training=False):
         """Maps [..., width] to [..., units]."""

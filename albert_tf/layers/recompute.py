@@ -1,4 +1,4 @@
-"""Blocks one after the other: training keeps only their inputs and recomputes the rest."""
+"""Recomputes blocks in the backward pass, so that training stores only their inputs."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import tensorflow as tf
 
 
 def apply_recomputed(blocks: Sequence[Callable[[tf.Tensor], tf.Tensor]], x: tf.Tensor):
-    """Applies the blocks to [b * L, H]; the gradient computes what happens in each once more.
+    """Applies the blocks to [b * L, H]; the backward pass recomputes the inside of each block.
 
-    Going back, a block's gradients of the weights are added up before the block below begins, so
-    that one copy of them is in memory: TensorFlow keeps one for each block that shares the weights
-    until it has them all, which for ALBERT xxlarge at length 512 is more than 20 GB.
+    The backward pass adds a block's weight gradients to a total before the next block begins, so
+    memory holds one copy. TensorFlow would hold one copy for each block that shares the weights:
+    for ALBERT xxlarge at length 512 more than 20 GB.
 
     Returns:
-      What leaves each.
+      The output of each block.
     """
 
     @tf.custom_gradient
@@ -32,7 +32,7 @@ def apply_recomputed(blocks: Sequence[Callable[[tf.Tensor], tf.Tensor]], x: tf.T
                     dy = dstate + dx
                 with tf.GradientTape() as tape:
                     tape.watch(state)
-                    # It makes the second computation wait for dy, for XLA too; the first is unused.
+                    # The value of y is unused: the tape recomputes it after dy, also under XLA.
                     y = tf.recompute_grad(block)(state)
                 dx, *dvariables = tape.gradient(
                     y, [state, *variables], dy, unconnected_gradients="zero"

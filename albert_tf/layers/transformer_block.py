@@ -13,10 +13,10 @@ from albert_tf.layers.primitives import PACKAGE, build_parts, resolve_dropout_se
 class TransformerBlock(tf.keras.layers.Layer):
     """Self-attention, then feed-forward, each with its residual and layer normalization.
 
-    The halves are handed in, so that blocks can share one half and own the other: under
-    `parameter_sharing="attention"` L blocks hold one attention and L feed-forwards. Each layer
-    normalization belongs to the half that it ends. The paper does not say so, and its parameter
-    counts are rounded too far to decide it.
+    The halves are arguments, so that blocks can share one half and own the other: with
+    `parameter_sharing="attention"` L blocks have one attention and L feed-forwards. Each layer
+    normalization belongs to the half that it ends. The paper does not specify this, and its
+    rounded parameter counts do not reveal it.
 
     Source: Lan et al. 2020, section 3.1, "cross-layer parameter sharing".
     """
@@ -35,7 +35,7 @@ class TransformerBlock(tf.keras.layers.Layer):
         super().build(input_shape)
 
     def call(self, x, bias=None, dropout_seed=None, positions=None, training=None, mask=None):
-        """Computes both halves; arguments and result as of SelfAttention.call."""
+        """Computes both halves. Arguments and result: see SelfAttention.call."""
         dropout_seed = resolve_dropout_seed(training, dropout_seed)
         attention_seed, feed_forward_seed = seeds(dropout_seed, 2)
         x = self.attention(x, bias, attention_seed, positions, mask=mask)

@@ -1,10 +1,10 @@
-"""The error that a program prints as one line, how it shows a value, and a store's errors."""
+"""UserError, which a program prints as one line; values in messages; errors of object stores."""
 
 from __future__ import annotations
 
 import re
 
-_LONGEST = 100  # characters of a value
+_LONGEST = 100  # characters of a value in a message
 _STORE_MESSAGE = re.compile(
     r"(?:All \d+ retry attempts failed|Error executing an HTTP request|File system scheme '|"
     r"GCS path doesn't contain)[^\[]*?\b(?!grpc|https?:)\w+://[^\s\[]*"
@@ -20,7 +20,7 @@ class UserError(ValueError):
 
 
 def shown(value: object) -> str:
-    """Returns a value of a file as a message shows it: its repr, of a long one the beginning."""
+    """Returns the repr of a value for a message; a long repr is truncated."""
     text = repr(value)
     if len(text) <= _LONGEST:
         return text
@@ -28,7 +28,7 @@ def shown(value: object) -> str:
 
 
 def store_error(message: str) -> str | None:
-    """Returns an object store's own error message from `message`, or None if it has none."""
+    """Extracts an object store's own message from an error message; None if there is none."""
     found = _STORE_MESSAGE.search(message)
     if not found:
         return None

@@ -1,11 +1,10 @@
-"""Files on any file system that tf.io.gfile reaches: find them, write them whole or not at all.
+"""Finds files on any file system of tf.io.gfile, and writes files whole or not at all.
 
-A local file is written under a temporary name and renamed. In an object store (`gs://`)
-renaming copies and deletes object by object, but an object is whole or absent. So a remote file is
+A local file is written under a temporary name and renamed. In an object store (`gs://`) a rename
+would copy and delete each object, but a single object is whole or absent. So a remote file is
 written to local temporary space and uploaded under its final name. TMPDIR must have room for the
-largest one: a shard, a checkpoint, an export, a table of predictions, or the weights of others. A
-remote directory is only a prefix of object names: it need not be created, and a missing one lists
-as empty.
+largest file: a shard, a checkpoint, an export, a table of predictions, or foreign weights. A remote
+directory is only a prefix of object names: nobody creates it, and a missing one lists as empty.
 """
 
 from __future__ import annotations
@@ -29,20 +28,20 @@ import tensorflow as tf
 from albert_tf.storage.errors import UserError
 from albert_tf.storage.progress import Progress
 
-# What export.export_saved_model writes of an export, here because asking one loads no model code.
-# TF Serving and the loaders leave the file alone.
+# Describes an export; written by export.export_saved_model. The name is defined here because
+# export.ask loads no model code. TF Serving and TensorFlow's loaders ignore the file.
 PROVENANCE_FILE = os.path.join("assets.extra", "export.json")
 
-# In a remote directory that is being uploaded, or whose upload was killed.
+# Marks a remote directory whose upload is not finished: it still runs, or was killed.
 UNFINISHED_FILE = ".unfinished"
 
 _PARALLEL_REQUESTS = 32
-_MOST_CONFIG_BYTES = 1_000_000  # a config of Hugging Face has some 1,000
-_MANY_REQUESTS = 2000  # so many take long enough to report their progress
+_MOST_CONFIG_BYTES = 1_000_000  # a Hugging Face config has about 1,000 bytes
+_MANY_REQUESTS = 2000  # this many requests take long enough for a progress report
 
 
 def match_files(patterns: str | Sequence[str], flag_name: str) -> list[str]:
-    """Returns the sorted files that globs or paths, commas between several, name.
+    """Returns the sorted files that match `patterns`: globs or paths, separated by commas.
 
     Raises a UserError that names the flag if a pattern matches no file.
     """
@@ -53,7 +52,7 @@ def match_files(patterns: str | Sequence[str], flag_name: str) -> list[str]:
         raise UserError(f"--{flag_name} is empty: name at least one file")
     files: dict[str, str] = {}
     for pattern in patterns:
-        # A file whose very name holds `[` or `*` is found by name before it is read as a glob.
+        # A file name may contain `[` or `*`, so look for a file of this name before globbing.
         names = [pattern] if tf.io.gfile.exists(pattern) else tf.io.gfile.glob(pattern)
         directories = _directories(names, pattern)
         found = [name for name in names if name not in directories]
@@ -61,20 +60,20 @@ def match_files(patterns: str | Sequence[str], flag_name: str) -> list[str]:
             hint = " (only directories do: write DIR/* for the files in one)" if names else ""
             raise UserError(f"--{flag_name}: no file matches {pattern!r}{hint}")
         for name in found:
-            files.setdefault(absolute(name), name)  # also where it is spelt in two ways
+            files.setdefault(absolute(name), name)  # one entry if two patterns match the file
     return sorted(files.values())
 
 
 def _directories(names: Sequence[str], pattern: str) -> set[str]:
-    """Returns which of the names that a pattern matches are directories."""
+    """Returns the names of directories among the names that match a pattern."""
     if not is_remote(pattern):
-        # 100,000 local files are ten times sooner looked at without TensorFlow.
+        # For 100,000 local files os.path is ten times faster than TensorFlow.
         return {name for name in names if os.path.isdir(name)}
     if names == [pattern]:
         return {name for name in names if tf.io.gfile.isdir(name)}
-    # One listing instead of a request for each name: a directory is what has something in it.
+    # One listing instead of one request per name: a remote directory is never empty.
     parents = {posixpath.dirname(name.rstrip("/")) for name in tf.io.gfile.glob(pattern + "/*")}
-    # An object may have the name of such a directory.
+    # An object and a directory may have the same name.
     asked = sorted(parents.intersection(names))
     found = map_requests(tf.io.gfile.stat, asked, f"looking at the names of {pattern}")
     objects = {name for name, stat in zip(asked, found) if not stat.is_directory}
@@ -87,19 +86,19 @@ def is_remote(path: str) -> bool:
 
 
 def absolute(path: str) -> str:
-    """Returns a path in full; a remote one (`gs://`) as it is."""
+    """Returns the absolute form of a local path; returns a remote path (`gs://`) unchanged."""
     return path if is_remote(path) else os.path.abspath(path)
 
 
 def names_in(directory: str) -> list[str]:
-    """Returns the names in a directory, without a trailing slash; none if it does not exist."""
+    """Returns the names in a directory, without a trailing slash; empty if it does not exist."""
     with contextlib.suppress(tf.errors.NotFoundError):
         return [name.rstrip("/") for name in tf.io.gfile.listdir(directory)]
     return []
 
 
 def check_finished(directory: str) -> None:
-    """Raises a UserError if a remote directory is being uploaded, or its upload was killed."""
+    """Raises a UserError if the upload of a remote directory still runs or was killed."""
     if is_remote(directory) and tf.io.gfile.exists(os.path.join(directory, UNFINISHED_FILE)):
         raise UserError(
             f"{directory!r} is not whole: its upload still runs, or was killed; the command that "
@@ -108,27 +107,27 @@ def check_finished(directory: str) -> None:
 
 
 def make_directory(directory: str) -> None:
-    """Makes a directory with its parents; a remote one needs no making."""
+    """Creates a local directory with its parents; does nothing for a remote directory."""
     if directory and not is_remote(directory):
         tf.io.gfile.makedirs(directory)
 
 
 def remove(path: str) -> None:
-    """Removes a file, unless it is gone already."""
+    """Removes a file, if it exists."""
     with contextlib.suppress(tf.errors.NotFoundError):
         tf.io.gfile.remove(path)
 
 
 def remove_directory(path: str) -> None:
-    """Removes a directory with all in it, unless it is gone already."""
+    """Removes a directory with its content, if it exists."""
     with contextlib.suppress(tf.errors.NotFoundError):
         tf.io.gfile.rmtree(path)
 
 
 def map_requests(function: Callable[[Any], Any], arguments: Iterable[Any], title: str) -> list[Any]:
-    """Returns `function` of each argument, which makes one request to the object store.
+    """Returns the results of `function`, which sends one request to an object store per argument.
 
-    It is called from several threads. Progress is reported where there are many arguments.
+    Several threads call it. For many arguments a progress report appears under `title`.
     """
     arguments, results = list(arguments), []
     progress = Progress(title, len(arguments), unit="file")
@@ -141,18 +140,18 @@ def map_requests(function: Callable[[Any], Any], arguments: Iterable[Any], title
 
 
 def sizes(paths: Sequence[str]) -> dict[str, int]:
-    """Returns path -> bytes."""
+    """Returns path -> size in bytes."""
     if not any(map(is_remote, paths)):
-        # TensorFlow takes twice as long for a local file, which counts for 100,000 of them.
+        # TensorFlow takes twice as long for a local file, which matters for 100,000 files.
         return {path: os.path.getsize(path) for path in paths}
     title = f"looking at the files of {os.path.dirname(paths[0])}"
     return dict(zip(paths, map_requests(lambda path: tf.io.gfile.stat(path).length, paths, title)))
 
 
 def write_atomically(path: str, data: bytes | str) -> None:
-    """Writes `data` to `path` so that no reader ever sees half of it; makes its directory."""
+    """Writes `data` to `path`, so that readers never see a partial file; creates its directory."""
     directory, name = os.path.split(path)
-    # A remote object is whole or absent by itself.
+    # A reader never sees a partial object in an object store.
     whole = contextlib.nullcontext(lambda _: path) if is_remote(path) else whole_files(directory)
     with whole as local_path, tf.io.gfile.GFile(local_path(name), "wb") as file:
         file.write(data)
@@ -160,10 +159,10 @@ def write_atomically(path: str, data: bytes | str) -> None:
 
 @contextlib.contextmanager
 def whole_files(directory: str) -> Iterator[Callable[[str], str]]:
-    """Yields a function from the name of a file to the local path at which to write it.
+    """Yields a function that maps a file's name to the local path at which to write the file.
 
-    At the end of the block all files get their names in `directory`, in the order in which the
-    function was called. After an exception none does, and nothing is left.
+    At the end of the block all files are renamed into `directory`, in the order of the function's
+    calls. After an exception no file is renamed, and all are removed.
     """
     paths: dict[str, str] = {}
     if is_remote(directory):
@@ -183,7 +182,7 @@ def whole_files(directory: str) -> Iterator[Callable[[str], str]]:
 
 
 def upload(local: str, path: str) -> None:
-    """Copies a local file to a remote place, where it appears whole, and compares the sizes."""
+    """Copies a local file to an object store, where it appears whole, and compares the sizes."""
     tf.io.gfile.copy(local, path, overwrite=True)
     there, here = tf.io.gfile.stat(path).length, os.path.getsize(local)
     if there != here:
@@ -191,7 +190,7 @@ def upload(local: str, path: str) -> None:
 
 
 def upload_directory(local: str, remote: str, last: Sequence[str] = ()) -> None:
-    """Copies the files of a local directory; once the last of `last` exists, all others do."""
+    """Uploads the files of a local directory. The files in `last` are uploaded after all others."""
     names = [
         os.path.relpath(os.path.join(parent, name), local)
         for parent, _, children in os.walk(local)
@@ -208,7 +207,7 @@ def upload_directory(local: str, remote: str, last: Sequence[str] = ()) -> None:
 
 @contextlib.contextmanager
 def local_file(path: str) -> Iterator[str]:
-    """Yields a local path of a file for the time of the block: its own, or a copy's."""
+    """Yields a local path of a file for the duration of the block; a remote file is copied."""
     if not is_remote(path):
         yield path
         return
@@ -220,10 +219,10 @@ def local_file(path: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def new_directory(path: str) -> Iterator[str]:
-    """Yields a local directory to fill; it becomes `path` at the end, or vanishes on an error.
+    """Yields a local directory, which becomes `path` at the end or is removed after an error.
 
-    While a remote one is uploaded, UNFINISHED_FILE is in it. A directory that a killed call left
-    with that file is replaced, any other one refused.
+    A remote directory contains UNFINISHED_FILE during the upload. An existing directory is replaced
+    if it contains this file, because a killed call left it; otherwise it is refused.
     """
     path = path.rstrip("/")
     mark = os.path.join(path, UNFINISHED_FILE)
@@ -257,7 +256,7 @@ def new_directory(path: str) -> Iterator[str]:
 
 
 def is_whole(directory: str) -> bool:
-    """Returns whether a directory of `new_directory` is there, and no upload of it broke off."""
+    """Returns whether a directory of `new_directory` exists and its upload is finished."""
     return tf.io.gfile.isdir(directory) and not tf.io.gfile.exists(
         os.path.join(directory, UNFINISHED_FILE)
     )
@@ -269,7 +268,7 @@ def write_json(path: str, values: dict, indent: int = 2) -> None:
 
 
 def read_json(path: str, most_bytes: int | None = None) -> dict:
-    """Reads a JSON object; a file that holds something else, or is longer, is a UserError."""
+    """Reads a JSON object; raises a UserError for other content or more than `most_bytes`."""
     with tf.io.gfile.GFile(path, "rb") as file:
         data = file.read(-1 if most_bytes is None else most_bytes + 1)
     if most_bytes is not None and len(data) > most_bytes:
@@ -284,19 +283,19 @@ def read_json(path: str, most_bytes: int | None = None) -> dict:
 
 
 def read_config(path: str) -> dict:
-    """Reads a JSON object that describes a model; no file beyond any config."""
+    """Reads a model's config, a JSON object; raises a UserError for an oversized file."""
     return read_json(path, _MOST_CONFIG_BYTES)
 
 
 def partial_name(path: str) -> str:
-    """Returns a name beside `path` for its unfinished content, unique to this thread."""
+    """Returns a temporary name beside `path`, unique to this thread."""
     directory, name = os.path.split(path)
     who = f"{socket.gethostname()}-{os.getpid()}-{threading.get_ident()}"
     return os.path.join(directory, f".{name}.partial-{who}")
 
 
 def new_partial_directory(path: str) -> str:
-    """Returns partial_name(path), and removes such directories of killed processes of this host."""
+    """Returns partial_name(path), and removes directories left by killed processes of this host."""
     directory, name = os.path.split(path)
     ours = re.compile(re.escape(f".{name}.partial-{socket.gethostname()}-") + r"(\d+)-\d+")
     for found in names_in(directory or "."):
@@ -311,7 +310,7 @@ def _is_alive(process: int) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        pass  # another user's
+        pass  # the process exists, but belongs to another user
     return True
 
 

@@ -1,4 +1,4 @@
-"""How far a long job is: a bar on a terminal, plain lines in a log, with rate and time left."""
+"""Progress of a long job, with rate and time left: a bar on a terminal, plain lines in a log."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import time
 
 import tqdm
 
-_SECONDS_BETWEEN_LINES = 10.0  # at least, in a log
+_SECONDS_BETWEEN_LINES = 10.0  # minimum, in a log
 
 
 class Progress:
-    """Reports the progress of `total` units of work; `done` of them are an earlier run's."""
+    """Reports the progress of `total` units of work; an earlier run finished `done` of them."""
 
     def __init__(self, label: str, total: int, done: int = 0, unit: str = "step"):
         self._label, self._total, self._unit = label, total, unit
@@ -24,7 +24,7 @@ class Progress:
             )
 
     def update(self, done: int, detail: str = "") -> None:
-        """Reports that `done` units are done in all; `detail` is printed behind."""
+        """Reports the total number of finished units; `detail` is appended to the line."""
         self._done = done
         if self._bar is not None:
             self._bar.set_postfix_str(detail, refresh=False)
@@ -57,7 +57,7 @@ class Progress:
 
 
 def duration(seconds: float) -> str:
-    """Returns a time span in words, like `2h05m`, `3m20s` or `8s`."""
+    """Formats a duration, like `2h05m`, `3m20s` or `8s`."""
     seconds = round(seconds)
     if seconds >= 3600:
         return f"{seconds // 3600}h{seconds % 3600 // 60:02d}m"

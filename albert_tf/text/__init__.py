@@ -1,1 +1,1 @@
-"""Text to pieces and tags, in Python and in the graph."""
+"""Tokenization of text, and tags of words, in Python and in the TensorFlow graph."""

@@ -1,4 +1,4 @@
-"""Characters of texts as they were written, and the pieces that came of them, in the graph."""
+"""Maps pieces back to the characters of the original texts, in the TensorFlow graph."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from albert_tf.text.words import row_ids
 
 
 class AlignedPieces(NamedTuple):
-    """Texts in pieces.
+    """The pieces of texts, with the span of original characters that each piece covers.
 
-    A piece's characters are the source of its text, the space before it and marks dropped behind it
-    included. Several pieces may share one (½ is `1`, `⁄`, `2`).
+    The span includes the space before the piece, and dropped combining marks behind it. Several
+    pieces may share a character (½ is `1`, `⁄`, `2`).
 
     Attributes:
-      pieces: int32 [batch, (pieces)]; the flat values of the others go with its.
-      starts, limits: int32 [all pieces], the first byte of each in its text, and the one after.
-      visible_before: int64 [all pieces], characters that are no white space before it, counted
-        through all texts.
-      visible_through: int64 [all pieces], the same to its end.
+      pieces: int32 [batch, (pieces)]; the other attributes are parallel to its flat values.
+      starts, limits: int32 [all pieces], byte offsets of a piece in its text; limits are exclusive.
+      visible_before: int64 [all pieces], number of visible characters before the piece, counted
+        through all texts. Every character but white space is visible.
+      visible_through: int64 [all pieces], number of visible characters up to the piece's end.
     """
 
     pieces: tf.RaggedTensor
@@ -35,7 +35,7 @@ class AlignedPieces(NamedTuple):
 
 @functools.cache
 def character_class(test) -> str:
-    """Returns the regular expression of one character for which `test` holds in Python.
+    """Returns a regular expression that matches one character for which `test` is true.
 
     RE2's own classes differ: \\p{Mn} is not combining() != 0, \\s is ASCII.
     """
@@ -50,12 +50,13 @@ def character_class(test) -> str:
 
 
 class WrittenCharacters:
-    """The characters of texts as written, and which places in the prepared texts they went to.
+    """The original characters of texts, and their places in the preprocessed texts.
 
     Attributes, counted through all texts:
-      offsets, limits: int32 [characters], each one's first byte in its text, and the one after.
-      visible_before, visible_through: int64 [characters], characters that are no white space.
-      ends: int64 [batch], the character after the last that is no white space.
+      offsets, limits: int32 [characters], byte offsets of a character in its text.
+      visible_before, visible_through: int64 [characters], number of visible characters (no white
+        space) before a character, and up to its end.
+      ends: int64 [batch], index after the last visible character of a text.
     """
 
     def __init__(self, preprocess: Callable, texts: tf.Tensor, bases: tf.Tensor):
@@ -73,14 +74,14 @@ class WrittenCharacters:
         )
         self.ends = tf.maximum(self.ends, chars_of_text[:-1])
 
-        # Of the white space between two words the first is the space that remains.
+        # Of several white-space characters between two words, the first becomes the space.
         after_visible = tf.concat([[False], ~is_space[:-1]], axis=0)
         is_first = tf.equal(indices, tf.gather(chars_of_text, text_of_char))
         separates = is_space & after_visible & ~is_first
         separates &= indices < tf.gather(self.ends, text_of_char)
         different, which = tf.unique(chars)
         sizes = tf.gather(tf.strings.length(preprocess(different)), which)
-        # Preparing keeps noncharacters, which split_characters replaces by U+FFFD.
+        # `preprocess` keeps noncharacters, but split_characters replaces them by U+FFFD.
         sizes = tf.where(tf.equal(chars, "\ufffd"), self.limits - self.offsets, sizes)
         sizes = tf.where(is_space, tf.cast(separates, tf.int32), sizes)
         before = tf.concat([[0], tf.cumsum(tf.cast(sizes, tf.int64))], axis=0)
@@ -88,8 +89,8 @@ class WrittenCharacters:
         self._places = before[:-1] + tf.gather(bases, text_of_char)
 
     def at(self, places: tf.Tensor) -> tf.Tensor:
-        """Returns which character went to each place, int64, the last of those that are there."""
-        # Those that became nothing share the place of the next one.
+        """Returns int64 indexes of the characters at places; of several characters, the last."""
+        # A dropped character has the same place as the next character, so the last one was kept.
         return tf.searchsorted(self._places, places, side="right", out_type=tf.int64) - 1
 
 
@@ -97,9 +98,9 @@ def split_characters(texts: tf.Tensor) -> tuple[tf.RaggedTensor, tf.Tensor, tf.T
     """Splits texts, string [batch] of valid UTF-8, into characters.
 
     Returns:
-      The characters, string [batch, (characters)], and int32 [all characters] the first byte of
-      each in its text, and the one after. TensorFlow 2.15 returns U+FFFD for noncharacters such as
-      U+10FFFF, but the places count the text's own bytes.
+      The characters, string [batch, (characters)], and their first byte in the text and the byte
+      after, int32 [all characters] each. TensorFlow 2.15 returns U+FFFD for noncharacters such as
+      U+10FFFF, but the offsets count the original bytes.
     """
     chars, offsets = tf.strings.unicode_split_with_offsets(texts, "UTF-8")
     offsets = tf.cast(offsets.flat_values, tf.int32)
@@ -112,6 +113,6 @@ def split_characters(texts: tf.Tensor) -> tuple[tf.RaggedTensor, tf.Tensor, tf.T
 
 
 def matches(chars: tf.Tensor, regex: str) -> tf.Tensor:
-    """Returns which strings a regular expression matches in whole: bool, as many."""
+    """Returns whether a regular expression matches each whole string: bool of the same shape."""
     different, which = tf.unique(chars)
     return tf.gather(tf.strings.regex_full_match(different, regex), which)

@@ -1,4 +1,4 @@
-"""Questions with the options that answer them, in the graph."""
+"""Combines questions with their answer options, in the TensorFlow graph."""
 
 from __future__ import annotations
 
@@ -18,20 +18,19 @@ def questions_with_options(
     max_qa_length: int,
     blank: str | None,
 ) -> tf.Tensor:
-    """Returns for each option its question with it in the blanks, or behind if there is none.
+    """Returns for each option its question, with the option in the blanks or else at the end.
 
-    Text before the pieces that the model reads may be missing.
+    The beginning of a long text may be missing, because the model reads only the last pieces.
 
     Args:
-      preprocess: the tokenizer's.
+      preprocess: `preprocess` of the tokenizer.
       questions: string [batch].
       options: string [batch * choices].
-      max_qa_length: pieces at the end that must be right.
-      blank: what an option replaces; None: no question has one.
+      max_qa_length: number of pieces that the model reads, counted from the end.
+      blank: the text that an option replaces; None: no question has a blank.
     """
     number = max_qa_length * CHARS_PER_PIECE
-    # Blanks are looked for after the text is prepared: that makes the blank `_` of a full-width
-    # one.
+    # Search blanks after preprocessing, which turns a full-width blank into `_`.
     num_choices = tf.size(options) // tf.maximum(tf.size(questions), 1)
     questions = tf.repeat(preprocess(last_chars(questions, number)), num_choices)
     options = preprocess(last_chars(options, number))
@@ -43,30 +42,30 @@ def questions_with_options(
 
 
 def _fill_blanks(questions: tf.Tensor, options: tf.Tensor, blank: str, number: int) -> tf.Tensor:
-    """Puts each option into the blanks of its question, as far as it is within the last characters.
+    """Replaces the blanks of each question by its option, within the last `number` characters.
 
-    A question of n blanks with an option of n characters would have n * n of them.
+    Without this limit a question of n blanks with an option of n characters would grow to n * n.
 
     Args:
       questions: string [rows], valid UTF-8.
-      options: string [rows], valid UTF-8: what replaces the blanks of each question.
-      blank: what an option replaces.
-      number: characters at the end that must be right; the result may have more.
+      options: string [rows], valid UTF-8, the replacement for the blanks of each question.
+      blank: the text that an option replaces.
+      number: the number of characters that are read from the end; the result may have more.
 
     Returns:
-      string [rows]; a question without a blank as it is.
+      string [rows]; a question without a blank is unchanged.
     """
     parts = tf.strings.split(questions, blank)
     row = row_ids(parts)
     is_last = tf.equal(tf.range(tf.size(row, tf.int64)) + 1, tf.gather(parts.row_limits(), row))
     in_blank = tf.where(is_last, tf.size(options, tf.int64), row)
-    options = tf.concat([options, [""]], axis=0)  # none is behind the last part
-    # Characters of a row behind each part with its option.
+    options = tf.concat([options, [""]], axis=0)  # the last part has no option behind it
+    # Number of characters that follow each part and its option in the row.
     lengths = tf.strings.length(parts.flat_values, "UTF8_CHAR")
     lengths += tf.gather(tf.strings.length(options, "UTF8_CHAR"), in_blank)
     before = tf.concat([[0], tf.cumsum(tf.cast(lengths, tf.int64))], axis=0)
     behind = tf.gather(tf.gather(before, parts.row_limits()), row) - before[1:]
-    # Before any option is copied: those are what takes the memory.
+    # Select the parts before the join, because the copies of the options take the memory.
     is_read = behind < number
     row_lengths = tf.math.unsorted_segment_sum(tf.cast(is_read, tf.int64), row, parts.nrows())
     filled = tf.strings.join(

@@ -1,4 +1,4 @@
-"""Entities from tags of words, and their F1, as the CoNLL shared tasks define both.
+"""Finds entities from tags of words and computes their F1, as defined by CoNLL's shared tasks.
 
 The definition follows conlleval, the script of CoNLL-2000 to 2003. It is implemented here because
 the library seqeval has no wheel and no longer installs in a fresh environment (its setup script
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence, Set
 
 OUTSIDE = "O"
 _TAG = re.compile(r"([BIESLU])(?:-(.+))?")
-# The spellings of BILOU in BIOES.
+# Prefixes of BILOU -> prefixes of BIOES.
 _PREFIXES = {"L": "E", "U": "S"}
 
 
@@ -21,7 +21,7 @@ def parse_tag(tag: str) -> tuple[str, str]:
     """Returns prefix (B, I, E, S or O) and type of a tag: `B-person` is ("B", "person").
 
     Raises:
-      KeyError: if it is none.
+      KeyError: if the text is not such a tag.
     """
     if tag == OUTSIDE:
         return OUTSIDE, ""
@@ -32,7 +32,7 @@ def parse_tag(tag: str) -> tuple[str, str]:
 
 
 def are_entity_tags(tags: Iterable[str]) -> bool:
-    """Returns whether tags mark entities (IOB1, IOB2, BIOES, BILOU), not a class per word."""
+    """Returns whether the tags mark entities (IOB1, IOB2, BIOES, BILOU) and not word classes."""
     tags = set(tags) - {OUTSIDE}
     return bool(tags) and all(map(_TAG.fullmatch, tags))
 
@@ -40,11 +40,11 @@ def are_entity_tags(tags: Iterable[str]) -> bool:
 def find_entities(tags: Sequence[str]) -> list[tuple[int, int, str]]:
     """Returns (first word, word after the last, type) of the entities that tags mark.
 
-    Sequences that no scheme allows have a meaning too: an entity begins at B and S, behind E and S,
-    where the type changes, and at any tag but O behind O. It ends before the next O or beginning.
+    The rule also covers invalid sequences. An entity begins at B and S; after E and S; where the
+    type changes; and at any tag after O, except O. It ends before the next O or the next entity.
 
     Source: conlleval's startOfChunk and endOfChunk (version 2004-01-26).
-    Deviation: there a B behind an E of its type begins nothing and S is unknown; BIOES has both.
+    Deviation: BIOES needs S, and B after an E of the same type; conlleval supports neither.
     """
     entities = []
     before, start = (OUTSIDE, ""), 0
@@ -63,11 +63,11 @@ def score_entities(
 ) -> dict[str, float]:
     """Returns `f1`, `precision` and `recall` of all entities, and `f1_TYPE` of each type.
 
-    An entity is right if it is known with the same bounds and type. Fractions; 0 where there is
-    nothing to divide by.
+    An entity is correct if a known entity has the same bounds and type. The scores are fractions; a
+    score without a denominator is 0.
 
     Args:
-      examples: the entities of each, known and found: (start, end, type).
+      examples: (known entities, found entities) of each example; an entity is (start, end, type).
       types: the entity types that get an `f1_TYPE`; the totals count all types.
     """
     counts: list[collections.Counter] = [collections.Counter() for _ in range(3)]

@@ -1,4 +1,4 @@
-"""SentencePiece tokenization as TensorFlow operations, and the door to tensorflow-text."""
+"""SentencePiece tokenization as TensorFlow operations, and the import of tensorflow-text."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ WORD_BOUNDARY = "\u2581"  # SentencePiece's mark of a space
 
 
 def import_tensorflow_text():
-    """Returns the package, whose library of operations is large: most jobs do without it."""
+    """Imports tensorflow-text only when needed, because its library of operations is large."""
     with warnings.catch_warnings():
-        # It imports TensorFlow Hub, which imports pkg_resources, which announces its end.
+        # tensorflow-text imports tensorflow_hub, and this imports the deprecated pkg_resources.
         warnings.filterwarnings("ignore", message=".*pkg_resources", category=UserWarning)
         import tensorflow_text
 
@@ -30,7 +30,7 @@ def import_tensorflow_text():
 
 @contextlib.contextmanager
 def on_host() -> Iterator[None]:
-    """Runs operations on this machine's CPU, also where the default is a GPU or a TPU's host."""
+    """Runs operations on this machine's CPU, even if the default is a GPU or a TPU's host."""
     with tf.device(None), tf.device("CPU:0"):
         yield
 
@@ -38,7 +38,7 @@ def on_host() -> Iterator[None]:
 class InGraphTokenizer(tf.Module):
     """AlbertTokenizer.encode as TensorFlow operations; a SavedModel holds the vocabulary.
 
-    Deviation: TensorFlow's tables and Python's are of different versions of Unicode. Some rare
+    Deviation: TensorFlow and Python use tables of different versions of Unicode. Some rare
     characters of versions 13 to 16 keep their case or form on one side only: 275 with Python 3.11
     and TensorFlow 2.15; 96 with Python 3.13 and TensorFlow 2.21, 56 of them unknown to Python.
     """
@@ -60,7 +60,7 @@ class InGraphTokenizer(tf.Module):
         """Tokenizes texts.
 
         Args:
-          texts: string [batch], UTF-8; bytes that are none become U+FFFD.
+          texts: string [batch], UTF-8; invalid bytes become U+FFFD.
 
         Returns:
           int32 [batch, (pieces)], special pieces not included.
@@ -68,13 +68,13 @@ class InGraphTokenizer(tf.Module):
         pieces = self.segment(self.preprocess(texts))
         if self._splits is None:
             return pieces
-        # Every piece becomes a row of one or more; rows then belong to their piece's text.
+        # Replace each piece by a row of one or more pieces, then join the rows of each text.
         rows = tf.gather(self._splits, pieces.flat_values)
         row_splits = tf.gather(rows.row_splits, pieces.row_splits)
         return tf.RaggedTensor.from_row_splits(rows.flat_values, row_splits)
 
     def segment(self, prepared: tf.Tensor) -> tf.RaggedTensor:
-        """Returns SentencePiece's own pieces of texts that `preprocess` returned."""
+        """Returns SentencePiece's own pieces for texts returned by `preprocess`."""
         return self._sentencepiece.tokenize(prepared)
 
     def preprocess(self, texts: tf.Tensor) -> tf.Tensor:
@@ -85,8 +85,8 @@ class InGraphTokenizer(tf.Module):
         texts = self._normalize_utf8(texts, "NFKD")
         texts = tf.strings.regex_replace(texts, character_class(unicodedata.combining), "")
         if self._tokenizer.do_lower_case:
-            # tf.strings.lower ends a text at its first NUL: a line feed, which no longer occurs
-            # here, replaces it meanwhile.
+            # tf.strings.lower ends a text at its first NUL. A line feed, which no longer occurs
+            # here, replaces NUL during the call.
             texts = tf.strings.regex_replace(texts, "\\x{0}", "\n")
             texts = tf.strings.lower(texts, encoding="utf-8")
             texts = tf.strings.regex_replace(texts, "\n", "\0")
@@ -95,18 +95,18 @@ class InGraphTokenizer(tf.Module):
     def align(self, texts: tf.Tensor) -> AlignedPieces:
         """Tokenizes texts, string [batch] of valid UTF-8, and locates the pieces in them.
 
-        A text has three forms: as written, as preprocessed, as SentencePiece normalizes it.
-        SentencePiece returns where in the second a piece begins and ends. The second is the first
-        preprocessed character by character, but for white space, so lengths give each one's place.
+        A text has three forms: original, preprocessed, and normalized by SentencePiece, which
+        returns offsets in the preprocessed form. Except for white space, preprocessing maps each
+        original character separately, so the lengths of the results give each character's place.
 
-        Deviation: the reference searches the longest common subsequence of pieces and text. Its
-        time grows with the square of the text's length, characters that change stay unplaced, and a
-        question with a fifth of these is dropped. Ours: in a piece split for its digit and comma
-        the parts' places are counted from its end by their lengths. An invisible control character
-        inside shifts them by its length.
+        Deviation: the reference aligns pieces and text by their longest common subsequence. This
+        takes quadratic time and leaves changed characters unaligned; a question with a fifth of
+        unaligned characters is dropped. Error of our method: the parts of a piece that is split at
+        digit and comma are located by their lengths, counted from the piece's end. An invisible
+        control character in the piece shifts the parts by its length.
         """
         prepared = self.preprocess(texts)
-        # Places are counted through all prepared texts, each with one more for its end.
+        # Places are offsets in the concatenation of all prepared texts, with one byte between.
         sizes = tf.cast(tf.strings.length(prepared), tf.int64)
         bases = tf.cumsum(sizes + 1, exclusive=True)
         pieces, begins, limits = self._tokenize_with_offsets(prepared, bases)
@@ -114,9 +114,9 @@ class InGraphTokenizer(tf.Module):
         places = offsets.flat_values + tf.gather(bases, row_ids(chars))
 
         written = WrittenCharacters(self.preprocess, texts, bases)
-        origins = written.at(places)  # of each prepared character
+        origins = written.at(places)  # index of the original of each prepared character
 
-        # A piece that begins at a space that swallowed invisible characters begins at the last.
+        # If invisible characters follow a piece's space, the piece begins at the last of these.
         first = tf.searchsorted(places, begins, out_type=tf.int64)
         following = tf.searchsorted(places, limits, out_type=tf.int64)
         is_visible = ~matches(chars.flat_values, self._swallowed)
@@ -128,8 +128,8 @@ class InGraphTokenizer(tf.Module):
         )
         starts = tf.gather(origins, start)
 
-        # Up to where the next piece begins, as marks that were dropped lie between; but one
-        # character that became several ends with each of them.
+        # A piece extends to the beginning of the next piece, to include dropped marks. If several
+        # pieces share an original character, the character belongs to each of them.
         last = tf.gather(origins, tf.maximum(following - 1, first))
         is_end = tf.equal(limits, tf.gather(bases + sizes, row_ids(pieces)))
         origins = tf.concat([origins, [0]], axis=0)
@@ -148,13 +148,14 @@ class InGraphTokenizer(tf.Module):
         )
 
     def _tokenize_with_offsets(self, prepared, bases):
-        """Returns pieces, ragged, and int64 [all pieces] where they begin and end."""
+        """Returns pieces, ragged, and their begins and ends, int64 [all pieces]."""
         _, is_byte, lengths = self._tables
         pieces, begins, limits = self._sentencepiece.tokenize_with_offsets(prepared)
         ids, bases = pieces.flat_values, tf.gather(bases, row_ids(pieces))
         begins = tf.cast(begins.flat_values, tf.int64) + bases
         limits = tf.cast(limits.flat_values, tf.int64) + bases
-        # Of the bytes of a character SentencePiece gives it to the last, the others have nothing.
+        # SentencePiece assigns a character to the last of its byte pieces and an empty span to the
+        # others. Extend their spans to the end of the character.
         ends = tf.concat(
             [tf.where((limits > begins) | ~tf.gather(is_byte, ids))[:, 0], [0]], axis=0
         )
@@ -163,8 +164,7 @@ class InGraphTokenizer(tf.Module):
         if self._splits is None:
             return pieces, begins, limits
         parts = tf.gather(self._splits, ids)
-        # Bytes of a part and those behind it in its piece: from the end, as before a piece there
-        # may be a space.
+        # Count a part's bytes from the piece's end, because a space may precede the piece.
         num_bytes = tf.gather(lengths, parts.flat_values)
         before = tf.concat([[0], tf.cumsum(num_bytes)], axis=0)
         piece_of_part = row_ids(parts)
@@ -178,7 +178,7 @@ class InGraphTokenizer(tf.Module):
 
     @functools.cached_property
     def _tables(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Of each piece whether it begins a word, whether it is a byte, and its length in bytes."""
+        """For each piece: whether it begins a word, whether it is a byte, its length in bytes."""
         tokenizer = self._tokenizer
         pieces = [tokenizer.id_to_piece(i) for i in range(tokenizer.vocab_size)]
         return (
@@ -189,11 +189,11 @@ class InGraphTokenizer(tf.Module):
 
     @functools.cached_property
     def _swallowed(self) -> str:
-        """The class of characters that SentencePiece takes for a space or for nothing."""
+        """A regular expression for characters that SentencePiece drops or turns into a space."""
         swallowed = [
             rf"\x{{{code:x}}}"
             for code in range(sys.maxunicode + 1)
-            if not 0xD800 <= code < 0xE000  # halves of characters
+            if not 0xD800 <= code < 0xE000  # surrogates, which UTF-8 cannot encode
             and self._tokenizer._processor.normalize(f"a{chr(code)}b").replace(WORD_BOUNDARY, "")
             == "ab"
         ]

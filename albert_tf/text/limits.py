@@ -1,8 +1,7 @@
-"""How much of a text is read for a sequence, in the graph.
+"""Truncates texts before tokenization, in the TensorFlow graph.
 
-Tokenizing costs time and memory for each character, and more than that for a long run of characters
-that the vocabulary does not know. A sequence has a fixed length, so what cannot matter to it is cut
-off before.
+Tokenization takes time and memory for each character, and more for a long run of characters that
+the vocabulary lacks. A sequence has a maximum length, so text beyond it need not be tokenized.
 """
 
 from __future__ import annotations
@@ -12,21 +11,21 @@ import tensorflow as tf
 from albert_tf.text.characters import character_class
 from albert_tf.text.in_graph import import_tensorflow_text
 
-# Characters that are read for each piece that the model can take. Pieces of published vocabularies
-# have at most 16 characters, and words of real text some 4. So a text has too few pieces in them
-# only if it is nearly all white space, combining marks or characters that the vocabulary lacks.
+# Number of characters to read per piece of the model's input. Pieces of published vocabularies have
+# at most 16 characters, and in real text about 4. So the truncated text yields too few pieces only
+# if it consists mostly of white space, combining marks or characters that the vocabulary lacks.
 CHARS_PER_PIECE = 64
 
-# What Unicode's NFKD makes of one character: 18 of U+FDFA, 3 of a Korean syllable.
+# Characters that NFKD makes from one character: 18 from U+FDFA, 3 from a Korean syllable.
 MOST_OF_ONE_CHAR, MANY_OF_ONE_CHAR = 18, 3
 
 _LONGEST_CHAR = 4  # bytes of UTF-8
 
 
 def chars_of_sequence(texts: tf.Tensor, max_seq_length: int) -> tf.Tensor:
-    """Returns as much of texts, string [batch], as can matter to a sequence.
+    """Truncates texts, string [batch], to the characters that a sequence can need.
 
-    White space before a text is dropped first.
+    Leading white space is removed first.
     """
     start = "^" + character_class(str.isspace) + "+"
     texts = tf.strings.regex_replace(texts, start, "", replace_global=False)
@@ -34,11 +33,11 @@ def chars_of_sequence(texts: tf.Tensor, max_seq_length: int) -> tf.Tensor:
 
 
 def first_chars(texts: tf.Tensor, number: int) -> tf.Tensor:
-    """Returns the first characters of texts, string [batch]; bytes that are no UTF-8 are U+FFFD.
+    """Returns the first `number` characters of texts, string [batch]; invalid bytes are U+FFFD.
 
-    They are fewer where preparing would make more than three of each.
+    A text that NFKD would make more than 3 * number long is cut to number / 18 characters.
     """
-    # Bytes first, at no cost. A character cut in two comes after the characters that are kept.
+    # Truncate by bytes first, which is cheap. A character cut in two is beyond the kept characters.
     texts = tf.strings.substr(texts, 0, _LONGEST_CHAR * number)
     texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
     texts = tf.strings.substr(texts, 0, number, unit="UTF8_CHAR")
@@ -47,7 +46,7 @@ def first_chars(texts: tf.Tensor, number: int) -> tf.Tensor:
 
 
 def last_chars(texts: tf.Tensor, number: int) -> tf.Tensor:
-    """Does what first_chars does, with the last characters; drops white space at the end first."""
+    """Returns the last characters, as first_chars does the first; drops trailing white space."""
     texts = tf.strings.regex_replace(texts, character_class(str.isspace) + "+$", "")
     texts = _end(texts, _LONGEST_CHAR * number, "BYTE")
     texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
@@ -57,7 +56,7 @@ def last_chars(texts: tf.Tensor, number: int) -> tf.Tensor:
 
 
 def num_prepared(texts: tf.Tensor) -> tf.Tensor:
-    """Returns how many characters NFKD makes of texts: int32 [batch]."""
+    """Returns the number of characters of texts after NFKD, int32 [batch]."""
     normalized = import_tensorflow_text().normalize_utf8(texts, "NFKD")
     return tf.strings.length(normalized, "UTF8_CHAR")
 

@@ -1,4 +1,4 @@
-"""The layout of a model's inputs, `[CLS] A [SEP] B [SEP]`, of texts of any length, in the graph."""
+"""Packs texts of any length into a model's inputs, `[CLS] A [SEP] B [SEP]`, in the graph."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import tensorflow as tf
 from albert_tf.text.tokenization import AlbertTokenizer
 from albert_tf.text.windows import Windows, cut
 
-# Sequences are padded to a multiple of this: kernels that are made for a shape are made for few.
+# Sequences are padded to a multiple of this number, so that few shapes need compiled kernels.
 LENGTH_STEP = 16
 
 NUM_SPECIAL_PIECES = 3  # [CLS] and two [SEP]
@@ -31,13 +31,13 @@ def lay_out(
       pieces: int32 [n], n > 0, the pieces of all texts.
       parts: int32 [rows] each: index of A's first piece, length of A, index of B's first piece,
         length of B. Length -1: the row has no B and no second [SEP].
-      seq_len: length of the rows; no layout is longer.
-      special_ids: [CLS] and [SEP].
+      seq_len: length of the rows, at least the longest layout.
+      special_ids: ids of [CLS] and [SEP].
       pad_id: the piece that fills a row behind its last [SEP].
 
     Returns:
-      int32 [rows, seq_len] piece ids, mask (1 = real) and type ids (0 up to and with the first
-      [SEP]; 0 in padding).
+      int32 [rows, seq_len] piece ids, mask (1 = real) and type ids (1 = B and its [SEP], 0 = all
+      other positions, padding included).
     """
     begin_a, len_a, begin_b, len_b = (column[:, tf.newaxis] for column in parts)
     cls_id, sep_id = special_ids
@@ -61,7 +61,7 @@ class Packer:
 
     Args:
       tokenizer: defines the special pieces.
-      max_seq_length: the longest sequence, special pieces included; a tensor is int64.
+      max_seq_length: maximum length in pieces, special pieces included; an int or an int64 tensor.
     """
 
     def __init__(self, tokenizer: AlbertTokenizer, max_seq_length: int | tf.Tensor):
@@ -77,8 +77,8 @@ class Packer:
     ) -> dict[str, tf.Tensor]:
         """Packs texts of any length; see `pack`.
 
-        What is too long loses pieces one by one at the end of the longer part (of the second, if
-        equal).
+        Too long a pair loses pieces one by one at the end of its longer part, or of the second
+        part if both are equally long.
 
         Source: the reference's _truncate_seq_pair, in closed form.
         """
@@ -100,15 +100,15 @@ class Packer:
     ) -> dict[str, tf.Tensor]:
         """Packs `[CLS] first [SEP]`, or `[CLS] first [SEP] second [SEP]`.
 
-        Rows are padded to the longest of the batch and on to a multiple of LENGTH_STEP, but not
-        beyond max_seq_length.
+        Rows are padded to the longest row, rounded up to a multiple of LENGTH_STEP, but at most to
+        max_seq_length.
 
         Args:
           first: int32 [rows, (pieces)].
           second: int32 [rows, (pieces)]; None: no row has a second part.
-          first_length: int64 [rows], how many pieces of each row to take, short enough; default:
-            all.
-          second_length: int64 [rows], likewise; -1: the row has no second part.
+          first_length: int64 [rows], number of pieces to use of each row of `first`; default: all.
+            The caller ensures that the rows fit.
+          second_length: int64 [rows], the same for `second`; -1: the row has no second part.
 
         Returns:
           dict of int32 [rows, seq_len] `input_ids`, `input_mask`, `segment_ids`.
@@ -119,12 +119,12 @@ class Packer:
         second_length = second.row_lengths() if second_length is None else second_length
         second_begin = second.row_starts() + tf.size(first.flat_values, tf.int64)
         parts = (first.row_starts(), first_length, second_begin, second_length)
-        # A batch of no texts has a length too: operations on [0, 0] fail.
+        # An empty batch gets a length too, because operations on shape [0, 0] fail.
         longest = tf.reduce_max(first_length + second_length) + NUM_SPECIAL_PIECES
         longest = tf.cast(tf.maximum(longest, 2), tf.int32)
         seq_len = tf.minimum(rounded_up(longest), tf.cast(self.max_seq_length, tf.int32))
         ids, mask, types = lay_out(
-            # One more piece, as there may be none to gather.
+            # One extra piece, because tf.gather needs at least one.
             tf.concat([first.flat_values, second.flat_values, [self._pad_id]], axis=0),
             tuple(tf.cast(column, tf.int32) for column in parts),
             seq_len,
@@ -138,8 +138,8 @@ class Packer:
     ) -> dict[str, tf.Tensor]:
         """Packs contexts and answers (a question with an option), both int32 [rows, (pieces)].
 
-        The last max_qa_length pieces of an answer are kept, and as many first ones of the context
-        as have room.
+        An answer keeps its last max_qa_length pieces. The context keeps as many of its first pieces
+        as the sequence has room for.
 
         Source: the reference's race_utils.convert_single_example.
         """
@@ -157,11 +157,11 @@ class Packer:
     ) -> tuple[dict[str, tf.Tensor], Windows, tf.Tensor]:
         """Packs each window of each query's context, both int32 [batch, (pieces)].
 
-        A query is cut to max_query_length pieces, and further where it leaves no room.
+        A query is truncated to max_query_length pieces, or to fewer if the context has no room.
 
         Returns:
-          The packed windows, the windows, and the position of each one's first piece in its
-          sequence, int64 [windows].
+          The packed windows, the windows, and the position of each window's first context piece in
+          its sequence, int64 [windows].
         """
         longest = self.max_seq_length - NUM_SPECIAL_PIECES - 1
         queries = queries[:, : min(max_query_length, longest)]
@@ -175,16 +175,16 @@ class Packer:
     def pack_words(
         self, tokenizer: Callable, words: tf.RaggedTensor, doc_stride: int
     ) -> tuple[dict[str, tf.Tensor], Windows]:
-        """Packs each window of texts in words, string [batch, (words)], each tokenized by itself.
+        """Packs the windows of texts, string [batch, (words)]; each word is tokenized separately.
 
         Returns:
-          The packed windows and the windows. Beside the pieces there is `word`, int32
-          [windows, seq_len]: at the first piece of a word its number, from 1 and through all texts;
-          0 elsewhere. Each word has it in one window, which shows most around it.
+          The packed windows and the windows. The packed windows also have `word`, int32
+          [windows, seq_len]: the word's number at its first piece, 0 elsewhere. Words are numbered
+          from 1 through all texts, each only in the window with the most context around it.
         """
         different, which = tf.unique(words.flat_values)
         pieces = tokenizer(different)
-        # A word without pieces (a lone mark) gets the unknown piece.
+        # A word without pieces (a single combining mark) gets the unknown piece.
         lengths = tf.cast(tf.equal(pieces.row_lengths(), 0), tf.int64)
         unknown = tf.fill([tf.reduce_sum(lengths)], self._unk_id)
         pieces = tf.concat([pieces, tf.RaggedTensor.from_row_lengths(unknown, lengths)], axis=1)
@@ -196,18 +196,18 @@ class Packer:
         number = tf.where(is_first, tf.cumsum(tf.cast(is_first, tf.int32)), 0)
 
         room = tf.fill([texts.nrows()], tf.constant(self.max_seq_length, tf.int64))
-        windows = cut(texts, room - 2, doc_stride)  # [CLS] and [SEP]
+        windows = cut(texts, room - 2, doc_stride)  # room for [CLS] and [SEP]
         piece = windows.pieces.flat_values
         tokens = self.pack(windows.pieces.with_flat_values(tf.gather(texts.flat_values, piece)))
         number = tf.where(windows.is_max_context, tf.gather(number, piece), 0)
         number = windows.pieces.with_flat_values(number)
         seq_len = tf.shape(tokens["input_ids"], tf.int64)[1]
         number = number.to_tensor(shape=tf.stack([-1, seq_len - 1]))
-        tokens["word"] = tf.pad(number, [[0, 0], [1, 0]])  # at [CLS]
+        tokens["word"] = tf.pad(number, [[0, 0], [1, 0]])  # 0 at [CLS]
         return tokens, windows
 
     def pad_to_longest(self, tokens: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Pads what `pack` returned to max_seq_length columns, whatever the longest row is."""
+        """Pads the result of `pack` to max_seq_length columns."""
         seq_len = tf.cast(self.max_seq_length, tf.int32)
         missing = seq_len - tf.shape(tokens["input_ids"])[1]
         padding = {"input_ids": self._pad_id, "input_mask": 0, "segment_ids": 0}

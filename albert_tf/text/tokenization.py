@@ -1,4 +1,4 @@
-"""Text to pieces, by SentencePiece or WordPiece: in Python, and by in_graph() in TensorFlow."""
+"""Tokenizes text by SentencePiece or WordPiece, in Python and (by in_graph()) in TensorFlow."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from albert_tf.text import wordpiece
 from albert_tf.text.in_graph import WORD_BOUNDARY, InGraphTokenizer, on_host
 from albert_tf.text.words import SCRIPTS_WITHOUT_SPACES
 
-# The first pieces of every ALBERT vocabulary; the last three are control pieces, which never come
-# out of text.
+# The first pieces of every ALBERT vocabulary. The last three are control pieces, which text never
+# produces.
 PAD, UNK, CLS, SEP, MASK = "<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"
 
 VOCABULARY_FILE = "spiece.model"
 WORDPIECE_FILE = "vocab.txt"
 TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
 
-# Beyond these a text is taken for one that may have ties: characters without a space; pieces (a
-# long sum of float32 scores rounds small differences away: 1 text of 1,000 words in 600 has one).
+# A longer word (in characters) or text (in pieces) may have ties between segmentations: the float32
+# sum of many scores rounds small differences away. Of 600 texts of 1,000 words, 1 had a tie.
 _LONGEST_WORD = 64
 _LONGEST_TEXT = 512
 
 
 def preprocess(text: str, do_lower_case: bool) -> str:
-    """Prepares text for SentencePiece: single spaces, no accents, lower case if asked.
+    """Prepares text for SentencePiece: single spaces, no accents, optionally lower case.
 
     Source: the reference's tokenization.preprocess_text.
     """
@@ -50,28 +50,28 @@ def preprocess(text: str, do_lower_case: bool) -> str:
 
 
 class AlbertTokenizer:
-    """Text to piece ids with a SentencePiece model, without special pieces.
+    """Tokenizes text to piece ids with a SentencePiece model, without special pieces.
 
-    Pieces that end in a digit and a comma are split once more (`▁2010,` -> `▁2010` `,`), as the
-    published models' were.
+    Pieces that end in a digit and a comma are split once more (`▁2010,` -> `▁2010` `,`), as in the
+    training of the published models.
 
     Source: the reference's tokenization.FullTokenizer and encode_pieces.
     Deviation: `3.0,` becomes `▁3 . 0 ,`; under Python 3 the reference leaves a stray boundary
     mark (`▁3 . ▁0 ,`) because it compares a string with bytes.
 
     Args:
-      spm_model_file: a SentencePiece model with ALBERT's control pieces; or a WordPiece vocabulary,
-        a .txt file: then this is a WordPieceTokenizer.
-      do_lower_case: lower-case the text, as the published English models do.
+      spm_model_file: a SentencePiece model with ALBERT's control pieces; or a WordPiece vocabulary
+        (a .txt file), which gives a WordPieceTokenizer.
+      do_lower_case: whether to lower-case the text, as the published English models do.
 
     Raises:
-      UserError: if the file is no such model.
+      UserError: if the file is neither.
     """
 
-    vocabulary_name = VOCABULARY_FILE  # in the directory of a model
+    vocabulary_name = VOCABULARY_FILE  # the file's name in a model's directory
 
     def __new__(cls, spm_model_file: str, do_lower_case: bool = True):  # noqa: ARG004  for __init__
-        """Chooses by the name of the file: vocab.txt is a WordPiece vocabulary."""
+        """Chooses the class by the file's name: a .txt file is a WordPiece vocabulary."""
         if cls is AlbertTokenizer and os.fspath(spm_model_file).endswith(".txt"):
             cls = WordPieceTokenizer
         return super().__new__(cls)
@@ -119,7 +119,7 @@ class AlbertTokenizer:
         Without a tokenizer_config.json the text is lower-cased, as for the published models.
 
         Raises:
-          UserError: if the files are not what `save` writes.
+          UserError: if a file is missing or malformed.
         """
         return cls(find_vocabulary(directory), read_do_lower_case(directory))
 
@@ -130,7 +130,7 @@ class AlbertTokenizer:
         files.write_atomically(os.path.join(directory, TOKENIZER_CONFIG_FILE), settings)
 
     def preprocess(self, text: str) -> str:
-        """Returns the text that SentencePiece gets to see."""
+        """Returns the text that SentencePiece splits into pieces."""
         return preprocess(text, self.do_lower_case)
 
     def encode(self, text: str) -> list[int]:
@@ -138,9 +138,9 @@ class AlbertTokenizer:
         return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Returns the piece ids of several texts: faster than one by one."""
+        """Returns the piece ids of several texts, faster than a loop over `encode`."""
         texts = [self.preprocess(text) for text in texts]
-        # One thread: the jobs that tokenize much run one process per core.
+        # One thread, because jobs that tokenize many texts run one process per core.
         encoded = self._processor.encode(texts, num_threads=1)
         ties = [i for i, text in enumerate(texts) if self._may_tie(text, encoded[i])]
         if ties:
@@ -157,9 +157,9 @@ class AlbertTokenizer:
     def _may_tie(self, text: str, ids: list[int]) -> bool:
         """Returns whether segmentations of equal score may exist (`e ee` and `ee e` for `eee`).
 
-        There the releases of SentencePiece choose differently, and tensorflow-text holds an older
-        one than the Python package: such text, rare outside of noise, is left to tensorflow-text.
-        Such text has repeated strings, words of more than 64 characters, or more than 512 pieces.
+        Releases of SentencePiece resolve ties differently, and tensorflow-text contains an older
+        release than the Python package. So tensorflow-text tokenizes such text: text with repeated
+        strings, words of more than 64 characters, or more than 512 pieces. It is rare.
         """
         if len(ids) > _LONGEST_TEXT:
             return True
@@ -172,8 +172,8 @@ class AlbertTokenizer:
     def _repeated_roots(self) -> list[float]:
         """For each piece the number of the string that it repeats (`ee` and `e` repeat `e`).
 
-        Two pieces commute if they repeat the same string. nan, which equals nothing, where no
-        other piece does.
+        Two pieces may be swapped if they repeat the same string. A piece that shares its string
+        with no other piece has nan, which equals no number.
         """
         roots = [piece[: (piece + piece).find(piece, 1)] for piece in self._pieces]
         counts = collections.Counter(roots)
@@ -185,12 +185,12 @@ class AlbertTokenizer:
         return self._pieces[piece_id]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Returns text for reading: pieces joined, boundary marks as spaces."""
+        """Joins pieces to readable text, with spaces for boundary marks."""
         return "".join(self._pieces[i] for i in ids).replace(WORD_BOUNDARY, " ").strip()
 
     @functools.cached_property
     def digit_comma_splits(self) -> dict[int, list[int]]:
-        """Pieces that end in a digit and a comma -> the pieces that replace them."""
+        """Returns piece that ends in a digit and a comma -> the pieces that replace it."""
         splits = {}
         for piece_id, piece in enumerate(self._pieces):
             if not re.search(r"\d,$", piece):
@@ -202,21 +202,21 @@ class AlbertTokenizer:
         return splits
 
     def word_starts(self) -> np.ndarray:
-        """Returns which pieces begin a word, for masking whole words: bool [vocab_size].
+        """Returns which pieces begin a word, for whole-word masking: bool [vocab_size].
 
-        A piece begins a word if it starts with the boundary mark, holds no letter or digit, or
-        belongs to a script without spaces; others continue the word before them, in any script.
-        A byte piece begins a word if it begins a UTF-8 character.
+        A piece begins a word if it starts with the boundary mark, contains no letter or digit, or
+        belongs to a script without spaces. A byte piece begins a word if it begins a UTF-8
+        character. All other pieces continue the preceding word.
 
-        Deviation: the reference lets every piece with a character outside [A-Za-z] begin a word,
-        which leaves no whole words in other scripts and numbers; and punctuation of several
-        characters (`...`) continue one.
+        Deviation: in the reference every piece with a character outside [A-Za-z] begins a word, so
+        numbers and other scripts have no whole words. There, punctuation of several characters
+        (`...`) continues a word.
         """
         processor = self._processor
 
         def begins(piece_id: int, piece: str) -> bool:
             if processor.is_byte(piece_id):
-                return not 0x80 <= int(piece[1:-1], 16) < 0xC0  # UTF-8 continuation bytes
+                return not 0x80 <= int(piece[1:-1], 16) < 0xC0  # no continuation byte
             if piece.startswith(WORD_BOUNDARY) or processor.is_control(piece_id):
                 return True
             if processor.is_unknown(piece_id):
@@ -228,7 +228,7 @@ class AlbertTokenizer:
         return np.array([begins(i, piece) for i, piece in enumerate(self._pieces)])
 
     def replacement_ids(self) -> np.ndarray:
-        """Returns the pieces that may stand in for a masked one: int32, no control or bytes."""
+        """Returns the pieces, int32, that may replace a masked piece: no control or byte pieces."""
         is_special = (
             self._processor.is_control,
             self._processor.is_unknown,
@@ -240,9 +240,9 @@ class AlbertTokenizer:
 
     @functools.cached_property
     def textless_ids(self) -> list[int]:
-        """The pieces that stand for no text: [CLS], [SEP], padding and a lone boundary mark.
+        """The pieces that represent no text: [CLS], [SEP], padding and a single boundary mark.
 
-        `我` is `▁ <unk>`: the mark alone must not make half of it known.
+        Example: `我` is `▁ <unk>`. If `▁` counted as text, only half of `我` would be unknown.
         """
         marks = [i for i, piece in enumerate(self._pieces) if piece == WORD_BOUNDARY]
         return [self.pad_id, self.cls_id, self.sep_id, *marks]
@@ -255,7 +255,7 @@ class AlbertTokenizer:
           row_splits: int64 [rows + 1]: row i is pieces[row_splits[i]:row_splits[i + 1]].
 
         Returns:
-          float32 [rows]; 1 for a row without text, too.
+          float32 [rows]; 1 for a row without text.
         """
         is_text = ~np.isin(pieces, self.textless_ids)
         counts = [
@@ -265,12 +265,12 @@ class AlbertTokenizer:
         return np.where(counts[1] > 0, counts[0] / np.maximum(counts[1], 1), np.float32(1))
 
     def in_graph(self) -> InGraphTokenizer:
-        """Returns the same tokenizer as TensorFlow operations: for a graph, and for many texts."""
+        """Returns this tokenizer as TensorFlow operations, for a graph or for many texts."""
         with tf.init_scope(), on_host():
             try:
                 self._in_graph.segment([""])
             except tf.errors.NotFoundError:
-                # tf.random.set_seed empties the runtime's cache, and with it goes the model.
+                # tf.random.set_seed clears TensorFlow's kernel cache, which contains the model.
                 del self._in_graph
             return self._in_graph
 
@@ -280,22 +280,22 @@ class AlbertTokenizer:
 
 
 class WordPieceTokenizer(AlbertTokenizer):
-    """Text to piece ids by the longest pieces of a vocabulary, word by word.
+    """Tokenizes text to piece ids: splits each word into the longest pieces of a vocabulary.
 
-    A word that pieces cannot spell is [UNK]. Special pieces in text (`[MASK]`) are text.
+    A word that the pieces cannot spell is [UNK]. Special pieces in text (`[MASK]`) are plain text.
 
     Source: BERT's tokenization.FullTokenizer; Hugging Face's tokenizers (BertNormalizer).
-    Deviation: accents are dropped before letters are lower-cased, one by one, as Hugging Face does
-    it; BERT's code lower-cases words (a Greek sigma at their end becomes another letter). Some 500
-    rare characters are signs or marks in one version of Unicode only: Hugging Face's tables are
-    older than Python's.
+    Deviation: as in Hugging Face's code, accents are dropped first, and then each letter is
+    lower-cased. BERT's code lower-cases whole words, which changes a Greek sigma at a word's end.
+    About 500 rare characters are punctuation or marks in one version of Unicode only: Hugging
+    Face's tables are older than Python's.
 
     Args:
-      vocabulary_file: a piece a line, [PAD], [UNK], [CLS], [SEP] and [MASK] among them.
-      do_lower_case: lower-case the text and drop accents.
+      vocabulary_file: one piece per line, including [PAD], [UNK], [CLS], [SEP] and [MASK].
+      do_lower_case: whether to lower-case the text and drop accents.
 
     Raises:
-      UserError: if the file is no such vocabulary.
+      UserError: if the file is not a WordPiece vocabulary.
     """
 
     vocabulary_name = WORDPIECE_FILE
@@ -334,7 +334,7 @@ class WordPieceTokenizer(AlbertTokenizer):
         self._word_ids = functools.lru_cache(1 << 16)(self._split_word)
 
     def preprocess(self, text: str) -> str:
-        """Returns the text whose words are split into pieces: they stand between spaces."""
+        """Returns the text with spaces around each word that is split into pieces."""
         return " ".join(text.translate(wordpiece.prepared(self.do_lower_case)).split(" "))
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
@@ -361,19 +361,19 @@ class WordPieceTokenizer(AlbertTokenizer):
         return tuple(ids)
 
     def decode(self, ids) -> str:
-        """Returns text for reading: words between spaces."""
+        """Joins pieces to readable text, with spaces between words."""
         text = " ".join(self._pieces[i] for i in ids)
         return text.replace(f" {wordpiece.CONTINUATION}", "")
 
     @property
     def digit_comma_splits(self) -> dict[int, list[int]]:
-        """None: pieces that end in a digit and a comma are SentencePiece's."""
+        """Returns {}, because only SentencePiece has pieces that end in a digit and a comma."""
         return {}
 
     def word_starts(self) -> np.ndarray:
-        """Returns which pieces begin a word, for masking whole words: bool [vocab_size].
+        """Returns which pieces begin a word, for whole-word masking: bool [vocab_size].
 
-        Pieces without ##. In scripts without spaces every piece does, so every Chinese character.
+        These are pieces without ##, and all pieces in scripts without spaces, such as Chinese.
         """
 
         def begins(piece: str) -> bool:
@@ -384,7 +384,7 @@ class WordPieceTokenizer(AlbertTokenizer):
         return np.array([begins(piece) for piece in self._pieces])
 
     def replacement_ids(self) -> np.ndarray:
-        """Returns the pieces that may stand in for a masked one: int32, no special or unused."""
+        """Returns the pieces, int32, that may replace a masked piece: no special or unused ones."""
         ids = [
             i
             for i, piece in enumerate(self._pieces)
@@ -403,7 +403,7 @@ class WordPieceTokenizer(AlbertTokenizer):
 
 
 def find_vocabulary(directory: str) -> str:
-    """Returns the vocabulary in the directory of a model: spiece.model, or vocab.txt instead."""
+    """Returns the path of the vocabulary in a model's directory: spiece.model, else vocab.txt."""
     path = os.path.join(directory, VOCABULARY_FILE)
     wordpiece = os.path.join(directory, WORDPIECE_FILE)
     return wordpiece if tf.io.gfile.exists(wordpiece) and not tf.io.gfile.exists(path) else path
@@ -413,7 +413,7 @@ def read_do_lower_case(directory: str) -> bool:
     """Returns the setting of tokenizer_config.json; True without the file.
 
     Raises:
-      UserError: if it is not what AlbertTokenizer.save or Hugging Face's tokenizers write.
+      UserError: if the file is malformed, or its do_lower_case is neither true nor false.
     """
     path = os.path.join(directory, TOKENIZER_CONFIG_FILE)
     if not tf.io.gfile.exists(path):

@@ -1,4 +1,4 @@
-"""Texts of any length cut into overlapping windows, in the graph."""
+"""Splits texts of any length into overlapping windows, in the TensorFlow graph."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from albert_tf.text.words import row_ids
 
 
 class Windows(NamedTuple):
-    """Windows over the pieces of texts; the windows of a text are side by side.
+    """Windows over the pieces of texts; the windows of a text are successive rows.
 
     Attributes:
-      counts: int64 [batch], windows of each text.
-      text: int64 [windows], which text a window shows.
-      first: int64 [windows], its first piece, counted through all texts.
-      pieces: int64 [windows, (pieces)], counted through all texts.
+      counts: int64 [batch], number of windows of each text.
+      text: int64 [windows], index of the window's text.
+      first: int64 [windows], index of the window's first piece among the pieces of all texts.
+      pieces: int64 [windows, (pieces)], indexes of the window's pieces, likewise.
       is_max_context: bool [pieces of all windows], true in exactly one window for each piece: the
-        one that shows the most of what is on both sides of it.
+        window with the most context on both sides of the piece.
     """
 
     counts: tf.Tensor
@@ -29,12 +29,13 @@ class Windows(NamedTuple):
 
 
 def cut(texts: tf.RaggedTensor, room: tf.Tensor, doc_stride: int) -> Windows:
-    """Cuts each text into windows, one of no pieces where it has none.
+    """Splits each text into windows; an empty text has one empty window.
 
     Args:
       texts: [batch, (pieces)].
-      room: int64 [batch], pieces of a window, at least one.
-      doc_stride: pieces from the beginning of one window to the beginning of the next, <= room.
+      room: int64 [batch], maximum number of pieces in a window, at least 1.
+      doc_stride: pieces from the beginning of one window to the beginning of the next; at most
+        `room` takes effect.
     """
     num_pieces = texts.row_lengths()
     stride = tf.minimum(room, doc_stride)
@@ -48,7 +49,7 @@ def cut(texts: tf.RaggedTensor, room: tf.Tensor, doc_stride: int) -> Windows:
     piece, window = pieces.flat_values, row_ids(pieces)
     first_seen, last_seen = tf.gather(first, window), tf.gather(last, window)
     context = tf.cast(tf.minimum(piece - first_seen, last_seen - 1 - piece), tf.float64)
-    # The longer window wins where the sides are about equal; the earlier where all is.
+    # Of windows with about equal context, choose the longer one; if equally long, the earlier.
     context += 0.01 * tf.cast(last_seen - first_seen, tf.float64)
     num_pieces = tf.size(texts.flat_values)
     most = tf.math.unsorted_segment_max(context, piece, num_pieces)

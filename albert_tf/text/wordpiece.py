@@ -1,7 +1,7 @@
-"""What WordPiece does to text before and after it is split: tables, and the whole in the graph.
+"""WordPiece: the preparation of text, and the tokenizer in the TensorFlow graph.
 
-One table of characters prepares the text on both sides. tensorflow-text's FastBertTokenizer was not
-used because it folds case (ß becomes ss). That was read in its source, not run.
+Python and the graph prepare text by the same table of characters. tensorflow-text's
+FastBertTokenizer is not used: according to its source (not run) it folds case (ß becomes ss).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from albert_tf.text.words import row_ids
 
 CONTINUATION = "##"  # before a piece that continues a word
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-LONGEST_WORD = 100  # characters; a longer one is unknown as a whole
-LONGEST_PIECE = 256  # bytes, of tensorflow-text
-# Replaces such a word in the graph. No text has it after preparation.
+LONGEST_WORD = 100  # characters; a longer word is [UNK]
+LONGEST_PIECE = 256  # bytes; tensorflow-text's limit
+# Replaces a longer word in the graph. Prepared text never contains this string.
 _NO_WORD = "\ufffd\ufffd"
 
-# Of these each is a word.
+# Ranges of Chinese characters. Each character is a word.
 _CHINESE = (
     (0x4E00, 0x9FFF),
     (0x3400, 0x4DBF),
@@ -37,10 +37,10 @@ _CHINESE = (
 
 
 def _prepare(code: int, do_lower_case: bool) -> str:
-    """Returns what becomes of a character.
+    """Returns the text that replaces a character.
 
-    White space becomes a space, control characters nothing; punctuation and Chinese characters
-    stand between spaces. In lower case accents are dropped, too.
+    White space becomes a space. Control characters are dropped. Punctuation and Chinese characters
+    get spaces on both sides. With do_lower_case accents are dropped, too.
     """
     character = chr(code)
     category = unicodedata.category(character)
@@ -58,7 +58,7 @@ def _prepare(code: int, do_lower_case: bool) -> str:
 
 
 class _Prepared(dict):
-    """What becomes of each character, by its code: for str.translate; filled when asked."""
+    """Code of a character -> the text that replaces it, for str.translate; filled on demand."""
 
     def __init__(self, do_lower_case: bool):
         self._do_lower_case = do_lower_case
@@ -79,7 +79,7 @@ prepared = functools.cache(_Prepared)
 
 @functools.cache
 def _changes(do_lower_case: bool) -> dict[int, list[int]]:
-    """Returns the characters that become something else, and what, by their codes."""
+    """Returns code of each character that changes -> codes of the characters that replace it."""
     texts = ((code, _prepare(code, do_lower_case)) for code in range(sys.maxunicode + 1))
     return {
         code: [*map(ord, text)]
@@ -100,11 +100,11 @@ class InGraphWordPiece(tf.Module):
             no_pretokenization=True,
         )
         self._unk_id = tokenizer.unk_id
-        # Piece 0 of a word has all of its characters, others have ## before them.
+        # Lengths in characters; a word's later pieces have 2 fewer, because of ##.
         lengths = [len(piece) for piece in tokenizer._pieces]
         self._lengths = tf.constant(lengths, tf.int64)
         changes = _changes(tokenizer.do_lower_case)
-        # Row 0 is a place for the character itself.
+        # Row 0 is for unchanged characters.
         self._changed = tf.constant([0, *changes], tf.int32)
         self._rows = tf.ragged.constant(
             [[0], *changes.values()], dtype=tf.int32, row_splits_dtype=tf.int64
@@ -120,9 +120,9 @@ class InGraphWordPiece(tf.Module):
         return tf.strings.unicode_encode(codes, "UTF-8")
 
     def _prepare(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, tf.Tensor]:
-        """Returns prepared characters and where they come from.
+        """Returns prepared characters and the indexes of their original characters.
 
-        int32 [batch, (characters)], and int64 [all characters + 1], which character of all texts.
+        int32 [batch, (characters)], and int64 [all characters + 1], counted through all texts.
         """
         texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
         codes = tf.strings.unicode_decode(texts, "UTF-8")
@@ -139,14 +139,14 @@ class InGraphWordPiece(tf.Module):
         return prepared, tf.concat([origins, end], axis=0)
 
     def _tokenize(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, tf.Tensor, tf.Tensor]:
-        """Returns pieces, int32 [batch, (pieces)], and which characters of all texts they are.
+        """Returns pieces, int32 [batch, (pieces)], and their first and last characters.
 
-        int64 [all pieces] the first and the last of each.
+        Characters are int64 [all pieces], counted through all texts.
         """
         codes, origins = self._prepare(texts)
         flat, text_of_char = codes.flat_values, row_ids(codes)
         is_letter = tf.not_equal(flat, ord(" "))
-        # A text's first character begins a word whatever is before it.
+        # A text's first character begins a word, whatever the previous text ends with.
         is_other_text = tf.not_equal(text_of_char[1:], text_of_char[:-1])
         follows = tf.concat([[False], is_letter[:-1] & ~is_other_text], axis=0)[: tf.size(flat)]
         is_start = is_letter & ~follows
@@ -176,7 +176,7 @@ class InGraphWordPiece(tf.Module):
             pieces.row_lengths(), tf.gather(text_of_char, starts), codes.nrows()
         )
         limits = begins + length
-        # Marks that were dropped behind a piece belong to it.
+        # Dropped marks behind a piece belong to the piece.
         last = tf.maximum(tf.gather(origins, limits) - 1, tf.gather(origins, limits - 1))
         pieces = tf.RaggedTensor.from_row_lengths(pieces.flat_values, counts)
         return pieces, tf.gather(origins, begins), last
@@ -185,7 +185,8 @@ class InGraphWordPiece(tf.Module):
         """Tokenizes texts, string [batch] of valid UTF-8, and locates the pieces in them."""
         pieces, first, last = self._tokenize(texts)
         chars, offsets, limits = split_characters(texts)
-        # What follows the last piece may be dropped, and stand in the next text.
+        # If the end of a text was dropped, the next kept character is in the next text: the last
+        # piece must not extend there.
         last_of_text = tf.gather(chars.row_limits() - 1, row_ids(pieces))
         last = tf.minimum(last, last_of_text)
         is_visible = tf.cast(~matches(chars.flat_values, character_class(str.isspace)), tf.int64)

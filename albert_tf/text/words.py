@@ -1,4 +1,4 @@
-"""Words of raw text and where they stand: one rule, in Python and in the TensorFlow graph."""
+"""Splits raw text into words with their positions: one rule, in Python and in the graph."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-# Scripts written without spaces: there every piece, or character, is a word of its own. As in
-# character names.
+# Scripts written without spaces, as named in Unicode's character names. In these scripts every
+# piece, or character, is a word.
 SCRIPTS_WITHOUT_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR")
 
 _SPACE, _LETTER, _MARK, _ALONE, _OTHER = range(5)
@@ -21,9 +21,9 @@ class InGraphWords(NamedTuple):
     """Words of texts, all ragged [batch, (words)].
 
     Attributes:
-      words: string.
-      starts: int32, the first character of each in its text, counted in Unicode characters.
-      limits: int32, the character after its last.
+      words: string, the words.
+      starts: int32, index of the word's first character in its text, in Unicode characters.
+      limits: int32, index after the word's last character.
     """
 
     words: tf.RaggedTensor
@@ -32,10 +32,10 @@ class InGraphWords(NamedTuple):
 
 
 def split_words(text: str) -> np.ndarray:
-    """Returns the words of a text: int32 [words, 2], first character and the one after the last.
+    """Returns the words of a text: int32 [words, 2], first character and end (exclusive).
 
-    A word is a run of letters, digits and marks; every other character that is no white space is a
-    word by itself, and so is a character of a script without spaces, with its marks.
+    A word is a run of letters, digits and marks. Every other character except white space is a word
+    by itself, and so is a character of a script without spaces, together with its marks.
 
     Example: "It's 3.5 北京" has the words `It ' s 3 . 5 北 京`.
     """
@@ -48,9 +48,9 @@ def split_words(text: str) -> np.ndarray:
 
 
 def split_words_in_graph(texts: tf.Tensor) -> InGraphWords:
-    """Does split_words for texts in the graph, where TensorFlow 2.15 replaces noncharacters.
+    """Splits texts in the graph by the rule of split_words.
 
-    Words then have U+FFFD instead of these 66. TensorFlow 2.21 keeps them.
+    TensorFlow 2.15 replaces the 66 noncharacters of Unicode by U+FFFD; TensorFlow 2.21 keeps them.
 
     Args:
       texts: string [batch], valid UTF-8.
@@ -59,7 +59,7 @@ def split_words_in_graph(texts: tf.Tensor) -> InGraphWords:
     codes = tf.strings.unicode_decode(texts, "UTF-8")
     begins, kinds = (tf.constant(column, tf.int32) for column in _kind_ranges())
     found = tf.searchsorted(begins, codes.flat_values, side="right") - 1
-    # A space behind each text: no word continues in the next.
+    # A space behind each text, so that no word continues in the next text.
     kind = codes.with_flat_values(tf.gather(kinds, found))
     kind = tf.concat([kind, tf.fill([chars.nrows(), 1], _SPACE)], axis=1)
     places = tf.ragged.range(kind.row_lengths()).flat_values
@@ -89,18 +89,18 @@ def split_words_in_graph(texts: tf.Tensor) -> InGraphWords:
 def row_ids(values: tf.RaggedTensor) -> tf.Tensor:
     """Returns the row of each value: int64 [values].
 
-    RaggedTensor.value_rowids computes them from row splits with memory of rows x longest row: 4 GB
-    for 5,000 rows of one value beside one of 90,000.
+    RaggedTensor.value_rowids takes memory for rows x longest row: 4 GB for 5,000 rows of one value
+    and one row of 90,000 values.
     """
     places = tf.range(tf.size(values.flat_values, tf.int64))
     return tf.searchsorted(values.row_limits(), places, side="right", out_type=tf.int64)
 
 
 def join_rows(values: tf.RaggedTensor, separator: str = "") -> tf.Tensor:
-    """Returns the strings of each row joined: string [rows] of [rows, (strings)].
+    """Joins the strings of each row: string [rows, (strings)] to string [rows].
 
-    tf.strings.reduce_join takes memory of rows x longest row: 9 GB for 20,000 rows of two strings
-    beside one of 50,000.
+    tf.strings.reduce_join takes memory for rows x longest row: 9 GB for 20,000 rows of two strings
+    and one row of 50,000 strings.
     """
     return tf.strings.unsorted_segment_join(
         values.flat_values, row_ids(values), values.nrows(), separator
@@ -108,11 +108,11 @@ def join_rows(values: tf.RaggedTensor, separator: str = "") -> tf.Tensor:
 
 
 def _starts_and_limits(kind, before):
-    """Returns which characters begin a word, and which follow one, from their kinds.
+    """Returns which characters begin a word, and which follow the end of a word.
 
     Args:
-      kind: an array or a tensor [characters].
-      before: the kind of the character before each.
+      kind: kinds of the characters, an array or a tensor [characters].
+      before: kinds of the preceding characters, of the same shape.
     """
     goes_on = (kind == _LETTER) & ((before == _LETTER) | (before == _MARK))
     goes_on |= (kind == _MARK) & (before != _SPACE)
@@ -121,7 +121,7 @@ def _starts_and_limits(kind, before):
 
 @functools.cache
 def _kind_ranges() -> tuple[np.ndarray, np.ndarray]:
-    """Returns where ranges of characters of one kind begin, and their kinds: [ranges] each."""
+    """Returns the first codes of ranges of characters of one kind, and the kinds: [ranges] each."""
     kinds = np.fromiter(map(_kind, map(chr, range(sys.maxunicode + 1))), np.int32)
     begins = np.flatnonzero(np.concatenate([[True], kinds[1:] != kinds[:-1]]))
     return begins, kinds[begins]
@@ -133,7 +133,7 @@ def _kind(character: str) -> int:
     category = unicodedata.category(character)
     if category[0] == "M":
         return _MARK
-    # Format characters stand inside of words: Persian has one between parts of a word.
+    # Cf: format characters occur inside words, such as between the parts of a Persian word.
     if category[0] not in "LN" and category != "Cf":
         return _OTHER
     name = unicodedata.name(character, "")
