@@ -4,5 +4,5 @@ import os
 
 import albert_tf  # noqa: F401  Selects Keras 2, which must precede any import of TensorFlow.
 
-# What TensorFlow logs at its start would be the first thing a user meets; real failures raise.
+# Hide TensorFlow's start-up messages from the user; real failures raise exceptions.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

@@ -45,7 +45,7 @@ FLAGS = flags.FLAGS
 
 
 def define_flags() -> None:
-    """Defines the flags; not at import, as programs share the names of flags."""
+    """Defines the flags in a function, because several programs define the same names."""
     flags.DEFINE_string("input", None, "The model to convert.", required=True)
     flags.DEFINE_string("output_dir", None, "Directory to write; must not exist.", required=True)
     flags.DEFINE_enum("output_format", "albert_tf", FORMATS, "What to write.")

@@ -1,19 +1,19 @@
 r"""Tokenizes a corpus once, into the segment records that pre-training reads.
 
-Input is UTF-8 text. --input_format sets how it holds documents; by default one sentence per line, a
-blank line between documents. .gz, .bz2, .xz and .zst files are decompressed. No text is lost: a
-sentence that does not fit into a segment opens the next one; only one longer than any segment is
+Input is UTF-8 text. --input_format sets its layout; by default one sentence per line and a blank
+line between documents. .gz, .bz2, .xz and .zst files are decompressed. No text is lost: a sentence
+that does not fit into a segment opens the next one; only a sentence longer than a whole segment is
 cut. Masks and sentence order are drawn anew at every epoch. A share of the documents is held out.
 --remove_duplicates skips documents with the same letters and digits as an earlier one.
 
 The work is cut into some 128 byte ranges of 500 kB to --shard_bytes, and small files share a unit
-of work. A compressed file or a document is the work of one worker, whatever its size. Each unit
-becomes a pair of shards, or more if it is a big compressed file. The records depend on text and
-settings only, not on the number of workers. After a crash, the same command resumes and repeats no
-finished unit. manifest.json, written last, lists the shards and their counts.
+of work. One worker reads a compressed file or a document, whatever its size. Each unit becomes one
+shard per split; a big compressed file becomes several. The records depend on text and settings
+only, not on the number of workers. After a crash, the same command resumes and repeats no finished
+unit. manifest.json, written last, lists the shards and their counts.
 
---format=reference draws masked examples from the segments, in the format of the reference's own
-create_pretraining_data.py, for other code that reads it. The segments are in OUTPUT_DIR/segments.
+--format=reference draws masked examples from the segments, in the format of the reference's
+create_pretraining_data.py, for use by other programs. The segments are in OUTPUT_DIR/segments.
 
 Examples:
   python -m pipelines.create_pretraining_data --input_file='corpus/*.txt' \
@@ -55,19 +55,19 @@ FLAGS = flags.FLAGS
 
 # Bytes of a record per piece, measured on English novels.
 _BYTES_PER_PIECE = 1.8
-# The estimate of the plan reads so many sentences at so many places of the text.
+# The plan's estimate reads _SAMPLE_SENTENCES sentences at each of _SAMPLE_PLACES places.
 _SAMPLE_PLACES = 16
 _SAMPLE_SENTENCES = 64
-_SAMPLE_BYTES = 1_000_000  # how far it looks for a document there
-_SAMPLE_COMPRESSED_BYTES = 8_000_000  # of all sampled files together, decompressed
-# Text is cut into so many units, unless they would be smaller than this or above --shard_bytes:
-# work for 64 cores, whatever the machine has, as the records depend on the units.
+_SAMPLE_BYTES = 1_000_000  # documents of a place begin within these bytes
+_SAMPLE_COMPRESSED_BYTES = 8_000_000  # limit for all sampled files together, decompressed
+# A text is cut into _NUM_UNITS units of _MIN_UNIT_BYTES to --shard_bytes each: work for 64 cores.
+# The number does not depend on the machine, because the records depend on the units.
 _NUM_UNITS = 128
 _MIN_UNIT_BYTES = 500_000
 
 
 def define_flags() -> None:
-    """Defines the flags; not at import, as programs share the names of flags."""
+    """Defines the flags in a function, because several programs define the same names."""
     job_directory.define_flags()
     corpus.define_flags()
     flags.DEFINE_string("output_dir", None, "Where the records go.", required=True)
@@ -142,14 +142,14 @@ def create_pretraining_data(
     shard_bytes: int,
     workers: beam_job.Workers,
 ) -> Manifest:
-    """Writes the records of a corpus, or those that an earlier run did not write.
+    """Writes the records of a corpus; skips units that an earlier run finished.
 
     `output_dir` gets the shards, the manifest and, in `units`, a file for each finished unit. The
     other arguments are flags of this program.
 
     Raises:
-      UserError: if there is no text or it cannot be read, or `output_dir` holds records of other
-        settings or other text.
+      UserError: if the text is empty or unreadable, or `output_dir` holds records of other settings
+        or text.
     """
     tokenizer = AlbertTokenizer(settings.spm_model_file, settings.do_lower_case)
     sizes = files.sizes(files.match_files(input_file, "input_file"))
@@ -190,10 +190,10 @@ def create_reference_examples(
     shard_bytes: int,
     workers: beam_job.Workers,
 ) -> ReferenceManifest:
-    """Writes segment records into OUTPUT_DIR/segments and, drawn from these, static examples.
+    """Writes segment records into OUTPUT_DIR/segments and draws static examples from them.
 
-    Other arguments and errors are as in `create_pretraining_data`. The segments become examples by
-    the options, in `dupe_factor` passes over the training segments, each with draws of its own.
+    Other arguments and errors are as in `create_pretraining_data`. `options` define how segments
+    become examples. Each of the `dupe_factor` passes over the training segments draws anew.
     """
     job_directory.claim(output_dir, {**dataclasses.asdict(options), "dupe_factor": dupe_factor})
     segments = create_pretraining_data(
@@ -239,7 +239,7 @@ def create_reference_examples(
 
 
 def plan_units(sizes: dict[str, int], shard_bytes: int) -> list[TextUnit]:
-    """Cuts files of the given sizes into ranges, and puts small ones into one unit.
+    """Cuts large files into byte ranges and groups small files into units.
 
     A unit has up to a 128th of the text, but at least 500 kB and at most `shard_bytes`. A larger
     file becomes ranges of about equal bytes, unless it is compressed.
@@ -264,7 +264,7 @@ def plan_units(sizes: dict[str, int], shard_bytes: int) -> list[TextUnit]:
 def _find_duplicates(
     units: Sequence[TextUnit], settings: Settings, output_dir: str, workers: beam_job.Workers
 ) -> list[str]:
-    """Writes which documents of the units are duplicates; returns the files that list them."""
+    """Writes lists of the duplicate documents; returns the paths of these lists."""
     work = functools.partial(hash_unit, settings=settings, output_dir=output_dir)
     unit_job.run_units("looking for duplicates", work, units, output_dir, workers, "hashes")
     hash_files = [os.path.join(output_dir, unit.file("hashes")) for unit in units]
@@ -280,24 +280,24 @@ def _identity(
     sizes: dict[str, int],
     units: Sequence[TextUnit],
 ) -> dict:
-    """Returns what a job must have in common with another to resume in its directory of records."""
+    """Returns the values that must be equal for a job to resume in a directory of records."""
     identity = dataclasses.asdict(settings)
     identity.update(settings.text_format.identity())
     del identity["text_format"]
     identity["spm_model_file"] = f"SHA-256 {tokenizer.sha256[:16]}"
     identity["input_file"] = job_directory.describe_files(sizes, sizes)
-    # Other code may cut the same text into other units; theirs are not parts of the same records.
+    # Another version may cut the same text into other units, whose shards must not be mixed.
     ranges = [unit.ranges for unit in units]
     digest = hashlib.sha256(json.dumps(ranges).encode()).hexdigest()
     identity["units"] = f"{len(units)}, ranges {digest[:8]}"
-    # Half of a set of records must not come from other code than the rest.
+    # All records of a directory must come from one version of the code.
     return {**identity, "code_version": albert_tf.__version__, "draws": DRAWS}
 
 
 def _collect(
     units: Sequence[TextUnit], settings: Settings, tokenizer: AlbertTokenizer, output_dir: str
 ) -> Manifest:
-    """Makes the manifest of all units from their markers; a UserError if they hold no text."""
+    """Returns the manifest of all units from their markers; raises a UserError without any text."""
     markers = unit_job.read_markers(units, output_dir)
     totals = {name: sum(marker[name] for marker in markers) for name in COUNTS}
     if not totals["pieces"]:
@@ -322,7 +322,7 @@ def _collect(
 def _print_plan(
     sizes: dict[str, int], units: Sequence[TextUnit], settings: Settings, tokenizer: AlbertTokenizer
 ) -> None:
-    """Prints what the job is about to do, with an estimate from sentences all over the text."""
+    """Prints the plan of the job; estimates the number of records from a sample of the text."""
     compressed = [path for path in sizes if is_compressed(path)]
     sampled = compressed[:: -(-len(compressed) // _SAMPLE_PLACES) or 1]
     ratio = sum(map(expansion, sampled)) / max(len(sampled), 1)
@@ -350,13 +350,13 @@ def _print_plan(
 def _pieces_per_byte(
     units: Sequence[TextUnit], text_format: corpus.TextFormat, tokenizer: AlbertTokenizer
 ) -> float:
-    """Returns an estimate of the pieces in a byte of text: the mean of places all over it."""
-    # Any blank line will do to find the beginning of a sentence.
+    """Returns the estimated number of pieces per byte: the mean over sampled places of the text."""
+    # Any blank line is enough to find the beginning of a sentence.
     text_format = dataclasses.replace(text_format, document_blank_lines=1)
     of_places = []
     for found in _sampled_places(units, text_format):
-        # The distance of two documents includes what the format adds to the text. The first and the
-        # last one may be there in part.
+        # The distance between two documents includes the bytes that the format adds to the text.
+        # The first and the last document may be incomplete, so they are not counted.
         offsets = [sentence.document_offset for sentence in found]
         whole = [s for s in found if offsets[0] < s.document_offset < offsets[-1]]
         if whole:
@@ -371,14 +371,14 @@ def _pieces_per_byte(
 def _sampled_places(
     units: Sequence[TextUnit], text_format: corpus.TextFormat
 ) -> Iterator[list[corpus.Sentence]]:
-    """Yields the first sentences of each place that has some."""
+    """Yields the first sentences at each sampled place; skips places without sentences."""
     num_places = min(_SAMPLE_PLACES, len(units))
     for unit in (units[len(units) * i // num_places] for i in range(num_places)):
         source, begin, end = unit.ranges[0]
         places, distance = 1, 0
         if is_compressed(source):
-            # A place in it cannot be sought: it is read from its beginning, up to a limit. Its
-            # places are so many characters apart.
+            # A compressed file cannot seek: it is read from its beginning, up to a limit, and its
+            # places are `distance` characters apart.
             begin, end = 0, None
             places = max(-(-_SAMPLE_PLACES // num_places), 4)
             distance = _SAMPLE_COMPRESSED_BYTES // num_places // places

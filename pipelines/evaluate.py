@@ -4,9 +4,9 @@ Prints masked-LM loss and accuracy, and as baseline the accuracy of always predi
 frequent piece on the same masks. Prints sentence-order accuracy for pairs that open a document and
 for pairs inside documents, each with its 95 % interval and three baselines: classifiers that see
 only sentence lengths, only which words each part begins with, or only how far words at the ends of
-both parts overlap. A model that is above all three compares the parts. The control: records of the
-same text written with --shuffle_sentences, on which every figure of order must be at chance. The
-masks are the same at every call. The metrics are also stored in MODEL_DIR/evaluations.
+both parts overlap. A model that beats all three compares the parts. As a control, write records of
+the same text with --shuffle_sentences: every accuracy of order must then be at chance. The masks
+are the same at every call. The metrics are also stored in MODEL_DIR/evaluations.
 
 Examples:
   python -m pipelines.evaluate --checkpoint=runs/base --record_dir=records
@@ -47,7 +47,7 @@ _MOVEMENTS = {"l2_distance": "L2 distance", "degrees": "degrees"}  # Fig. 1 of t
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """What is evaluated on which records."""
+    """The model, the records and the options of an evaluation."""
 
     checkpoint: str = setting(flags.DEFINE_string, "A model directory or one of its checkpoints.")
     record_dir: str = setting(flags.DEFINE_string, "Records of create_pretraining_data.")
@@ -67,7 +67,7 @@ class Evaluation:
 
 
 def define_flags() -> None:
-    """Defines the flags; not at import, as programs share the names of flags."""
+    """Defines the flags in a function, because several programs define the same names."""
     define_settings_flags(Evaluation)
 
 
@@ -77,10 +77,10 @@ def main(_) -> None:
 
 
 def evaluate(settings: Evaluation) -> dict:
-    """Scores every example of a split once, or returns what an earlier call found.
+    """Scores every example of a split once, or returns the stored result of an earlier call.
 
     Returns:
-      A dict of the metrics that `report` words.
+      A dict of the metrics; `report` formats them.
     """
     record_dir, split = settings.record_dir, settings.split
     manifest = Manifest.read(record_dir)
@@ -132,7 +132,7 @@ def evaluate(settings: Evaluation) -> dict:
 def _question(
     manifest: Manifest, prefix: str, config: AlbertConfig, options: ExampleOptions, split: str
 ) -> dict:
-    """Returns what the figures depend on."""
+    """Returns all values that the metrics depend on."""
     return {
         "checkpoint": os.path.basename(prefix),
         "checkpoint_index_sha256": files.sha256(prefix + ".index"),
@@ -142,13 +142,13 @@ def _question(
         "max_seq_length": options.max_seq_length,
         "sentence_objective": options.sentence_objective,
         "draws": DRAWS,
-        # Another version has other metrics.
+        # Another version may compute other metrics.
         "code_version": albert_tf.__version__,
     }
 
 
 def _figures(totals: dict, baselines: dict, tokenizer: AlbertTokenizer) -> dict:
-    """Returns the metrics of what make_scoring added up, beside the baselines."""
+    """Returns the metrics, from the sums of make_scoring, and the baselines."""
     sums, targets = totals["losses"], totals["targets"]
     order = sums["sentence_order"]
     kinds = metrics.order_kinds(sums) or {
@@ -171,7 +171,7 @@ def _figures(totals: dict, baselines: dict, tokenizer: AlbertTokenizer) -> dict:
 
 
 def _order_figures(correct: float, pairs: float, baselines: dict) -> dict:
-    """Returns the figures of one kind of pair: the model's, and the baselines'."""
+    """Returns the accuracies of the model and of the baselines on one kind of pair."""
     return {
         "pairs": int(pairs),
         "accuracy": correct / pairs,

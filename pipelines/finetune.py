@@ -1,14 +1,14 @@
-"""Fine-tunes an ALBERT: GLUE, SQuAD, RACE, or a set of one's own, and scores it on dev.
+"""Fine-tunes an ALBERT on GLUE, SQuAD, RACE or your own data, and scores it on the dev set.
 
-Reads the task's standard files from --data_dir, or --train_file, --dev_file and --test_file by
-their columns. Each seed of --random_seeds is a run of its own. OUTPUT_DIR/seed_N holds the weights
+Reads the task's standard files from --data_dir, or tables from --train_file, --dev_file and
+--test_file. Each seed of --random_seeds is a run of its own. OUTPUT_DIR/seed_N holds the weights
 with the best dev metric, metrics.jsonl, TensorBoard curves, and predictions in the task's format,
 which the GLUE and SQuAD sites accept. OUTPUT_DIR/results.json has the metrics of all seeds and
-their median. Run the same command again to resume a killed run. A finished run only predicts what
-is new, such as another --test_file; pipelines.predict needs no training data.
+their median. Run the same command again to resume a killed run. A finished run only predicts new
+files, such as another --test_file; pipelines.predict needs no training data.
 
 --task=glue trains every task whose directory is in --data_dir, into OUTPUT_DIR/TASK, and prints a
-table. All tasks have the same settings: give --num_epochs, as the tasks differ in size.
+table. All tasks have the same settings: give --num_epochs, because the tasks differ in size.
 
 Tables are .csv, .tsv, .jsonl, or .json with an array of objects. .csv and .tsv have the csv
 module's quoting: a cell with a comma, a line end or a quotation mark is enclosed in quotation
@@ -21,7 +21,7 @@ Examples:
   python -m pipelines.finetune --task=squad_v2 --data_dir=squad --init_checkpoint=runs/base \\
       --max_seq_length=384 --global_batch_size=48 --learning_rate=3e-5 --num_train_steps=8144 \\
       --num_warmup_steps=814 --eval_steps=1000 --output_dir=runs/squad
-  # A set of one's own: .csv, .tsv, .jsonl or .json.
+  # Your own data: .csv, .tsv, .jsonl or .json.
   python -m pipelines.finetune --task=classification --train_file=tickets.csv \\
       --dev_file=tickets_dev.csv --text_column=subject --text_pair_column=body \\
       --label_column=queue --init_checkpoint=runs/base --num_epochs=3 --warmup_fraction=0.1 \\
@@ -75,7 +75,7 @@ _OPTIONAL = ("num_epochs", "warmup_fraction", "freeze_encoder")
 
 
 def define_flags() -> None:
-    """Defines the flags; not at import, as programs share the names of flags."""
+    """Defines the flags in a function, because several programs define the same names."""
     job_directory.define_flags()
     define_task_flags()
     flags.DEFINE_string(
@@ -169,7 +169,7 @@ def finetune(
 ) -> dict:
     """Fine-tunes once for each seed; returns the content of OUTPUT_DIR/results.json.
 
-    `dev_fraction` is the share of the training examples that become dev, where there is none.
+    `dev_fraction` is the share of the training examples to use as dev set, if there is no dev file.
 
     Raises:
       UserError: if files, checkpoint and settings do not fit together, or `output_dir` holds
@@ -182,7 +182,7 @@ def finetune(
     program.check_max_seq_length(max_seq_length, config.max_position_embeddings, trained_length)
     settings = dataclasses.replace(settings, max_seq_length=max_seq_length)
 
-    # All of it before the first model: Keras' seeding would end the tokenizer's graph.
+    # Tokenize before the first model is created: Keras' seeding invalidates the tokenizer's graph.
     splits = {
         name: TaskSplit(
             examples, *task.encode(examples, tokenizer, max_seq_length, name == "train")
@@ -200,14 +200,14 @@ def finetune(
     identity.update(origin_of(output_dir, checkpoint))
     if dev_fraction:
         identity["dev_division"] = DIVISION
-    # Hosts must agree on all of it. A run may resume with two other settings.
+    # All hosts need equal settings. Two of them may change when a run resumes.
     run = Run(strategy, output_dir, dict(identity))
     del identity["save_checkpoint_steps"], identity["max_bad_batches"]
 
     with run.hold(identity):
         if run.is_chief:
             _print_plan(task, splits, initial, settings, random_seeds, strategy)
-        # Seeds of earlier calls count, too: a run's result does not depend on how it was called.
+        # Include seeds of earlier calls: a run's summary must not depend on how it was called.
         results = _results_of_earlier_calls(task, splits, output_dir)
         for seed in random_seeds:
             of_seed = dataclasses.replace(
@@ -228,7 +228,7 @@ def finetune(
 def _results_of_earlier_calls(
     task: Task, splits: dict[str, TaskSplit], output_dir: str
 ) -> dict[int, dict[str, dict]]:
-    """Returns each finished seed's metrics of these very splits with this decoding."""
+    """Returns the stored metrics of each finished seed for the same splits and decoding."""
     predicted = what_is_predicted(task, splits)
     return {
         seed: kept_results(stored, predicted)["metrics"]
@@ -243,15 +243,15 @@ def _identity(
     settings: FinetuneSettings,
     loop: LoopSettings,
 ) -> dict:
-    """Returns what the weights of all seeds depend on."""
+    """Returns all values, apart from the seed, that the weights depend on."""
     config, checkpoint = initial.config, initial.checkpoint
     return {
         "task": task.name,
         **task.description().model,
         "train": fingerprint(splits["train"]),
-        # It chooses the weights; a test set does not.
+        # The dev set selects the best weights; a test set selects nothing.
         "dev": fingerprint(splits["dev"]) if loop.eval_steps else None,
-        # Read at every start, also of a run with checkpoints: the next seed starts from them.
+        # Hashed at every start, even if this seed has checkpoints: the next seed needs the weights.
         "init_weights": checkpoint and hash_of_weights(checkpoint),
         "vocabulary": initial.tokenizer.sha256,
         **{f"config.{name}": value for name, value in dataclasses.asdict(config).items()},
@@ -267,10 +267,10 @@ def initial_model(
     hidden_dropout_prob: float | None = None,
     classifier_dropout_prob: float = 0.1,
 ) -> InitialModel:
-    """Returns what the flags of these names say to start from.
+    """Returns the initial model that the flags of these names define.
 
     Raises:
-      UserError: if they contradict each other, or nothing is there.
+      UserError: if flags contradict each other, or the path holds no model.
     """
     if init_checkpoint:
         for name, value in (("albert_config", albert_config), ("spm_model_file", spm_model_file)):
@@ -295,19 +295,19 @@ def initial_model(
 
 
 def _given(settings: FinetuneSettings) -> dict:
-    """Returns the settings as part of a run's identity: without those that are not set.
+    """Returns the settings for a run's identity, without unset ones.
 
-    Runs that were started before there was such a setting are resumed.
+    So a run can resume that was started by a version without the setting.
     """
     values = dataclasses.asdict(settings)
     return {name: value for name, value in values.items() if value or name not in _OPTIONAL}
 
 
 def _read_splits(task: Task, dev_fraction: float) -> dict[str, list]:
-    """Returns the examples of each split that there is.
+    """Returns the examples of each existing split.
 
     Raises:
-      UserError: if there are no training examples, or dev is given twice.
+      UserError: if there are no training examples, or a dev set and --dev_fraction are given.
     """
     names = ("train", "dev", *task.other_splits())
     splits = {name: examples for name in names if (examples := task.read(name)) is not None}

@@ -1,11 +1,11 @@
-r"""Makes the reference's static examples ready for training: checks them once, in place.
+r"""Checks the reference's static examples once, in place, so that training can read them.
 
-Reads TFRecord files of google-research/ALBERT's create_pretraining_data.py (BERT's are the same but
-for the labels: --sentence_objective=nsp) and checks every record: features, lengths, pieces within
-the vocabulary, a [CLS] at the front, masks that fit. Then writes OUTPUT_DIR/manifest.json, which
-makes OUTPUT_DIR a --record_dir of pretrain and evaluate. The files are neither copied nor changed,
-and must stay in place. --num_workers processes check one file each at a time; the manifest is the
-same for any number. After a crash, the same command resumes and checks no finished file again.
+Reads TFRecord files of google-research/ALBERT's create_pretraining_data.py (BERT's differ in the
+labels only: --sentence_objective=nsp) and checks every record: features, lengths, pieces within the
+vocabulary, a [CLS] at the front, masks that fit. Then writes OUTPUT_DIR/manifest.json, which makes
+OUTPUT_DIR a --record_dir of pretrain and evaluate. The files are neither copied nor changed, and
+must stay in place. --num_workers processes check one file each at a time; the manifest is the same
+for any number. After a crash, the same command resumes and checks no finished file again.
 
 Examples:
   python -m pipelines.index_records --input_file='ref/*.tfrecord' --spm_model_file=30k-clean.model \
@@ -37,7 +37,7 @@ FLAGS = flags.FLAGS
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What is indexed, and where."""
+    """The files to index, their vocabulary and the output directory."""
 
     input_file: str = setting(flags.DEFINE_string, "TFRecord files: globs or paths, comma between.")
     output_dir: str = setting(flags.DEFINE_string, "Where the manifest goes.")
@@ -58,7 +58,7 @@ class Settings:
 
 
 def define_flags() -> None:
-    """Defines the flags; not at import, as programs share the names of flags."""
+    """Defines the flags in a function, because several programs define the same names."""
     job_directory.define_flags()
     define_settings_flags(Settings)
     beam_job.define_flags()
@@ -75,8 +75,8 @@ def index_records(settings: Settings, workers: beam_job.Workers) -> ReferenceMan
     """Checks static examples and writes the manifest that training reads.
 
     Raises:
-      UserError: if a file or record is broken or does not suit the vocabulary, or the output
-        directory holds something else.
+      UserError: if a file or record is broken or does not match the vocabulary, or the output
+        directory holds other files.
     """
     output_dir, spm_model_file = settings.output_dir, settings.spm_model_file
     tokenizer = AlbertTokenizer(spm_model_file, settings.do_lower_case)
@@ -122,7 +122,7 @@ def index_records(settings: Settings, workers: beam_job.Workers) -> ReferenceMan
 
 
 def _read_splits(units: list[FileUnit], output_dir: str) -> dict[str, Split]:
-    """Returns the files that hold records, by split; names the others."""
+    """Returns the files with records by split; prints the names of empty files."""
     shards = [marker["shard"] for marker in unit_job.read_markers(units, output_dir)]
     for unit, shard in zip(units, shards):
         if not shard["examples"]:

@@ -1,13 +1,13 @@
 """Tests a pre-trained ALBERT on minimal pairs: which of two sentences is the right one?
 
-The model prefers the sentence of the higher pseudo-log-likelihood (albert_tf/scoring.py). Prints
-how often that is the right sentence, for each group of pairs and as the mean of all groups, with
-95 % intervals. A tie counts one half; chance is 50 %. With --corpus the words' frequencies alone
-give the baseline beside it, and the pairs whose words all occur in the corpus are scored apart.
-OUTPUT.json has all figures, OUTPUT.png a bar a group.
+The model prefers the sentence with the higher pseudo-log-likelihood (albert_tf/scoring.py). Prints
+how often it prefers the right sentence, for each group of pairs and as the mean of all groups, with
+95 % intervals. A tie counts one half; chance is 50 %. With --corpus it also prints a baseline from
+word frequencies alone, and the accuracy on pairs whose words all occur in the corpus. OUTPUT.json
+has all figures, OUTPUT.png one bar per group.
 
-A .jsonl, .csv or .tsv has a pair a row, as BLiMP does. A .txt has a pair in two lines, the wrong
-sentence first, as Zorro does; its name is the group.
+A .jsonl, .csv or .tsv file has one pair per row (BLiMP). A .txt file has a pair in two lines, the
+wrong sentence first (Zorro); the file's name is the group.
 
 Examples:
   python -m pipelines.minimal_pairs --checkpoint=runs/base --corpus='corpus/*.txt' \\
@@ -68,7 +68,7 @@ class Columns:
 
 
 def define_flags() -> None:
-    """Defines the flags; not at import, as programs share the names of flags."""
+    """Defines the flags in a function, because several programs define the same names."""
     flags.DEFINE_string(
         "checkpoint", None, "A model directory or one of its checkpoints.", required=True
     )
@@ -107,7 +107,7 @@ def main(_) -> None:
         words = [{*words_of(f"{pair.good} {pair.bad}")} for pair in pairs]
         known = np.array([bool(found) and found <= counts.keys() for found in words])
     scorer = SentenceScorer(model, tokenizer, masks_rest_of_word=FLAGS.masking == "word")
-    # One call: a wrong sentence that is too long is refused before any is scored.
+    # One call for all sentences: one that is too long is refused before any is scored.
     scores = score(scorer, tokenizer, [*good, *bad])
     right["model"] = _right(scores[: len(pairs)], scores[len(pairs) :])
     result = {"checkpoint": FLAGS.checkpoint, "masking": FLAGS.masking}
@@ -118,10 +118,10 @@ def main(_) -> None:
 
 
 def read_pairs(paths: Sequence[str], columns: Columns, pairs_per_group: int | None) -> list[Pair]:
-    """Returns the pairs of files in the formats that the program's description lists."""
+    """Returns the pairs of files; the module's docstring lists the formats."""
     pairs: list[Pair] = []
     counts: dict[str, int] = {}
-    text_files: dict[str, str] = {}  # group -> the .txt that is the group
+    text_files: dict[str, str] = {}  # group -> its .txt file
     for path in paths:
         if ending(path) == ".txt" and text_files.setdefault(_group(path), path) != path:
             raise UserError(
@@ -182,7 +182,7 @@ def words_of(text: str) -> list[str]:
 
 @functools.cache
 def _word_pattern() -> re.Pattern[str]:
-    """Returns the pattern of letters, digits and the marks on them: Hindi's vowels are marks."""
+    """Returns a pattern of letters, digits and combining marks, such as the vowels of Hindi."""
     marks = (c for c in map(chr, range(0x1E000)) if unicodedata.category(c).startswith("M"))
     return re.compile(rf"[\w{''.join(marks)}]+")
 
@@ -190,7 +190,7 @@ def _word_pattern() -> re.Pattern[str]:
 def count_words(paths: Sequence[str]) -> collections.Counter[str]:
     """Returns how often each word occurs in text files, which may be compressed.
 
-    In scripts without spaces a run of characters is one word, so that hardly any is known.
+    In scripts without spaces a run of characters counts as one word, so few words are known.
     """
     if of_json := next((path for path in paths if ending(path) == ".jsonl"), None):
         raise UserError(f"--corpus: {of_json} is JSON; expected files of plain text")
@@ -208,9 +208,9 @@ def count_words(paths: Sequence[str]) -> collections.Counter[str]:
 
 
 def sum_log_frequencies(counts: Mapping[str, int], texts: Sequence[str]) -> np.ndarray:
-    """Returns for each text the sum of the logarithms of its words' shares of the corpus.
+    """Returns for each text the sum of log(the word's share of the corpus) over its words.
 
-    Each word counts once more than it occurs, so that no logarithm is infinite.
+    One is added to each count, so that no logarithm is infinite.
     """
     total = sum(counts.values()) + len(counts) + 1
     return np.array(
@@ -229,9 +229,9 @@ def figures(
 ) -> dict:
     """Returns the figures of each group, and their means over the groups.
 
-    `right` maps the name of a scorer to what `_right` returns for it. `known`, bool [pairs], states
-    whether the corpus has all words of a pair. It adds `known_pairs` and, of groups that have some,
-    `model_on_known`, the model's share of these.
+    `right` maps the name of a scorer to what `_right` returns for it. `known`, bool [pairs], is
+    true where the corpus has all words of a pair. It adds `known_pairs` and, if a group has such
+    pairs, `model_on_known`: the model's accuracy on them.
     """
     names = np.array([pair.group for pair in pairs])
     groups = {}
@@ -253,7 +253,7 @@ def figures(
         name: np.mean([values[name] for values in groups.values() if name in values])
         for name in scorers
     }
-    # Of independent proportions, each with its own interval: Newcombe 1998, method 10.
+    # The interval of a mean of independent proportions: Newcombe 1998, method 10.
     shares = np.array([values["model"] for values in groups.values()])
     ends = np.array([values["interval"] for values in groups.values()]).T
     below, above = np.sqrt(((ends - shares) ** 2).sum(axis=1)) / len(groups)
@@ -265,7 +265,7 @@ def figures(
 
 
 def _interval(right: float, number: int) -> list[float]:
-    """Returns Wilson's interval; for a half, the mean of its two neighbours' intervals."""
+    """Returns Wilson's interval; for n + 1/2 right pairs, the mean of the ends for n and n + 1."""
     ends = (
         metrics.wilson_interval(value, number) for value in (math.floor(right), math.ceil(right))
     )

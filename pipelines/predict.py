@@ -1,24 +1,24 @@
-"""Labels, numbers or answers for each row of a file by a fine-tuned model; or scores of its texts.
+"""Predicts each row of a file with a fine-tuned model, or scores its texts with a pre-trained one.
 
---model is what pipelines.finetune wrote (OUTPUT_DIR: the seed that is best on dev; or
-OUTPUT_DIR/seed_N), or an export of it. --input_file is a table as fine-tuning reads it: .csv, .tsv,
-.jsonl or .json, compressed or not; for models that answer questions also SQuAD's JSON, for models
-that tag words CoNLL's columns (pipelines/tasks/scoring/token_rows.py has their rows). Columns are
-named as in fine-tuning, unless flags name others.
+--model is an output of pipelines.finetune (OUTPUT_DIR: its best seed on dev; or OUTPUT_DIR/seed_N),
+or an export of it. --input_file is a table as in fine-tuning: .csv, .tsv, .jsonl or .json,
+compressed or not. Models that answer questions also read SQuAD's JSON, models that tag words read
+CoNLL's columns (their rows: pipelines/tasks/scoring/token_rows.py). The columns have the names of
+fine-tuning, unless flags name others.
 
-Of a pre-trained model (a run of pipelines.pretrain, or any other that pipelines.convert_checkpoint
-reads) the answer is the score of each row's text: log_likelihood, the sum of the pieces' log
-probabilities, each predicted from the rest of the text (albert_tf.SentenceScorer), num_pieces and
-num_words; empty for a text longer than the model reads. With --answers it is an embedding instead.
+A pre-trained model (a run of pipelines.pretrain, or any input of pipelines.convert_checkpoint)
+scores each row's text: log_likelihood, the sum of the pieces' log probabilities, each predicted
+from the rest of the text (albert_tf.SentenceScorer), num_pieces and num_words. A text that is too
+long has an empty score. --answers selects an embedding instead.
 
-OUTPUT_FILE has a row for each row of the input, in its order: id, label if the input has answers,
-prediction, probabilities (beyond 20 classes of the likeliest --top_k). The last column is
-unknown_share: the share of the row's text that the vocabulary cannot spell. Near 1 the prediction
-does not depend on the text. OUTPUT_FILE.run.json has the figures if the input has answers. Rows are
-read and written in parts, so that memory does not grow with the file. A killed command resumes when
-it is run again.
+OUTPUT_FILE has one row per input row, in the same order: id, label if the input has answers,
+prediction, probabilities (beyond 20 classes: the --top_k most likely ones). The last column is
+unknown_share: the share of the row's text that the vocabulary cannot spell. If it is near 1, the
+prediction does not depend on the text. If the input has answers, OUTPUT_FILE.run.json has the
+metrics. Rows are read and written in parts, so that memory does not grow with the file. A killed
+command resumes when it is run again.
 
-In Python `load` answers texts that are in memory.
+From Python, `load` returns a model that predicts texts in memory.
 
 Examples:
   python -m pipelines.predict --model=runs/tickets --input_file=new.csv --output_file=labelled.csv
@@ -55,7 +55,7 @@ _COLUMNS = ("text", "text_pair", "label", "id", "question", "options")
 
 
 def define_flags() -> None:
-    """Defines the flags; not at import, as programs share the names of flags."""
+    """Defines the flags in a function, because several programs define the same names."""
     job_directory.define_flags()
     flags.DEFINE_string(
         "model",
@@ -122,19 +122,19 @@ def predict(
     batch_size: int = 32,
     top_k: int = 5,
 ) -> dict:
-    """Writes predictions; returns what prediction_file.predict_file returns.
+    """Writes predictions; returns the result of prediction_file.predict_file.
 
-    The arguments are the flags. Without `answers` a pre-trained model gives the first of
+    The arguments are the flags. For a pre-trained model, `answers` defaults to the first of
     pretrained.ANSWERS.
 
     Raises:
-      UserError: if there is no such model, or the files are at fault.
+      UserError: if the model does not exist, or a file is invalid.
     """
     check_output_name(output_file)
     found = _find(model, dict(columns or {}), quoting, answers)
     path, description, task = found
     task.top_k = top_k
-    # A fault in the last row is told before hours of work, not after them.
+    # Read all rows first: an invalid last row is reported before hours of work, not after.
     total = folded = 0
     for example in read_files(task, input_files):
         total += 1
@@ -149,7 +149,7 @@ def predict(
         "input_files": [files.sha256(file)[:16] for file in input_files],
         "top_k": top_k,
         "code_version": albert_tf.__version__,  # other versions write other columns
-        # Batches of another size round otherwise.
+        # The batch size affects rounding.
         "batch_size": batch_size,
     }
     cells = f"; {folded:,} cells with line ends" * bool(folded)
@@ -169,7 +169,7 @@ class _Found(NamedTuple):
 
 
 def _find(model: str, columns: dict[str, str], quoting: str | None, answers: str | None) -> _Found:
-    """Returns the model that is meant, before its weights are read; arguments as of `predict`."""
+    """Finds the model that the arguments of `predict` name, without reading its weights."""
     model = hub.local_path(model)
     if answers and answers not in pretrained.ANSWERS:
         raise UserError(f"--answers={answers}: expected one of {', '.join(pretrained.ANSWERS)}")
@@ -189,25 +189,25 @@ def _load(found: _Found, answers: str | None, batch_size: int) -> fine_tuned.Ans
 
 
 class Predictor:
-    """Answers rows in Python as this program answers the rows of a file; see `load`."""
+    """Predicts rows in Python as this program predicts the rows of a file; see `load`."""
 
     def __init__(self, found: _Found, model: fine_tuned.AnsweringModel):
         self._task, self._model = found.task, model
-        # Tables of questions have fixed names.
+        # Tables of questions have fixed column names.
         fixed = {name: name for name in ("question", "context")}
         named = found.task.description().source.get("columns", fixed)
         self._text_column = named.get("text")
         self._columns = [column for name, column in named.items() if column and name != "label"]
 
     def predict(self, rows: Sequence[str | dict]) -> list[dict]:
-        """Returns for each row the columns of the output file: `prediction` and others.
+        """Returns for each row a dict of the output file's columns: `prediction` and others.
 
         Args:
           rows: texts; or dicts with the columns of fine-tuning, such as {"text": ...,
             "text_pair": ...} or {"question": ..., "context": ...}. Other columns are not read.
 
         Raises:
-          UserError: for a row without a column, or of another type than the column has.
+          UserError: if a row lacks a column, or a value has the wrong type.
         """
         if isinstance(rows, (str, bytes, Mapping, Set)) or not isinstance(rows, Iterable):
             raise UserError(f"expected a list of rows, not {type(rows).__name__}")
@@ -237,7 +237,7 @@ class Predictor:
         return [dict(zip(columns, values)) for values in zip(*columns.values())]
 
     def _record(self, text: object) -> dict:
-        """Returns a row of a text alone."""
+        """Returns the row of a single text."""
         if not self._text_column:
             raise UserError(f"a row is no dict; expected the fields {', '.join(self._columns)}")
         return {self._text_column: text}
@@ -249,17 +249,17 @@ def load(
     batch_size: int = 32,
     answers: str | None = None,
 ) -> Predictor:
-    """Loads a model that answers texts in Python.
+    """Loads a model for predictions in Python.
 
         model = load("runs/tickets")
         model.predict(["I cannot log in since this morning."])[0]["prediction"]
 
     Args:
       model: a run of pipelines.finetune, one of its seeds, or an export; or a pre-trained model.
-      columns: "text" and so on -> name in the rows, where it differs from fine-tuning. A model of
-        RACE was fine-tuned on files without columns: {"question": "question"}.
+      columns: field ("text", ...) -> name in the rows, where it differs from fine-tuning. A model
+        of RACE needs {"question": "question"}, because RACE's files have no columns.
       batch_size: examples that the model reads at a time.
-      answers: of a pre-trained model, one of pretrained.ANSWERS; None: the first.
+      answers: for a pre-trained model, one of pretrained.ANSWERS. None: the first of them.
 
     Raises:
       UserError: if there is no such model.

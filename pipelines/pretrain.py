@@ -1,10 +1,10 @@
 """Pre-trains an ALBERT on segment records: masked LM and sentence order, LAMB.
 
-Records come from pipelines.create_pretraining_data, or are the reference's own, made ready by
-pipelines.index_records; --record_dir=a,b --record_weights=0.7,0.3 mixes directories. Everything the
-run makes is in --model_dir: config, vocabulary, checkpoints, metrics.jsonl, TensorBoard curves
-and curves.png. After a kill, the same command resumes from the last checkpoint and ends in
-the same weights (on a CPU; GPUs add up some gradients in varying order).
+Records come from pipelines.create_pretraining_data, or from the reference's code and
+pipelines.index_records; --record_dir=a,b --record_weights=0.7,0.3 mixes directories. All outputs
+are in --model_dir: config, vocabulary, checkpoints, metrics.jsonl, TensorBoard curves and
+curves.png. After a kill, the same command resumes from the last checkpoint and produces the same
+weights (on a CPU; GPUs sum some gradients in varying order).
 
 Examples:
   python -m pipelines.pretrain --record_dir=records --spm_model_file=vocab.model \\
@@ -69,7 +69,7 @@ _RECORD_NAMES = {"segments": "segments", "reference": "static examples"}
 
 
 def define_flags() -> None:
-    """Defines the flags; not at import, as programs share the names of flags."""
+    """Defines the flags in a function, because several programs define the same names."""
     job_directory.define_flags()
     flags.DEFINE_string(
         "record_dir",
@@ -155,9 +155,8 @@ def pretrain(
 ) -> None:
     """Pre-trains to settings.num_train_steps, from the last checkpoint in `model_dir`, if any.
 
-    The sources are those that check_sources accepts. The seed of `options` decides order, splits
-    and masks. Without `peak_flops_per_second`, of all devices together, the log has no model FLOPs
-    utilisation.
+    check_sources must have accepted `sources`. `options.seed` decides order, splits and masks.
+    `peak_flops_per_second` counts all devices; None: the log has no model FLOPs utilisation.
 
     Raises:
       UserError: if config and settings do not fit together, or `model_dir` holds another run.
@@ -171,7 +170,7 @@ def pretrain(
     init_weights = _restore_initial_weights(model, initial, model_dir, heldout_split)
     identity = _identity(config, init_weights, sources, options, settings, loop)
     identity.update(origin_of(model_dir, initial.checkpoint))
-    # Hosts must agree on this too, but a failed run may resume with more bad batches allowed.
+    # Equal on all hosts, but not in the identity: a failed run may resume with a larger value.
     run = Run(strategy, model_dir, {**identity, "max_bad_batches": loop.max_bad_batches})
 
     dataset_fn = functools.partial(
@@ -213,13 +212,13 @@ def _identity(
     settings: PretrainingSettings,
     loop: LoopSettings,
 ) -> dict[str, Any]:
-    """Returns what the final weights depend on.
+    """Returns all values that the final weights depend on.
 
-    The number of replicas, which only changes the draws of dropout, is not part of it: a run may
-    resume on another machine.
+    The number of replicas changes only the dropout masks. It is left out, so that a run can resume
+    on another machine.
     """
     of_settings = dataclasses.asdict(settings)
-    # Runs of version 0.5.0 name no optimizer, and are resumed. AdamW has no such option of LAMB.
+    # Version 0.5.0 recorded no optimizer, and its runs can resume. AdamW ignores LAMB's option.
     del of_settings["optimizer" if settings.optimizer == "lamb" else "lamb_bias_correction"]
     return {
         **{f"config.{name}": value for name, value in dataclasses.asdict(config).items()},
@@ -241,7 +240,7 @@ def _rates(
     num_hidden_layers: int,
     peak_flops_per_second: float | None,
 ) -> dict[str, float]:
-    """Returns name of a rate in the log -> what one example adds to it."""
+    """Returns name of a rate in the log -> amount that one example adds to it."""
     flops = training_flops_per_example(
         model, options.max_seq_length, options.max_predictions_per_seq, num_hidden_layers
     )
@@ -269,8 +268,9 @@ def _create_model(
         model = AlbertForPreTraining(config, settings.recompute)
         model.create_variables()
         if not options.objective.has_label:
-            # LAMB scales a step to the weight's norm, so weight decay alone would shrink these: a
-            # norm of 10 became 0.006 in 3,000 steps. A later run for order then learnt nothing.
+            # Without labels these layers get weight decay only, which LAMB scales to the weight's
+            # norm: a norm of 10 shrank to 0.006 in 3,000 steps. A later run with labels then learnt
+            # nothing.
             model.encoder.pooler.trainable = False
             model.sentence_order.trainable = False
         return model, make_optimizer(settings)
@@ -310,18 +310,18 @@ def _restore_initial_weights(
 ) -> str | None:
     """Restores the weights of --init_checkpoint, if given; returns their hash for the identity.
 
-    A run that has checkpoints of its own reads no initial weights: they may have been deleted or
-    trained on since. Refuses weights of another vocabulary or shape, or of a run that may have been
-    trained on what this one holds out.
+    A run that has checkpoints does not read the initial weights again: they may have been deleted
+    or trained further. Weights of another vocabulary or shape are refused, and so are weights that
+    may have been trained on held-out documents of this run.
     """
     if not initial.checkpoint:
         return None
-    # Without a recorded hash the run began with random weights: Run.hold will refuse it.
+    # Without a recorded hash the run started from random weights: Run.hold will refuse the flag.
     if has_checkpoint(model_dir) and (recorded := recorded_settings(model_dir).get("init_weights")):
         return recorded
     directory, checkpoint = model_directory.find_checkpoint(initial.checkpoint)
     check_heldout_split(directory, heldout_split)
-    # What no variable's name or shape shows.
+    # Settings that no variable's name or shape reveals.
     names = ["num_attention_heads", "hidden_act"]
     names += ["parameter_sharing", "num_hidden_groups", "inner_group_num"]
     if (model.config.parameter_sharing, model.config.num_hidden_groups) != ("all", 1):

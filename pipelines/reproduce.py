@@ -40,10 +40,10 @@ class Row:
 
     name: str
     recipe: str  # the name of its flagfile in pipelines/recipes/paper
-    results: str  # the published ones, in the order of the table's columns
+    results: str  # published results, in the order of the table's columns
     parameters: int | None = None  # published count, in millions; None where the table prints none
     rounding: int = 1  # millions to which `parameters` is rounded
-    reason: str = ""  # why no count of ours is the published one
+    reason: str = ""  # why none of our counts equals the published one
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Table:
 
 
 def define_flags() -> None:
-    """Defines the flags; not at import, as programs share the names of flags."""
+    """Defines the flags in a function, because several programs define the same names."""
     flags.DEFINE_enum("table", None, ["parameters", *_TABLES], "Which table.", required=True)
     flags.DEFINE_float("flops_per_second", 1e14, "Sustained FLOP/s, to give costs in days.", 1.0)
 
@@ -86,7 +86,7 @@ def read_table(name: str) -> Table:
 
 
 def read_recipe(row: Row) -> dict[str, str]:
-    """Returns the flags of pipelines.pretrain in a row's flagfile and in those that it includes."""
+    """Returns the flags of pipelines.pretrain in a row's flagfile, included flagfiles too."""
     arguments = [f"--flagfile={_RECIPES}/{row.recipe}.flags"]
     arguments = flags.FlagValues().read_flags_from_files(arguments)
     return dict(argument.lstrip("-").split("=", 1) for argument in arguments)
@@ -103,7 +103,7 @@ def recipe_config(recipe: dict[str, str]) -> AlbertConfig:
 
 @functools.cache
 def symbolic_model(config: AlbertConfig) -> AlbertForPreTraining:
-    """Builds the model with the shapes of its weights but without their memory."""
+    """Builds the model symbolically: its weights have shapes but take no memory."""
     with tf.Graph().as_default():
         model = AlbertForPreTraining(config)
         model.create_variables()
@@ -115,7 +115,7 @@ def _size(variables) -> int:
 
 
 def count_parameters(model: AlbertForPreTraining) -> dict[str, int]:
-    """Counts weights: of the encoder alone, with its pooler, and with the pre-training heads."""
+    """Counts the weights of the encoder, of encoder and pooler, and of these with the heads."""
     encoder = model.encoder
     return {
         "encoder": _size(encoder.trainable_variables) - _size(encoder.pooler.trainable_variables),
@@ -125,7 +125,7 @@ def count_parameters(model: AlbertForPreTraining) -> dict[str, int]:
 
 
 def agreement(row: Row, counts: dict[str, int]) -> str:
-    """Names the count of ours that the published one equals when rounded, or why none does."""
+    """Returns which of our counts rounds to the published count, or the reason why none does."""
     for name in ("encoder + pooler", "encoder"):
         if round(counts[name] / 1e6 / row.rounding) * row.rounding == row.parameters:
             return name if row.rounding == 1 else f"{name}, to the nearest {row.rounding}M"
@@ -174,13 +174,13 @@ def list_rows(table: Table, flops_per_second: float) -> str:
         lines.append((row.name, path, *cost, *row.results.split()))
     return (
         f"{table.title}\n{_aligned(lines)}\n\nFLOPs: matrix products of forward and backward pass "
-        "over all positions, of the last block those asked.\n"
+        "over all positions, in the last block over predicted ones.\n"
         f"Days: at {flops_per_second:.3g} FLOPs a second, sustained."
     )
 
 
 def _aligned(lines: list[tuple[str, ...]]) -> str:
-    """Sets cells in columns: the first and last columns and paths to the left, results right."""
+    """Aligns cells: the first and last columns and paths to the left, results to the right."""
     widths = [max(map(len, column)) for column in zip(*lines)]
     last = len(widths) - 1
 

@@ -1,7 +1,7 @@
 r"""Shows what training will see: a few examples as text, and the statistics of many.
 
-With --split=train the examples equal the first steps of a pre-training with the same flags, in
-batches of 256; with --split=heldout they are a sample.
+With --split=train the examples are the first batches of 256 of a pre-training run with the same
+flags; with --split=heldout they are a sample.
 
 Examples:
   python -m pipelines.show_records --record_dir=records --spm_model_file=own.model
@@ -43,7 +43,7 @@ _LEGEND = "[MASK|x] x is masked, [kept|x] x stays and is to be predicted, [y|x] 
 
 
 def define_flags() -> None:
-    """Defines the flags; not at import, as programs share the names of flags."""
+    """Defines the flags in a function, because several programs define the same names."""
     flags.DEFINE_string("record_dir", None, "Records of create_pretraining_data.", required=True)
     flags.DEFINE_string(
         "spm_model_file", None, "The records' vocabulary (.model or .txt).", required=True
@@ -92,7 +92,7 @@ def show_records(
     """Prints examples and statistics; returns the statistics.
 
     Raises:
-      UserError: if records, vocabulary and options do not fit together, or there are none.
+      UserError: if records, vocabulary and options do not fit together, or the split is empty.
     """
     manifest = Manifest.read(record_dir)
     tokenizer = AlbertTokenizer(spm_model_file, manifest.do_lower_case)
@@ -135,7 +135,7 @@ def show_records(
 def _batches(
     record_dir: str, split: str, options: ExampleOptions, tokenizer: AlbertTokenizer, count: int
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Yields batches of `count` examples in all."""
+    """Yields batches with `count` examples in total."""
     if split == "train":
         dataset = pretraining_dataset(read_sources(record_dir), options, tokenizer, _ROWS)
     else:
@@ -146,7 +146,7 @@ def _batches(
 
 
 def _segment_figures(sample: tf.data.Dataset) -> dict:
-    """Counts what examples no longer show, in a sample of the records."""
+    """Returns statistics of a sample's segments, which examples no longer show."""
     sentences = np.zeros(1, np.int64)
     documents: set[int] = set()
     for records in sample.batch(1024):
@@ -164,7 +164,7 @@ def _segment_figures(sample: tf.data.Dataset) -> dict:
 def example_text(
     batch: dict[str, np.ndarray], row: int, tokenizer: AlbertTokenizer, label_names
 ) -> str:
-    """Returns an example in words: its label, its parts, and what is to be predicted."""
+    """Returns an example as text: its label, its two parts and the pieces to predict."""
     text, now = unmask(batch)[row], batch["input_word_ids"][row]
     weights = batch["masked_lm_weights"][row]
     predicted = set(batch["masked_lm_positions"][row][weights > 0].tolist())
@@ -210,7 +210,7 @@ def example_text(
 
 
 def _bare(piece: str) -> str:
-    """Returns a piece without its boundary mark, unless it is nothing else."""
+    """Returns a piece without its boundary mark; a piece that is only the mark is kept."""
     return piece.lstrip(WORD_BOUNDARY) or piece
 
 

@@ -1,10 +1,10 @@
 """Trains the SentencePiece vocabulary of a new ALBERT on your own text.
 
-Input: UTF-8 text files as for pipelines.create_pretraining_data, by the same flags. Output:
-PREFIX.model, PREFIX.vocab (its pieces as text) and PREFIX.json (the settings, which that program
-reads). The text is prepared exactly as the tokenizer will prepare it. A report shows how the
-vocabulary fits lines held out of training (below some 10,000 lines: the training text). A finished
-vocabulary is not trained again.
+Input: UTF-8 text files, with the flags of pipelines.create_pretraining_data. Output: PREFIX.model,
+PREFIX.vocab (its pieces as text) and PREFIX.json (the settings, for create_pretraining_data). The
+text is prepared exactly as the tokenizer will prepare it. A report shows how the vocabulary fits
+lines held out of training (if there are fewer than some 10,000 lines: the training text). A
+finished vocabulary is not trained again.
 
 Examples:
   python -m pipelines.train_vocab --input_file='corpus/*.txt' --output_prefix=vocabulary/30k
@@ -42,7 +42,7 @@ FLAGS = flags.FLAGS
 
 @dataclasses.dataclass(frozen=True)
 class VocabularySettings:
-    """What a vocabulary depends on, beside the text and its format."""
+    """The settings of a vocabulary, without the text and its format."""
 
     vocab_size: int = setting(flags.DEFINE_integer, "Number of pieces.", 30_000, lower_bound=16)
     model_type: str = setting(
@@ -71,7 +71,7 @@ class VocabularySettings:
 
 
 def define_flags() -> None:
-    """Defines the flags; not at import, as programs share the names of flags."""
+    """Defines the flags in a function, because several programs define the same names."""
     corpus.define_flags()
     flags.DEFINE_string("output_prefix", None, "Where PREFIX.model will be.", required=True)
     define_settings_flags(VocabularySettings)
@@ -88,16 +88,16 @@ _SPECIAL_PIECES = {
     "control_symbols": [CLS, SEP, MASK],
     "user_defined_symbols": ["(", ")", '"', "-", ".", "–", "£", "€"],
 }
-# Longer lines are broken, at a space if there is one. SentencePiece leaves out lines of more than
-# 4,192 bytes, without a word; and its time grows with the square of their length: `x ` 100,000
-# times in one line takes 125 s.
+# Longer lines are broken, at a space if there is one. SentencePiece silently skips lines above
+# 4,192 bytes, and its time grows with the square of a line's length: 100,000 times `x ` in one line
+# takes 125 s.
 _MAX_LINE_CHARACTERS = 2000
 _LINE = re.compile(rf"\S.{{0,{_MAX_LINE_CHARACTERS - 1}}}(?!\S)|\S{{1,{_MAX_LINE_CHARACTERS}}}")
 _MAX_LINE_BYTES = 4 * _MAX_LINE_CHARACTERS
-# Lines to report on: every 100th, and so many of them drawn.
+# Every 100th line is held out for the report, which samples at most _SAMPLE_LINES of them.
 _HELDOUT_EVERY = 100
 _SAMPLE_LINES = 20_000
-# With fewer than these the text is too small to spare any.
+# If there are fewer held-out lines, the text is too small to hold out any.
 _MIN_HELDOUT_LINES = 100
 _SECONDS_BETWEEN_LINES = 10
 
@@ -118,7 +118,7 @@ def train_vocab(
     settings: VocabularySettings,
     text_format: corpus.TextFormat,
 ) -> None:
-    """Trains and writes a vocabulary, unless the same one is there already.
+    """Trains and writes a vocabulary, unless it exists already.
 
     Raises:
       UserError: if another vocabulary is there, the text is empty or cannot be read, or the
@@ -171,9 +171,9 @@ def _check_same(output_prefix: str, provenance: dict) -> None:
 
 
 class _Text:
-    """Iterates over the prepared sentences; keeps count of them, some to report on, and errors.
+    """Iterates over the prepared sentences; stores counts, a sample for the report and any error.
 
-    SentencePiece may turn an error raised in here into a RuntimeError: `error` keeps the true one.
+    SentencePiece may replace an error raised here by a RuntimeError; `error` is the original.
     """
 
     def __init__(self, input_files: list[str], do_lower_case: bool, text_format: corpus.TextFormat):
@@ -196,7 +196,7 @@ class _Text:
                 if number % _HELDOUT_EVERY < _HELDOUT_EVERY - 1:
                     yield text
                     continue
-                # Each so far is in the sample with the same probability.
+                # Reservoir sampling: each held-out line so far has the same probability.
                 if num_heldout < _SAMPLE_LINES:
                     self.heldout.append(text)
                 elif (place := rng.randrange(num_heldout + 1)) < _SAMPLE_LINES:
@@ -231,14 +231,14 @@ def _train(text: _Text, settings: VocabularySettings) -> bytes:
                 model_writer=model,
                 minloglevel=2,
                 max_sentence_length=_MAX_LINE_BYTES,
-                shuffle_input_sentence=True,  # draws with a seed of its own, always the same
+                shuffle_input_sentence=True,  # SentencePiece's own seed is fixed
                 **_SPECIAL_PIECES,
                 **options,
             )
         except Exception as error:
             errors.append(error)
 
-    # In a thread: it takes minutes, in which this one reports progress and handles Ctrl-C.
+    # Train in a thread for minutes, while the main thread reports progress and handles Ctrl-C.
     thread = threading.Thread(target=train, daemon=True)
     started = time.monotonic()
     thread.start()
@@ -268,7 +268,7 @@ def _train(text: _Text, settings: VocabularySettings) -> bytes:
 
 
 def _explain(message: str) -> str:
-    """Words SentencePiece's error for the user."""
+    """Rewrites SentencePiece's error message for the user."""
     if found := re.search(r"size too high .*<= (\d+)", message):
         return (
             f"--vocab_size is too large for this text: at most {found[1]} pieces can be made of "

@@ -1,1 +1,1 @@
-"""From files of text to batches of sentence-order and masked-LM examples."""
+"""Reads text files and makes batches of sentence-order and masked-LM examples."""

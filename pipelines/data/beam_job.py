@@ -1,4 +1,4 @@
-"""Runs a function over the units of a job on a Beam runner; the only door to apache_beam."""
+"""Runs a function over a job's units on a Beam runner; only this module imports apache_beam."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ import albert_tf
 from albert_tf.jobs.settings import define_settings_flags, setting
 from albert_tf.storage.errors import UserError
 
-# A process of DirectRunner: Beam's own start, but without output (exceptions of our code come back
-# to this process all the same). It exits at Ctrl-C, and as soon as this process is gone: Beam would
-# let it write for seconds more, beside a job that was started again.
+# Starts a worker process of DirectRunner as Beam does, but without output (exceptions of our code
+# still reach the main process). The worker exits at Ctrl-C, and when the main process is gone:
+# Beam's worker would write for some seconds more, next to a restarted job.
 _WORKER_COMMAND = f"""exec {shlex.quote(sys.executable)} -c '
 import os, signal, sys, threading, time
 signal.signal(signal.SIGINT, lambda *_: os._exit(0))
@@ -39,8 +39,8 @@ sdk_worker_main.main(sys.argv)' 2>/dev/null"""
 def prepare_environment() -> None:
     """Sets the environment that the processes of DirectRunner inherit.
 
-    They find our code, use no accelerator, and hide TensorFlow's messages. They read gs:// 4 MB at
-    a time, not 64 as TensorFlow does: a unit can be a small part of its object.
+    The processes then find our code, use no accelerator and hide TensorFlow's messages. They read
+    gs:// in blocks of 4 MB, not TensorFlow's 64 MB: a unit can be a small part of an object.
     """
     project = str(Path(albert_tf.__file__).resolve().parents[1])
     os.environ["PYTHONPATH"] = os.pathsep.join([project, os.environ.get("PYTHONPATH", "")])
@@ -51,7 +51,7 @@ def prepare_environment() -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Workers:
-    """What does the work of a job."""
+    """The Beam runner of a job and its options."""
 
     runner: str = setting(
         flags.DEFINE_string, "The Beam runner; DirectRunner is this machine.", "DirectRunner"
@@ -75,17 +75,17 @@ def define_flags() -> None:
 def run(function: Callable[[Any], None], units: Sequence[Any], workers: Workers) -> None:
     """Calls `function` with each of the units, in any order, on any number of workers.
 
-    Both must be picklable. A unit is the work of minutes at most; the function may be called more
-    than once with it.
+    Function and units must be picklable. A unit should take minutes at most. Beam may call the
+    function more than once with the same unit.
 
     Raises:
-      UserError: if there is no such runner, its packages are missing, or it refuses the options.
+      UserError: if the runner is unknown, its packages are missing, or it refuses the options.
     """
     if not units:
         return
     runner, options = workers.runner, shlex.split(workers.beam_options)
     _check_packages(options)
-    logging.disable(logging.WARNING)  # On import, Beam warns of packages we do without.
+    logging.disable(logging.WARNING)  # On import, Beam warns of optional packages that are missing.
     try:
         with warnings.catch_warnings():
             # On Python 3.9 Google's packages announce its end of life.
@@ -100,13 +100,13 @@ def run(function: Callable[[Any], None], units: Sequence[Any], workers: Workers)
     finally:
         logging.disable(logging.NOTSET)
     if runner == "DirectRunner":
-        # By its name we would get a runner that first tries to download another one.
+        # The runner that Beam returns for this name first tries to download another runner.
         num_workers = min(workers.num_workers or os.cpu_count() or 1, len(units))
         processes = SubprocessSDKEnvironment.from_command_string(_WORKER_COMMAND)
         runner = FnApiRunner(default_environment=processes if num_workers > 1 else None)
         options.append(f"--direct_num_workers={num_workers}")
         threading.excepthook = functools.partial(_on_thread_failure, threading.excepthook)
-        logging.disable(logging.ERROR)  # Whatever goes wrong here comes as an exception too.
+        logging.disable(logging.ERROR)  # Every error is also raised as an exception.
     try:
         try:
             pipeline = beam.Pipeline(runner=runner, options=PipelineOptions(options))
@@ -125,7 +125,7 @@ def run(function: Callable[[Any], None], units: Sequence[Any], workers: Workers)
                 | "Work" >> beam.Map(function)
             )
     except RuntimeError as error:
-        # Where it works in this process, Beam wraps what ends the program.
+        # If Beam works in this process, it wraps KeyboardInterrupt and SystemExit.
         if isinstance(error.__context__, (KeyboardInterrupt, SystemExit)):
             raise error.__context__ from None
         raise
@@ -134,7 +134,7 @@ def run(function: Callable[[Any], None], units: Sequence[Any], workers: Workers)
 
 
 def _check_packages(beam_options: Sequence[str]) -> None:
-    """Raises a UserError if workers get the wheel, but this job's functions are of a checkout."""
+    """Raises a UserError if workers install the wheel, but the job runs from a checkout."""
     option = re.search(r"--extra_package\S*[= ]\S*albert_tf-\S+", " ".join(beam_options))
     if option and not __name__.startswith("albert_tf."):
         raise UserError(
@@ -165,6 +165,6 @@ def _on_thread_failure(default_hook: Callable, args: threading.ExceptHookArgs) -
             flush=True,
         )
         os._exit(2)
-    # Other threads that talk with that process fail too; their errors tell nothing new.
+    # Other threads connected to the lost process fail too; their errors add no information.
     if not args.exc_type.__module__.startswith("grpc"):
         default_hook(args)

@@ -1,4 +1,4 @@
-"""Documents of text files, in the forms that corpora come in, by byte ranges; all streaming."""
+"""Reads the documents of text files by byte ranges, in the formats of --input_format; streaming."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ INPUT_FORMATS = ("sentences", "prose", "jsonl")
 
 # A JSON object has to be in memory as a whole.
 _MAX_JSON_BYTES = 64_000_000
-# How far to look back first for the blank lines before a range.
+# Bytes to read first when looking for the blank lines before a range.
 _LOOK_BACK_BYTES = 1 << 12
 
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
@@ -42,7 +42,7 @@ class Sentence(NamedTuple):
 
 @dataclass(frozen=True)
 class TextFormat:
-    """How documents lie in files."""
+    """The layout of documents in files."""
 
     input_format: str = setting(
         flags.DEFINE_enum,
@@ -71,9 +71,9 @@ class TextFormat:
     )
 
     def identity(self) -> dict:
-        """Returns what the documents depend on, beside the files."""
+        """Returns the settings that the documents depend on."""
         identity = dataclasses.asdict(self)
-        # What it changes comes to light at the first bad line: until then you may change your mind.
+        # A job that failed at a bad line must be able to resume with --on_bad_line=skip.
         del identity["on_bad_line"]
         if self.input_format != "sentences":
             identity["sentencex"] = importlib.metadata.version("sentencex")
@@ -98,23 +98,23 @@ def read_documents(
 ) -> Iterator[Sentence]:
     """Yields the sentences of the documents that belong to a byte range of a file, in order.
 
-    A document belongs to the range in which the last of the blank lines before it begins, the first
-    of a file to the range that begins at 0; one of jsonl to the range in which its line begins. So
-    ranges that share out the bytes of a file share out its documents. Every document is read to
-    its end, even past `end`. Lines are blank after str.strip().
+    A document belongs to the range in which the last blank line before it begins. The first
+    document of a file belongs to the range that begins at 0, a document of jsonl to the range in
+    which its line begins. So ranges that partition a file partition its documents. Every document
+    is read to its end, even past `end`. A line is blank if str.strip() leaves nothing.
 
     Args:
-      path: any file tf.io.gfile reads; see text_files.read_lines. In a compressed one bytes are
-        counted after decompression.
-      text_format: how documents lie in it.
+      path: any path of tf.io.gfile; see text_files.read_lines. Offsets in a compressed file count
+        decompressed bytes.
+      text_format: layout of the documents.
       begin: first byte of the range.
       end: the byte after the last one; None for the end of the file.
-      counts: where given, its "skipped_lines" counts what was left out. A line left out does not
-        end its document.
+      counts: if given, its "skipped_lines" counts the skipped lines. A skipped line does not end
+        its document.
       on_read: see text_files.read_lines.
 
     Raises:
-      UserError: for a line that cannot be read, and as text_files.read_lines.
+      UserError: for an invalid line, and for the errors of text_files.read_lines.
     """
     assert begin >= 0 and (end is None or begin < end), (begin, end)
     is_json = text_format.input_format == "jsonl"
@@ -134,8 +134,8 @@ def read_documents(
             counts["skipped_lines"] += 1
         return None
 
-    # Reading starts one byte before the range, to find whether a line begins with the range: what
-    # is read up to the first line end is no line of ours.
+    # Reading starts one byte before the range, to detect whether a line begins at `begin`; a line
+    # that begins before the range is dropped.
     lines = read_lines(path, max(begin - 1, 0), on_read)
     lines = itertools.dropwhile(lambda line: line[0] < begin, lines)
     end = math.inf if end is None else end
@@ -163,12 +163,12 @@ def _text_lines(
     enough: int,
     blank_lines: int,
 ) -> Iterator[tuple[int, str]]:
-    """Yields (document offset, line with its end), blank lines inside of documents too.
+    """Yields (document offset, line with its end), blank lines inside documents too.
 
-    `is_ours`: a document of the range may begin without a blank line before it. `enough` blank
-    lines end a document; `blank_lines` are those before the range.
+    `is_ours`: whether the range begins with a document, as at the start of a file. `enough`: number
+    of blank lines that end a document. `blank_lines`: their number right before the range.
     """
-    document = None  # the offset of the document we are in
+    document = None  # offset of the current document
     for offset, line in lines:
         if not is_ours and offset >= end:
             return
@@ -205,7 +205,7 @@ def _json_lines(
 
 
 def _blank_lines_before(path: str, begin: int) -> int:
-    """Returns how many blank lines end right at, or reach over, byte `begin` of a file."""
+    """Returns the number of successive blank lines that end at byte `begin` or contain it."""
     look_back = _LOOK_BACK_BYTES
     while True:
         start = max(begin - look_back, 0)
@@ -214,7 +214,7 @@ def _blank_lines_before(path: str, begin: int) -> int:
             if offset >= begin:
                 break
             if offset == start > 0:
-                continue  # perhaps not the whole line
+                continue  # the line may be incomplete
             text = line.decode("utf-8", errors="replace")
             if (text if offset else text.removeprefix("\ufeff")).strip():
                 blank_lines, is_enough = 0, True
@@ -237,7 +237,7 @@ def _decode(offset: int, line: bytes) -> str:
 
 
 def _json_text(field: str, offset: int, line: bytes) -> str:
-    """Returns the text of a JSON object; none if the line is blank."""
+    """Returns the text of a JSON object, "" for a blank line."""
     remedy = f'; expected {{"{field}": "..."}} (see --text_field)'
     if len(line) > _MAX_JSON_BYTES:
         raise UserError(f"a line of more than {_MAX_JSON_BYTES / 1e6:g} MB{remedy}")
@@ -249,7 +249,7 @@ def _json_text(field: str, offset: int, line: bytes) -> str:
     except json.JSONDecodeError as error:
         what = error.msg.removesuffix(" at")
         raise UserError(f"not JSON ({what} at character {error.pos + 1}){remedy}") from error
-    except (ValueError, RecursionError) as error:  # numbers of 5,000 digits, 1,000 brackets
+    except (ValueError, RecursionError) as error:  # such as 5,000 digits or 1,000 brackets
         raise UserError(f"not JSON that can be read ({error}){remedy}") from error
     if not isinstance(value, dict):
         raise UserError(f"not a JSON object{remedy}")
@@ -258,5 +258,5 @@ def _json_text(field: str, offset: int, line: bytes) -> str:
         found = "no" if field not in value else "something else than text as"
         names = ", ".join(map(repr, value))[:200]
         raise UserError(f"{found} field {field!r} (it has {names}){remedy}")
-    # JSON can spell halves of characters, which are no text.
+    # JSON can encode lone surrogates, which are not valid text.
     return _SURROGATE.sub("\ufffd", text)

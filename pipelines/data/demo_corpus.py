@@ -1,10 +1,10 @@
-"""Writes a corpus of English prose that every installation holds: Python's own documentation.
+"""Writes a demo corpus of English prose: the documentation of the installed Python packages.
 
 The help topics of Python and the docstrings of the standard library and all installed packages,
 without code, tables and markup: one sentence per line, blank lines between documents. Each topic
-and each docstring is a document: it opens with a summary, from which the order of its sentences can
-be learnt. Nothing is downloaded, and no package is imported to read it. For demonstrations, in
-place of your own text.
+  and each docstring is a document. It opens with a summary, so a model can learn the order of its
+  sentences. Nothing is downloaded and no package is imported. Use it for demonstrations, in place
+  of your own text.
 
 Example:
   python -m pipelines.data.demo_corpus --output_file=demo/corpus.txt
@@ -34,7 +34,7 @@ FLAGS = flags.FLAGS
 _NOT_READ = re.compile(
     r"/(tests?|site-packages|_vendor|idlelib|lib2to3)/|/test_[^/]*$|_(test|pb2)\.py$"
 )
-_MAX_REPEATS = 3  # of the same sentence, over all documents
+_MAX_REPEATS = 3  # most copies of a sentence in all documents
 # Sections in NumPy's style, headed by an underlined line, that hold tables or code.
 _TABLES = re.compile(
     r"(other )?(parameters|returns|yields|raises|warns|attributes|methods|see also|references|"
@@ -44,7 +44,7 @@ _TABLES = re.compile(
 _UNDERLINE = re.compile(r"[-=~^*#\"]{3,}$")
 # Directives, fields, tables, comments, decorators; headings of one word; underlines.
 _NO_PROSE = re.compile(rf"\.\.|[:|#@]|\+-|[^ ]*:$|{_UNDERLINE.pattern}")
-# What is indented below a line that ends in a colon is code or a table, but for these.
+# Text indented below a line that ends in a colon is code or a table, except below these.
 _PROSE_HEADING = re.compile(r"(\.\. )?(notes?|warning|caution|important|tip|caveats?)\b", re.I)
 _BULLET = re.compile(r"^([*+•-]|\(?(\d{1,2}|[a-z])[.)])\s+")
 _MARKUP = (
@@ -59,7 +59,7 @@ _WORD = re.compile(r"[\"'(]*[A-Za-z]+(?:['’/-][A-Za-z]+)*[\"')]*[.,;:!?]*[\"')
 
 
 def define_flags() -> None:
-    """Defines the flags; not at import, as programs share the names of flags."""
+    """Defines the flags in a function, because several programs define the same names."""
     flags.DEFINE_string("output_file", None, "Where to write the corpus.", required=True)
 
 
@@ -67,7 +67,7 @@ def main(_) -> None:
     """Reads the flags."""
     from pydoc_data.topics import topics
 
-    warnings.simplefilter("ignore")  # of invalid escapes in the packages' strings
+    warnings.simplefilter("ignore")  # about invalid escapes in the packages' strings
     paths = sysconfig.get_paths()
     roots = dict.fromkeys(Path(paths[name]) for name in ("stdlib", "purelib", "platlib"))
     write_demo_corpus(FLAGS.output_file, list(roots), topics)
@@ -106,7 +106,7 @@ def write_demo_corpus(output_file: str, roots: list[Path], topics: dict[str, str
 
 
 def source_files(root: Path) -> list[Path]:
-    """Returns the Python files below a directory, sorted, tests and generated code left out."""
+    """Returns the Python files below a directory, sorted, without tests and generated code."""
     names = sorted(path.relative_to(root) for path in root.rglob("*.py"))
     return [root / name for name in names if not _NOT_READ.search(f"/{name.as_posix()}")]
 
@@ -166,7 +166,7 @@ def paragraphs(text: str) -> Iterator[str]:
 
 
 def is_prose(sentence: str) -> bool:
-    """Returns whether a sentence is whole, of words for the most part, and not too long."""
+    """Returns whether a sentence is complete, mostly words and not too long."""
     tokens = sentence.split(" ")
     if len(tokens) < 4 or len(sentence) > 1000 or "://" in sentence or sentence[0].islower():
         return False

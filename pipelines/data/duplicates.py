@@ -1,15 +1,15 @@
-"""Near-exact duplicates of documents: found in a pass over the text that comes before tokenizing.
+"""Finds near-exact duplicates of documents in a pass over the text before tokenizing.
 
-Documents are duplicates if their letters and digits are the same, whatever the case, the spacing
-and the punctuation. The first of them is kept, in the order of the job's units and, in a unit, of
-the text. Any number of workers run each of three steps, which resumes after a crash:
+Documents are duplicates if their letters and digits are the same, ignoring case, spacing and
+punctuation. The first one is kept, in the order of the job's units and of the text in a unit. Each
+of three steps runs on any number of workers and resumes after a crash:
 
   write_hashes      text of a unit -> its documents' hashes, sorted
   find_duplicates   a range of the hashes of all units -> documents to skip, sorted by unit
   read_duplicates   a unit -> its documents to skip
 
-No step holds more than one unit's hashes or one range of all hashes in memory, and none needs the
-shuffle of a Beam runner: DirectRunner's keeps everything in memory.
+A step holds the hashes of one unit, or one range of all hashes, in memory. No step uses the shuffle
+of a Beam runner, because DirectRunner's shuffle keeps all data in memory.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ import tensorflow as tf
 from albert_tf.storage import files
 from .unit_job import Unit
 
-# A hash of 16 bytes, as two numbers in the same order, and the number of its document.
+# A hash of 16 bytes as two numbers, high half first, and the number of its document.
 _ROW = np.dtype([("high", "<u8"), ("low", "<u8"), ("document", "<i8")])
 _NUMBER = np.dtype("<i8")
-# Hashes are kept in buckets by their highest byte. A range is as many buckets as hold so many
-# bytes; it takes some four times that in memory.
+# Hashes are in buckets by their highest byte. A range is a run of buckets with some _RANGE_BYTES of
+# hashes; comparing them takes some four times that memory.
 _NUM_BUCKETS = 256
 _RANGE_BYTES = 32_000_000
 
 
 def write_hashes(sentences: Iterable[tuple[int, str]], path: str) -> None:
-    """Writes the hash of every document's letters and digits, as str.isalnum has them.
+    """Writes the hash of every document's letters and digits (str.isalnum).
 
-    Each of the sentences comes with the number of its document in the unit.
+    `sentences` yields (number of the document in the unit, text of the sentence).
     """
     rows = bytearray()
     for number, document in itertools.groupby(sentences, key=operator.itemgetter(0)):
@@ -51,7 +51,7 @@ def write_hashes(sentences: Iterable[tuple[int, str]], path: str) -> None:
             has_letters |= bool(letters)
             digest.update(letters.encode())
             signs.update(text.encode())
-        # A document of nothing but signs, such as emoji, counts as it is.
+        # A document without letters and digits, such as emoji only, is hashed as it is.
         digest = digest if has_letters else signs
         rows += digest.digest() + number.to_bytes(8, "little")
     table = np.frombuffer(rows, _ROW)
@@ -61,10 +61,10 @@ def write_hashes(sentences: Iterable[tuple[int, str]], path: str) -> None:
 
 @dataclass(frozen=True)
 class HashRange(Unit):
-    """The buckets [first, end) of the hashes of all documents, which are compared at a time."""
+    """The buckets [first, end) of the hashes of all documents, compared as one unit of work."""
 
     name: str
-    bytes: int  # about
+    bytes: int  # approximate
     first: int
     end: int
 
@@ -81,7 +81,7 @@ def hash_ranges(hash_files: Sequence[str]) -> list[HashRange]:
 
 
 def find_duplicates(hashes: HashRange, hash_files: Sequence[str], output_dir: str) -> None:
-    """Writes which documents of a range of hashes to skip: all but the first with each hash.
+    """Writes the documents to skip in a range of hashes: all but the first document per hash.
 
     `hash_files` are in the order of units. Only the range's buckets are read.
     """
@@ -94,7 +94,7 @@ def find_duplicates(hashes: HashRange, hash_files: Sequence[str], output_dir: st
     order = np.lexsort((rows["low"], rows["high"]))
     high, low = rows["high"][order], rows["low"][order]
     repeats = (high[1:] == high[:-1]) & (low[1:] == low[:-1])
-    skipped = np.sort(order[1:][repeats])  # by unit again
+    skipped = np.sort(order[1:][repeats])  # sorted by unit again
     path = os.path.join(output_dir, hashes.file("duplicates"))
     _write_grouped(path, rows["document"][skipped], units[skipped], len(hash_files))
 
@@ -109,7 +109,7 @@ def read_duplicates(paths: Sequence[str], unit_index: int, num_units: int) -> se
 
 
 def _write_grouped(path: str, rows: np.ndarray, groups: np.ndarray, num_groups: int) -> None:
-    """Writes an index of where each group begins, then the rows, which are sorted by group."""
+    """Writes an index of the groups' first rows, then the rows, which must be sorted by group."""
     index = np.searchsorted(groups, np.arange(num_groups + 1, dtype=groups.dtype))
     files.write_atomically(path, index.astype("<i8").tobytes() + rows.tobytes())
 

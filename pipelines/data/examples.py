@@ -1,4 +1,4 @@
-"""Segments into examples: the pair laid out, its order and its masks drawn; tensors in and out."""
+"""Makes examples from segments: lays out pairs, draws order and masks; tensors in and out."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from .sentence_pairs import (
     length_features,
 )
 
-# Raise it by one with every change of what a seed draws from the same text or records. Runs, record
-# jobs and evaluations of other draws are told apart by it. tests/pipelines/data/test_draws.py fails
-# if segments, the order of records, pairs, labels or masks change and it does not. (It does not see
-# which documents are held out, the order inside a shard, and the mixing of several sources. How a
-# text is cut into units is part of a record job's identity by itself.)
+# Increase it by one with every change to what a seed draws from the same text or records. It keeps
+# runs, record jobs and evaluations with different draws apart. tests/pipelines/data/test_draws.py
+# fails if segments, the order of records, pairs, labels or masks change and DRAWS does not. (The
+# test does not cover the choice of held-out documents, the order inside a shard, and the mixing of
+# sources. How a text is cut into units is a separate part of a record job's identity.)
 DRAWS = 2
 
 
@@ -73,9 +73,9 @@ class ExampleOptions:
 def example_maker(
     options: ExampleOptions, tokenizer: AlbertTokenizer, with_lengths: bool = False
 ) -> Callable[[dict[str, tf.Tensor], dict[str, tf.Tensor]], dict[str, tf.Tensor]]:
-    """Returns (segments of records.parse_segments, draws of as many rows) -> batch.
+    """Returns (segments of records.parse_segments, draws for the same rows) -> batch.
 
-    The seed of the options is not used. `with_lengths` adds sentence_pairs.length_features.
+    `options.seed` is not used. `with_lengths` adds sentence_pairs.length_features.
     """
     vocabulary = MaskingVocabulary(
         tokenizer.mask_id, tokenizer.word_starts(), tokenizer.replacement_ids()
@@ -109,11 +109,11 @@ def example_maker(
 def example_draws(
     options: ExampleOptions, rows: int, seed: tf.Tensor, first_row: int = 0
 ) -> dict[str, tf.Tensor]:
-    """Returns all random numbers of some rows of a batch, uniform in [0, 1).
+    """Returns all random numbers for some rows of a batch, uniform in [0, 1).
 
-    A row's numbers do not depend on which rows are made together, so a host draws numbers for its
-    own rows only, from number `first_row` of the whole batch on. Philox, a counter-based generator,
-    can begin anywhere in its stream. `seed` is int64 [2].
+    A row's numbers do not depend on the other rows of the call. So a host draws numbers for its own
+    rows only; `first_row` is their place in the global batch. Philox, a counter-based generator,
+    can start anywhere in its stream. `seed` is int64 [2].
     """
     spans = options.max_seq_length + 1
     widths = {

@@ -22,13 +22,12 @@ def heldout_examples(
     batch_size: int,
     num_examples: int,
 ) -> tuple[Callable[[tf.distribute.InputContext], tf.data.Dataset], dict[str, float]]:
-    """Returns what makes batches of held-out examples, and the baselines of their labels.
+    """Returns a function that makes batches of held-out examples, and their baselines.
 
-    They are a sample from all sources, in proportion to what these hold.
+    The examples are a sample from all sources, in proportion to the sources' sizes.
 
-    `sources` and `options` come from the training; evaluation_options defines what an evaluation
-    uses. Each source rounds its share of `num_examples` up. `batch_size` counts the rows of all
-    replicas.
+    `sources` and `options` come from the training; evaluation_options derives the evaluation's.
+    Each source rounds its share of `num_examples` up. `batch_size` counts the rows of all replicas.
 
     Returns:
       (input context) -> batches, see evaluation_dataset; and metrics of these examples that do not
@@ -36,7 +35,7 @@ def heldout_examples(
       such as `inside_overlap_accuracy`.
 
     Raises:
-      UserError: if they hold nothing.
+      UserError: if no source has held-out records.
     """
     options = evaluation_options(
         [source.manifest for source in sources], options.max_seq_length, options.sentence_objective
@@ -60,7 +59,7 @@ def heldout_examples(
         datasets = [part(context=context) for part in parts]
         return functools.reduce(lambda one, other: one.concatenate(other), datasets)
 
-    # Of a sample without a labelled opening, all pairs are inside documents if others have some.
+    # A sample without openings has only "pairs": "inside" if other samples have openings.
     if any("openings" in of_source for of_source in found):
         found = [{"inside" if k == "pairs" else k: v for k, v in f.items()} for f in found]
     known = {}

@@ -8,13 +8,13 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-# Pieces ranked beyond max_predictions_per_seq: room for the last span and for words that fill up.
+# Pieces to rank beyond max_predictions_per_seq, for the last span and for filling words.
 _MARGIN = 12
 
 
 @dataclasses.dataclass(frozen=True)
 class MaskingVocabulary:
-    """What masking needs of a vocabulary."""
+    """The properties of a vocabulary that masking uses."""
 
     mask_id: int
     word_starts: np.ndarray  # bool [V], pieces that begin a word
@@ -40,17 +40,17 @@ def mask_ngrams(
         begin at        _fox (drawn), then _ran _off (.4), then _the _quick ly (.7)
         3 pieces        _fox _ran _off
 
-    The budget is round(masked_lm_prob * length) pieces, length with [CLS] and [SEP]. Spans are
-    taken whole, in random order, such that each piece has the same chance: see `_choose`. Every
-    piece taken becomes, by itself, [MASK] (80 %), stays (10 %) or becomes any ordinary piece
-    (10 %).
+    The budget is round(masked_lm_prob * length) pieces; the length includes [CLS] and [SEP]. Whole
+    spans are taken in random order, and each piece has the same chance: see `_choose`. Each taken
+    piece independently becomes [MASK] (80 %), stays (10 %) or becomes a random ordinary piece (10
+    %).
 
     Args:
       example: `input_word_ids`, `input_mask`, `input_type_ids`, int32 [b, L].
-      vocabulary: which piece is [MASK], which begin a word, which may replace a masked one.
+      vocabulary: the [MASK] piece, the pieces that begin a word and the replacement pieces.
       draws: uniform in [0, 1): `span_length`, `span_order` float32 [b, L + 1], `replace`,
-        `replacement` float32 [b, P]. The last column of `span_order`, to which no span reaches,
-        draws the piece to begin at.
+        `replacement` float32 [b, P]. The last column of `span_order` belongs to no span; it draws
+        the piece to begin at.
       max_predictions_per_seq: P.
       masked_lm_prob: share of the pieces to predict.
       ngram: longest span in words; n words have probability (1/n) / sum(1/k).
@@ -71,7 +71,7 @@ def mask_ngrams(
     budget = tf.minimum(tf.maximum(budget, 1), max_predictions_per_seq)
     num_ranked = min(max_predictions_per_seq + _MARGIN, seq_len)
     taken, ranked = _choose(text, draws["span_order"], budget, num_ranked)
-    # Ascending positions; what is not taken sorts behind and becomes padding.
+    # Ascending positions; pieces that are not taken sort to the end and become padding.
     places = tf.sort(tf.where(taken, ranked, seq_len), axis=1)[:, :max_predictions_per_seq]
     padding = [[0, 0], [0, max(0, max_predictions_per_seq - num_ranked)]]
     places = tf.pad(places, padding, constant_values=seq_len)
@@ -94,7 +94,7 @@ def _replace(
     vocabulary: MaskingVocabulary,
     draws: dict[str, tf.Tensor],
 ) -> tf.Tensor:
-    """Returns `ids` [b, L] with something else in the `places` [b, P] of the `labels` [b, P]."""
+    """Returns `ids` [b, L] with the `labels` [b, P] at `places` [b, P] masked, kept or replaced."""
     replacement = tf.constant(vocabulary.replacement_ids)
     count = replacement.shape[0]
     index = tf.cast(draws["replacement"] * float(count), tf.int32)
@@ -102,14 +102,14 @@ def _replace(
     new_ids = tf.where(draws["replace"] < 0.9, labels, random_ids)
     new_ids = tf.where(draws["replace"] < 0.8, vocabulary.mask_id, new_ids)
     rows = tf.range(tf.shape(ids)[0])[:, tf.newaxis]
-    # Padding is written to a column of its own beyond the last piece.
+    # Padding is written to an extra column beyond the last piece, which is dropped.
     indices = tf.stack([tf.broadcast_to(rows, tf.shape(places)), places], axis=-1)
     padded = tf.pad(ids, [[0, 0], [0, 1]])
     return tf.tensor_scatter_nd_update(padded, indices, new_ids)[:, : ids.shape[1]]
 
 
 class _Text(NamedTuple):
-    """The pieces that may be predicted, and their words and spans by number."""
+    """The pieces that may be predicted, with the number of each piece's word and span."""
 
     is_text: tf.Tensor  # bool [b, L]
     first_sep: tf.Tensor  # int32 [b, 1], where the first [SEP] is
@@ -124,10 +124,10 @@ def _tile(
     ids, types = example["input_word_ids"], example["input_type_ids"]
     position = tf.range(ids.shape[1])[tf.newaxis, :]
     length = tf.reduce_sum(example["input_mask"], axis=1, keepdims=True)
-    # The separators: the last piece, and the last of type 0.
+    # The separators are the last piece and the last piece of type 0.
     first_sep = length - tf.reduce_sum(types, axis=1, keepdims=True) - 1
     is_text = (position > 0) & (position < length - 1) & (position != first_sep)
-    # A and B each open a word, also where a chunk was cut inside one.
+    # The first piece of A or B begins a word, even if a segment was cut inside a word.
     opens = (position == 1) | (position == first_sep + 1)
     starts = is_text & (opens | tf.gather(tf.constant(word_starts), ids))
     word = tf.cumsum(tf.cast(starts, tf.int32), axis=1) - 1
@@ -139,7 +139,7 @@ def _tile(
         lengths += tf.cast(draws >= bound, tf.int32)
     ends = tf.cumsum(lengths, axis=1)
     span = tf.searchsorted(ends, tf.maximum(word, 0), side="right")
-    # The parts of a span before and after a [SEP] are two.
+    # A [SEP] divides a span into two spans.
     return _Text(is_text, first_sep, word, span + types)
 
 
@@ -148,17 +148,17 @@ def _choose(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Chooses spans of `budget` pieces, so that each piece has the same chance.
 
-    Think of the spans as laid in a ring, in random order, and of a window of `budget` pieces that
-    begins at a random piece. A span is taken if its first piece is in the window: with probability
-    budget / pieces, whatever its length, words and place. The spans taken have `budget` pieces on
-    average. The last may have too many; the first, if cut by the window's start, too few. Spans of
-    one piece are dropped or added to make up for it, equally often. If there are too few, words of
-    one piece do: the last word of a longer span is dropped, or any other word added. If these are
+    The spans form a ring in random order, and a window of `budget` pieces begins at a random piece.
+    A span is taken if its first piece is in the window: with probability budget / pieces, whatever
+    its length, words and place. The taken spans have `budget` pieces on average: the last span can
+    exceed the window, and a span that the window's start cuts is not taken. Spans of one piece are
+    dropped or added to reach `budget`, equally often. If there are too few such spans, words of one
+    piece are used: the last word of a longer span is dropped, or any other word added. If these are
     too few as well, as in a short text, the last span is cut to the words that fit. If no word
-    fits at all, a word is cut: every text has a prediction.
+    fits, a word is cut, so that every text has a prediction.
 
-    A window that began at the head of a span would take long spans and words less often (by a
-    seventh, words of four pieces in 128).
+    A window that began at the first piece of a span would take long spans and words less often
+    (words of four pieces a seventh less often, at length 128).
 
     Args:
       text: the words and spans of _tile.
@@ -167,7 +167,7 @@ def _choose(
       num_ranked: K, how many pieces to consider.
 
     Returns:
-      bool [b, K], which are taken, of the int32 [b, K] positions.
+      bool [b, K], true for taken pieces, and int32 [b, K], the positions of these K pieces.
     """
     _, _, word, span = text
     window, real, ranked = _rank(text, draws, budget, num_ranked)
@@ -175,14 +175,14 @@ def _choose(
     words = tf.where(real, tf.gather(word, ranked, batch_dims=1), -1)
     opens_word, closes_word = _runs(words)
     opens_span, closes_span = _runs(tf.where(real, tf.gather(span, ranked, batch_dims=1), -1))
-    # Of the last rank the end is not known.
+    # The piece of the last rank may not be the end of its word.
     lone = real & opens_word & closes_word & (rank < num_ranked - 1)
 
-    # Whole spans; the end of one that is not ranked as a whole is far away.
+    # Take whole spans. The end of a span that is not fully ranked counts as far away.
     beyond = opens_span & (rank >= window)
     far = 2 * span.shape[1]
     end = tf.reduce_min(tf.where(beyond, rank, far), axis=1, keepdims=True)
-    # What makes up for the difference: dropped before the end, or added from there on.
+    # Pieces that can make up for the difference: dropped before the end, or added after it.
     excess = end - budget
     difference = tf.abs(excess)
     small = lone & tf.where(excess > 0, closes_span & (rank < end), rank >= end)
@@ -190,7 +190,7 @@ def _choose(
     small = tf.where(_count(whole) >= difference, whole, small)
     fits = _count(small) >= difference
     changed = fits & small & (tf.cumsum(tf.cast(small, tf.int32), axis=1) <= difference)
-    # Else a word cut by the budget has its last pieces at and beyond rank `end`.
+    # Otherwise drop the word that the budget cuts: its last pieces are at and beyond rank `end`.
     end = tf.where(fits, end, budget)
     next_word = tf.gather(tf.pad(words, [[0, 0], [0, 1]], constant_values=-1), end, batch_dims=1)
     taken = tf.math.logical_xor(real & (rank < end) & (words != next_word), changed)
@@ -208,8 +208,8 @@ def _rank(
     """Lays the spans in a ring that begins with the span of a random piece; see `_choose`.
 
     Returns:
-      int32 [b, 1], the window's pieces behind what the first span leaves over; bool [b, K], which
-      of the ranked are text; int32 [b, K], positions by (order of their span, position).
+      int32 [b, 1], the window's pieces after the rest of a cut first span; bool [b, K], true where
+      the ranked piece is text; int32 [b, K], positions by (order of the span, position).
     """
     is_text, first_sep, _, span = text
     position = tf.range(span.shape[1])[tf.newaxis, :]
@@ -222,13 +222,13 @@ def _rank(
     window = budget - tf.where(is_cut, left_over, 0)
     order = tf.gather(draws, span, batch_dims=1)
     order = tf.where(in_first, tf.where(is_cut, 1.0, -1.0), order)
-    # top_k keeps equal ones in place.
+    # top_k is stable, so the pieces of a span keep their order.
     order, ranked = tf.math.top_k(-tf.where(is_text, order, 2.0), num_ranked)
     return window, order > -2.0, ranked
 
 
 def _runs(values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns where a run of equal numbers begins, and where one ends: bool [b, K] both."""
+    """Returns two bool [b, K]: true where a run of equal numbers begins, and where it ends."""
     changes = values[:, 1:] != values[:, :-1]
     opens = tf.pad(changes, [[0, 0], [1, 0]], constant_values=True)
     return opens, tf.pad(changes, [[0, 0], [0, 1]], constant_values=True)

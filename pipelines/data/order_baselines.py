@@ -1,10 +1,10 @@
-"""Accuracy of three simple classifiers of sentence order, to read a model's accuracy beside.
+"""Accuracy of three simple classifiers of sentence order, as baselines of a model's accuracy.
 
 `lengths` sees only how long sentences are. Labels are drawn so that they do not depend on lengths
-(see sentence_pairs); the text itself may still give the order away: documents may open with short
-sentences. `words` sees which pieces A and B begin with, and compares nothing: it learns how
+(see sentence_pairs); the text itself may still reveal the order: documents may open with short
+sentences. `words` sees which pieces A and B begin with, without comparing them: it learns how
 documents open. `overlap` sees two numbers: the overlap of the words at the junction of A and B, and
-at the far ends. A model that is above all three compares the parts.
+at the far ends. A model that beats all three compares the parts.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from .pretraining_dataset import evaluation_dataset
 
 BASELINES = ("lengths", "words", "overlap")
 
-# Training examples that the classifiers are fitted on.
+# Number of training examples for the classifiers.
 _TRAINING_EXAMPLES = 50_000
-# Examples that are classified, at most: a sample of more.
+# Largest number of examples to classify; from a larger split a sample is drawn.
 _MOST_EXAMPLES = 200_000
 _FOLDS = 5
 _ROWS = 256
@@ -37,7 +37,7 @@ _NO_PIECE = -1
 
 
 class Accuracy(NamedTuple):
-    """How many of some labels were right."""
+    """The number of correct predictions and the number of labels."""
 
     correct: int
     total: int
@@ -63,8 +63,8 @@ def order_baselines(
 ) -> dict[str, dict[str, Accuracy]]:
     """Returns the accuracy of each baseline on the labels of evaluation_dataset's examples.
 
-    The classifiers are fitted on a sample of the training split; those for "train" on four fifths
-    of the same examples, in turn, for the other fifth. Each kind of pair has its own.
+    Each kind of pair has its own classifiers, fitted on a sample of the training split. For the
+    split "train" they are cross-validated in five folds.
 
     Returns:
       kind of pair -> baseline -> accuracy. Kinds: "openings" and "inside" (documents) where some
@@ -112,7 +112,7 @@ def _classifier(name: str):
         return LogisticRegression(C=0.1)  # thousands of features: weights must stay small
     if name == "overlap":
         return LogisticRegression()
-    # Few leaves of many pairs: lengths tell little, and must not be learnt by heart.
+    # Few leaves with many pairs each: lengths are weak evidence, which is easily overfitted.
     return HistGradientBoostingClassifier(
         max_iter=50, max_leaf_nodes=8, min_samples_leaf=50, early_stopping=False, random_state=0
     )
@@ -154,7 +154,7 @@ def opening_words(windows: np.ndarray, vocab_size: int) -> sparse.csr_matrix:
 def overlaps(windows: np.ndarray, frequencies: np.ndarray) -> np.ndarray:
     """Returns how much the parts overlap at the junction and at the far ends, float64 [n, 2].
 
-    A piece that both sides hold counts once, with -log of its share of all pieces: a repeated rare
+    A piece on both sides counts once, weighted by -log of its share of all pieces: a repeated rare
     word is better evidence than a repeated "the". `frequencies` counts each piece.
     """
     weights = -np.log((frequencies + 1) / (frequencies.sum() + len(frequencies)))

@@ -1,7 +1,7 @@
-"""From records to batches: order, mix, parse, split and swap, mask; all computed, none stored.
+"""Makes batches from records: order, mix, parse, split, swap, mask; no example is stored.
 
-What example a step sees, and with which masks, is a pure function of (seed, epoch, position): never
-of how many hosts there are, how fast they are, or where a run was interrupted.
+The examples and masks of a step are a pure function of (seed, epoch, position). They do not depend
+on the number of hosts, on their speed, or on where a run was interrupted.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from .training_order import (
     shuffled_groups,
 )
 
-# Evaluation draws its masks for so many rows at a time, whatever the batch.
+# Evaluation draws masks for this number of rows at a time, whatever the batch size.
 _EVALUATION_ROWS = 64
-# A group is stored in slices of many files: so many are read at once, as each may be a request.
+# A group is stored in slices of many files. This many are read at once: each may be a request.
 _SLICES_AT_A_TIME = 16
 _READ_BYTES = 1 << 18
-# A sample of a split opens so many of its shards at most.
+# Largest number of shards that a sample of a split opens.
 _MAX_SAMPLED_SHARDS = 512
-# The same masks at every evaluation, and other ones than in training.
+# Every evaluation has the same masks, which differ from those in training.
 _MASK_SEED = 20200426
 
 
 @dataclass(frozen=True)
 class Source:
-    """A directory that training reads, and its rows of every BLOCK_ROWS rows of the run."""
+    """A directory that training reads, and its number of rows in each block of BLOCK_ROWS."""
 
     record_dir: str
     manifest: Manifest
@@ -48,12 +48,12 @@ class Source:
 
 
 def read_sources(record_dir: str, record_weights: Sequence[float] | None = None) -> list[Source]:
-    """Reads the manifests of the directories that a run is to train on.
+    """Reads the manifests of a run's record directories.
 
     Args:
-      record_dir: what create_pretraining_data or index_records wrote; commas separate several.
-      record_weights: the directories' shares of the run; default their numbers of examples, so
-        that all have equal epochs.
+      record_dir: directories of create_pretraining_data or index_records, comma-separated.
+      record_weights: share of each directory in the run. Default: its number of examples, so that
+        all directories have equal epochs.
 
     Raises:
       UserError: if a directory holds no records of the split "train", their formats differ, or
@@ -98,10 +98,10 @@ def read_sources(record_dir: str, record_weights: Sequence[float] | None = None)
 def check_sources(
     sources: Sequence[Source], tokenizer: AlbertTokenizer, options: ExampleOptions
 ) -> None:
-    """Checks that the records suit the vocabulary and the examples to be made of them.
+    """Checks that the records match the vocabulary and the options of the examples.
 
     Raises:
-      UserError: if they do not, or no segment has an order to learn.
+      UserError: if they do not match, or no segment can have an order label.
     """
     for source in sources:
         source.manifest.check(source.record_dir, tokenizer, options)
@@ -128,11 +128,11 @@ def pretraining_dataset(
     Args:
       sources: see `read_sources`.
       options: how records become examples; its seed decides order, splits and masks.
-      tokenizer: of the vocabulary that the records were made with.
+      tokenizer: has the vocabulary of the records.
       global_batch_size: examples per step over all hosts.
-      start_step: the step of the first batch. A late start costs no more than reading one group.
-      context: which host this is. A batch holds the rows of one replica. Default: one host with one
-        replica.
+      start_step: the step of the first batch. A later start costs the reading of one group at most.
+      context: identifies this host. A batch holds the rows of one replica. Default: one host with
+        one replica.
 
     Returns:
       dicts with static shapes (b rows): int32 [b, L] `input_word_ids`, `input_mask`,
@@ -160,7 +160,7 @@ def pretraining_dataset(
         draws = example_draws(options, host_rows, seed, first_row)
         return make_examples(records, draws)
 
-    # 1. This host's rows of each global batch as raw records, across the ends of groups and epochs.
+    # 1. Take this host's rows of each global batch as raw records, across groups and epochs.
     start = start_step * global_batch_size
     if len(sources) == 1:
         dataset = _shuffled_records(sources[0], options.seed, start, is_ours if hosts > 1 else None)
@@ -169,10 +169,10 @@ def pretraining_dataset(
         dataset = _mixed_records(sources, options.seed, start)
         dataset = dataset.batch(global_batch_size, drop_remainder=True)
         dataset = dataset.map(lambda records: records[first_row : first_row + host_rows])
-    # 2. They become examples.
+    # 2. Make examples from the records.
     dataset = tf.data.Dataset.zip((tf.data.Dataset.counter(start_step), dataset))
     dataset = dataset.map(make_batch, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-    # 3. One batch for each replica.
+    # 3. Divide them into one batch per replica.
     rows = context.get_per_replica_batch_size(global_batch_size)
     if rows != host_rows:
         dataset = dataset.rebatch(rows, drop_remainder=True)
@@ -182,10 +182,10 @@ def pretraining_dataset(
 def evaluation_options(
     manifests: Sequence[Manifest], max_seq_length: int, sentence_objective: str
 ) -> ExampleOptions:
-    """Returns how records are masked in every evaluation: as published, the same each time.
+    """Returns the options of every evaluation: masks as published, the same each time.
 
     The run's --ngram and --masked_lm_prob have no effect, so that metrics can be compared among
-    runs and with pipelines.evaluate. Static examples bring their masks.
+    runs and with pipelines.evaluate. Static examples are already masked.
     """
     static = {manifest.max_predictions_per_seq for manifest in manifests} - {None}
     return ExampleOptions(
@@ -208,14 +208,14 @@ def evaluation_dataset(
 ) -> tf.data.Dataset:
     """Returns one pass over a split in the order of its files, with the same masks at every call.
 
-    Several hosts share the examples. A batch holds rows for one replica, and all replicas have as
-    many batches. Batches are filled up with rows whose weights are all 0: each example counts once.
-    For "nsp", whose second segments come from the neighbouring row, the first half of the split
-    takes turns with the second: neighbours in a file may be of one document.
+    Several hosts share the examples. A batch holds rows for one replica, and all replicas have the
+    same number of batches. Batches are filled up with rows of weight 0, so each example counts
+    once. "nsp" takes B from the neighbouring row, and neighbours in a file may be of one document.
+    So rows of the first half of the split alternate with rows of the second half.
 
-    `batch_size` counts the rows of all replicas. A sample of `num_examples` from all of the split
-    is the same at every call; None: all of it. `with_lengths` adds sentence_pairs.length_features.
-    The rest is as of pretraining_dataset.
+    `batch_size` counts the rows of all replicas. `num_examples` is the size of a sample, the same
+    at every call; None: the whole split. `with_lengths` adds sentence_pairs.length_features. For
+    the other arguments see pretraining_dataset.
     """
     context = context or tf.distribute.InputContext()
     rows = context.get_per_replica_batch_size(batch_size)
@@ -240,7 +240,7 @@ def evaluation_dataset(
         turns = tf.data.Dataset.zip((records.take(half), records.skip(half).take(half)))
         turns = turns.flat_map(lambda *pair: tf.data.Dataset.from_tensor_slices(tf.stack(pair)))
         records = turns.concatenate(records.skip(2 * half))
-    # The masks are drawn for so many rows at a time: these are what the hosts share.
+    # Hosts share blocks of _EVALUATION_ROWS rows, for which masks are drawn together.
     hosts = context.num_input_pipelines
     dataset = tf.data.Dataset.zip((tf.data.Dataset.counter(), records.batch(_EVALUATION_ROWS)))
     dataset = dataset.shard(hosts, context.input_pipeline_id)
@@ -261,7 +261,7 @@ def sampled_records(
     record_dir: str, manifest: Manifest, split: str, num_examples: int | None
 ) -> tf.data.Dataset:
     """Returns serialized records of a split, in the order of its files; see `sample_counts`."""
-    # Of an empty list TensorFlow would take the elements for numbers.
+    # The dtype is named, because TensorFlow makes an empty list float32.
     files = tf.constant(manifest.paths(record_dir, split), tf.string)
     counts = sample_counts(manifest.splits[split].shards, num_examples)
     slices = tf.data.Dataset.from_tensor_slices((files, counts)).filter(lambda _, count: count > 0)
@@ -271,8 +271,8 @@ def sampled_records(
 def sample_counts(shards: Sequence[Shard], num_examples: int | None) -> np.ndarray:
     """Returns how many records to take from the beginning of each shard, int64.
 
-    Records lie in random order, so these are a sample of a shard. Shares are in proportion to the
-    shards' sizes; of very many shards only some, drawn at random, are opened.
+    Records are in random order, so the first ones are a sample of a shard. Counts are proportional
+    to the shards' sizes. If there are very many shards, only some random ones are opened.
     """
     counts = np.array([shard.examples for shard in shards], np.int64)
     if num_examples is None or num_examples >= counts.sum():
@@ -281,7 +281,7 @@ def sample_counts(shards: Sequence[Shard], num_examples: int | None) -> np.ndarr
     chosen = np.zeros(len(shards), bool)
     chosen[rng.permutation(len(shards))[:_MAX_SAMPLED_SHARDS]] = True
     ends = np.cumsum(np.where(chosen, counts, 0))
-    # Rounded sums: no shard is more than one record off its share.
+    # Rounding the cumulative sums keeps each shard within one record of its share.
     ends = np.round(ends * (min(num_examples, ends[-1]) / ends[-1])).astype(np.int64)
     return np.diff(ends, prepend=0)
 
@@ -293,8 +293,8 @@ def _shuffled_records(
 
     `start` is counted from the beginning of the run; it may be beyond the first epoch. `is_ours`
     maps numbers of records in the run to whether to return them (int64 [n] -> bool [n]); default:
-    all. The others are read, but not kept. That is simple and exact; the cost is that
-    every host reads the whole data set.
+    all. The other records are read, but not kept. That is simple and exact, but every host reads
+    the whole data set.
     """
     paths = tf.constant(source.manifest.paths(source.record_dir, "train"))
 
@@ -306,7 +306,7 @@ def _shuffled_records(
             order = tf.boolean_mask(order, is_ours(numbers))
             total = tf.reduce_sum(slices.counts)
             kept = tf.scatter_nd(order[:, tf.newaxis], tf.ones_like(order), [total])
-            # Numbers among those that are kept.
+            # Renumber: place among the kept records.
             order = tf.gather(tf.cumsum(kept) - 1, order)
 
         def read(file, offset, count, begin):
@@ -316,14 +316,14 @@ def _shuffled_records(
             return records.map(lambda r: tf.boolean_mask(r, kept[begin : begin + count] > 0))
 
         slices = (tf.gather(paths, slices.shards), slices.offsets, slices.counts, begins)
-        # Slice by slice: to hand over single records takes ten times as long as to read them.
+        # Pass on whole slices: passing on single records takes ten times as long as reading them.
         records = tf.data.Dataset.from_tensor_slices(slices).interleave(
             read, cycle_length=_SLICES_AT_A_TIME, num_parallel_calls=_SLICES_AT_A_TIME
         )
-        # One element: all records of the group, as they lie on disk.
+        # One element: all records of the group, in the order on disk.
         return records.rebatch(tf.int64.max).map(lambda r: tf.gather(r, order))
 
-    # Whole groups, shuffled; the next is read while this one is used.
+    # Whole groups, shuffled; the next group is read while this one is used.
     groups = shuffled_groups(source.manifest.splits["train"].shards, seed, start)
     return groups.flat_map(read_in_order).prefetch(1)
 
@@ -343,7 +343,7 @@ def _read_slice(file: tf.Tensor, offset: tf.Tensor, count: tf.Tensor) -> tf.data
 def _mixed_records(sources: Sequence[Source], seed: int, start: int) -> tf.data.Dataset:
     """Returns the raw records of several sources one by one, from row `start` of the run on.
 
-    Each source goes through its own epochs, and takes memory for a group of its own.
+    Each source has its own epochs and holds one group in memory.
     """
     quotas = [source.quota for source in sources]
     streams = [
@@ -359,7 +359,7 @@ def _example_maker(
     tokenizer: AlbertTokenizer,
     with_lengths: bool = False,
 ) -> Callable[[tf.Tensor, dict[str, tf.Tensor]], dict[str, tf.Tensor]]:
-    """Returns (serialized records, draws of as many rows) -> batch."""
+    """Returns (serialized records, draws for the same rows) -> batch."""
     if isinstance(manifest, ReferenceManifest):
         return lambda records, _: parse_examples(records, options, with_lengths)
     make_examples = example_maker(options, tokenizer, with_lengths)

@@ -1,4 +1,4 @@
-"""What examples look like in numbers: lengths, masks, labels, pieces; as text and as a picture."""
+"""Statistics of examples (lengths, masks, labels, pieces), as text and as a picture."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from albert_tf.jobs import pictures
 from albert_tf.text.tokenization import AlbertTokenizer
 from .masking import unmask
 
-_BINS = 20  # of positions, as shares of the text
+_BINS = 20  # bins of the positions in a text
 _COLOUR, _DARK = "#4c78a8", "#333333"
-_MOST_RUN = 8  # runs of so many and more count as one kind
-_MOST_PIECES = 4  # words of so many pieces and more count as one kind
+_MOST_RUN = 8  # longer runs count as runs of this length
+_MOST_PIECES = 4  # longer words count as words of this length
 _FREQUENT = 15  # pieces in the list of the most frequent
 
 
 class ExampleStatistics:
-    """Sums over examples as training sees them, batch after batch.
+    """Accumulates statistics of training examples, batch by batch.
 
     `swaps`: see sentence_pairs.SentenceObjective.
     """
@@ -32,7 +32,7 @@ class ExampleStatistics:
         self._lengths = np.zeros(max_seq_length + 1, np.int64)
         self._splits = np.zeros(_BINS, np.int64)
         self._pieces = np.zeros(tokenizer.vocab_size, np.int64)
-        # Row 0 counts all, row 1 the masked.
+        # Row 0 counts all pieces or words, row 1 only masked ones.
         self._places = np.zeros([2, _BINS], np.int64)
         self._words = np.zeros([2, _MOST_PIECES + 1], np.int64)
         self._word_runs = np.zeros(_MOST_RUN + 1, np.int64)
@@ -44,7 +44,7 @@ class ExampleStatistics:
         return self._counts["examples"]
 
     def add(self, batch: dict[str, np.ndarray]) -> None:
-        """Counts the examples of a batch; rows of nothing but padding are none."""
+        """Counts the examples of a batch; skips rows of padding."""
         real = batch["input_mask"].any(axis=1)
         batch = {name: values[real] for name, values in batch.items()}
         rows = len(batch["input_mask"])
@@ -83,14 +83,14 @@ class ExampleStatistics:
             np.bincount(place[chosen], minlength=_BINS) for chosen in (text, text & masked)
         ]
         self._pieces += np.bincount(ids[text], minlength=len(self._pieces))
-        # Where the document was cut in two: behind B if the two were swapped.
+        # The piece before the split: the end of A, or of B if the parts were swapped.
         first = np.where(changed & self._swaps, len_b - 1, first_sep[:, 0] - 1)[labelled]
         share = first / (text.sum(axis=1)[labelled])
         self._splits += np.bincount((_BINS * share).astype(int), minlength=_BINS)[:_BINS]
 
         opens_part = (position == 1) | (position == first_sep + 1)
         starts = text & (opens_part | self._word_starts[ids])
-        # From here on everything in one row; a part of an example begins a run of its own.
+        # Flatten all examples into one row; each part of an example begins a new run.
         self._piece_runs += _runs(masked[text], opens_part[text])
         self._word_runs += _runs(masked[starts], opens_part[starts])
         word = np.cumsum(starts[text]) - 1
@@ -145,7 +145,7 @@ class ExampleStatistics:
 def _runs(masked: np.ndarray, opens: np.ndarray) -> np.ndarray:
     """Counts runs of masked neighbours by length: int64 [_MOST_RUN + 1].
 
-    `opens` is true where a run cannot continue from the neighbour before.
+    `opens` is true where a new run must begin.
     """
     begins = masked & (opens | ~np.pad(masked, [1, 0])[:-1])
     lengths = np.bincount(np.cumsum(begins)[masked])[1:]
@@ -233,7 +233,7 @@ def _panel(panels, title, x_label, y_label="%"):
 
 
 def _bars(panels, title, x_label, shares, names=None, y_label="%"):
-    """Draws shares of things by name; by default by number, the last of so many and more."""
+    """Draws a bar for each share. `names` default to 1, 2, ..., the last one with a "+"."""
     names = names or [*range(1, len(shares)), f"{len(shares)}+"]
     axis = _panel(panels, title, x_label, y_label)
     drawn = axis.bar([str(n) for n in names], [100 * s for s in shares], color=_COLOUR)

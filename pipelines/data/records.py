@@ -1,8 +1,8 @@
 """The manifest of a record directory, and the format of a segment record.
 
 There are two formats: segment records, from which examples are drawn again at every epoch, and the
-reference's static examples (see reference_examples.py). A manifest of either holds what training
-must know about the files.
+reference's static examples (see reference_examples.py). The manifest of either format describes the
+files for training.
 
 A directory of segment records holds `train-00003-of-00012.tfrecord` and
 `heldout-00003-of-00012.tfrecord` (uncompressed tf.train.Example, in random order) and
@@ -11,7 +11,7 @@ once, unpadded, without special pieces:
 
   input_ids        int64 [n], 1 <= n <= max_seq_length - 3: pieces
   sentence_starts  int64 [m], first 0, increasing, all < n: the first piece of each sentence
-  room_before      int64 [1]: unused room of the segment before, in pieces; see segments.Segment
+  room_before      int64 [1]: unused room of the previous segment, in pieces; see segments.Segment
   opens_document   int64 [1]: 1 = the document's first segment
   document_id      int64 [1]: a hash of the document's first sentences
 """
@@ -41,7 +41,7 @@ from .segments import Segment
 MANIFEST_FILE = "manifest.json"
 SPLITS = ("train", "heldout")
 
-# A shard can be read in parts: training reads a part of each of many shards at a time.
+# Most parts of a shard: training reads one part of each of many shards at a time.
 MAX_PARTS = 256
 _MIN_PART_BYTES = 1 << 16
 _TFRECORD_FRAME_BYTES = 16
@@ -65,7 +65,7 @@ def serialize_segment(segment: Segment, document_id: int) -> bytes:
     feature["room_before"].int64_list.value.append(segment.room_before)
     feature["opens_document"].int64_list.value.append(segment.opens_document)
     feature["document_id"].int64_list.value.append(document_id)
-    # The order of features is otherwise free, and the shard's checksum with it.
+    # Otherwise the order of features, and so the shard's checksum, could vary.
     return example.SerializeToString(deterministic=True)
 
 
@@ -78,7 +78,7 @@ def parse_segments(records: tf.Tensor) -> dict[str, tf.Tensor]:
 
 
 def write_records(path: str, records: Iterable[bytes]) -> dict[str, Any]:
-    """Writes a TFRecord file. Returns the fields of a Shard that its bytes determine."""
+    """Writes a TFRecord file; returns the fields of its Shard that follow from its bytes."""
     record_bytes = array.array("q")
     with tf.io.TFRecordWriter(path) as writer:
         for record in records:
@@ -104,8 +104,8 @@ def shard_layout(record_bytes: Sequence[int]) -> dict[str, Any]:
 class Shard:
     """One file of records."""
 
-    file: str  # its name in the record directory, or a path of its own
-    source: str  # its input, for people
+    file: str  # name in the record directory, or a full path
+    source: str  # description of the input, for people
     examples: int
     pieces: int  # in static examples this includes special pieces
     bytes: int
@@ -113,7 +113,7 @@ class Shard:
     part_offsets: Sequence[int]  # byte at which each part begins; see first_record
 
     def first_record(self, part: int) -> int:
-        """Returns the number of a part's first record; of the end for the number of parts."""
+        """Returns the number of a part's first record; `examples` for the part after the last."""
         return self.examples * part // len(self.part_offsets)
 
 
@@ -135,25 +135,25 @@ class Split:
 
 
 def make_splits(units: Iterable[dict[str, Sequence[dict]]]) -> dict[str, Split]:
-    """Returns both splits from the fields of the shards, split -> shards, of each unit of a job."""
+    """Returns both splits of a job; each unit maps a split to the fields of its shards."""
     units = list(units)
     shards = {name: [Shard(**s) for unit in units for s in unit.get(name, ())] for name in SPLITS}
     return {name: Split(tuple(shards[name])) for name in SPLITS}
 
 
 class Manifest:
-    """What training must know about a record directory of either format."""
+    """The description of a record directory, of either format, for training."""
 
     format: ClassVar[str]
-    special_pieces: ClassVar[int]  # that an example has beyond the pieces of its record
+    special_pieces: ClassVar[int]  # in an example, beyond the pieces of its record
     max_predictions_per_seq: int | None  # None: predictions are drawn in training
-    heldout_split: dict[str, Any] | None  # what decides which documents are held out
-    share_with_order: float | None  # of segments; None: static examples
+    heldout_split: dict[str, Any] | None  # settings that select the held-out documents
+    share_with_order: float | None  # of segments with an order label; None: static examples
     splits: dict[str, Split]
 
     @classmethod
     def read(cls, record_dir: str) -> SegmentManifest | ReferenceManifest:
-        """Reads the manifest of a record directory; a UserError if there is none of ours."""
+        """Reads the manifest of a record directory; raises a UserError without a valid one."""
         path = os.path.join(record_dir, MANIFEST_FILE)
         if not tf.io.gfile.exists(path):
             raise UserError(
@@ -173,7 +173,7 @@ class Manifest:
 
     @classmethod
     def read_finished(cls, output_dir: str) -> SegmentManifest | ReferenceManifest | None:
-        """Reads, and announces, the manifest of a job that finished before; None if none did."""
+        """Reads and prints the manifest of a finished job; None: the job is not finished."""
         if not tf.io.gfile.exists(os.path.join(output_dir, MANIFEST_FILE)):
             return None
         manifest = cls.read(output_dir)
@@ -186,7 +186,7 @@ class Manifest:
         return " and ".join(counts) + self._summary_of_records()
 
     def write(self, record_dir: str) -> None:
-        """Writes manifest.json, without which the records of the directory are not read."""
+        """Writes manifest.json, which marks the records of the directory as finished."""
         values = {"format": self.format, **dataclasses.asdict(self)}
         values["splits"] = {
             name: {
@@ -211,7 +211,7 @@ class Manifest:
         return self.splits["train"].pieces / self.splits["train"].examples + self.special_pieces
 
     def fingerprint(self) -> str:
-        """Returns a hash of the records themselves, whatever their directory and input."""
+        """Returns a hash of the records that does not depend on their directory and input paths."""
         shards = [
             (name, os.path.basename(shard.file), shard.sha256)
             for name in SPLITS
@@ -220,9 +220,9 @@ class Manifest:
         return hashlib.sha256(json.dumps(shards).encode()).hexdigest()
 
     def check(self, record_dir: str, tokenizer: AlbertTokenizer, options: ExampleOptions) -> None:
-        """Raises a UserError if the records do not suit the tokenizer or the examples' options.
+        """Raises a UserError if the records do not match the tokenizer or the options.
 
-        It also does if a file is missing or not of its size.
+        Missing files and files of the wrong size are errors, too.
         """
         records = f"the records in {record_dir!r}"
         if tokenizer.sha256 != self.vocab_sha256:
@@ -250,7 +250,7 @@ class Manifest:
 
 
 def _difference(values: Any, formats: dict[str, type[Manifest]]) -> str | None:
-    """Describes how the fields of a manifest.json differ from this version's; None: nothing."""
+    """Describes how a manifest.json differs from this version's format; None: no difference."""
     kind = formats.get(values.get("format")) if isinstance(values, dict) else None
     if kind is None:
         return f"no manifest of records: its format is none of {', '.join(formats)}"
@@ -290,11 +290,11 @@ class SegmentManifest(Manifest):
     sentences: int
     segments: int
     segments_with_order: int  # see segments.has_order
-    openings_with_order: int  # such segments that open their document
+    openings_with_order: int  # segments with order that open their document
     pieces: int
     skipped_lines: int
     splits: dict[str, Split]
-    duplicate_documents: int = 0  # skipped, and in no other count
+    duplicate_documents: int = 0  # skipped; not in any other count
 
     @property
     def share_with_order(self) -> float:
@@ -303,7 +303,7 @@ class SegmentManifest(Manifest):
 
     @property
     def heldout_split(self) -> dict[str, Any]:
-        """What decides which documents are held out."""
+        """The settings that select the held-out documents."""
         return {"random_seed": self.seed, "heldout_fraction": self.heldout_fraction}
 
     def _summary_of_records(self) -> str:
@@ -331,7 +331,7 @@ class ReferenceManifest(Manifest):
 
     format: ClassVar[str] = "reference"
     special_pieces: ClassVar[int] = 0
-    heldout_split: ClassVar[None] = None  # the author of the files chose it
+    heldout_split: ClassVar[None] = None  # unknown: the files' author chose it
     share_with_order: ClassVar[None] = None
 
     max_seq_length: int
@@ -341,7 +341,7 @@ class ReferenceManifest(Manifest):
     vocab_size: int
     do_lower_case: bool
     code_version: str
-    drawn_with: dict[str, Any]  # settings of create_pretraining_data; empty: records of others
+    drawn_with: dict[str, Any]  # settings of create_pretraining_data; empty: other records
     splits: dict[str, Split]
 
     def _summary_of_records(self) -> str:

@@ -18,10 +18,10 @@ from .records import shard_layout
 from .reference_examples import check_examples, example_lengths
 from .unit_job import Unit, write_marker
 
-# Records that are checked in one call.
+# Number of records to check in one call.
 _BATCH = 256
 
-_load_tokenizer = functools.lru_cache(maxsize=1)(AlbertTokenizer)  # once for a process
+_load_tokenizer = functools.lru_cache(maxsize=1)(AlbertTokenizer)  # once per process
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def first_lengths(paths: Sequence[str]) -> tuple[int, int] | None:
 def check_file(
     unit: FileUnit, lengths: tuple[int, int], spm_model_file: str, output_dir: str
 ) -> None:
-    """Checks a file whose records have L and P of `lengths`; writes its marker, with its shard."""
+    """Checks a file whose records have `lengths` (L, P); writes its marker, which has its shard."""
     tokenizer = _load_tokenizer(spm_model_file)
     pieces = 0
     record_bytes = array.array("q")
@@ -70,7 +70,7 @@ def check_file(
 
 
 def _records(path: str) -> Iterator[bytes]:
-    """Yields the records of a file; a UserError if it is no TFRecord file, or cut or damaged."""
+    """Yields the records of a file; raises a UserError for a truncated, damaged or other file."""
     number = 0
     try:
         for record in tf.data.TFRecordDataset(path).as_numpy_iterator():

@@ -1,6 +1,6 @@
 """The reference's static examples: one record is one padded, masked example.
 
-Uncompressed tf.train.Example, in the features and lengths of the reference's
+Uncompressed tf.train.Example, with the features and lengths of the reference's
 create_pretraining_data.py (L = max_seq_length, P = max_predictions_per_seq; padding is 0):
 
   input_ids             int64 [L]: pieces, masked
@@ -8,7 +8,7 @@ create_pretraining_data.py (L = max_seq_length, P = max_predictions_per_seq; pad
   segment_ids           int64 [L]: 0 up to and with the first [SEP]
   token_boundary        int64 [L]: 1 = [CLS], [SEP] or a piece that begins a word
   masked_lm_positions   int64 [P]: ascending
-  masked_lm_ids         int64 [P]: what stood there
+  masked_lm_ids         int64 [P]: the original pieces
   masked_lm_weights     float32 [P]: 1 = a prediction
   next_sentence_labels  int64 [1]: 1 = swapped, or from another document
 """
@@ -27,7 +27,7 @@ from .masking import unmask
 
 
 def training_features(max_seq_length: int, max_predictions_per_seq: int) -> dict:
-    """Returns what tf.io.parse_example wants to know: the features that training reads."""
+    """Returns the specification for tf.io.parse_example of the features that training reads."""
     lengths = {
         **dict.fromkeys(("input_ids", "input_mask", "segment_ids"), max_seq_length),
         **dict.fromkeys(("masked_lm_positions", "masked_lm_ids"), max_predictions_per_seq),
@@ -43,9 +43,9 @@ def parse_examples(
 ) -> dict[str, tf.Tensor]:
     """Returns static examples as a batch: the names, shapes and types of examples drawn afresh.
 
-    An example with two parts counts for the sentence objective, unless that is none. `with_lengths`
-    adds the pieces of both parts, `length_features` int32 [b, 2]: where their sentences end is not
-    known.
+    An example with two parts counts for the sentence objective, unless that is "none".
+    `with_lengths` adds `length_features`, int32 [b, 2]: the number of pieces of both parts (their
+    sentences are unknown).
     """
     lengths = options.max_seq_length, options.max_predictions_per_seq
     parsed = tf.io.parse_example(records, training_features(*lengths))
@@ -70,10 +70,10 @@ def serialize_examples(
     batch: dict[str, np.ndarray], word_starts: np.ndarray, tokenizer: AlbertTokenizer
 ) -> list[bytes]:
     """Returns the records of a batch of examples."""
-    # Words are found in the text before masking.
+    # Word starts come from the text before masking.
     text = unmask(batch)
     special = (text == tokenizer.cls_id) | (text == tokenizer.sep_id)
-    # Both parts open a word, also where a sentence was cut inside one.
+    # The first piece of a part begins a word, even if a sentence was cut inside a word.
     opens = np.pad(special, [[0, 0], [1, 0]])[:, :-1]
     boundary = (special | opens | word_starts[text]) & (batch["input_mask"] == 1)
     ints = {
@@ -98,7 +98,7 @@ def serialize_examples(
 
 
 def example_lengths(record: bytes) -> tuple[int, int]:
-    """Returns L and P of a record, 0 where it has none."""
+    """Returns L and P of a record, 0 for a missing feature."""
     try:
         feature = tf.train.Example.FromString(record).features.feature
     except DecodeError:
@@ -110,7 +110,7 @@ def example_lengths(record: bytes) -> tuple[int, int]:
 def check_examples(
     records: Sequence[bytes], lengths: Sequence[int], tokenizer: AlbertTokenizer
 ) -> tuple[int, tuple[int, str] | None]:
-    """Returns how many pieces are in records of L and P, and the first fault: (index, what)."""
+    """Returns the number of pieces in the records, and the first fault: (index, problem)."""
     features = training_features(*lengths)
     for index, record in enumerate(records):
         if problem := _schema_fault(record, features):

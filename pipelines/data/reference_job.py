@@ -1,6 +1,6 @@
 """Draws static examples in the reference's format from segment records.
 
-The graph that training runs computes them, in a number of passes; a pass over a segment shard is a
+The graph of training computes the examples, in several passes. One pass over one segment shard is a
 unit of work. Held-out segments get one pass: counting them several times would make an evaluation
 look more certain than it is.
 
@@ -30,7 +30,7 @@ from .unit_job import Unit, write_marker
 # The subdirectory of the segments from which the static examples are drawn.
 SEGMENTS_DIR = "segments"
 
-# Draws are made for so many rows at a time.
+# Number of rows to draw for at a time.
 _ROWS = 256
 
 
@@ -46,12 +46,12 @@ class PassUnit(Unit):
 
     @property
     def name(self) -> str:
-        """As of Unit; begins with the split."""
+        """See Unit; begins with the split."""
         return f"{self.source.rsplit('.', 1)[0]}-pass-{self.pass_number:03d}"
 
 
 def plan_passes(segments: SegmentManifest, dupe_factor: int) -> list[PassUnit]:
-    """Returns the units of `dupe_factor` passes over training segments and one over the others."""
+    """Returns the units: `dupe_factor` passes over training shards, one over held-out shards."""
     units, first = [], 0
     for split in SPLITS:
         for shard in segments.splits[split].shards:
@@ -72,14 +72,14 @@ def write_pass(
 ) -> None:
     """Writes the examples of a unit and, last, the marker with their counts.
 
-    The shard gets its name when it is complete. Its bytes are a function of segments and options:
-    order and draws come from (seed, pass, position).
+    The shard gets its final name when it is complete. Its bytes depend on segments and options
+    only: order and draws come from (seed, pass, position).
     """
     tokenizer, word_starts, make_examples = _load(options, spm_model_file, do_lower_case)
     source = os.path.join(SEGMENTS_DIR, unit.source)
     segments = tf.data.TFRecordDataset(os.path.join(output_dir, source))
     segments = segments.batch(tf.int64.max).get_single_element()
-    # The third number keeps this stream apart from the streams of training_order.
+    # The 2 in the counter separates this stream from the streams of training_order.
     bits = np.random.Philox(
         key=[options.seed % 2**64, unit.pass_number], counter=[0, 0, 2, unit.first]
     )
@@ -112,7 +112,7 @@ def write_pass(
 
 @functools.lru_cache(maxsize=1)
 def _load(options: ExampleOptions, spm_model_file: str, do_lower_case: bool):
-    """Returns tokenizer, word_starts and the graph, once for all units of a process."""
+    """Returns tokenizer, word_starts and the graph, made once per process."""
     tokenizer = AlbertTokenizer(spm_model_file, do_lower_case)
     make = example_maker(options, tokenizer)
 

@@ -1,4 +1,4 @@
-"""Documents into segments: contiguous chunks of whole sentences that lose no piece."""
+"""Splits documents into segments: contiguous chunks of whole sentences. No piece is lost."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 from albert_tf.text.packing import NUM_SPECIAL_PIECES
 
-# How many pieces short of the longest a segment may end so as to cut a sentence between two words.
+# Pieces that a segment may leave unused in order to cut a sentence between two words.
 _MAX_UNUSED = 8
 
 SHORTEST_RUN = 3  # pieces of a run of words; see cut_runs
 
-# The room before a segment that opens with the rest of a cut sentence: its look gives it away.
+# `room_before` of a segment that opens with the rest of a cut sentence, which reveals its place.
 NO_ROOM = -1
 
 
@@ -21,8 +21,8 @@ class Segment(NamedTuple):
     """One contiguous chunk of one document."""
 
     input_ids: list[int]
-    sentence_starts: list[int]  # where each sentence, or the rest of one, begins; the first is 0
-    # Pieces that the segment before had left, too few for this one's first sentence; 0 at the
+    sentence_starts: list[int]  # first piece of each sentence or rest of a sentence; begins with 0
+    # Unused pieces of the previous segment, too few for this segment's first sentence; 0 at the
     # opening of a document; or NO_ROOM.
     room_before: int
     opens_document: bool
@@ -31,9 +31,9 @@ class Segment(NamedTuple):
 def has_order(segment: Segment) -> bool:
     """Returns whether a segment can have a sentence-order label: see sentence_pairs.
 
-    Two kinds have none: those without a later sentence that is longer than the room before, and
-    those that open with the rest of a cut sentence. Among segments inside documents the first kind
-    is 24, 19 and 5 % at 32, 128 and 512 pieces (novels).
+    It has none if no later sentence is longer than `room_before`, or if the segment opens with the
+    rest of a cut sentence. The first case holds for 24 %, 19 % and 5 % of the segments inside
+    documents at 32, 128 and 512 pieces (novels).
     """
     ends = [*segment.sentence_starts[1:], len(segment.input_ids)]
     longest = max((b - a for a, b in zip(segment.sentence_starts[1:], ends[1:])), default=0)
@@ -48,23 +48,23 @@ def split_document(
     rng: random.Random,
     max_sentences: int | None = None,
 ) -> Iterator[Segment]:
-    """Yields the segments of a document; put together, they are its pieces.
+    """Yields the segments of a document; joined, they are the whole document.
 
     A segment takes whole sentences while they fit its target length. A sentence is cut only if it
-    is longer than any segment, before a word if one begins near. Cutting the last one to fill the
-    segment would tell the order of its halves: only the second would end inside a sentence.
+    is longer than a whole segment, before a word if possible. Cutting the last sentence to fill a
+    segment would reveal the order of its two parts: only part B would end inside a sentence.
 
     Source: the reference's create_instances_from_document.
     Deviation: the reference truncates what does not fit, which loses 2 to 16 % of the text. It
-    draws the shorter target once per document, so that a long one may give short examples only.
+    draws the shorter target once per document, so a long document may give short examples only.
 
     Args:
-      sentences: the pieces of each sentence; empty ones are passed over. Read as needed.
+      sentences: the pieces of each sentence, read as needed; empty sentences are skipped.
       max_seq_length: length of an example, special pieces included.
-      short_seq_prob: probability that a segment has a shorter target, uniform from 2 on.
+      short_seq_prob: probability of a shorter target length, which is uniform from 2 on.
       word_starts: [vocab_size], true for pieces that begin a word.
       rng: source of the targets.
-      max_sentences: None: no limit.
+      max_sentences: most sentences in a segment; None: no limit.
     """
     longest = max_seq_length - NUM_SPECIAL_PIECES
 
@@ -80,8 +80,8 @@ def split_document(
         if pieces and (is_full or len(pieces) + len(sentence) > target):
             yield Segment(pieces, starts, room, opens)
             opens = False
-            # Behind a full segment any sentence opens the next one. One sentence alone may be
-            # longer than a short target.
+            # After a full segment any sentence opens the next one. A single sentence may be longer
+            # than a short target.
             room = 0 if is_full else max(target - len(pieces), 0)
             target, pieces, starts = draw_target(), [], []
         begin = 0
@@ -97,7 +97,7 @@ def split_document(
 
 
 def _cut(sentence: Sequence[int], room: int, word_starts: Sequence[bool]) -> int:
-    """Returns how many of a sentence's pieces go into a segment that it is too long for."""
+    """Returns the number of pieces to cut from a sentence that does not fit into a segment."""
     for cut in range(room, max(room - _MAX_UNUSED, 1) - 1, -1):
         if word_starts[sentence[cut]]:
             return cut
@@ -110,10 +110,10 @@ def cut_runs(
     word_starts: Sequence[bool],
     rng: random.Random,
 ) -> Iterator[list[int]]:
-    """Yields the pieces of a document in runs of words in place of sentences.
+    """Cuts a document into runs of words, in place of sentences; yields the pieces of each run.
 
-    A run begins and ends anywhere in a sentence. It has SHORTEST_RUN to `longest` pieces, and those
-    up to the end of its last word.
+    A run may begin and end inside a sentence. It has SHORTEST_RUN to `longest` pieces, plus the
+    rest of its last word.
 
     The words on both sides of a cut show which run comes first, so a small model learns to compare
     them within some 50,000 pairs. Two sentences show their order less often.

@@ -1,13 +1,12 @@
 """The sentence objective: splits segments into two parts, A and B, and draws their labels.
 
 Sentence lengths alone must not predict the label: a model would learn lengths instead of order. Two
-facts would make them predict it.
+effects have to be removed.
 
-1. A segment opens with a sentence that did not fit into the segment before, so with a longer one
-   than average. Therefore B opens with a sentence that would not have fitted there either
-   (`choose_pairs`).
-2. Parts of different segments do not fill an example as parts of one segment do. Therefore the Bs
-   of two neighbouring rows are cut to one length (`_next_sentence`).
+1. A segment opens with a sentence that did not fit into the previous segment, so the sentence is
+longer than average. Therefore B also opens with such a sentence (`choose_pairs`).
+2. Parts of different segments fill an example differently than parts of one segment. Therefore the
+Bs of two neighbouring rows are cut to one length (`_next_sentence`).
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ from .segments import NO_ROOM
 
 
 class SentenceObjective(NamedTuple):
-    """What the two parts of an example teach."""
+    """How the two parts of an example are paired and labelled."""
 
     title: str  # its name in a report
     labels: tuple[str, str]  # the meaning of label 0 and of label 1
     has_label: bool = True
     swaps: bool = False  # whether label 1 means that A and B are swapped
-    pairs_rows: bool = False  # whether label 1 means that B is of the neighbouring row
+    pairs_rows: bool = False  # whether label 1 means that B comes from another row
 
 
 # The values of --sentence_objective. A new one is a row here and a branch in `choose_pairs`.
@@ -40,25 +39,25 @@ SENTENCE_OBJECTIVES = {
     "none": SentenceObjective("no objective", ("in order", "swapped"), has_label=False),
 }
 
-# Sentences of each part whose lengths `length_features` names.
+# Number of sentences of each part in `length_features`.
 _LEADING_SENTENCES = 7
-# Sentences of a row that can open B in _next_sentence, which compares each of two rows with each.
+# Sentences per row that can open B in _next_sentence, which compares all pairs of them.
 _SPLITS_COMPARED = 64
 
 
 class Part(NamedTuple):
-    """A run of whole sentences of one row's segment; the last may be cut. All are int32 [b]."""
+    """A run of whole sentences of one row's segment; the last one may be cut. Fields: int32 [b]."""
 
-    row: tf.Tensor  # whose segment it is of
-    first: tf.Tensor  # its sentences, by number, up to
-    end: tf.Tensor  # this one; none if they are equal
-    begin: tf.Tensor  # its pieces, counted in the segment
+    row: tf.Tensor  # row of the segment
+    first: tf.Tensor  # number of the first sentence
+    end: tf.Tensor  # number after the last sentence; equal to `first` in an empty part
+    begin: tf.Tensor  # place of the first piece in the segment
     length: tf.Tensor
 
 
 @dataclasses.dataclass(frozen=True)
 class Pairs:
-    """What each example of a batch is made of."""
+    """The parts and labels of a batch of examples."""
 
     a: Part
     b: Part  # may be empty
@@ -76,8 +75,9 @@ def choose_pairs(
 ) -> Pairs:
     """Splits segments in two at a sentence, and changes half of the pairs.
 
-    A and B are swapped, or neighbouring rows (0 and 1, 2 and 3, ...) exchange their Bs. A segment
-    that gets no label is all A. Without labels all are split and none is changed.
+    In a changed pair A and B are swapped, or neighbouring rows (0 and 1, 2 and 3, ...) exchange
+    their Bs. A segment without a label is all A. If the objective has no labels, all segments are
+    split and no pair is changed.
 
     Args:
       segments: `input_ids` int32 [b, (n)], a contiguous chunk of a document each,
@@ -90,8 +90,9 @@ def choose_pairs(
       max_seq_length: L.
 
     Source: Lan et al. 2020, section 3.1; the reference's create_instances_from_document.
-    Deviation: the reference draws the split uniformly, so that lengths tell the order of two pairs
-    in three; it gives segments of one sentence a B of another document and the label "swapped".
+    Deviation: the reference draws the split uniformly, so that lengths predict the order of two
+    pairs in three. It gives segments of one sentence a B of another document and the label
+    "swapped".
     """
     sentences = _sentences(segments)
     if objective.pairs_rows:
@@ -100,12 +101,11 @@ def choose_pairs(
     is_later = tf.range(tf.shape(sentences)[1]) > 0
     can_open = (sentences > 0) & is_later
     if objective.swaps:
-        # Sentence 0 can be any sentence longer than the room that was left. If B opens with any of
-        # these too, a swap leaves the distribution of all lengths as it was, whatever that is. At
-        # the opening of a document the room is 0: B opens with any sentence. That is fair where
-        # order means nothing: lengths then predict 50 % on shuffled documents. To match the first
-        # sentences in length was tried. It gave labels away, or left few of them
-        # (tests/benchmarks/README.md, sentence_lengths).
+        # Sentence 0 is longer than the room that was left. If B also opens with a sentence longer
+        # than this room, a swap does not change the distribution of lengths. At the opening of a
+        # document the room is 0, and B opens with any sentence; on shuffled documents lengths then
+        # predict 50 %. Matching the first sentences in length was tried: it revealed labels, or
+        # left few of them (tests/benchmarks/README.md, sentence_lengths).
         room = tf.cast(segments["room_before"], tf.int32)
         can_open &= (sentences > room) & (room != NO_ROOM)
     split = _draw_split(can_open, split_draws, num_sentences)
@@ -146,10 +146,10 @@ def lay_out(
 
 
 def length_features(pairs: Pairs, segments: dict[str, tf.Tensor]) -> tf.Tensor:
-    """Returns what lengths alone say of each pair, int32 [b, 18].
+    """Returns the length features of each pair, int32 [b, 18].
 
-    Of A and of B: the pieces, the sentences, and the pieces of the first seven sentences; -1 where
-    there are fewer.
+    For A and for B: number of pieces, number of sentences, and pieces of each of the first seven
+      sentences (-1: missing).
     """
     sentences = _sentences(segments)
     width = tf.shape(sentences)[1]
@@ -159,7 +159,7 @@ def length_features(pairs: Pairs, segments: dict[str, tf.Tensor]) -> tf.Tensor:
         lengths = tf.gather(
             tf.gather(sentences, part.row), tf.minimum(number, width - 1), batch_dims=1
         )
-        # Of a part that was cut, the last sentences are shorter, or gone.
+        # The last sentences of a part that was cut are shorter or missing.
         left = part.length[:, tf.newaxis] - tf.cumsum(lengths, axis=1, exclusive=True)
         exists = (number < part.end[:, tf.newaxis]) & (left > 0)
         leading = tf.where(exists, tf.minimum(lengths, left), -1)
@@ -186,7 +186,7 @@ def _sentences(segments: dict[str, tf.Tensor]) -> tf.Tensor:
 
 
 def _parts(sentences: tf.Tensor, split: tf.Tensor, num_sentences: tf.Tensor) -> tuple[Part, Part]:
-    """Returns the sentences before number `split` of each row, and the others."""
+    """Returns each row's sentences before number `split`, and the other sentences."""
     rows = tf.range(tf.shape(sentences)[0])
     total = tf.reduce_sum(sentences, axis=1)
     before = tf.range(tf.shape(sentences)[1]) < split[:, tf.newaxis]
@@ -203,9 +203,9 @@ def _where(condition: tf.Tensor, one: Part, other: Part) -> Part:
 
 
 def _draw_split(can_open: tf.Tensor, draws: tf.Tensor, num_sentences: tf.Tensor) -> tf.Tensor:
-    """Returns the number of one of the sentences [b, m] that can open B, m where there is none."""
+    """Returns the number of a random sentence that can open B; `num_sentences` if none can."""
     rank = tf.cumsum(tf.cast(can_open, tf.int32), axis=1)
-    # A float32 below 1 times a whole number n is below n, after rounding too.
+    # The product of a float32 below 1 and a whole number n is below n, even after rounding.
     chosen = tf.cast(draws * tf.cast(rank[:, -1], tf.float32), tf.int32)
     before = tf.reduce_sum(tf.cast(rank <= chosen[:, tf.newaxis], tf.int32), axis=1)
     return tf.minimum(before, num_sentences)
@@ -218,11 +218,11 @@ def _next_sentence(
     change_draws: tf.Tensor,
     max_seq_length: int,
 ) -> Pairs:
-    """Gives neighbouring rows Bs of nearly one length, and cuts the longer, exchanged or not.
+    """Gives neighbouring rows Bs of nearly equal length and cuts the longer B, exchanged or not.
 
-    So both labels have the same lengths. Of all splits of both rows one is drawn whose Bs differ
-    least. Where they differ by more than max_seq_length / 16 pieces, where the neighbour is of the
-    same document, or where a last row has no neighbour, there is no label.
+    So both labels have the same lengths. Among all splits of both rows, one whose Bs differ least
+    is drawn. There is no label if the Bs differ by more than max_seq_length / 16 pieces, if both
+    rows are of one document, or if the last row has no neighbour.
     """
     num_sentences = tf.reduce_sum(tf.cast(sentences > 0, tf.int32), axis=1)
     rows = tf.shape(sentences)[0]
@@ -248,7 +248,7 @@ def _next_sentence(
     has_label = has_split & (tf.gather(document, neighbour) != document)
     first, second = _parts(sentences, tf.where(has_label, splits, num_sentences), num_sentences)
     shorter = tf.minimum(second.length, tf.gather(second.length, neighbour))
-    # Both rows of two change together: no B is there twice, none is left out.
+    # Both rows of a pair change together, so that each B is used exactly once.
     draw_of_both = tf.where(is_even, change_draws, tf.gather(change_draws, neighbour))
     changed = has_label & (draw_of_both < 0.5)
     source = tf.where(changed, neighbour, tf.range(rows))

@@ -1,4 +1,4 @@
-"""Prose into sentences: hard-wrapped lines of paragraphs; the only door to sentencex."""
+"""Splits prose, hard-wrapped lines of paragraphs, into sentences; only it imports sentencex."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import sentencex
 
 from albert_tf.text.words import SCRIPTS_WITHOUT_SPACES
 
-# So much of a paragraph is looked at at once, in characters. More text would give fewer sentences:
-# a quotation mark or bracket that nobody closed takes all up to the next one of its kind for one
-# sentence. Over whole books, of 65,536 characters at once up to 12 % of the text (Arabic: 85 %)
-# ended up in sentences of more than 1,000 characters; of 2,000 at once, 1 to 2 %.
+# Characters of a paragraph to split at once. An unclosed quotation mark or bracket makes all text
+# up to the next one a single sentence, so larger windows find fewer sentences. In whole books,
+# windows of 65,536 characters put up to 12 % of the text (Arabic: 85 %) into sentences of more than
+# 1,000 characters; windows of 2,000 put 1 to 2 % there.
 _WINDOW = 2000
 
 _WHITE_SPACE = re.compile(r"\s+")
@@ -22,11 +22,11 @@ _WHITE_SPACE = re.compile(r"\s+")
 def split_sentences(lines: Iterable[str], language: str) -> Iterator[str]:
     """Yields the sentences of a document, without white space around them.
 
-    The lines up to a blank one are a paragraph, whose sentences may go over the ends of lines; none
-    goes over the end of a paragraph. What is longer than 2,000 characters is broken at a space.
+    The lines up to a blank line are a paragraph. A sentence may span lines, but not paragraphs. A
+    sentence longer than 2,000 characters is broken at a space.
 
-    A line without its end is joined to the next. The lines are read as needed. `language` is an ISO
-    639 code, for abbreviations and the like; an unknown one means English.
+    A line without a line end is joined to the next line. Lines are read as needed. `language` is an
+    ISO 639 code, for abbreviations and the like; an unknown code means English.
     """
     text, is_line_ended = "", False
     for line in lines:
@@ -34,7 +34,7 @@ def split_sentences(lines: Iterable[str], language: str) -> Iterator[str]:
             yield from _sentences(text, language)
             text = ""
             continue
-        # Spaces alone: sentencex stops the process at some others, such as U+2028 after an initial.
+        # Plain spaces only: sentencex aborts at some others, such as U+2028 after an initial.
         words = _WHITE_SPACE.sub(" ", line)
         text = _join(text, words) if text.strip() and is_line_ended else text + words
         is_line_ended = line.endswith(("\n", "\r"))
@@ -54,7 +54,7 @@ def _join(text: str, line: str) -> str:
 
 def _is_written_without_spaces(character: str) -> bool:
     name = unicodedata.name(character, "")
-    # Wide are Chinese characters, kana and their punctuation; also Hangul, which has spaces.
+    # Chinese characters, kana and their punctuation are wide. So is Hangul, which has spaces.
     is_wide = unicodedata.east_asian_width(character) in "WF" and not name.startswith("HANGUL")
     return is_wide or name.startswith(SCRIPTS_WITHOUT_SPACES)
 

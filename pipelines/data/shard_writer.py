@@ -1,4 +1,4 @@
-"""The unit of the record job: ranges of text files become shards of each split."""
+"""The unit of the record job: converts ranges of text files into shards of each split."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ COUNTS = (
     "skipped_lines",
 )
 
-# Sentences that are tokenized in one call, and their characters, for long lines.
+# Most sentences, and most characters, to tokenize in one call.
 _BATCH_SENTENCES = 512
 _BATCH_CHARACTERS = 1 << 18
 
-# A shard is held in memory until it is written. A unit of plain text fills less; a compressed file
-# of any size becomes several shards.
+# A shard is held in memory until it is written. A unit of plain text stays below this size; a large
+# compressed file becomes several shards.
 _MAX_SHARD_BYTES = 64_000_000
 
-# A document is held out, or not, by its first sentences.
+# A hash of this many first sentences decides whether a document is held out.
 _OPENING_SENTENCES = 3
 
 
@@ -112,7 +112,7 @@ class Settings:
 
 
 class Range(NamedTuple):
-    """Bytes [begin, end) of a file. It holds the documents that begin there."""
+    """Bytes [begin, end) of a file. It contains the documents that begin there."""
 
     source: str
     begin: int
@@ -158,8 +158,8 @@ def write_unit(
 ) -> None:
     """Writes the shards of a unit and, last, the marker with their counts.
 
-    Shards get their names when all are complete; a split without a record has none. Their records
-    are in random order. The bytes depend on text and settings only. The documents that
+    Shards get their final names when all are complete; a split without records has no shard.
+    Records are in random order. The bytes depend on text and settings only. Documents that
     `duplicates_files` list are skipped.
     """
     tokenizer, word_starts = _load_tokenizer(settings.spm_model_file, settings.do_lower_case)
@@ -213,7 +213,7 @@ def write_unit(
 def is_heldout(opening: Sequence[str], heldout_fraction: float, seed: int) -> bool:
     """Returns whether a document is held out, by a hash of its first sentences.
 
-    So copies of a document, even with another end, case or spacing, are in the same split.
+    Copies of a document are in the same split, even if their ends, case or spacing differ.
     """
     return opening_hash(opening, str(seed)) < heldout_fraction * 2**64
 
@@ -226,7 +226,7 @@ def opening_hash(opening: Sequence[str], salt: str = "") -> int:
 
 
 def document_rng(seed: int, source: str, document_offset: int) -> random.Random:
-    """Returns the generator of a document's random choices; its file may be moved."""
+    """Returns the random generator of a document; it does not depend on the file's directory."""
     return random.Random(f"{seed}/{os.path.basename(source)}/{document_offset}")
 
 
@@ -246,8 +246,8 @@ def _read(
 ) -> Iterator[tuple[_Document, str]]:
     """Yields the sentences of a unit, each with its document.
 
-    `note` is called with the bytes read for the unit. They exceed the unit's size if its last
-    document ends in the range of another unit.
+    `note` is called with the number of bytes read for the unit. It exceeds the unit's size if the
+    last document ends in the range of another unit.
     """
     numbers = itertools.count()
     before = 0
@@ -268,7 +268,7 @@ def _read(
 
 @functools.lru_cache(maxsize=1)
 def _load_tokenizer(spm_model_file: str, do_lower_case: bool) -> tuple[AlbertTokenizer, list[bool]]:
-    """Returns the tokenizer and its word_starts, once for all units of a process."""
+    """Returns the tokenizer and its word_starts, made once per process."""
     tokenizer = AlbertTokenizer(spm_model_file, do_lower_case)
     return tokenizer, tokenizer.word_starts().tolist()
 
@@ -295,10 +295,10 @@ def _next_batch(sentences: Iterator[tuple[_Document, str]]) -> list[tuple[_Docum
 
 
 class _ShardWriter:
-    """Writes the shards that a unit has of one split.
+    """Writes a unit's shards of one split.
 
     A shard is held in memory until it is full, and its records are shuffled before they are
-    written: so any part of it is a sample of the whole.
+    written, so that any part is a random sample.
     """
 
     def __init__(self, unit: TextUnit, split: str, seed: int, partial_path: Callable[[str], str]):

@@ -1,4 +1,4 @@
-"""Lines of text files, plain or compressed, from any byte on; memory does not grow with a line."""
+"""Reads lines of plain or compressed text files from any byte on, in bounded memory."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ import zstandard
 from albert_tf.storage.errors import UserError
 
 _BLOCK_BYTES = 1 << 20
-# A longer line is read in parts. Only its first bytes decide where the parts end, so the same line
-# gives the same parts wherever reading began.
+# A longer line is read in parts. Where the parts end depends on the line's bytes alone, so the
+# parts are the same wherever reading began.
 _MAX_LINE_BYTES = 1 << 20
-# Of a Zstandard file: one call returns all that these bytes hold, which may be 30,000 times as
-# much (a block of 128 KB of one character takes 4 bytes).
+# Bytes of a Zstandard file to decompress in one call. The output may be 30,000 times as long (a
+# block of 128 KB of one character takes 4 bytes).
 _ZSTANDARD_BLOCK_BYTES = 1 << 12
 
 _UTF16_BOMS = (b"\xff\xfe", b"\xfe\xff")
 _HEAD_BYTES = 1 << 12
 
-# Name, how the content of such files begins, and where in the file these bytes stand.
+# Ending -> name, magic bytes, and the offset of the magic bytes in the file.
 _COMPRESSIONS = {
     ".gz": ("gzip", b"\x1f\x8b\x08", 0),
     ".bz2": ("bzip2", b"1AY&SY", 4),
     ".xz": ("xz", b"\xfd7zXZ\0", 0),
     ".zst": ("Zstandard", b"\x28\xb5\x2f\xfd", 0),
 }
-# Files that spreadsheets and databases write, by how they begin, and what to do with them.
+# First bytes of files that spreadsheets and databases write -> advice for the user.
 _NO_TEXT = {
     b"PK\x03\x04": "a ZIP archive or an Excel workbook (.xlsx); unpack it, or save the sheet as "
     "'CSV UTF-8'",
@@ -46,12 +46,12 @@ _NO_TEXT = {
 
 
 def is_compressed(path: str) -> bool:
-    """Returns whether the file's name is a compressed one's: such a file is not read in ranges."""
+    """Returns whether the name ends like a compressed file's; such a file is not read in ranges."""
     return path.endswith(tuple(_COMPRESSIONS))
 
 
 def expansion(path: str) -> float:
-    """Returns how many bytes of text a byte of a compressed file holds, by its first megabyte."""
+    """Returns the ratio of decompressed to compressed bytes in a file's first megabyte."""
     with tf.io.gfile.GFile(path, "rb") as file:
         num_bytes = 0
         for block in _decompressed_blocks(path, file):
@@ -62,7 +62,7 @@ def expansion(path: str) -> float:
 
 
 def ending(path: str) -> str:
-    """Returns how a name ends without compression, in lower case: ".csv" of "A.CSV.gz"."""
+    """Returns a name's ending in lower case, compression left out: ".csv" for "A.CSV.gz"."""
     stem, suffix = os.path.splitext(path.lower())
     return os.path.splitext(stem)[1] if suffix in _COMPRESSIONS else suffix
 
@@ -72,24 +72,24 @@ def read_lines(
 ) -> Iterator[tuple[int, bytes]]:
     """Yields (offset, line with its end), from `begin` as if a line began there.
 
-    Lines end in \\n, \\r\\n or \\r. The parts of a line longer than 1 MB, broken at a space or at
-    least between characters, all have the offset of that line; only the last has the line's end.
+    Lines end in \\n, \\r\\n or \\r. A line longer than 1 MB is yielded in parts, broken at a space
+    or at least between characters. All have the line's offset; only the last part has the line end.
 
     Args:
-      path: any file tf.io.gfile reads; by its name it is decompressed (.gz, .bz2, .xz, .zst; of
-        several members or frames all are read).
+      path: any path of tf.io.gfile; its ending selects the decompression (.gz, .bz2, .xz, .zst; all
+        members or frames are read).
       begin: the first byte to read; 0 for a compressed file.
-      on_read: called with a byte of the file, compressed or not, when the lines before it have been
-        used; about once a megabyte.
+      on_read: called about once a megabyte with the offset in the (compressed) file up to which
+        lines have been consumed.
 
     Raises:
-      UserError: for UTF-16 text, a damaged file or one that its name does not fit.
+      UserError: for UTF-16 text, a damaged file, or a file whose ending does not match its content.
     """
     offset, rest = begin, b""
     used = 0  # bytes of the line at `offset` that have been yielded already
     for block in _read_blocks(path, begin, on_read):
         lines = (rest + block).splitlines(keepends=True)
-        # The last line may go on in the next block, and its "\r" may be half a "\r\n".
+        # The last line may continue in the next block, and its "\r" may be half a "\r\n".
         rest = b"" if lines[-1].endswith(b"\n") else lines.pop()
         for line in lines:
             size = len(line)
@@ -115,7 +115,7 @@ def line_number(path: str, offset: int) -> int:
 
 
 def _long_line_parts(line: bytes) -> Iterator[bytes]:
-    """Yields the first parts of a line that is too long, up to a last one that is not."""
+    """Yields parts of a line that is too long, until the rest is short enough."""
     start, end = 0, len(line.rstrip(b"\r\n"))
     while end - start > _MAX_LINE_BYTES:
         stop = line.rfind(b" ", start, start + _MAX_LINE_BYTES) + 1
@@ -146,7 +146,7 @@ def _read_blocks(
 
 
 def _blocks(file: IO[bytes]) -> Iterator[bytes]:
-    # Of many small files each call counts.
+    # No call after a short block: it would cost time for each of many small files.
     block = file.read(_BLOCK_BYTES)
     while block:
         yield block
@@ -163,7 +163,7 @@ def _decompressed_blocks(path: str, file: tf.io.gfile.GFile) -> Iterator[bytes]:
             yield from _blocks(openers[suffix](file))
     except (OSError, EOFError, zlib.error, lzma.LZMAError, zstandard.ZstdError) as error:
         if getattr(error, "errno", None):
-            raise  # of the file system; an error of damaged bytes has no number
+            raise  # a file-system error; an error about damaged bytes has no errno
         raise UserError(
             f"{path}: not a whole {_COMPRESSIONS[suffix][0]} file ({error}); if it is another kind "
             f"of file, give it a name without {suffix}, else fetch it again"
@@ -171,7 +171,7 @@ def _decompressed_blocks(path: str, file: tf.io.gfile.GFile) -> Iterator[bytes]:
 
 
 def _zstandard_blocks(file: tf.io.gfile.GFile) -> Iterator[bytes]:
-    # Not the library's stream_reader, for which a file cut short is one that ends there.
+    # Not zstandard's stream_reader, which does not report a truncated file.
     frame = None
     while data := file.read(_ZSTANDARD_BLOCK_BYTES):
         while data:
@@ -187,7 +187,7 @@ def _zstandard_blocks(file: tf.io.gfile.GFile) -> Iterator[bytes]:
 
 
 def _check_head(path: str, head: bytes) -> None:
-    """Raises a UserError if the first bytes of a file are surely no UTF-8 text."""
+    """Raises a UserError if the first bytes of a file cannot be UTF-8 text."""
     if head.startswith(_UTF16_BOMS) or _looks_like_utf16(head):
         raise UserError(
             f"{path}: this is UTF-16 text; convert the file to UTF-8, for example with "
@@ -202,6 +202,6 @@ def _check_head(path: str, head: bytes) -> None:
 
 
 def _looks_like_utf16(head: bytes) -> bool:
-    """Returns whether every other byte, or one in ten of them, is NUL, and none of the others."""
+    """Returns whether a tenth of the even bytes are NUL and no odd byte is, or vice versa."""
     nuls = sorted([head[0::2].count(0), head[1::2].count(0)])
     return nuls[0] == 0 and nuls[1] > 2 and nuls[1] > len(head) / 20

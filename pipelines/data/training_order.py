@@ -1,9 +1,9 @@
-"""Which record a row of training is: computed from (seed, position), never stored or buffered.
+"""Computes which record a row of training reads, from (seed, position); nothing is stored.
 
 Inside a directory an epoch is a sequence of groups of records. A group is a slice of many shards
 and is shuffled as a whole, so mixing does not depend on how the corpus is spread over files. With
 several directories, each block of BLOCK_ROWS rows holds an exact number of rows from each, so the
-position in each directory at any row is arithmetic.
+position in each directory can be computed for any row.
 
 TensorFlow's operations compute the order: on a host of a pod a dataset cannot call Python.
 """
@@ -19,13 +19,13 @@ import tensorflow as tf
 
 from .records import MAX_PARTS, Shard
 
-# Records that are shuffled together; in memory as they lie on disk, several times.
+# Bytes of records that are shuffled together; several copies of them are in memory.
 _GROUP_BYTES = 32_000_000
 # Rows over which the shares of several directories are exact.
 BLOCK_ROWS = 65_536
-# TensorFlow's number of the algorithm. What it selects by itself depends on the device.
+# TensorFlow's number of the algorithm. Its automatic choice depends on the device.
 _PHILOX = 1
-# Streams of random numbers of an epoch or block; example_draws takes number 0 of a step.
+# Streams of random numbers of an epoch or block; example_draws uses stream 0 of a step.
 _DEALING, _SHIFTS, _MIXING, _FIRST_GROUP = range(1, 5)
 
 
@@ -41,8 +41,8 @@ class Group(NamedTuple):
     """Records that are shuffled as a whole."""
 
     slices: Slices
-    order: tf.Tensor  # int64 [m], which are used one after the other, numbered in order of slices
-    first: tf.Tensor  # int64 [], records of the run that come before
+    order: tf.Tensor  # int64 [m], records in the order of use, numbered in the order of slices
+    first: tf.Tensor  # int64 [], number of records of the run before it
 
 
 class _Table(NamedTuple):
@@ -59,16 +59,16 @@ class _Table(NamedTuple):
 def shuffled_groups(shards: Sequence[Shard], seed: int, start: int) -> tf.data.Dataset:
     """Computes the order of training, from record number `start` of the run on, without end.
 
-    An epoch deals the shards to as few sets as can be read in groups: each set gets one of every
-    few neighbours, and so of the whole corpus. (One set holds up to 8 GB of records.) Each group of
-    a set takes some parts of all its shards. The records of a group are shuffled as a whole.
+    An epoch deals the shards to as few sets as possible; a set holds up to 8 GB of records.
+    Neighbouring shards go to different sets, so each set covers the whole corpus. Each group of a
+    set takes some parts of all its shards. The records of a group are shuffled as a whole.
 
-    One shard at least holds records. Seed and epoch decide the order. Before `start` come so many
-    records of the run, over all epochs; those in the first Group are not in its `order`.
+    At least one shard must hold records. Seed and epoch decide the order. `start` counts records of
+    the run over all epochs; `order` of the first Group omits the records before `start`.
     """
     table = _table(shards)
     epoch, skipped = divmod(start, sum(shard.examples for shard in shards))
-    # A group takes one part of each shard at least.
+    # A group takes at least one part of each shard.
     num_sets = -(-sum(shard.bytes for shard in shards) // (MAX_PARTS * _GROUP_BYTES))
 
     def locate(first, group):
@@ -83,7 +83,7 @@ def shuffled_groups(shards: Sequence[Shard], seed: int, start: int) -> tf.data.D
 
     groups = tf.data.Dataset.counter(epoch).flat_map(lambda e: _groups(table, num_sets, seed, e))
     groups = groups.scan(tf.constant(start - skipped, tf.int64), locate)
-    # No group is shuffled only to be skipped.
+    # Skip groups before `start` without shuffling them.
     groups = groups.filter(lambda _slices, _epoch, _number, first, count: first + count > start)
     return groups.map(shuffle)
 
@@ -110,12 +110,12 @@ def _groups(table: _Table, num_sets: int, seed: int, epoch: tf.Tensor) -> tf.dat
     dealt = tf.argsort(_random_int64(shape, _stream(seed, epoch, _DEALING)), axis=1, stable=True)
     set_of = tf.reshape(dealt, [-1])[:num_shards]
     set_bytes = tf.math.unsorted_segment_sum(table.bytes, set_of, num_sets)
-    # A power of two, as MAX_PARTS is: so each group has the same number of parts of a shard.
+    # A power of two, like MAX_PARTS, so that each group takes the same number of a shard's parts.
     powers = tf.constant([1 << i for i in range(MAX_PARTS.bit_length())], tf.int64)
     needed = tf.minimum(-(-set_bytes // _GROUP_BYTES), MAX_PARTS)
     num_groups = tf.gather(powers, tf.searchsorted(powers, needed))
     ends = tf.cumsum(num_groups)
-    # Each shard begins with another of its parts: so a small one, which has few, does not always
+    # Each shard begins with a random part, so that the few parts of a small shard do not always
     # come in the last group. The other parts follow in cyclic order, so some records are more
     # frequent at some places of an epoch.
     shifts = _random_int64([num_shards], _stream(seed, epoch, _SHIFTS))
@@ -127,7 +127,7 @@ def _groups(table: _Table, num_sets: int, seed: int, epoch: tf.Tensor) -> tf.dat
         numbers, examples, _, parts, first_parts = (tf.gather(c, ours) for c in table[:-1])
         turn = (number - ends[chosen] + count + tf.gather(shifts, ours)) % count
         first, end = (parts * (turn + i) // count for i in (0, 1))
-        # Shard.first_record of both.
+        # As Shard.first_record computes for both parts.
         counts = examples * end // parts - examples * first // parts
         held = counts > 0
         where = tf.gather(table.part_offsets, tf.boolean_mask(first_parts + first, held))
@@ -138,7 +138,7 @@ def _groups(table: _Table, num_sets: int, seed: int, epoch: tf.Tensor) -> tf.dat
 
 
 def _stream(seed: int, place: tf.Tensor, number: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Returns where a stream of an epoch or block begins; each has 2**64 steps of the counter."""
+    """Returns key and counter of a stream of an epoch or block; it has 2**64 counter steps."""
     seeds = tf.stack([tf.constant(seed, tf.int64), place])
     key, counter = tf.raw_ops.StatelessRandomGetKeyCounter(seed=seeds)
     counter += tf.stack([tf.zeros([], tf.uint64), tf.cast(number, tf.uint64)])
@@ -146,7 +146,7 @@ def _stream(seed: int, place: tf.Tensor, number: tf.Tensor) -> dict[str, tf.Tens
 
 
 def _random_int64(shape: tf.Tensor, stream: dict[str, tf.Tensor]) -> tf.Tensor:
-    """Returns numbers of the whole range."""
+    """Returns uniform random numbers of the whole int64 range."""
     return tf.raw_ops.StatelessRandomUniformFullIntV2(shape=shape, dtype=tf.int64, **stream)
 
 
@@ -156,7 +156,7 @@ def _permutation(count: tf.Tensor, stream: dict[str, tf.Tensor]) -> tf.Tensor:
 
 
 def block_quotas(weights: Sequence[float]) -> list[int]:
-    """Returns the rows of each source in a block: largest remainders, the sum is BLOCK_ROWS.
+    """Returns the rows of each source in a block, by largest remainders; they sum to BLOCK_ROWS.
 
     Example: weights 1, 1, 1 get 21846, 21845, 21845.
     """

@@ -1,4 +1,4 @@
-"""A job over units of work: which are finished, their files, their errors, progress, Beam.
+"""Runs a job over units of work: finished units, their files, errors, progress, Beam.
 
 A finished unit has a file in UNITS_DIR. So a killed job resumes by running the other units, on any
 runner and any number of workers.
@@ -33,8 +33,8 @@ _SECONDS_BETWEEN_NOTES = 1.0
 class Unit:
     """Base of the units of a job; picklable."""
 
-    name: str  # its part of file names, unique in the job
-    bytes: int  # of its input, for the progress
+    name: str  # used in file names; unique in the job
+    bytes: int  # size of its input, for the progress
 
     def file(self, kind: str = "json") -> str:
         """Returns the path, in the output directory, of a file that marks the unit as finished.
@@ -47,12 +47,12 @@ class Unit:
 def claim(output_dir: str, identity: dict) -> None:
     """Makes `output_dir` the directory of this job: see job_directory.claim.
 
-    A job that finished no unit is forgotten first, so that its input can be corrected after an
-    error.
+    An earlier job without a finished unit is removed first, so that its input can be corrected
+    after an error.
     """
     names = {name for name in files.names_in(output_dir) if ".partial-" not in name}
     names.discard(remote_lock.LOCK_FILE)
-    # With any other file in the directory nothing is removed: it may not be ours.
+    # Remove nothing if the directory has any other file: the file may not be ours.
     if job_directory.RUN_FILE in names <= {job_directory.RUN_FILE, UNITS_DIR}:
         units_dir = os.path.join(output_dir, UNITS_DIR)
         finished = (".json", ".hashes", ".duplicates")
@@ -72,8 +72,8 @@ def run_units(
 ) -> None:
     """Calls `work` with each unit that has no file of this kind yet, on a Beam runner.
 
-    `units` are all units of the job, finished ones too. `work` is picklable and writes, last, the
-    unit's file of this kind; see Unit.file.
+    `units` are all units of the job, finished ones too. `work` must be picklable, and finally write
+    the unit's file of this kind; see Unit.file.
 
     Raises:
       UserError: the user error that a unit ended with.
@@ -84,31 +84,31 @@ def run_units(
         try:
             beam_job.run(work, unfinished, workers)
         except Exception as error:
-            # Where even ERROR_FILE could not be written, Beam brings the error in a traceback.
+            # If ERROR_FILE could not be written either, Beam's traceback contains the error.
             if message := store_error(str(error)):
                 raise UserError(message) from error
             raise
         _raise_noted_error(output_dir)
-    remove_leftovers(output_dir)  # of workers that outlived a killed job until now
+    remove_leftovers(output_dir)  # from workers that outlived a killed job
 
 
 def remove_leftovers(output_dir: str) -> None:
     """Removes unfinished files and the error of earlier runs."""
     files.make_directory(os.path.join(output_dir, UNITS_DIR))
-    # Nothing unfinished has a name in an object store.
+    # An object store shows no unfinished files.
     if not files.is_remote(output_dir):
         for directory in (output_dir, os.path.join(output_dir, UNITS_DIR)):
             for name in files.names_in(directory):
                 if ".partial-" in name:
-                    # A worker that outlives its job for an instant may finish it meanwhile.
+                    # A worker that outlives its job for an instant may rename the file meanwhile.
                     files.remove(os.path.join(directory, name))
     files.remove(os.path.join(output_dir, ERROR_FILE))
 
 
 def work_or_error(work: Callable[[Any], None], output_dir: str, unit: Any) -> None:
-    """Calls `work(unit)`. A user error is written to ERROR_FILE, and later units do nothing.
+    """Calls `work(unit)`; writes a user error to ERROR_FILE, after which later units do nothing.
 
-    A runner would raise an exception late, after retries, and inside its own traceback.
+    Beam would raise the exception late, after retries, and inside its own traceback.
     """
     error_file = os.path.join(output_dir, ERROR_FILE)
     if tf.io.gfile.exists(error_file):
@@ -127,16 +127,16 @@ def work_or_error(work: Callable[[Any], None], output_dir: str, unit: Any) -> No
         try:
             files.write_atomically(error_file, str(error))
         except (OSError, tf.errors.OpError):
-            # On a full disk an empty file still fits; _raise_noted_error takes it for a full disk.
+            # A full disk has room for an empty file, which _raise_noted_error reads as "disk full".
             with tf.io.gfile.GFile(error_file, "w") as file:
-                file.write("")  # without it there is no file
+                file.write("")  # creates the file
 
 
 def progress_note(unit: Unit, output_dir: str) -> Callable[[int], None]:
-    """Returns a function that work calls with the number of bytes of its unit read so far.
+    """Returns a function to call with the number of bytes of the unit that have been read.
 
-    The note is a file, as the work may be another process. There is none in an object store, where
-    each would be a request: there the progress counts finished units only.
+    It writes a file, because the work may run in another process. In an object store each file
+    would be a request: the progress there counts finished units only.
     """
     if files.is_remote(output_dir):
         return lambda _: None
@@ -166,7 +166,7 @@ def _read_note(unit: Unit, output_dir: str) -> int:
 
 
 def write_marker(unit: Unit, output_dir: str, content: dict[str, Any]) -> None:
-    """Marks a unit as finished; `content` is what the job reads of it at its end."""
+    """Marks a unit as finished; `read_markers` returns `content` at the end of the job."""
     text = json.dumps(content, ensure_ascii=False) + "\n"
     files.write_atomically(os.path.join(output_dir, unit.file()), text)
 
@@ -193,7 +193,7 @@ def _raise_noted_error(output_dir: str) -> None:
 def _progress(
     title: str, units: Sequence[Unit], output_dir: str, kind: str
 ) -> Iterator[list[Unit]]:
-    """Yields the unfinished units. Reports, from a thread, the bytes done of all units."""
+    """Yields the unfinished units; meanwhile a thread reports the bytes done of all units."""
 
     def left_and_names() -> tuple[list[Unit], set[str]]:
         names = set(files.names_in(os.path.join(output_dir, UNITS_DIR)))
@@ -206,18 +206,18 @@ def _progress(
             for unit in left
             if os.path.basename(_note_file(unit, output_dir)) in names
         ]
-        # A unit that is not finished has a byte to do.
+        # An unfinished unit counts as at least one byte short.
         done = total - sum(unit.bytes for unit in left)
         done += sum(min(read, size - 1) for read, size in notes)
         detail = f"{len(units) - len(left)} of {len(units)} units"
-        # A document is read by one worker, however many ranges it reaches into.
+        # One worker reads a whole document, even beyond the unit's ranges.
         beyond = max((read - size for read, size in notes), default=0)
         if beyond > 0:
             detail += f"; a document has been read {beyond:,} bytes past the end of its unit"
         return done, detail
 
     def watch() -> None:
-        # Each look at a remote directory lists all of it.
+        # Each look at a remote directory lists the whole directory.
         while not stop.wait(10.0 if files.is_remote(output_dir) else _SECONDS_BETWEEN_NOTES):
             done, detail = state()
             if done < total:

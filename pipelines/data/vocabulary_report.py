@@ -1,4 +1,4 @@
-"""How a vocabulary fits a text: unknown pieces, pieces per word, scripts that fell out."""
+"""How a vocabulary fits a text: unknown pieces, pieces per word, scripts that it lacks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import sentencepiece
 from albert_tf.text.words import SCRIPTS_WITHOUT_SPACES
 
 _CURLY_QUOTES = set("“”‘’")
-# A script is worth a hint if it has so many letters, and such a share of all, and most are unknown.
+# A script gets a hint if it has at least this number and share of letters, most of them unknown.
 _MIN_LETTERS = 10
 _MIN_SHARE = 1e-4
 _REMEDY = "raise --character_coverage or pass --byte_fallback"
@@ -31,7 +31,7 @@ def report(
         ids = processor.encode(text)
         num_pieces += len(ids)
         num_words += len(text.split())
-        characters.update(unicodedata.normalize("NFKC", text))  # as SentencePiece has it
+        characters.update(unicodedata.normalize("NFKC", text))  # as SentencePiece normalises
         if processor.unk_id() in ids:
             pieces = processor.encode(text, out_type=str)
             unknown.update(p for p, i in zip(pieces, ids) if i == processor.unk_id())

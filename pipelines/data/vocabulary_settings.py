@@ -1,4 +1,4 @@
-"""PREFIX.json beside a vocabulary's PREFIX.model: how it was made, for those who use it."""
+"""PREFIX.json beside a vocabulary's PREFIX.model: the settings that it was made with."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from albert_tf.storage.errors import UserError
 
 
 def settings_path(spm_model_file: str) -> str:
-    """Returns the name of the file with the settings that a vocabulary was made with."""
+    """Returns the path of a vocabulary's file of settings."""
     return f"{os.path.splitext(spm_model_file)[0]}.json"
 
 
 def resolve_lower_case(spm_model_file: str, do_lower_case: bool | None) -> bool:
     """Returns whether text is to be lower-cased for a vocabulary.
 
-    None means what the vocabulary was made for; any other choice than that is a UserError. Without
-    a file of settings a vocabulary is one for lower-cased text, as the published English ones are.
+    None means the vocabulary's own setting; a different choice is a UserError. A vocabulary without
+    a file of settings counts as lower-cased, like the published English vocabularies.
     """
     path = settings_path(spm_model_file)
     made_for = None

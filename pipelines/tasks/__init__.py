@@ -1,1 +1,1 @@
-"""What a model is fine-tuned to do: reading a task's files, examples to pieces, scores."""
+"""The tasks of fine-tuning: reading a task's files, tokenizing examples, scoring."""

@@ -1,4 +1,4 @@
-"""A label, or a number, for a text or a pair of texts."""
+"""Classification and regression of a text or a pair of texts."""
 
 from __future__ import annotations
 
@@ -48,20 +48,20 @@ from .task import (
 
 # Examples tokenized at a time.
 _BLOCK_EXAMPLES = 4000
-# With more labels only the probabilities of the likeliest are written.
+# With more labels only the probabilities of the most likely ones are written.
 _MOST_PROBABILITIES = 20
-_SHOWN = ("id", "label", "prediction")  # of `answers`
+_SHOWN = ("id", "label", "prediction")  # columns of `answers`
 
 
 @dataclasses.dataclass(frozen=True)
 class Example(AnyExample):
-    """One text or a pair, and what is to be said of it.
+    """A text or a pair of texts, with its label or number.
 
     Attributes:
       text: the first text.
-      text_pair: the second; None: there is none.
-      label: one of the task's labels, several of them, or a number; None: not known.
-      part: of the split, where it has several that are scored apart.
+      text_pair: the second text; None for a single text.
+      label: a label of the task, a tuple of labels, or a number; None: not known.
+      part: name of a part of the split that is scored separately, if there are several.
       line: FILE:LINE of its row.
     """
 
@@ -99,7 +99,7 @@ class Example(AnyExample):
 class Columns:
     """Names of the columns, or fields of JSON; None: there is no such column.
 
-    A file whose answers are not known needs no label column.
+    A file without answers needs no label column.
     """
 
     text: str = "text"
@@ -109,20 +109,20 @@ class Columns:
 
 
 class ClassificationTask(Task):
-    """Labels for texts or pairs of texts, or numbers.
+    """Predicts a label or a number for each text or pair of texts.
 
     Args:
-      name: as of --task.
-      files: "train", "dev", "test" -> its file or files, as of tables.read_table; test
-        may be without answers. What there is not is left out.
+      name: see --task.
+      files: "train", "dev", "test" -> one or more files, see tables.read_table. Missing splits are
+        left out; test may have no answers.
       columns: names of the files' columns.
-      labels: all that there are, in the order of the model's outputs; None: the labels in the
-        training file, sorted.
+      labels: all labels, in the order of the model's outputs; None: the labels in the training
+        file, sorted.
       is_regression: numbers in place of labels.
       metrics: names of metrics.METRICS; the first selects the best checkpoint.
-      class_weights: label -> weight of its examples' losses; "balanced": each label counts alike,
-        by the training examples; None: each example does.
-      quoting: of the files, as of tables.read_table.
+      class_weights: label -> weight of its examples' losses; "balanced": all labels have the same
+        total weight in training; None: all examples have weight 1.
+      quoting: see tables.read_table.
 
     Attributes:
       top_k: see answers.
@@ -176,7 +176,7 @@ class ClassificationTask(Task):
 
     @classmethod
     def _of_model(cls, description: dict) -> dict:
-        """Returns the arguments of the class that a model of its kind has in task.json."""
+        """Returns the arguments of this class that task.json stores."""
         return {
             "labels": description.get("labels"),
             "is_regression": description["kind"] == "regressor",
@@ -185,11 +185,11 @@ class ClassificationTask(Task):
 
     @functools.cached_property
     def labels(self) -> tuple[str, ...]:
-        """The labels in the order of the model's outputs; none for numbers.
+        """The labels in the order of the model's outputs; empty for numbers.
 
         Raises:
-          UserError: if they are to be found in the training file and it has less than two, or two
-            that are hardly meant to differ.
+          UserError: if the labels come from the training file, and it has less than two of them, or
+            two that look like spellings of one label.
         """
         if self.is_regression:
             return ()
@@ -241,11 +241,11 @@ class ClassificationTask(Task):
             yield Example(name, *texts, label, part, where)
 
     def label_names(self, value: object, where: str) -> list[str]:
-        """Returns the labels that a cell names."""
+        """Returns the labels in a cell."""
         return [as_label(value, self.columns.label, where)]
 
     def as_answer(self, value: object, where: str) -> str | float:
-        """Returns the answer in a cell: Example.label."""
+        """Returns the answer in a cell, as in Example.label."""
         try:
             if self.is_regression:
                 return as_number(value, self.columns.label, where)
@@ -258,10 +258,10 @@ class ClassificationTask(Task):
             ) from error
 
     def known_label(self, label: str, where: str) -> str:
-        """Returns the label if the model has it.
+        """Returns the label unchanged.
 
         Raises:
-          UserError: if it does not.
+          UserError: if the model does not have the label.
         """
         if label not in self.labels:
             known = ", ".join(map(repr, self.labels[:20])) + ", ..." * (len(self.labels) > 20)
@@ -281,7 +281,7 @@ class ClassificationTask(Task):
         max_seq_length: int,
         training: bool,
     ) -> tuple[Sequences, list[Example]]:
-        """See Task.encode; what `score` needs to know of an example is itself."""
+        """See Task.encode; the feature of an example is the example itself."""
         labels = {}
         if all(example.label is not None for example in examples):
             labels["labels"] = self.label_array(examples)
@@ -307,7 +307,7 @@ class ClassificationTask(Task):
         return lines + describe_texts(examples)
 
     def label_array(self, examples: Sequence[Example]) -> np.ndarray:
-        """Returns float64 [n] numbers or int32 [n] places among the labels."""
+        """Returns the numbers, float64 [n], or the labels' indices, int32 [n]."""
         if self.is_regression:
             return np.array([example.label for example in examples], np.float64)
         return np.array([self._place_of[example.label] for example in examples], np.int32)
@@ -334,9 +334,9 @@ class ClassificationTask(Task):
     def answers(
         self, examples: list[Example], features: list[Example], outputs: Outputs
     ) -> Answers:
-        """See Task.answers: id, label if it is known, prediction, probabilities.
+        """See Task.answers. Columns: id, label if known, prediction, probabilities.
 
-        With more than 20 labels only the likeliest `top_k` have columns: `label_1`,
+        With more than 20 labels only the `top_k` most likely ones have columns: `label_1`,
         `probability_1` and so on.
         """
         columns = {"id": [example.id for example in examples]}
@@ -346,7 +346,7 @@ class ClassificationTask(Task):
         if self.is_regression:
             name = "logits" if "logits" in outputs[0] else "value"
             numbers = [output[name].reshape(-1)[0] for output in outputs]
-            # The shortest spelling of each float32.
+            # The shortest decimal form of each float32.
             columns["prediction"] = [float(str(number)) for number in numbers]
             return Answers(columns, {**exact, "number": numbers})
         probabilities = self.probabilities(outputs)
@@ -358,7 +358,7 @@ class ClassificationTask(Task):
         return Answers(columns, exact)
 
     def as_cell(self, label: str | tuple[str, ...] | float) -> str | float:
-        """Returns an example's label as it is written."""
+        """Returns an example's label in the form of the output files."""
         return label
 
     def probabilities(self, outputs: Outputs) -> np.ndarray:
@@ -366,11 +366,11 @@ class ClassificationTask(Task):
         return probabilities_of(outputs)
 
     def predictions(self, probabilities: np.ndarray) -> list[str]:
-        """Returns the predicted labels as they are written."""
+        """Returns the predicted labels in the form of the output files."""
         return [self.labels[place] for place in probabilities.argmax(axis=1)]
 
     def _probability_columns(self, probabilities: np.ndarray) -> dict[str, list]:
-        """Returns columns of probabilities, float64 [n, labels], as described at `answers`."""
+        """Returns the columns of `answers` for the probabilities, float64 [n, labels]."""
         columns = {}
         if len(self.labels) <= _MOST_PROBABILITIES:
             for label, of_label in zip(self.labels, probabilities.T):
@@ -404,15 +404,15 @@ class ClassificationTask(Task):
         return {label: place for place, label in enumerate(self.labels)}
 
     def _confusion(self, answers: Answers, chosen: Iterable[int]) -> np.ndarray:
-        """Returns the confusion matrix of some rows, which have labels."""
+        """Returns the confusion matrix of rows with labels."""
         both = (answers.columns[name] for name in ("label", "prediction"))
         places = ([self._place_of[column[i]] for i in chosen] for column in both)
         return confusion_matrix(*places, len(self.labels))
 
     def details(self, examples: list[Example], answers: Answers) -> dict:
-        """See Task.details: intervals, figures of each label, the confusion matrix if it is small.
+        """See Task.details: intervals, metrics per label, the confusion matrix if it is small.
 
-        Of the examples without a `part`, as the metrics without a further name.
+        They cover the examples without a `part`, like the metrics without a suffix.
         """
         chosen = [i for i, example in enumerate(examples) if not example.part]
         if not chosen or not _has_one_label(examples):
@@ -428,10 +428,10 @@ class ClassificationTask(Task):
     def write(
         self, directory: str, split: str, examples: list[Example], answers: Answers
     ) -> list[str]:
-        """Writes SPLIT_predictions.tsv, the columns of `answers`.
+        """Writes SPLIT_predictions.tsv with the columns of `answers`.
 
-        Of known labels also SPLIT_errors.csv, which has the texts, those first whose own label the
-        model finds least likely, and SPLIT_confusion.png, if the labels are not too many to read.
+        If labels are known, also writes SPLIT_errors.csv: all texts, first the rows whose own label
+        is least likely; and SPLIT_confusion.png, unless there are too many labels to read.
         """
         predictions, errors, picture = (
             os.path.join(directory, f"{split}_{name}")
@@ -443,7 +443,7 @@ class ClassificationTask(Task):
             counts = self._confusion(answers, range(len(examples)))
             draw_confusion_matrix(picture, self.labels, counts)
         else:
-            files.remove(picture)  # of other examples
+            files.remove(picture)  # an old picture of other examples
         if not has_one_label:
             files.remove(errors)
             return [predictions]
@@ -463,14 +463,14 @@ class ClassificationTask(Task):
 
 
 def _has_one_label(examples: Sequence[Example]) -> bool:
-    """Returns whether each example has one known label: no number, and not several labels."""
+    """Returns whether each example has exactly one known label, not a number."""
     return all(isinstance(example.label, str) for example in examples)
 
 
 def _blocks(
     examples: Sequence[Example], tokenizer: AlbertTokenizer, max_seq_length: int
 ) -> Iterator[tuple[dict[str, tf.Tensor], np.ndarray]]:
-    """Yields the packed texts of examples, and how long they were before truncation."""
+    """Yields the packed texts of examples, and their lengths before truncation."""
     packer = Packer(tokenizer, max_seq_length)
     for block in in_blocks(examples, _BLOCK_EXAMPLES):
         texts = [example.text for example in block]

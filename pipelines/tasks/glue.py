@@ -21,17 +21,17 @@ _PAIR = ("sentence1", "sentence2")
 
 @dataclasses.dataclass(frozen=True)
 class GlueTable:
-    """What is particular to a task.
+    """The properties of a task.
 
     Attributes:
-      name: of its directory and its submission file.
-      texts: the columns of the text or of both.
+      name: the name of its directory and its submission file.
+      texts: the columns of the text or of both texts.
       label: the column of the answers.
       labels: in the reference's order; None: the answers are numbers.
-      metrics: names of metrics.METRICS, first the one that the reference chooses checkpoints by.
-      header: the columns of train.tsv and dev.tsv where these do not begin with their names.
-      broken_rows: whether train.tsv and dev.tsv are known to have some.
-      dev: the dev files, first the one by which checkpoints are chosen.
+      metrics: names of metrics.METRICS; the reference selects checkpoints by the first.
+      header: the columns of train.tsv and dev.tsv, if these files have no header.
+      broken_rows: whether train.tsv and dev.tsv have rows that cannot be read.
+      dev: the dev files; the first selects checkpoints.
       submissions: files without answers -> name of the submission to gluebenchmark.com.
     """
 
@@ -61,7 +61,7 @@ _TABLES = (
         ("question1", "question2"),
         "is_duplicate",
         metrics=("accuracy", "f1"),
-        broken_rows=True,  # line ends inside of questions; 363,846 and 40,430 rows are whole
+        broken_rows=True,  # line ends inside questions; 363,846 and 40,430 rows are whole
     ),
     GlueTable("STS-B", _PAIR, "score", labels=None, metrics=("pearson", "spearman")),
     GlueTable(
@@ -89,7 +89,7 @@ class GlueTask(ClassificationTask):
 
     Args:
       name: one of TASKS.
-      data_dir: the task's files as they are downloaded, or the directory of all tasks'.
+      data_dir: directory of the task's downloaded files, or of all tasks.
     """
 
     def __init__(self, name: str, data_dir: str):
@@ -112,10 +112,10 @@ class GlueTask(ClassificationTask):
         )
 
     def read(self, split: str) -> list[Example] | None:
-        """See Task.read; the dev split of MNLI is of matched and of mismatched genres.
+        """See Task.read; MNLI's dev split has matched and mismatched genres.
 
         Raises:
-          UserError: also if not one of the task's files is there.
+          UserError: also if none of the task's files exists.
         """
         names = self.table.dev if split == "dev" else (split,)
         if not tf.io.gfile.exists(self._path(names[0])):
@@ -143,7 +143,7 @@ class GlueTask(ClassificationTask):
         return examples
 
     def other_splits(self) -> list[str]:
-        """See Task.other_splits; `diagnostic` is AX, for models of MNLI."""
+        """See Task.other_splits; `diagnostic` is GLUE's AX set, which models of MNLI predict."""
         return [name for name in self.submissions if tf.io.gfile.exists(self._path(name))]
 
     def _all_names(self) -> tuple[str, ...]:
@@ -152,13 +152,13 @@ class GlueTask(ClassificationTask):
     def _path(self, name: str) -> str:
         path = os.path.join(self.directory, f"{name}.tsv")
         if name == "diagnostic" and not tf.io.gfile.exists(path):
-            # The download has a directory of its own for it, beside MNLI's.
+            # The download has it in a separate directory, beside MNLI's.
             parent = os.path.dirname(files.absolute(self.directory).rstrip("/"))
             return os.path.join(parent, "diagnostic", "diagnostic.tsv")
         return path
 
     def score(self, rows: Iterable[dict]) -> dict[str, float]:
-        """See Task.score; metrics of mismatched genres have `_mismatched` after their names."""
+        """See Task.score; metrics of mismatched genres have the suffix `_mismatched`."""
         by_part: dict[str, list[dict]] = {}
         for row in rows:
             by_part.setdefault(row.get("part", ""), []).append(row)
@@ -171,7 +171,7 @@ class GlueTask(ClassificationTask):
     def write(
         self, directory: str, split: str, examples: list[Example], answers: Answers
     ) -> list[str]:
-        """Writes, beside the readable file, the one that gluebenchmark.com takes."""
+        """Writes the readable file and the submission file for gluebenchmark.com."""
         paths = super().write(directory, split, examples, answers)
         if split in self.submissions:
             predictions = answers.columns["prediction"]
@@ -188,7 +188,7 @@ def tasks_in(data_dir: str) -> dict[str, GlueTask]:
     """Returns name -> task of each directory of GLUE's download in `data_dir`.
 
     Raises:
-      UserError: if there is none, or one has no training file.
+      UserError: if there is no task directory, or one has no training file.
     """
     tasks = {
         name: GlueTask(name, data_dir)

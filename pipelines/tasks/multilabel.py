@@ -1,4 +1,4 @@
-"""Any number of labels, or none, for a text or a pair of texts."""
+"""Multi-label classification: zero or more labels for a text or a pair of texts."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ _LONGEST_LIST, _LONGEST_OTHER_LIST = 100_000, 1000  # characters
 
 
 class MultiLabelTask(ClassificationTask):
-    """A yes or no for each label: one sigmoid each; yes from a probability of 0.5 on.
+    """A sigmoid for each label; labels with a probability of 0.5 or more are predicted.
 
-    A cell holds labels with `separator` between; an empty one means no label. In JSON it may be a
+    A cell holds labels divided by `separator`; an empty cell means no label. In JSON it may be a
     list. Example.label is the tuple of an example's labels.
 
     Args:
       separator: between the labels of a cell.
 
-    Other arguments as of ClassificationTask.
+    For other arguments see ClassificationTask.
     """
 
     kinds = ("multilabel",)
@@ -51,7 +51,7 @@ class MultiLabelTask(ClassificationTask):
         quoting: str = "csv",
         separator: str = ",",
     ):
-        # A finished model's labels were checked, if at all, when it was trained.
+        # A finished model's labels are not checked again (`files` is empty).
         if not separator or (files and any(separator in label for label in labels or ())):
             raise UserError(
                 f"--label_separator={separator}: expected characters that no label contains, such "
@@ -66,7 +66,7 @@ class MultiLabelTask(ClassificationTask):
         return {"labels": description["labels"], "separator": description["label_separator"]}
 
     def label_names(self, value: object, where: str) -> list[str]:
-        """Returns the labels of a cell, each once."""
+        """Returns the labels of a cell, without repetitions."""
         column = self.columns.label
         cells = value
         if not isinstance(value, list):
@@ -120,7 +120,7 @@ class MultiLabelTask(ClassificationTask):
         ]
 
     def _other_separator(self, known: Sequence[tuple[str, ...]]) -> str | None:
-        """Returns the mark by which the labels may be meant to be divided."""
+        """Returns the character that may be the real separator, if any."""
         if any(len(labels) > 1 for labels in known):
             return None
         return next((mark for mark in ",;|" if any(mark in name for name in self.labels)), None)
@@ -148,7 +148,7 @@ class MultiLabelTask(ClassificationTask):
         return np.stack([output["probabilities"] for output in outputs]).astype(np.float64)
 
     def predictions(self, probabilities: np.ndarray) -> list[str]:
-        """Returns the labels of each row, joined."""
+        """Returns the predicted labels of each row, joined by the separator."""
         return [
             self.as_cell(tuple(self.labels[place] for place in np.flatnonzero(row)))
             for row in probabilities >= _THRESHOLD
@@ -156,7 +156,7 @@ class MultiLabelTask(ClassificationTask):
 
     def score(self, rows: Iterable[dict]) -> dict[str, float]:
         """See Task.score."""
-        # Of each row the places of its labels, and where they end: 4 bytes a label, 8 a row.
+        # Indices of all labels, and where those for a row end: 4 bytes per label, 8 per row.
         found = {
             name: (array.array("i"), array.array("q", [0])) for name in ("label", "prediction")
         }

@@ -1,4 +1,4 @@
-"""One of several answers to a question about a text."""
+"""Multiple choice: one of several answers to a question about a text."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ class MultipleChoiceExample(AnyExample):
     """A question and its options.
 
     Attributes:
-      context: the text it is about.
-      question: an option follows it, or fills the blanks in it; see MultipleChoiceTask.blank.
+      context: the text that the question is about.
+      question: an option follows it or fills its blanks, see MultipleChoiceTask.blank.
       options: the same number for every question of a task.
-      label: which of the options is right, from 0; None: not known.
-      part: of the split, where it has several that are also scored apart.
+      label: index of the right option, from 0; None: not known.
+      part: name of a part of the split that is also scored separately, if there are several.
     """
 
     id: str
@@ -76,7 +76,7 @@ class MultipleChoiceExample(AnyExample):
 class MultipleChoiceColumns:
     """Names of the fields; None: there is no such field.
 
-    A file whose answers are not known needs no label field.
+    A file without answers needs no label field.
     """
 
     context: str = "text"
@@ -116,7 +116,7 @@ class MultipleChoiceTask(Task):
     def restore(
         cls, description: dict, columns: Mapping[str, str], quoting: str | None
     ) -> MultipleChoiceTask:
-        """Returns the task of a finished model; see Task. Field `text` is the context, too."""
+        """Returns the task of a finished model; see Task. The field `text` is also the context."""
         columns = {"context" if name == "text" else name: columns[name] for name in columns}
         named = columns_of_model(MultipleChoiceColumns, description, columns)
         task = cls(description["task"], {}, named, description["max_qa_length"])
@@ -126,7 +126,7 @@ class MultipleChoiceTask(Task):
 
     @functools.cached_property
     def num_choices(self) -> int:
-        """Options of every question, as in the first row of the first file."""
+        """Number of options per question, from the first row of the first file."""
         path, column = next(iter(self.files.values()))[0], self.columns.options
         number, row = next(read_table(path, [column]))
         return len(as_options(row[column], column, f"{path}:{number}"))
@@ -157,7 +157,7 @@ class MultipleChoiceTask(Task):
         max_seq_length: int,
         training: bool,
     ) -> tuple[Sequences, list[MultipleChoiceExample]]:
-        """See Task.encode; what `score` needs to know of an example is itself."""
+        """See Task.encode; the feature of an example is the example itself."""
         labels = {}
         if all(example.label is not None for example in examples):
             labels["labels"] = np.array([example.label for example in examples], np.int32)
@@ -178,10 +178,10 @@ class MultipleChoiceTask(Task):
         tokenizer: AlbertTokenizer,
         max_seq_length: int,
     ) -> Iterator[tuple[dict[str, tf.Tensor], np.ndarray]]:
-        """Yields a packed sequence for each option, and how long they were before truncation."""
+        """Yields packed sequences, one per option, and their lengths before truncation."""
         in_graph, packer = tokenizer.in_graph(), Packer(tokenizer, max_seq_length)
         for block in in_blocks(examples, _BLOCK_EXAMPLES):
-            # Several questions are about one text.
+            # Several questions share a text, so tokenize each text once.
             texts = list(dict.fromkeys(example.context for example in block))
             contexts, full_lengths = tokenize(texts, tokenizer, max_seq_length)
             place_of = {text: place for place, text in enumerate(texts)}
@@ -234,7 +234,7 @@ class MultipleChoiceTask(Task):
         return Answers(columns, {"part": [example.part for example in examples]})
 
     def score(self, rows: Iterable[dict]) -> dict[str, float]:
-        """See Task.score; `accuracy`, and of each part `accuracy_PART`."""
+        """See Task.score; `accuracy`, and `accuracy_PART` for each part."""
         right, parts = array.array("b"), collections.defaultdict(lambda: array.array("b"))
         for row in rows:
             if "label" not in row:
@@ -252,7 +252,7 @@ class MultipleChoiceTask(Task):
         examples: list[MultipleChoiceExample],
         answers: Answers,
     ) -> list[str]:
-        """Writes SPLIT_predictions.tsv, the columns of `answers`."""
+        """Writes SPLIT_predictions.tsv with the columns of `answers`."""
         path = os.path.join(directory, f"{split}_predictions.tsv")
         write_table(path, answers.columns)
         return [path]
@@ -261,12 +261,12 @@ class MultipleChoiceTask(Task):
 def as_options(
     value: object, column: str, where: str, num_choices: int | None = None
 ) -> tuple[str, ...]:
-    """Returns a value that is a list of texts to choose from.
+    """Returns the options in a value, which must be a list of texts.
 
-    Without `num_choices` there may be from 2 to 26, as there are letters.
+    Without `num_choices`, 2 to 26 options are accepted: each has a letter.
 
     Raises:
-      UserError: if it is something else.
+      UserError: if the value is not such a list.
     """
     if not isinstance(value, list):
         raise UserError(f'{where}: {column!r} is no list, expected a list of options: ["a", "b"]')
@@ -280,10 +280,10 @@ def as_options(
 
 
 def as_choice(value: object, column: str, where: str, num_choices: int) -> int:
-    """Returns the index from 0 of the option that a number from 0 or a letter names.
+    """Returns the index, from 0, of an option that is given as a number from 0 or as a letter.
 
     Raises:
-      UserError: if it names none.
+      UserError: if there is no such option.
     """
     letters = string.ascii_uppercase[:num_choices]
     spellings = {str(i): i for i in range(num_choices)}

@@ -23,16 +23,16 @@ _LETTERS = ["A", "B", "C", "D"]
 
 
 class RaceTask(MultipleChoiceTask):
-    """RACE, with the accuracy on middle and on high school examinations beside that on all.
+    """RACE, with separate accuracies on middle and on high school examinations.
 
-    A directory train, dev or test holds middle and high, each with one JSON object per passage: in
-    files of their own, read in the order of their numbers, or all in all.txt, one a line.
+    Each of train, dev and test holds the directories middle and high. These hold one JSON object
+    per passage: in numbered files, read in this order, or all in all.txt, one per line.
 
     Source: Lai et al. 2017; the reference's race_utils.
 
     Args:
-      data_dir: the directory RACE or the one it is in.
-      max_qa_length: as of MultipleChoiceTask.
+      data_dir: the directory RACE or its parent.
+      max_qa_length: see MultipleChoiceTask.
     """
 
     num_choices = len(_LETTERS)
@@ -44,10 +44,10 @@ class RaceTask(MultipleChoiceTask):
         self.directory = inner if tf.io.gfile.isdir(inner) else data_dir
 
     def read(self, split: str) -> list[MultipleChoiceExample] | None:
-        """See Task.read; answers of the test split are read where it has them.
+        """See Task.read; the test split's answers are read if they exist.
 
         Raises:
-          UserError: also if there is no split at all.
+          UserError: also if no split exists.
         """
         directory = os.path.join(self.directory, split)
         if not tf.io.gfile.isdir(directory):
@@ -96,10 +96,10 @@ def _passage_files(directory: str) -> list[str]:
 def _read_passage(
     passage: dict, where: str, level: str, may_lack_answers: bool
 ) -> list[MultipleChoiceExample]:
-    """Returns the questions of a passage; their names are the passage's and their number.
+    """Returns the questions of a passage, named after the passage and numbered.
 
     Raises:
-      UserError: if it lacks something or has something else.
+      UserError: if a field of the passage is missing or has a wrong value.
     """
     has_answers = "answers" in passage or not may_lack_answers
     lists = ["questions", "options", *(["answers"] if has_answers else [])]

@@ -1,4 +1,4 @@
-"""SQuAD 1.1 and 2.0: the answer to a question is a span of a text, or is not in it."""
+"""SQuAD 1.1 and 2.0: the answer to a question is a span of a text; in 2.0 it may be missing."""
 
 from __future__ import annotations
 
@@ -36,26 +36,26 @@ from .task import (
 
 # Questions tokenized at a time.
 _BLOCK_EXAMPLES = 1000
-# Arguments of SquadTask that task.json has: what decides the weights, and the answers alone.
+# Arguments of SquadTask in task.json: some decide the weights, the others only the answers.
 _OF_MODEL = ("may_be_impossible", "has_answerability_head", "doc_stride", "max_query_length")
 _OF_DECODING = ("max_answer_length", "n_best_size", "null_threshold")
 
 
 @dataclasses.dataclass(eq=False)
 class SquadTask(Task):
-    """Answers to questions about texts.
+    """Finds the answers to questions about texts.
 
     Attributes:
-      files: "train", "dev", "test" -> its official JSON, one or several; test may be without
-        answers. What there is not is left out.
+      files: "train", "dev", "test" -> one or more files of official JSON. Missing splits are left
+        out; test may have no answers.
       may_be_impossible: SQuAD 2.0: the text may have no answer.
-      has_answerability_head: the reference's model for 2.0; else BERT's, where a span at [CLS]
-        means "no answer".
-      doc_stride: pieces from one window of a long text to the next.
-      max_query_length: pieces of a question; the rest is cut off.
-      max_answer_length: pieces of an answer.
-      n_best_size: answers to each question in the n-best file.
-      null_threshold: "no answer" where the null odds are above it. `score` finds the best for dev.
+      has_answerability_head: whether to use the reference's model for 2.0; otherwise BERT's, where
+        a span at [CLS] means "no answer".
+      doc_stride: pieces between the starts of two windows of a long text.
+      max_query_length: most pieces of a question; the rest is cut off.
+      max_answer_length: most pieces of an answer.
+      n_best_size: answers per question in the n-best file.
+      null_threshold: null odds above it mean "no answer". `score` finds the best one for dev.
     """
 
     files: Mapping[str, str | Sequence[str]]
@@ -117,10 +117,10 @@ class SquadTask(Task):
         """Returns a sequence for each window of each question's text, and the windows.
 
         Labels: `start_positions`, `end_positions`, `is_impossible`, int32 [windows]. In a window
-        that does not hold the whole answer the positions are 0, [CLS], and is_impossible is 1;
-        `lost_answers` counts questions whose answer is in no window as a whole. Without `training`
-        there are no labels. A question is truncated to max_query_length, and further where it would
-        leave no room for its text.
+          without the whole answer the positions are 0, [CLS], and is_impossible is 1;
+          `lost_answers` counts questions whose answer is in no window as a whole. Without
+          `training` there are no labels. A question is truncated to max_query_length, or further if
+          it would leave no room for the text.
         """
         contexts = list(dict.fromkeys(question.context for question in examples))
         paragraphs = dict(zip(contexts, read_paragraphs(contexts, tokenizer)))
@@ -153,7 +153,7 @@ class SquadTask(Task):
         max_seq_length: int,
         windows: list[Window],
     ) -> Iterator[tuple[dict[str, tf.Tensor], np.ndarray]]:
-        """Yields packed windows and their lengths with whole questions; appends to `windows`."""
+        """Yields packed windows and their lengths with whole questions; fills `windows`."""
         packer = Packer(tokenizer, max_seq_length)
         # Each question takes memory for the windows of its whole text.
         for numbers in in_blocks(
@@ -215,9 +215,8 @@ class SquadTask(Task):
     ) -> Iterator[Question]:
         """See Task.read_file.
 
-        A .json file that does not hold an array is SQuAD's, and is in memory as a whole. Of other
-        tables the columns `question` and `context` are read, and `id` if there is one; they have no
-        answers.
+        A .json file that is not an array is SQuAD's, and is in memory as a whole. Other tables need
+        the columns `question` and `context`; `id` is optional. They have no answers.
         """
         if is_squad_file(path):
             questions = read_questions(path)
@@ -253,7 +252,7 @@ class SquadTask(Task):
     def answers(
         self, examples: list[Question], features: list[Window], outputs: Outputs
     ) -> Answers:
-        """See Task.answers: the text ("" for no answer), its score, of SQuAD 2.0 the null odds."""
+        """See Task.answers: the text ("" for no answer), its score, for SQuAD 2.0 the null odds."""
         columns = {"id": [question.id for question in examples]}
         if all(map(self._is_answered, examples)):
             columns["label"] = [[text for text, _ in question.answers] for question in examples]
@@ -292,7 +291,7 @@ class SquadTask(Task):
     def score(self, rows: Iterable[dict]) -> dict[str, float]:
         """Returns squad_metrics.score_v1, or score_v2 at null_threshold, in per cent.
 
-        Without the candidates of the answers there are no best thresholds.
+        The best thresholds need the candidates of the answers (Answers.exact).
         """
         truths, texts, null_odds = [], [], []
         for row in rows:
@@ -313,11 +312,11 @@ class SquadTask(Task):
     def write(
         self, directory: str, split: str, examples: list[Question], answers: Answers
     ) -> list[str]:
-        """Writes JSON objects by question id; the first is what SQuAD's scripts and site take.
+        """Writes JSON objects by question id; SQuAD's scripts and site accept the first.
 
         SPLIT_predictions.json: the text, "" for no answer; SPLIT_nbest_predictions.json: a list of
-        texts, best first, with `score`, and `probability` among these; SPLIT_null_odds.json, of
-        SQuAD 2.0 only: what null_threshold is compared with.
+        texts, best first, with `score`, and `probability` among these texts; SPLIT_null_odds.json,
+        for SQuAD 2.0 only: the null odds.
         """
         contents = {
             "predictions": answers.columns["prediction"],

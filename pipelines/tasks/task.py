@@ -1,4 +1,4 @@
-"""What the programs know of a task: its examples, their pieces, its answers and its methods."""
+"""The interface of a task: its examples, their sequences, its answers and its methods."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _Columns = TypeVar("_Columns")
 
 
 class AnyExample(abc.ABC):
-    """A row of a task's data: a frozen dataclass, whose `repr` no other row has.
+    """A row of a task's data: a frozen dataclass with a unique `repr`.
 
     Attributes:
       id: its name in the file, or the number of its row, from 0.
@@ -38,19 +38,19 @@ class AnyExample(abc.ABC):
     @property
     @abc.abstractmethod
     def group(self) -> str:
-        """A text that examples share which must not be divided between train and dev.
+        """A text; examples with the same text are not divided between train and dev.
 
-        It is compared after dev_split.comparable.
+        Texts are compared after dev_split.comparable.
         """
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The labels of an answered example, whose shares train and dev have in common; or none."""
+        """The labels of an answered example; train and dev get equal shares of each label."""
         return ()
 
     @abc.abstractmethod
     def inputs(self) -> dict[str, str | Sequence[str]]:
-        """Returns its texts under the names that the signatures of exports give them."""
+        """Returns its texts by their names in the signatures of exports."""
 
     def texts(self) -> Iterator[str]:
         """Yields its texts."""
@@ -63,11 +63,11 @@ class AnyExample(abc.ABC):
 
 
 class Answers(NamedTuple):
-    """What a model answers to examples, as columns of one value for each example.
+    """A model's answers to examples, as columns with one value per example.
 
     Attributes:
-      columns: JSON values: `id`, `label` if all examples are answered, `prediction`, and more.
-      exact: what figures and files of fine-tuning need beside these.
+      columns: JSON values: `id`, `label` if all examples have answers, `prediction`, and more.
+      exact: further values for metrics and files of fine-tuning.
     """
 
     columns: dict[str, list]
@@ -84,9 +84,9 @@ class Description(NamedTuple):
     """The content of task.json in three parts.
 
     Attributes:
-      model: what decides the weights, or an export needs to know; `kind` is one of KINDS.
-      decoding: what decides the answers that are made of the model's outputs, if anything.
-      source: how files to predict are read.
+      model: values that decide the weights or that exports need; `kind` is one of KINDS.
+      decoding: settings that convert the model's outputs into answers, if any.
+      source: settings for reading files to predict.
     """
 
     model: dict[str, Any]
@@ -100,7 +100,7 @@ _INPUTS = ("input_ids", "input_mask", "segment_ids")
 
 @dataclasses.dataclass(frozen=True)
 class Sequences:
-    """What the model reads: `[CLS] first [SEP]` or `[CLS] first [SEP] second [SEP]`, unpadded.
+    """The model's inputs: `[CLS] first [SEP]` or `[CLS] first [SEP] second [SEP]`, unpadded.
 
     Attributes:
       pieces: int32 [all pieces], one sequence after the other.
@@ -149,13 +149,13 @@ def join(
 ) -> Sequences:
     """Returns packed sequences without their padding.
 
-    Fine-tuning, `predict` and exports make sequences by the same code, albert_tf.text. It takes 1.0
-    to 1.5 times as long as the Python tokenizer (tests/benchmarks/README.md, finetune).
+    Fine-tuning, `predict` and exports make sequences by the same code, albert_tf.text. This takes
+    1.0 to 1.5 times as long as the Python tokenizer (tests/benchmarks/README.md, finetune).
 
     Args:
-      blocks: what albert_tf.text.packing.Packer returns, and Sequences.full_lengths of them.
-      labels: as of Sequences.
-      sequences_per_example: sequences that belong to one example, one after the other.
+      blocks: results of albert_tf.text.packing.Packer, each with its Sequences.full_lengths.
+      labels: see Sequences.
+      sequences_per_example: number of successive sequences that belong to one example.
     """
     pieces, lengths, first_lengths, full_lengths = columns = [[], [], [], []]
     with on_host():
@@ -182,9 +182,9 @@ def join(
 def tokenize(
     texts: Sequence[str], tokenizer: AlbertTokenizer, max_seq_length: int
 ) -> tuple[tf.RaggedTensor, np.ndarray]:
-    """Returns as many pieces of texts as can matter to a sequence, and how many there are in all.
+    """Returns the pieces of texts, as many as fit into a sequence, and the texts' full lengths.
 
-    The number is an estimate where less than the text was read, and then more than was returned.
+    If a text was not read to its end, its full length is an estimate above the returned length.
 
     Returns:
       int32 [texts, (pieces)] and int64 [texts].
@@ -208,15 +208,15 @@ def file_lists(files: Mapping[str, str | Sequence[str]]) -> dict[str, list[str]]
 
 
 class Task(abc.ABC):
-    """A task with its files. Whoever makes one has checked its flags; `read` checks the files.
+    """A task with its files. The caller has checked the flags; `read` checks the files.
 
-    A task whose models predict files also has a class method `restore`: (content of task.json,
+    A task whose models can predict files also has a class method `restore`: (content of task.json,
     field -> column where it differs from fine-tuning, quoting) -> the task without files.
 
     Attributes:
-      name: as of --task.
-      best_metric: the metric of `score` that selects the best checkpoint; more is better.
-      files: split -> its files, of tasks that are read by `read_file`.
+      name: see --task.
+      best_metric: the metric of `score` that selects the best checkpoint; higher is better.
+      files: split -> its files, if the task implements `read_file`.
     """
 
     name: str
@@ -227,7 +227,7 @@ class Task(abc.ABC):
         """Returns the examples of a split, in the files' order; None if there is no such split.
 
         Args:
-          split: "train", "dev" or one of `other_splits`. All but the latter must have answers.
+          split: "train", "dev" or one of `other_splits`. "train" and "dev" must have answers.
 
         Raises:
           UserError: what is wrong in which file and line.
@@ -240,9 +240,9 @@ class Task(abc.ABC):
         return ["test"] if "test" in self.files else []
 
     def read_file(self, path: str, first: int = 0, needs_answers: bool = False) -> Iterator:
-        """Yields the examples of a file one by one, with answers or all without.
+        """Yields the examples of a file one by one; all or none have answers.
 
-        A task without `files` needs none: it overrides `read` and `other_splits`.
+        A task without `files` overrides `read` and `other_splits` instead.
 
         Args:
           path: a local path or gs://.
@@ -255,29 +255,29 @@ class Task(abc.ABC):
         raise NotImplementedError
 
     def summarise(self, examples: list) -> list[str]:
-        """Returns lines on the examples' answers, and on what is odd about them."""
+        """Returns lines for the plan: notes on the examples' answers, and warnings."""
         return []
 
     @abc.abstractmethod
     def encode(
         self, examples: list, tokenizer: AlbertTokenizer, max_seq_length: int, training: bool
     ) -> tuple[Sequences, list]:
-        """Returns sequences, and for each example of them what `answers` needs to know of it.
+        """Returns sequences, and the features: per unit, the data that `answers` needs.
 
         Args:
           examples: as of `read`.
-          tokenizer: of the model that reads the pieces.
-          max_seq_length: pieces of a sequence at most, [CLS] and [SEP] included.
-          training: without it nothing may be left out, and there need be no labels.
+          tokenizer: the model's tokenizer.
+          max_seq_length: most pieces of a sequence, [CLS] and [SEP] included.
+          training: if false, no example may be left out, and labels are optional.
         """
 
     def owners(self, features: list) -> Sequence[int]:
-        """Returns the place of each feature's example among the examples, in ascending order."""
+        """Returns the index of each feature's example, in ascending order."""
         return range(len(features))
 
     @abc.abstractmethod
     def description(self) -> Description:
-        """Returns what task.json holds."""
+        """Returns the content of task.json."""
 
     @abc.abstractmethod
     def losses(self, outputs: dict[str, tf.Tensor], batch: dict[str, tf.Tensor]) -> tf.Tensor:
@@ -285,30 +285,30 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def answers(self, examples: list, features: list, outputs: Outputs) -> Answers:
-        """Returns what a model answers.
+        """Returns a model's answers.
 
         Args:
           examples: as of `read`.
-          features: as of `encode`; without use where an export answers.
-          outputs: the model's, one dict for each unit, in order; arrays of [L, ...] may be padded.
-            Or an export's, one dict for each example.
+          features: result of `encode`; not used for an export's outputs.
+          outputs: the model's outputs, one dict per feature, in order; arrays [L, ...] may be
+            padded. Or an export's outputs, one dict per example.
         """
 
     @abc.abstractmethod
     def score(self, rows: Iterable[dict]) -> dict[str, float]:
-        """Returns the task's metrics; none if the rows have no `label`.
+        """Returns the task's metrics; empty if the rows have no `label`.
 
         Args:
-          rows: of Answers.rows, or of their columns alone: then what needs `exact` is missing.
+          rows: Answers.rows, or rows of the columns alone, without the metrics that need `exact`.
         """
 
     def details(self, examples: list, answers: Answers) -> dict:
-        """Returns what results.json has of a split beside its metrics: JSON values, or nothing."""
+        """Returns further JSON values of a split for results.json, besides the metrics."""
         return {}
 
     @abc.abstractmethod
     def write(self, directory: str, split: str, examples: list, answers: Answers) -> list[str]:
-        """Writes the answers in the task's own format, and pictures; returns the former's paths."""
+        """Writes the answers in the task's own format, and pictures; returns the answers' paths."""
 
 
 def create_model(task: Task, config: AlbertConfig, recompute: bool = False) -> tf.keras.Model:
@@ -318,10 +318,10 @@ def create_model(task: Task, config: AlbertConfig, recompute: bool = False) -> t
 
 
 def read_files(task: Task, paths: Sequence[str], needs_answers: bool = False) -> Iterator:
-    """Yields the examples of files one by one; rows without a name are numbered through.
+    """Yields the examples of files one by one; rows without a name are numbered across files.
 
     Raises:
-      UserError: what is wrong in which file and line; or that some of the files have answers.
+      UserError: what is wrong in which file and line; or that only some files have answers.
     """
     number, first = 0, {}  # whether a file has answers -> the first such file
     for path in paths:
@@ -345,9 +345,9 @@ def columns_of_model(
     """Returns the columns that a finished model reads.
 
     Args:
-      columns_class: a dataclass whose defaults hold for models that name no columns.
+      columns_class: a dataclass; its defaults apply to models that name no columns.
       description: the content of task.json.
-      columns: field -> column, where it differs from fine-tuning; "": there is no such column.
+      columns: field -> column, where it differs from fine-tuning; "": no such column.
 
     Raises:
       UserError: for a field that the class lacks, or for "" where the model reads the column.

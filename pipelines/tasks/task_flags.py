@@ -129,7 +129,7 @@ def create_tasks(values: flags.FlagValues) -> dict[str, Task]:
     """Returns name -> task; --task=glue has several.
 
     Raises:
-      UserError: if the flags do not say where the data are.
+      UserError: if the flags do not name the data.
     """
     _check_flags(values)
     name = values.task
@@ -161,7 +161,7 @@ def create_tasks(values: flags.FlagValues) -> dict[str, Task]:
 
 
 def _check_flags(values: flags.FlagValues) -> None:
-    """Refuses flags of other tasks, no --data_dir, and columns without a name or of one name."""
+    """Refuses flags of other tasks, a missing --data_dir, and unnamed or equal columns."""
     for flag, tasks in _ONLY_FOR.items():
         if values[flag].present and values.task not in tasks:
             raise UserError(
@@ -219,7 +219,7 @@ def _table_task(values: flags.FlagValues, given: Mapping[str, list[str]]) -> Tas
 
 
 def _check_different(values: flags.FlagValues, names: Sequence[str]) -> None:
-    """Refuses two flags that name one column: the text would be its own answer."""
+    """Refuses two flags that name the same column: the text would be its own answer."""
     flag_of: dict[str, str] = {}
     for name in names:
         column = values[name].value
@@ -240,7 +240,7 @@ def _require_data_dir(values: flags.FlagValues) -> None:
 def _squad_files(
     values: flags.FlagValues, given: dict[str, list[str]]
 ) -> dict[str, str | list[str]]:
-    """Returns the files by split: those given, the others from --data_dir if they are there."""
+    """Returns the files by split: given files, and otherwise existing files in --data_dir."""
     if not values.data_dir and "train" in given:
         return given
     _require_data_dir(values)

@@ -1,4 +1,4 @@
-"""A tag for each word of a text: named entities, parts of speech."""
+"""Token classification: a tag for each word of a text (entities, parts of speech)."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class WordWindow:
 
     Attributes:
       example: the index of the text among the examples.
-      words: int32 [n], which words of it; each word is in exactly one window.
-      positions: int32 [n], of their first pieces in the sequence.
+      words: int32 [n], indices of the words; each word is in exactly one window.
+      positions: int32 [n], positions of the words' first pieces in the sequence.
     """
 
     example: int
@@ -55,23 +55,23 @@ class WordWindow:
 
 
 class TokenClassificationTask(Task):
-    """Tags for words. A word's first piece has the tag; its other pieces have none.
+    """Predicts tags for words. A word's first piece has the tag; its other pieces have none.
 
     Each word is tokenized by itself, so that training on words and serving raw text agree. A long
-    text is cut into windows, and each word is tagged where it has most on both sides.
+    text is cut into windows; each word is tagged in the window with most context around it.
 
     Source: Devlin et al. 2019, section 5.3.
     Deviation: the loss of an example is the mean over its words, so that it does not depend on the
     other examples of a batch.
 
     Args:
-      name: as of --task.
-      files: "train", "dev", "test" -> its file or files; test may be without answers. What there is
-        not is left out.
+      name: see --task.
+      files: "train", "dev", "test" -> one or more files. Missing splits are left out; test may have
+        no answers.
       columns: names of the files' columns.
-      labels: all tags, in the order of the model's outputs; None: the tags in the training file,
-        for entities each type with each prefix that occurs.
-      doc_stride: pieces from one window of a long text to the next.
+      labels: all tags, in the order of the model's outputs; None: the tags in the training file;
+        for entities, all combinations of their types and prefixes.
+      doc_stride: pieces between the starts of two windows of a long text.
     """
 
     kinds = ("token_classifier",)
@@ -108,7 +108,7 @@ class TokenClassificationTask(Task):
         """The tags in the order of the model's outputs.
 
         Raises:
-          UserError: if they are to be found in the training file and it has less than two.
+          UserError: if the tags come from the training file, and it has less than two.
         """
         if self._labels:
             return self._labels
@@ -117,7 +117,7 @@ class TokenClassificationTask(Task):
                 f"the labels of {self.name} are not known: give the training file, or name them"
             )
         paths = ", ".join(self.files["train"])
-        places: dict[str, str] = {}  # the first text with each tag
+        places: dict[str, str] = {}  # tag -> the first text with it
         number = 0
         for path in self.files["train"]:
             for example in iterate_examples(path, self.columns, number, needs_tags=True):
@@ -139,7 +139,7 @@ class TokenClassificationTask(Task):
 
     @functools.cached_property
     def marks_entities(self) -> bool:
-        """Whether the tags mark entities, which are scored as such."""
+        """Whether the tags mark entities; if so, entities are scored."""
         return are_entity_tags(self.labels)
 
     @property
@@ -163,7 +163,7 @@ class TokenClassificationTask(Task):
             yield example
 
     def summarise(self, examples: list[TokenExample]) -> list[str]:
-        """See Task.summarise; of entities how many there are of each type, else of each tag."""
+        """See Task.summarise; counts entities by type, or else words by tag."""
         words = f"{sum(len(example.words) for example in examples):,} words"
         empty = sum(not example.words for example in examples)
         warnings = warn_of_rows(empty, [example.id for example in examples])
@@ -179,7 +179,7 @@ class TokenClassificationTask(Task):
         return [words, describe_labels(names, counts), *warnings]
 
     def _warn_of_tags(self, examples: list[TokenExample]) -> list[str]:
-        """Returns warnings of answers that the figures do not count as meant."""
+        """Returns warnings of answers that the metrics do not count as intended."""
         if self.marks_entities:
             spans = lost = 0
             for example in examples:
@@ -201,8 +201,8 @@ class TokenClassificationTask(Task):
     ) -> tuple[Sequences, list[WordWindow]]:
         """Returns a sequence for each window of each text, and the windows.
 
-        Labels: `labels`, int16 [windows, max_seq_length], the tag's place among the labels at the
-        first piece of a word, -1 elsewhere.
+        Labels: `labels`, int16 [windows, max_seq_length], the tag's index at the first piece of a
+          word, -1 elsewhere.
         """
         windows: list[WordWindow] = []
         sequences = join(self._blocks(examples, tokenizer, max_seq_length, windows), {})
@@ -221,16 +221,16 @@ class TokenClassificationTask(Task):
         max_seq_length: int,
         windows: list[WordWindow],
     ) -> Iterator[tuple[dict[str, tf.Tensor], None]]:
-        """Yields packed windows of the examples' words, and appends the windows to `windows`."""
+        """Yields packed windows of the examples' words; appends the windows to `windows`."""
         in_graph, packer = tokenizer.in_graph(), Packer(tokenizer, max_seq_length)
-        number = 0  # of the first example of a block
+        number = 0  # index of the first example of a block
         for block in in_blocks(examples, _BLOCK_EXAMPLES):
             counts = np.array([len(example.words) for example in block], np.int64)
             words = tf.constant([word for example in block for word in example.words], tf.string)
             words = tf.RaggedTensor.from_row_lengths(words, counts)
             tokens, found = packer.pack_words(in_graph, words, self.doc_stride)
             begins = np.cumsum(counts) - counts
-            # Words of the whole block are numbered from 1.
+            # `row` numbers the words of the whole block from 1; 0 is not a first piece.
             for example, row in zip(found.text.numpy(), tokens["word"].numpy()):
                 positions = np.flatnonzero(row).astype(np.int32)
                 of_window = (row[positions] - 1 - begins[example]).astype(np.int32)
@@ -239,11 +239,11 @@ class TokenClassificationTask(Task):
             yield tokens, None
 
     def _places(self, example: TokenExample) -> np.ndarray:
-        """Returns the places of an example's tags among the labels; `_check_tags` came before."""
+        """Returns the indices of an example's tags, which _check_tags has accepted."""
         return np.array([self._place_of[tag] for tag in example.tags], np.int16)
 
     def _check_tags(self, path: str, example: TokenExample) -> None:
-        """Raises a UserError if a tag is none of the labels."""
+        """Raises a UserError for a tag that is not among the labels."""
         for tag in example.tags or ():
             if tag not in self._place_of:
                 known = ", ".join(map(repr, self.labels[:20])) + ", ..." * (len(self.labels) > 20)
@@ -313,7 +313,7 @@ class TokenClassificationTask(Task):
     def write(
         self, directory: str, split: str, examples: list[TokenExample], answers: Answers
     ) -> list[str]:
-        """Writes the tags of words and the spans of raw texts.
+        """Writes the tags of words, and the spans of raw texts.
 
         SPLIT_predictions.conll: word, known tag if there is one, predicted tag, probability last;
         between tabs, a blank line between texts. SPLIT_predictions.jsonl: for each raw text its id,

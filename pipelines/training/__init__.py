@@ -1,1 +1,1 @@
-"""What every training job shares: strategy, loop, checkpoints, progress."""
+"""Parts that all training jobs share: strategy, loop, checkpoints, progress."""

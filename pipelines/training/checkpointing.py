@@ -1,7 +1,7 @@
-"""The checkpoints of a run: saved, restored, removed.
+"""Saves, restores and removes the checkpoints of a run.
 
-A remote checkpoint is written to local temporary space and uploaded, its index last; a pod's hosts
-write theirs directly.
+A remote checkpoint is written to local temporary space and uploaded, its index last. The hosts of a
+pod write remote checkpoints directly.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from albert_tf.storage.errors import UserError
 
 
 class Checkpointer:
-    """Saves and restores a model with its optimizer, which counts the steps.
+    """Saves and restores a model and its optimizer (which has the step count).
 
     `model_dir` holds the newest checkpoints, and in BEST_DIR the best weights without moments and
-    step count. `writes` is false on all hosts of a run but one.
+    step count. `writes` is true on one host of a run only.
     """
 
     def __init__(
@@ -39,10 +39,10 @@ class Checkpointer:
         self._writes = writes
 
     def restore(self) -> int:
-        """Restores the newest checkpoint that can be read; returns its step, 0 without any.
+        """Restores the newest readable checkpoint; returns its step, or 0 if there is none.
 
         Raises:
-          UserError: if there are checkpoints, or were, and none can be read.
+          UserError: if there are (or were) checkpoints and none is readable.
         """
         if self._writes:
             _remove_unfinished(self._directory)
@@ -57,8 +57,8 @@ class Checkpointer:
                 logging.warning("checkpoint %s is damaged, trying the one before: %s", path, reason)
                 continue
             return int(self._optimizer.iterations.numpy())
-        # TensorFlow's list is there once a checkpoint was finished. Before, a kill may leave the
-        # data of the first one without its index.
+        # TensorFlow's list exists once a checkpoint was finished. Before that, a kill may leave the
+        # first checkpoint's data without its index.
         finished = model_directory.list_checkpoints(self._directory)
         if finished or len(found) > 1 or tf.io.gfile.exists(_list_file(self._directory)):
             raise UserError(
@@ -73,17 +73,17 @@ class Checkpointer:
             _write(self._checkpoint, self._directory, step, max_to_keep=3)
 
     def save_best(self, step: int) -> None:
-        """Keeps the weights of this step as the best ones."""
+        """Saves the weights of this step as the best ones."""
         if self._writes:
             _write(self._best, self._best_directory, step, max_to_keep=1)
 
 
 def _write(checkpoint: tf.train.Checkpoint, directory: str, step: int, max_to_keep: int) -> None:
-    """Writes a checkpoint, then removes those that are one too many.
+    """Writes a checkpoint, then removes checkpoints beyond `max_to_keep`.
 
-    tf.train.CheckpointManager does not see checkpoints that its list does not name.
+    tf.train.CheckpointManager would not remove checkpoints that its list does not name.
     """
-    # Data come first and then, by renaming, the index: without it there is no checkpoint.
+    # Data come first and then, by renaming, the index: a checkpoint exists once its index does.
     name = f"ckpt-{step}"
     path = os.path.join(directory, name)
     if _is_uploaded(directory):
@@ -97,15 +97,15 @@ def _write(checkpoint: tf.train.Checkpoint, directory: str, step: int, max_to_ke
     kept = found[: found.index(path) + 1][-max_to_keep:]
     files.write_atomically(_list_file(directory), f'model_checkpoint_path: "{name}"\n')
     for other in set(found) - set(kept):
-        # The index first: half a checkpoint must not look like one.
+        # Remove the index first: an incomplete checkpoint must not look complete.
         for file in sorted(tf.io.gfile.glob(other + ".*"), reverse=True):
             files.remove(file)
 
 
 def _is_uploaded(directory: str) -> bool:
-    """Returns whether checkpoints are written here and uploaded.
+    """Returns whether checkpoints are written locally and uploaded.
 
-    The workers of a pod write the variables that they hold themselves, at the final place.
+    The workers of a pod write their own variables directly to the final place.
     """
     devices = tf.config.list_logical_devices()
     machines = {device.name.partition("/device:")[0] for device in devices}
@@ -113,7 +113,7 @@ def _is_uploaded(directory: str) -> bool:
 
 
 def _remove_unfinished(directory: str) -> None:
-    """Removes what writing leaves behind when it is killed; an upload leaves no such thing."""
+    """Removes the files of a killed write; a killed upload leaves none."""
     if _is_uploaded(directory):
         return
     for pattern in ("ckpt-*_temp", "ckpt-*.index.tempstate*"):
@@ -122,5 +122,5 @@ def _remove_unfinished(directory: str) -> None:
 
 
 def _list_file(directory: str) -> str:
-    """Returns where tf.train.latest_checkpoint looks up the newest checkpoint's name."""
+    """Returns the file in which tf.train.latest_checkpoint finds the newest checkpoint's name."""
     return os.path.join(directory, "checkpoint")

@@ -13,10 +13,10 @@ def parse_depths(
 ) -> list[tuple[int, int]]:
     """Returns (first step, layers) of each depth: ["3", "6:2000"] is [(0, 3), (2000, 6)].
 
-    An empty schedule is the config's depth throughout.
+    An empty schedule means the config's depth in all steps.
 
     Raises:
-      UserError: if it does not lead to the config's depth, or the layers share no weights.
+      UserError: if the schedule does not end at the config's depth, or layers do not share weights.
     """
     if not depth_schedule:
         return [(0, config.num_hidden_layers)]

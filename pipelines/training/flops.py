@@ -1,4 +1,4 @@
-"""What a step costs: the floating point operations of its matrix products."""
+"""The cost of a step: the floating point operations of its matrix products."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def training_flops_per_example(
     """Returns the floating point operations of matrix products to train on one example.
 
     A weight matrix costs 2 operations per element, position and forward pass, however many layers
-    share it; the backward pass costs twice the forward pass. Every position counts, padded too; in
-    the last block, beyond keys and values, those that are predicted and [CLS], unless the model
-    gives its `hidden_states`: then it computes that block whole.
+    share it; the backward pass costs twice the forward pass. All positions count, padding included.
+    The last block computes keys and values at all positions, the rest only at [CLS] and predicted
+    positions. With `hidden_states` it computes everything at all positions.
 
     Source: Kaplan et al. 2020, section 2.1 (6 operations per parameter and token), with the
     attention's own products.

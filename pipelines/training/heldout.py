@@ -1,4 +1,4 @@
-"""Evaluation on held-out records, and the check that a run was not trained on them."""
+"""Evaluates on held-out records, and checks that a run was not trained on them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from albert_tf import losses, metrics
 from albert_tf.storage.errors import UserError
 from .run import recorded_settings
 
-# Evaluations without progress until a plateau is reported.
+# A plateau is reported after this many evaluations without progress.
 _PLATEAU_EVALUATIONS = 3
 _PROGRESS = 0.01
-# Of the pieces to predict a tenth is shown as it is: data/masking.py. To copy it needs no context.
+# A tenth of the pieces to predict is not masked (data/masking.py): copying needs no context.
 _KEPT_SHARE = 0.1
 _PLATEAU = (
     "warning: held-out masked LM stands at {accuracy:.1%}; always the most frequent piece has "
@@ -26,14 +26,14 @@ _PLATEAU = (
 
 
 def check_heldout_split(model_dir: str, heldout_split: dict[str, Any] | None) -> None:
-    """Refuses a run whose run.json shows that it may have been trained on what records hold out.
+    """Refuses a run that, by its run.json, may have been trained on held-out documents.
 
     `heldout_split` is Manifest.heldout_split of the records.
     """
     trained = recorded_settings(model_dir).get("heldout_split")
     if not trained or not heldout_split:
         return
-    # Of one seed, fewer held-out documents are some of more.
+    # With the same seed, a smaller held-out set is a subset of a larger one.
     if (
         trained["random_seed"] != heldout_split["random_seed"]
         or trained["heldout_fraction"] < heldout_split["heldout_fraction"]
@@ -54,14 +54,14 @@ def make_scoring(
 ) -> Callable[[Callable[[int], bool]], dict[str, Any] | None]:
     """Returns score(on_batch) -> float64 sums over one pass of a dataset.
 
-    They are `losses`, of losses.pretraining_sums; `layers`, of metrics.layer_distances; and
-    `targets` [vocab_size], how often each piece was to be predicted. `on_batch` is called with the
-    number of batches done before each batch. If it returns true, the pass ends with None.
+    The sums are `losses` (losses.pretraining_sums), `layers` (metrics.layer_distances) and
+    `targets` [vocab_size], the number of predictions per piece. Before each batch it calls
+    `on_batch` with the number of batches done, and returns None if that returns true.
 
     Args:
       strategy: the model was created in its scope.
       forward: (batch, dropout seed) -> outputs of AlbertForPreTraining with its hidden states.
-      dataset_fn: (input context) -> batches of this host's replicas, as many on each host.
+      dataset_fn: (input context) -> batches of this host's replicas, the same number on each host.
       vocab_size: the length of `targets`.
     """
     batches = strategy.distribute_datasets_from_function(dataset_fn)
@@ -98,12 +98,12 @@ def make_scoring(
 def make_evaluation(
     score: Callable[[Callable[[int], bool]], dict[str, Any] | None], known: Mapping[str, float]
 ) -> Callable[[Callable[[], bool]], dict[str, float]]:
-    """Returns evaluate(is_stopped) -> scalars to log; none if it was stopped.
+    """Returns evaluate(is_stopped) -> scalars to log, empty if it was stopped.
 
-    They are metrics.pretraining_metrics with `heldout_` before their names, how far each layer
-    moves its input (metrics.layer_distances), and `known`, which does not depend on the weights.
+    The scalars are metrics.pretraining_metrics with the prefix `heldout_`, how far each layer moves
+    its input (metrics.layer_distances), and `known`, which does not depend on the weights.
     """
-    accuracies: list[float] = []  # of masked LM, at each evaluation
+    accuracies: list[float] = []  # masked LM, at each evaluation
 
     def evaluate(is_stopped: Callable[[], bool] = lambda: False) -> dict[str, float]:
         totals = score(lambda _: is_stopped())
@@ -126,9 +126,9 @@ def make_evaluation(
 
 
 def knows_frequencies_only(accuracies: Sequence[float], baseline: float) -> bool:
-    """Returns whether masked LM has stayed at the frequencies of pieces for some evaluations.
+    """Returns whether masked LM has only learnt piece frequencies for some evaluations.
 
-    `baseline` is the accuracy of the most frequent piece as the answer to every mask.
+    `baseline` is the accuracy of always predicting the most frequent piece.
     """
     last = accuracies[-_PLATEAU_EVALUATIONS:]
     if len(last) < _PLATEAU_EVALUATIONS:

@@ -1,8 +1,8 @@
-"""The curves of a run: metrics.jsonl, TensorBoard, and a picture.
+"""Writes the curves of a run: metrics.jsonl, TensorBoard, and a picture.
 
-An object store cannot append: each entry would fetch and store the whole log again. So a remote
-log is kept in memory and in local temporary space. metrics.jsonl is uploaded before each
-checkpoint, TensorBoard's file before every second one and at the end. An upload takes two requests.
+An object store cannot append: each entry would fetch and store the whole log again. So a remote log
+is kept in memory and in local temporary space. metrics.jsonl is uploaded before each checkpoint,
+TensorBoard's file before every second checkpoint and at the end. An upload takes two requests.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from absl import logging
 from albert_tf.jobs import pictures
 from albert_tf.storage import files
 
-# Of a guess between two answers; a dotted line in the picture.
+# The values of random guessing between two labels; dotted lines in the picture.
 _CHANCE = {
     "sentence_order_loss": math.log(2),
     "sentence_order_accuracy": 0.5,
@@ -30,9 +30,9 @@ _CHANCE = {
 class MetricsLog:
     """Writes scalars by step to MODEL_DIR/metrics.jsonl and MODEL_DIR/tensorboard.
 
-    Entries that a killed run logged beyond `step`, of the restored checkpoint, are removed from
-    metrics.jsonl. Local TensorBoard files keep them beside what the run logs there again; remote
-    ones are written anew from metrics.jsonl. `writes` is false on all hosts of a run but one.
+    `step` is the restored checkpoint's. Later entries of a killed run are removed from
+    metrics.jsonl. Local TensorBoard files keep these entries next to the new ones; remote files are
+    written anew from metrics.jsonl. `writes` is true on one host of a run only.
     """
 
     def __init__(self, model_dir: str, step: int, writes: bool = True):
@@ -41,7 +41,7 @@ class MetricsLog:
         self._writes = writes
         self._curves = os.path.join(model_dir, "tensorboard")
         self._space = None
-        # Entries that this run stored, in either form.
+        # Number of entries that this run stored, in each of the two formats.
         self._stored = self._stored_curves = -1
         self._uploads = 0
         if not writes:
@@ -56,7 +56,7 @@ class MetricsLog:
             self._writer = tf.summary.create_file_writer(self._curves)
 
     def values(self, name: str, since: int = 0) -> list[float]:
-        """Returns what was logged of one metric after step `since`, in order."""
+        """Returns the logged values of a metric after step `since`, in order."""
         return [entry[name] for entry in self._entries if entry["step"] > since and name in entry]
 
     def has(self, name: str, step: int) -> bool:
@@ -84,8 +84,8 @@ class MetricsLog:
     def upload(self, last: bool = False) -> None:
         """Stores a remote log, before each checkpoint and at the end; a failure is a warning.
 
-        A checkpoint without metrics.jsonl up to its step would leave a gap in the curves after a
-        kill. `last`: nothing will be logged any more.
+        Without metrics.jsonl up to a checkpoint's step, the curves would have a gap after a kill.
+        `last`: whether nothing more will be logged.
         """
         if not self._space:
             return
@@ -100,7 +100,7 @@ class MetricsLog:
             logging.warning("the log is not stored, training continues: %s", error)
 
     def _upload_curves(self) -> None:
-        """Stores TensorBoard's file, which has all entries, in the place of earlier ones."""
+        """Stores TensorBoard's file, which has all entries, and removes earlier files."""
         self._writer.flush()
         (name,) = os.listdir(self._space.name)
         with open(os.path.join(self._space.name, name), "rb") as file:
@@ -117,14 +117,14 @@ class MetricsLog:
 
 
 def read_metrics(model_dir: str) -> list[dict[str, float]]:
-    """Returns the entries of MODEL_DIR/metrics.jsonl; a line cut off by a kill is left out."""
+    """Returns the entries of MODEL_DIR/metrics.jsonl; a line that a kill truncated is skipped."""
     path = os.path.join(model_dir, "metrics.jsonl")
     if not tf.io.gfile.exists(path):
         return []
     with tf.io.gfile.GFile(path) as file:
         lines = file.read().split("\n")
     entries = []
-    # Every whole line ends in a newline: what follows the last one was being written.
+    # Every complete line ends in a newline; text after the last newline is incomplete.
     for number, line in enumerate(lines[:-1], start=1):
         try:
             entries.append(json.loads(line))
@@ -158,7 +158,7 @@ def draw_curves(model_dir: str) -> str:
         kind = name.removesuffix("_accuracy")
         held_out = [e for e in entries if f"heldout_{kind}_pairs" in e]
         if held_out:
-            # Two standard errors of the held-out figure at chance.
+            # Two standard errors of the held-out accuracy at chance.
             band = 1 / math.sqrt(held_out[-1][f"heldout_{kind}_pairs"])
             axis.axhspan(0.5 - band, 0.5 + band, color="black", alpha=0.12, linewidth=0)
             for baseline, style in (("lengths", "--"), ("words", (0, (1, 3))), ("overlap", "-.")):

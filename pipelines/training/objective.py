@@ -1,4 +1,4 @@
-"""What a run minimises, and the metrics it reports."""
+"""The loss that a run minimises, and the metrics that it reports."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from albert_tf import losses, metrics
 
 
 class Objective(NamedTuple):
-    """Losses as sums, to be divided only after adding over replicas, micro-batches and steps.
+    """Losses as sums; divide only after summing over replicas, micro-batches and steps.
 
     Attributes:
       weights: batch -> the denominator of each loss, computed without the model.
       sums: (model outputs, batch) -> nested float32 scalars, sums over the batch.
-      loss: (sums, denominators of the global batch) -> float32 scalar, this part's share of the
-        loss.
-      metrics: sums -> name -> metric to log; none for sums of no example.
+      loss: (sums of a part, denominators of the global batch) -> float32 scalar, the part's share
+        of the loss.
+      metrics: sums -> {name: metric to log}; empty for sums without examples.
       zero_sums: () -> the sums of no example.
       best_metric: name of the evaluation metric that selects MODEL_DIR/best; higher is better.
     """
@@ -33,7 +33,7 @@ class Objective(NamedTuple):
 
 
 def pretraining_objective(order_weight: float = 1.0) -> Objective:
-    """Returns what pre-training minimises: see losses.pretraining_loss."""
+    """Returns the objective of pre-training: see losses.pretraining_loss."""
     return Objective(
         weights=losses.pretraining_weights,
         sums=losses.pretraining_sums,

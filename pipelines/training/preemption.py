@@ -1,4 +1,4 @@
-"""Stops a run after the step in flight: SIGTERM (preemption, a cluster's stop) and Ctrl-C."""
+"""Stops a run after the current step on SIGTERM (preemption, a cluster's stop) and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import tensorflow as tf
 
 
 class StopRequest:
-    """While it is open, SIGTERM and SIGINT set a flag that the loop on the device looks at.
+    """A context in which SIGTERM and SIGINT set a flag that the loop on the device reads.
 
-    The first one lets the step in flight end; a second one ends the program at once.
+    The first signal lets the current step finish; a second signal ends the program at once.
 
     Attributes:
       flag: bool variable of this host.
@@ -25,8 +25,8 @@ class StopRequest:
         self.signal: int | None = None
 
     def __enter__(self) -> StopRequest:
-        # Python runs handlers between two instructions of its main thread, which waits in a loop
-        # of many steps; what C writes to a pipe at once wakes this thread.
+        # Python runs handlers in its main thread, which may wait in a loop of many steps. The C
+        # handler writes to this pipe at once and so wakes the watching thread.
         self._read, self._write = os.pipe()
         os.set_blocking(self._write, False)
         self._wakeup_before = signal.set_wakeup_fd(self._write)
@@ -56,4 +56,4 @@ class StopRequest:
             self.flag.assign(True)
 
     def _handle(self, number, _) -> None:
-        """Does nothing: the thread has heard of it before Python comes to call this."""
+        """Does nothing: the watching thread has handled the signal before Python calls this."""

@@ -1,4 +1,4 @@
-"""A training run: its directory, what its hosts must agree on, and the weights it starts from."""
+"""A training run: its directory, the settings common to its hosts, and its initial weights."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from .strategy import is_chief
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """Where a run computes and where its files are.
+    """The devices and the directory of a run.
 
     Attributes:
-      strategy: model and optimizer are created in its scope.
+      strategy: its scope creates model and optimizer.
       model_dir: holds config, vocabulary, checkpoints and logs.
-      settings: what all hosts must agree on, JSON-serialisable.
+      settings: JSON-serialisable settings that must be equal on all hosts.
     """
 
     strategy: tf.distribute.Strategy
@@ -57,19 +57,19 @@ class Run:
 
 
 def has_checkpoint(model_dir: str) -> bool:
-    """Returns whether a run has its own weights: then it does not read the initial ones."""
+    """Returns whether a run has checkpoints; if so, it does not read initial weights."""
     checkpoints = model_directory.checkpoints_directory(model_dir)
     return bool(model_directory.list_checkpoints(checkpoints))
 
 
 class InitialModel(NamedTuple):
-    """What a run starts from.
+    """The initial model of a run.
 
     Attributes:
       checkpoint: a model directory, the prefix of a checkpoint or the directory of a SavedModel;
         None: random weights.
-      trained_length: the length that the checkpoint was trained with, as far as known; None: random
-        weights.
+      trained_length: the sequence length that the checkpoint was trained with, as far as known;
+        None: random weights.
     """
 
     config: AlbertConfig
@@ -106,7 +106,7 @@ def read_initial_model(init_checkpoint: str) -> InitialModel:
 
 
 def hash_of_weights(checkpoint: str) -> str:
-    """Returns a hash of the weights of a checkpoint or SavedModel, wherever it is stored."""
+    """Returns a hash of the weights of a checkpoint or SavedModel, independent of its path."""
     if saved_model.is_saved_model(checkpoint):
         checkpoint = saved_model.variables_prefix(checkpoint)
     # The index holds a checksum of each variable.
@@ -114,8 +114,8 @@ def hash_of_weights(checkpoint: str) -> str:
 
 
 def origin_of(run_directory: str, checkpoint: str | None) -> dict[str, str]:
-    """Returns `origin` of a run's identity if its weights come from a published model, else {}."""
-    # First the run's own, as `checkpoint` may have been deleted.
+    """Returns `origin` for a run's identity if its weights are a published model's, else {}."""
+    # Read the run's own directory first, because `checkpoint` may have been deleted.
     if tf.io.gfile.exists(os.path.join(run_directory, model_directory.RUN_FILE)):
         directory = run_directory
     elif not checkpoint or saved_model.is_saved_model(checkpoint):

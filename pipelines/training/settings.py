@@ -1,4 +1,4 @@
-"""The settings that every training program has, each with its flag."""
+"""The settings that all training programs share, each with its flag."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PUBLISHED = {
 
 @dataclasses.dataclass(frozen=True)
 class TrainingSettings:
-    """The final weights of a run depend on these, and on model, data and seed."""
+    """Settings that decide the final weights of a run, besides model, data and seed."""
 
     global_batch_size: int = setting(
         flags.DEFINE_integer, "Examples per step, over all devices.", lower_bound=1
@@ -68,7 +68,7 @@ class TrainingSettings:
     )
 
     def check(self, strategy: tf.distribute.Strategy) -> None:
-        """Refuses a batch that does not divide among the devices, and a warm-up beyond the run."""
+        """Refuses a batch that the devices cannot divide evenly, and a warm-up beyond the run."""
         replicas = strategy.num_replicas_in_sync
         if self.global_batch_size % (replicas * self.gradient_accumulation_steps):
             raise UserError(
@@ -82,7 +82,7 @@ class TrainingSettings:
             )
 
     def describe(self, strategy: tf.distribute.Strategy) -> str:
-        """Returns two lines of a plan: how a batch is divided, and the precision."""
+        """Returns two lines for the plan: the division of a batch, and the precision."""
         replicas, parts = strategy.num_replicas_in_sync, self.gradient_accumulation_steps
         rows = self.global_batch_size // (replicas * parts)
         specs = [tf.DeviceSpec.from_string(name) for name in strategy.extended.worker_devices]
@@ -162,7 +162,7 @@ class PretrainingSettings(TrainingSettings):
 
 @dataclasses.dataclass(frozen=True)
 class LoopSettings:
-    """How often the loop logs, saves and evaluates, and what ends it early."""
+    """Settings of the loop: when it logs, saves, evaluates and stops early."""
 
     steps_per_loop: int = setting(
         flags.DEFINE_integer, "Steps between two log entries.", lower_bound=1
@@ -207,11 +207,11 @@ class LoopSettings:
 
 @contextlib.contextmanager
 def precision(mixed_precision: str) -> Iterator[None]:
-    """Sets the dtype policy of the layers that are created inside: --mixed_precision.
+    """Sets the dtype policy (--mixed_precision) of layers that are created in this context.
 
     Under bfloat16 the embeddings' sum, softmax, LayerNorm, logits, losses and the update stay
-    float32. Weights are cast at each product. Casting them once a step might save some 2 % (an
-    estimate), but would sum the gradients of shared weights in bfloat16.
+    float32. Weights are cast at each product. One cast per step might save some 2 % (an estimate),
+    but would sum the gradients of shared weights in bfloat16.
     """
     before = tf.keras.mixed_precision.global_policy()
     policy = "float32" if mixed_precision == "none" else f"mixed_{mixed_precision}"

@@ -1,4 +1,4 @@
-"""Where a job runs: one device, all GPUs of a machine, several machines, or a TPU."""
+"""The devices of a job: one device, all GPUs of a machine, several machines, or a TPU."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def define_strategy_flags() -> None:
 def create_strategy(name: str, tpu: str = "") -> tf.distribute.Strategy:
     """Returns the distribution strategy of --strategy and --tpu.
 
-    "mirrored" uses every GPU, or every logical CPU where there is none; "multi_worker" does so on
+    "mirrored" uses all GPUs, or all logical CPUs if there is no GPU; "multi_worker" does so on
     every machine that TF_CONFIG names.
 
     Raises:
       UserError: if TF_CONFIG names no machines, or no TPU answers.
     """
     if name == "multi_worker":
-        # First of all: later TensorFlow would refuse to connect the machines.
+        # Connect the machines before any other operation: later TensorFlow would refuse it.
         try:
             config = json.loads(os.environ.get("TF_CONFIG") or "{}")
             if not isinstance(config, dict) or "cluster" not in config:
@@ -67,12 +67,12 @@ def create_strategy(name: str, tpu: str = "") -> tf.distribute.Strategy:
 
 
 def is_tpu(strategy: tf.distribute.Strategy) -> bool:
-    """Returns whether the devices are TPUs, for which XLA compiles everything."""
+    """Returns whether the devices are TPUs, on which XLA compiles everything."""
     return isinstance(strategy, tf.distribute.TPUStrategy)
 
 
 def is_chief(strategy: tf.distribute.Strategy) -> bool:
-    """Returns whether this host writes what only one of all may write."""
+    """Returns whether this host writes the files that only one host may write."""
     resolver = strategy.cluster_resolver
     if resolver is None or resolver.task_type is None:
         return True
@@ -85,7 +85,7 @@ def is_chief(strategy: tf.distribute.Strategy) -> bool:
 
 def has_several_hosts(strategy: tf.distribute.Strategy) -> bool:
     """Returns whether other hosts take part in a run."""
-    replicas = strategy.num_replicas_in_sync  # the default strategy knows no worker_devices
+    replicas = strategy.num_replicas_in_sync  # the default strategy has no worker_devices
     return replicas > 1 and replicas > len(strategy.extended.worker_devices)
 
 
@@ -107,7 +107,7 @@ def check_hosts_agree(strategy: tf.distribute.Strategy, step: int, settings: dic
     """Refuses hosts that do not resume from the same step with the same settings."""
     if not has_several_hosts(strategy):
         return
-    # Two sums: one number made of both would leave int64 at large steps.
+    # Two sums, because one number made of both would overflow int64 at large steps.
     numbers = [step, zlib.crc32(json.dumps(settings).encode()) >> 1]
 
     @tf.function

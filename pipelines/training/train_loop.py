@@ -1,4 +1,4 @@
-"""The loop of every training job: steps on the device, everything else between loops."""
+"""The loop of all training jobs: steps run on the device, all other work between loops."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from .train_step import TrainStep, make_step_loop
 
 
 class Stage(NamedTuple):
-    """A part of a run that is compiled by itself, such as one depth of a growing model.
+    """A part of a run that is compiled separately, such as one depth of a growing model.
 
     Attributes:
-      first_step: where it begins.
+      first_step: the stage's first step.
       train_step: the step at this depth.
-      per_example: name of a rate in the log -> what one example adds to it.
-      evaluate: (whether to stop) -> metrics of the current model, on records that it does not see;
-        none if it was stopped.
+      per_example: name of a rate in the log -> amount that one example adds to it.
+      evaluate: (is_stopped) -> metrics of the current model on held-out data; empty if it was
+        stopped.
     """
 
     first_step: int
@@ -44,12 +44,12 @@ class Stage(NamedTuple):
 class TrainLoop:
     """A run, from its newest checkpoint to the end of its last stage.
 
-    Between loops of steps on the device it logs, saves, evaluates and stops.
+    Logging, saving, evaluating and stopping happen between loops of steps on the device.
 
     Args:
-      run: model, with its variables, and optimizer were made in the scope of its strategy.
-      stages: in order, of one model, optimizer and objective; the first begins at step 0. Only the
-        last one keeps best weights.
+      run: its strategy's scope created the model's variables and the optimizer.
+      stages: stages in order, with the same model, optimizer and objective; the first begins at
+        step 0. Only the last stage saves the best weights.
       dataset_fn: (first step, input context) -> endless batches of this host's replicas from that
         step on.
       loop: how often to log, save and evaluate.
@@ -68,11 +68,10 @@ class TrainLoop:
         self._optimizer = optimizer = of_all.optimizer
         self._num_train_steps = self._settings.num_train_steps
         self._allowed = loop.max_bad_batches
-        # The order of resuming:
-        # 1. Variables and slots exist (checkpoints restore into them).
+        # The order of resuming: 1. Create all variables and slots (checkpoints restore into them).
         with run.strategy.scope():
             optimization.create_slots(optimizer, of_all.model)
-        # 2. Weights, slots and the step count come back together.
+        # 2. Restore weights, slots and the step count together.
         self._checkpointer = Checkpointer(
             run.model_dir, of_all.model, optimizer, writes=run.is_chief
         )
@@ -80,11 +79,10 @@ class TrainLoop:
         check_hosts_agree(run.strategy, step, run.settings)
         if step:
             print(f"resuming from step {step:,}", flush=True)
-        # 3. Logged curves are cut back to that step; they include the best metric.
+        # 3. Truncate the logged curves, which have the best metric, to that step.
         self._log = MetricsLog(run.model_dir, step, writes=run.is_chief)
-        # 4. Data begin at that step; nothing is read and thrown away but a part of one group.
-        # Without this the hosts would exchange before every batch whether each of them still has
-        # one.
+        # 4. Start the data at that step; at most a part of one group is read in vain. Without the
+        # assertion the hosts would communicate before every batch whether each still has data.
         endless = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
         self._iterator = iter(
             run.strategy.distribute_datasets_from_function(
@@ -95,10 +93,10 @@ class TrainLoop:
         self._progress = Progress("training", self._num_train_steps, done=step)
 
     def train(self) -> None:
-        """Trains to settings.num_train_steps, or less far after early stopping or a signal.
+        """Trains to settings.num_train_steps, or until early stopping or a signal.
 
         Raises:
-          UserError: if loss or gradient stops being finite; the last checkpoint stays.
+          UserError: if loss or gradient is not finite too often; the last checkpoint is kept.
           SystemExit: 128 + the signal's number, after SIGTERM or Ctrl-C and a checkpoint.
         """
         ends = [stage.first_step for stage in self._stages[1:]] + [self._num_train_steps]
@@ -113,7 +111,7 @@ class TrainLoop:
                     f"{self._objective.best_metric}"
                 )
             self._log.upload(last=True)
-            # Heard since the last step: what follows may take long.
+            # A signal came after the last step: leave, because the next work may take long.
             if self._stop.signal is not None:
                 self._leave()
 
@@ -124,7 +122,7 @@ class TrainLoop:
             self._evaluate_if_due(stage)
             if self._step == end or _is_over(self._best_values(), loop):
                 return
-            # Loops end at the same steps wherever the run began: same log, same sums. A stop by a
+            # Loops end at the same steps wherever the run resumed, so log and sums are the same. A
             # signal ends a loop early: it adds a log entry and divides the sums. Weights stay equal
             # bit for bit.
             loop_end = self._step - self._step % loop.steps_per_loop + loop.steps_per_loop
@@ -148,14 +146,14 @@ class TrainLoop:
                 self._leave()
 
     def _evaluate_if_due(self, stage: Stage) -> None:
-        # Also after a restart, of a checkpoint whose evaluation was cut short.
+        # Also after a restart, for a checkpoint whose evaluation was interrupted.
         step, best_metric = self._step, self._objective.best_metric
         is_due = step > stage.first_step and self._is_due(self._loop.eval_steps)
         if not stage.evaluate or not is_due or self._log.has(best_metric, step):
             return
 
         def is_stopped() -> bool:
-            # Several hosts stay together to the end of an evaluation.
+            # With several hosts an evaluation is not interrupted, because all must end together.
             return self._stop.signal is not None and not has_several_hosts(self._run.strategy)
 
         metrics = stage.evaluate(is_stopped)
@@ -163,7 +161,7 @@ class TrainLoop:
             self._save()
             self._leave()
         value, told = metrics.get(best_metric, -math.inf), ""
-        # Before the last stage nothing is kept as the best.
+        # Earlier stages do not save best weights.
         if step > self._stages[-1].first_step:
             best = max(self._best_values(), default=-math.inf)
             if value > best:
@@ -176,7 +174,7 @@ class TrainLoop:
         )
 
     def _leave(self) -> NoReturn:
-        """Ends the program after a signal, on this host or another one."""
+        """Ends the program after a signal on this or another host."""
         self._log.upload(last=True)
         number = self._stop.signal or signal.SIGTERM
         print(
@@ -191,7 +189,7 @@ class TrainLoop:
         return self._log.values(self._objective.best_metric, self._stages[-1].first_step)
 
     def _scalars(self, totals, stage, seconds: float) -> dict[str, float]:
-        """Returns what is logged of the steps that `totals` add up."""
+        """Returns the log entry of the steps that `totals` cover."""
         optimizer, steps = self._optimizer, int(totals["steps"])
         scalars = self._objective.metrics(totals["sums"])
         if with_gradient := steps - int(totals["without_gradient"]):
@@ -213,7 +211,7 @@ class TrainLoop:
         return every > 0 and (self._step % every == 0 or self._step == self._num_train_steps)
 
     def _check_finite(self, totals) -> int:
-        """Returns the number of batches without a finite gradient, if they are not too many."""
+        """Returns the number of batches without a finite gradient; raises if there are too many."""
         bad_batches = int(totals["bad_batches"])
         if bad_batches:
             size, bad_step = self._settings.global_batch_size, self._step + int(totals["bad_step"])
@@ -233,7 +231,7 @@ class TrainLoop:
 
 
 def _is_over(values: Sequence[float], loop: LoopSettings) -> bool:
-    """Returns whether so many evaluations in a row brought nothing better."""
+    """Returns whether the last --early_stopping_evaluations brought no improvement."""
     patience = loop.early_stopping_evaluations
     return 0 < patience < len(values) and max(values[-patience:]) <= max(values[:-patience])
 

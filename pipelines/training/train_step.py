@@ -14,18 +14,18 @@ _MAX_GRADIENT_NORM = 1.0  # the reference's, over all variables
 
 
 class TrainStep:
-    """One optimizer step of one replica. All values that it returns are global.
+    """One optimizer step of one replica. All returned values are global.
 
-    The means of the loss are over the global batch: replicas and micro-batches with fewer
-    predictions weigh less. A gradient that is not finite counts as 0, its batch not at all.
+    The loss is a mean over the global batch, so replicas and micro-batches with fewer predictions
+    weigh less. A gradient that is not finite counts as 0, and its batch is not counted.
 
     Args:
       forward: (batch, dropout seed) -> model outputs.
       model: its variables are trained.
       objective: what the step minimises.
       optimizer: counts the steps.
-      settings: gradient_accumulation_steps and jit_compile are used here.
-      seed: of dropout.
+      settings: only gradient_accumulation_steps and jit_compile are used.
+      seed: seed of dropout.
     """
 
     def __init__(
@@ -42,11 +42,11 @@ class TrainStep:
         self._forward, self._seed = forward, seed
         self._loss_scale = getattr(optimizer, "loss_scale", None)
         compute = self._compute if settings.gradient_accumulation_steps == 1 else self._accumulate
-        # Forward and backward pass only: the update does not compile everywhere, see `_apply`.
+        # Only forward and backward pass: the update does not compile everywhere, see `_apply`.
         self._sums_and_gradients = (
             tf.function(compute, jit_compile=True) if settings.jit_compile else compute
         )
-        # XLA makes one pass over a variable, where the optimizer's own operations make twenty.
+        # XLA makes one pass over a variable; the optimizer's own operations make twenty.
         self._compiled_update = tf.function(self._update, jit_compile=True)
 
     @tf.function
@@ -55,18 +55,18 @@ class TrainStep:
 
         Args:
           batch: this replica's rows of the global batch.
-          stop: scalar bool, whether this host was asked to stop.
+          stop: scalar bool, whether this host has a request to stop.
 
         Returns:
           Float32 scalars: `sums` of the objective, `gradient_norm`, `bad_batches` (0 or 1),
-          `without_gradient` (0 or 1) and `stop`, the number of hosts that were asked to.
+          `without_gradient` (0 or 1) and `stop`, the number of hosts with a request to stop.
         """
         replica = tf.distribute.get_replica_context()
-        # Hosts agree on when to stop: none may wait for a step that another does not take.
+        # Hosts agree on when to stop, so that none waits for a step that another host skips.
         denominators, stop = replica.all_reduce(
             tf.distribute.ReduceOp.SUM, (self.objective.weights(batch), tf.cast(stop, tf.float32))
         )
-        # Compute this replica's part, of a loss times `scale`, and add up those of all replicas.
+        # Compute this replica's part of the loss times `scale`, and sum over all replicas.
         scale = self._loss_scale.value.read_value() if self._loss_scale else tf.ones([])
         seed = self._dropout_seed(replica)
         sums, gradients = self._sums_and_gradients(batch, seed, denominators, scale)
@@ -75,8 +75,8 @@ class TrainStep:
         if self._loss_scale:
             gradients = [gradient / scale for gradient in gradients]
         gradients, norm = optimization.clip_by_global_norm(gradients, _MAX_GRADIENT_NORM)
-        # Apply. To skip the update would need a branch around apply_gradients, which
-        # MirroredStrategy forbids. So moments decay and the step counts.
+        # Apply. Skipping the update would need a branch around apply_gradients, which
+        # MirroredStrategy forbids. So a bad batch still decays the moments and counts as a step.
         has_loss = tf.math.is_finite(self.objective.loss(sums, denominators))
         finite = tf.math.is_finite(norm) & has_loss
         keep = tf.cast(finite, tf.float32)
@@ -85,7 +85,7 @@ class TrainStep:
         is_bad, counted = ~finite, keep
         if self._loss_scale:
             self._loss_scale.update(finite)
-            is_bad &= ~has_loss | (scale <= 1.0)  # else a smaller scale mends it
+            is_bad &= ~has_loss | (scale <= 1.0)  # otherwise a smaller scale helps
             counted = tf.cast(has_loss, tf.float32)
         return {
             "sums": tf.nest.map_structure(lambda x: tf.math.multiply_no_nan(x, counted), sums),
@@ -102,14 +102,14 @@ class TrainStep:
         return tf.cast(fold_in(seed, replica.replica_id_in_sync_group), tf.int32)
 
     def _compute(self, batch, dropout_seed, denominators, scale):
-        """Returns the objective's sums over these rows, and the gradients of the scaled loss."""
+        """Returns the objective's sums over the batch, and the gradients of the scaled loss."""
         with tf.GradientTape() as tape:
             sums = self.objective.sums(self._forward(batch, dropout_seed), batch)
             loss = self.objective.loss(sums, denominators)
             if self._loss_scale:
                 loss *= scale
-        # A task may leave out what others use, such as the pooler. Those weights then decay by rate
-        # times decay, some 1e-6 a step.
+        # A task may not use some weights, such as the pooler's. These then decay by learning rate
+        # times weight decay, some 1e-6 per step.
         gradients = tape.gradient(
             loss,
             self.model.trainable_variables,
@@ -118,12 +118,12 @@ class TrainStep:
         return sums, [tf.convert_to_tensor(gradient) for gradient in gradients]
 
     def _accumulate(self, batch, dropout_seed, denominators, scale):
-        """Returns what `_compute` does, added up over micro-batches."""
+        """Returns the result of `_compute`, summed over micro-batches."""
         num_parts = self.settings.gradient_accumulation_steps
         cut = {
             name: tf.reshape(
                 rows,
-                # A length that is known only when it runs is -1.
+                # -1: a length that is not static.
                 [num_parts, rows.shape[0] // num_parts]
                 + [-1 if size is None else size for size in rows.shape[1:]],
             )
@@ -131,12 +131,12 @@ class TrainStep:
         }
 
         def part(i):
-            # XLA takes rows[i] for a slice of dynamic size.
+            # Not rows[i], which XLA compiles as a slice of dynamic size.
             micro_batch = {name: tf.gather(rows, i) for name, rows in cut.items()}
             micro_seed = tf.random.experimental.stateless_fold_in(dropout_seed, i)
             return self._compute(micro_batch, micro_seed, denominators, scale)
 
-        # A loop in the graph: one turn is in memory at a time.
+        # A loop in the graph, so that one micro-batch is in memory at a time.
         return tf.while_loop(
             lambda i, _: i < num_parts,
             lambda i, totals: (i + 1, tf.nest.map_structure(tf.add, totals, part(i))),
@@ -145,8 +145,8 @@ class TrainStep:
         )[1]
 
     def _apply(self, gradients, replica):
-        # Updates by Keras' older optimizers compile only where there are no replicas to merge.
-        # MirroredStrategy merges the updates of one device, too.
+        # Updates of Keras' older optimizers compile only if no replicas are merged.
+        # MirroredStrategy merges the updates of even one device.
         is_alone = isinstance(replica.strategy, tf.distribute.OneDeviceStrategy)
         is_alone |= not tf.distribute.has_strategy()
         (self._compiled_update if is_alone else self._update)(gradients)
@@ -157,17 +157,17 @@ class TrainStep:
 
 
 def make_step_loop(strategy: tf.distribute.Strategy, train_step: TrainStep) -> Callable[..., dict]:
-    """Returns run_steps(iterator, num_steps, stop, allowed) -> totals of the steps that were taken.
+    """Returns run_steps(iterator, num_steps, stop, allowed) -> totals of the steps taken.
 
-    The loop ends early after a step at whose begin a host's `stop` (a bool variable) was true, and
+    The loop ends early after a step that began with `stop` (a bool variable) true on any host, and
     after more than `allowed` bad batches. `totals`: `sums`, `gradient_norm`, `bad_batches` and
     `without_gradient` added up, `seconds_waiting` for data, `steps` taken, and `bad_step`, the last
-    bad one, counted from 0 (-1: none). A bad batch has no finite gradient, and not because
-    float16's loss scale was too large.
+    bad step, counted from 0 (-1: none). A bad batch has a gradient that is not finite, for another
+    reason than float16's loss scale.
     """
 
     def one_step(iterator, stop, after):
-        # In this order, so that what passes between is time in which the device had no data.
+        # The order of the operations makes the difference the time without data for the device.
         with tf.control_dependencies([after]):
             asked = tf.timestamp()
         with tf.control_dependencies([asked]):
@@ -175,7 +175,7 @@ def make_step_loop(strategy: tf.distribute.Strategy, train_step: TrainStep) -> C
         local = strategy.experimental_local_results(batch)[0]
         with tf.control_dependencies(tf.nest.flatten(local)):
             seconds_waiting = tf.cast(tf.timestamp() - asked, tf.float32)
-        # Where there is one thread it would else measure the time after the step.
+        # With a single thread it would otherwise measure the time after the step.
         with tf.control_dependencies([seconds_waiting]):
             values = strategy.run(train_step.run, (batch, stop))
         # Every replica holds the global value. strategy.reduce would cost a collective for each.

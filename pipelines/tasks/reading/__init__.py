@@ -1,1 +1,1 @@
-"""From files to labelled rows, and from rows to sequences."""
+"""Reads files into labelled rows, and rows into sequences."""

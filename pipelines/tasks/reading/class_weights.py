@@ -1,4 +1,4 @@
-"""Weights of the labels of --class_weights: of a flag, and of training examples."""
+"""The weights of the labels: parses --class_weights, and balances by training examples."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ def parse(text: str | None) -> dict[str, float] | str | None:
 def as_array(
     class_weights: Mapping[str, float] | str, labels: Sequence[str], places: np.ndarray
 ) -> np.ndarray:
-    """Returns the weight of each label, float32 [labels]; refuses weights of other labels.
+    """Returns the weight of each label, float32 [labels]; refuses unknown labels.
 
     Args:
-      class_weights: what `parse` returns; "balanced": every label counts alike, and an example 1 on
-        average.
+      class_weights: result of `parse`; "balanced": all labels have the same total weight, examples
+        weight 1 on average.
       labels: all labels of the task; a label without a weight gets 1.
-      places: int [n], the labels of the training examples, as places among `labels`.
+      places: int [n], the labels of the training examples, as indices into `labels`.
     """
     if class_weights == "balanced":
         counts = np.bincount(places, minlength=len(labels))
-        # A label without an example has no loss to weigh.
+        # max: avoid division by 0 for a label without examples, whose weight is never used.
         return (len(places) / (len(counts) * np.maximum(1, counts))).astype(np.float32)
     if unknown := [label for label in class_weights if label not in labels]:
         known = ", ".join(map(repr, labels[:20]))

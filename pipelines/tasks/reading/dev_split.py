@@ -1,4 +1,4 @@
-"""A dev set out of the training file, the same whatever the order of its rows."""
+"""Splits a dev set off the training file; the order of the rows has no effect."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from collections import Counter
 from albert_tf.storage.errors import UserError
 from ..task import AnyExample
 
-# Part of the identity of runs. Raise it if split_off_dev divides the same examples otherwise.
-# Version 0.3.0 had none: there each text was on either side by itself, whatever its label.
+# Part of the identity of runs. Increase it if split_off_dev divides the same examples differently.
+# Version 0.3.0 had no such number: it assigned each text independently of its label.
 DIVISION = 2
 
 
 def comparable(text: str) -> str:
-    """Returns what texts share that a model may read as one.
+    """Returns a normal form that is equal for texts that a model may not tell apart.
 
-    They differ only in case, accents, white space or Unicode's compatible forms. The vocabulary is
-    not used, so that all models get the same division.
+    It ignores case, accents, white space and Unicode's compatible forms. The vocabulary is not
+    used, so that all models get the same division.
     """
     if not text.isascii():
         plain = unicodedata.normalize("NFKD", text)
@@ -30,11 +30,11 @@ def comparable(text: str) -> str:
 def split_off_dev(examples: list[AnyExample], fraction: float) -> tuple[list, list]:
     """Divides examples into train and dev, by their texts and classes alone.
 
-    Examples of one comparable `group` stay on the same side. Each set of classes
-    (`classes`) gives its share of dev, up to rounding. Groups are taken in the order of a
-    hash of their text, so the order of the rows has no effect and a row that is added moves few
-    others. A group with more rows than dev needs of its classes stays in train. Both results keep
-    the order of the examples; an empty one is refused.
+    Examples of one comparable `group` stay on the same side. Each set of classes (`classes`)
+    contributes its share to dev, up to rounding. Groups are taken in the order of a hash of their
+    text, so the order of the rows has no effect, and an added row moves few other rows. A group
+    with more rows of a class than dev still needs stays in train. Both results keep the order of
+    the examples; an empty result is refused.
     """
     classes = [example.classes for example in examples]
     groups: dict[str, list[int]] = {}
@@ -51,7 +51,7 @@ def split_off_dev(examples: list[AnyExample], fraction: float) -> tuple[list, li
         else:
             larger.append((groups[group], of_group))
     for places, of_group in sorted(larger, key=lambda item: len(item[0])):
-        # Rows too many where some were missing, if that is nearer.
+        # Accept too many rows of a class if that is nearer to the quotas than too few.
         if sum(abs(missing[name] - n) - abs(missing[name]) for name, n in of_group.items()) < 0:
             missing.subtract(of_group)
             dev_places.update(places)
@@ -68,8 +68,8 @@ def split_off_dev(examples: list[AnyExample], fraction: float) -> tuple[list, li
 def _quotas(totals: Counter, fraction: float) -> Counter:
     """Returns how many rows of each set of classes dev should have.
 
-    The sum is rounded, not each: of 1,000 sets of labels with one row each, a tenth gets one. A
-    single label keeps a row in train.
+    Only the sum is rounded: at a fraction of 0.1, 100 of 1,000 sets of labels with one row each get
+      a row in dev. A single label keeps a row in train.
     """
     quotas, before, end = Counter(), 0, 0
     for name in sorted(totals, key=lambda name: _digest(repr(name))):

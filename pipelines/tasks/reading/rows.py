@@ -1,4 +1,4 @@
-"""The rows of a file as they stand: cells or JSON objects, with line numbers."""
+"""Reads the raw rows of a file: cells or JSON objects, with line numbers."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from ...data.text_files import read_lines
 
 # Characters of one cell. An unclosed quotation mark is found before the whole file is in memory.
 _MAX_CELL = 1 << 26
-# A comma or semicolon that divides no columns, such as the one in "1,000".
+# A comma or semicolon inside text, not between columns, such as in "1,000".
 _IN_PROSE = {mark: re.compile(rf"{mark}\s|\d{mark}\d") for mark in ",;"}
 # The first line of Excel's CSV, where it names the separator of columns.
 _SEPARATOR_LINE = re.compile(r'"?sep=([,;|\t])"?')
 _QUOTED = re.compile(r'"[^"]*("|$)')
-# A longer cell is no label, and a column of more different cells has none.
+# A longer cell is no label; a column with more different cells contains no labels.
 _LONGEST_LABEL, _MOST_LABELS = 64, 10_000
 
 
 def read_cells(path: str, separator: str, quoting: str) -> Iterator[tuple[int, list[str]]]:
     """Yields (line number from 1 where the row begins, cells); a blank line has no cells.
 
-    In place of the separator "," the first line may name one (`sep=;`, which is no row). It is a
-    semicolon if the first line has some and no comma outside of quotation marks.
+    If `separator` is ",", the first line may name another (`sep=;`, which is not a row). The
+    separator is a semicolon if the first line has semicolons and no comma outside quotation marks.
 
     Raises:
-      UserError: for a file that is not UTF-8, and as _quoted_rows.
+      UserError: for a file that is not UTF-8, and for the errors of _quoted_rows.
     """
     lines, first = (line for _, line in read_text_lines(path)), 1
     if separator == "," and (head := next(lines, None)) is not None:
@@ -54,14 +54,14 @@ def _quoted_rows(
     """Yields the rows of lines with CSV's quoting; the first line has the number `first`.
 
     A cell in quotation marks may hold separators, line ends (which become \\n) and, doubled,
-    quotation marks. That is how spreadsheets and pandas write tables. Quoting is read strictly: a
-    file without quoting then fails, where a lenient reader would join and lose rows.
+    quotation marks. Spreadsheets and pandas write tables this way. Quoting is read strictly, so a
+    file without quoting fails; a lenient reader would join and lose rows.
 
     Raises:
-      UserError: for quotation marks that are no such quoting, and for a row over several lines if
-        each line is a row by itself: its quotation marks are hardly meant as such. (In prose a
-        space, a line end or a digit follows a comma; between columns seldom.) Some such rows are
-        known at the end of the file only: see _EdgeColumn.
+      UserError: for quotation marks that do not follow these rules, and for a row of several lines
+        if each line looks like a row: then the marks are probably not quoting. (In prose a space, a
+        line end or a digit follows a comma; between columns this is rare.) Some of these rows are
+        detected only at the end of the file: see _EdgeColumn.
     """
     csv.field_size_limit(_MAX_CELL)
     lines_of_row: list[str] = []
@@ -96,7 +96,7 @@ def _quoted_rows(
 
 
 def _are_rows(lines: list[str], separator: str, columns: int) -> bool:
-    """Returns whether each line has as many columns as the header, quotation marks apart."""
+    """Returns whether each line has as many columns as the header, ignoring quotation marks."""
     in_prose = _IN_PROSE.get(separator)
     if in_prose and any(in_prose.search(f"{line} ") for line in lines):
         return False
@@ -104,24 +104,24 @@ def _are_rows(lines: list[str], separator: str, columns: int) -> bool:
 
 
 class _EdgeColumn:
-    """The first or the last column of a table, and rows that may be several rows joined.
+    """Finds joined rows in a table, by the labels in its first or its last column.
 
-    A stray quotation mark joins the rows up to the next one. Each line of such a row but its last
-    ends with the label of some row; if labels are in the first column, each but its first begins
-    with one. At least one of these lines has a separator as other rows have it: between two digits,
-    before a space, or neither. The lines of a text hardly fit by chance if there are two or more.
+    A stray quotation mark joins the rows up to the next quotation mark. All lines of such a row,
+    except the last, end with a label of the table (labels in the first column: all lines except the
+    first begin with one). In at least one line the separator is used as in other rows: between two
+    digits, before a space, or neither. Two or more lines of a text rarely match by chance.
 
-    Not found: two rows joined into one, and rows joined in a table whose edges have no labels that
-    repeat.
+    Not found: two rows joined into one, and joined rows in a table without repeated labels in its
+      first or last column.
     """
 
     def __init__(self, separator: str, is_last: bool):
         self._separator, self._is_last = separator, is_last
         self._num_rows = 0
         self._labels: set[str] = set()
-        # How often a digit stands on both sides of the separator, a space behind it, or neither.
+        # Counts separators by kind: between two digits, before a space, or neither.
         self._kinds: collections.Counter = collections.Counter()
-        # First line of a row, how many it has, the labels of these lines, their kinds.
+        # Per row: its first line, its number of lines, their labels, their kinds of separator.
         self._suspects: list[tuple[int, int, tuple[str, ...], set[tuple[bool, bool]]]] = []
 
     def add(self, number: int, lines: list[str]) -> None:
@@ -139,7 +139,7 @@ class _EdgeColumn:
             self._suspects.append((number, len(lines), labels, set(kinds)))
 
     def _divide(self, line: str) -> tuple[str, tuple[bool, bool]] | None:
-        """Returns what may be the label of a line, and how it is divided from the rest."""
+        """Returns the possible label of a line, and the kind of its separator."""
         if self._is_last:
             rest, _, label = line.rpartition(self._separator)
             around = rest[-1:], label[:1]
@@ -151,12 +151,12 @@ class _EdgeColumn:
         return label, (all(map(str.isdigit, around)), around[1] == " ")
 
     def refuse_joined_rows(self, path: str) -> None:
-        """Raises a UserError for the first row that is several, when all rows are known."""
+        """Raises a UserError for the first joined row; call it after all rows."""
         if len(self._labels) > _MOST_LABELS:
             return
         common = {kind for kind, times in self._kinds.items() if 10 * times >= self._num_rows}
         for number, num_lines, labels, kinds in self._suspects:
-            # Texts may be short, too: "Thanks". Labels repeat.
+            # Short texts such as "Thanks" could be labels, but labels repeat.
             repeats = 2 * len(self._labels) <= self._num_rows + len(labels)
             if repeats and kinds & common and self._labels.issuperset(labels):
                 raise _joined_rows(path, number, num_lines)
@@ -179,12 +179,12 @@ def _wrong_quoting(path: str, number: int, what: str) -> UserError:
 
 
 def read_json_objects(path: str, may_be_array: bool = True) -> Iterator[tuple[int, dict]]:
-    """Yields (number from 1, object) of one object a line, or of an array of objects.
+    """Yields (number from 1, object), from one object per line or from an array of objects.
 
-    The number is the line's; in an array, which is in memory as a whole, the object's.
+    The number counts lines, or the objects of an array. An array is in memory as a whole.
 
     Raises:
-      UserError: for a file that is neither.
+      UserError: for a file in another format.
     """
     if may_be_array and first_character(path) == "[":
         kind, expected = "element", "expected an array of objects: [{...}, {...}]"
@@ -200,10 +200,10 @@ def read_json_objects(path: str, may_be_array: bool = True) -> Iterator[tuple[in
 
 
 def parse_json(text: str, path: str, expected: str, line: int | None = None) -> object:
-    """Returns the value of a line of JSON, or of a whole file (`line` is None).
+    """Returns the value of a line of JSON, or of a whole file if `line` is None.
 
     Raises:
-      UserError: if it is not JSON, or an object has a field twice; `expected` ends the message.
+      UserError: if it is not JSON, or an object repeats a field; `expected` ends the message.
     """
     try:
         return json.loads(text, object_pairs_hook=_as_object)
@@ -216,7 +216,7 @@ def parse_json(text: str, path: str, expected: str, line: int | None = None) -> 
 
 
 def _as_object(fields: list[tuple[str, object]]) -> dict:
-    """Returns an object; refuses a field given twice, where parsers keep the last."""
+    """Returns an object; refuses a repeated field (json would keep the last one)."""
     record = dict(fields)
     if len(record) < len(fields):
         names = [name for name, _ in fields]
@@ -237,7 +237,7 @@ def read_text(path: str) -> str:
 
 def read_text_lines(path: str) -> Iterator[tuple[int, str]]:
     """Yields (line number from 1, line without its end)."""
-    # What begins at one offset is one line, however long.
+    # Parts with the same offset belong to one long line.
     lines = itertools.groupby(read_text_parts(path), key=operator.itemgetter(0))
     for number, parts in lines:
         line = "".join(part for _, part in parts).rstrip("\r\n")

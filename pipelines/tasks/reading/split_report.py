@@ -1,4 +1,4 @@
-"""The data section of a run's plan: sizes, lengths, and warnings of data lost silently."""
+"""The data section of a run's plan: sizes, lengths, and warnings of silent data loss."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from ..task import Sequences
 _MOST_TRUNCATED = 0.10
 _MOST_UNKNOWN = 0.05
 _MOST_OVERLAPPING = 0.10
-_MOST_ROUNDED = 1e-3  # of the range of the numbers
+_MOST_ROUNDED = 1e-3  # as a share of the range of the numbers
 _LABELS_SHOWN = 12
 _FEW_ROWS = 10
-# How often shares that are the same are taken for different ones.
+# Significance level: probability of a false warning that shares differ.
 _BY_CHANCE = 1e-3
 
 
 def shortened(label: str, length: int = 40) -> str:
-    """Returns a label, or its beginning and an ellipsis."""
+    """Returns a label, truncated with an ellipsis if it is long."""
     return label if len(label) <= length else label[: length - 1] + "…"
 
 
@@ -56,12 +56,12 @@ def warn_of_rows(num_empty: int, names: Sequence[str]) -> list[str]:
 
 
 def num_line_ends(texts: Iterable[str]) -> int:
-    """Returns how many texts hold a line end: few do, unless a quotation mark joins rows."""
+    """Returns the number of texts with a line end: many, if a quotation mark joins rows."""
     return sum("\n" in text for text in texts)
 
 
 def describe_texts(examples: Sequence) -> list[str]:
-    """Returns notes and warnings, for Task.summarise, of examples with id, text and text_pair."""
+    """Returns notes and warnings, for Task.summarise, on examples with id, text and text_pair."""
     cells = num_line_ends(text for e in examples for text in (e.text, e.text_pair or ""))
     empty = sum(not example.text.strip() for example in examples)
     return [
@@ -71,7 +71,7 @@ def describe_texts(examples: Sequence) -> list[str]:
 
 
 def warn_of_rounding(numbers: np.ndarray) -> list[str]:
-    """Returns a warning if float32, in which a loss computes, changes float64 [n] visibly."""
+    """Returns a warning if the loss's float32 rounds the numbers, float64 [n], visibly."""
     lost, between = np.abs(numbers - numbers.astype(np.float32)).max(), np.ptp(numbers)
     if not lost > _MOST_ROUNDED * between > 0:
         return []
@@ -81,12 +81,12 @@ def warn_of_rounding(numbers: np.ndarray) -> list[str]:
     ]
 
 
-# What files write in place of O, in any case.
+# Tags, in any case, that files have in place of O.
 _OUTSIDE = ("o", "none", "other", "outside")
 
 
 def warn_of_tags(labels: Sequence[str]) -> list[str]:
-    """Returns a warning if tags, all of a model, seem to mark entities, but some of them cannot."""
+    """Returns a warning if the tags of a model seem to mark entities, but some do not fit IOB."""
     marks = [tag for tag in labels if "-" in tag]
     rest = [tag for tag in labels if tag not in marks]
     wrong = next((tag for tag in (*marks, *rest) if tag[:1].islower()), None)
@@ -108,7 +108,7 @@ def warn_of_tags(labels: Sequence[str]) -> list[str]:
 def warn_of_overlap(name: str, groups: Sequence[str], train_groups: Sequence[str]) -> list[str]:
     """Returns a warning if many examples of a split are in the training set, too.
 
-    The groups are what Task.group returns of each example; "" is compared with nothing.
+    `groups` are the results of AnyExample.group; "" is not compared.
     """
     different = {*groups} - {""}
     share = len(different.intersection(train_groups)) / max(1, len(different))
@@ -121,9 +121,9 @@ def warn_of_overlap(name: str, groups: Sequence[str], train_groups: Sequence[str
 
 
 def warn_of_shares(train: Counter, dev: Counter, sizes: tuple[int, int]) -> list[str]:
-    """Returns warnings of labels that dev has in another share than train, or hardly at all.
+    """Returns warnings of labels that are rare in dev, or whose shares of train and dev differ.
 
-    `train` and `dev` count the examples of each label, `sizes` all examples of both.
+    `train` and `dev` count the examples of each label; `sizes` are their numbers of examples.
     """
     labels = {*train, *dev}
     few = {label: dev[label] for label in labels if dev[label] < _FEW_ROWS}
@@ -132,7 +132,7 @@ def warn_of_shares(train: Counter, dev: Counter, sizes: tuple[int, int]) -> list
         of_train, of_dev = train[label] / sizes[0], dev[label] / sizes[1]
         both = (train[label] + dev[label]) / sum(sizes)
         chance = math.sqrt(both * (1 - both) * (1 / sizes[0] + 1 / sizes[1]))
-        # Both ways, and each label has its chance.
+        # A two-sided test, with Bonferroni's correction for the number of labels.
         if abs(of_dev - of_train) > special.ndtri(1 - _BY_CHANCE / 2 / len(labels)) * chance:
             odd[label] = f"{100 * of_dev:.0f} % of dev, {100 * of_train:.0f} % of train"
     warnings = []
@@ -167,13 +167,13 @@ def describe_split(
     notes: Sequence[str],
     longest: int,
 ) -> list[str]:
-    """Returns lines of the plan: rows, pieces, what is truncated or unknown, and the task's notes.
+    """Returns lines of the plan: rows, pieces, truncated and unknown shares, the task's notes.
 
     `notes` come from Task.summarise. `longest` is the model's greatest --max_seq_length.
     """
     lengths = np.diff(sequences.row_splits)
     full = lengths if sequences.full_lengths is None else sequences.full_lengths
-    # A truncated choice of a question truncates the question.
+    # A question counts as truncated if any of its options is.
     is_cut = (full > lengths).reshape(-1, sequences.sequences_per_example).any(axis=1)
     truncated = is_cut.mean() if len(is_cut) else 0.0
     unknown = 0.0

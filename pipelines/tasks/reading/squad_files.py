@@ -1,4 +1,4 @@
-"""Questions about texts out of the official JSON of SQuAD 1.1 and 2.0."""
+"""Reads the questions in the official JSON of SQuAD 1.1 and 2.0."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class Question(AnyExample):
     """A question about a text.
 
     Attributes:
-      id: no other question of the file has it.
+      id: unique in the file.
       context: the text; the questions of one paragraph share the object.
-      answers: what people marked in the text, and the character where it begins; several in dev,
-        none where it is not known or there is none.
-      is_impossible: the text does not tell (SQuAD 2.0).
+      answers: (text of the answer, its first character in the context); several in dev, empty if
+        there is no answer or it is not known.
+      is_impossible: the text has no answer (SQuAD 2.0).
     """
 
     id: str
@@ -45,7 +45,7 @@ class Question(AnyExample):
 
 
 def is_squad_file(path: str) -> bool:
-    """Returns whether a file is SQuAD's JSON and no table, by its name and first bracket."""
+    """Returns whether a file is SQuAD's JSON, not a table, by its name and first bracket."""
     return ending(path) == ".json" and first_character(path) == "{"
 
 
@@ -108,13 +108,13 @@ def _get(where: str, owner: object, name: str, kind: type):
 def check_answers(
     path: str, questions: Sequence[Question], *, may_be_impossible: bool, for_training: bool
 ) -> None:
-    """Refuses the first question at fault: what training and scoring take for granted.
+    """Raises a UserError for the first question that training or scoring cannot use.
 
     Args:
-      path: where the questions come from.
+      path: the questions' file, for messages.
       questions: in the file's order.
-      may_be_impossible: as in SQuAD 2.0.
-      for_training: the first answer of each question has to begin at its answer_start.
+      may_be_impossible: whether unanswerable questions are allowed (SQuAD 2.0).
+      for_training: whether the first answer of each question must be at its answer_start.
     """
     for question in questions:
         where = f"{path}: question {shown(question.id)}"

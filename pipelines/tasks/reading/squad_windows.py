@@ -1,4 +1,4 @@
-"""Texts cut into windows that a model can read, each piece with its place in the original text."""
+"""Cuts texts into windows that fit a model; each piece has its place in the original text."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Paragraph:
 
     Attributes:
       pieces: int32 [pieces]: their ids.
-      starts: int32 [pieces]: the first character of each in the text as it was written. The space
-        before a word belongs to its first piece.
-      ends: int32 [pieces]: the last character. Several pieces may share one (½ is `1`, `⁄`, `2`).
+      starts: int32 [pieces]: the first character of each piece in the original text. The space
+        before a word belongs to the word's first piece.
+      ends: int32 [pieces]: the last character. Pieces may share a character (½ is `1`, `⁄`, `2`).
     """
 
     pieces: np.ndarray
@@ -40,15 +40,15 @@ class Paragraph:
 
 @dataclasses.dataclass(frozen=True)
 class Window:
-    """What one sequence shows of a paragraph: `[CLS] question [SEP] pieces [SEP]`.
+    """A part of a paragraph in one sequence: `[CLS] question [SEP] pieces [SEP]`.
 
     Attributes:
       question: the index of its question among the examples.
-      paragraph: the whole of it.
-      first, last: its pieces paragraph.pieces[first:last].
-      offset: position of the first of them in the sequence.
-      is_max_context: bool [last - first]: of all windows with this piece, this shows the most of
-        what is on both sides of it. True in exactly one window.
+      paragraph: the whole paragraph.
+      first, last: the window shows paragraph.pieces[first:last].
+      offset: position of the window's first piece in the sequence.
+      is_max_context: bool [last - first]: whether this window shows more context on both sides of
+        the piece than other windows. True in exactly one window per piece.
     """
 
     question: int
@@ -62,7 +62,7 @@ class Window:
         """Returns the positions of an answer's first and last piece, and 0; or (0, 0, 1).
 
         Args:
-          answer: of Paragraph.find; None: there is none.
+          answer: result of Paragraph.find; None: no answer.
         """
         if answer and self.first <= answer[0] and answer[1] < self.last:
             return answer[0] - self.first + self.offset, answer[1] - self.first + self.offset, 0
@@ -70,7 +70,7 @@ class Window:
 
 
 def read_paragraphs(texts: Sequence[str], tokenizer: AlbertTokenizer) -> list[Paragraph]:
-    """Returns texts in pieces."""
+    """Returns the tokenized texts."""
     paragraphs = []
     for block in in_blocks(texts, _BLOCK_TEXTS, len):
         with on_host():

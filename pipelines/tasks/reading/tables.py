@@ -1,4 +1,4 @@
-"""Tables of examples: CSV, TSV, JSON lines and arrays; every error names file and line."""
+"""Reads tables of examples: CSV, TSV, JSON lines, JSON arrays; errors name file and line."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ QUOTING = ("csv", "none")
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _MAX_LABEL = 500  # characters
-# Beyond it the square, which a loss takes, is no float32.
+# The square of a larger number, which the loss computes, may overflow float32.
 _MAX_NUMBER = 1e18
-# A comma with three digits behind it may divide thousands.
+# A comma before exactly three digits may divide thousands.
 _DECIMAL_COMMA = re.compile(r"^([+-]?\d+),(\d{1,2}|\d{4,})$")
 _ANY_COMMA = re.compile(r"\s*[+-]?[\d.]*,\d+\s*")
-_INVISIBLE = ("Cc", "Cf")  # control characters, and such as U+200B and U+FEFF
-# What programs write where there is no value. "None" and "NA" are labels of real sets.
+_INVISIBLE = ("Cc", "Cf")  # control characters, U+200B, U+FEFF and the like
+# What programs write for a missing value. "None" and "NA" are labels of real data sets.
 _MISSING = ("nan", "-nan", "<na>", "#n/a", "nat")
 
 
@@ -45,21 +45,21 @@ def read_table(
 ) -> Iterator[tuple[int, dict]]:
     """Yields (line number from 1, the values of `columns` by name) for each row.
 
-    Blank lines are no rows, except in a table of one column, where they are empty texts.
+    Blank lines are skipped, except in a table of one column, where they are empty texts.
 
     Args:
-      path: .csv (of commas or semicolons: rows.read_cells), .tsv or .txt, whose values are strings;
-        .jsonl, whose lines are objects; .json, an array of objects or an object a line. All of them
-        also compressed.
+      path: .csv (commas or semicolons: rows.read_cells), .tsv or .txt, whose values are strings;
+        .jsonl, one object per line; .json, an array of objects or one object per line. All also
+        compressed.
       columns: their names.
-      header: the names of all columns of a file that does not begin with them.
-      leave_out_broken_rows: pass over rows with a wrong number of columns, and say how many.
+      header: the names of all columns, for a file without a header.
+      leave_out_broken_rows: skip rows with a wrong number of columns, and print their number.
       quoting: "csv": as spreadsheets and pandas quote; "none": a quotation mark is a character like
         any other. JSON has its own.
-      absent: a field that the first object of JSON lacks; so no other may have it.
+      absent: a field that the first JSON object lacks, so no other object may have it.
 
     Raises:
-      UserError: for a file that is no such table, lacks a column or has no rows.
+      UserError: for a file that is not such a table, lacks a column or has no rows.
     """
     if separator := _separator(path):
         cells = read_cells(path, separator, quoting)
@@ -103,7 +103,7 @@ def columns_of_file(path: str, columns: Any, needs_answers: bool, quoting: str =
 
 
 def _separator(path: str) -> str | None:
-    """Returns the separator of a file's columns; None: it is JSON."""
+    """Returns the separator of a file's columns; None for JSON."""
     if ending(path) in (".json", ".jsonl"):
         return None
     if ending(path) not in _SEPARATORS:
@@ -126,7 +126,7 @@ def _named_cells(
     header: Sequence[str] | None,
     leave_out_broken_rows: bool,
 ) -> Iterator[tuple[int, dict]]:
-    """Yields line numbers and cells by name; arguments as of read_table and read_cells."""
+    """Yields line numbers and cells by name; for the arguments see read_table and read_cells."""
     header_line = None
     if header is None:
         header_line, header = next(rows, (1, []))
@@ -156,7 +156,7 @@ def _named_cells(
 
 
 def _is_header(cells: Sequence[str], header: Sequence[str]) -> bool:
-    # Behind a byte order mark quotation marks are characters.
+    # After a byte order mark the csv module treats quotation marks as characters.
     first = cells[0].removeprefix("\ufeff").strip('"')
     return [cell.strip().casefold() for cell in (first, *cells[1:])] == [
         name.strip().casefold() for name in header
@@ -208,21 +208,21 @@ def require_fields(
 
 
 def as_text(value: object, column: str, where: str) -> str:
-    """Returns a cell, or a value of a JSON object, that is text, which may be empty.
+    """Returns a cell or JSON value, which must be text; it may be empty.
 
     Raises:
-      UserError: if it is something else, naming the column, and file and line (`where`).
+      UserError: if it is not text; the message has the column, and file and line (`where`).
     """
     if not isinstance(value, str):
         raise UserError(f"{where}: {column!r} is {_shown(value)}, expected text")
-    # JSON can spell halves of characters, which are no text.
+    # JSON can encode lone surrogates, which are not valid text.
     return _SURROGATE.sub("\ufffd", value)
 
 
 def as_label(value: object, column: str, where: str) -> str:
-    """Returns a value that names a class: text that is not empty, a whole number or a truth value.
+    """Returns a value that names a class: non-empty text, a whole number or a truth value.
 
-    A long text names no class: the column may hold the texts. Errors as of as_text.
+    A long text is refused: the column may hold the texts. For errors see as_text.
     """
     label = as_text(str(value), column, where).strip()
     if not isinstance(value, (str, int)) or not label:
@@ -236,27 +236,27 @@ def as_label(value: object, column: str, where: str) -> str:
 
 
 def label_key(label: str) -> str:
-    """Returns what labels share that are hardly meant to differ.
+    """Returns a key that is equal for labels that are probably meant to be the same.
 
-    They differ only in case, spaces, invisible characters, or the form of a number or truth value.
+    It ignores case, spaces, invisible characters, and the form of a number or truth value.
     """
     plain = unicodedata.normalize("NFKC", label).casefold()
     key = "".join(c for c in plain if unicodedata.category(c) not in _INVISIBLE and not c.isspace())
     key = {"true": "1", "false": "0"}.get(key, key)
     try:
-        # -0 is 0. A float would make one number of long ones.
+        # + 0: -0 becomes 0. Not float, which would merge different long numbers.
         return str(decimal.Decimal(_DECIMAL_COMMA.sub(r"\1.\2", key)).normalize() + 0)
     except decimal.InvalidOperation:
         return key
 
 
 def check_labels(places: Mapping[str, str]) -> None:
-    """Refuses labels with one label_key, and what programs write for a missing value.
+    """Refuses different labels with the same label_key, and marks of a missing value.
 
     Labels that differ only in form are not merged: the owner of the file decides what is meant.
 
     Args:
-      places: label -> file and line where it occurs first.
+      places: label -> file and line of its first occurrence.
     """
     seen: dict[str, str] = {}
     for label in sorted(places):
@@ -273,7 +273,7 @@ def check_labels(places: Mapping[str, str]) -> None:
 
 
 def listed_labels(labels: Sequence[str] | None) -> tuple[str, ...] | None:
-    """Returns the labels of --labels, None where there are none; refuses one, and one twice."""
+    """Returns the labels of --labels, None if not given; refuses one label and repetitions."""
     if not labels:
         return None
     if len(set(labels)) < max(2, len(labels)):
@@ -282,9 +282,9 @@ def listed_labels(labels: Sequence[str] | None) -> tuple[str, ...] | None:
 
 
 def as_number(value: object, column: str, where: str) -> float:
-    """Returns a value that is a finite number, or text that spells one; errors as of as_text."""
+    """Returns a finite number, given as a number or as text; for errors see as_text."""
     try:
-        # Python reads 1_000 as a number.
+        # Refuse 1_000, which float() accepts.
         is_none = isinstance(value, bool) or "_" in str(value)
         number = math.nan if is_none else float(value)
     except (TypeError, ValueError, OverflowError):
@@ -303,7 +303,7 @@ def as_number(value: object, column: str, where: str) -> float:
 
 
 def write_table(path: str, columns: Mapping[str, Iterable]) -> None:
-    """Writes columns of one length as CSV or TSV, by the path's ending, that read_table reads."""
+    """Writes columns of equal length as CSV or TSV, by the path's ending, for read_table."""
     separator = "," if path.endswith(".csv") else "\t"
     rows = (quoted_row(row, separator) for row in (columns, *zip(*columns.values())))
     files.write_atomically(path, "".join(rows))
@@ -312,11 +312,11 @@ def write_table(path: str, columns: Mapping[str, Iterable]) -> None:
 def quoted_row(cells: Iterable[object], separator: str) -> str:
     """Returns a line of CSV or TSV that read_table and pandas read.
 
-    Lists become JSON. JSON can spell NUL, but no table can hold it: U+FFFD replaces it.
+    Lists become JSON. Tables cannot hold NUL: U+FFFD replaces it.
     """
     buffer = io.StringIO()
-    # Before Python 3.13 the writer quotes only those line ends that it writes itself, and readers
-    # divide a row at a carriage return.
+    # Before Python 3.13 the writer quotes only the line ends that it writes itself, but readers
+    # divide a row at a carriage return, too.
     csv.writer(buffer, delimiter=separator, lineterminator="\r\n").writerow(map(_cell, cells))
     return buffer.getvalue().removesuffix("\r\n") + "\n"
 

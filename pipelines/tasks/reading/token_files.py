@@ -1,4 +1,4 @@
-"""Texts whose words have tags: CoNLL's columns, and JSON lines with tags or spans."""
+"""Reads texts with tagged words: CoNLL's columns, and JSON lines with tags or spans."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class TokenExample(AnyExample):
 
     Attributes:
       id: its name in the file, or its number, from 0.
-      words: not empty, none of them.
-      tags: one a word; None: not known.
-      text: the raw text, if the words were found in one.
-      spans: of raw text, where the words stand: (first character, the one after the last).
-      entities: of raw text with answers: (start, end, label), in characters.
+      words: the words, all non-empty.
+      tags: one tag per word; None: not known.
+      text: the raw text, if the words come from raw text.
+      spans: for raw text, the characters [start, end) of each word.
+      entities: for raw text with answers, (start, end, label) in characters.
     """
 
     id: str
@@ -56,13 +56,13 @@ class TokenExample(AnyExample):
 
 @dataclasses.dataclass(frozen=True)
 class TokenColumns:
-    """Where words and tags stand.
+    """The columns or fields of words and tags.
 
     JSON lines (.jsonl, .json): `text` names a list of words and `label` the list of their tags; or
     `text` names a text and `label` a list of spans, {"start", "end", "label"} or [start, end,
-    label], in characters. Other files have CoNLL's columns: a word a line, a blank line between
-    texts. There `text` and `label` are numbers from 0, from the end if negative; the defaults stand
-    for the first and the last column (.conllu: 1 and 3). `id` is of JSON lines only.
+    label], in characters. Other files have CoNLL's columns: one word per line, a blank line between
+    texts. There `text` and `label` are numbers from 0, or negative from the end; the defaults mean
+    the first and the last column (.conllu: 1 and 3). `id` is for JSON lines only.
     """
 
     text: str = "text"
@@ -73,9 +73,9 @@ class TokenColumns:
 def iterate_examples(
     path: str, columns: TokenColumns, first: int, needs_tags: bool
 ) -> Iterator[TokenExample]:
-    """Yields the texts of a file one by one, numbered from `first` on, at least one.
+    """Yields the texts of a file one by one, numbered from `first` on; refuses an empty file.
 
-    JSON, .conllu or another ending with CoNLL's columns; also compressed.
+    The file is JSON, .conllu, or has CoNLL's columns and any other ending; also compressed.
     """
     read = _read_json if ending(path) in (".json", ".jsonl") else _read_conll
     texts = read(path, columns, first, needs_tags)
@@ -88,7 +88,7 @@ def iterate_examples(
 def _read_conll(
     path: str, columns: TokenColumns, first: int, needs_tags: bool
 ) -> Iterator[TokenExample]:
-    # Universal Dependencies: comments, and lines of contractions ("1-2") and empty nodes ("1.1").
+    # Universal Dependencies: skip comments, contractions ("1-2") and empty nodes ("1.1").
     is_ud = ending(path) == ".conllu"
     word_place = _column_number(columns, "text", 1 if is_ud else 0)
     tag_place = _column_number(columns, "label", 3 if is_ud else -1)
@@ -186,10 +186,10 @@ def _of_words(
 def of_text(
     name: str, text: str, spans: list | None = None, column: str = "", where: str = ""
 ) -> TokenExample:
-    """Returns the example of a raw text, whose words get the tags (IOB2) of the spans.
+    """Returns the example of a raw text; the spans become tags (IOB2) of its words.
 
-    White space at the ends of a span is no part of it. A span that ends inside of a word marks the
-    whole word. A span that is none, is outside of the text, or overlaps another is refused.
+    White space at the ends of a span is removed. A span that ends inside a word marks the whole
+    word. Empty spans, spans outside the text and overlapping spans are refused.
     """
     bounds = split_words(text)
     words = tuple(text[start:limit] for start, limit in bounds)
@@ -204,7 +204,7 @@ def of_text(
             raise UserError(f"{where}: the spans {list(before)} and {list(entity)} overlap")
         first = int(np.searchsorted(bounds[:, 1], start, "right"))
         last = int(np.searchsorted(bounds[:, 0], end, "left"))
-        # Two spans in one word: it keeps the first.
+        # Two spans share a word: the first span tags it.
         for word in range(first, last):
             if tags[word] == OUTSIDE:
                 tags[word] = f"{'B' if word == first else 'I'}-{label}"

@@ -11,29 +11,29 @@ import tensorflow as tf
 from ...training.strategy import has_several_hosts
 from ..task import Outputs, Sequences
 
-# Lengths are multiples of it: few shapes, little padding. Each new length compiles the element-wise
-# passes of training once, in 0.15 s.
+# Lengths are multiples of _LENGTH_STEP: few shapes, little padding. Each new length compiles the
+# element-wise passes of training once, in 0.15 s.
 _LENGTH_STEP = 8
-# Batches of neighbouring lengths are made of so many batches' examples.
+# The examples of this many batches are sorted together to make batches of similar lengths.
 _BATCHES_SORTED_TOGETHER = 16
-# What a batch holds of each sequence, not of each example.
+# Tensors with one row per sequence, not per example.
 _OF_SEQUENCES = ("input_word_ids", "input_mask", "input_type_ids")
 
 
 def make_batch(
     sequences: Sequences, examples: tf.Tensor, length: tf.Tensor | int
 ) -> dict[str, tf.Tensor]:
-    """Returns examples padded to `length`; in a graph, too.
+    """Returns examples padded to `length`; it also works in a graph.
 
     Args:
-      sequences: of all examples.
-      examples: int64 [rows], their numbers; -1 is a row that only fills up the batch.
-      length: pieces of a row, at least as many as the longest example taken has.
+      sequences: the sequences of all examples.
+      examples: int64 [rows], numbers of the examples; -1 for a row that only fills up the batch.
+      length: pieces per row, at least the length of the longest of these examples.
 
     Returns:
       int32 [rows * sequences_per_example, length] `input_word_ids`, `input_mask` and
-      `input_type_ids`; the labels, [rows]; `example`, int32 [rows]; and `weight`, float32 [rows],
-      0 for rows that fill up.
+      `input_type_ids`; the labels, [rows]; `example`, int32 [rows]; and `weight`, float32 [rows], 0
+      = a row that only fills up the batch.
     """
     k = sequences.sequences_per_example
     taken = tf.maximum(examples, 0)
@@ -59,25 +59,25 @@ def training_order(
 ) -> tf.data.Dataset:
     """Returns the numbers of the examples of each batch from `start_step` on, int64, without end.
 
-    Every example is taken once an epoch. A pure function of (seed, step): a resumed run sees the
-    same batches.
+    Every example is used once per epoch. The order is a pure function of (seed, step): a resumed
+    run gets the same batches.
 
     Args:
-      lengths: of the examples.
-      batch_size: examples of a batch of all replicas.
-      seed: of the order; each epoch has another.
+      lengths: lengths of the examples.
+      batch_size: examples per batch, over all replicas.
+      seed: seed of the order, which differs in each epoch.
       start_step: the step of the first batch.
-      by_length: batches are made of examples of about one length.
+      by_length: whether to make batches of examples of similar length.
     """
     num_examples, lengths = len(lengths), tf.constant(lengths, tf.int64)
-    # No more than an epoch: sorted, the copies of an example would make up whole batches.
+    # At most one epoch is sorted: otherwise copies of one example would fill whole batches.
     sorted_together = max(1, min(_BATCHES_SORTED_TOGETHER, num_examples // batch_size))
     window = batch_size * (sorted_together if by_length else 1)
     first_window, skipped = divmod(start_step * batch_size, window)
     first_epoch, passed = divmod(first_window * window, num_examples)
 
     def shuffled(values, place, stream):
-        # One algorithm: what TensorFlow selects by itself depends on the device.
+        # A fixed algorithm: TensorFlow's automatic choice depends on the device.
         seeds = tf.random.experimental.stateless_fold_in(
             tf.stack([tf.constant(seed, tf.int64), place]), tf.constant(stream, tf.int64), "philox"
         )
@@ -92,7 +92,7 @@ def training_order(
             examples = tf.gather(examples, tf.argsort(tf.gather(lengths, examples), stable=True))
         return shuffled(tf.reshape(examples, [-1, batch_size]), number, 1)
 
-    # The epochs one after the other, cut into windows, which are cut into batches.
+    # Join the epochs, cut them into windows, and cut the windows into batches.
     epochs = tf.data.Dataset.counter(first_epoch).map(order)
     windows = tf.data.Dataset.zip(
         (tf.data.Dataset.counter(first_window), epochs.rebatch(window, drop_remainder=True))
@@ -111,27 +111,27 @@ def training_dataset(
 ) -> tf.data.Dataset:
     """Returns the batches of this host's replicas, one after the other.
 
-    With `has_fixed_length` every batch has the greatest length, for devices that need it; else each
-    is about as long as its longest example. Other arguments as of training_order.
+    With `has_fixed_length` every batch has the greatest length, for devices that need it; otherwise
+    a batch is about as long as its longest example. For other arguments see training_order.
     """
     lengths = example_lengths(sequences)
     order = training_order(lengths, batch_size, seed, start_step, not has_fixed_length)
     dataset = _dataset(sequences, order, batch_size, max_seq_length, has_fixed_length, context)
-    # Several replicas take batches of a dataset that may end without their number of rows.
+    # Otherwise several replicas would get batches without a static number of rows.
     return dataset.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
 
 
 def example_lengths(sequences: Sequences) -> np.ndarray:
-    """Returns each example's length: its longest sequence's."""
+    """Returns each example's length: the length of its longest sequence."""
     rows = np.diff(sequences.row_splits)
     return rows.reshape(-1, sequences.sequences_per_example).max(axis=1)
 
 
 class Prediction:
-    """A model's outputs of examples, each asked once, in batches of neighbouring lengths.
+    """Computes a model's outputs, once per example, in batches of similar lengths.
 
-    Several hosts share the examples, and each gets the outputs of all. All replicas together divide
-    a batch of `batch_size`. `has_fixed_length` as of training_dataset.
+    Several hosts share the examples, and each host gets all outputs. All replicas together share a
+    batch of `batch_size`. For `has_fixed_length` see training_dataset.
     """
 
     def __init__(
@@ -150,8 +150,8 @@ class Prediction:
     def __call__(
         self, sequences: Sequences, is_stopped: Callable[[], bool] = lambda: False
     ) -> Outputs | None:
-        """Returns the outputs of each example in order; None if it was stopped before the end."""
-        # Labels are the reader's concern.
+        """Returns the outputs of each example in order; None if `is_stopped` ended the pass."""
+        # The model does not need labels.
         sequences = dataclasses.replace(sequences, labels={})
         order = np.argsort(example_lengths(sequences), kind="stable")
         order = np.concatenate([order, np.full(-len(order) % self._batch_size, -1, order.dtype)])
@@ -191,7 +191,7 @@ class Prediction:
 
         batches = self._strategy.distribute_datasets_from_function(dataset_fn)
         if self._score is None:
-            # Of any length: traced once.
+            # The signature has any length, so the function is traced once.
             self._score = tf.function(self._score_batch, input_signature=[batches.element_spec])
         yield from map(self._score, batches)
 
@@ -221,18 +221,18 @@ class Prediction:
 def _of_all_replicas(
     outputs: dict[str, tf.Tensor], batch_size: int, max_seq_length: int
 ) -> dict[str, tf.Tensor]:
-    """Gathers this replica's outputs into the outputs of the global batch, on all replicas.
+    """Gathers the outputs of all replicas into the outputs of the global batch.
 
-    A sum in which each replica has zeros for the rows of the others. strategy.gather fails on
-    outputs of several lengths ("Shape mismatch in the collective instance").
+    This is a sum in which each replica has zeros for the rows of the others. strategy.gather fails
+    on outputs of several lengths ("Shape mismatch in the collective instance").
     """
     replica = tf.distribute.get_replica_context()
-    # Of a dataset that ends, several hosts do not know the rows of a batch before it runs.
+    # With several hosts, the rows per batch of a finite dataset are not static.
     rows = batch_size // replica.num_replicas_in_sync
     before = replica.replica_id_in_sync_group * rows
 
     def widen(value):
-        # TensorFlow wants one shape of a collective, whatever the length of the batch.
+        # TensorFlow needs the same shape in every call of a collective, so pad to the longest.
         unknown = [
             [0, max_seq_length - tf.shape(value)[axis] if value.shape[axis] is None else 0]
             for axis in range(1, value.shape.rank)
@@ -246,14 +246,14 @@ def _of_all_replicas(
         return value[(slice(None), *(slice(size) for size in tf.unstack(tf.shape(own)[1:])))]
 
     wide = tf.nest.map_structure(widen, outputs)
-    # Tensors of several types cannot be summed together.
+    # Tensors of different types cannot be summed in one call.
     examples = replica.all_reduce(tf.distribute.ReduceOp.SUM, wide.pop("example"))
     wide = replica.all_reduce(tf.distribute.ReduceOp.SUM, wide)
     return tf.nest.map_structure(narrow, {**wide, "example": examples}, outputs)
 
 
 def _rows(values: Sequence[tf.Tensor], batch_size: int) -> np.ndarray:
-    """Returns the rows of the global batch from what the replicas of this host return."""
+    """Returns the rows of the global batch from the values of this host's replicas."""
     has_all = values[0].shape[0] == batch_size
     return values[0].numpy() if has_all else np.concatenate(values)
 
@@ -268,7 +268,7 @@ def _dataset(
 ) -> tf.data.Dataset:
     """Returns the batches of this host's replicas; `order`: examples of each global batch."""
     lengths = tf.constant(example_lengths(sequences), tf.int64)
-    # As constants of a graph they could not be of any size.
+    # Captured tensors, because constants in a graph are limited in size.
     of_all = dataclasses.replace(
         sequences,
         pieces=tf.constant(sequences.pieces),
@@ -283,7 +283,7 @@ def _dataset(
     fixed_length = max_seq_length if has_fixed_length else None
 
     def with_length(examples):
-        # Of the global batch: all replicas have one length.
+        # The longest of the global batch, so that all replicas have the same length.
         longest = tf.reduce_max(tf.gather(lengths, tf.maximum(examples, 0)))
         length = _length(longest, max_seq_length, has_fixed_length)
         # With a shape that is known here, the labels' shape is known, too.

@@ -1,4 +1,4 @@
-"""Finished models of fine-tuning, as a run or as an export, that answer examples."""
+"""Finished models of fine-tuning, runs or exports, that predict examples."""
 
 from __future__ import annotations
 
@@ -37,26 +37,26 @@ class AnsweringModel(Protocol):
     """The interface of a model for pipelines.predict.
 
     Attributes:
-      identity: JSON-serialisable; what its answers depend on.
+      identity: JSON-serialisable values that the model's answers depend on.
     """
 
     identity: dict
 
     def prepare(self, examples: list) -> Any:
-        """Does what needs no device, in another thread than `answer`."""
+        """Does the work that needs no device, in another thread than `answer`."""
 
     def answer(self, examples: list, prepared: Any) -> dict[str, list]:
-        """Returns the columns of Task.answers, and others."""
+        """Returns the columns of Task.answers and additional ones."""
 
 
 def find_model(path: str) -> str:
-    """Returns the seed's directory, or the SavedModel, that a path means.
+    """Returns the directory of the seed or SavedModel that a path refers to.
 
-    Of a directory of fine-tuning the seed that is best on dev is meant, of the directory of a
-    SavedModel's versions the newest.
+    A directory of fine-tuning refers to its best seed on dev, a directory of SavedModel versions to
+    the newest version.
 
     Raises:
-      UserError: if there is none, or no finished one.
+      UserError: if there is no model, or it is not finished.
     """
     path = path.rstrip("/")
     names = tf.io.gfile.listdir(path) if tf.io.gfile.isdir(path) else []
@@ -98,7 +98,7 @@ def read_description(path: str) -> dict:
     """Returns the content of the task.json of a model that find_model returned.
 
     Raises:
-      UserError: if it has none: then it is not fine-tuned, or not to the end.
+      UserError: if there is no task.json: the model is not fine-tuned, or not finished.
     """
     directory = os.path.join(path, "assets") if saved_model.is_saved_model(path) else path
     file = os.path.join(directory, model_directory.TASK_FILE)
@@ -111,15 +111,15 @@ def read_description(path: str) -> dict:
 
 
 def task_of(description: dict, columns: Mapping[str, str], quoting: str | None = None) -> Task:
-    """Returns the task of a model, to read files with and to score them.
+    """Returns the task of a model, for reading and scoring files.
 
     Args:
       description: the content of its task.json.
-      columns: "text" and so on -> column, where it differs from fine-tuning; "": there is none.
-      quoting: as of tables.read_table; None: as it was fine-tuned.
+      columns: field ("text", ...) -> column, where it differs from fine-tuning; "": no such column.
+      quoting: see tables.read_table; None: as in fine-tuning.
 
     Raises:
-      UserError: if the columns are not known, or say nothing to the kind of model.
+      UserError: if a column is unknown, or does not apply to the kind of model.
     """
     kind, name = description["kind"], description["task"]
     classes = {kind: found for found in _CLASSES for kind in found.kinds}
@@ -131,7 +131,7 @@ def task_of(description: dict, columns: Mapping[str, str], quoting: str | None =
 
 
 class FineTunedRun:
-    """The weights of OUTPUT_DIR/seed_N that fine-tuning reports: the best on dev, or the last ones.
+    """The reported weights of OUTPUT_DIR/seed_N: the best ones on dev, or the last ones.
 
     Attributes:
       outputs: sequences -> the model's outputs.
@@ -159,17 +159,17 @@ class FineTunedRun:
 
 
 class Export:
-    """A SavedModel of export.export_saved_model, asked by its signatures with text."""
+    """A SavedModel of export.export_saved_model, called with text by its signatures."""
 
     def __init__(self, path: str, task: Task, batch_size: int):
-        # Brings the operations of the tokenizer.
+        # Registers the tokenizer's operations, which the SavedModel needs.
         import tensorflow_text  # noqa: F401
 
         self.identity = {"weights": hash_of_weights(path)}
         self._task, self._batch_size = task, batch_size
         self._loaded = tf.saved_model.load(path)
         signatures = self._loaded.signatures
-        # Models that tag words have a signature for texts that are divided into words.
+        # Models that tag words have a signature for texts that are already divided into words.
         self._ask = signatures["words" if "words" in signatures else "serving_default"]
         self._ask_unknown_share = signatures.get("unknown_share", lambda **_: {})
 
@@ -188,7 +188,7 @@ class Export:
             for row, place in enumerate(places):
                 found[place] = {name: values[row] for name, values in outputs.items()}
         columns = self._task.answers(examples, [], found).columns
-        # Exports of earlier versions do not answer it.
+        # Exports of earlier versions do not return it.
         if "unknown_share" in found[0]:
             columns["unknown_share"] = _rounded(row["unknown_share"] for row in found)
         return columns
@@ -213,6 +213,6 @@ def _inputs(examples: Sequence[AnyExample]) -> dict[str, tf.Tensor]:
         if not isinstance(first, str):
             most = max(map(len, values))
             values = [[*texts, *[""] * (most - len(texts))] for texts in values]
-        # The dtype is named, as of texts without a word there is no value to tell it.
+        # The dtype is named: texts without a word contain no value to infer it from.
         inputs[name] = tf.constant(values, tf.string)
     return inputs

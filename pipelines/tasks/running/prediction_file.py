@@ -1,4 +1,4 @@
-"""Predictions of a file: written in parts that survive a kill, then as one table."""
+"""Predicts a file: writes parts, which survive a kill, and then one table."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from ..reading.tables import quoted_row
 from ..task import Task, read_files
 from .fine_tuned import AnsweringModel
 
-# Rows that are sorted by length together, and that a kill costs at most.
+# Number of rows that are sorted by length together; a kill loses at most this many.
 ROWS_PER_PART = 4096
-# Ending of an output's name -> the separator of columns; None: an object a line.
+# Ending of an output's name -> the separator of columns; None: one JSON object per line.
 _SEPARATORS = {".csv": ",", ".tsv": "\t", ".jsonl": None}
 _FLUSH_CHARACTERS = 1 << 20
 
 
 def check_output_name(path: str) -> None:
-    """Refuses a name whose ending is no format.
+    """Checks the ending of an output's name.
 
     Raises:
       UserError: if it has another ending.
@@ -55,14 +55,14 @@ def predict_file(
       model: answers ROWS_PER_PART rows at a time.
       input_files: paths, whose rows are answered in this order.
       output_file: .csv, .tsv or .jsonl.
-      identity: JSON-serialisable, what the answers depend on.
-      report: gets the number of rows that are done.
+      identity: JSON-serialisable values that the answers depend on.
+      report: called with the number of rows done.
 
     Returns:
       `identity`, `rows` and `metrics`, which are empty if the files have no answers.
 
     Raises:
-      UserError: if the files are at fault, or `output_file` holds something else.
+      UserError: if a file is invalid, or `output_file` has other content.
     """
     identity = json.loads(json.dumps({**identity, "rows_per_part": ROWS_PER_PART}))
     run_file, parts = f"{output_file}.run.json", f"{output_file}.parts"
@@ -81,7 +81,7 @@ def predict_file(
                 partial = local_path(os.path.basename(output_file))
                 rows = _written(_rows_of_parts(paths), partial, output_file)
                 metrics = task.score(rows)
-                collections.deque(rows, maxlen=0)  # they are written as they are taken
+                collections.deque(rows, maxlen=0)  # iterating writes the rows
                 summary = {"identity": identity, "rows": number, "metrics": metrics}
                 # The output comes after it, at the end of the block: where the output is, all is.
                 files.write_json(run_file, summary)
@@ -96,18 +96,18 @@ def _write_parts(
     directory: str,
     report: Callable[[int], None],
 ) -> tuple[list[str], int]:
-    """Writes the parts that are not there yet; returns all their paths, and the number of rows."""
+    """Writes the missing parts; returns the paths of all parts and the number of rows."""
     examples = read_files(task, input_files)
     paths: list[str] = []
     done = 0
 
     def read_part(path: str) -> tuple[list, object] | None:
-        """Returns a part's examples; None instead if they are answered already."""
+        """Returns a part's prepared examples; no preparation (None) if the part exists."""
         rows = list(itertools.islice(examples, ROWS_PER_PART))
         is_done = tf.io.gfile.exists(path)
         return rows, None if is_done or not rows else model.prepare(rows)
 
-    # The next part is read and cut to pieces while the device computes.
+    # Read and tokenize the next part while the device computes.
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         path = os.path.join(directory, "part-00000.jsonl")
         waiting = pool.submit(read_part, path)
@@ -131,7 +131,7 @@ def _write_parts(
 def _rows_of_parts(paths: Sequence[str]) -> Iterator[dict]:
     for path in paths:
         with tf.io.gfile.GFile(path) as file:
-            # Not by lines of text: U+2028 is none of their ends.
+            # Not splitlines(), which also splits at U+2028.
             lines = file.read().split("\n")
         yield from map(json.loads, lines[:-1])
 

@@ -17,7 +17,7 @@ is_pretrained = pretrained.is_pretrained
 
 
 def text_task(columns: Mapping[str, str], quoting: str | None) -> ClassificationTask:
-    """Returns the task that reads files for a pre-trained model; as of fine_tuned.task_of.
+    """Returns the task that reads files for a pre-trained model; see fine_tuned.task_of.
 
     Raises:
       UserError: if a column does not apply to a pre-trained model.
@@ -28,16 +28,16 @@ def text_task(columns: Mapping[str, str], quoting: str | None) -> Classification
     named = {"text": "text", **columns}
     if not named["text"]:
         raise UserError("--text_column=: a pre-trained model reads texts; name their column")
-    # A task of numbers has no labels that it would have to know.
+    # A regression task needs no list of labels.
     columns = Columns(label=None, **named)
     return ClassificationTask("texts", {}, columns, is_regression=True, quoting=quoting or "csv")
 
 
 class PretrainedModel:
-    """An AnsweringModel without a task, of whatever pretrained.read reads.
+    """An AnsweringModel without a task, from any format of pretrained.read.
 
     Raises:
-      UserError: if the path holds no such model, or it lacks the head that answers.
+      UserError: if the path holds no such model, or the model lacks the head for the answers.
     """
 
     def __init__(self, path: str, answers: str, batch_size: int):
@@ -74,7 +74,7 @@ class PretrainedModel:
         if self.identity["answers"] == "score":
             fitting = [e.text for e, n in zip(examples, lengths) if 0 < n <= self._room]
             scores = iter(self._score(fitting))
-            # A text that is empty or too long has no score: one row must not end a job of millions.
+            # An empty or too long text has no score: one row must not stop a job of millions.
             found = [next(scores) if 0 < n <= self._room else None for n in lengths]
             columns["log_likelihood"] = [s and round(s.log_likelihood, 4) for s in found]
             columns["num_pieces"] = lengths

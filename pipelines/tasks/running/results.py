@@ -16,7 +16,7 @@ RESULTS_FILE = "results.json"
 
 
 def stored_results(output_dir: str) -> dict[int, dict]:
-    """Returns the content of results.json of each seed that is trained to the end."""
+    """Returns the content of results.json of each finished seed."""
     names = tf.io.gfile.listdir(output_dir) if tf.io.gfile.isdir(output_dir) else []
     seeds = sorted(
         int(match[1]) for name in names if (match := re.fullmatch(r"seed_(\d+)/?", name))
@@ -26,12 +26,12 @@ def stored_results(output_dir: str) -> dict[int, dict]:
 
 
 def summarise(task: str, best_metric: str, results: Mapping[int, Mapping[str, dict]]) -> dict:
-    """Returns, of each split with answers, all seeds' metrics with median, lowest and highest.
+    """Returns the metrics of each split with answers: all seeds, median, lowest and highest.
 
     Args:
-      task: as of --task.
-      best_metric: the metric that chose each seed's best weights.
-      results: seed -> split -> metrics. Not every seed need have been asked each split.
+      task: see --task.
+      best_metric: the metric that selected each seed's best weights.
+      results: seed -> split -> metrics. A seed may lack some splits.
     """
     summary = {"task": task, "best_metric": best_metric}
     for split in dict.fromkeys(split for metrics in results.values() for split in metrics):
@@ -48,7 +48,7 @@ def summarise(task: str, best_metric: str, results: Mapping[int, Mapping[str, di
 
 
 def write_summary(output_dir: str, summary: dict) -> None:
-    """Writes OUTPUT_DIR/results.json and prints its medians; of one seed, intervals if known."""
+    """Writes OUTPUT_DIR/results.json; prints its medians or, for one seed, known intervals."""
     path = os.path.join(output_dir, RESULTS_FILE)
     files.write_atomically(path, json.dumps(summary, indent=2) + "\n")
     of_seeds = stored_results(output_dir)
@@ -70,7 +70,7 @@ def write_summary(output_dir: str, summary: dict) -> None:
 
 
 def write_glue_table(output_dir: str, summaries: Mapping[str, dict]) -> None:
-    """Writes OUTPUT_DIR/glue.json, the results of several tasks, and prints their dev figures."""
+    """Writes OUTPUT_DIR/glue.json, the results of several tasks, and prints their dev metrics."""
     path = os.path.join(output_dir, "glue.json")
     files.write_json(path, summaries)
     print(f"\n{'task':<8} {'metric on dev':<24} {'median':>8}   lowest to highest")

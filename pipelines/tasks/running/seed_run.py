@@ -1,4 +1,4 @@
-"""Fine-tuning with one seed: the model, its training, its best weights' metrics and predictions."""
+"""Fine-tuning with one seed: trains the model, then scores and predicts with the best weights."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from .results import RESULTS_FILE
 class FinetuneSettings(TrainingSettings):
     """The settings of fine-tuning, without the seed.
 
-    `num_epochs` and `warmup_fraction` are other ways to give the steps: `with_steps` resolves them.
+    `num_epochs` and `warmup_fraction` replace numbers of steps; `with_steps` converts them.
     """
 
     max_seq_length: int | None = setting(
@@ -74,16 +74,16 @@ class FinetuneSettings(TrainingSettings):
     )
 
     def check(self, strategy: tf.distribute.Strategy) -> None:
-        """See TrainingSettings.check; zero epochs are refused."""
+        """See TrainingSettings.check; also refuses zero epochs."""
         if self.num_epochs == 0:
             raise UserError("--num_epochs=0: expected a number above 0, such as 3 or 0.5")
         super().check(strategy)
 
     def with_steps(self, num_examples: int) -> FinetuneSettings:
-        """Returns the settings with epochs and fraction resolved into steps.
+        """Returns the settings with epochs and fraction converted into steps.
 
         Args:
-          num_examples: of training, windows of SQuAD each counted.
+          num_examples: training examples; for SQuAD, windows.
         """
         steps, warmup = self.num_train_steps, self.num_warmup_steps
         if self.num_epochs is not None:
@@ -99,13 +99,13 @@ class FinetuneSettings(TrainingSettings):
         )
 
 
-# The content of a seed's results.json: figures by split, what else is known of them, and a hash of
-# what they were computed from.
+# The content of a seed's results.json, by split: metrics, further details of the metrics, and a
+# hash of the inputs of the predictions.
 NO_RESULTS: dict[str, dict] = {"metrics": {}, "details": {}, "predicted": {}}
 
 
 class TaskSplit(NamedTuple):
-    """A part of a task's data, read and cut to pieces."""
+    """A split of a task's data, read and tokenized."""
 
     examples: list
     sequences: Sequences
@@ -124,8 +124,8 @@ def run_seed(
 ) -> dict:
     """Trains with one seed, then scores and predicts all splits but "train".
 
-    Work done by an earlier call is not repeated: a finished seed only predicts the splits that it
-    has not predicted with this decoding. Figures of other splits stay.
+    Work of an earlier call is not repeated: a finished seed only predicts the splits that it has
+      not predicted with this decoding. Metrics of other splits are kept.
 
     Returns:
       The content of MODEL_DIR/results.json, see NO_RESULTS.
@@ -141,7 +141,7 @@ def run_seed(
     if checkpoint and not has_checkpoint(model_dir):
         source = saved_model if saved_model.is_saved_model(checkpoint) else model_directory
         source.restore_encoder(model.encoder, checkpoint)
-    # TPUs and XLA want every batch alike.
+    # TPUs and XLA need all batches of the same shape.
     has_fixed_length = settings.jit_compile or is_tpu(strategy)
     rows = settings.global_batch_size // settings.gradient_accumulation_steps
     length = (settings.max_seq_length, has_fixed_length)
@@ -195,7 +195,7 @@ def _predict(
 
 
 def _answers(task: Task, split: TaskSplit, outputs: Outputs) -> tuple[Answers, dict[str, float]]:
-    """Returns a model's answers to a split, and their figures, as pipelines.predict does."""
+    """Returns a model's answers to a split, and metrics as pipelines.predict computes them."""
     answers = task.answers(split.examples, split.features, outputs)
     return answers, task.score(answers.rows())
 
@@ -219,7 +219,7 @@ def _score_dev(task: Task, split: TaskSplit, predict: Prediction, is_stopped) ->
 
 def _restore_best(run: Run, model: tf.keras.Model, loop: LoopSettings) -> None:
     """Restores the weights that were best on dev, or the last ones if there is no dev set."""
-    # Other hosts look for the weights when the one that writes has written, and find the same.
+    # A barrier: other hosts look for the weights only after the chief has written them.
     check_hosts_agree(run.strategy, 0, run.settings)
     directory = run.model_dir
     if loop.eval_steps:
@@ -256,17 +256,17 @@ def _create_model(
 
 
 def _keep_results(run: Run, predicted: dict) -> dict:
-    """Removes from results.json what is to be predicted anew; returns the rest."""
+    """Removes the splits to predict anew from results.json; returns the other results."""
     path = os.path.join(run.model_dir, RESULTS_FILE)
     kept = kept_results(files.read_json(path), predicted)
     if run.is_chief and not predicted.items() <= kept["predicted"].items():
-        # Killed amidst the files, the seed must not take the old ones for new.
+        # If a kill leaves some new files, the old results must not count as new.
         files.write_atomically(path, json.dumps(kept) + "\n")
     return kept
 
 
 def kept_results(results: dict, predicted: dict) -> dict:
-    """Returns what holds of earlier results: not what another decoding or other examples gave."""
+    """Returns the earlier results that are still valid: same decoding and same examples."""
     earlier = results.get("predicted") or {}
     if earlier.get("decoding") != predicted["decoding"]:
         return NO_RESULTS
@@ -281,7 +281,7 @@ def kept_results(results: dict, predicted: dict) -> dict:
 
 
 def task_objective(task: Task) -> Objective:
-    """Returns the mean of the examples' losses."""
+    """Returns the objective: the mean of the examples' losses."""
     return Objective(
         weights=lambda batch: tf.reduce_sum(batch["weight"]),
         sums=lambda outputs, batch: {
@@ -296,7 +296,7 @@ def task_objective(task: Task) -> Objective:
 
 
 def what_is_predicted(task: Task, splits: dict[str, TaskSplit]) -> dict:
-    """Returns what a seed's predictions depend on beside its weights."""
+    """Returns the values, apart from the weights, that a seed's predictions depend on."""
     return {
         "decoding": task.description().decoding,
         **{name: fingerprint(split) for name, split in splits.items() if name != "train"},
@@ -304,7 +304,7 @@ def what_is_predicted(task: Task, splits: dict[str, TaskSplit]) -> dict:
 
 
 def fingerprint(split: TaskSplit) -> str:
-    """Returns a hash of the examples as they were read and as the model reads them."""
+    """Returns a hash of the examples and of their sequences."""
     digest = hashlib.sha256()
     for example in split.examples:
         digest.update(repr(example).encode("utf-8", "replace"))

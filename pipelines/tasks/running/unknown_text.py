@@ -1,4 +1,4 @@
-"""How much of examples' texts a vocabulary cannot spell, and which characters."""
+"""The share of examples' texts that a vocabulary cannot spell, and the unknown characters."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _CHARACTERS_SHOWN = 10
 def unknown_shares(
     sequences: Sequences, owners: Sequence[int], tokenizer: AlbertTokenizer
 ) -> np.ndarray:
-    """Returns AlbertTokenizer.unknown_shares of examples, float32, each of all its sequences.
+    """Returns AlbertTokenizer.unknown_shares per example, float32, over all its sequences.
 
-    A piece counts once for each choice or window that shows it. `owners` as of Task.owners; every
+    A piece counts once for each choice or window that shows it. For `owners` see Task.owners; every
     example has a sequence.
     """
     firsts = np.flatnonzero(np.diff(owners, prepend=-1))
@@ -31,7 +31,7 @@ def describe_unknown_characters(
 ) -> list[str]:
     """Returns a line that names the most frequent characters that are <unk>, with their counts.
 
-    None if every character can be spelled. Characters of the whole texts count, truncated or not.
+    Returns no line if all characters are known. The whole texts count, truncated or not.
     """
     counts: Counter[str] = Counter()
     for example in examples:

@@ -1,1 +1,1 @@
-"""From predictions to figures."""
+"""Computes metrics from predictions."""

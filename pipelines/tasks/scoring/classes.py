@@ -1,4 +1,4 @@
-"""What a classifier's figures are worth: their intervals, and the figures of each label."""
+"""The uncertainty of a classifier's metrics: intervals, and metrics per label."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scipy import special
 from albert_tf.metrics import wilson_interval
 
 _DRAWS, _FEWEST_DRAWS = 1000, 200
-_CELLS = 20_000_000  # of all draws together, 8 bytes each
+_CELLS = 20_000_000  # in all draws together, 8 bytes each
 
 
 def probabilities_of(outputs: Sequence[dict[str, np.ndarray]]) -> np.ndarray:
@@ -20,14 +20,14 @@ def probabilities_of(outputs: Sequence[dict[str, np.ndarray]]) -> np.ndarray:
         logits = np.stack([output["logits"] for output in outputs])
         return special.softmax(logits.astype(np.float64), axis=-1)
     found = np.stack([output["probabilities"] for output in outputs]).astype(np.float64)
-    # The sum of float32 is not quite 1.
+    # In float32 the sum is not exactly 1.
     return found / found.sum(axis=-1, keepdims=True)
 
 
 def confusion_matrix(answers: np.ndarray, predictions: np.ndarray, num_labels: int) -> np.ndarray:
-    """Returns int64 [labels, labels]: how many rows of each label got which prediction.
+    """Returns int64 [labels, labels]: number of rows by label and prediction.
 
-    Answers and predictions are places among all labels, int [n].
+    Answers and predictions are indices of labels, int [n].
     """
     counts = np.zeros([num_labels, num_labels], np.int64)
     np.add.at(counts, (answers, predictions), 1)
@@ -35,7 +35,7 @@ def confusion_matrix(answers: np.ndarray, predictions: np.ndarray, num_labels: i
 
 
 class Counts(NamedTuple):
-    """What the figures need of confusion matrices, float64 [draws, labels] each.
+    """Sums of confusion matrices, float64 [draws, labels] each.
 
     Attributes:
       right: rows with the right prediction, by label.
@@ -51,12 +51,12 @@ class Counts(NamedTuple):
 def intervals(counts: np.ndarray, metrics: Sequence[str]) -> dict[str, list[float]]:
     """Returns metric -> [low, high], its 95 % interval.
 
-    Accuracy has Wilson's. F1 and Matthews' correlation have no formula: the rows are drawn anew
-    1,000 times (bootstrap), and the middle 95 % of the figures are returned. Where all draws give
-    one figure, as of rows that are all right, they say nothing: there is no interval.
+    Accuracy has Wilson's interval. F1 and Matthews' correlation have no formula: the rows are drawn
+    anew 1,000 times (bootstrap), and the middle 95 % of the values are returned. If all draws give
+    the same value, for example because all rows are right, there is no interval.
 
     Args:
-      counts: of confusion_matrix.
+      counts: result of confusion_matrix.
       metrics: names of metrics.METRICS. A metric of numbers gets no interval.
     """
     found, total = {}, int(counts.sum())
@@ -72,7 +72,7 @@ def intervals(counts: np.ndarray, metrics: Sequence[str]) -> dict[str, list[floa
 
 
 def draw_again(counts: np.ndarray, draws: int) -> Counts:
-    """Draws as many rows again, with replacement. Takes memory for non-empty cells only."""
+    """Draws as many rows with replacement, `draws` times; stores non-empty cells only."""
     answers, predictions = np.nonzero(counts)
     weights = counts[answers, predictions]
     total = weights.sum()
@@ -101,9 +101,9 @@ def _matthews(counts: Counts) -> np.ndarray:
     return covariance / np.maximum(np.sqrt(spreads[0] * spreads[1]), 1e-9)
 
 
-# Name as of metrics.METRICS -> Counts -> [draws].
+# Name in metrics.METRICS -> (Counts -> [draws]).
 FIGURES = {
-    "f1": lambda counts: _f1(counts)[:, 1],  # of class 1, of two
+    "f1": lambda counts: _f1(counts)[:, 1],  # F1 of class 1 of two
     "macro_f1": _macro_f1,
     "matthews_correlation": _matthews,
 }
@@ -112,7 +112,7 @@ FIGURES = {
 def figures_of_labels(counts: np.ndarray, labels: Sequence[str]) -> dict[str, dict]:
     """Returns label -> rows, precision, recall, F1; intervals of precision and recall.
 
-    A precision of no prediction, or a recall of no row, is None.
+    The precision of a label without predictions and the recall of a label without rows are None.
     """
     found = {}
     for place, label in enumerate(labels):

@@ -1,4 +1,4 @@
-"""Pictures beside the figures of a run: learning curves and confusion matrices, as PNG."""
+"""Draws pictures of a run: learning curves and confusion matrices, as PNG."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from albert_tf.jobs import pictures
 from ...training.metrics_log import read_metrics
 from ..reading.split_report import shortened
 
-# Of more labels the cells of a matrix could not be read.
+# With more labels the cells of a matrix are too small to read.
 MOST_LABELS = 40
 
 
@@ -28,7 +28,7 @@ def draw_learning_curves(model_dir: str) -> str:
         points = [(entry["step"], entry[name]) for entry in entries if name in entry]
         axis.plot(*zip(*points), "-" if name == "loss" else "o-", linewidth=1.2, markersize=3)
         title = "training loss" if name == "loss" else name.replace("_", " ")
-        axis.set_title(title, parse_math=False)  # types of entities are named in it
+        axis.set_title(title, parse_math=False)  # names of entity types are in it
         axis.set_xlabel("step")
         axis.grid(alpha=0.3)
     for axis in list(axes.flat)[len(panels) :]:
@@ -37,9 +37,9 @@ def draw_learning_curves(model_dir: str) -> str:
 
 
 def draw_confusion_matrix(path: str, labels: Sequence[str], counts: np.ndarray) -> str:
-    """Draws how many examples of each label got which prediction; returns the PNG's path.
+    """Draws the numbers of examples by label and prediction; returns the PNG's path.
 
-    `labels` are at most MOST_LABELS, `counts` as of classes.confusion_matrix.
+    At most MOST_LABELS `labels`; `counts` is the result of classes.confusion_matrix.
     """
     shares = counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
     side = 2.5 + 0.5 * len(labels)

@@ -1,4 +1,4 @@
-"""Turns a model's logits for windows into answers: text of the windows' paragraph."""
+"""Converts a model's logits for windows into answers: texts from the paragraph."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import numpy as np
 
 from ..reading.squad_windows import Window
 
-# Spans that differ in a space are one answer: so many of a window make n_best_size answers.
+# Spans per answer to consider in a window: spans that differ in a space are one answer.
 _SPANS_PER_ANSWER = 4
-# Of a span where there is none, as in the reference.
+# The score of a missing span, as in the reference.
 _NO_SPAN_SCORE = -2e6
 
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """What is answered to a question.
+    """A model's answer to a question.
 
     Attributes:
-      candidates: different texts and their scores, best first; none if no window has a valid span.
-      null_odds: the greater, the more likely it is that the text does not tell.
+      candidates: different texts and their scores, best first; empty without a valid span.
+      null_odds: grows with the likelihood that the text has no answer.
     """
 
     candidates: list[tuple[str, float]]
@@ -34,7 +34,7 @@ class Answer:
 
     @property
     def score(self) -> float:
-        """The best text's."""
+        """The score of the best text."""
         return self.candidates[0][1] if self.candidates else _NO_SPAN_SCORE
 
 
@@ -45,20 +45,20 @@ def answer_by_spans(
     max_answer_length: int,
     n_best_size: int,
 ) -> Answer:
-    """Decodes AlbertForQuestionAnswering: the best start and end, against both at [CLS].
+    """Decodes AlbertForQuestionAnswering: compares the best span with the span at [CLS].
 
-    A span is within one window, and its start has its maximum context there.
+    A span is in the window where its start has the maximum context.
 
     Args:
-      context: the text that the windows are of.
+      context: the text of the windows.
       windows: all windows of one question.
-      outputs: of each window `start_logits` and `end_logits`, float [L].
-      max_answer_length: in pieces.
+      outputs: per window `start_logits` and `end_logits`, float [L].
+      max_answer_length: most pieces of an answer.
       n_best_size: candidates to return, at most.
 
     Source: BERT's and the reference's run_squad.
-    Deviation: they look at the pairs of the n_best_size best starts and ends only, and say "empty"
-    where none of them is valid; here no better pair is missed.
+    Deviation: they consider only pairs of the n_best_size best starts and ends, and answer "empty"
+    if no pair is valid; here all pairs are considered.
     """
     spans, null_scores = [], []
     for window, output in zip(windows, outputs):
@@ -83,11 +83,11 @@ def answer_by_beams(
     max_answer_length: int,
     n_best_size: int,
 ) -> Answer:
-    """Decodes AlbertForAnswerableQuestionAnswering: its best starts, the best ends of each.
+    """Decodes AlbertForAnswerableQuestionAnswering: the best starts, and the best ends per start.
 
-    `outputs` has of each window `start_top_log_probs`, `start_top_index` [starts],
-    `end_top_log_probs`, `end_top_index` [starts * ends] and `cls_logits` []. Other arguments as of
-    answer_by_spans.
+    `outputs` has for each window `start_top_log_probs`, `start_top_index` [starts],
+    `end_top_log_probs`, `end_top_index` [starts * ends] and `cls_logits` []. For other arguments
+    see answer_by_spans.
 
     Source: the reference's squad_utils.write_predictions_v2.
     """
@@ -116,7 +116,7 @@ def _best_spans(
 ) -> list[tuple[float, int, int]]:
     """Returns score, first and last of the spans with the greatest starts[first] + ends[last].
 
-    Both are float64 [pieces]; where starts are -inf no span begins. `max_length` is in pieces.
+    Both are float64 [pieces]; no span begins where `starts` is -inf. `max_length` is in pieces.
     """
     if not len(starts):
         return []
@@ -126,7 +126,7 @@ def _best_spans(
     scores = starts[:, np.newaxis] + np.lib.stride_tricks.sliding_window_view(padded, width)
     scores = scores.reshape(-1)
     count = min(count, len(scores))
-    best = np.sort(np.argpartition(-scores, count - 1)[:count])  # the earlier of equal ones first
+    best = np.sort(np.argpartition(-scores, count - 1)[:count])  # of equals, the earlier first
     best = best[np.argsort(-scores[best], kind="stable")]
     return [
         (float(scores[i]), int(i) // width, int(i) // width + int(i) % width)
@@ -138,7 +138,7 @@ def _best_spans(
 def _as_texts(
     context: str, spans: list[tuple[float, Window, int, int]], n_best_size: int
 ) -> list[tuple[str, float]]:
-    """Returns the different texts among spans of windows, best first."""
+    """Returns the different texts of spans and their scores, best first."""
     texts: dict[str, float] = {}
     for score, window, first, last in sorted(spans, key=lambda span: -span[0]):
         start = window.paragraph.starts[window.first + first]

@@ -14,9 +14,9 @@ _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
-@functools.lru_cache(maxsize=1 << 17)  # the same truths come for each figure at each evaluation
+@functools.lru_cache(maxsize=1 << 17)  # each metric and evaluation normalises the same truths
 def normalize_answer(text: str) -> str:
-    """Returns what is compared of an answer: lower case, no ASCII punctuation, no articles."""
+    """Returns an answer's normal form: lower case, no ASCII punctuation, no articles."""
     text = text.lower().translate(_WITHOUT_PUNCTUATION)
     return " ".join(_ARTICLES.sub(" ", text).split())
 
@@ -29,7 +29,7 @@ def exact_match(prediction: str, truth: str) -> float:
 def f1(prediction: str, truth: str, empty_score: float = 0.0) -> float:
     """Returns the harmonic mean of precision and recall over the words of the answers.
 
-    `empty_score` is what two answers without a word earn: 0 in SQuAD 1.1, 1 in 2.0.
+    `empty_score` is the result for two answers without words: 0 in SQuAD 1.1, 1 in 2.0.
     """
     predicted, true = normalize_answer(prediction).split(), normalize_answer(truth).split()
     if not predicted and not true:
@@ -46,8 +46,7 @@ def score_v1(
 ) -> dict[str, float]:
     """Returns SQuAD 1.1's `exact_match` and `f1` in per cent.
 
-    Each question has one answer or more. It counts with the best of them, and with 0 if its
-    prediction is None.
+    Each question has one or more answers; the best match counts. A prediction None counts 0.
     """
     return {
         name: _percentage(_best_of_each(compare, truths, predictions))
@@ -77,14 +76,14 @@ def score_v2(
     """Returns SQuAD 2.0's metrics in per cent.
 
     `exact_match`, `f1`, and the same with the prefixes `has_answer_` and `no_answer_` for questions
-    with and without an answer, where there are such. With `null_odds` also `best_exact_match`,
-    `best_f1` and `best_..._threshold`, at the threshold that is best for these very questions: they
-    are optimistic for other questions.
+    with and without an answer, if there are any. With `null_odds` also `best_exact_match`,
+    `best_f1` and `best_..._threshold`, at the threshold that is best for these questions: they are
+    optimistic for other questions.
 
     Args:
-      truths: the right answers of each question; those without any count as unanswerable.
-      predictions: the text that is answered to each; "": there is no answer; None: not predicted.
-      null_odds: of each a number that grows with the doubt that there is an answer.
+      truths: the right answers of each question; a question without any is unanswerable.
+      predictions: the predicted text for each question; "": no answer; None: not predicted.
+      null_odds: for each question a number that grows with the doubt that it has an answer.
       null_threshold: no answer where null_odds is above it; the official script's default is 1.
 
     Deviation: a question without a prediction counts 0; the official script ends in a KeyError.
@@ -118,12 +117,12 @@ def _with_words(truths: Sequence[str]) -> list[str]:
 def _best_threshold(
     raw: np.ndarray, odds: np.ndarray, has_answer: np.ndarray, answered: np.ndarray
 ) -> tuple[float, float]:
-    """Returns the best figure that a threshold on `odds` gives, and that threshold.
+    """Returns the best metric that a threshold on `odds` can give, and this threshold.
 
-    Begins with no question answered, then answers them from the least doubtful on.
+    The thresholds answer no question first, then one more at a time, the least doubtful first.
 
     Source: evaluate-v2.0.py, find_best_thresh.
-    Deviation: where answering none is best it returns the threshold 0, made for probabilities.
+    Deviation: if answering no question is best, it returns 0, a threshold for probabilities.
     """
     order = np.argsort(odds, kind="stable")
     change = np.where(has_answer, raw, -1.0 * answered)[order]
@@ -134,6 +133,6 @@ def _best_threshold(
 
 
 def _percentage(scores: Sequence[float]) -> float:
-    # One after the other, as the official scripts added: np.sum and, from Python 3.12 on, sum()
-    # round differently.
+    # Add in order, as the official scripts do: np.sum and, from Python 3.12 on, sum() round
+    # differently.
     return 100.0 * float(np.cumsum(scores, dtype=np.float64)[-1]) / len(scores)

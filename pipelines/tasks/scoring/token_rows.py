@@ -1,9 +1,9 @@
-"""What pipelines.predict writes of tagged words: a row for each text.
+"""The rows that pipelines.predict writes for models that tag words: one row per text.
 
 A text given as words has the columns `words`, `label` (its tags, if they are known), `prediction`
-and `probabilities`: lists of one value a word. A raw text has `text`, and `label` and `prediction`
-as lists of spans, {"start", "end", "label"} in characters; predicted spans also have `text` and
-`probability`. In tables lists are JSON.
+and `probabilities`: lists with one value per word. A raw text has `text`, and `label` and
+`prediction` as lists of spans, {"start", "end", "label"} in characters; predicted spans also have
+`text` and `probability`. In tables the lists are JSON.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def spans_of_tags(example: TokenExample, tags: Sequence[str]) -> set[tuple[int, 
 
 
 def predicted_spans(example: TokenExample, tagged: Tagged, marks_entities: bool) -> list[dict]:
-    """Returns the spans of a raw text; where tags mark no entities, each word with its tag."""
+    """Returns the predicted spans of a raw text: entities, or else each word with its tag."""
     tags, best = tagged
     if marks_entities:
         spans = find_entities(tags)
@@ -61,7 +61,7 @@ def _known_spans(example: TokenExample, marks_entities: bool) -> list[dict]:
 def columns_of(
     examples: Sequence[TokenExample], tagged: Sequence[Tagged], marks_entities: bool
 ) -> dict[str, list]:
-    """Returns the columns of Task.answers; of spans if all examples are raw texts."""
+    """Returns the columns of Task.answers; they hold spans if all examples are raw texts."""
     columns = {"id": [example.id for example in examples]}
     has_answers = all(example.is_answered for example in examples)
     if all(example.text is not None for example in examples):
@@ -81,13 +81,13 @@ def columns_of(
 def score_rows(
     rows: Iterable[dict], labels: Sequence[str], types: Sequence[str] | None
 ) -> dict[str, float]:
-    """Returns the metrics of rows, in one pass; none if they have no answers.
+    """Returns the metrics of rows, in one pass; empty if the rows have no answers.
 
     Args:
-      rows: of columns_of, with `example` and `tagged` if these are known. Raw texts without them
-        have no `accuracy` where tags mark entities: a span is no word.
+      rows: rows of columns_of, with `example` and `tagged` if known. Without these, raw texts with
+        entities have no `accuracy`: a span is not a word.
       labels: all tags.
-      types: of entities; None: the tags mark none.
+      types: types of entities; None: the tags do not mark entities.
     """
     marks_entities = types is not None
     rows = iter(rows)
@@ -95,10 +95,10 @@ def score_rows(
     if "label" not in first:
         return {}
     place_of = {label: place for place, label in enumerate(labels)}
-    known, found = array.array("i"), array.array("i")  # the places of the words' tags
+    known, found = array.array("i"), array.array("i")  # indices of the words' tags
 
     def entities() -> Iterator[Sequence[set[tuple]]]:
-        """Yields the entities of each row, known and predicted, and notes the tags of words."""
+        """Yields known and predicted entities of each row; stores the tags of words."""
         for row in itertools.chain([first], rows):
             answers, example = (row["label"], row["prediction"]), row.get("example")
             if example:
