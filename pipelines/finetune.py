@@ -200,7 +200,7 @@ def finetune(
     identity.update(origin_of(output_dir, checkpoint))
     if dev_fraction:
         identity["dev_division"] = DIVISION
-    # All hosts need equal settings. Two of them may change when a run resumes.
+    # All hosts need equal settings. The two deleted here may change when a run resumes.
     run = Run(strategy, output_dir, dict(identity))
     del identity["save_checkpoint_steps"], identity["max_bad_batches"]
 
@@ -315,7 +315,7 @@ def _read_splits(task: Task, dev_fraction: float) -> dict[str, list]:
         raise UserError(f"--task={task.name}: there are no training examples")
     if dev_fraction:
         if "dev" in splits:
-            raise UserError(f"--dev_fraction={dev_fraction}: there is a dev set: give one of both")
+            raise UserError(f"--dev_fraction={dev_fraction}: a dev set is given too: omit one")
         splits["train"], splits["dev"] = split_off_dev(splits["train"], dev_fraction)
     return splits
 

@@ -214,7 +214,7 @@ class Predictor:
         records = [row if isinstance(row, dict) else self._record(row) for row in rows]
         if not records:
             return []
-        # The task's reader checks them like the rows of a file.
+        # Write the rows to a file, so that the task's reader checks them like other files.
         with tempfile.TemporaryDirectory() as directory:
             path = os.path.join(directory, "rows.jsonl")
             with open(path, "w", encoding="utf-8") as file:

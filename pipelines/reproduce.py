@@ -174,7 +174,7 @@ def list_rows(table: Table, flops_per_second: float) -> str:
         lines.append((row.name, path, *cost, *row.results.split()))
     return (
         f"{table.title}\n{_aligned(lines)}\n\nFLOPs: matrix products of forward and backward pass "
-        "over all positions, in the last block over predicted ones.\n"
+        "over all positions (last block: predicted ones).\n"
         f"Days: at {flops_per_second:.3g} FLOPs a second, sustained."
     )
 

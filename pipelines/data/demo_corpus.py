@@ -2,9 +2,9 @@
 
 The help topics of Python and the docstrings of the standard library and all installed packages,
 without code, tables and markup: one sentence per line, blank lines between documents. Each topic
-  and each docstring is a document. It opens with a summary, so a model can learn the order of its
-  sentences. Nothing is downloaded and no package is imported. Use it for demonstrations, in place
-  of your own text.
+and each docstring is a document. It opens with a summary, so a model can learn the order of its
+sentences. Nothing is downloaded and no package is imported. Use it for demonstrations, in place of
+your own text.
 
 Example:
   python -m pipelines.data.demo_corpus --output_file=demo/corpus.txt

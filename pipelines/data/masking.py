@@ -164,7 +164,7 @@ def _choose(
       text: the words and spans of _tile.
       draws: float32 [b, L + 1], the last column chooses where the window begins.
       budget: int32 [b, 1].
-      num_ranked: K, how many pieces to consider.
+      num_ranked: K, the number of pieces to consider.
 
     Returns:
       bool [b, K], true for taken pieces, and int32 [b, K], the positions of these K pieces.
@@ -190,7 +190,7 @@ def _choose(
     small = tf.where(_count(whole) >= difference, whole, small)
     fits = _count(small) >= difference
     changed = fits & small & (tf.cumsum(tf.cast(small, tf.int32), axis=1) <= difference)
-    # Otherwise drop the word that the budget cuts: its last pieces are at and beyond rank `end`.
+    # Otherwise drop the word that the budget cuts; it continues at rank `end`.
     end = tf.where(fits, end, budget)
     next_word = tf.gather(tf.pad(words, [[0, 0], [0, 1]], constant_values=-1), end, batch_dims=1)
     taken = tf.math.logical_xor(real & (rank < end) & (words != next_word), changed)

@@ -73,8 +73,8 @@ def read_sources(record_dir: str, record_weights: Sequence[float] | None = None)
             raise UserError(
                 f"--record_dir: {record_dirs[0]!r} and {name!r} drew their held-out documents "
                 f"differently, with {manifests[0].heldout_split} and {manifest.heldout_split}: "
-                "training would see documents of the one that the other holds out; write one of "
-                "them anew"
+                "training on one would include held-out documents of the other; write one of "
+                "them again"
             )
     weights = record_weights or [manifest.splits["train"].examples for manifest in manifests]
     if len(weights) != len(record_dirs):

@@ -188,7 +188,7 @@ def report(result: dict, label_names: Sequence[str]) -> str:
         "  labels           " + ", ".join(f"{name} {100 * s:.2f} %" for name, s in named)
         + (f"; {100 * labels['changed'] / decided:.2f} % of the labels" if decided else ""),
         *(
-            f"  {kind:<17}{told['pairs']:,} pairs with a label; lengths alone tell "
+            f"  {kind:<17}{told['pairs']:,} pairs with a label; lengths alone predict "
             f"{100 * told['lengths']:.2f} %, first words {100 * told['words']:.2f} %, overlap of "
             f"words {100 * told['overlap']:.2f} %"
             for kind, told in result.get("order_baselines", {}).items()

@@ -149,7 +149,7 @@ def length_features(pairs: Pairs, segments: dict[str, tf.Tensor]) -> tf.Tensor:
     """Returns the length features of each pair, int32 [b, 18].
 
     For A and for B: number of pieces, number of sentences, and pieces of each of the first seven
-      sentences (-1: missing).
+    sentences (-1: missing).
     """
     sentences = _sentences(segments)
     width = tf.shape(sentences)[1]

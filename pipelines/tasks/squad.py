@@ -117,10 +117,10 @@ class SquadTask(Task):
         """Returns a sequence for each window of each question's text, and the windows.
 
         Labels: `start_positions`, `end_positions`, `is_impossible`, int32 [windows]. In a window
-          without the whole answer the positions are 0, [CLS], and is_impossible is 1;
-          `lost_answers` counts questions whose answer is in no window as a whole. Without
-          `training` there are no labels. A question is truncated to max_query_length, or further if
-          it would leave no room for the text.
+        without the whole answer the positions are 0, [CLS], and is_impossible is 1; `lost_answers`
+        counts questions whose answer is in no window as a whole. Without `training` there are no
+        labels. A question is truncated to max_query_length, or further if it would leave no room
+        for the text.
         """
         contexts = list(dict.fromkeys(question.context for question in examples))
         paragraphs = dict(zip(contexts, read_paragraphs(contexts, tokenizer)))

@@ -38,7 +38,7 @@ class AnyExample(abc.ABC):
     @property
     @abc.abstractmethod
     def group(self) -> str:
-        """A text; examples with the same text are not divided between train and dev.
+        """A text. Examples with the same text are all in train, or all in dev.
 
         Texts are compared after dev_split.comparable.
         """

@@ -202,7 +202,7 @@ class TokenClassificationTask(Task):
         """Returns a sequence for each window of each text, and the windows.
 
         Labels: `labels`, int16 [windows, max_seq_length], the tag's index at the first piece of a
-          word, -1 elsewhere.
+        word, -1 elsewhere.
         """
         windows: list[WordWindow] = []
         sequences = join(self._blocks(examples, tokenizer, max_seq_length, windows), {})

@@ -45,7 +45,7 @@ def create_strategy(name: str, tpu: str = "") -> tf.distribute.Strategy:
                 "--strategy=multi_worker: the environment variable TF_CONFIG is wrong "
                 f"({str(error).strip()}); expected "
                 '{"cluster": {"worker": ["host:port", ...]}, "task": {"type": "worker", "index": '
-                "0}}, with an index of its own on each"
+                "0}}, with a different index on each machine"
             ) from error
     gpus = tf.config.list_logical_devices("GPU")
     if name == "one_device":

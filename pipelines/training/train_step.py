@@ -167,7 +167,7 @@ def make_step_loop(strategy: tf.distribute.Strategy, train_step: TrainStep) -> C
     """
 
     def one_step(iterator, stop, after):
-        # The order of the operations makes the difference the time without data for the device.
+        # The operations run in this order: the difference is the device's wait for data.
         with tf.control_dependencies([after]):
             asked = tf.timestamp()
         with tf.control_dependencies([asked]):

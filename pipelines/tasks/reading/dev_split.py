@@ -69,7 +69,7 @@ def _quotas(totals: Counter, fraction: float) -> Counter:
     """Returns how many rows of each set of classes dev should have.
 
     Only the sum is rounded: at a fraction of 0.1, 100 of 1,000 sets of labels with one row each get
-      a row in dev. A single label keeps a row in train.
+    a row in dev. A single label keeps a row in train.
     """
     quotas, before, end = Counter(), 0, 0
     for name in sorted(totals, key=lambda name: _digest(repr(name))):

@@ -112,7 +112,7 @@ class _EdgeColumn:
     digits, before a space, or neither. Two or more lines of a text rarely match by chance.
 
     Not found: two rows joined into one, and joined rows in a table without repeated labels in its
-      first or last column.
+    first or last column.
     """
 
     def __init__(self, separator: str, is_last: bool):

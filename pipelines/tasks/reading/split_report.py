@@ -115,8 +115,8 @@ def warn_of_overlap(name: str, groups: Sequence[str], train_groups: Sequence[str
     if share <= _MOST_OVERLAPPING:
         return []
     return [
-        f"warning: {100 * share:.0f} % of {name} is in the training set, too: its figures do not "
-        "tell what the model answers to new texts"
+        f"warning: {100 * share:.0f} % of {name} is in the training set, too: its metrics do not "
+        "predict results on new texts"
     ]
 
 

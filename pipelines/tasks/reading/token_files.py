@@ -105,7 +105,7 @@ def _read_conll(
                 number_of_columns = len(line.split(separator))
                 places = range(-number_of_columns, number_of_columns)
                 if word_place not in places:
-                    raise UserError(f"{where}: no column {word_place} of words; --text_column")
+                    raise UserError(f"{where}: no column {word_place} of words; see --text_column")
                 has_tags = number_of_columns > 1 and tag_place in places
                 if needs_tags and not has_tags:
                     raise UserError(

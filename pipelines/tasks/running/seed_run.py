@@ -125,7 +125,7 @@ def run_seed(
     """Trains with one seed, then scores and predicts all splits but "train".
 
     Work of an earlier call is not repeated: a finished seed only predicts the splits that it has
-      not predicted with this decoding. Metrics of other splits are kept.
+    not predicted with this decoding. Metrics of other splits are kept.
 
     Returns:
       The content of MODEL_DIR/results.json, see NO_RESULTS.

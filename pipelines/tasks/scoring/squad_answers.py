@@ -29,7 +29,7 @@ class Answer:
 
     @property
     def text(self) -> str:
-        """The best text, whether the question can be answered or not."""
+        """The best text, even if "no answer" is more likely."""
         return self.candidates[0][0] if self.candidates else ""
 
     @property
