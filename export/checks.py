@@ -1,4 +1,4 @@
-"""Checks of requests in the graph: what fails a request, and what makes a row of it a bad one.
+"""Checks requests in the graph: some faults fail the request, others mark a row as bad.
 
 A server may merge the rows of several clients into one batch. So a fault in the values of a row is
 reported for that row, and the other rows are answered. Inputs of wrong or unequal shapes fail the
@@ -12,11 +12,11 @@ import tensorflow as tf
 from .signatures import Signature
 from .text.limits import MAX_CONTEXT_CHARS, MAX_OUTPUT_BYTES, MAX_ROWS
 
-# What a bad row has in each output, by its dtype: no answer looks like it.
+# Values of a bad row's outputs, by dtype. No answer has these values.
 _BAD = {tf.float32: float("nan"), tf.int32: -1, tf.string: ""}
 
 
-# The largest sizes that a request may set. Each word has at least one of the characters counted.
+# The largest sizes that a request may set. Each word has a character, so words have its limit.
 _LARGEST: dict[int | str, int] = {"batch": MAX_ROWS, "words": MAX_CONTEXT_CHARS}
 _STRING_BYTES = 24  # memory of one string without its characters
 
@@ -26,8 +26,8 @@ def check_shapes(
 ) -> dict[str, tf.Tensor]:
     """Returns inputs that have the ranks and sizes of a signature; others fail the request.
 
-    So do inputs with too many rows, or whose answer would take too much memory. A dimension of one
-    name has one size; `sizes` are those that the model fixes, such as "choices".
+    Inputs with too many rows or too large an answer also fail. Dimensions of one name must have one
+    size; `sizes` has the sizes that the model fixes, such as "choices".
     """
     known: dict[int | str, tuple] = {
         name: (size, f"{size} as in the model") for name, size in sizes.items()
@@ -35,8 +35,8 @@ def check_shapes(
     given, checks = {}, []
     for name, field in signature.inputs.items():
         dimensions = f"{name} must be [{', '.join(map(str, field.shape))}]"
-        # A server feeds tensors of any rank, but TensorFlow takes the rank that is declared for
-        # granted and would leave the check out: from here on it is not declared.
+        # A server feeds tensors of any rank, but TensorFlow trusts the declared rank and would
+        # remove the check. The placeholder hides the declared rank.
         tensor = tf.raw_ops.PlaceholderWithDefault(input=inputs[name], shape=tf.TensorShape(None))
         with tf.control_dependencies(
             [tf.debugging.assert_rank(tensor, len(field.shape), dimensions)]
@@ -70,7 +70,7 @@ def _check_outputs(signature: Signature, sizes: dict[int | str, tf.Tensor]) -> l
             continue
         dimensions = [tf.cast(sizes.get(d, d), tf.int64) for d in field.shape]
         element = _STRING_BYTES if field.dtype == tf.string else field.dtype.size
-        # One after the other: of all at once the product may be beyond int64.
+        # Multiply with a limit after each factor: the whole product may overflow int64.
         size = tf.constant(element, tf.int64)
         for dimension in dimensions:
             size = tf.minimum(size * dimension, MAX_OUTPUT_BYTES + 1)
@@ -84,9 +84,9 @@ def _check_outputs(signature: Signature, sizes: dict[int | str, tf.Tensor]) -> l
 
 
 def find_errors(values: dict[str, tf.Tensor], limits: dict[str, int | tf.Tensor]) -> tf.Tensor:
-    """Returns for each row which value is out of range: string [rows], "" if none is.
+    """Returns for each row an error for values out of range: string [rows], "" = no error.
 
-    Values, integers [rows, columns] or of one row [columns], must be 0 to their limit - 1.
+    Values are integers [rows, columns], or [columns] for one row, from 0 to their limit - 1.
     """
     error: tf.Tensor | str = ""
     for name, limit in reversed(limits.items()):  # the first one stays

@@ -76,9 +76,9 @@ def define_flags() -> None:
 
 def main(_) -> None:
     """Reads the flags."""
-    # One device for export and verification: their answers shall be equal to the rounding.
+    # Export and verification use one device, because their answers must be equal up to rounding.
     tf.config.set_visible_devices([], "GPU")
-    # What TensorFlow logs about its saving is for its own developers.
+    # Hides TensorFlow's messages about saving, which users cannot act on.
     logging.set_verbosity(logging.WARNING)
     tf.get_logger().setLevel("WARNING")
     saved_model = export(
@@ -101,7 +101,7 @@ def export(
     max_seq_length: int | None = None,
     precision: str = "float32",
 ) -> str:
-    """Exports a checkpoint, unless it was before; returns the directory of the version.
+    """Exports a checkpoint, unless a version of it exists; returns the version's directory.
 
     Raises:
       UserError: if the checkpoint cannot be opened or built (see open_checkpoint and load_module),
@@ -161,9 +161,9 @@ def _export(served: ServedCheckpoint, output: str, version: int | None) -> str:
 def _publish(
     module: ServingModule, exact: ServingModule | None, provenance: dict, final: str
 ) -> None:
-    """Saves and verifies under another name, then renames: `final` is whole or not there.
+    """Saves and verifies under another name, then renames, so `final` is whole or absent.
 
-    A remote version is uploaded after it was verified; its mark comes last.
+    A remote version is uploaded after verification; its provenance file is uploaded last.
     """
     begin = time.monotonic()
     with _new_version(final) as partial:
@@ -199,7 +199,7 @@ def _new_version(final: str) -> Iterator[str]:
         with tempfile.TemporaryDirectory() as space:
             partial = os.path.join(space, "saved_model")
             yield partial
-            files.remove_directory(final)  # what a killed export uploaded
+            files.remove_directory(final)  # the remains of a killed export
             last = ["saved_model.pb", files.PROVENANCE_FILE]
             files.upload_directory(partial, final, last)
         return
@@ -218,11 +218,11 @@ def _provenance(saved_model: str) -> dict | None:
     path = os.path.join(saved_model, files.PROVENANCE_FILE)
     if not tf.io.gfile.exists(path):
         return None
-    # Version 0.2.0 wrote no precision: it was float32.
+    # Version 0.2.0 did not record the precision, which was always float32.
     return {"precision": "float32", **files.read_json(path)}
 
 
-# For the inputs of serving_default, flags of export.ask and the same as a request.
+# Inputs of serving_default -> flags of export.ask, and the same question as a request.
 _FIRST_QUESTIONS: dict[tuple[str, ...], tuple[str, dict[str, list]]] = {
     ("text",): ('--text="Ada met Bob."', {"text": ["Ada met Bob."]}),
     ("text", "text_pair"): (

@@ -31,8 +31,8 @@ _KINDS = (ENCODER, *(name for name, kind in KINDS.items() if kind.activation))
 
 
 def define_flags(ending: str, quantized: str) -> None:
-    """Defines the flags of both: the ending of the files' names, what --quantize stores how."""
-    flags.disclaim_key_flags()  # they are the caller's
+    """Defines the flags of both programs; `quantized` completes the help "Store ..."."""
+    flags.disclaim_key_flags()  # --help lists the flags under the calling module
     flags.DEFINE_string(
         "checkpoint", None, "A model directory or one of its checkpoints.", required=True
     )
@@ -42,7 +42,7 @@ def define_flags(ending: str, quantized: str) -> None:
 
 
 def load(checkpoint: str, kind: str | None, max_seq_length: int | None = None) -> ServingModule:
-    """Returns the module of a checkpoint, or of its encoder if no graph can give its answers.
+    """Returns the module of a checkpoint, or of its encoder if one graph cannot answer.
 
     Raises:
       UserError: if the checkpoint cannot be opened or built; see open_checkpoint and load_module.
@@ -54,7 +54,7 @@ def load(checkpoint: str, kind: str | None, max_seq_length: int | None = None) -
 
 
 def answer(module: ServingModule, ids: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """Returns the model's own answers to ids, integers [b, L] by FEATURES."""
+    """Returns the model's own answers; `ids` has integers [b, L] for each of FEATURES."""
     inputs = model_inputs({name: tf.cast(ids[name], tf.int32) for name in FEATURES})
     if module.served.kind == ENCODER:
         encoded = module.encoder(inputs)
@@ -69,9 +69,10 @@ def differences(
     run: Callable[[dict[str, np.ndarray]], Mapping[str, np.ndarray]],
     masks: Iterable[np.ndarray],
 ) -> dict[str, float]:
-    """Returns for each output the largest difference from the model's own on random sequences.
+    """Returns each output's largest difference from the model's own output on random sequences.
 
-    `run` answers int32 arrays by FEATURES; `masks` are int32 [b, L], 1 = real, of each batch.
+    `run` takes an int32 array for each of FEATURES; `masks` has the mask of each batch, int32
+    [b, L], 1 = real.
     """
     rng = np.random.RandomState(20200426)
     found: dict[str, float] = {}
@@ -90,7 +91,7 @@ def differences(
 def write(
     module: ServingModule, output: str, data: bytes, found: dict[str, float], form: str
 ) -> None:
-    """Writes a file, after those beside it; prints kind, `form`, size and `differences`."""
+    """Writes a model and the files beside it; prints kind, `form`, size and `differences`."""
     write_beside(module.served, output)
     files.write_atomically(output, data)
     parameters = sum(v.shape.num_elements() for v in module.model.variables)
@@ -101,7 +102,7 @@ def write(
 
 
 def description(served: ServedCheckpoint, output: str) -> dict:
-    """Returns what an application must know of the model `output`: the content of its .json."""
+    """Returns the content of the .json beside `output`: the settings that an application needs."""
     tokenizer, task = served.tokenizer, served.task
     ids = (
         tokenizer.pad_id,

@@ -54,7 +54,7 @@ def _read_task(model_dir: str, kind: str | None) -> tuple[str, dict]:
     if tf.io.gfile.exists(path):
         task = files.read_json(path)
     else:
-        model_directory.check_pretrained(model_dir)  # a seed that has not finished
+        model_directory.check_pretrained(model_dir)  # refuses a seed of unfinished fine-tuning
     found = task.get("kind") if task else PRETRAINING
     if found not in MODULES:
         raise UserError(

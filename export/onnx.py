@@ -41,7 +41,7 @@ from .records import FEATURES
 FLAGS = flags.FLAGS
 
 TOLERANCE = 1e-4
-_COMPARED_BATCHES = ((1, 2), (3, 17), (2, 64))  # rows, at most as many pieces
+_COMPARED_BATCHES = ((1, 2), (3, 17), (2, 64))  # (rows, maximum length)
 _OPSET, _IR_VERSION = 20, 9  # of 2023: the first with Gelu's tanh form
 _LARGEST = 2**31 - 1  # bytes of a protocol buffer
 # Operation and attributes of each of Kind.activation but "linear".
@@ -121,7 +121,7 @@ def _import(name: str):
 
 
 class _Graph:
-    """A module of fixed_graph.load as a graph of ONNX. Its nodes name each weight."""
+    """Builds the ONNX graph of a module of fixed_graph.load. Its nodes name each weight."""
 
     def __init__(self, onnx, module: ServingModule):
         self.onnx, self.module = onnx, module
@@ -214,7 +214,7 @@ class _Graph:
         x = self._embed(ids, segments)
         plan = self.module.encoder.plan
         for layer, (attention, feed_forward) in enumerate(plan):
-            # Of the last block nothing but [CLS] is wanted, if the pooled output is.
+            # For the pooled output the last block needs queries at [CLS] only.
             asking = x
             if pooled_alone and layer == len(plan) - 1:
                 start, end, axis = map(self._constant, ([0], [1], [1]))
@@ -225,7 +225,7 @@ class _Graph:
         return x, self._op("Tanh", self._dense(first, "encoder/pooler"))
 
     def _same_shape(self) -> list[str]:
-        """Returns the names of the inputs, [b, L] all three; others fail the request."""
+        """Returns the names of the inputs; inputs of different shapes fail the request."""
         last = self._constant([-1])
         inputs = [self._op("Unsqueeze", name, last) for name in FEATURES]
         rule = f"{', '.join(FEATURES)} must have one shape"
@@ -234,7 +234,7 @@ class _Graph:
         return [self._op("Gather", joined, number, axis=2) for number in numbers]
 
     def _look_up(self, table: str, index: str, name: str) -> str:
-        """Returns rows of a table; an index outside it, of the input `name`, fails the request."""
+        """Returns rows of a table; an `index` out of range fails with the input's `name`."""
         num_rows = len(self.initializers[table])
         beyond = self._constant(num_rows)
         # ONNX counts a negative index from the end.
@@ -291,12 +291,12 @@ class _Graph:
 
 
 def _differences(session, module: ServingModule) -> dict[str, float]:
-    """Returns for each output the largest difference of onnxruntime's from the model's."""
+    """Returns each output's largest difference between onnxruntime and the model."""
     rng = np.random.RandomState(20200426)
     masks = []
     for rows, length in _COMPARED_BATCHES:
         length = min(length, module.max_seq_length)
-        # Each row has some padding but the first.
+        # Only the first row is certain to have no padding.
         lengths = np.append(length, rng.randint(1, length + 1, rows - 1))
         masks.append((np.arange(length) < lengths[:, np.newaxis]).astype(np.int32))
     names = [output.name for output in session.get_outputs()]

@@ -1,4 +1,4 @@
-"""Serialized tf.Examples, read in the graph: a broken one does not break its neighbours."""
+"""Reads serialized tf.Examples in the graph; a broken record does not affect other records."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FEATURES = ("input_ids", "input_mask", "segment_ids")
 
 
 def model_inputs(tokens: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """Returns the FEATURES under the names that the models have for them."""
+    """Returns the FEATURES under the names of the model's inputs."""
     names = ("input_word_ids", "input_mask", "input_type_ids")
     return {name: tokens[feature] for name, feature in zip(names, FEATURES)}
 
@@ -33,8 +33,8 @@ def parse_records(
     sequences must begin with [CLS]: one long sequence is not several.
 
     Returns:
-      dict of int32 [batch * sequences_per_record, seq_len] FEATURES, padded, for a bad record one
-      position of zeros; and string [batch], what is wrong with the record, "" if nothing.
+      dict of int32 [batch * sequences_per_record, seq_len] FEATURES, padded (a bad record is all
+      zeros); and string [batch], the error of each record, "" = no error.
     """
     error = _find_errors(records, limits, longest, sequences_per_record, tokenizer.cls_id)
     harmless = serialize(dict.fromkeys(FEATURES, np.zeros(sequences_per_record, np.int64)))
@@ -59,7 +59,7 @@ def _find_errors(
     sequences_per_record: int,
     cls_id: int,
 ) -> tf.Tensor:
-    """Returns what is wrong with each record: string [batch]."""
+    """Returns the error of each record, string [batch]; "" = no error."""
     features = {name: tf.io.VarLenFeature(tf.int64) for name in FEATURES}
 
     def check(index):
@@ -84,9 +84,8 @@ def _find_errors(
             error = tf.where((error == "") & tf.reduce_any(begins != cls_id), each, error)
         return index, tf.where(bad_lengths, message, error)
 
-    # A batch of records fails as a whole where one is no tf.Example. A data set of them can pass
-    # over those; what that costs was not measured. One element of its own at the end, as there may
-    # be no other.
+    # Parsing a batch fails if one record is no tf.Example, so a data set parses record by record
+    # and skips errors (cost not measured). The extra element at the end keeps it from being empty.
     number = tf.size(records, tf.int64)
     checked = tf.data.Dataset.range(number).map(check).ignore_errors()
     end = tf.data.Dataset.from_tensors((number, tf.constant("")))

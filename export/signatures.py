@@ -19,11 +19,11 @@ from collections.abc import Mapping
 import tensorflow as tf
 
 NUM_CANDIDATES = 5
-# [MASK] of a text that `fill_mask` fills.
+# Number of [MASK] per text that `fill_mask` fills.
 MAX_MASKS = 20
-# Positions that `score` computes for all texts of a request: a sequence for each of their pieces.
+# Maximum number of positions per request of `score`, which computes one sequence per piece.
 MAX_SCORED_POSITIONS = 2**21
-# The score of an answer where there is none, as in the reference.
+# The score if there is no answer, as in the reference.
 NO_ANSWER_SCORE = -2e6
 
 
@@ -43,11 +43,11 @@ class Field(str):
 
 
 class Signature:
-    """What one signature takes and answers.
+    """The inputs and outputs of one signature.
 
     Args:
-      inputs: name -> form, as Field has it.
-      outputs: name -> form.
+      inputs: name -> form, see Field.
+      outputs: name -> form, see Field.
     """
 
     def __init__(self, inputs: Mapping[str, str], outputs: Mapping[str, str]):
@@ -62,12 +62,11 @@ class Signature:
         }
 
 
-# Texts are UTF-8; bytes that are none become U+FFFD; a text may be empty. Too long a pair loses
-# pieces at the end of the longer text, too long a text at its end. text/limits.py has how many
-# characters are read.
+# Texts are UTF-8; invalid bytes become U+FFFD; a text may be empty. Too long a pair loses pieces at
+# the end of its longer text, too long a text at its end. text/limits.py limits the characters.
 _TEXT = {"text": "string [batch]"}
-# `text_pair` is empty (or blank) for a text alone; of a model fine-tuned on pairs, that is the
-# empty second text of a pair.
+# An empty or blank `text_pair` means a single text; for a model fine-tuned on pairs, a pair with an
+# empty second text.
 _TEXTS = {"text": "string [batch]", "text_pair": "string [batch]"}
 _TOKENS = {
     "input_ids": "int32 [batch, seq_len]",  # piece ids: [CLS] A [SEP] B [SEP], padded
@@ -89,8 +88,8 @@ _EMBEDDED = {
 # the row's texts, each piece once for every window and choice that shows it; 1 for empty texts.
 # Near 1 the other outputs do not depend on the texts.
 _UNKNOWN_SHARE = {"unknown_share": "float32 [batch]"}
-# Of the signatures that take piece ids: "" for a row that is answered; else what is wrong with it,
-# a value out of range or no tf.Example. The other outputs of such a row are NaN, -1 or "".
+# For signatures that take piece ids: "" for a good row. For a bad row (a value out of range, or no
+# tf.Example) the error; the other outputs of a bad row are NaN, -1 or "".
 _ERROR = {"error": "string [batch]"}
 
 # What every kind of model answers.
@@ -113,8 +112,8 @@ COMMON = {
 }
 # Names the labels, as in training.
 _LABELS = {"labels": Signature({}, {"labels": "string [labels]"})}
-# Of kinds whose `serving_default` has one output. TensorFlow Serving's REST API answers one without
-# its name: a second one would change the form of the answer.
+# For kinds whose `serving_default` has one output. TensorFlow Serving's REST API omits the name of
+# a single output, so a second output would change the form of the answer.
 _UNKNOWN = {"unknown_share": Signature(_TEXTS, _UNKNOWN_SHARE)}
 
 
@@ -249,10 +248,10 @@ QUESTION_ANSWERING = {
             # A part of the context as it is written; "" if the task has questions without an
             # answer and no_answer_score is above its threshold, or the context is blank.
             "answer": "string [batch]",
-            # Of the best answer, the more the better, even if it is not given; NO_ANSWER_SCORE
-            # if there is none.
+            # Score of the best answer, even if `answer` is ""; higher is better. If there is no
+            # answer, NO_ANSWER_SCORE.
             "score": "float32 [batch]",
-            "no_answer_score": "float32 [batch]",  # the greater, the likelier there is no answer
+            "no_answer_score": "float32 [batch]",  # higher: no answer is more likely
             **_UNKNOWN_SHARE,
         },
     ),

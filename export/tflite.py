@@ -86,7 +86,7 @@ def _convert(module: ServingModule, quantize: bool) -> bytes:
     specs = {name: tf.TensorSpec(shape, tf.int32, name) for name in FEATURES}
     answer = tf.function(lambda **ids: fixed_graph.answer(module, ids))
     function = answer.get_concrete_function(**specs)
-    # By a SavedModel, as the signature and its names come into the file from there alone.
+    # Convert from a SavedModel: only then does the file contain the signature with its names.
     with tempfile.TemporaryDirectory() as directory:
         holder = tf.Module()
         holder.captured = list(function.variables)
@@ -100,7 +100,7 @@ def _convert(module: ServingModule, quantize: bool) -> bytes:
 
 @contextlib.contextmanager
 def _without_stderr() -> Iterator[None]:
-    """Keeps the converter's statistics, which its C++ code prints, from the user; errors raise."""
+    """Hides the statistics that the converter's C++ code prints to stderr; errors still raise."""
     saved = os.dup(2)
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), 2)
@@ -113,7 +113,7 @@ def _without_stderr() -> Iterator[None]:
 
 def _differences(model: bytes, module: ServingModule) -> dict[str, float]:
     """Returns for each output the largest difference of the TFLite model's from the module's."""
-    with warnings.catch_warnings():  # of its move to another package, which 2.21 has not made yet
+    with warnings.catch_warnings():  # warns of a move to a package that 2.21 does not have yet
         warnings.filterwarnings("ignore", message="(?s).*Interpreter is deprecated")
         runner = tf.lite.Interpreter(model_content=model).get_signature_runner()
     position = np.arange(module.max_seq_length)

@@ -1,4 +1,4 @@
-"""Proves that an export answers like the model it was made of, without any of our code.
+"""Checks that an export, without any of our code, answers like the model in memory.
 
 A fresh process loads the SavedModel with TensorFlow and tensorflow-text alone and answers a fixed
 set of requests. Its answers must equal the answers of the model in memory. For text, this model
@@ -21,10 +21,10 @@ import numpy as np
 import tensorflow as tf
 
 TOLERANCE = 1e-5  # absolute and relative
-# For the root mean square of an output's difference from the float32 model, divided by the output's
-# root mean square, or by 1 if that is less. albert_base rounds to some 0.01.
+# Limit of an output's relative error: the root mean square of the difference from the float32
+# model, divided by max(1, root mean square of the output). albert_base has about 0.01.
 BFLOAT16_TOLERANCE = 0.05
-_IMPOSSIBLE = 1e20  # less than the score of an answer that there cannot be
+_IMPOSSIBLE = 1e20  # scores of impossible answers have a larger absolute value
 
 _LONG = "One sentence, said again and again, is longer than any table of positions. " * 99
 # Texts, and the second text of each.
@@ -63,7 +63,7 @@ def verify(saved_model: str, module, functions: dict, exact=None) -> float:
     if exact is None:
         expected = _expected(module, functions, questions)
         return max(map(_difference, questions, expected, answers))
-    # Op by op, as _expected computes text, gelu would round where a part of a product does not.
+    # Not _expected: computed eagerly, gelu rounds to bfloat16; fused into a matmul, it does not.
     for triple in zip(questions, _answers(functions, questions), answers):
         _difference(*triple)
     expected = _expected(exact, exact.functions(), questions)
@@ -105,7 +105,7 @@ def _in_fresh_process(saved_model: str, questions: list[tuple[str, dict]]) -> li
 
 
 def _expected(module, functions: dict, questions: list[tuple[str, dict]]) -> list[dict]:
-    """Returns a module's own answers: to texts anew, nothing traced before, tokenized by Python."""
+    """Returns a module's own answers; for texts computed eagerly, with the Python tokenizer."""
     if not module.has_python_tokenizer:
         return _answers(functions, questions)
     methods = {
@@ -155,7 +155,7 @@ def _questions(module, functions: dict) -> list[tuple[str, dict[str, np.ndarray]
         "segment_ids": real * (np.arange(11) >= 5).astype(np.int32),
         "mlm_positions": rng.randint(0, 11, [3, 2]).astype(np.int32),
     }
-    # Without it, a record of several sequences is a bad one.
+    # In a record of several sequences each must begin with [CLS].
     ids["input_ids"][:, 0] = module.served.tokenizer.cls_id
     choices = module.sizes.get("choices", 1)
     # Three examples of as many sequences each as the model chooses among.
@@ -179,7 +179,7 @@ def _questions(module, functions: dict) -> list[tuple[str, dict[str, np.ndarray]
 
 def _as_inputs(texts: list, pairs: list, choices: int) -> dict[str, np.ndarray]:
     """Returns texts, [rows, ...], under the names that the kinds of models have for them."""
-    # Of choices that are alike, either may be the answer: those beyond the texts get their number.
+    # With equal choices the answer would be ambiguous: number the choices beyond the texts.
     options = [
         [f"{text} {i}" if i >= len(texts) > 0 else text for text in texts[k:] + texts[:k]]
         for i in range(choices)
@@ -208,12 +208,12 @@ def _answers(functions: dict, questions: list[tuple[str, dict[str, np.ndarray]]]
     answers = []
     for signature, inputs in questions:
         tensors = {
-            # The texts may be none: of what type, TensorFlow could not say.
+            # TensorFlow cannot infer the dtype of an empty list of texts.
             name: tf.constant(value, tf.string if value.dtype == object else None)
             for name, value in inputs.items()
         }
         answer = {name: t.numpy() for name, t in functions[signature](**tensors).items()}
-        if "vocab_file" in answer:  # the export holds a copy: what must be equal is the content
+        if "vocab_file" in answer:  # paths differ, so compare the content
             with tf.io.gfile.GFile(answer["vocab_file"], "rb") as file:
                 answer["vocab_file"] = np.array(file.read(), object)
         answers.append(answer)
@@ -276,7 +276,7 @@ def _rounding(expected: dict, answer: dict) -> float:
 
 
 def _certain_ranks(probabilities: np.ndarray) -> np.ndarray:
-    """Returns which ranks rounding cannot swap: bool of the same shape; never the last."""
+    """Returns bool of the same shape: the ranks that rounding cannot swap; never the last rank."""
     gaps = np.diff(-probabilities, axis=-1) > TOLERANCE
     edge = np.ones_like(gaps[..., :1])
     return np.concatenate([edge, gaps], -1) & np.concatenate([gaps, ~edge], -1)

@@ -19,11 +19,11 @@ from .signatures import Field, Signature
 
 WARMUP_FILE = os.path.join("assets.extra", "tf_serving_warmup_requests")
 
-# Batch sizes, and how many pieces a row has at most: what a server meets, at little cost, as a
-# version waits for them (TF Serving takes 1,000 at most).
+# (batch size, maximum length): typical requests, but few, because a new version waits for them (TF
+# Serving accepts at most 1,000).
 _SHAPES = ((1, 16), (1, 64), (1, 512), (4, 16), (4, 64))
 
-# Of names in signatures.py that a request chooses, beside batch and seq_len.
+# Size of the dimension `predictions`, which a request chooses, like batch and seq_len.
 _PREDICTIONS = 3
 
 
@@ -67,7 +67,7 @@ def _input(name: str, field: Field, dimensions: dict[str, int]) -> np.ndarray:
     """Returns an input of the right shape; its content does not matter."""
     shape = [d if isinstance(d, int) else dimensions[d] for d in field.shape]
     if field.dtype != tf.string:
-        # A piece, a real one, the second segment, the second position: 1 is right for all.
+        # 1 is valid for every input: a piece id, a real position, segment 1, position 1.
         return np.ones(shape, field.dtype.as_numpy_dtype)
     seq_len = dimensions["seq_len"]
     if name == "examples":
@@ -76,6 +76,6 @@ def _input(name: str, field: Field, dimensions: dict[str, int]) -> np.ndarray:
     elif name == "words":
         text = b"a"
     else:
-        # In nearly every vocabulary a piece a word; half the length, as a second text may follow.
+        # " a" is one piece in nearly every vocabulary. Half the length leaves room for a pair.
         text = b"[MASK]" + b" a" * (seq_len // 2)
     return np.full(shape, text, object)

@@ -25,7 +25,7 @@ class EncoderModule(TextModule):
         weighted_sum = tf.reduce_sum(encoded["sequence_output"] * weights, axis=1)
         return {
             "pooled_output": encoded["pooled_output"],
-            # Of a record that is nothing but padding: zeros.
+            # A record that is only padding gets zeros.
             "mean_pooled_output": tf.math.divide_no_nan(
                 weighted_sum, tf.reduce_sum(weights, axis=1)
             ),
@@ -73,8 +73,8 @@ class PreTrainingModule(EncoderModule):
         sequence_output = self.encode(**tokens)["sequence_output"]
         is_mask = tf.equal(tokens["input_ids"], self.served.tokenizer.mask_id)
         is_mask &= tf.cumsum(tf.cast(is_mask, tf.int32), axis=1) <= signatures.MAX_MASKS
-        # The masks of all texts in one row: logits exist for them alone, not for the padding of
-        # texts with fewer. A row of zeros behind makes the row never empty.
+        # Put the masks of all texts into one row, so that logits are computed for masks only and
+        # not for padding. The extra zeros keep the row from being empty.
         masked = tf.boolean_mask(sequence_output, is_mask)
         masked = tf.pad(masked, [[0, 1], [0, 0]])[tf.newaxis]
         logits = self._masked_lm(masked)[0, :-1]
@@ -88,8 +88,8 @@ class PreTrainingModule(EncoderModule):
     def _tokenize_around_masks(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """Returns int32 [batch, (pieces)] with mask_id where a text has `[MASK]`.
 
-        Text that touches a mask continues without a word boundary: after `the [MASK].` comes `.` as
-        in training, not the `▁ .` or `▁.` of a text that begins so.
+        Text directly after a mask has no word boundary: `the [MASK].` ends with the piece `.` as in
+        training, not with `▁ .` or `▁.` as at the beginning of a text.
         """
         parts = tf.strings.split(self.read(texts), MASK)
         after_mask = tf.ragged.range(parts.row_lengths()).flat_values > 0
@@ -112,7 +112,7 @@ class PreTrainingModule(EncoderModule):
         return tf.RaggedTensor.from_row_splits(pieces.flat_values, row_splits)
 
     def _without_boundary(self) -> list[int]:
-        """Returns for each piece its form inside a word; -1: none is needed."""
+        """Returns for each piece its id without the word boundary; -1: the boundary alone."""
         pieces = self._pieces()
         ids = {**{piece: i for i, piece in enumerate(pieces)}, "": -1}
         return [
@@ -136,12 +136,12 @@ class PreTrainingModule(EncoderModule):
     def _score(self, tokens: dict) -> dict:
         ids, mask = tokens["input_ids"], tokens["input_mask"]
         position = tf.range(tf.shape(ids)[1])
-        num_pieces = tf.maximum(tf.reduce_sum(mask, axis=1) - 2, 0)  # of a row of padding none
+        num_pieces = tf.maximum(tf.reduce_sum(mask, axis=1) - 2, 0)  # 0 for a row of padding
         is_text = (position > 0) & (position <= num_pieces[:, tf.newaxis])
         starts = tf.gather(self.served.tokenizer.word_starts().astype(np.int32), ids)
         starts = tf.where(is_text, tf.where(position == 1, 1, starts), 0)
         word = tf.cumsum(starts, axis=1)
-        # A row for each piece, in which it and the rest of its word are masked.
+        # One row per piece: the piece and the rest of its word are masked.
         text, place = tf.unstack(tf.cast(tf.where(is_text), tf.int32), axis=1)
         word_of_piece = tf.gather_nd(word, tf.stack([text, place], axis=1))[:, tf.newaxis]
         is_masked = (position >= place[:, tf.newaxis]) & tf.gather(is_text, text)
@@ -163,7 +163,7 @@ class PreTrainingModule(EncoderModule):
         }
 
     def _log_probs(self, place, piece, **tokens) -> dict:
-        """Returns `log_prob` [rows], of the piece that was at each row's `place`."""
+        """Returns `log_prob` [rows] of each row's `piece`, predicted at its `place`."""
         encoded = self.encode(**tokens)["sequence_output"]
         at_place = tf.gather(encoded, place[:, tf.newaxis], batch_dims=1)
         log_probs = tf.nn.log_softmax(self._masked_lm(at_place)[:, 0])

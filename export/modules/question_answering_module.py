@@ -21,7 +21,7 @@ class QuestionAnsweringModule(ServingModule):
     for "no answer" is set at fine-tuning.
 
     Source: the reference's squad_utils, after BERT's run_squad.
-    Deviation: a question is also cut where it leaves no room for the context.
+    Deviation: a question is also truncated if it leaves no room for the context.
     """
 
     table = signatures.QUESTION_ANSWERING
@@ -45,7 +45,7 @@ class QuestionAnsweringModule(ServingModule):
         sequences = {**tokens, **self._at_positions(tokens, aligned, windows, offsets)}
         spans = map_rows(self.answer, sequences)
 
-        # The best window of each question; one column more, as no questions have a column too.
+        # The best window of each question. The extra column keeps argmax valid without questions.
         scores = tf.RaggedTensor.from_row_lengths(spans["score"], windows.counts)
         scores = tf.pad(scores.to_tensor(-np.inf), [[0, 0], [0, 1]], constant_values=-np.inf)
         best = tf.argmax(scores, axis=1) + tf.cumsum(windows.counts, exclusive=True)
@@ -60,7 +60,7 @@ class QuestionAnsweringModule(ServingModule):
         if self.served.task["may_be_impossible"]:
             has_answer &= no_answer_score <= self.served.task["null_threshold"]
 
-        # Where there is no answer, not even a piece, the places mean nothing: from 0 to 0.
+        # Without an answer (or even a piece) the places are undefined: use 0 to 0, an empty text.
         in_paragraph = tf.gather(windows.first - offsets, best)
         start, limit = (
             tf.gather(
@@ -81,7 +81,7 @@ class QuestionAnsweringModule(ServingModule):
     def _at_positions(
         self, tokens: dict, aligned: AlignedPieces, windows: Windows, offsets: tf.Tensor
     ) -> dict[str, tf.Tensor]:
-        """Returns what `answer` needs to know of each position of the packed windows.
+        """Returns the inputs of `answer` for each position of the packed windows.
 
         Bool `may_start` and `may_end`, int64 `visible_before` and `visible_through` of
         AlignedPieces; all [windows, seq_len].
@@ -106,10 +106,10 @@ class QuestionAnsweringModule(ServingModule):
         }
 
     def answer(self, windows: dict) -> dict:
-        """Finds the best span of each window that does not only show white space.
+        """Finds the best span of each window made by `serving_default`, except blank spans.
 
-        `serving_default` makes the windows. Returns float64 [windows] `score`, -inf if none,
-        and `no_answer_score`, and int64 [windows] `first` and `last`, positions in the sequence.
+        Returns float64 [windows] `score` (-inf without a span) and `no_answer_score`, and int64
+        [windows] `first` and `last`, positions in the sequence.
         """
         outputs = self.model(model_inputs(windows))
         decode = _decode_beams if self.served.task["has_answerability_head"] else self._decode_spans
@@ -136,12 +136,12 @@ class QuestionAnsweringModule(ServingModule):
 
     def _decode_spans(self, outputs: dict):
         """Returns all spans up to max_answer_length; see _decode_beams."""
-        # Sums in float32 would tie where sums in float64 do not.
+        # float64, because float32 sums could be equal where the exact sums differ.
         starts, ends = (tf.cast(outputs[f"{end}_logits"], tf.float64) for end in ("start", "end"))
         num_windows, seq_len = tf.unstack(tf.shape(starts, out_type=tf.int64))
         first = tf.repeat(tf.range(seq_len), self.max_answer_length)
         length = tf.tile(tf.range(self.max_answer_length, dtype=tf.int64), [seq_len])
-        # Beyond the end is no text: at the last position, where a [SEP] or padding is, neither.
+        # Clip to the last position. It holds [SEP] or padding, so clipped spans are invalid.
         last = tf.minimum(first + length, seq_len - 1)
         scores = tf.gather(starts, first, axis=1) + tf.gather(ends, last, axis=1)
         first, last = (tf.tile(x[tf.newaxis], [num_windows, 1]) for x in (first, last))

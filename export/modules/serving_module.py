@@ -47,7 +47,7 @@ class ServedCheckpoint:
 
 
 class ServingModule(tf.train.Checkpoint, abc.ABC):
-    """What all kinds share: tokenizing, packing, encoding. A kind adds its methods.
+    """Base of all kinds: tokenizes, packs, encodes. A subclass adds the methods of its kind.
 
     Every entry of `table` names a method that takes its inputs and returns its outputs.
 
@@ -75,13 +75,13 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
         super().__init__()
         self.served = served
         directory = tempfile.TemporaryDirectory()
-        # Of the model only the variables are tracked: else Keras saves a trace of every layer.
+        # Hide the model from tracking (except its variables): Keras would save every layer's trace.
         self._untracked = lambda: (model, directory)
-        # Not the one in model_dir: while a run grows, its model has fewer layers than that file.
+        # Not the file in model_dir: with --depth_schedule an early checkpoint has fewer layers.
         config_file = os.path.join(directory.name, CONFIG_FILE)
         self.encoder.config.write(config_file)
         self.variables = list(self.encoder.variables)
-        # bfloat16 is too coarse to add updates to.
+        # bfloat16 would round small updates away, so its variables are not trainable.
         trainable = served.precision == "float32"
         self.trainable_variables = list(self.encoder.trainable_variables) if trainable else []
         self.regularization_losses: list[tf.Tensor] = []
@@ -96,11 +96,11 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
         self.max_seq_length = served.max_seq_length
         self.tokenizer = served.tokenizer.in_graph()
         self.packer = Packer(served.tokenizer, served.max_seq_length)
-        # Traced once and called by every signature: each graph is saved once. Inlining a function
-        # adds control inputs to its constants. In TensorFlow 1's sessions, such as TensorFlow
-        # Serving's, these hide the pattern of gelu from oneDNN (primitives.gelu). So these stay
-        # functions at run time. Question answering calls its model without one: its gelu is fused
-        # in TensorFlow 2 only.
+        # All signatures call these two functions, so each graph is traced and saved once. Inlining
+        # would add control inputs to a function's constants. In TensorFlow 1's sessions, which
+        # TensorFlow Serving uses, these control inputs hide the pattern of gelu from oneDNN
+        # (primitives.gelu). Question answering calls its model directly: its gelu is fused in
+        # TensorFlow 2 only.
         ids = tf.TensorSpec([None, None], tf.int32)
         function = functools.partial(
             tf.function,
@@ -142,7 +142,7 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
 
     @property
     def limits(self) -> dict[str, int]:
-        """The numbers that the values of a sequence must be less than."""
+        """Exclusive upper limits of the values in a sequence."""
         config = self.encoder.config
         return {
             "input_ids": config.vocab_size,
@@ -152,14 +152,14 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
 
     @tf.function
     def __call__(self, inputs: dict, training: bool = False) -> dict:
-        """Encodes, to be fine-tuned by who loads the SavedModel.
+        """Encodes a batch; for fine-tuning of the loaded SavedModel.
 
         Only the branch of training uses XLA, which a server may lack.
 
         Args:
           inputs: dict of int32 [batch, seq_len] `input_word_ids`, `input_mask` (1 = real) and
             `input_type_ids`.
-          training: whether there is dropout, of the config's rates, drawn anew at each call.
+          training: whether to apply dropout with the config's rates and a new seed at each call.
 
         Returns:
           dict: float32 `sequence_output` [batch, seq_len, H], `pooled_output` [batch, H] and, as
@@ -180,13 +180,13 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
     def function(self, signature: str):
         """Returns the concrete function of one signature."""
         method = getattr(self, signature)
-        # Not the method itself: one without text_pair would have it as an input that is None.
+        # Not the method itself: its default text_pair=None would become an input.
         table = self.signatures[signature]
         function = tf.function(lambda **inputs: method(**check_shapes(inputs, table, self.sizes)))
         return function.get_concrete_function(**table.input_specs())
 
     def read(self, texts: tf.Tensor) -> tf.Tensor:
-        """Returns as much of texts, string [batch], as can matter to a sequence."""
+        """Truncates texts, string [batch], to the characters that a sequence can need."""
         return chars_of_sequence(texts, self.max_seq_length)
 
     def pieces(self, texts: tf.Tensor) -> tf.RaggedTensor:
@@ -207,7 +207,7 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
         return self.on_good_rows(self.encode_to_pooled, tokens)
 
     def on_good_rows(self, function, tokens: dict) -> dict:
-        """Returns what a function answers to piece ids, and `error` of each row.
+        """Returns the outputs of a function of piece ids, and `error` of each row.
 
         The function takes `tokens`, int32 [batch, columns], by their names, and returns a dict of
         tensors [batch, ...]. A row with a value beyond `limits` is a bad one.
@@ -230,7 +230,7 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
         if text_pair is None:
             return self.packer.truncate_and_pack(self.pieces(text))
         second = self.pieces(text_pair)
-        # Fine-tuning on pairs makes a pair of one that is empty.
+        # A model fine-tuned on pairs needs a pair, even if the second text is empty.
         has_pairs = self.served.task.get("has_pairs", False)
         return self.packer.truncate_and_pack(
             self.pieces(text), second, has_pairs or second.row_lengths() > 0
@@ -266,8 +266,8 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
     def answer(self, tokens: dict) -> dict:
         """Computes the answers to packed sequences, a part of a batch: tensors [batch, ...].
 
-        To int32 [batch, seq_len] `input_ids`, `input_mask` and `segment_ids` a kind adds what else
-        it needs of each position. Where a sequence is one request, the answers are its outputs.
+        `tokens` are int32 [batch, seq_len] `input_ids`, `input_mask` and `segment_ids`, and further
+        tensors of the kind. If one sequence is one request, the answers are the outputs.
         """
 
     def share_of_unknown(self, tokens: dict, counts: tf.Tensor | None = None) -> tf.Tensor:
@@ -310,7 +310,7 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
             tf.debugging.assert_positive(seq_len, message),
             tf.debugging.assert_less_equal(seq_len, longest, message),
         ]
-        with tf.control_dependencies(checks):  # else an operation inside fails first, obscurely
+        with tf.control_dependencies(checks):  # before an operation fails with an obscure error
             input_ids = tf.identity(input_ids)
         return model_inputs(dict(zip(FEATURES, (input_ids, *others))))
 

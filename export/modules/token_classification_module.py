@@ -16,8 +16,8 @@ from .serving_module import ServingModule
 class TokenClassifierModule(ServingModule):
     """Tags words, and finds the entities that the tags mark.
 
-    As in fine-tuning, each word is tokenized by itself and gets the tag of its first piece. Each
-    word of a long text is tagged in the window that shows most on both sides of it.
+    As in fine-tuning, each word is tokenized separately and gets the tag of its first piece. In a
+    long text each word is tagged in the window with the most context on both sides.
     """
 
     table = signatures.TOKEN_CLASSIFIER
@@ -34,7 +34,7 @@ class TokenClassifierModule(ServingModule):
         mean = tf.math.segment_mean(tf.cast(probabilities, tf.float64), row_ids(words_of_span))
         starts = tf.gather(found.starts.flat_values, first.flat_values)
         limits = tf.gather(found.limits.flat_values, last.flat_values)
-        # Its characters are joined: tf.strings.substr would copy the whole text for each span.
+        # Join the characters of each span: tf.strings.substr would copy the whole text per span.
         chars = tf.strings.unicode_split(text, "UTF-8")
         begins = tf.gather(tf.cast(chars.row_starts(), tf.int32), row_ids(first))
         places = tf.ragged.range(begins + starts, begins + limits)
@@ -57,7 +57,7 @@ class TokenClassifierModule(ServingModule):
 
     def words(self, words) -> dict:
         """Answers the signature `words`."""
-        # One word of any length: its first piece is among its first characters.
+        # Only a word's first piece is tagged, so the first characters of a long word suffice.
         shape = tf.shape(words, tf.int64)
         words = tf.reshape(self.read(tf.reshape(words, [-1])), shape)
         is_word = tf.not_equal(words, "") & are_words_read(words)
@@ -108,10 +108,10 @@ class TokenClassifierModule(ServingModule):
     def _spans(
         self, words: tf.RaggedTensor, place: tf.Tensor
     ) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
-        """Returns first word, last word, counted through all texts, and label of the entities.
+        """Returns first word, last word (both counted through all texts) and label of the entities.
 
-        Where tags mark none, each word with its tag. All are ragged, [batch, (spans)]. As
-        entities.find_entities finds them.
+        Follows the rule of entities.find_entities. If the labels mark no entities, each word is a
+        span. All results are ragged, [batch, (spans)].
         """
         labels = self.served.task["labels"]
         if not are_entity_tags(labels):
@@ -150,5 +150,5 @@ def _json_numbers(values: tf.Tensor) -> tf.Tensor:
 
 
 def _shifted(values: tf.Tensor) -> tf.Tensor:
-    """Returns for each word the value of the word before; for the first its own."""
+    """Returns for each word the value of the previous word; the first word keeps its value."""
     return tf.concat([values[:1], values[:-1]], axis=0)

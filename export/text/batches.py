@@ -16,19 +16,19 @@ _PIECES_AT_ONCE = 2048
 def map_rows(
     function: Callable[[dict], dict], rows: dict[str, tf.Tensor], keep_padding: bool = False
 ) -> dict[str, tf.Tensor]:
-    """Computes a function of sequences in parts: rows of like length together, a few at once.
+    """Computes a function of sequences in parts, each a few rows of similar length.
 
-    So a batch of any size needs little memory, and the short rows do not pay for the long ones.
+    So a batch of any size needs little memory, and short rows are not padded to long ones.
 
     Args:
-      function: takes some of the rows, the 2-D tensors without positions at the end that are
-        padding in all of them; returns tensors of as many rows.
+      function: takes a part of the rows, with 2-D tensors cut to the part's longest row; returns
+        tensors with the same number of rows.
       rows: tensors [rows] and [rows, seq_len], `input_mask` among them.
       keep_padding: whether `function` takes 2-D tensors with all their columns, which need not be
         positions; for outputs that have seq_len positions.
 
     Returns:
-      What `function` does, for all rows.
+      The results of `function` for all rows.
     """
     outputs, places = map_sorted_rows(function, rows, keep_padding)
     return {name: tf.gather(output, places) for name, output in outputs.items()}
@@ -42,10 +42,10 @@ def map_sorted_rows(
     Outputs may have more rows than the inputs, or less.
 
     Returns:
-      The outputs, and int32 [rows] where in that order each row is.
+      The outputs, and the index of each row's outputs in this order, int32 [rows].
     """
     asked_rows, seq_len = tf.unstack(tf.shape(rows["input_mask"]))
-    # No rows have outputs too, but not every operation takes none: one row of padding.
+    # Some operations fail without rows, so an empty batch gets one row of padding.
     num_rows = tf.maximum(asked_rows, 1)
     for name, tensor in rows.items():
         padding = [[0, num_rows - asked_rows]] + [[0, 0]] * (tensor.shape.rank - 1)

@@ -11,10 +11,10 @@ MAX_CONTEXT_CHARS = 100_000
 # Characters of all contexts of a request; each takes some 200 bytes while it is aligned.
 MAX_CONTEXTS_CHARS = 32 * MAX_CONTEXT_CHARS
 
-# Rows of a request. A row of one character is computed and answered like any other.
+# Rows of a request. The limit also covers short rows, which still cost a computation each.
 MAX_ROWS = 2048
 
-# Of one output. On the way it takes the memory of three.
+# Size of one output. The server needs three times this memory to send it.
 MAX_OUTPUT_BYTES = 2**29
 
 

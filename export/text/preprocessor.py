@@ -70,8 +70,8 @@ class Preprocessor(tf.train.Checkpoint):
     """Texts to the inputs of the encoder; `tokenize` and `bert_pack_inputs` do it in two steps.
 
     Args:
-      tokenizer: the model's.
-      seq_length: length of the sequences, if none is asked for.
+      tokenizer: the model's tokenizer.
+      seq_length: default length of the sequences.
       longest: the longest sequence that the model takes.
     """
 
