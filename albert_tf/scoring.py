@@ -36,11 +36,11 @@ class SentenceScorer:
     Example: `SentenceScorer(model, tokenizer)(["The cats sleep.", "The cats sleeps."])`.
 
     Args:
-      model: its variables exist.
-      tokenizer: of the model's vocabulary.
+      model: a model whose variables exist.
+      tokenizer: the model's tokenizer.
       masks_rest_of_word: whether the later pieces of the masked piece's word are masked too. They
-        would give a rare word of several pieces away.
-      pieces_per_batch: computed at once, padding included.
+        would reveal a rare word of several pieces.
+      pieces_per_batch: maximum number of pieces in a batch, padding included.
 
     Raises:
       UserError: if the model has no masked LM of its own, or fewer pieces than the vocabulary.
@@ -136,12 +136,12 @@ class TextEmbedder:
     Example: `TextEmbedder(model, tokenizer)(["The cats sleep.", "The cats sleeps."])`.
 
     Args:
-      model: has an `encoder`; its variables exist.
-      tokenizer: of the model's vocabulary.
+      model: a model with an `encoder`, whose variables exist.
+      tokenizer: the model's tokenizer.
       pooling: "mean": of the last block's output at all pieces of the text, [CLS] and [SEP]
         included; "cls": that output at [CLS].
-      max_seq_length: longer texts lose pieces at their end. Default: all that the model reads.
-      pieces_per_batch: computed at once, padding included.
+      max_seq_length: longer texts are truncated. Default: the rows of the position table.
+      pieces_per_batch: maximum number of pieces in a batch, padding included.
 
     Raises:
       UserError: if there is no such pooling, or the model has fewer pieces than the vocabulary.

@@ -16,7 +16,7 @@ from .text.limits import MAX_CONTEXT_CHARS, MAX_OUTPUT_BYTES, MAX_ROWS
 _BAD = {tf.float32: float("nan"), tf.int32: -1, tf.string: ""}
 
 
-# The largest sizes that a request may set. Each word has a character, so words have its limit.
+# The largest sizes that a request may set. The limit of characters also bounds the words.
 _LARGEST: dict[int | str, int] = {"batch": MAX_ROWS, "words": MAX_CONTEXT_CHARS}
 _STRING_BYTES = 24  # memory of one string without its characters
 

@@ -9,8 +9,8 @@ are written beside OUTPUT. Shared weights are stored once. With
 quantized at run time ("dynamic"). On an AMD EPYC with AVX512_VNNI that is the fastest of this
 project's exports, and the least exact.
 
-Needs the extra `onnx`. Runs the model with onnxruntime before it is written: a model that is
-further than 1e-4 from this project's is refused. For a quantized one it prints the differences.
+Needs the extra `onnx`. Before it writes a model, the program runs it with onnxruntime, and refuses
+it if its outputs differ by more than 1e-4. For a quantized model it prints the differences.
 
 Examples:
   python -m export.onnx --checkpoint=runs/base --output=exports/base.onnx

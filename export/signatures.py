@@ -150,7 +150,7 @@ PRETRAINING = {
         {
             # Likeliest pieces, best first, `▁` where a word begins; "" past a text's own masks.
             "pieces": f"string [batch, {MAX_MASKS}, {NUM_CANDIDATES}]",
-            # Their probabilities among all pieces; 0 past a text's own masks.
+            # Probabilities of these pieces among all pieces; 0 past a text's own masks.
             "probabilities": f"float32 [batch, {MAX_MASKS}, {NUM_CANDIDATES}]",
             "num_masks": "int32 [batch]",  # how many [MASK] of the text are answered
         },
@@ -163,7 +163,7 @@ PRETRAINING = {
         {
             "log_likelihood": "float32 [batch]",  # sum of the pieces' log probabilities, in nats
             "num_pieces": "int32 [batch]",  # pieces that are scored
-            "num_words": "int32 [batch]",  # their words; a punctuation mark is one
+            "num_words": "int32 [batch]",  # words of the text; a punctuation mark is one
             **_UNKNOWN_SHARE,
         },
     ),
@@ -281,7 +281,7 @@ MULTIPLE_CHOICE = {
 def of_task(table: dict[str, Signature], task: dict) -> dict[str, Signature]:
     """Returns a kind's signatures for one task, the content of task.json: no pairs if it has none.
 
-    A model without a task has {}.
+    For a model without a task, `task` is {}.
     """
     if task.get("has_pairs", True):
         return table

@@ -89,7 +89,7 @@ class WrittenCharacters:
         self._places = before[:-1] + tf.gather(bases, text_of_char)
 
     def at(self, places: tf.Tensor) -> tf.Tensor:
-        """Returns int64 indexes of the characters at places; of several characters, the last."""
+        """Returns int64 indexes of the characters at places; the last one if several share it."""
         # A dropped character has the same place as the next character, so the last one was kept.
         return tf.searchsorted(self._places, places, side="right", out_type=tf.int64) - 1
 

@@ -57,7 +57,7 @@ class MultipleChoiceModule(ServingModule):
         super().__init__(model, served)
         self.num_choices = served.task["num_choices"]
         self.max_qa_length = served.task["max_qa_length"]
-        # Version 0.2.0 wrote none, and filled `_` of every task.
+        # Version 0.2.0 did not record the blank: it replaced `_` in every task.
         self.blank = served.task.get("blank", "_")
 
     def serving_default(self, context, question, options) -> dict:
@@ -69,7 +69,7 @@ class MultipleChoiceModule(ServingModule):
             self.max_qa_length,
             self.blank,
         )
-        # Every context once, then a copy for each option.
+        # Tokenize each context once, then copy its pieces for each option.
         contexts = self.pieces(context)[:, : self.max_seq_length]
         contexts = tf.gather(contexts, tf.repeat(tf.range(tf.size(context)), self.num_choices))
         answers = self.tokenizer(answers)

@@ -25,7 +25,7 @@ from ..text.preprocessor import Preprocessor
 
 @dataclasses.dataclass(frozen=True)
 class ServedCheckpoint:
-    """A checkpoint (its prefix), what belongs to it, and how it is served.
+    """A checkpoint (its prefix), its config, task and tokenizer, and the settings of its export.
 
     Attributes:
       kind: one of export.kinds.MODULES.
@@ -33,7 +33,7 @@ class ServedCheckpoint:
       model_dir: holds the files that become assets: the vocabulary and, with a task, task.json.
       config: the model's config, with the layers that the checkpoint has.
       max_seq_length: longest sequence made from text, special pieces included.
-      precision: of the products and of their weights, "float32" or "bfloat16".
+      precision: dtype of the matmuls and their weights, "float32" or "bfloat16".
     """
 
     kind: str
@@ -127,7 +127,7 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The sizes of the dimensions that this very model fixes."""
+        """The sizes of the dimensions that the model fixes."""
         config, task = self.encoder.config, self.served.task
         sizes = {
             "hidden_size": config.hidden_size,

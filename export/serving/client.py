@@ -127,7 +127,7 @@ def ask_grpc(
 
     Args:
       server: HOST:PORT, or grpcs://HOST:PORT of one that encrypts (its --ssl_config_file).
-      inputs: by their names in the signature; lists of texts, bytes or numbers.
+      inputs: input name -> list of texts, bytes or numbers.
       model: the model's name in the server's config.
       label: a version label; None: the newest version.
       signature: the signature's name.
@@ -171,9 +171,9 @@ def _channel(server: str, ca_file: str | None):
     import grpc
 
     options = [
-        # Answers have no limit of gRPC's (4 MB): sequence_output of a batch is larger.
+        # No size limit: sequence_output of a batch exceeds gRPC's default of 4 MB.
         ("grpc.max_receive_message_length", -1),
-        # A server that was started again is found in seconds, not in up to two minutes.
+        # Reconnect to a restarted server within seconds; the default is up to two minutes.
         ("grpc.max_reconnect_backoff_ms", 2000),
         ("grpc.service_config", json.dumps({"methodConfig": [_RETRY]})),
     ]

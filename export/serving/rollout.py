@@ -223,7 +223,7 @@ class ConfigFile:
         if "#" in _STRING.sub("", self._text[len(comments) :]):
             print(f"{self._path}: comments behind the first other line are dropped")
         text = comments + text_format.MessageToString(self._config)
-        # Without TensorFlow's files, whose import takes seconds: a rollback is urgent.
+        # Not albert_tf.storage.files: it imports TensorFlow for seconds, and a rollback is urgent.
         partial = f"{self._path}.partial-{os.getpid()}"
         with open(partial, "w", encoding="utf-8") as file:
             file.write(text)
@@ -246,7 +246,7 @@ class ConfigFile:
 class Server:
     """Calls to TensorFlow Serving's REST port, http:// or https://HOST:PORT.
 
-    It gets `timeout` seconds for what it is to do.
+    The server has `timeout` seconds to follow each edit.
     """
 
     def __init__(self, url: str, model_name: str, timeout: float):
@@ -270,8 +270,8 @@ class Server:
     def wait_available(self, versions: set[int], earlier: dict[int, str]) -> None:
         """Waits until versions are loaded.
 
-        `earlier` are the states before they were added to the config: the server answers the
-        failure of an earlier try until it begins the next one.
+        `earlier` has the states before the config named these versions: until the server begins to
+        load a version again, it reports the failure of the earlier attempt.
 
         Raises:
           UserError: if one of them fails to load, or time is up.

@@ -24,8 +24,8 @@ def map_rows(
       function: takes a part of the rows, with 2-D tensors cut to the part's longest row; returns
         tensors with the same number of rows.
       rows: tensors [rows] and [rows, seq_len], `input_mask` among them.
-      keep_padding: whether `function` takes 2-D tensors with all their columns, which need not be
-        positions; for outputs that have seq_len positions.
+      keep_padding: whether to pass 2-D tensors with all their columns. Needed if outputs have
+        seq_len positions, or if columns of a tensor are not positions.
 
     Returns:
       The results of `function` for all rows.
