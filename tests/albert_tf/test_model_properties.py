@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import re
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from albert_tf import losses, models
+from albert_tf.checkpoints import name_map
 from albert_tf.config import SHARING_MODES
 from albert_tf.models import AlbertForPreTraining
 from tests.builders import tiny_config
@@ -89,6 +91,21 @@ def test_padding_changes_nothing(seed):
     outputs = run(model, longer)
     outputs["sequence_output"] = outputs["sequence_output"][:, :SEQ_LEN]
     assert_same(outputs, expected)
+
+
+@properties
+@given(seed=seeds, sharing=st.sampled_from(("all", "attention", "ffn")))
+def test_sharing_equals_copied_weights(seed, sharing):
+    randomize(shared := make_model(parameter_sharing=sharing), seed)
+    copied = make_model(parameter_sharing="none")
+    assert len(copied.variables) > len(shared.variables)
+    named = name_map.arrays(shared)
+    # attention_3 of the copy is attention_0 where the attention is shared.
+    halves = {"all": "attention|feed_forward", "attention": "attention", "ffn": "feed_forward"}
+    for name, variable in name_map.model_variables(copied).items():
+        variable.assign(named[re.sub(rf"({halves[sharing]})_\d/", r"\1_0/", name)])
+    batch = make_batch(seed)
+    assert_same(run(copied, batch), run(shared, batch))
 
 
 @properties
