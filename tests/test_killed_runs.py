@@ -40,7 +40,6 @@ def test_killed_at_random_times(work, options):
     jobs.wait_for(lambda: jobs.num_entries(whole) > 0, [process])
     start_up = time.monotonic() - began
     jobs.finish(process, timeout=600)
-
     rng = random.Random(options)
     stood_at = []
     for kill in range(KILLS_PER_RUN):
@@ -59,7 +58,6 @@ def test_killed_at_random_times(work, options):
         stood_at.append(jobs.num_entries(killed))
     assert 0 < stood_at[-1] < NUM_STEPS, stood_at
     jobs.run(*flags(work, killed, options))
-
     jobs.assert_same_bits(killed, whole)
     assert jobs.curves(killed) == jobs.curves(whole)
     trained = [entry["step"] for entry in jobs.log(killed) if "loss" in entry]

@@ -139,9 +139,7 @@ def test_which_errors_are_those_of_a_store():
         "connect to server', error details: \n\t when reading gs://bucket/a [[{{node Read}}]]"
     )
     store_error = tf.errors.UnavailableError(None, None, text)
-    assert not program.is_user_error(ours)
-    assert not program.is_user_error(lost)
-    assert program.is_user_error(store_error)
+    assert list(map(program.is_user_error, (ours, lost, store_error))) == [False, False, True]
     assert "when reading gs://bucket/a (" in program.store_error(text)
     assert "node" not in program.store_error(text)
 
