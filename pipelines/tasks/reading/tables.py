@@ -84,7 +84,7 @@ def columns_of_file(path: str, columns: Any, needs_answers: bool, quoting: str =
     """Returns a table's columns, a dataclass: without `label` if it may lack answers and does.
 
     Raises:
-      UserError: if it has a column whose name is almost that of the answers.
+      UserError: if it has a column whose name is almost the same as `label`.
     """
     column = columns.label
     if needs_answers or not column:
