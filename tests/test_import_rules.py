@@ -57,7 +57,7 @@ MAY_IMPORT = {
 DOORS = {
     "tensorflow_addons": {"albert_tf/addons.py"},
     "tensorflow_text": {
-        *("albert_tf/text/in_graph.py", "pipelines/tasks/running/fine_tuned.py"),
+        "albert_tf/text/in_graph.py",
         *("export/ask.py", "export/verify.py"),
     },
     "tensorflow_hub": {"albert_tf/checkpoints/hub.py"},

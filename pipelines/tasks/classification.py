@@ -208,8 +208,8 @@ class ClassificationTask(Task):
         check_labels(labels)
         if len(labels) < 2:
             raise UserError(
-                f"{', '.join(paths)}: every {column!r} is {', '.join(labels)!r}; expected two "
-                "labels or more to tell apart"
+                f"{', '.join(paths)}: the only label in {column!r} is {', '.join(labels)!r}; "
+                "expected two labels or more to tell apart"
             )
         return tuple(sorted(labels))
 

@@ -254,14 +254,16 @@ def test_a_frozen_encoder_stays_and_the_output_layer_learns(table, pretrained, t
 def test_epochs_and_fractions_are_steps():
     for given, examples, expected in (
         ({}, 100, (1000, 100)),
-        ({"num_epochs": 3.0}, 100, (38, 100)),
+        ({"num_epochs": 8.0}, 100, (100, 100)),
         ({"num_epochs": 3.0, "warmup_fraction": 0.1}, 100, (38, 4)),
-        ({"num_epochs": 0.01}, 100, (1, 100)),
+        ({"num_epochs": 0.01, "warmup_fraction": 0.1}, 100, (1, 0)),
         ({"warmup_fraction": 0.25}, 7, (1000, 250)),
     ):
         settings = FinetuneSettings(8, 1000, 100, 1e-3, **given).with_steps(examples)
         assert (settings.num_train_steps, settings.num_warmup_steps) == expected
         assert settings.num_epochs is None and settings.warmup_fraction is None
+    with pytest.raises(ValueError, match=r"--num_epochs=3 makes 38 steps, .* --warmup_fraction"):
+        FinetuneSettings(8, 1000, 100, 1e-3, num_epochs=3.0).with_steps(100)
 
 
 @pytest.mark.slow

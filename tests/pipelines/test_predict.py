@@ -159,6 +159,7 @@ def test_a_job_that_is_stopped_loses_and_doubles_no_row(tuned, tmp_path, monkeyp
 
 FAULTS = {
     "no model": ({"model": "nowhere"}, "--model: no fine-tuned or pre-trained model at"),
+    "its own input": ({"output_file": "in.csv"}, "--output_file: .*in.csv' is an input file"),
     "unfinished": ({"model": "unfinished"}, "results.json: its fine-tuning is not finished"),
     "format": ({"output_file": "out.txt"}, r"expected a name that ends in \.csv, \.tsv or \.jsonl"),
     "a column that is not there": ({"columns": {"text": "body"}}, r"in\.csv:1: no column 'body'"),

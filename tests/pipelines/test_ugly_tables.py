@@ -227,7 +227,10 @@ CSV = {
     "latin-1": (ONE.encode() + "caf\xe9,pos\n".encode("latin-1"), r":2: byte 0xE9 is not"),
     "a NUL in quotes": (ONE + '"a\n\0b",pos\n', r":3: .*a NUL character"),
     "parquet named csv": (b"PAR1\x15\x04", r"t\.csv: this is a Parquet file; .*to_csv"),
-    "one class": (ONE + "a,pos\nb,pos\n", r"every 'label' is 'pos'; expected two labels"),
+    "one class": (
+        ONE + "a,pos\nb,pos\n",
+        r"the only label in 'label' is 'pos'; expected two labels",
+    ),
 }
 # Labels that differ in a way that no user means.
 ALIKE = [("1", "1.0"), ("01", "1"), ("+1", "1"), ("1", "1e0"), ("-0", "0"), ("1", "１"),

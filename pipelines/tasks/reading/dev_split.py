@@ -60,7 +60,8 @@ def split_off_dev(examples: list[AnyExample], fraction: float) -> tuple[list, li
     if not train or not dev:
         raise UserError(
             f"--dev_fraction={fraction} of {len(examples):,} rows leaves no row for "
-            f"{'dev' if train else 'training'}: choose another share, or give --dev_file"
+            f"{'dev' if train else 'training'} (equal texts stay on one side): "
+            "choose another share, or give --dev_file"
         )
     return train, dev
 

@@ -174,7 +174,7 @@ def _check_header(path: str, line: int, header: Sequence[str], columns: Sequence
         found = "several columns" if column in header else "no column"
         raise UserError(
             f"{path}:{line}: {found} {column!r}; {expected}, found {_listed(header)}"
-            f"{_hint_at_separator(path, header)}"
+            f"{_hint_at_separator(path, header)}; see --text_column and others"
         )
 
 
@@ -204,7 +204,10 @@ def require_fields(
         )
     for column in columns:
         if column not in record:
-            raise UserError(f"{where}: no field {column!r}; the object has {_listed(record)}")
+            raise UserError(
+                f"{where}: no field {column!r}; the object has {_listed(record)}; see "
+                "--text_column and others"
+            )
 
 
 def as_text(value: object, column: str, where: str) -> str:

@@ -77,6 +77,11 @@ def iterate_examples(
 
     The file is JSON, .conllu, or has CoNLL's columns and any other ending; also compressed.
     """
+    if ending(path) == ".csv":
+        raise UserError(
+            f"{path}: models that tag words read .jsonl, or a word and its tag on each line as in "
+            "CoNLL's files: convert the table"
+        )
     read = _read_json if ending(path) in (".json", ".jsonl") else _read_conll
     texts = read(path, columns, first, needs_tags)
     if (example := next(texts, None)) is None:

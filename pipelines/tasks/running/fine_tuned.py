@@ -12,6 +12,7 @@ import tensorflow as tf
 from albert_tf.checkpoints import fine_tuned, model_directory, saved_model
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
+from albert_tf.text.in_graph import import_tensorflow_text
 from albert_tf.text.tokenization import AlbertTokenizer
 from ...training.run import hash_of_weights
 from .. import glue
@@ -162,9 +163,7 @@ class Export:
     """A SavedModel of export.export_saved_model, called with text by its signatures."""
 
     def __init__(self, path: str, task: Task, batch_size: int):
-        # Registers the tokenizer's operations, which the SavedModel needs.
-        import tensorflow_text  # noqa: F401
-
+        import_tensorflow_text()  # registers the tokenizer's operations, which the SavedModel needs
         self.identity = {"weights": hash_of_weights(path)}
         self._task, self._batch_size = task, batch_size
         self._loaded = tf.saved_model.load(path)

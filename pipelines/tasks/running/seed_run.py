@@ -90,6 +90,11 @@ class FinetuneSettings(TrainingSettings):
             steps = max(1, math.ceil(self.num_epochs * num_examples / self.global_batch_size))
         if self.warmup_fraction is not None:
             warmup = round(self.warmup_fraction * steps)
+        elif self.num_epochs is not None and warmup > steps:
+            raise UserError(
+                f"--num_epochs={self.num_epochs:g} makes {steps} steps, fewer than the "
+                f"{warmup} of --num_warmup_steps: give --warmup_fraction, such as 0.1"
+            )
         return dataclasses.replace(
             self,
             num_train_steps=steps,

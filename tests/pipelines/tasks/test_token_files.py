@@ -83,6 +83,7 @@ def test_words_and_spans_in_json(tmp_path):
         ("a.conll", "Ada O\n", {"label": "ner"}, "--label_column=ner: the columns of CoNLL"),
         ("a.conll", "Ada O\n", {"text": "2"}, r"a.conll:1: no column 2"),
         ("a.conll", "Ada O\n", {"label": "2"}, r"a.conll:1: 2 columns, expected a word"),
+        ("a.csv", "text\nBob", {}, r"a.csv: models that tag words read .jsonl, or"),
         ("a.jsonl", "{}", {}, r"a.jsonl:1: no field 'text'"),
         ("a.jsonl", '{"text": "a"}', {}, r"a.jsonl:1: no field 'label'"),
         ("a.jsonl", '{"text": 1, "label": []}', {}, "a.jsonl:1: 'text' is 1, expected text"),
