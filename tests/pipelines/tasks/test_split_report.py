@@ -138,7 +138,7 @@ def test_examples_of_the_training_set_are_warned_of():
     assert warn_of_overlap("dev", [*train[:2], *map(str, range(18))], train) == []
     [warning] = warn_of_overlap("dev", [*train[:3], *map(str, range(17)), "0"], train)
     assert warn_of_overlap("dev", ["", ""], ["", "a"]) == [], "questions without a text"
-    assert warning.startswith("warning: 15 % of dev is in the training set, too: its figures")
+    assert warning.startswith("warning: 15 % of dev is in the training set, too: its metrics")
 
 
 def test_many_labels_are_shown_in_part():
