@@ -78,7 +78,7 @@ def _announce_classes(keras) -> None:
     """Lets Keras load a functional model with layers of this package that are not imported yet.
 
     Keras refuses a layer whose class is not registered, although the file names the module of the
-    class. If None is registered, Keras imports this module; the import then registers the class.
+    class. So None is registered first: Keras then imports the module, which registers the class.
     """
     for name in _KERAS_CLASSES:
         keras.saving.get_custom_objects().setdefault(f"{__name__}>{name}", None)

@@ -107,7 +107,7 @@ def main(_) -> None:
         words = [{*words_of(f"{pair.good} {pair.bad}")} for pair in pairs]
         known = np.array([bool(found) and found <= counts.keys() for found in words])
     scorer = SentenceScorer(model, tokenizer, masks_rest_of_word=FLAGS.masking == "word")
-    # One call for all sentences: one that is too long is refused before any is scored.
+    # All sentences in one call: then a sentence that is too long is refused before any is scored.
     scores = score(scorer, tokenizer, [*good, *bad])
     right["model"] = _right(scores[: len(pairs)], scores[len(pairs) :])
     result = {"checkpoint": FLAGS.checkpoint, "masking": FLAGS.masking}

@@ -147,8 +147,8 @@ def parameter_tables() -> str:
             lines.append((row.name, *map(str, shape), *published, *ours, agreement(row, counts)))
         parts.append(f"{table.title}\n{_aligned(lines)}")
     parts.append(
-        "The published counts fit one rule, but for two rows: with the pooler where layers share "
-        "weights, without it where they do not."
+        "All but two of the published counts fit one rule: the pooler is counted where layers "
+        "share weights, and not where they do not."
     )
     return "\n\n".join(parts)
 

@@ -17,7 +17,7 @@ _TABLES = ("encoder/embeddings/word_embeddings", "masked_lm/output_bias")
 def change_vocabulary(
     model: AlbertForPreTraining, old: AlbertTokenizer, new: AlbertTokenizer
 ) -> tuple[AlbertForPreTraining, str]:
-    """Returns the model with rows for another vocabulary, and a note on their origin.
+    """Returns the model with embeddings and output biases for another vocabulary, and a note.
 
     A piece in both vocabularies keeps its embedding and its bias, even if its id differs. A new
     piece is initialised with the mean of the old pieces that spell it, or of all pieces if the old

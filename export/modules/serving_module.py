@@ -328,5 +328,5 @@ class TextModule(ServingModule):
 
 
 def _float32(encoded: dict, *names: str) -> dict:
-    """Returns some outputs of an encoder in float32, which all signatures answer."""
+    """Returns the named outputs of an encoder as float32, the dtype of every answer."""
     return {name: tf.cast(encoded[name], tf.float32) for name in names}

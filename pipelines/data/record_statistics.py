@@ -182,7 +182,7 @@ def report(result: dict, label_names: Sequence[str]) -> str:
         "of 1, 2, 3 ... masked words (neighbouring n-grams make one run)",
         f"  runs of pieces   {percent(result['runs_of_masked_pieces'])} % of 1, 2, 3 ...",
         f"  words            {percent(result['masked_of_words_by_pieces'], 2)} % "
-        "of words of 1, 2, 3, more pieces are masked",
+        "masked, of the words with 1, 2, 3, more pieces",
         f"  positions        {percent(result['masked_by_position'])} % masked, by twentieths "
         "of the text",
         "  labels           " + ", ".join(f"{name} {100 * s:.2f} %" for name, s in named)

@@ -138,7 +138,10 @@ def _groups(table: _Table, num_sets: int, seed: int, epoch: tf.Tensor) -> tf.dat
 
 
 def _stream(seed: int, place: tf.Tensor, number: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Returns key and counter of a stream of an epoch or block; it has 2**64 counter steps."""
+    """Returns key and counter of the random stream `number` of the epoch or block `place`.
+
+    Each stream has 2**64 counter steps.
+    """
     seeds = tf.stack([tf.constant(seed, tf.int64), place])
     key, counter = tf.raw_ops.StatelessRandomGetKeyCounter(seed=seeds)
     counter += tf.stack([tf.zeros([], tf.uint64), tf.cast(number, tf.uint64)])

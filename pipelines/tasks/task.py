@@ -265,7 +265,7 @@ class Task(abc.ABC):
         """Returns sequences, and the features: per unit, the data that `answers` needs.
 
         Args:
-          examples: as of `read`.
+          examples: as `read` returns them.
           tokenizer: the model's tokenizer.
           max_seq_length: most pieces of a sequence, [CLS] and [SEP] included.
           training: if false, no example may be left out, and labels are optional.
@@ -288,7 +288,7 @@ class Task(abc.ABC):
         """Returns a model's answers.
 
         Args:
-          examples: as of `read`.
+          examples: as `read` returns them.
           features: result of `encode`; not used for an export's outputs.
           outputs: the model's outputs, one dict per feature, in order; arrays [L, ...] may be
             padded. Or an export's outputs, one dict per example.

@@ -159,11 +159,11 @@ class TrainStep:
 def make_step_loop(strategy: tf.distribute.Strategy, train_step: TrainStep) -> Callable[..., dict]:
     """Returns run_steps(iterator, num_steps, stop, allowed) -> totals of the steps taken.
 
-    The loop ends early after a step that began with `stop` (a bool variable) true on any host, and
-    after more than `allowed` bad batches. `totals`: `sums`, `gradient_norm`, `bad_batches` and
-    `without_gradient` added up, `seconds_waiting` for data, `steps` taken, and `bad_step`, the last
-    bad step, counted from 0 (-1: none). A bad batch has a gradient that is not finite, for another
-    reason than float16's loss scale.
+    The loop ends early in two cases: more than `allowed` batches were bad, or a step began while
+    `stop`, a bool variable, was true on any host (this step is still taken). `totals`: `sums`,
+    `gradient_norm`, `bad_batches` and `without_gradient` added up, `seconds_waiting` for data,
+    `steps` taken, and `bad_step`, the last bad step, counted from 0 (-1: none). A bad batch has a
+    gradient that is not finite, for another reason than float16's loss scale.
     """
 
     def one_step(iterator, stop, after):

@@ -1,4 +1,4 @@
-"""Cuts texts into windows that fit a model; each piece has its place in the original text."""
+"""Tokenized paragraphs, and what a window shows; albert_tf/text/windows.py cuts the windows."""
 
 from __future__ import annotations
 
