@@ -94,6 +94,7 @@ class Description(NamedTuple):
     source: dict[str, Any]
 
 
+# Most characters of a block of several texts: each takes some 200 bytes while it is tokenized.
 _BLOCK_CHARS = 1_000_000
 _INPUTS = ("input_ids", "input_mask", "segment_ids")
 
@@ -127,10 +128,7 @@ class Sequences:
 def in_blocks(
     items: Sequence, size: int, num_chars: Callable[[Any], int] = lambda item: item.num_chars()
 ) -> Iterator[Sequence]:
-    """Yields neighbouring items, at most `size` at a time, and of long texts fewer.
-
-    While a text becomes sequences, each of its characters takes some 200 bytes of memory.
-    """
+    """Yields blocks of successive items: at most `size`, and fewer if their texts are long."""
     begin, chars = 0, 0
     for place, item in enumerate(items):
         chars_of_item = num_chars(item)
