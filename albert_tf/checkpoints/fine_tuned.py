@@ -65,7 +65,7 @@ def to_huggingface(path: str, directory: str, tokenizer: AlbertTokenizer) -> Non
         name_map.arrays(model),
         kind.architecture,
         _config_values(config, task, kind),
-        _table(kind, task),
+        name_map.fine_tuned_table(kind, task),
     )
     huggingface.write_tokenizer(directory, tokenizer, config)
     files.write_json(os.path.join(directory, model_directory.TASK_FILE), task)
@@ -82,12 +82,6 @@ def _config_values(config: AlbertConfig, task: dict, kind: Kind) -> dict:
     if kind.problem_type:
         values["problem_type"] = kind.problem_type
     return values
-
-
-def _table(kind: Kind, task: dict) -> name_map.Table:
-    return name_map.fine_tuned_table(
-        kind.torch_head, kind.our_head, kind.num_outputs(task), kind.has_pooler
-    )
 
 
 def from_huggingface(path: str, directory: str, has_pairs: bool = False) -> list[str]:
@@ -110,7 +104,7 @@ def from_huggingface(path: str, directory: str, has_pairs: bool = False) -> list
 def _load_huggingface(path: str, has_pairs: bool) -> tuple[tf.keras.Model, dict, list[str]]:
     task = _read_task(path, has_pairs)
     kind = KINDS[task["kind"]]
-    table = _table(kind, task)
+    table = name_map.fine_tuned_table(kind, task)
     unused = None if kind.has_pooler else r"^albert[./]pooler"
     imported = huggingface.read(path, allow_unused=unused, table=table)
     model = kind.create_model(imported.config, task)

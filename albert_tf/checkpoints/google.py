@@ -1,14 +1,25 @@
-"""Checkpoints in Google's TF1 names: reads archives and TF-Hub modules, writes checkpoints."""
+"""Checkpoints in Google's TF1 names: reads archives and TF-Hub modules, writes checkpoints.
+
+Encoders of Model Garden are read too. A SavedModel is a program: this module only reads its
+variables and runs nothing.
+"""
 
 from __future__ import annotations
 
+import math
 import os
 import re
 
 import numpy as np
 import tensorflow as tf
 
-from albert_tf.checkpoints import model_directory, name_map, reference_config, saved_model
+from albert_tf.checkpoints import (
+    model_directory,
+    model_garden,
+    name_map,
+    reference_config,
+    saved_model,
+)
 from albert_tf.checkpoints.model_directory import CONFIG_FILE
 from albert_tf.config import AlbertConfig
 from albert_tf.storage import files
@@ -53,25 +64,29 @@ def read(
     if found is None:
         raise UserError(f"no checkpoint at {path!r}")
     prefix, directory = found
-    config_file = os.path.join(directory, CONFIG_FILE)
-    bert_file, table = os.path.join(directory, reference_config.BERT_FILE), None
-    if tf.io.gfile.exists(bert_file) and not tf.io.gfile.exists(config_file):
-        config_file, table = bert_file, name_map.BERT_TABLE
+    places = [directory, path]  # of the config
+    configs = [os.path.join(place, CONFIG_FILE) for place in places]
+    bert_configs = [os.path.join(place, reference_config.BERT_FILE) for place in places]
+    config_file = next(filter(tf.io.gfile.exists, configs + bert_configs), configs[0])
     config = reference_config.read(config_file)
+    table = name_map.BERT_TABLE if config_file in bert_configs else None
     with model_directory.refuse_unreadable(f"{prefix!r} is not a readable checkpoint"):
         num_bytes = model_directory.length_of_data(prefix)
         name_map.check_size(config, num_bytes, "google", allow_missing, table)
         reader = tf.train.load_checkpoint(prefix)
-        shapes = reader.get_variable_to_shape_map()
+        shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
         model_directory.check_index(shapes, num_bytes)
-        names = sorted(shapes)
-        slots = [name for name in names if _SLOT.search(name)]
-        names = [name for name in names if not _SLOT.search(name)]
-        dtypes = reader.get_variable_to_dtype_map()
-        if no_floats := [name for name in names if not dtypes[name].is_floating]:
-            name = no_floats[0]
-            raise UserError(f"{name} is of {dtypes[name].name}: expected floats")
-        tensors = dict(zip(_canonical(names), map(reader.get_tensor, names)))
+        slots = [name for name in shapes if _SLOT.search(name)]
+        keys = model_garden.keys(reader) or _keys(sorted({*shapes} - {*slots}))
+        for name, key in keys.items():
+            if not dtypes[key].is_floating:
+                raise UserError(f"{name} is of {dtypes[key].name}: expected floats")
+        tensors = {name: reader.get_tensor(key) for name, key in keys.items()}
+    for _, name, _, _, shape in name_map.variables(config, table):
+        # Attention kernels of Model Garden have shape [hidden, heads, size].
+        array = tensors.get(name, np.zeros([]))
+        if array.ndim > len(shape) and array.size == math.prod(shape):
+            tensors[name] = array.reshape(shape)
     weights = name_map.to_ours(
         tensors, config, "google", prefix, allow_missing, allow_unused, table
     )
@@ -80,22 +95,22 @@ def read(
     return name_map.Imported(config, weights, directory, notes)
 
 
-def _canonical(names: list[str]) -> list[str]:
-    """Removes `module/`; numbers the layer normalizations of each scope as LayerNorm, LayerNorm_1.
+def _keys(keys: list[str]) -> dict[str, str]:
+    """Returns Google's name -> key: without `module/`, and with LayerNorm and LayerNorm_1.
 
     Keras counts `layer_normalization_7` through the whole model, so a layer is identified by its
     order within its scope.
     """
-    names = [re.sub("^module/", "", name) for name in names]
+    names = {re.sub("^module/", "", key): key for key in keys}
     pattern = re.compile(r"(.*/)layer_normalization(?:_(\d+))?(/.*)")
-    matches = {name: match for name in names if (match := pattern.fullmatch(name))}
+    matches = [match for name in names if (match := pattern.fullmatch(name))]
     numbers: dict[str, set[int]] = {}
-    for match in matches.values():
+    for match in matches:
         numbers.setdefault(match[1], set()).add(int(match[2] or 0))
-    for i, name in enumerate(names):
-        if match := matches.get(name):
-            rank = sorted(numbers[match[1]]).index(int(match[2] or 0))
-            names[i] = f"{match[1]}LayerNorm{f'_{rank}' if rank else ''}{match[3]}"
+    for match in matches:
+        rank = sorted(numbers[match[1]]).index(int(match[2] or 0))
+        name = f"{match[1]}LayerNorm{f'_{rank}' if rank else ''}{match[3]}"
+        names[name] = names.pop(match[0])
     return names
 
 

@@ -11,6 +11,7 @@ int(i / layers * groups), which misses groups for 22 or 23 layers in as many gro
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
 import re
@@ -23,6 +24,7 @@ import tensorflow as tf
 from albert_tf.checkpoints import reference_config
 from albert_tf.config import AlbertConfig
 from albert_tf.encoder import sharing_plan
+from albert_tf.kinds import Kind
 from albert_tf.models import AlbertForPreTraining
 from albert_tf.storage.errors import UserError
 
@@ -60,14 +62,16 @@ def _rows(scopes: str, text: str) -> tuple[tuple, ...]:
     return tuple(rows)
 
 
-_EMBEDDINGS = """
+_TABLE = (
+    *_rows(
+        "encoder/embeddings/  bert/embeddings/  albert.embeddings.",
+        """
     word_embeddings        word_embeddings        word_embeddings        table VE
     token_type_embeddings  token_type_embeddings  token_type_embeddings  table TE
     position_embeddings    position_embeddings    position_embeddings    table PE
     layer_norm             LayerNorm              LayerNorm              norm  E
-"""
-_TABLE = (
-    *_rows("encoder/embeddings/  bert/embeddings/  albert.embeddings.", _EMBEDDINGS),
+    """,
+    ),
     *_rows(
         "encoder/embeddings/  bert/encoder/  albert.encoder.",
         "projection  embedding_hidden_mapping_in  embedding_hidden_mapping_in  dense EH",
@@ -101,36 +105,29 @@ _TABLE = (
     ),
 )
 
-# The table of a BERT; {g} is the layer.
-BERT_TABLE = (
-    *_rows("encoder/embeddings/  bert/embeddings/  bert.embeddings.", _EMBEDDINGS),
-    *_rows(
-        "encoder/  bert/encoder/layer_{g}/  bert.encoder.layer.{g}.",
-        """
-    attention_{a}/query            attention/self/query        attention.self.query        dense HH
-    attention_{a}/key              attention/self/key          attention.self.key          dense HH
-    attention_{a}/value            attention/self/value        attention.self.value        dense HH
-    attention_{a}/output           attention/output/dense      attention.output.dense      dense HH
-    attention_{a}/layer_norm       attention/output/LayerNorm  attention.output.LayerNorm  norm  H
-    feed_forward_{f}/intermediate  intermediate/dense          intermediate.dense          dense HI
-    feed_forward_{f}/output        output/dense                output.dense                dense IH
-    feed_forward_{f}/layer_norm    output/LayerNorm            output.LayerNorm            norm  H
-    """,
-    ),
-    *_rows("encoder/  bert/  bert.", "pooler  pooler/dense  pooler.dense  dense HH"),
-    *_rows(
-        "masked_lm/  cls/predictions/  cls.predictions.",
-        """
-    transform    transform/dense      transform.dense      dense  HE
-    layer_norm   transform/LayerNorm  transform.LayerNorm  norm   E
-    output_bias  output_bias          bias                 vector V
-    """,
-    ),
-    *_rows(
-        "sentence_order/  cls/  cls.",
-        "classifier  seq_relationship  seq_relationship  classes H2",
-    ),
-)
+# Our names within a layer, and those of Google's BERTs; {g} is the layer.
+_BERT_LAYER = {
+    "attention_{a}/query": "attention/self/query",
+    "attention_{a}/key": "attention/self/key",
+    "attention_{a}/value": "attention/self/value",
+    "attention_{a}/output": "attention/output/dense",
+    "attention_{a}/layer_norm": "attention/output/LayerNorm",
+    "feed_forward_{f}/intermediate": "intermediate/dense",
+    "feed_forward_{f}/output": "output/dense",
+    "feed_forward_{f}/layer_norm": "output/LayerNorm",
+}
+
+
+def _bert_row(ours: str, google: str, _: str, kind: str, shape: str) -> tuple:
+    """Returns a row of BERT_TABLE. Outside its layers Google's names are those of an ALBERT."""
+    if name := _BERT_LAYER.get(ours.removeprefix("encoder/")):
+        google = f"bert/encoder/layer_{{g}}/{name}"
+    # Hugging Face's BERTs have Google's names with dots, but for two.
+    torch = google.replace("layer_{g}", "layer/{g}").replace("output_bias", "bias")
+    return ours, google, torch.replace("/", "."), kind, shape
+
+
+BERT_TABLE = tuple(itertools.starmap(_bert_row, _TABLE))
 
 # The variables of AlbertForPreTraining that are not the encoder's.
 OUR_HEADS = "^(masked_lm|sentence_order)/"
@@ -146,48 +143,31 @@ _SIZES = {
 
 
 class Variable(NamedTuple):
-    """A variable with its three names.
-
-    Attributes:
-      ours: name in our model, see `model_variables`.
-      google: name in a TF1 checkpoint.
-      torch: name in Hugging Face's files.
-      transposed: which of "google", "torch" store the transposed matrix.
-      shape: shape in our model.
-    """
+    """A variable's names: ours (see `model_variables`), in a TF1 checkpoint, Hugging Face's."""
 
     ours: str
     google: str
     torch: str
-    transposed: tuple[str, ...]
-    shape: tuple[int, ...]
+    transposed: tuple[str, ...]  # which of "google", "torch" store the transposed matrix
+    shape: tuple[int, ...]  # in our model
 
 
 class Imported(NamedTuple):
-    """A model read from foreign files.
-
-    Attributes:
-      config: the model's shape.
-      weights: our name -> float32 array, without the allowed missing variables.
-      directory: directory of the vocabulary, if any.
-      notes: lines that the user should read.
-    """
+    """A model read from foreign files."""
 
     config: AlbertConfig
-    weights: dict[str, np.ndarray]
-    directory: str
-    notes: list[str]
+    weights: dict[str, np.ndarray]  # by our names, float32, without what was allowed to be missing
+    directory: str  # of the vocabulary, if any
+    notes: list[str]  # for the user
 
 
-def fine_tuned_table(torch_head: str, our_head: str, num_outputs: int, has_pooler: bool) -> Table:
-    """Returns the table of a model with one dense layer on the encoder.
-
-    `has_pooler` is whether this layer reads the pooler's output. If not, their model has no pooler.
-    """
+def fine_tuned_table(kind: Kind, task: dict) -> Table:
+    """Returns the table of a fine-tuned model. `task` is the content of task.json."""
     encoder = [row for row in _TABLE if row[0].startswith("encoder/")]
-    if not has_pooler:
+    if not kind.has_pooler:  # nor has their model
         encoder = [row for row in encoder if row[0] != "encoder/pooler"]
-    return (*encoder, (our_head, "", torch_head, "dense", ("H", num_outputs)))
+    head = (kind.our_head, "", kind.torch_head, "dense", ("H", kind.num_outputs(task)))
+    return (*encoder, head)
 
 
 def variables(config: AlbertConfig, table: Table = None) -> Iterator[Variable]:
@@ -218,12 +198,10 @@ def check_size(
     allow_missing: str | None = None,
     table: Table = None,
 ) -> None:
-    """Compares the size of weights' files with a config, before memory is allocated for the model.
+    """Refuses files that are too short for a config's weights in 16 bits.
 
-    Arguments: see `to_ours`; `dialect` may also be "ours".
-
-    Raises:
-      UserError: if the files are too short for the config's weights in 16 bits.
+    Call it before memory is allocated for the model. Arguments: see `to_ours`; `dialect` may also
+    be "ours".
     """
     shapes = {getattr(variable, dialect): variable.shape for variable in variables(config, table)}
     expected = sum(math.prod(shapes[name]) for name in _not_matching(list(shapes), allow_missing))
@@ -256,15 +234,9 @@ def to_ours(
 ) -> dict[str, np.ndarray]:
     """Translates a whole checkpoint to our name -> float32 array.
 
-    Args:
-      tensors: their name -> array, without known non-weights.
-      config: the model's shape.
-      dialect: "google" or "torch".
-      source: the file, for error messages.
-      allow_missing: regular expression for (their) names that the checkpoint may lack. The encoder
-        may lack only its pooler.
-      allow_unused: regular expression for names that the model may lack.
-      table: the table of names. None: the table of AlbertForPreTraining.
+    `dialect` is "google" or "torch"; `source` names the file in errors; `table` None is the table
+    of AlbertForPreTraining. `allow_missing` and `allow_unused` are regular expressions for their
+    names that the checkpoint or the model may lack. The encoder may lack only its pooler.
 
     Raises:
       UserError: if a name is missing or unused and not allowed to be.
@@ -346,11 +318,8 @@ def build(imported: Imported, source: str) -> tuple[AlbertForPreTraining, list[s
 def assign(model: tf.keras.Model, imported: Imported, source: str) -> list[str]:
     """Creates the variables of a model and assigns the weights of an import.
 
-    Returns:
-      Our names of the variables that the import lacks: they are freshly initialised.
-
-    Raises:
-      UserError: if the shape of a weight differs from the config.
+    Returns our names of the variables that the import lacks, which are freshly initialised. Raises
+    a UserError if the shape of a weight differs from the config.
     """
     model.create_variables()
     fresh = []

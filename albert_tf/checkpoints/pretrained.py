@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import warnings
-from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -14,7 +13,6 @@ from albert_tf.checkpoints import (
     hub,
     huggingface,
     model_directory,
-    model_garden,
     name_map,
     saved_model,
 )
@@ -29,29 +27,6 @@ _MOST_CAPITALS = 0.01
 
 # The heads' variables, by the names of Google's and of Hugging Face's code.
 HEADS = r"predictions|seq_relationship|sop_classifier"
-
-
-# Foreign forms: functions that find and read a model. The first form found at a path is read.
-_FOREIGN = (
-    (huggingface.find_weights, huggingface.read),
-    (model_garden.find, model_garden.read),
-    (google.find, google.read),
-)
-
-
-class Found(NamedTuple):
-    """A model that was found.
-
-    Attributes:
-      directory: of its vocabulary.
-      notes: for the user.
-      fresh: the variables that were missing and are freshly initialised, comma between.
-    """
-
-    model: tf.keras.Model
-    directory: str
-    notes: list[str]
-    fresh: str
 
 
 def from_pretrained(path: str | os.PathLike) -> tuple[tf.keras.Model, AlbertTokenizer]:
@@ -138,8 +113,14 @@ def write_huggingface(
     write_model_card(directory, model_dir, None, model.config)
 
 
-def read(path: str, allow_missing: str | None = None, allow_unused: str | None = None) -> Found:
-    """Reads a pre-training model; strictness as in `name_map.to_ours`."""
+def read(
+    path: str, allow_missing: str | None = None, allow_unused: str | None = None
+) -> tuple[tf.keras.Model, str, list[str], str]:
+    """Reads a pre-training model; strictness as in `name_map.to_ours`.
+
+    Returns the model, the directory of its vocabulary, notes for the user, and the names, with
+    commas between them, of the variables that were missing and are freshly initialised.
+    """
     model_directory.check_pretrained(path)
     if is_model_directory(path):
         model, directory = model_directory.load_for_pretraining(path)
@@ -151,15 +132,16 @@ def read(path: str, allow_missing: str | None = None, allow_unused: str | None =
         model.masked_lm.is_drawn_afresh = "masked_lm/" in fresh  # then SentenceScorer refuses it
     if fresh:
         notes.append(f"missing, freshly initialised: {fresh}")
-    return Found(model, directory, notes, fresh)
+    return model, directory, notes, fresh
 
 
 def _read_foreign(
     path: str, allow_missing: str | None, allow_unused: str | None
 ) -> name_map.Imported:
-    for find, read_form in _FOREIGN:
-        if find(path):
-            return read_form(path, allow_missing, allow_unused)
+    if huggingface.find_weights(path):
+        return huggingface.read(path, allow_missing, allow_unused)
+    if google.find(path):
+        return google.read(path, allow_missing, allow_unused)
     model_directory.refuse_seeds(path)
     raise UserError(
         f"{path!r} is no model: expected a checkpoint of Google's code, a module of TF-Hub, "
@@ -173,7 +155,7 @@ def is_pretrained(path: str) -> bool:
         model_directory.check_pretrained(path)  # refuses a seed of unfinished fine-tuning
     if saved_model.is_saved_model(path) or fine_tuned.find(path):
         return False
-    return is_model_directory(path) or any(find(path) for find, _ in _FOREIGN)
+    return bool(is_model_directory(path) or huggingface.find_weights(path) or google.find(path))
 
 
 def check_vocabulary(tokenizer: AlbertTokenizer, model: tf.keras.Model) -> list[str]:

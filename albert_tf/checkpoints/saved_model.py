@@ -19,6 +19,7 @@ from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from albert_tf.text.tokenization import AlbertTokenizer, find_vocabulary
 
+_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _FLOATS = (tf.float32, tf.bfloat16)
 
 
@@ -79,10 +80,10 @@ def restore_encoder(encoder: tf.keras.layers.Layer, path: str) -> None:
 
 
 def variable_keys(reader) -> dict[str, str]:
-    """Returns variable name -> key of its values in the variables' files."""
-    graph = trackable_object_graph_pb2.TrackableObjectGraph.FromString(
-        reader.get_tensor("_CHECKPOINTABLE_OBJECT_GRAPH")
-    )
+    """Returns variable name -> key of its values in a file of TensorFlow 2; {} for TensorFlow 1."""
+    if not reader.has_tensor(_GRAPH):
+        return {}
+    graph = trackable_object_graph_pb2.TrackableObjectGraph.FromString(reader.get_tensor(_GRAPH))
     attributes = (attribute for node in graph.nodes for attribute in node.attributes)
     # save_counter counts checkpoints and is not a weight.
     return {a.full_name: a.checkpoint_key for a in attributes if a.full_name != "save_counter"}
