@@ -49,12 +49,7 @@ _BASE: Any = _base()
 # this class is a Loss, too. A new optimizer that can read checkpoints of the legacy class would
 # have to override some ten private methods.
 class _Optimizer(_BASE, tf.keras.losses.Loss):
-    """LAMB with optional bias correction. .keras and .weights.h5 files store its state.
-
-    Args:
-      bias_correction: False uses the moments without correction.
-      **arguments: passed to the base class.
-    """
+    """LAMB with optional bias correction. .keras and .weights.h5 files store its state."""
 
     def __init__(self, bias_correction: bool = True, **arguments):
         super().__init__(**arguments)

@@ -172,13 +172,37 @@ class AlbertEncoder(RefusesKerasMask, FromConfig, tf.keras.layers.Layer):
                 f"{self.config.max_position_embeddings} rows: shorten them, or train with a larger "
                 "max_position_embeddings"
             )
+        if positions is not None:
+            positions = tf.pad(positions, [[0, 0], [1, 0]])  # [CLS] is at 0
+        states = self._states(inputs, dropout_seed, num_hidden_layers, positions)
+
+        def by_example(state, length):
+            return tf.reshape(state, [-1, length, self.config.hidden_size])
+
+        if positions is not None:
+            output = by_example(states[-1], positions.shape[1] or tf.shape(positions)[1])
+            return {"sequence_output": output[:, 1:], "pooled_output": self.pooler(output[:, 0])}
         seq_len = seq_len or tf.shape(inputs["input_word_ids"])[1]
-        bias = attention_bias(inputs["input_mask"])
-        plan = self.plan
+        hidden_states = [by_example(state, seq_len) for state in states]
+        return {
+            "sequence_output": hidden_states[-1],
+            "pooled_output": self.pooler(hidden_states[-1][:, 0]),
+            "hidden_states": hidden_states,
+        }
+
+    def _states(self, inputs, dropout_seed, num_hidden_layers, positions) -> list[tf.Tensor]:
+        """Returns the first block's input and every block's output, [b * L, H].
+
+        With `positions`, five sixths of the last block's matmuls with weights run at these
+        positions only. Pre-training needs the masked positions and [CLS]. Labels, numbers, choices
+        and the signature `pooled` need [CLS] alone. All positions are needed for layer distances in
+        `evaluate`, answer spans, tags, hub.KerasLayer, `mean_pooled_output`, and the signatures
+        `tokens`, `mlm`, `sop` and `fill_mask`.
+        """
+        config, plan = self.config, self.plan
         if num_hidden_layers is not None:
-            plan = sharing_plan(
-                dataclasses.replace(self.config, num_hidden_layers=num_hidden_layers)
-            )
+            plan = sharing_plan(dataclasses.replace(config, num_hidden_layers=num_hidden_layers))
+        bias = attention_bias(inputs["input_mask"])
         embedding_seed, *block_seeds = seeds(dropout_seed, 1 + len(plan))
         _, x = self.embeddings(inputs, embedding_seed)
         blocks = [
@@ -187,14 +211,7 @@ class AlbertEncoder(RefusesKerasMask, FromConfig, tf.keras.layers.Layer):
             )
             for (attention, feed_forward), seed in zip(plan, block_seeds)
         ]
-        # With `positions`, five sixths of the last block's matmuls with weights run at these
-        # positions only. Pre-training needs the masked positions and [CLS]. Labels, numbers,
-        # choices and the signature `pooled` need [CLS] alone. All positions are needed for layer
-        # distances in `evaluate`, answer spans, tags, hub.KerasLayer, `mean_pooled_output`, and
-        # the signatures `tokens`, `mlm`, `sop` and `fill_mask`.
-        if positions is not None:
-            positions = tf.pad(positions, [[0, 0], [1, 0]])  # [CLS] is at 0
-            blocks[-1] = functools.partial(blocks[-1], positions=positions)
+        blocks[-1] = functools.partial(blocks[-1], positions=positions)
         states = [x]
         if self.recompute:
             # The backward pass starts with the last block: recomputing it would save no memory.
@@ -202,14 +219,4 @@ class AlbertEncoder(RefusesKerasMask, FromConfig, tf.keras.layers.Layer):
             blocks = blocks[-1:]
         for block in blocks:
             states.append(block(states[-1]))
-        hidden_size = self.config.hidden_size
-        if positions is not None:
-            num_positions = positions.shape[1] or tf.shape(positions)[1]
-            output = tf.reshape(states[-1], [-1, num_positions, hidden_size])
-            return {"sequence_output": output[:, 1:], "pooled_output": self.pooler(output[:, 0])}
-        hidden_states = [tf.reshape(state, [-1, seq_len, hidden_size]) for state in states]
-        return {
-            "sequence_output": hidden_states[-1],
-            "pooled_output": self.pooler(hidden_states[-1][:, 0]),
-            "hidden_states": hidden_states,
-        }
+        return states

@@ -47,10 +47,7 @@ def weighted_cross_entropy(
 def _negative_log_likelihood(logits, labels, best):
     """Computes tf.nn.sparse_softmax_cross_entropy_with_logits in a third of its time.
 
-    Args:
-      logits: float32 [..., classes].
-      labels: int32 [...].
-      best: int32 [...], the classes with the largest logits.
+    `best`, int32 [...], are the classes with the largest logits.
     """
     probs = tf.nn.softmax(logits)
 

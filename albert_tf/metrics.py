@@ -14,12 +14,9 @@ from albert_tf.losses import PRETRAINING_OBJECTIVES
 def pretraining_metrics(sums: dict[str, dict[str, float]]) -> dict[str, float]:
     """Turns pretraining_sums (added over batches) into loss and accuracy per counted prediction.
 
-    Returns:
-      `masked_lm_loss` (nats per predicted piece), `masked_lm_accuracy`, `sentence_order_loss`
-      (nats per example with an order label), `sentence_order_accuracy`, and `loss`, the unweighted
-      sum of both losses. `openings_accuracy`, `inside_accuracy` and the numbers of these pairs: see
-      order_kinds. `separator_loss` and `separator_accuracy` measure the order scored at [SEP]. A
-      metric without counted examples is absent.
+    Losses are in nats, per predicted piece and per example with an order label; `loss` is the
+    unweighted sum of both. `openings` and `inside`: see order_kinds. `separator` is the order
+    scored at [SEP]. A metric without counted examples is absent.
     """
     metrics = {}
     for name in (*PRETRAINING_OBJECTIVES, "separator"):
@@ -74,14 +71,9 @@ def wilson_interval(correct: float, total: float) -> tuple[float, float]:
 def layer_distances(hidden_states: list[tf.Tensor], input_mask: tf.Tensor) -> dict[str, tf.Tensor]:
     """Sums, over real positions, how far each block moves its input.
 
-    Args:
-      hidden_states: AlbertEncoder's `hidden_states`, a list of blocks + 1 tensors [b, L, H].
-      input_mask: int32 [b, L], 1 = real.
-
-    Returns:
-      dict of float32: `l2_distance` [blocks], sum of Euclidean distances between a block's input
-      and output; `degrees` [blocks], sum of the angles between them; `weight`, the number of real
-      positions: the denominator of both.
+    `hidden_states` are AlbertEncoder's; `input_mask` is int32 [b, L], 1 = real. `l2_distance` and
+    `degrees`, float32 [blocks], sum the Euclidean distances and the angles between a block's input
+    and output. `weight`, the number of real positions, is the denominator of both.
 
     Source: Lan et al. 2020, Fig. 1.
     """

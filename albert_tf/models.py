@@ -202,11 +202,9 @@ class AlbertForMultipleChoice(_AlbertClassifier):
     def call(self, inputs, dropout_seed=None, training=None):
         """Returns {"logits": float32 [b, num_choices]}.
 
-        Args:
-          inputs: dict of int32 [b, num_choices, L], or of [b * num_choices, L] with the choices of
-            an example in successive rows. `fit` on arrays requires rank 3.
-          dropout_seed: int32 [2], the seed of the dropout masks; a seed implies training.
-          training: Keras' argument, a bool or a tensor bool []; see AlbertEncoder.call.
+        Inputs are int32 [b, num_choices, L], or [b * num_choices, L] with the choices of an example
+        in successive rows. `fit` on arrays requires rank 3. Other arguments:
+        AlbertForSequenceClassification.call.
         """
         logits = self._logits(self._side_by_side(inputs), dropout_seed, training)
         return {"logits": tf.reshape(logits, [-1, self.num_choices])}
@@ -264,11 +262,8 @@ class AlbertForAnswerableQuestionAnswering(_AlbertModel):
     def call(self, inputs, dropout_seed=None, training=None):
         """Returns the outputs of SpanBeamHead.
 
-        Args:
-          inputs: dict of int32 [b, L] `input_word_ids`, `input_mask` (1 = real), `input_type_ids`
-            (1 = the text); in training also `start_positions`, int32 [b].
-          dropout_seed: int32 [2], the seed of the dropout masks; a seed implies training.
-          training: Keras' argument, a bool or a tensor bool []; see AlbertEncoder.call.
+        `input_type_ids` are required (1 = the text); in training also `start_positions`, int32 [b].
+        Other arguments: AlbertForSequenceClassification.call.
         """
         given, inputs = as_dict(inputs), complete_inputs(inputs)
         if "input_type_ids" not in given:

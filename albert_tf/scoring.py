@@ -223,10 +223,7 @@ def _batches(rows: Iterable[tuple], pieces_per_batch: int) -> Iterator[Iterable[
 
 def _padded(rows: Sequence[np.ndarray], pad_id: int, longest: int) -> tuple[np.ndarray, np.ndarray]:
     """Returns int32 [rows, L] ids and mask (1 = real); L is at most `longest`."""
-    length = -(-max(map(len, rows)) // _LENGTH_STEP) * _LENGTH_STEP
-    ids = np.full([len(rows), min(length, longest)], pad_id, np.int32)
-    mask = np.zeros_like(ids)
-    for i, row in enumerate(rows):
-        ids[i, : len(row)] = row
-        mask[i, : len(row)] = 1
-    return ids, mask
+    width = min(-(-max(map(len, rows)) // _LENGTH_STEP) * _LENGTH_STEP, longest)
+    ids = tf.keras.utils.pad_sequences(rows, width, padding="post", value=pad_id)
+    lengths = [[len(row)] for row in rows]
+    return ids, (np.arange(width) < lengths).astype(np.int32)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 
-import tensorflow as tf
-
 from albert_tf.checkpoints import model_directory
 from albert_tf.config import AlbertConfig
 from albert_tf.storage import files
@@ -66,8 +64,5 @@ def _read(model_dir: str | None, name: str) -> dict:
     """Reads a JSON object from the model's directory, or from its parent; {} if both lack it."""
     if model_dir is None:
         return {}
-    for directory in (model_dir, os.path.dirname(model_dir.rstrip("/"))):
-        path = os.path.join(directory, name)
-        if tf.io.gfile.exists(path):
-            return files.read_json(path)
-    return {}
+    read, above = model_directory.read_if_exists, os.path.dirname(model_dir.rstrip("/"))
+    return read(model_dir, name) or read(above, name)

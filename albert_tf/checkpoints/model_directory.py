@@ -155,7 +155,7 @@ def read_config(model_dir: str, checkpoint: str) -> AlbertConfig:
     With --depth_schedule an early checkpoint has fewer layers than albert_config.json specifies.
     """
     config = AlbertConfig.read(os.path.join(model_dir, CONFIG_FILE))
-    schedule = _read_if_exists(model_dir, RUN_FILE).get("depth_schedule", [])
+    schedule = read_if_exists(model_dir, RUN_FILE).get("depth_schedule", [])
     try:
         depths = [[int(number) for number in part.split(":")] for part in schedule]
         steps = [sum(first_step) for _, *first_step in depths]
@@ -179,7 +179,7 @@ def trained_length(model_dir: str, config: AlbertConfig) -> int:
     has neither file: the length is then the number of rows of the position table.
     """
     for name in (TASK_FILE, RUN_FILE):
-        if length := _read_if_exists(model_dir, name).get("max_seq_length"):
+        if length := read_if_exists(model_dir, name).get("max_seq_length"):
             if not isinstance(length, int):
                 path = os.path.join(model_dir, name)
                 raise UserError(
@@ -192,17 +192,18 @@ def trained_length(model_dir: str, config: AlbertConfig) -> int:
 def read_origin(model_dir: str) -> str | None:
     """Returns the name of the published model from which a model was converted, if known."""
     for name in (ORIGIN_FILE, RUN_FILE):
-        if origin := _read_if_exists(model_dir, name).get("origin"):
+        if origin := read_if_exists(model_dir, name).get("origin"):
             return origin
     return None
 
 
 def read_fresh(model_dir: str) -> str:
     """Returns the names, separated by commas, of the variables that a converted model lacked."""
-    return _read_if_exists(model_dir, ORIGIN_FILE).get("freshly_initialised", "")
+    return read_if_exists(model_dir, ORIGIN_FILE).get("freshly_initialised", "")
 
 
-def _read_if_exists(model_dir: str, name: str) -> dict:
+def read_if_exists(model_dir: str, name: str) -> dict:
+    """Reads a JSON object from a model directory; returns {} if there is no such file."""
     path = os.path.join(model_dir, name)
     return files.read_json(path) if tf.io.gfile.exists(path) else {}
 

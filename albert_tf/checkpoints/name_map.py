@@ -119,7 +119,7 @@ _BERT_LAYER = {
 
 
 def _bert_row(ours: str, google: str, _: str, kind: str, shape: str) -> tuple:
-    """Returns a row of BERT_TABLE. Outside its layers Google's names are those of an ALBERT."""
+    """Returns a row of BERT_TABLE. Outside its layers Google uses the names of an ALBERT."""
     if name := _BERT_LAYER.get(ours.removeprefix("encoder/")):
         google = f"bert/encoder/layer_{{g}}/{name}"
     # Hugging Face's BERTs have Google's names with dots, but for two.

@@ -36,13 +36,11 @@ def define_flags() -> None:
 def lock(directory: str) -> Iterator[None]:
     """Locks a directory against other jobs, and creates it if it is missing.
 
-    If the job refuses its input with a UserError, a new empty directory is removed again.
+    Raises a UserError if another job holds the directory. If the job refuses its input with a
+    UserError, a new empty directory is removed again.
 
     The lock of a local directory excludes jobs on this machine, and ends with the process even if
     the process is killed. For a remote directory see remote_lock.
-
-    Raises:
-      UserError: if another job holds the directory.
     """
     if not directory:
         raise UserError("the output directory is '': expected a path")
@@ -76,15 +74,9 @@ def lock(directory: str) -> Iterator[None]:
 def claim(model_dir: str, settings: dict) -> None:
     """Records the run's settings in `model_dir`, or compares them with the recorded settings.
 
-    RUN_FILE also stores the package versions at the start of the run. A run may be resumed with
-    other versions; one line on stdout then names both.
-
-    Args:
-      model_dir: a path without the characters * ? [ and backslash.
-      settings: every setting that changes the run's result, JSON-serialisable.
-
-    Raises:
-      UserError: if the directory holds another run or other files, or if its name is not allowed.
+    `settings` are all that change the run's result, JSON-serialisable. RUN_FILE also stores the
+    package versions at the start of the run. A run may be resumed with other versions; one line on
+    stdout then names both. A directory of another run or with other files is refused.
     """
     if pattern := set(model_dir) & set("*?[\\"):
         raise UserError(

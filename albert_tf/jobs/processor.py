@@ -12,11 +12,9 @@ _CPU_INFO = "/proc/cpuinfo"
 
 
 def describe(precision: str, flag: str) -> str:
-    """Describes the chosen precision, and whether the other is faster on this processor.
+    """Describes the precision ("float32" or so), and whether the other is faster here.
 
-    Args:
-      precision: a name such as "float32".
-      flag: the flag that selects bfloat16.
+    `flag` is the flag that selects bfloat16.
     """
     try:
         with open(_CPU_INFO, encoding="utf-8") as file:

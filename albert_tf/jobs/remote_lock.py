@@ -24,15 +24,10 @@ LOCK_FILE = ".lock.json"
 
 @contextlib.contextmanager
 def hold(directory: str, take_over: bool = False) -> Iterator[None]:
-    """Locks a remote directory for the duration of the block.
+    """Locks a remote directory for the duration of the block, or raises a UserError.
 
-    Args:
-      directory: a directory in an object store.
-      take_over: True replaces the lock of another machine; if its job still runs, both jobs write.
-        A lock of this machine is replaced if and only if its process has ended.
-
-    Raises:
-      UserError: if another job holds the directory.
+    `take_over` replaces the lock of another machine; if its job still runs, both jobs write. A lock
+    of this machine is replaced if and only if its process has ended.
     """
     path = os.path.join(directory, LOCK_FILE)
     holder = _read(path) or {}

@@ -15,12 +15,8 @@ def setting(
 ) -> dataclasses.Field:
     """Returns a field of a settings class, with its flag.
 
-    Args:
-      define: a function such as `flags.DEFINE_integer`.
-      help: the flag's help.
-      default: default of field and flag. The flag is required if neither this argument nor
-        define_settings_flags gives a default.
-      options: further arguments of `define`, such as `lower_bound`.
+    `define` is a function such as `flags.DEFINE_integer`; `options` are further arguments of it.
+    The flag is required if neither `default` nor define_settings_flags gives a default.
     """
     metadata = {"define": define, "help": help, **options}
     return dataclasses.field(default=default, metadata=metadata)

@@ -8,14 +8,11 @@ import tensorflow as tf
 
 
 def apply_recomputed(blocks: Sequence[Callable[[tf.Tensor], tf.Tensor]], x: tf.Tensor):
-    """Applies the blocks to [b * L, H]; the backward pass recomputes the inside of each block.
+    """Applies the blocks to [b * L, H], and returns the output of each.
 
-    The backward pass adds a block's weight gradients to a total before the next block begins, so
-    memory holds one copy. TensorFlow would hold one copy for each block that shares the weights:
-    for ALBERT xxlarge at length 512 more than 20 GB.
-
-    Returns:
-      The output of each block.
+    The backward pass recomputes the inside of each block, and adds its weight gradients to a total
+    before the next block begins, so memory holds one copy. TensorFlow would hold one copy for each
+    block that shares the weights: for ALBERT xxlarge at length 512 more than 20 GB.
     """
 
     @tf.custom_gradient
