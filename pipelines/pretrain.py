@@ -225,7 +225,7 @@ def _identity(
         "records": ",".join(source.manifest.fingerprint() for source in sources),
         "rows_of_each": [source.quota for source in sources] if len(sources) > 1 else None,
         "init_weights": init_weights,
-        **dataclasses.asdict(options),
+        **options.identity(),
         **of_settings,
         "steps_per_loop": loop.steps_per_loop,
         "heldout_split": sources[0].manifest.heldout_split,
