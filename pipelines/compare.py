@@ -1,7 +1,7 @@
 """Compares runs: their figures, the settings that differ, and their curves in one picture.
 
 Runs are directories of pipelines.pretrain or pipelines.finetune. A figure of several seeds is their
-median. A figure of pre-training is that of the last evaluation on held-out data.
+median. Figures of pre-training come from the last evaluation on held-out data.
 
 Examples:
   python -m pipelines.compare --runs='runs/*'
