@@ -195,7 +195,7 @@ def create_reference_examples(
     Other arguments and errors are as in `create_pretraining_data`. `options` define how segments
     become examples. Each of the `dupe_factor` passes over the training segments draws anew.
     """
-    job_directory.claim(output_dir, {**dataclasses.asdict(options), "dupe_factor": dupe_factor})
+    job_directory.claim(output_dir, {**options.identity(), "dupe_factor": dupe_factor})
     segments = create_pretraining_data(
         input_file=input_file,
         output_dir=os.path.join(output_dir, SEGMENTS_DIR),
@@ -215,6 +215,7 @@ def create_reference_examples(
     )
     unit_job.run_units("drawing examples", work, units, output_dir, workers)
     markers = unit_job.read_markers(units, output_dir)
+    fields = {field.name for field in dataclasses.fields(ReferenceManifest)}
     manifest = ReferenceManifest(
         max_seq_length=options.max_seq_length,
         max_predictions_per_seq=options.max_predictions_per_seq,
@@ -224,9 +225,7 @@ def create_reference_examples(
         do_lower_case=segments.do_lower_case,
         code_version=albert_tf.__version__,
         drawn_with={
-            "masked_lm_prob": options.masked_lm_prob,
-            "ngram": options.ngram,
-            "seed": options.seed,
+            **{name: value for name, value in options.identity().items() if name not in fields},
             "dupe_factor": dupe_factor,
             "segments": segments.fingerprint(),
             "unlabelled": sum(marker["unlabelled"] for marker in markers),

@@ -66,12 +66,10 @@ from .training.run import (
     origin_of,
     read_initial_model,
 )
-from .training.settings import LoopSettings
+from .training.settings import LoopSettings, check_steps_flags
 from .training.strategy import create_strategy, define_strategy_flags, is_chief, naming_lost_workers
 
 FLAGS = flags.FLAGS
-
-_OPTIONAL = ("num_epochs", "warmup_fraction", "freeze_encoder")
 
 
 def define_flags() -> None:
@@ -124,9 +122,7 @@ def define_flags() -> None:
 
 def main(_) -> None:
     """Reads the flags."""
-    for name, other in (("num_train_steps", "num_epochs"), ("num_warmup_steps", "warmup_fraction")):
-        if FLAGS[name].present and FLAGS[other].present:
-            raise UserError(f"--{name} and --{other} are two ways to say the same: give one")
+    check_steps_flags()
     tasks, seeds = create_tasks(FLAGS), _seeds(FLAGS.random_seeds)
     initial = initial_model(
         FLAGS.init_checkpoint
@@ -255,7 +251,7 @@ def _identity(
         "init_weights": checkpoint and hash_of_weights(checkpoint),
         "vocabulary": initial.tokenizer.sha256,
         **{f"config.{name}": value for name, value in dataclasses.asdict(config).items()},
-        **_given(settings),
+        **settings.identity(),
         **dataclasses.asdict(loop),
     }
 
@@ -292,15 +288,6 @@ def initial_model(
         dropouts["hidden_dropout_prob"] = hidden_dropout_prob
         dropouts["attention_probs_dropout_prob"] = hidden_dropout_prob
     return initial._replace(config=dataclasses.replace(initial.config, **dropouts))
-
-
-def _given(settings: FinetuneSettings) -> dict:
-    """Returns the settings for a run's identity, without unset ones.
-
-    So a run can resume that was started by a version without the setting.
-    """
-    values = dataclasses.asdict(settings)
-    return {name: value for name, value in values.items() if value or name not in _OPTIONAL}
 
 
 def _read_splits(task: Task, dev_fraction: float) -> dict[str, list]:

@@ -4,12 +4,16 @@ Records come from pipelines.create_pretraining_data, or from the reference's cod
 pipelines.index_records; --record_dir=a,b --record_weights=0.7,0.3 mixes directories. All outputs
 are in --model_dir: config, vocabulary, checkpoints, metrics.jsonl, TensorBoard curves and
 curves.png. After a kill, the same command resumes from the last checkpoint and produces the same
-weights (on a CPU; GPUs sum some gradients in varying order).
+weights (on a CPU; GPUs sum some gradients in varying order). Training lasts --num_train_steps,
+--num_epochs or --train_hours.
 
 Examples:
   python -m pipelines.pretrain --record_dir=records --spm_model_file=vocab.model \\
       --albert_config=albert_base --max_seq_length=128 --global_batch_size=32 \\
       --num_train_steps=10000 --num_warmup_steps=500 --learning_rate=0.001 --model_dir=runs/base
+  python -m pipelines.pretrain --record_dir=records --spm_model_file=vocab.model \\
+      --albert_config=small.json --global_batch_size=32 --learning_rate=0.001 --train_hours=6 \\
+      --warmup_fraction=0.02 --model_dir=runs/evening
   python -m pipelines.pretrain --flagfile=pipelines/recipes/albert_base.flags \\
       --record_dir=gs://bucket/records --spm_model_file=gs://bucket/vocab.model \\
       --model_dir=gs://bucket/runs/base --strategy=tpu --tpu=local      # on a TPU VM; untried
@@ -58,8 +62,15 @@ from .training.run import (
     origin_of,
     recorded_settings,
 )
-from .training.settings import PUBLISHED, LoopSettings, PretrainingSettings, precision
+from .training.settings import (
+    PUBLISHED,
+    LoopSettings,
+    PretrainingSettings,
+    check_steps_flags,
+    precision,
+)
 from .training.strategy import create_strategy, define_strategy_flags, naming_lost_workers
+from .training.time_budget import steps_of_hours
 from .training.train_loop import Stage, TrainLoop
 from .training.train_step import TrainStep
 
@@ -115,6 +126,7 @@ def define_flags() -> None:
 
 def main(_) -> None:
     """Reads the flags."""
+    check_steps_flags()
     sources = read_sources(FLAGS.record_dir, _numbers(FLAGS.record_weights))
     # Lower-casing was decided when the records were written.
     tokenizer = AlbertTokenizer(FLAGS.spm_model_file, sources[0].manifest.do_lower_case)
@@ -163,6 +175,10 @@ def pretrain(
     """
     config, tokenizer = initial.config, initial.tokenizer
     program.check_max_seq_length(options.max_seq_length, config.max_position_embeddings)
+    settings = _with_hours(initial, sources, options, settings, loop, strategy, model_dir)
+    settings = settings.with_steps(
+        sum(source.manifest.splits["train"].examples for source in sources)
+    )
     settings.check(strategy)
     depths = parse_depths(settings.depth_schedule, config, settings.num_train_steps)
     model, optimizer = _create_model(config, options, settings, strategy)
@@ -204,6 +220,33 @@ def pretrain(
         _print_results(model_dir)
 
 
+def _with_hours(
+    initial: InitialModel,
+    sources: Sequence[Source],
+    options: ExampleOptions,
+    settings: PretrainingSettings,
+    loop: LoopSettings,
+    strategy: tf.distribute.Strategy,
+    model_dir: str,
+) -> PretrainingSettings:
+    """Returns the settings with --train_hours converted into steps, the same in a resumed run."""
+    if settings.train_hours is None:
+        return settings
+    steps = recorded_settings(model_dir).get("num_train_steps")
+    if steps is None:
+        model, optimizer = _create_model(initial.config, options, settings, strategy)
+        objective = pretraining_objective(settings.order_loss_weight)
+        trained = functools.partial(model, at_separator=settings.separator_order_loss)
+        step = TrainStep(trained, model, objective, optimizer, settings, settings.random_seed)
+        dataset_fn = functools.partial(
+            pretraining_dataset, sources, options, initial.tokenizer, settings.global_batch_size
+        )
+        steps = steps_of_hours(
+            settings.train_hours, strategy, step, dataset_fn, loop.steps_per_loop
+        )
+    return dataclasses.replace(settings, num_train_steps=steps)
+
+
 def _identity(
     config: AlbertConfig,
     init_weights: str | None,
@@ -217,7 +260,7 @@ def _identity(
     The number of replicas changes only the dropout masks. It is left out, so that a run can resume
     on another machine.
     """
-    of_settings = dataclasses.asdict(settings)
+    of_settings = settings.identity()
     # Version 0.5.0 recorded no optimizer, and its runs can resume. AdamW ignores LAMB's option.
     del of_settings["optimizer" if settings.optimizer == "lamb" else "lamb_bias_correction"]
     return {
@@ -225,7 +268,7 @@ def _identity(
         "records": ",".join(source.manifest.fingerprint() for source in sources),
         "rows_of_each": [source.quota for source in sources] if len(sources) > 1 else None,
         "init_weights": init_weights,
-        **dataclasses.asdict(options),
+        **options.identity(),
         **of_settings,
         "steps_per_loop": loop.steps_per_loop,
         "heldout_split": sources[0].manifest.heldout_split,

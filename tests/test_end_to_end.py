@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import re
 import shutil
 
@@ -17,6 +18,7 @@ from albert_tf.models import AlbertForPreTraining
 from albert_tf.text.tokenization import AlbertTokenizer
 from pipelines import evaluate, pretrain
 from pipelines.data.records import Manifest
+from pipelines.training import time_budget
 from pipelines.training.strategy import create_strategy
 from tests.jobs import assert_same_bits, log, pretrain_flags, run, weights
 
@@ -60,6 +62,28 @@ def test_a_second_call_has_nothing_to_do(work, model_dir, pretraining_flags, mon
     FLAGS(["", *pretrain_flags(work, model_dir), "--max_bad_batches=2"])
     pretrain.main([])
     assert (model_dir / "metrics.jsonl").read_text() == before
+
+
+@pytest.mark.parametrize("budget", ["--num_epochs=0.5", "--train_hours=0.0001"])
+def test_a_budget_becomes_steps_that_a_resumed_run_keeps(
+    work, tmp_path, pretraining_flags, monkeypatch, budget
+):
+    monkeypatch.setattr(time_budget, "_SECONDS", 0.2)
+    given = [flag for flag in pretrain_flags(work, tmp_path / "run") if "_steps=" not in flag]
+    given += [budget, "--warmup_fraction=0.25", "--steps_per_loop=2", "--save_checkpoint_steps=4"]
+    FLAGS(["", *given])
+    pretrain.main([])
+    settings = json.loads((tmp_path / "run/run.json").read_text())
+    steps = settings["num_train_steps"]
+    assert log(tmp_path / "run")[-1]["step"] == steps
+    assert settings["num_warmup_steps"] == round(steps / 4)
+    if "epochs" in budget:
+        examples = Manifest.read(str(work / "records")).splits["train"].examples
+        assert steps == math.ceil(examples / 2 / 18)
+    else:
+        assert steps % 2 == 0
+    monkeypatch.setattr(pretrain, "steps_of_hours", lambda *_: pytest.fail("measured again"))
+    pretrain.main([])
 
 
 def test_evaluation(work, model_dir, monkeypatch):
@@ -263,6 +287,7 @@ def wrong_directories(work):
         ({"depth_schedule": "1:2,3:4"}, "the first from step 0"),
         ({"depth_schedule": "1,2:6"}, "ends at 2 layers, but the config has 3"),
         ({"depth_schedule": "1,3:30"}, "ends before the full depth"),
+        ({"num_epochs": 2}, "--num_train_steps and --num_epochs are two ways"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )

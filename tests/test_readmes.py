@@ -1,5 +1,7 @@
 """The READMEs of pipelines/: every file that they name exists, and they name every recipe."""
 
+import dataclasses
+import json
 import re
 
 import pytest
@@ -49,6 +51,14 @@ def test_files_exist(readme):
     folders = (PROJECT, readme.parent)
     missing += [p for p in in_backticks if not any((folder / p).exists() for folder in folders)]
     assert not missing
+
+
+def test_the_page_has_every_field_of_a_config():
+    table = re.findall(
+        r"^\| `(\w+)` \| (\S+) \|", READMES[0].read_text(encoding="utf-8"), re.MULTILINE
+    )
+    defaults = dataclasses.asdict(albert_tf.AlbertConfig())
+    assert {name: json.loads(default) for name, default in table} == defaults
 
 
 def test_the_version_is_the_changelogs():

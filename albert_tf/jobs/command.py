@@ -24,6 +24,7 @@ PROGRAMS = (
     "pipelines.minimal_pairs",
     "pipelines.finetune",
     "pipelines.predict",
+    "pipelines.compare",
     "pipelines.convert_checkpoint",
     "export.export_saved_model",
     "export.tflite",

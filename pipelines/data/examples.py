@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 from absl import flags
 
 from albert_tf.jobs.settings import setting
+from albert_tf.storage.errors import UserError
 from albert_tf.text.tokenization import AlbertTokenizer
 from .masking import MaskingVocabulary, mask_ngrams
 from .sentence_pairs import (
@@ -50,6 +52,21 @@ class ExampleOptions:
         upper_bound=1.0,
     )
     ngram: int = setting(flags.DEFINE_integer, "Longest masked n-gram, in words.", 3, lower_bound=1)
+    mask_token_rate: float = setting(
+        flags.DEFINE_float,
+        "Share of the predicted pieces that become [MASK]. 1, with --random_token_rate=0, is for "
+        "small models that score sentences (Recipes, minimal pairs).",
+        0.8,
+        lower_bound=0.0,
+        upper_bound=1.0,
+    )
+    random_token_rate: float = setting(
+        flags.DEFINE_float,
+        "Share of the predicted pieces that become a random piece. The rest of them stay.",
+        0.1,
+        lower_bound=0.0,
+        upper_bound=1.0,
+    )
     sentence_objective: str = setting(
         flags.DEFINE_enum,
         "sop: are the parts in order; nsp: is the second from another document; none: no label.",
@@ -60,9 +77,23 @@ class ExampleOptions:
 
     def __post_init__(self):
         assert self.sentence_objective in SENTENCE_OBJECTIVES, self.sentence_objective
+        if self.mask_token_rate + self.random_token_rate > 1:
+            raise UserError(
+                f"--mask_token_rate={self.mask_token_rate:g} and --random_token_rate="
+                f"{self.random_token_rate:g} are more than 1 together: lower one of them"
+            )
         if self.max_predictions_per_seq is None:
             predictions = math.ceil(self.masked_lm_prob * self.max_seq_length)
             object.__setattr__(self, "max_predictions_per_seq", max(1, predictions))
+
+    def identity(self) -> dict[str, Any]:
+        """Returns the options that decide the examples, for the identity of a run or a job."""
+        values = dataclasses.asdict(self)
+        # Version 0.12.0 recorded no rates, and its runs can resume.
+        for name in ("mask_token_rate", "random_token_rate"):
+            if values[name] == type(self).__dataclass_fields__[name].default:
+                del values[name]
+        return values
 
     @property
     def objective(self) -> SentenceObjective:
@@ -99,6 +130,8 @@ def example_maker(
             options.max_predictions_per_seq,
             options.masked_lm_prob,
             options.ngram,
+            options.mask_token_rate,
+            options.random_token_rate,
         )
         lengths = {"length_features": length_features(pairs, segments)} if with_lengths else {}
         return {**example, **masked, **lengths}

@@ -28,6 +28,8 @@ def mask_ngrams(
     max_predictions_per_seq: int,
     masked_lm_prob: float,
     ngram: int,
+    mask_token_rate: float = 0.8,
+    random_token_rate: float = 0.1,
 ) -> dict[str, tf.Tensor]:
     """Chooses n-grams of whole words to predict, and masks them.
 
@@ -42,8 +44,7 @@ def mask_ngrams(
 
     The budget is round(masked_lm_prob * length) pieces; the length includes [CLS] and [SEP]. Whole
     spans are taken in random order, and each piece has the same chance: see `_choose`. Each taken
-    piece independently becomes [MASK] (80 %), stays (10 %) or becomes a random ordinary piece (10
-    %).
+    piece independently becomes [MASK], becomes a random ordinary piece, or stays.
 
     Args:
       example: `input_word_ids`, `input_mask`, `input_type_ids`, int32 [b, L].
@@ -54,6 +55,8 @@ def mask_ngrams(
       max_predictions_per_seq: P.
       masked_lm_prob: share of the pieces to predict.
       ngram: longest span in words; n words have probability (1/n) / sum(1/k).
+      mask_token_rate: share of the taken pieces that become [MASK].
+      random_token_rate: share of them that become another piece; the rest stay.
 
     Returns:
       `input_word_ids` with masks; `masked_lm_positions` (ascending), `masked_lm_ids` int32 [b, P];
@@ -79,28 +82,30 @@ def mask_ngrams(
     positions = tf.where(is_prediction, places, 0)
     labels = tf.where(is_prediction, tf.gather(ids, positions, batch_dims=1), 0)
 
+    replaced = tf.where(
+        draws["replace"] < 1 - random_token_rate,
+        labels,
+        _random_pieces(vocabulary, draws["replacement"]),
+    )
+    replaced = tf.where(draws["replace"] < mask_token_rate, vocabulary.mask_id, replaced)
     return {
-        "input_word_ids": _replace(ids, places, labels, vocabulary, draws),
+        "input_word_ids": _write(ids, places, replaced),
         "masked_lm_positions": positions,
         "masked_lm_ids": labels,
         "masked_lm_weights": tf.cast(is_prediction, tf.float32),
     }
 
 
-def _replace(
-    ids: tf.Tensor,
-    places: tf.Tensor,
-    labels: tf.Tensor,
-    vocabulary: MaskingVocabulary,
-    draws: dict[str, tf.Tensor],
-) -> tf.Tensor:
-    """Returns `ids` [b, L] with the `labels` [b, P] at `places` [b, P] masked, kept or replaced."""
+def _random_pieces(vocabulary: MaskingVocabulary, draws: tf.Tensor) -> tf.Tensor:
+    """Returns a replacement piece for each of the `draws` [b, P]."""
     replacement = tf.constant(vocabulary.replacement_ids)
     count = replacement.shape[0]
-    index = tf.cast(draws["replacement"] * float(count), tf.int32)
-    random_ids = tf.gather(replacement, tf.minimum(index, count - 1))
-    new_ids = tf.where(draws["replace"] < 0.9, labels, random_ids)
-    new_ids = tf.where(draws["replace"] < 0.8, vocabulary.mask_id, new_ids)
+    index = tf.cast(draws * float(count), tf.int32)
+    return tf.gather(replacement, tf.minimum(index, count - 1))
+
+
+def _write(ids: tf.Tensor, places: tf.Tensor, new_ids: tf.Tensor) -> tf.Tensor:
+    """Returns `ids` [b, L] with `new_ids` [b, P] at `places` [b, P]; the place L is padding."""
     rows = tf.range(tf.shape(ids)[0])[:, tf.newaxis]
     # Padding is written to an extra column beyond the last piece, which is dropped.
     indices = tf.stack([tf.broadcast_to(rows, tf.shape(places)), places], axis=-1)

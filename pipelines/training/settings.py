@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Iterator
+from typing import Any, TypeVar
 
 import tensorflow as tf
 from absl import flags
@@ -23,9 +24,15 @@ PUBLISHED = {
 }
 
 
+SettingsT = TypeVar("SettingsT", bound="TrainingSettings")
+
+
 @dataclasses.dataclass(frozen=True)
 class TrainingSettings:
-    """Settings that decide the final weights of a run, besides model, data and seed."""
+    """Settings that decide the final weights of a run, besides model, data and seed.
+
+    `num_epochs` and `warmup_fraction` replace numbers of steps; `with_steps` converts them.
+    """
 
     global_batch_size: int = setting(
         flags.DEFINE_integer, "Examples per step, over all devices.", lower_bound=1
@@ -66,6 +73,56 @@ class TrainingSettings:
         "time.",
         False,
     )
+
+    num_epochs: float | None = setting(
+        flags.DEFINE_float,
+        "In place of --num_train_steps: how often every training example is read.",
+        None,
+        lower_bound=0.0,
+    )
+    warmup_fraction: float | None = setting(
+        flags.DEFINE_float,
+        "In place of --num_warmup_steps: share of the steps that is warm-up.",
+        None,
+        lower_bound=0.0,
+        upper_bound=1.0,
+    )
+
+    def __post_init__(self):
+        """Refuses zero epochs."""
+        if self.num_epochs == 0:
+            raise UserError("--num_epochs=0: expected a number above 0, such as 3 or 0.5")
+
+    def with_steps(self: SettingsT, num_examples: int) -> SettingsT:
+        """Returns the settings with epochs and fraction converted into steps.
+
+        Args:
+          num_examples: training examples of an epoch; for SQuAD, windows.
+        """
+        steps, warmup = self.num_train_steps, self.num_warmup_steps
+        if self.num_epochs is not None:
+            steps = max(1, math.ceil(self.num_epochs * num_examples / self.global_batch_size))
+        if self.warmup_fraction is not None:
+            warmup = round(self.warmup_fraction * steps)
+        elif self.num_epochs is not None and warmup > steps:
+            raise UserError(
+                f"--num_epochs={self.num_epochs:g} makes {steps} steps, fewer than the "
+                f"{warmup} of --num_warmup_steps: give --warmup_fraction, such as 0.1"
+            )
+        return dataclasses.replace(
+            self,
+            num_train_steps=steps,
+            num_warmup_steps=warmup,
+            num_epochs=None,
+            warmup_fraction=None,
+        )
+
+    def identity(self) -> dict[str, Any]:
+        """Returns the settings for a run's identity, without unset ones.
+
+        So a run can resume that was started by a version without the setting.
+        """
+        return {k: value for k, value in dataclasses.asdict(self).items() if value is not None}
 
     def check(self, strategy: tf.distribute.Strategy) -> None:
         """Refuses a batch that the devices cannot divide evenly, and a warm-up beyond the run."""
@@ -139,6 +196,14 @@ class PretrainingSettings(TrainingSettings):
         lower_bound=0,
         upper_bound=2**31 - 1,
     )
+    train_hours: float | None = setting(
+        flags.DEFINE_float,
+        "In place of --num_train_steps: hours of training on this machine. The run trains for a "
+        "minute to measure the rate, throws that minute's weights away and fixes the number of "
+        "steps. A resumed run keeps the number.",
+        None,
+        lower_bound=0.0,
+    )
     depth_schedule: tuple[str, ...] = setting(
         flags.DEFINE_list,
         "Train a shallow model first and add layers: 3,6:2000,12:5000 has 3 layers, 6 from step "
@@ -203,6 +268,17 @@ class LoopSettings:
                 )
         if self.early_stopping_evaluations and not self.eval_steps:
             raise UserError("--early_stopping_evaluations needs evaluations: give --eval_steps")
+
+
+def check_steps_flags() -> None:
+    """Refuses two flags for one number of steps; defaults do not count."""
+    for alternatives in (
+        ("num_train_steps", "num_epochs", "train_hours"),
+        ("num_warmup_steps", "warmup_fraction"),
+    ):
+        given = [f"--{n}" for n in alternatives if n in flags.FLAGS and flags.FLAGS[n].present]
+        if len(given) > 1:
+            raise UserError(f"{' and '.join(given)} are two ways to say the same: give one")
 
 
 @contextlib.contextmanager

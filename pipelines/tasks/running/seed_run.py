@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import hashlib
 import json
-import math
 import os
 from typing import NamedTuple
 
@@ -20,7 +19,6 @@ from albert_tf.config import AlbertConfig
 from albert_tf.jobs import program
 from albert_tf.jobs.settings import setting
 from albert_tf.storage import files
-from albert_tf.storage.errors import UserError
 from ...training.objective import Objective
 from ...training.run import Run, has_checkpoint
 from ...training.settings import LoopSettings, TrainingSettings, precision
@@ -35,28 +33,12 @@ from .results import RESULTS_FILE
 
 @dataclasses.dataclass(frozen=True)
 class FinetuneSettings(TrainingSettings):
-    """The settings of fine-tuning, without the seed.
-
-    `num_epochs` and `warmup_fraction` replace numbers of steps; `with_steps` converts them.
-    """
+    """The settings of fine-tuning, without the seed."""
 
     max_seq_length: int | None = setting(
         program.define_max_seq_length,
         "Longer texts are truncated or cut into windows. Default: --init_checkpoint's length.",
         None,
-    )
-    num_epochs: float | None = setting(
-        flags.DEFINE_float,
-        "In place of --num_train_steps: how often every training example is read.",
-        None,
-        lower_bound=0.0,
-    )
-    warmup_fraction: float | None = setting(
-        flags.DEFINE_float,
-        "In place of --num_warmup_steps: share of the steps that is warm-up.",
-        None,
-        lower_bound=0.0,
-        upper_bound=1.0,
     )
     freeze_encoder: bool | None = setting(
         flags.DEFINE_bool,
@@ -72,36 +54,6 @@ class FinetuneSettings(TrainingSettings):
         "learning rates that were chosen with torch.",
         False,
     )
-
-    def check(self, strategy: tf.distribute.Strategy) -> None:
-        """See TrainingSettings.check; also refuses zero epochs."""
-        if self.num_epochs == 0:
-            raise UserError("--num_epochs=0: expected a number above 0, such as 3 or 0.5")
-        super().check(strategy)
-
-    def with_steps(self, num_examples: int) -> FinetuneSettings:
-        """Returns the settings with epochs and fraction converted into steps.
-
-        Args:
-          num_examples: training examples; for SQuAD, windows.
-        """
-        steps, warmup = self.num_train_steps, self.num_warmup_steps
-        if self.num_epochs is not None:
-            steps = max(1, math.ceil(self.num_epochs * num_examples / self.global_batch_size))
-        if self.warmup_fraction is not None:
-            warmup = round(self.warmup_fraction * steps)
-        elif self.num_epochs is not None and warmup > steps:
-            raise UserError(
-                f"--num_epochs={self.num_epochs:g} makes {steps} steps, fewer than the "
-                f"{warmup} of --num_warmup_steps: give --warmup_fraction, such as 0.1"
-            )
-        return dataclasses.replace(
-            self,
-            num_train_steps=steps,
-            num_warmup_steps=warmup,
-            num_epochs=None,
-            warmup_fraction=None,
-        )
 
 
 # The content of a seed's results.json, by split: metrics, further details of the metrics, and a

@@ -50,6 +50,26 @@ def apply(batch, predictions, prob=0.15, ngram=3, seed=0, draws=None):
     return {name: value.numpy() for name, value in masked.items()}
 
 
+@pytest.mark.parametrize("rates", [(0.8, 0.1), (1.0, 0.0), (0.0, 0.0), (0.5, 0.5)])
+def test_shares_of_masks_random_pieces_and_kept_pieces(rates):
+    batch = make_batch([(60, 60)] * 400, 123, seed=1)
+    draws = draw(400, 123, 18, seed=2)
+    tensors = [{name: tf.constant(v) for name, v in values.items()} for values in (batch, draws)]
+    masked = mask_ngrams(tensors[0], VOCABULARY, tensors[1], 18, 0.15, 3, *rates)
+    masked = {name: value.numpy() for name, value in masked.items()}
+    shown = np.take_along_axis(masked["input_word_ids"], masked["masked_lm_positions"], 1)
+    shown, right = (
+        values[masked["masked_lm_weights"] > 0] for values in (shown, masked["masked_lm_ids"])
+    )
+    is_mask, is_kept = shown == MASK_ID, shown == right
+    found = [is_mask.mean(), 1 - is_mask.mean() - is_kept.mean()]
+    # A random piece is the right one in 1 of 96 cases. 4 deviations of 7,000 draws are 0.02.
+    np.testing.assert_allclose(found, rates, atol=0.025)
+    assert [share for share, rate in zip(found, rates) if rate in (0, 1)] == [
+        rate for rate in rates if rate in (0, 1)
+    ]
+
+
 def words_of(batch, row):
     """Returns the word number of every text piece of a row, from the rule's words: a slow copy."""
     length = batch["input_mask"][row].sum()

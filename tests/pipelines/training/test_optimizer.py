@@ -4,6 +4,7 @@ from types import SimpleNamespace
 import pytest
 
 from albert_tf import addons
+from albert_tf.storage.errors import UserError
 from pipelines.data.examples import ExampleOptions
 from pipelines.pretrain import _identity, make_optimizer
 from pipelines.training.settings import PUBLISHED, LoopSettings, PretrainingSettings
@@ -22,16 +23,21 @@ def test_the_optimizer_that_is_named(name, kind):
 
 
 def test_what_belongs_to_the_identity_of_a_run():
-    """Version 0.5.0 named no optimizer; its runs are resumed. AdamW has no option of LAMB."""
+    """Versions before a setting did not name it; their runs are resumed."""
     manifest = SimpleNamespace(fingerprint=lambda: "records", heldout_split=None)
     sources = [SimpleNamespace(manifest=manifest, quota=None)]
     options = ExampleOptions(max_seq_length=8, max_predictions_per_seq=2)
     loop = LoopSettings(steps_per_loop=1, save_checkpoint_steps=1)
 
-    def identity(**changes):
+    def identity(options=options, **changes):
         settings = PretrainingSettings(**PUBLISHED, **changes)
         return _identity(tiny_config(), None, sources, options, settings, loop)
 
+    assert "mask_token_rate" not in identity()
+    only_masks = ExampleOptions(8, 2, mask_token_rate=1.0, random_token_rate=0.0)
+    assert identity(only_masks)["random_token_rate"] == 0.0
+    with pytest.raises(UserError, match="more than 1 together"):
+        ExampleOptions(8, mask_token_rate=1.0)
     assert "optimizer" not in identity()
     assert identity() != identity(lamb_bias_correction=False)
     assert identity(optimizer="adamw")["optimizer"] == "adamw"
