@@ -149,7 +149,9 @@ class AlbertEncoder(RefusesKerasMask, FromConfig, tf.keras.layers.Layer):
         Args:
           inputs: dict of int32 [b, L]: `input_word_ids`, `input_mask` (1 = real) and
             `input_type_ids`; L is at most max_position_embeddings. See complete_inputs. A type id
-            outside the type table adds nothing, as in the reference.
+            outside the type table adds nothing, as in the reference. If rows hold several examples
+            (pipelines/data/row_packing.py), also `input_positions` [b, L], the place of a piece in
+            its example, and `cls_positions` [b, K], where the examples begin.
           dropout_seed: int32 [2], the seed of the dropout masks; a seed implies training.
           num_hidden_layers: number of layers to apply, if fewer than the config's.
           positions: int32 [b, P], positions to compute, in addition to [CLS]; None: all. The last
@@ -159,7 +161,8 @@ class AlbertEncoder(RefusesKerasMask, FromConfig, tf.keras.layers.Layer):
             draws a seed at each call.
 
         Returns:
-          dict: `sequence_output` [b, L, H], with `positions` [b, P, H]; `pooled_output` [b, H];
+          dict: `sequence_output` [b, L, H], with `positions` [b, P, H]; `pooled_output` [b, H],
+          with `cls_positions` [b, K, H];
           without `positions` also `hidden_states`, a list of [b, L, H]: the input of the first
           block, then every block's output.
         """
@@ -172,8 +175,13 @@ class AlbertEncoder(RefusesKerasMask, FromConfig, tf.keras.layers.Layer):
                 f"{self.config.max_position_embeddings} rows: shorten them, or train with a larger "
                 "max_position_embeddings"
             )
+        cls_positions = inputs.get("cls_positions")
+        several = cls_positions is not None
+        if not several:
+            cls_positions = tf.zeros([tf.shape(inputs["input_word_ids"])[0], 1], tf.int32)
+        num_cls = cls_positions.shape[1]
         if positions is not None:
-            positions = tf.pad(positions, [[0, 0], [1, 0]])  # [CLS] is at 0
+            positions = tf.concat([cls_positions, positions], axis=1)
         states = self._states(inputs, dropout_seed, num_hidden_layers, positions)
 
         def by_example(state, length):
@@ -181,12 +189,15 @@ class AlbertEncoder(RefusesKerasMask, FromConfig, tf.keras.layers.Layer):
 
         if positions is not None:
             output = by_example(states[-1], positions.shape[1] or tf.shape(positions)[1])
-            return {"sequence_output": output[:, 1:], "pooled_output": self.pooler(output[:, 0])}
+            of_cls = output[:, :num_cls] if several else output[:, 0]
+            return {"sequence_output": output[:, num_cls:], "pooled_output": self.pooler(of_cls)}
         seq_len = seq_len or tf.shape(inputs["input_word_ids"])[1]
         hidden_states = [by_example(state, seq_len) for state in states]
+        output = hidden_states[-1]
+        of_cls = tf.gather(output, cls_positions, batch_dims=1) if several else output[:, 0]
         return {
-            "sequence_output": hidden_states[-1],
-            "pooled_output": self.pooler(hidden_states[-1][:, 0]),
+            "sequence_output": output,
+            "pooled_output": self.pooler(of_cls),
             "hidden_states": hidden_states,
         }
 
@@ -202,7 +213,7 @@ class AlbertEncoder(RefusesKerasMask, FromConfig, tf.keras.layers.Layer):
         config, plan = self.config, self.plan
         if num_hidden_layers is not None:
             plan = sharing_plan(dataclasses.replace(config, num_hidden_layers=num_hidden_layers))
-        bias = attention_bias(inputs["input_mask"])
+        bias = attention_bias(inputs["input_mask"], inputs.get("input_positions"))
         embedding_seed, *block_seeds = seeds(dropout_seed, 1 + len(plan))
         _, x = self.embeddings(inputs, embedding_seed)
         blocks = [

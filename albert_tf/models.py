@@ -84,6 +84,7 @@ class AlbertForPreTraining(_AlbertModel):
         Args:
           inputs: dict of int32 [b, L] `input_word_ids`, `input_mask` (1 = real), `input_type_ids`
             and int32 [b, P] `masked_lm_positions`; without positions every piece is scored, P = L.
+            For rows of several examples see AlbertEncoder.call: the order has logits [b, K, 2].
           dropout_seed: int32 [2], the seed of the dropout masks; a seed implies training.
           training: Keras' argument, a bool or a tensor bool []; see AlbertEncoder.call.
           num_hidden_layers: number of layers to apply, if fewer than the config's.

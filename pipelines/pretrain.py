@@ -29,7 +29,7 @@ import dataclasses
 import functools
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -76,6 +76,8 @@ from .training.train_step import TrainStep
 
 FLAGS = flags.FLAGS
 
+# Packed batches have few numbers of rows, as each compiles anew, but waste 1 / 64 of the rows.
+_PACKED_SHAPES = 32
 _RECORD_NAMES = {"segments": "segments", "reference": "static examples"}
 
 
@@ -189,9 +191,7 @@ def pretrain(
     # Equal on all hosts, but not in the identity: a failed run may resume with a larger value.
     run = Run(strategy, model_dir, {**identity, "max_bad_batches": loop.max_bad_batches})
 
-    dataset_fn = functools.partial(
-        pretraining_dataset, sources, options, tokenizer, settings.global_batch_size
-    )
+    dataset_fn = _dataset_fn(sources, options, tokenizer, settings, strategy)
     objective = pretraining_objective(settings.order_loss_weight)
     if loop.eval_steps:  # on examples that are drawn once
         rows = settings.global_batch_size // settings.gradient_accumulation_steps
@@ -203,7 +203,7 @@ def pretrain(
         forward = functools.partial(model, num_hidden_layers=num_hidden_layers)
         trained = functools.partial(forward, at_separator=settings.separator_order_loss)
         step = TrainStep(trained, model, objective, optimizer, settings, settings.random_seed)
-        rates = _rates(model, sources, options, num_hidden_layers, peak_flops_per_second)
+        rates = _rates(model, sources, options, settings, num_hidden_layers, peak_flops_per_second)
         evaluate = None
         if loop.eval_steps:
             scored = functools.partial(forward, hidden_states=True)
@@ -218,6 +218,29 @@ def pretrain(
         TrainLoop(run, [stage(*depth) for depth in depths], dataset_fn, loop).train()
     if run.is_chief:
         _print_results(model_dir)
+
+
+def _dataset_fn(
+    sources: Sequence[Source],
+    options: ExampleOptions,
+    tokenizer: AlbertTokenizer,
+    settings: PretrainingSettings,
+    strategy: tf.distribute.Strategy,
+) -> Callable[[int, tf.distribute.InputContext], tf.data.Dataset]:
+    """Returns (first step, input context) -> the batches of a replica; see pretraining_dataset."""
+    pack_multiple = None
+    if settings.pack_examples:
+        parts = settings.gradient_accumulation_steps
+        rows = settings.global_batch_size // strategy.num_replicas_in_sync
+        pack_multiple = parts * max(1, rows // (_PACKED_SHAPES * parts))
+    return functools.partial(
+        pretraining_dataset,
+        sources,
+        options,
+        tokenizer,
+        settings.global_batch_size,
+        pack_multiple=pack_multiple,
+    )
 
 
 def _with_hours(
@@ -238,9 +261,7 @@ def _with_hours(
         objective = pretraining_objective(settings.order_loss_weight)
         trained = functools.partial(model, at_separator=settings.separator_order_loss)
         step = TrainStep(trained, model, objective, optimizer, settings, settings.random_seed)
-        dataset_fn = functools.partial(
-            pretraining_dataset, sources, options, initial.tokenizer, settings.global_batch_size
-        )
+        dataset_fn = _dataset_fn(sources, options, initial.tokenizer, settings, strategy)
         steps = steps_of_hours(
             settings.train_hours, strategy, step, dataset_fn, loop.steps_per_loop
         )
@@ -280,18 +301,24 @@ def _rates(
     model: AlbertForPreTraining,
     sources: Sequence[Source],
     options: ExampleOptions,
+    settings: PretrainingSettings,
     num_hidden_layers: int,
     peak_flops_per_second: float | None,
 ) -> dict[str, float]:
-    """Returns name of a rate in the log -> amount that one example adds to it."""
+    """Returns name of a rate in the log -> amount that one example adds to it.
+
+    Packed rows count as full.
+    """
     flops = training_flops_per_example(
         model, options.max_seq_length, options.max_predictions_per_seq, num_hidden_layers
     )
+    tokens = sum(s.quota / BLOCK_ROWS * s.manifest.mean_length for s in sources)
+    rows = tokens / options.max_seq_length if settings.pack_examples else 1
     rates = {
         "examples_per_second": 1,
-        "tokens_per_second": sum(s.quota / BLOCK_ROWS * s.manifest.mean_length for s in sources),
-        "padded_tokens_per_second": options.max_seq_length,
-        "flops_per_second": flops,
+        "tokens_per_second": tokens,
+        "padded_tokens_per_second": rows * options.max_seq_length,
+        "flops_per_second": rows * flops,
     }
     if peak_flops_per_second:
         rates["share_of_peak"] = flops / peak_flops_per_second

@@ -74,14 +74,16 @@ def test_a_mirrored_strategy_of_one_device(work, one_device):
 
 
 @pytest.mark.slow
-def test_two_workers_equal_one_device(work, one_device):
-    for process in start_workers(*flags(work, work / "two_workers", "--eval_steps=10")):
+@pytest.mark.parametrize("more", [[], ["--pack_examples"]])
+def test_two_workers_equal_one_device(work, one_device, more):
+    directory = work / f"two_workers{len(more)}"
+    for process in start_workers(*flags(work, directory, "--eval_steps=10", *more)):
         jobs.finish(process)
-    assert_same_run(work / "two_workers", one_device)
+    assert_same_run(directory, one_device)
     name = "heldout_masked_lm_loss"
     evaluated = [
         [entry[name] for entry in jobs.log(directory) if name in entry]
-        for directory in (work / "two_workers", one_device)
+        for directory in (directory, one_device)
     ]
     assert len(evaluated[0]) == 3
     assert evaluated[0] == pytest.approx(evaluated[1], rel=TOLERANCE)

@@ -21,13 +21,23 @@ from albert_tf.layers.primitives import (
 _MASKED_SCORE = -10000.0
 
 
-def attention_bias(input_mask: tf.Tensor) -> tf.Tensor:
+def attention_bias(input_mask: tf.Tensor, input_positions: tf.Tensor | None = None) -> tf.Tensor:
     """Maps a mask, int32 or bool [b, L], 1 = real, to the bias of attention scores.
 
-    The bias, float32 [b, 1, 1, L], is 0 for real keys and -10000 for padding.
+    The bias, float32 [b, 1, 1, L], is 0 for real keys and -10000 for padding. With
+    `input_positions`, int32 [b, L], a row holds several examples, each with positions from 0 on:
+    the bias, float32 [b, 1, L, L], is 0 for real keys of the query's own example.
     """
     bias = (1.0 - tf.cast(input_mask, tf.float32)) * _MASKED_SCORE
-    return bias[:, tf.newaxis, tf.newaxis, :]
+    bias = bias[:, tf.newaxis, tf.newaxis, :]
+    if input_positions is None:
+        return bias
+    begins = tf.cast(input_positions == 0, tf.int32) * tf.cast(input_mask, tf.int32)
+    number = tf.cumsum(begins, axis=1)
+    is_other = tf.cast(
+        number[:, tf.newaxis, :, tf.newaxis] != number[:, tf.newaxis, tf.newaxis], tf.float32
+    )
+    return tf.minimum(bias, is_other * _MASKED_SCORE)
 
 
 @tf.keras.saving.register_keras_serializable(PACKAGE)
@@ -51,7 +61,8 @@ class SelfAttention(FromConfig, tf.keras.layers.Layer):
 
         Args:
           x: [b * L, H], with `bias`; or [b, L, H].
-          bias: float32 [b, 1, 1, L], added to the scores of each key. None: computed from `mask`.
+          bias: float32 [b, 1, 1 or L, L], added to the scores of each key. None: computed from
+            `mask`.
           dropout_seed: int32 [2], the seed of the dropout masks; a seed implies training.
           positions: int32 [b, P], the query positions (keys: all positions). None: all positions.
           training: Keras' argument. Without `dropout_seed`, training draws a seed at each call.
@@ -81,6 +92,8 @@ class SelfAttention(FromConfig, tf.keras.layers.Layer):
         if positions is not None:
             num_asking = positions.shape[1] or tf.shape(positions)[1]
             asking = tf.gather(tf.reshape(x, [-1, seq_len, hidden_size]), positions, batch_dims=1)
+            if bias.shape[2] != 1:
+                bias = tf.gather(bias, positions, axis=2, batch_dims=1)
             asking = asking if x.shape.rank == 3 else tf.reshape(asking, [-1, hidden_size])
         query, scale = self.query(asking, training=training), 1.0 / math.sqrt(head_size)
         if not training:

@@ -14,6 +14,7 @@ from absl import flags
 from albert_tf.jobs import processor
 from albert_tf.jobs.settings import setting
 from albert_tf.storage.errors import UserError
+from .strategy import is_tpu
 
 # The published run of ALBERT: Lan et al. 2020, section 4.1; warm-up as in the reference.
 PUBLISHED = {
@@ -211,12 +212,25 @@ class PretrainingSettings(TrainingSettings):
         "share their weights.",
         (),
     )
+    pack_examples: bool | None = setting(
+        flags.DEFINE_bool,
+        "Lay several short examples into one row, so that little is computed for padding: the same "
+        "examples and losses, faster on CPUs. The number of rows varies with the lengths. Not for "
+        "TPUs, and not with --separator_order_loss.",
+        None,
+    )
     eval_examples: int = setting(
         flags.DEFINE_integer,
         "Examples per evaluation, sampled from all held-out records.",
         10_000,
         lower_bound=1,
     )
+
+    def check(self, strategy: tf.distribute.Strategy) -> None:
+        """See TrainingSettings.check; also refuses rows of several examples where none can be."""
+        super().check(strategy)
+        if self.pack_examples and (self.separator_order_loss or is_tpu(strategy)):
+            raise UserError("--pack_examples: not for TPUs, and not with --separator_order_loss")
 
     @property
     def peak_learning_rate(self) -> float:
