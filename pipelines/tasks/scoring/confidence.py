@@ -1,0 +1,93 @@
+"""How far a classifier's probabilities can be trusted: calibration, and thresholds for "unsure"."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy import optimize, special
+
+from albert_tf.metrics import wilson_interval
+
+_BINS = 15
+# Precisions that users ask for.
+PRECISIONS = (0.9, 0.95, 0.99)
+
+
+def confidence(answers: np.ndarray, probabilities: np.ndarray) -> dict:
+    """Returns the calibration error, a temperature, and a threshold for each of PRECISIONS.
+
+    Args:
+      answers: int [n], the right classes.
+      probabilities: float64 [n, classes].
+
+    Returns:
+      `calibration_error`: see calibration_error. `temperature`: logits divided by it fit `answers`
+      best; above 1 the model is too sure. `calibration_error_with_temperature`: measured on the
+      rows that chose the temperature. `thresholds`: see `thresholds`.
+    """
+    best, right = probabilities.max(axis=1), probabilities.argmax(axis=1) == answers
+    temperature = fit_temperature(answers, probabilities)
+    cooled = special.softmax(_log(probabilities) / temperature, axis=1)
+    return {
+        "calibration_error": calibration_error(best, right),
+        "temperature": temperature,
+        "calibration_error_with_temperature": calibration_error(cooled.max(axis=1), right),
+        "thresholds": thresholds(best, right),
+    }
+
+
+def calibration_error(best: np.ndarray, right: np.ndarray) -> float:
+    """Returns the expected calibration error with 15 bins of equal width.
+
+    That is the mean distance between the probability of the best class, float64 [n], and the share
+    of rows where it is right, bool [n], in bins of rows with similar probabilities.
+
+    Source: Guo et al. 2017, section 2.
+    """
+    bins = np.minimum((best * _BINS).astype(int), _BINS - 1)
+    differences = np.bincount(bins, weights=best - right, minlength=_BINS)
+    return float(np.abs(differences).sum() / len(best))
+
+
+def fit_temperature(answers: np.ndarray, probabilities: np.ndarray) -> float:
+    """Returns the temperature between 0.05 and 20 with the highest likelihood of the answers.
+
+    Source: Guo et al. 2017, section 4.2.
+    """
+    logits, rows = _log(probabilities), np.arange(len(answers))
+
+    def loss(log_temperature):
+        scaled = special.log_softmax(logits / np.exp(log_temperature), axis=1)
+        return -scaled[rows, answers].mean()
+
+    found = optimize.minimize_scalar(loss, bounds=(np.log(0.05), np.log(20)), method="bounded")
+    return float(np.exp(found.x))
+
+
+def thresholds(best: np.ndarray, right: np.ndarray) -> dict[str, dict]:
+    """Returns wished precision -> the lowest probability of the best class that reaches it.
+
+    Each has `min_probability`, the `precision` of the rows at or above it with its 95 %
+    `interval`, and `share`, how many of all rows these are. A precision that no threshold reaches
+    is left out. The threshold is chosen on these rows, so on others the precision is lower on
+    average.
+    """
+    order = np.argsort(-best, kind="stable")
+    hits, counts = np.cumsum(right[order]), np.arange(1, len(best) + 1)
+    # A threshold takes all rows of one probability or none of them.
+    is_last = np.append(np.diff(best[order]) != 0, True)
+    found = {}
+    for wished in PRECISIONS:
+        enough = np.flatnonzero(is_last & (hits >= wished * counts))
+        if len(enough):
+            count, hit = int(counts[enough[-1]]), int(hits[enough[-1]])
+            found[str(wished)] = {
+                "min_probability": float(best[order][enough[-1]]),
+                "precision": hit / count,
+                "interval": list(wilson_interval(hit, count)),
+                "share": count / len(best),
+            }
+    return found
+
+
+def _log(probabilities: np.ndarray) -> np.ndarray:
+    return np.log(np.maximum(probabilities, 1e-30))
