@@ -159,9 +159,10 @@ def test_a_job_that_is_stopped_loses_and_doubles_no_row(tuned, tmp_path, monkeyp
 
 
 FAULTS = {
-    "no model": ({"model": "nowhere"}, "--model: no fine-tuned or pre-trained model at"),
+    "no model": ({"model": "nowhere"}, "^no fine-tuned or pre-trained model at .*nowhere'"),
     "its own input": ({"output_file": "in.csv"}, "--output_file: .*in.csv' is an input file"),
     "a directory": ({"output_file": "place.csv"}, "--output_file: .*place.csv' is a directory"),
+    "seeds without dev": ({"model": "no_dev"}, "^'.*no_dev' has 2 seeds .*: name a seed, such as"),
     "unfinished": ({"model": "unfinished"}, "results.json: its fine-tuning is not finished"),
     "format": ({"output_file": "out.txt"}, r"expected a name that ends in \.csv, \.tsv or \.jsonl"),
     "a column that is not there": ({"columns": {"text": "body"}}, r"in\.csv:1: no column 'body'"),
@@ -176,8 +177,9 @@ FAULTS = {
 @pytest.mark.parametrize("case", FAULTS)
 def test_faults_are_told_before_the_work(tuned, tmp_path, case):
     changes, problem = FAULTS[case]
-    for name in ("unfinished/seed_1", "place.csv"):
+    for name in ("unfinished/seed_1", "place.csv", "no_dev/seed_1", "no_dev/seed_2"):
         (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "no_dev/results.json").write_text("{}")
     header, row = (changes.pop(name, None) for name in ("header", "row"))
     lines = [header or "name,first,second,label", row or "x,a,b,river", ""]
     (tmp_path / "in.csv").write_text("\n".join(lines))
