@@ -20,7 +20,8 @@ class SentenceScore(NamedTuple):
     """The score of one sentence.
 
     Attributes:
-      log_likelihood: sum of the pieces' log probabilities, in nats; 0 without a piece.
+      log_likelihood: sum of the pieces' log probabilities, in nats; nan without a piece, because 0
+        would make no text the likeliest one.
       num_pieces: pieces of the sentence.
       num_words: words of the sentence; a punctuation mark is one.
     """
@@ -87,16 +88,16 @@ class SentenceScorer:
         """
         encoded = _encode(self._tokenizer, texts)
         room = self._model.config.max_position_embeddings - 2
-        for text, ids in zip(texts, encoded):
+        for place, (text, ids) in enumerate(zip(texts, encoded)):
             if len(ids) > room:
                 raise UserError(
-                    f"{text[:60]!r}... has {len(ids):,} pieces, but the model reads {room} of a "
-                    "text: divide it"
+                    f"texts[{place}]: {text[:60]!r}... has {len(ids):,} pieces, but the model "
+                    f"reads {room} of a text: divide it"
                 )
         words = [np.cumsum(self._word_starts[ids]) for ids in encoded]  # each piece's word
         by_length = sorted(range(len(texts)), key=lambda place: len(encoded[place]))
         rows = (row for i in by_length for row in self._rows(i, encoded[i], words[i]))
-        totals = np.zeros(len(texts))
+        totals = np.array([0.0 if len(ids) else np.nan for ids in encoded])
         longest = self._model.config.max_position_embeddings
         for places, sequences, *targets in _batches(rows, self._pieces_per_batch):
             batch = _padded(sequences, self._tokenizer.pad_id, longest)

@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import NamedTuple
@@ -207,7 +208,8 @@ class Predictor:
             "text_pair": ...} or {"question": ..., "context": ...}. Other columns are not read.
 
         Raises:
-          UserError: if a row lacks a column, or a value has the wrong type.
+          UserError: if a row lacks a column, or a value has the wrong type. The message counts rows
+            from 0, as Python does: rows[2] is the third.
         """
         if isinstance(rows, (str, bytes, Mapping, Set)) or not isinstance(rows, Iterable):
             raise UserError(f"expected a list of rows, not {type(rows).__name__}")
@@ -218,21 +220,24 @@ class Predictor:
         with tempfile.TemporaryDirectory() as directory:
             path = os.path.join(directory, "rows.jsonl")
             with open(path, "w", encoding="utf-8") as file:
-                for number, record in enumerate(records, start=1):
+                for place, record in enumerate(records):
                     kept = {name: record[name] for name in self._columns if name in record}
                     if record and not kept:
                         raise UserError(
-                            f"row {number}: none of the fields {', '.join(self._columns)}; the row "
-                            f"has {', '.join(map(str, record))}"
+                            f"rows[{place}]: none of the fields {', '.join(self._columns)}; the "
+                            f"row has {', '.join(map(str, record))}"
                         )
                     try:
                         file.write(json.dumps(kept) + "\n")
                     except TypeError as error:
-                        raise UserError(f"row {number}: {error}; expected text") from None
+                        raise UserError(f"rows[{place}]: {error}; expected text") from None
             try:
                 examples = list(read_files(self._task, [path]))
             except UserError as error:
-                raise UserError(str(error).replace(f"{path}:", "row ")) from None
+                # The lines of the file are counted from 1.
+                line = re.compile(rf"{re.escape(path)}:(\d+)")
+                message = line.sub(lambda found: f"rows[{int(found[1]) - 1}]", str(error))
+                raise UserError(message.replace(f"{path}: ", "")) from None
         columns = self._model.answer(examples, self._model.prepare(examples))
         return [dict(zip(columns, values)) for values in zip(*columns.values())]
 

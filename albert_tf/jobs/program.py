@@ -166,7 +166,10 @@ def _parse_flags(argv: list[str]) -> list[str]:
     try:
         rest = flags.FLAGS(argv)
     except flags.Error as error:
-        fail(f"{error}; see --help")
+        # absl has a line for each required flag that is missing.
+        missing = r"flag --(\w+)=None: Flag --\1 must have a value other than None\."
+        what = re.sub(missing, r"give --\1", str(error))
+        fail(f"{'; '.join(what.splitlines())}; see --help")
     for name, value in flags.FLAGS.flag_values_dict().items():
         if isinstance(value, float) and not math.isfinite(value):  # absl's bounds let nan pass
             fail(f"flag --{name}={value}: expected a finite number; see --help")

@@ -121,7 +121,7 @@ class PreTrainingModule(EncoderModule):
         ]
 
     def score(self, text) -> dict:
-        """Answers the signature `score`, as albert_tf.SentenceScorer does."""
+        """Answers the signature `score`, as albert_tf.SentenceScorer does; 0 without a piece."""
         tokens = self.pack_texts(text, None)
         lengths = tf.reduce_sum(tf.cast(tokens["input_mask"], tf.int64), axis=1)
         cost, most = tf.reduce_sum((lengths - 2) * lengths), signatures.MAX_SCORED_POSITIONS

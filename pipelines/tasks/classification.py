@@ -286,6 +286,12 @@ class ClassificationTask(Task):
         if all(example.label is not None for example in examples):
             labels["labels"] = self.label_array(examples)
             if self.is_regression:
+                if training and len(set(labels["labels"])) == 1:
+                    paths = ", ".join(self.files.get("train", [self.name]))
+                    raise UserError(
+                        f"{paths}: the only number in {self.columns.label!r} is "
+                        f"{examples[0].label:g}; expected two different numbers or more"
+                    )
                 labels["labels"] = labels["labels"].astype(np.float32)
         if training and self.class_weights:
             self._weights = as_array(self.class_weights, self.labels, labels["labels"])

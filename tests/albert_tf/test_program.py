@@ -23,6 +23,10 @@ def stderr_of(body, *arguments, exit_code):
 
 
 RATE = "pass\nfrom absl import flags\nflags.DEFINE_float('rate', 0.1, 'A rate.', 0.0)"
+REQUIRED = """pass
+from absl import flags
+flags.DEFINE_string('one', None, 'One.', required=True)
+flags.DEFINE_string('two', None, 'Another.', required=True)"""
 LENGTH = "pass\nprogram.define_max_seq_length(default=8)"
 FULL_DISK = """import tensorflow as tf; raise tf.errors.NotFoundError(
     None, None, "{{function_node __wrapped__SaveV2_}} a/ckpt; No space left on device [Op:SaveV2]")
@@ -38,6 +42,7 @@ FULL_DISK = """import tensorflow as tf; raise tf.errors.NotFoundError(
         (RATE, "--rate=nan", "flag --rate=nan: expected a finite number; see --help"),
         (RATE, "--rate=inf", "flag --rate=inf: expected a finite number; see --help"),
         (FULL_DISK, "", "a/ckpt; No space left on device\n"),  # without TensorFlow's operations
+        (REQUIRED, "", "give --one; give --two; see --help"),
         (LENGTH, "--max_seq_length=7", "flag --max_seq_length=7"),
     ],
 )

@@ -10,6 +10,7 @@ from albert_tf.storage.errors import UserError
 from pipelines import predict as predict_lib
 from pipelines.tasks.running import prediction_file
 from tests.builders import DEV, make_rows, read_tsv, write_json_lines
+from tests.jobs import run
 
 
 def predict(model, input_file, output_file, **arguments):
@@ -158,8 +159,10 @@ def test_a_job_that_is_stopped_loses_and_doubles_no_row(tuned, tmp_path, monkeyp
 
 
 FAULTS = {
-    "no model": ({"model": "nowhere"}, "--model: no fine-tuned or pre-trained model at"),
+    "no model": ({"model": "nowhere"}, "^no fine-tuned or pre-trained model at .*nowhere'"),
     "its own input": ({"output_file": "in.csv"}, "--output_file: .*in.csv' is an input file"),
+    "a directory": ({"output_file": "place.csv"}, "--output_file: .*place.csv' is a directory"),
+    "seeds without dev": ({"model": "no_dev"}, "^'.*no_dev' has 2 seeds .*: name a seed, such as"),
     "unfinished": ({"model": "unfinished"}, "results.json: its fine-tuning is not finished"),
     "format": ({"output_file": "out.txt"}, r"expected a name that ends in \.csv, \.tsv or \.jsonl"),
     "a column that is not there": ({"columns": {"text": "body"}}, r"in\.csv:1: no column 'body'"),
@@ -174,7 +177,9 @@ FAULTS = {
 @pytest.mark.parametrize("case", FAULTS)
 def test_faults_are_told_before_the_work(tuned, tmp_path, case):
     changes, problem = FAULTS[case]
-    (tmp_path / "unfinished/seed_1").mkdir(parents=True)
+    for name in ("unfinished/seed_1", "place.csv", "no_dev/seed_1", "no_dev/seed_2"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "no_dev/results.json").write_text("{}")
     header, row = (changes.pop(name, None) for name in ("header", "row"))
     lines = [header or "name,first,second,label", row or "x,a,b,river", ""]
     (tmp_path / "in.csv").write_text("\n".join(lines))
@@ -184,3 +189,11 @@ def test_faults_are_told_before_the_work(tuned, tmp_path, case):
     with pytest.raises(ValueError, match=problem):
         predict(input_file=tmp_path / "in.csv", **arguments)
     assert not list(tmp_path.glob("out*"))
+
+
+def test_an_empty_flag_is_not_the_default(tuned, tmp_path):
+    path, output = write_csv(tmp_path / "in.csv", 3), tmp_path / "out.csv"
+    flags = [f"--model={tuned}/seed_1", f"--input_file={path}", f"--output_file={output}"]
+    _, err = run("pipelines.predict", *flags, "--text_column=", exit_code=2)
+    problem = "error: --text_column=: the model reads this column; give its name\n"
+    assert err == problem and not output.exists()

@@ -130,9 +130,9 @@ def test_rows_in_memory_of_a_fine_tuned_model(tuned, tmp_path):
     more = [{**row, "label": None, "price": np.int64(3), "name": i} for i, row in enumerate(rows)]
     assert model.predict(np.array(more)) == expected
     for wrong, message in (
-        ([rows[0], {"first": "a"}], "^row 2: no field 'second'"),
-        ([{**rows[0], "second": np.int64(1)}], "^row 1: .*int64 is not JSON.*expected text$"),
-        ([{"txt": "a"}], "^row 1: none of the fields first, second; the row has txt$"),
+        ([rows[0], {"first": "a"}], r"^rows\[1\]: no field 'second'"),
+        ([{**rows[0], "second": np.int64(1)}], r"^rows\[0\]: .*int64 is not JSON.*expected text$"),
+        ([{"txt": "a"}], r"^rows\[0\]: none of the fields first, second; the row has txt$"),
         ("the river", "expected a list of rows, not str"),
         (rows[0], "expected a list of rows, not dict"),
         (None, "expected a list of rows, not NoneType"),
@@ -155,8 +155,8 @@ def test_texts_in_memory_of_a_pretrained_model(pretrained, tmp_path):
     for wrong in ({"batch_size": 0}, {"answers": "mean"}):
         with pytest.raises(UserError, match=f"{next(iter(wrong))}=.*: expected"):
             load(str(pretrained), **wrong)
-    with pytest.raises(UserError, match="'text' is null, expected text"):
-        load(str(pretrained)).predict([None])
+    with pytest.raises(UserError, match=r"^rows\[1\]: 'text' is null, expected text$"):
+        load(str(pretrained)).predict(["a", None])
     questions = predict_lib.Predictor(predict_lib._Found("", {}, SquadTask({})), None)
     with pytest.raises(UserError, match=r"no dict; expected the fields question, context$"):
         questions.predict(["Who sings?"])

@@ -175,7 +175,7 @@ TESTS = {
     "labels in the plural": ("text,labels\na,pos\n", "no column 'label', but 'labels'"),
     "a label that is unknown": ("text,label\na,po\n", "unknown label 'po'"),
     "no label in a row": ("text,label\na,\n", ":2: 'label' is .*; remove the row, or, if no row"),
-    "no rows": ("text\n", "no rows"),
+    "no rows": ("text\n", "no rows; expected at least one$"),
 }
 
 
@@ -214,7 +214,7 @@ CSV = {
     "an old spreadsheet": (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", r"t\.csv: .*\(\.xls\).*CSV UTF-8"),
     "both labels have a place": (ONE + "a,x\n\nc,X\n", r"t\.csv:4, .*t\.csv:2: labels 'X' and 'x'"),
     "no header": ("fine,pos\nbad,neg\n", r":1: no column 'text'.*found 'fine', 'pos'"),
-    "nothing but a header": (ONE, r"t\.csv: no rows; expected"),
+    "nothing but a header": (ONE, r"t\.csv: no rows; expected at least one$"),
     "names with spaces": ("text, label\na,pos\n", r":1: no column 'label'.*' label'"),
     "a column twice": ("text,label,text\na,pos,b\n", r":1: several columns 'text'"),
     "a cell too many, semicolons": (SEMI + "a;pos\nb;c;neg\n", r":4: 3 columns, expected 2"),

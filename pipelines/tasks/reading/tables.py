@@ -68,7 +68,7 @@ def read_table(
         rows = _read_json(path, columns, absent)
     first = next(rows, None)
     if first is None:
-        raise UserError(f"{path}: no rows; expected {', '.join(columns)} of at least one example")
+        raise UserError(f"{path}: no rows; expected at least one")
     yield first
     yield from rows
 

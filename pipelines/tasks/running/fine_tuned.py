@@ -71,7 +71,7 @@ def find_model(path: str) -> str:
     if seeds := sorted(name for name in names if name.startswith("seed_")):
         return _best_seed(path, seeds)
     raise UserError(
-        f"--model: no fine-tuned or pre-trained model at {path!r}; expected the --output_dir of a "
+        f"no fine-tuned or pre-trained model at {path!r}; expected the --output_dir of a "
         "finished pipelines.finetune, its seed_N, an export, or a pre-trained model"
     )
 
@@ -82,14 +82,17 @@ def _best_seed(path: str, seeds: Sequence[str]) -> str:
         done = [os.path.join(path, seed) for seed in seeds]
         done = [p for p in done if tf.io.gfile.exists(os.path.join(p, "results.json"))]
         raise UserError(
-            f"--model: {path!r} has no results.json: its fine-tuning is not finished; run its "
+            f"{path!r} has no results.json: its fine-tuning is not finished; run its "
             f"command again{f', or name a finished seed, such as {done[0]!r}' if done else ''}"
         )
     results = files.read_json(results_file)
     metrics = results.get("dev", {}).get("seeds", {})
     if not metrics:
         if len(seeds) > 1:
-            raise UserError(f"--model: name a seed, such as {os.path.join(path, seeds[0])!r}")
+            raise UserError(
+                f"{path!r} has {len(seeds)} seeds and no dev metrics: name a seed, such as "
+                f"{os.path.join(path, seeds[0])!r}"
+            )
         return os.path.join(path, seeds[0])
     best = max(metrics, key=lambda seed: metrics[seed][results["best_metric"]])
     return os.path.join(path, f"seed_{best}")
@@ -105,7 +108,7 @@ def read_description(path: str) -> dict:
     file = os.path.join(directory, model_directory.TASK_FILE)
     if not tf.io.gfile.exists(file):
         raise UserError(
-            f"--model: {path!r} has no task.json: expected a fine-tuned model; an "
+            f"{path!r} has no task.json: expected a fine-tuned model; an "
             "export of a pre-trained one has the signature score (export/README.md)"
         )
     return files.read_json(file)
@@ -125,7 +128,7 @@ def task_of(description: dict, columns: Mapping[str, str], quoting: str | None =
     kind, name = description["kind"], description["task"]
     classes = {kind: found for found in _CLASSES for kind in found.kinds}
     if kind not in classes:
-        raise UserError(f"--model: models of kind {kind!r} predict no files")
+        raise UserError(f"models of kind {kind!r} predict no files")
     if name in glue.TASKS:
         description = {**description, "metrics": glue.TASKS[name].metrics}
     return classes[kind].restore(description, columns, quoting)

@@ -44,7 +44,7 @@ class PretrainedModel:
         model, directory, notes, _ = pretrained.read(path, f"{pretrained.HEADS}|pooler")
         if answers == "score" and model.masked_lm.is_drawn_afresh:
             raise UserError(
-                f"--model: {path!r} has no masked LM, which gives the scores: take "
+                f"{path!r} has no masked LM, which gives the scores: take "
                 "--answers=mean_embedding, or another model"
             )
         self._tokenizer = pretrained.read_tokenizer(directory)

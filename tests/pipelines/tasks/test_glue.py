@@ -202,6 +202,18 @@ def test_permuted_columns_unknown_labels_and_files_that_are_not_there(tmp_path):
     assert TASKS["wnli"].labels == TASKS["sst2"].labels == ("0", "1")
 
 
+def test_tasks_and_genres_that_the_download_lacks_are_skipped(tmp_path):
+    with pytest.raises(UserError, match="expected directories such as CoLA"):
+        tasks_in(str(tmp_path))
+    for stem in ("dev_matched", "train"):
+        write_layout(tmp_path / "MNLI", "MNLI", stem, rows_of("MNLI"))
+    tasks = tasks_in(str(tmp_path))
+    assert list(tasks) == ["mnli"] and len(tasks["mnli"].read("dev")) == 3
+    (tmp_path / "MNLI/train.tsv").unlink()
+    with pytest.raises(UserError, match=r"MNLI/train\.tsv' is missing"):
+        tasks_in(str(tmp_path))
+
+
 @pytest.mark.slow
 def test_all_tasks_by_one_command(tmp_path, pretrained):
     for name in ("RTE", "STS-B"):
@@ -218,11 +230,6 @@ def test_all_tasks_by_one_command(tmp_path, pretrained):
     ]
     results = json.loads((tmp_path / "out" / "glue.json").read_text())
     assert results["rte"] == json.loads((tmp_path / "out/rte/results.json").read_text())
-    with pytest.raises(UserError, match="expected directories such as CoLA"):
-        tasks_in(str(tmp_path / "out"))
-    (tmp_path / "RTE" / "train.tsv").unlink()
-    with pytest.raises(UserError, match=r"RTE/train.tsv' is missing"):
-        tasks_in(str(tmp_path))
 
 
 @pytest.fixture(scope="module")

@@ -39,7 +39,7 @@ LISTS = """
 ['x' 'y'] | "['x', 'y']" | ['x'] | "[""x"", ""y""]" | [] | "('x',)" | "{'x'}" | "[x, y]" | "{1,2}" |
 "{""x"": 1, ""y"": 0}" | [1] | array(['x']) | [1 0 1] | set() | "frozenset({'x', 'y'})" | "[[1, 2]]"
 """
-LISTS = [cell.strip() for cell in LISTS.split("|")] + [f'"{list("x" * 600)}"']
+LISTS = [cell.strip() for cell in LISTS.split("|")] + [f'"{list("x" * 600)}"', " [1] "]
 
 
 @pytest.mark.parametrize(
