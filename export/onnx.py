@@ -71,12 +71,7 @@ def main(_) -> None:
 def convert(
     *, checkpoint: str, output: str, kind: str | None = None, quantize: bool = False
 ) -> dict[str, float]:
-    """Writes an ONNX model; returns for each output the largest difference from the model's own.
-
-    Raises:
-      UserError: if the checkpoint cannot be opened (see open_checkpoint), if onnx or onnxruntime
-        is missing, if the model is larger than a file of ONNX can be, or answers otherwise.
-    """
+    """Writes an ONNX model; returns for each output the largest difference from the model's own."""
     onnx, onnxruntime = _import("onnx"), _import("onnxruntime")
     module = fixed_graph.load(checkpoint, kind)
     if sum(4 * v.shape.num_elements() for v in module.model.variables) > _LARGEST:

@@ -32,9 +32,8 @@ def parse_records(
     seq_len is at most `longest`, and may differ from one record to the other. Each of several
     sequences must begin with [CLS]: one long sequence is not several.
 
-    Returns:
-      dict of int32 [batch * sequences_per_record, seq_len] FEATURES, padded (a bad record is all
-      zeros); and string [batch], the error of each record, "" = no error.
+    Returns int32 [batch * sequences_per_record, seq_len] FEATURES, padded (a bad record is all
+    zeros); and string [batch], the error of each record, "" = no error.
     """
     error = _find_errors(records, limits, longest, sequences_per_record, tokenizer.cls_id)
     harmless = serialize(dict.fromkeys(FEATURES, np.zeros(sequences_per_record, np.int64)))

@@ -53,10 +53,8 @@ def verify(saved_model: str, module, functions: dict, exact=None) -> float:
 
     `functions` are the module's for each signature. If it is in bfloat16, `exact` is the same in
     float32. Returns the largest difference between two numbers; with `exact`, as BFLOAT16_TOLERANCE
-    defines it.
-
-    Raises:
-      RuntimeError: if the process fails or imports our code, or any answer differs.
+    defines it. A RuntimeError says that the process failed or imported our code, or that an answer
+    differs.
     """
     questions = _questions(module, functions)
     answers = _in_fresh_process(os.path.abspath(saved_model), questions)
@@ -221,11 +219,7 @@ def _answers(functions: dict, questions: list[tuple[str, dict[str, np.ndarray]]]
 
 
 def _difference(question: tuple[str, dict], expected: dict, answer: dict) -> float:
-    """Returns the largest difference between two answers to a question.
-
-    Raises:
-      RuntimeError: if they are not the same answer.
-    """
+    """Returns the largest difference between two answers to a question; refuses unlike answers."""
     largest = 0.0
     expected, answer = _with_probabilities_apart(expected), _with_probabilities_apart(answer)
     if expected.keys() != answer.keys():

@@ -47,9 +47,9 @@ MAY_IMPORT = {
     ),
     "pipelines": "pipelines.data pipelines.training pipelines.tasks albert_tf",
     "export": "export albert_tf",
-    "export.text": "export.text albert_tf",
     "export.modules": (
-        "export.modules export.text export.checks export.records export.signatures albert_tf"
+        "export.modules export.batches export.checks export.preprocessor export.records "
+        "export.signatures albert_tf"
     ),
     "export.serving": "export.serving albert_tf",
 }

@@ -8,7 +8,7 @@ from albert_tf.kinds import KINDS
 from albert_tf.models import AlbertForMultipleChoice, AlbertForSequenceClassification
 from albert_tf.text.choices import questions_with_options
 from .. import signatures
-from ..text.batches import map_rows
+from ..batches import map_rows
 from .serving_module import ServedCheckpoint, ServingModule, TextModule
 
 

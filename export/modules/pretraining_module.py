@@ -9,7 +9,7 @@ from albert_tf.models import AlbertForPreTraining
 from albert_tf.text.tokenization import MASK, WORD_BOUNDARY
 from albert_tf.text.words import row_ids
 from .. import signatures
-from ..text.batches import map_rows, map_sorted_rows
+from ..batches import map_rows, map_sorted_rows
 from .serving_module import TextModule
 
 

@@ -8,9 +8,9 @@ import tensorflow as tf
 from albert_tf.text.characters import AlignedPieces, character_class
 from albert_tf.text.windows import Windows
 from .. import signatures
+from ..batches import map_rows
+from ..checks import first_chars_of_contexts
 from ..records import model_inputs
-from ..text.batches import map_rows
-from ..text.limits import first_chars_of_contexts
 from .serving_module import ServedCheckpoint, ServingModule
 
 

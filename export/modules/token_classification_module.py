@@ -8,8 +8,8 @@ from albert_tf.models import AlbertForTokenClassification
 from albert_tf.text.entities import are_entity_tags, parse_tag
 from albert_tf.text.words import join_rows, row_ids, split_words_in_graph
 from .. import signatures
-from ..text.batches import map_sorted_rows
-from ..text.limits import are_words_read, first_chars_of_contexts
+from ..batches import map_sorted_rows
+from ..checks import are_words_read, first_chars_of_contexts
 from .serving_module import ServingModule
 
 
@@ -74,9 +74,8 @@ class TokenClassifierModule(ServingModule):
     def _tag(self, words: tf.RaggedTensor) -> dict[str, tf.Tensor]:
         """Tags the words of texts, string [batch, (words)].
 
-        Returns:
-          `place` among the labels, int32, and `probability`, float32, both [all words], and
-          `unknown_share`, float32 [batch].
+        Returns `place` among the labels, int32, and `probability`, float32, both [all words], and
+        `unknown_share`, float32 [batch].
         """
         tokens, windows = self.packer.pack_words(
             self.tokenizer, words, self.served.task["doc_stride"]
