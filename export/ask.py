@@ -18,7 +18,6 @@ Examples:
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
@@ -26,6 +25,7 @@ from absl import flags
 
 from albert_tf.jobs import program
 from albert_tf.storage.errors import UserError
+from albert_tf.text.in_graph import import_tensorflow_text
 from . import versions
 
 FLAGS = flags.FLAGS
@@ -116,10 +116,7 @@ def ask(
             "with --option if the model chooses"
         )
     path = versions.newest_saved_model(saved_model)
-    # Registers the operations that the tokenizer in the graph is made of.
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # its dependencies warn of each other's end of life
-        import tensorflow_text  # noqa: F401
+    import_tensorflow_text()  # registers the operations of the tokenizer in the graph
     model = tf.saved_model.load(path)
     lines = [f"{path} answers"]
     if masked_texts:

@@ -21,10 +21,10 @@ from absl import flags
 from albert_tf.encoder import cls_only_positions
 from albert_tf.kinds import KINDS
 from albert_tf.storage import files
+from albert_tf.text.packing import FEATURES, model_inputs
 from .kinds import ENCODER
 from .loading import load_module, open_checkpoint
 from .modules.serving_module import ServedCheckpoint, ServingModule
-from .records import FEATURES, model_inputs
 
 _KINDS = (ENCODER, *(name for name, kind in KINDS.items() if kind.activation))
 

@@ -34,9 +34,9 @@ from albert_tf.jobs import program
 from albert_tf.kinds import KINDS
 from albert_tf.layers.primitives import LAYER_NORM_EPSILON
 from albert_tf.storage.errors import UserError
+from albert_tf.text.packing import FEATURES
 from . import fixed_graph
 from .modules.serving_module import ServingModule
-from .records import FEATURES
 
 FLAGS = flags.FLAGS
 

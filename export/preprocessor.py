@@ -13,9 +13,8 @@ import os
 import tensorflow as tf
 
 from albert_tf.text.limits import chars_of_sequence
-from albert_tf.text.packing import Packer
+from albert_tf.text.packing import Packer, model_inputs
 from albert_tf.text.tokenization import AlbertTokenizer
-from .records import model_inputs
 
 # In a version's directory. TF Serving leaves assets.extra alone.
 PREPROCESSOR_DIR = os.path.join("assets.extra", "preprocessor")

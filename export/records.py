@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 import tensorflow as tf
 
+from albert_tf.text.packing import FEATURES
 from albert_tf.text.tokenization import AlbertTokenizer
 from .checks import find_errors
-
-FEATURES = ("input_ids", "input_mask", "segment_ids")
-
-
-def model_inputs(tokens: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """Returns the FEATURES under the names of the model's inputs."""
-    names = ("input_word_ids", "input_mask", "input_type_ids")
-    return {name: tokens[feature] for name, feature in zip(names, FEATURES)}
 
 
 def parse_records(

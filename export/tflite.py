@@ -30,9 +30,9 @@ import tensorflow as tf
 from absl import flags, logging
 
 from albert_tf.jobs import program
+from albert_tf.text.packing import FEATURES
 from . import fixed_graph
 from .modules.serving_module import ServingModule
-from .records import FEATURES
 
 FLAGS = flags.FLAGS
 

@@ -142,7 +142,9 @@ def _decoded(texts: tf.Tensor) -> list[str]:
 
 def _questions(module, functions: dict) -> list[tuple[str, dict[str, np.ndarray]]]:
     """Returns pairs of a signature's name and its inputs: golden texts, random ids, no texts."""
-    from .records import FEATURES, serialize  # not above: the fresh process cannot
+    # Not above: the fresh process cannot import them.
+    from albert_tf.text.packing import FEATURES
+    from .records import serialize
 
     rng = np.random.RandomState(20200426)
     lengths = np.array([[11], [3], [7]])
@@ -177,13 +179,12 @@ def _questions(module, functions: dict) -> list[tuple[str, dict[str, np.ndarray]
 
 def _as_inputs(texts: list, pairs: list, choices: int) -> dict[str, np.ndarray]:
     """Returns texts, [rows, ...], under the names that the kinds of models have for them."""
+    first, second = (np.array(column, object) for column in (texts, pairs))
     # With equal choices the answer would be ambiguous: number the choices beyond the texts.
     options = [
-        [f"{text} {i}" if i >= len(texts) > 0 else text for text in texts[k:] + texts[:k]]
+        [f"{text} {i}" if i >= len(texts) else text for text in np.roll(first, -i)]
         for i in range(choices)
-        for k in [i % max(len(texts), 1)]
     ]
-    first, second = (np.array(column, object) for column in (texts, pairs))
     return {
         "text": first,
         "text_pair": second,

@@ -14,7 +14,8 @@ import numpy as np
 import tensorflow as tf
 from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
 
-from .records import FEATURES, serialize
+from albert_tf.text.packing import FEATURES
+from .records import serialize
 from .signatures import Field, Signature
 
 WARMUP_FILE = os.path.join("assets.extra", "tf_serving_warmup_requests")

@@ -56,10 +56,7 @@ MAY_IMPORT = {
 # Heavy or fragile packages and the only files that may import them.
 DOORS = {
     "tensorflow_addons": {"albert_tf/addons.py"},
-    "tensorflow_text": {
-        "albert_tf/text/in_graph.py",
-        *("export/ask.py", "export/verify.py"),
-    },
+    "tensorflow_text": {"albert_tf/text/in_graph.py", "export/verify.py"},
     "tensorflow_hub": {"albert_tf/checkpoints/hub.py"},
     "apache_beam": {"pipelines/data/beam_job.py"},
     "matplotlib": {"albert_tf/jobs/pictures.py"},

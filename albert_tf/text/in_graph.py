@@ -113,8 +113,9 @@ class InGraphTokenizer(tf.Module):
         chars, offsets = tf.strings.unicode_split_with_offsets(prepared, "UTF-8")
         places = offsets.flat_values + tf.gather(bases, row_ids(chars))
 
-        written = WrittenCharacters(self.preprocess, texts, bases)
-        origins = written.at(places)  # index of the original of each prepared character
+        written = WrittenCharacters(texts)
+        # The index of the original of each prepared character.
+        origins = written.find(places, self.preprocess, bases)
 
         # If invisible characters follow a piece's space, the piece begins at the last of these.
         first = tf.searchsorted(places, begins, out_type=tf.int64)
@@ -135,17 +136,10 @@ class InGraphTokenizer(tf.Module):
         origins = tf.concat([origins, [0]], axis=0)
         next_start = tf.where(
             is_end,
-            tf.gather(written.ends, row_ids(pieces)),
+            tf.gather(written.ends(), row_ids(pieces)),
             tf.gather(origins, following),
         )
-        lasts = tf.maximum(next_start - 1, last)
-        return AlignedPieces(
-            pieces,
-            tf.gather(written.offsets, starts),
-            tf.gather(written.limits, lasts),
-            tf.gather(written.visible_before, starts),
-            tf.gather(written.visible_through, lasts),
-        )
+        return written.align(pieces, starts, tf.maximum(next_start - 1, last))
 
     def _tokenize_with_offsets(self, prepared, bases):
         """Returns pieces, ragged, and their begins and ends, int64 [all pieces]."""

@@ -48,12 +48,9 @@ def split_words(text: str) -> np.ndarray:
 
 
 def split_words_in_graph(texts: tf.Tensor) -> InGraphWords:
-    """Splits texts in the graph by the rule of split_words.
+    """Splits texts, string [batch] of valid UTF-8, by the rule of split_words.
 
     TensorFlow 2.15 replaces the 66 noncharacters of Unicode by U+FFFD; TensorFlow 2.21 keeps them.
-
-    Args:
-      texts: string [batch], valid UTF-8.
     """
     chars = tf.strings.unicode_split(texts, "UTF-8")
     codes = tf.strings.unicode_decode(texts, "UTF-8")
@@ -110,9 +107,7 @@ def join_rows(values: tf.RaggedTensor, separator: str = "") -> tf.Tensor:
 def _starts_and_limits(kind, before):
     """Returns which characters begin a word, and which follow the end of a word.
 
-    Args:
-      kind: kinds of the characters, an array or a tensor [characters].
-      before: kinds of the preceding characters, of the same shape.
+    Takes the kinds of characters and of those before them, arrays or tensors [characters].
     """
     goes_on = (kind == _LETTER) & ((before == _LETTER) | (before == _MARK))
     goes_on |= (kind == _MARK) & (before != _SPACE)

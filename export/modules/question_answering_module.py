@@ -6,11 +6,11 @@ import numpy as np
 import tensorflow as tf
 
 from albert_tf.text.characters import AlignedPieces, character_class
+from albert_tf.text.packing import model_inputs
 from albert_tf.text.windows import Windows
 from .. import signatures
 from ..batches import map_rows
 from ..checks import first_chars_of_contexts
-from ..records import model_inputs
 from .serving_module import ServedCheckpoint, ServingModule
 
 

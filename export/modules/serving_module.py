@@ -14,13 +14,13 @@ from albert_tf.checkpoints.model_directory import CONFIG_FILE, TASK_FILE
 from albert_tf.config import AlbertConfig
 from albert_tf.encoder import AlbertEncoder, cls_only_positions
 from albert_tf.text.limits import chars_of_sequence
-from albert_tf.text.packing import Packer
+from albert_tf.text.packing import FEATURES, Packer, model_inputs
 from albert_tf.text.tokenization import AlbertTokenizer
 from .. import signatures
 from ..batches import map_rows
 from ..checks import check_shapes, find_errors, mark_bad_rows
 from ..preprocessor import Preprocessor
-from ..records import FEATURES, model_inputs, parse_records
+from ..records import parse_records
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,11 +140,7 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
     def limits(self) -> dict[str, int]:
         """Exclusive upper limits of the values in a sequence."""
         config = self.encoder.config
-        return {
-            "input_ids": config.vocab_size,
-            "input_mask": 2,
-            "segment_ids": config.type_vocab_size,
-        }
+        return dict(zip(FEATURES, (config.vocab_size, 2, config.type_vocab_size)))
 
     @tf.function
     def __call__(self, inputs: dict, training: bool = False) -> dict:

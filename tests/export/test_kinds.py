@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from albert_tf.text.packing import FEATURES
 from export import kinds, serving, signature_table, verify
-from export.records import FEATURES, serialize
+from export.records import serialize
 from export.verify import _LONG_TEXTS, _TEXTS
 from pipelines.tasks.classification import Example
 from pipelines.tasks.multiple_choice import MultipleChoiceExample

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from albert_tf.text.packing import FEATURES
 from albert_tf.text.tokenization import AlbertTokenizer
 from export import fixed_graph
-from export.records import FEATURES
 from export.tflite import convert
 from tests.export.task_models import LABELS, TASKS
 
