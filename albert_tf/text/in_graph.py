@@ -57,13 +57,9 @@ class InGraphTokenizer(tf.Module):
             self._splits = tf.ragged.constant(rows, dtype=tf.int32, row_splits_dtype=tf.int64)
 
     def __call__(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """Tokenizes texts.
+        """Returns the pieces of texts, int32 [batch, (pieces)], special pieces not included.
 
-        Args:
-          texts: string [batch], UTF-8; invalid bytes become U+FFFD.
-
-        Returns:
-          int32 [batch, (pieces)], special pieces not included.
+        Texts are string [batch], UTF-8; invalid bytes become U+FFFD.
         """
         pieces = self.segment(self.preprocess(texts))
         if self._splits is None:
@@ -173,11 +169,10 @@ class InGraphTokenizer(tf.Module):
     @functools.cached_property
     def _tables(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """For each piece: whether it begins a word, whether it is a byte, its length in bytes."""
-        tokenizer = self._tokenizer
-        pieces = [tokenizer.id_to_piece(i) for i in range(tokenizer.vocab_size)]
+        pieces = self._tokenizer.pieces
         return (
             np.array([piece.startswith(WORD_BOUNDARY) for piece in pieces]),
-            np.array([tokenizer._processor.is_byte(i) for i in range(len(pieces))]),
+            np.array([*map(self._tokenizer._processor.is_byte, range(len(pieces)))]),
             np.array([len(piece.replace(WORD_BOUNDARY, "").encode()) for piece in pieces]),
         )
 

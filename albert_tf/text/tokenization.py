@@ -96,7 +96,7 @@ class AlbertTokenizer:
         missing = [piece for piece in special if piece not in pieces]
         if missing:
             raise UserError(f"the vocabulary {path!r} lacks {', '.join(missing)}: {hint}")
-        self._pieces, self.vocab_size = pieces, len(pieces)
+        self.pieces, self.vocab_size = pieces, len(pieces)
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = map(
             pieces.index, special
         )
@@ -175,24 +175,24 @@ class AlbertTokenizer:
         Two pieces may be swapped if they repeat the same string. A piece that shares its string
         with no other piece has nan, which equals no number.
         """
-        roots = [piece[: (piece + piece).find(piece, 1)] for piece in self._pieces]
+        roots = [piece[: (piece + piece).find(piece, 1)] for piece in self.pieces]
         counts = collections.Counter(roots)
         numbers = {root: float(number) for number, root in enumerate(counts)}
         return [numbers[root] if counts[root] > 1 else math.nan for root in roots]
 
     def id_to_piece(self, piece_id: int) -> str:
         """Returns the text of a piece."""
-        return self._pieces[piece_id]
+        return self.pieces[piece_id]
 
     def decode(self, ids: Iterable[int]) -> str:
         """Joins pieces to readable text, with spaces for boundary marks."""
-        return "".join(self._pieces[i] for i in ids).replace(WORD_BOUNDARY, " ").strip()
+        return "".join(self.pieces[i] for i in ids).replace(WORD_BOUNDARY, " ").strip()
 
     @functools.cached_property
     def digit_comma_splits(self) -> dict[int, list[int]]:
         """Returns piece that ends in a digit and a comma -> the pieces that replace it."""
         splits = {}
-        for piece_id, piece in enumerate(self._pieces):
+        for piece_id, piece in enumerate(self.pieces):
             if not re.search(r"\d,$", piece):
                 continue
             parts = self._processor.encode(piece[:-1].replace(WORD_BOUNDARY, ""), out_type=str)
@@ -224,7 +224,7 @@ class AlbertTokenizer:
             wordlike = any(unicodedata.category(c)[0] in "LMN" for c in piece)
             return not wordlike or unicodedata.name(piece[0], "").startswith(SCRIPTS_WITHOUT_SPACES)
 
-        return np.array([begins(i, piece) for i, piece in enumerate(self._pieces)])
+        return np.array([begins(i, piece) for i, piece in enumerate(self.pieces)])
 
     def replacement_ids(self) -> np.ndarray:
         """Returns the pieces, int32, that may replace a masked piece: no control or byte pieces."""
@@ -239,7 +239,7 @@ class AlbertTokenizer:
 
         Example: `我` is `▁ <unk>`. If `▁` counted as text, only half of `我` would be unknown.
         """
-        marks = [i for i, piece in enumerate(self._pieces) if piece == WORD_BOUNDARY]
+        marks = [i for i, piece in enumerate(self.pieces) if piece == WORD_BOUNDARY]
         return [self.pad_id, self.cls_id, self.sep_id, *marks]
 
     def unknown_shares(self, pieces: np.ndarray, row_splits: np.ndarray) -> np.ndarray:
@@ -345,7 +345,7 @@ class WordPieceTokenizer(AlbertTokenizer):
 
     def decode(self, ids) -> str:
         """Joins pieces to readable text, with spaces between words."""
-        text = " ".join(self._pieces[i] for i in ids)
+        text = " ".join(self.pieces[i] for i in ids)
         return text.replace(f" {wordpiece.CONTINUATION}", "")
 
     @property
@@ -364,13 +364,13 @@ class WordPieceTokenizer(AlbertTokenizer):
                 return True
             return unicodedata.name(piece[2], "").startswith(SCRIPTS_WITHOUT_SPACES)
 
-        return np.array([begins(piece) for piece in self._pieces])
+        return np.array([begins(piece) for piece in self.pieces])
 
     def replacement_ids(self) -> np.ndarray:
         """Returns the pieces, int32, that may replace a masked piece: no special or unused ones."""
         ids = [
             i
-            for i, piece in enumerate(self._pieces)
+            for i, piece in enumerate(self.pieces)
             if piece not in wordpiece.SPECIAL and not piece.startswith("[unused")
         ]
         return np.array(ids, np.int32)
@@ -393,11 +393,7 @@ def find_vocabulary(directory: str) -> str:
 
 
 def read_do_lower_case(directory: str) -> bool:
-    """Returns the setting of tokenizer_config.json; True without the file.
-
-    Raises:
-      UserError: if the file is malformed, or its do_lower_case is neither true nor false.
-    """
+    """Returns the setting of tokenizer_config.json; True without the file."""
     path = os.path.join(directory, TOKENIZER_CONFIG_FILE)
     if not tf.io.gfile.exists(path):
         return True

@@ -94,14 +94,14 @@ class InGraphWordPiece(tf.Module):
     def __init__(self, tokenizer):
         super().__init__(name="tokenizer")
         self._wordpiece = import_tensorflow_text().FastWordpieceTokenizer(
-            vocab=tokenizer._pieces,
+            vocab=tokenizer.pieces,
             token_out_type=tf.int32,
             max_bytes_per_word=4 * LONGEST_WORD,
             no_pretokenization=True,
         )
         self._unk_id = tokenizer.unk_id
         # Lengths in characters; a word's later pieces have 2 fewer, because of ##.
-        lengths = [len(piece) for piece in tokenizer._pieces]
+        lengths = [len(piece) for piece in tokenizer.pieces]
         self._lengths = tf.constant(lengths, tf.int64)
         changes = _changes(tokenizer.do_lower_case)
         # Row 0 is for unchanged characters.

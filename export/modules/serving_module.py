@@ -258,13 +258,11 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
         """
 
     def share_of_unknown(self, tokens: dict, counts: tf.Tensor | None = None) -> tf.Tensor:
-        """Computes AlbertTokenizer.unknown_shares of requests, each the whole of its sequences.
+        """Computes AlbertTokenizer.unknown_shares of requests, float32 [batch].
 
         All sequences of a request count, so one rule holds for every kind. Pieces in the overlap of
         two windows count twice, a question once for each window, a context once for each choice.
-
-        Returns float32 [batch]. `tokens` are int32 [sequences, seq_len]; `counts`, int64 [batch],
-        is how many successive sequences are of each request, None: one.
+        `counts`, int64 [batch], is how many successive sequences are of each request, None: one.
         """
         ids, tokenizer = tokens["input_ids"], self.served.tokenizer
         is_text = tf.cast(tokens["input_mask"], tf.bool)

@@ -134,6 +134,9 @@ def ask_grpc(
       timeout: seconds.
       ca_file: PEM file of the authority that signed the server's certificate. Default: gRPC's
         list of authorities.
+
+    Raises:
+      UserError: with the server's error, or that there is no server, or if inputs are no tensors.
     """
     import grpc
     import tensorflow as tf

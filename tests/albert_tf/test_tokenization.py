@@ -31,8 +31,8 @@ def tokenizer(tiny_vocabulary):
 def digits_tokenizer(tmp_path_factory):
     """A vocabulary with pieces that end in a digit and a comma."""
     lines = [f"in {year}, or {n}, and x{n}, so" for year in range(1990, 2030) for n in "123"]
-    directory = tmp_path_factory.mktemp("digits")
-    model = train(directory, lines, 401, model_type="bpe", byte_fallback=True)
+    path = tmp_path_factory.mktemp("digits") / "vocabulary"
+    model = vocabularies.train(path, lines, 401, model_type="bpe", byte_fallback=True)
     return AlbertTokenizer(str(model))
 
 
@@ -40,10 +40,6 @@ def digits_tokenizer(tmp_path_factory):
 def sentences_tokenizer(tmp_path_factory):
     """A vocabulary of nine languages."""
     return AlbertTokenizer(str(sentences.train_vocabulary(tmp_path_factory.mktemp("sentences"))))
-
-
-def train(directory, lines, vocab_size, **options):
-    return vocabularies.train(directory / "vocabulary", lines, vocab_size, **options)
 
 
 def graph_function(tokenizer, in_graph=None):
@@ -173,9 +169,10 @@ def test_digit_comma_pieces_are_split(digits_tokenizer):
 def test_word_starts_in_every_script(tmp_path):
     text = "дом домой 2024 한국어 cat's, ไทย 日本 かな บ้าน بيت بيتنا ... [MASK]"
     chosen = ["...", "омой", "24", "한국", "'s", "日本", "かな", "ไทย", "يت", "()", ",", "64)"]
-    model = train(tmp_path, [text] * 3, 337, user_defined_symbols=chosen, byte_fallback=True)
+    options = {"user_defined_symbols": chosen, "byte_fallback": True}
+    model = vocabularies.train(tmp_path / "vocabulary", [text] * 3, 337, **options)
     tokenizer = AlbertTokenizer(str(model))
-    pieces = [tokenizer.id_to_piece(i) for i in range(tokenizer.vocab_size)]
+    pieces = tokenizer.pieces
     starts = dict(zip(pieces, tokenizer.word_starts().tolist()))
     begin = "[MASK] <pad> <unk> ... () , 日本 かな ไทย <0x41> <0xE3>".split()
     go_on = "омой 24 한국 's يت 64) <0x80> <0xBF>".split()
@@ -194,7 +191,8 @@ def test_accents_and_case_go_and_text_is_decoded_for_reading(tokenizer):
 def test_files_that_are_no_model(tokenizer, tmp_path):
     (tmp_path / "x.vocab").write_text("<pad>\t0\n<unk>\t0\n")
     controls = ("[CLS]", "[SEP]")
-    model = train(tmp_path, ["some words in here"] * 3, 23, control_pieces=controls)
+    lines = ["some words in here"] * 3
+    model = vocabularies.train(tmp_path / "vocabulary", lines, 23, control_pieces=controls)
     for path, message in (
         ("nowhere", "no vocabulary at 'nowhere'"),
         (tmp_path, "no vocabulary at"),
@@ -280,7 +278,7 @@ class TestReference:
         tokenizer = AlbertTokenizer(str(golden / "spm16k.model"))
         theirs = json.loads((golden / "start_piece_by_id.json").read_text())
         ours = tokenizer.word_starts()
-        pieces = [tokenizer.id_to_piece(i) for i in range(tokenizer.vocab_size)]
+        pieces = tokenizer.pieces
         only_theirs = [p for p, a, b in zip(pieces, ours, theirs) if b and not a]
         only_ours = [p for p, a, b in zip(pieces, ours, theirs) if a and not b]
         # Digits and what is joined to them go on with a word for us.

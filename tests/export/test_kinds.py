@@ -24,6 +24,7 @@ from tests.builders import read_tsv
 from tests.conftest import WORDS
 from tests.export.conftest import CHINESE
 from tests.export.task_models import LABELS, TASKS, ask, assert_alike, call, function_of, serve
+from tests.jobs import run
 
 ODD = ["", " \u3000", "Óld ﬁsh ½ _ [MASK] 1,000, 北京 한국", "\u0301", "¨ a_b _", "x" * 200, "a\0b"]
 OF_TEXTS = ["classifier", "classifier of texts", "multilabel", "regressor"]
@@ -246,6 +247,8 @@ def test_the_table_of_signatures_in_the_readme_is_up_to_date():
     assert found == signature_table.markdown_table().splitlines(), (
         "replace the table in export/README.md by the output of `python -m export.signature_table`"
     )
+    _, error = run("export.signature_table", "more", exit_code=2)
+    assert error == "error: unknown argument 'more': every option is a flag, see --help\n"
 
 
 @pytest.mark.parametrize("name", ["classifier", "token_classifier", "question_answering"])
