@@ -24,8 +24,8 @@ def open_checkpoint(
 ) -> ServedCheckpoint:
     """Opens a model directory or one of its checkpoints for export.
 
-    `kind` defaults to that of task.json, or pretraining without task.json; `max_seq_length` to that
-    of training.
+    `kind` defaults to the kind in task.json, or pretraining without task.json; `max_seq_length` to
+    the length of training.
     """
     model_dir, checkpoint = model_directory.find_best_checkpoint(path)
     kind, task = _read_task(model_dir, kind)

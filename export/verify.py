@@ -53,8 +53,7 @@ def verify(saved_model: str, module, functions: dict, exact=None) -> float:
 
     `functions` are the module's for each signature. If it is in bfloat16, `exact` is the same in
     float32. Returns the largest difference between two numbers; with `exact`, as BFLOAT16_TOLERANCE
-    defines it. A RuntimeError says that the process failed or imported our code, or that an answer
-    differs.
+    defines it. Raises a RuntimeError if the process fails or imports our code, or answers differ.
     """
     questions = _questions(module, functions)
     answers = _in_fresh_process(os.path.abspath(saved_model), questions)
