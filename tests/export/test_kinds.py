@@ -333,14 +333,8 @@ def test_hostile_and_empty_requests_are_answered_and_unlike_shapes_refused(modul
         function = function_of(module, signature)
         check_answered(call(function, inputs_of(module, signature, 0)), 0)
         if signature != "examples":  # no string is one
-            inputs = inputs_of(module, signature, len(HOSTILE))
-            answers = call(function, inputs)
+            answers = call(function, inputs_of(module, signature, len(HOSTILE)))
             check_answered(answers, len(HOSTILE))
-            for row in range(0, len(HOSTILE), 15):
-                one = call(function, {key: values[row : row + 1] for key, values in inputs.items()})
-                # In the batch there may be more padding.
-                found = {k: answers[k][row:][tuple(map(slice, v.shape))] for k, v in one.items()}
-                verify._difference((signature, row), one, found)
         good = inputs_of(module, signature, 2)
         for key, field in table.inputs.items():
             values = good[key]
