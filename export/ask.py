@@ -18,14 +18,14 @@ Examples:
 from __future__ import annotations
 
 import os
-import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 from absl import flags
 
 from albert_tf.jobs import program
 from albert_tf.storage.errors import UserError
+from albert_tf.text.in_graph import import_tensorflow_text
 from . import versions
 
 FLAGS = flags.FLAGS
@@ -40,6 +40,17 @@ _FLAGS = {
     "context": "--context",
     "options": "--option",
 }
+
+
+def flags_of(inputs: Mapping[str, str | Sequence[str]]) -> str:
+    """Returns the flags that ask for the inputs of one request, as a shell reads them."""
+    if "text_pair" in inputs:
+        inputs = {"text_pair": f"{inputs['text']} {_PAIR_SEPARATOR} {inputs['text_pair']}"}
+    return " ".join(
+        f'{_FLAGS[name]}="{text}"'
+        for name, value in inputs.items()
+        for text in ([value] if isinstance(value, str) else value)
+    )
 
 
 def define_flags() -> None:
@@ -61,17 +72,18 @@ def main(_) -> None:
     """Reads the flags."""
 
     # Bytes of the shell that are no UTF-8 become U+FFFD, as in the model: they can be printed.
-    def readable(text):
-        return os.fsencode(text).decode("utf-8", "replace")
+    def readable(texts):
+        return [os.fsencode(text).decode("utf-8", "replace") for text in texts]
 
+    question, context = readable([FLAGS.question, FLAGS.context])
     lines = ask(
         saved_model=FLAGS.saved_model,
-        masked_texts=list(map(readable, FLAGS.fill_mask)),
-        pairs=list(map(readable, FLAGS.pair)),
-        texts=list(map(readable, FLAGS.text)),
-        question=readable(FLAGS.question),
-        context=readable(FLAGS.context),
-        options=list(map(readable, FLAGS.option)),
+        masked_texts=readable(FLAGS.fill_mask),
+        pairs=readable(FLAGS.pair),
+        texts=readable(FLAGS.text),
+        question=question,
+        context=context,
+        options=readable(FLAGS.option),
     )
     print(*lines, sep="\n")
 
@@ -86,18 +98,13 @@ def ask(
     context: str = "",
     options: Sequence[str] = (),
 ) -> list[str]:
-    """Returns the answers of a SavedModel in lines to read.
-
-    Raises:
-      UserError: if nothing is asked, or what the model does not answer.
-    """
-    split_pairs = _split_pairs(pairs)
+    """Returns the answers of a SavedModel in lines to read."""
     for text in masked_texts:
         if "[MASK]" not in text:
             raise UserError(f"--fill_mask={text!r} holds no [MASK]")
     # What is asked, as inputs of a signature.
     of_texts = [{"text": text} for text in texts]
-    of_pairs = [{"text": first, "text_pair": second} for first, second in split_pairs]
+    of_pairs = list(map(_split_pair, pairs))
     others: list[dict] = []
     if question or context or options:
         others = [{"question": question, "context": context}]
@@ -109,10 +116,7 @@ def ask(
             "with --option if the model chooses"
         )
     path = versions.newest_saved_model(saved_model)
-    # Registers the operations that the tokenizer in the graph is made of.
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # its dependencies warn of each other's end of life
-        import tensorflow_text  # noqa: F401
+    import_tensorflow_text()  # registers the operations of the tokenizer in the graph
     model = tf.saved_model.load(path)
     lines = [f"{path} answers"]
     if masked_texts:
@@ -125,7 +129,7 @@ def ask(
     if "in_order_probability" in serving_default.structured_outputs:
         lines += _answers(path, model.signatures.get("score", serving_default), of_texts)
         lines += _answers(path, serving_default, others)
-        return lines + (_judge_order(serving_default, split_pairs) if split_pairs else [])
+        return lines + (_judge_order(serving_default, of_pairs) if of_pairs else [])
     lines += _answers(path, serving_default, [*of_texts, *of_pairs, *others])
     if "labels" in model.signatures:
         labels = model.signatures["labels"]()["labels"]
@@ -133,12 +137,11 @@ def ask(
     return lines
 
 
-def _split_pairs(pairs: Sequence[str]) -> list[list[str]]:
-    split_pairs = [pair.split(_PAIR_SEPARATOR) for pair in pairs]
-    for pair, sentences in zip(pairs, split_pairs):
-        if len(sentences) != 2 or not all(map(str.strip, sentences)):
-            raise UserError(f"--pair={pair!r}: expected two sentences with ||| between them")
-    return [[sentence.strip() for sentence in pair] for pair in split_pairs]
+def _split_pair(pair: str) -> dict[str, str]:
+    sentences = [*map(str.strip, pair.split(_PAIR_SEPARATOR))]
+    if len(sentences) != 2 or not all(sentences):
+        raise UserError(f"--pair={pair!r}: expected two sentences with ||| between them")
+    return {"text": sentences[0], "text_pair": sentences[1]}
 
 
 def _answers(path: str, signature, questions: list[dict]) -> list[str]:
@@ -191,12 +194,12 @@ def _fill_masks(fill_mask, texts: Sequence[str]) -> list[str]:
     return [*lines, "", "(a word begins at ▁; a piece without it continues the word before)"]
 
 
-def _judge_order(serving_default, pairs: list[list[str]]) -> list[str]:
+def _judge_order(serving_default, pairs: list[dict[str, str]]) -> list[str]:
     def in_order(first, second):
         answer = serving_default(text=tf.constant(first), text_pair=tf.constant(second))
         return answer["in_order_probability"].numpy()
 
-    first, second = map(list, zip(*pairs))
+    first, second = ([pair[name] for pair in pairs] for name in ("text", "text_pair"))
     as_given, swapped = in_order(first, second), in_order(second, first)
     lines = []
     for a, b, forward, backward in zip(first, second, as_given, swapped):

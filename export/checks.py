@@ -9,12 +9,22 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from albert_tf.text.limits import MANY_OF_ONE_CHAR, first_chars, num_prepared
 from .signatures import Signature
-from .text.limits import MAX_CONTEXT_CHARS, MAX_OUTPUT_BYTES, MAX_ROWS
+
+# A context of question answering is read in windows, and each window costs a computation.
+MAX_CONTEXT_CHARS = 100_000
+# Characters of all contexts of a request; each takes some 200 bytes while it is aligned.
+MAX_CONTEXTS_CHARS = 32 * MAX_CONTEXT_CHARS
+
+# Rows of a request. The limit also covers short rows, which still cost a computation each.
+MAX_ROWS = 2048
+
+# Size of one output. The server needs three times this memory to send it.
+MAX_OUTPUT_BYTES = 2**29
 
 # Values of a bad row's outputs, by dtype. No answer has these values.
 _BAD = {tf.float32: float("nan"), tf.int32: -1, tf.string: ""}
-
 
 # The largest sizes that a request may set. The limit of characters also bounds the words.
 _LARGEST: dict[int | str, int] = {"batch": MAX_ROWS, "words": MAX_CONTEXT_CHARS}
@@ -65,22 +75,42 @@ def check_shapes(
 def _check_outputs(signature: Signature, sizes: dict[int | str, tf.Tensor]) -> list[tf.Operation]:
     """Returns checks that no output is too large, as far as sizes of its dimensions are known."""
     checks = []
+    most = tf.constant(MAX_OUTPUT_BYTES, tf.int64)
     for name, field in signature.outputs.items():
         if not all(isinstance(d, int) or d in sizes for d in field.shape):
             continue
-        dimensions = [tf.cast(sizes.get(d, d), tf.int64) for d in field.shape]
         element = _STRING_BYTES if field.dtype == tf.string else field.dtype.size
-        # Multiply with a limit after each factor: the whole product may overflow int64.
         size = tf.constant(element, tf.int64)
-        for dimension in dimensions:
-            size = tf.minimum(size * dimension, MAX_OUTPUT_BYTES + 1)
+        for dimension in field.shape:
+            # A limit after each factor: the whole product may overflow int64.
+            size = tf.minimum(size * tf.cast(sizes.get(dimension, dimension), tf.int64), most + 1)
         message = (
             f"{name} [{', '.join(map(str, field.shape))}] must be at most "
             f"{MAX_OUTPUT_BYTES >> 20} MB: send less in a request"
         )
-        most = tf.constant(MAX_OUTPUT_BYTES, tf.int64)
         checks.append(tf.debugging.assert_less_equal(size, most, message))
     return checks
+
+
+def first_chars_of_contexts(texts: tf.Tensor, name: str) -> tf.Tensor:
+    """Returns the first characters of long texts, string [batch]; too many texts are refused."""
+    texts = first_chars(texts, MAX_CONTEXT_CHARS)
+    number = tf.reduce_sum(tf.strings.length(texts, "UTF8_CHAR"))
+    message = (
+        f"{name} must be at most {MAX_CONTEXTS_CHARS:,} characters in all rows together (at most "
+        f"{MAX_CONTEXT_CHARS:,} of each row count): send fewer rows"
+    )
+    check = tf.debugging.assert_less_equal(number, MAX_CONTEXTS_CHARS, message)
+    with tf.control_dependencies([check]):
+        return tf.identity(texts)
+
+
+def are_words_read(words: tf.Tensor) -> tf.Tensor:
+    """Returns which words of rows, string [batch, words], are among the first characters."""
+    costs = tf.strings.length(words, "UTF8_CHAR")
+    prepared = tf.reshape(num_prepared(tf.reshape(words, [-1])), tf.shape(words))
+    costs = tf.maximum(costs, -(-prepared // MANY_OF_ONE_CHAR))
+    return tf.cumsum(costs, axis=1) <= MAX_CONTEXT_CHARS
 
 
 def find_errors(values: dict[str, tf.Tensor], limits: dict[str, int | tf.Tensor]) -> tf.Tensor:

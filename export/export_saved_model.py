@@ -39,10 +39,11 @@ from albert_tf.jobs import job_directory, processor, program
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from . import signatures, versions
+from .ask import flags_of
 from .kinds import MODULES
 from .loading import load_module, open_checkpoint
 from .modules.serving_module import ServedCheckpoint, ServingModule
-from .text.preprocessor import PREPROCESSOR_DIR
+from .preprocessor import PREPROCESSOR_DIR
 from .verify import BFLOAT16_TOLERANCE, verify
 from .warmup import write_warmup_requests
 
@@ -101,12 +102,7 @@ def export(
     max_seq_length: int | None = None,
     precision: str = "float32",
 ) -> str:
-    """Exports a checkpoint, unless a version of it exists; returns the version's directory.
-
-    Raises:
-      UserError: if the checkpoint cannot be opened or built (see open_checkpoint and load_module),
-        if `output` is a file, or if `version` is another export.
-    """
+    """Exports a checkpoint, unless a version of it exists; returns the version's directory."""
     if tf.io.gfile.exists(output) and not tf.io.gfile.isdir(output):
         raise UserError(f"--output={output}: a file; expected a directory for the versions")
     if tf.io.gfile.exists(os.path.join(output, job_directory.RUN_FILE)):
@@ -133,7 +129,10 @@ def _export(served: ServedCheckpoint, output: str, version: int | None) -> str:
     existing = versions.existing(output)
     for number in reversed(existing) if version is None else [version]:
         earlier = os.path.join(output, str(number))
-        if _provenance(earlier) == provenance:
+        path = os.path.join(earlier, files.PROVENANCE_FILE)
+        # Version 0.2.0 did not record the precision, which was always float32.
+        defaults = {"precision": "float32"}
+        if tf.io.gfile.exists(path) and {**defaults, **files.read_json(path)} == provenance:
             print(f"exported before: {earlier}")
             return earlier
     version = version or max(existing, default=0) + 1
@@ -203,40 +202,20 @@ def _new_version(final: str) -> Iterator[str]:
             last = ["saved_model.pb", files.PROVENANCE_FILE]
             files.upload_directory(partial, final, last)
         return
-    partial = files.new_partial_directory(final)
     try:
-        yield partial
-        try:
-            tf.io.gfile.rename(partial, final)
-        except tf.errors.AlreadyExistsError as error:
-            raise UserError(f"{final!r} appeared meanwhile: run the same command again") from error
-    finally:
-        files.remove_directory(partial)
+        with files.new_directory(final) as partial:
+            yield partial
+    except tf.errors.AlreadyExistsError as error:
+        raise UserError(f"{final!r} appeared meanwhile: run the same command again") from error
 
 
-def _provenance(saved_model: str) -> dict | None:
-    path = os.path.join(saved_model, files.PROVENANCE_FILE)
-    if not tf.io.gfile.exists(path):
-        return None
-    # Version 0.2.0 did not record the precision, which was always float32.
-    return {"precision": "float32", **files.read_json(path)}
-
-
-# Inputs of serving_default -> flags of export.ask, and the same question as a request.
-_FIRST_QUESTIONS: dict[tuple[str, ...], tuple[str, dict[str, list]]] = {
-    ("text",): ('--text="Ada met Bob."', {"text": ["Ada met Bob."]}),
-    ("text", "text_pair"): (
-        '--pair="Ada met Bob. ||| He smiled."',
-        {"text": ["Ada met Bob."], "text_pair": ["He smiled."]},
-    ),
-    ("question", "context"): (
-        '--question="Who sings?" --context="Seven small birds sing."',
-        {"question": ["Who sings?"], "context": ["Seven small birds sing."]},
-    ),
-    ("context", "question", "options"): (
-        '--context="Birds sing." --question="Who sings?"',
-        {"context": ["Seven small birds sing."], "question": ["Who sings?"]},
-    ),
+# A first request: a value of each input that a serving_default has.
+_EXAMPLES: dict[str, str | list[str]] = {
+    "text": "Ada met Bob.",
+    "text_pair": "He smiled.",
+    "question": "Who sings?",
+    "context": "Seven small birds sing.",
+    "options": ["Birds.", "Dogs."],
 }
 
 
@@ -250,11 +229,11 @@ def how_to_use(saved_model: str) -> str:
         f"  {name}({', '.join(signature.inputs)}) -> {', '.join(signature.outputs)}"
         for name, signature in table.items()
     )
-    ask_flags, request = _FIRST_QUESTIONS[tuple(table["serving_default"].inputs)]
-    if "num_choices" in task:
-        options = ["Birds.", "Dogs.", *["..."] * task["num_choices"]][: task["num_choices"]]
-        ask_flags += "".join(f' --option="{option}"' for option in options)
-        request = {**request, "options": [options]}
+    first = {name: _EXAMPLES[name] for name in table["serving_default"].inputs}
+    if "options" in first:
+        number = task["num_choices"]
+        first["options"] = [*first["options"], *["..."] * number][:number]
+    ask_flags = flags_of(first)
     if "fill_mask" in table:
         ask_flags = '--fill_mask="The [MASK] function returns an array."'
     version = os.path.basename(saved_model)
@@ -262,7 +241,7 @@ def how_to_use(saved_model: str) -> str:
     # TF Serving's releases have the numbers of TensorFlow's; the client is tested with this one.
     tag = metadata.version("tensorflow-serving-api")
     config = os.path.join(os.path.dirname(os.path.abspath(__file__)), "serving")
-    body = json.dumps({"inputs": request})
+    body = json.dumps({"inputs": {name: [value] for name, value in first.items()}})
     place = f'"{os.path.abspath(output)}:/models/albert:ro"'
     if files.is_remote(output):
         not_named = f' (let models.config there say base_path: "{output}" and version {version})'

@@ -1,8 +1,7 @@
 """What exports of a single graph share: TFLite and ONNX take piece ids and give a kind's answers.
 
-A fine-tuned classifier or multilabel model outputs `probabilities`, a regressor `value`. Any other
-model, or any model with --kind=encoder, outputs `pooled_output` and `sequence_output`: the other
-kinds answer from texts of any length, in parts, which no single graph can compute.
+The kinds that answer from texts of any length, in parts, which no single graph can compute, are
+exported as their encoder.
 
 Beside OUTPUT are its vocabulary and an application's settings. OUTPUT without its ending names
 them: base.onnx has base.json, and base.spiece.model or for WordPiece base.vocab.txt.
@@ -22,10 +21,10 @@ from absl import flags
 from albert_tf.encoder import cls_only_positions
 from albert_tf.kinds import KINDS
 from albert_tf.storage import files
+from albert_tf.text.packing import FEATURES, model_inputs
 from .kinds import ENCODER
 from .loading import load_module, open_checkpoint
 from .modules.serving_module import ServedCheckpoint, ServingModule
-from .records import FEATURES, model_inputs
 
 _KINDS = (ENCODER, *(name for name, kind in KINDS.items() if kind.activation))
 
@@ -42,11 +41,7 @@ def define_flags(ending: str, quantized: str) -> None:
 
 
 def load(checkpoint: str, kind: str | None, max_seq_length: int | None = None) -> ServingModule:
-    """Returns the module of a checkpoint, or of its encoder if one graph cannot answer.
-
-    Raises:
-      UserError: if the checkpoint cannot be opened or built; see open_checkpoint and load_module.
-    """
+    """Returns the module of a checkpoint, or of its encoder if one graph cannot answer."""
     served = open_checkpoint(checkpoint, kind, max_seq_length)
     if served.kind not in _KINDS:
         served = dataclasses.replace(served, kind=ENCODER, task={})
@@ -92,7 +87,11 @@ def write(
     module: ServingModule, output: str, data: bytes, found: dict[str, float], form: str
 ) -> None:
     """Writes a model and the files beside it; prints kind, `form`, size and `differences`."""
-    write_beside(module.served, output)
+    described = description(module.served, output)
+    vocabulary = os.path.join(os.path.dirname(output), described["vocab_file"])
+    files.write_atomically(vocabulary, module.served.tokenizer.model_bytes)
+    text = json.dumps(described, indent=2) + "\n"
+    files.write_atomically(f"{os.path.splitext(output)[0]}.json", text)
     files.write_atomically(output, data)
     parameters = sum(v.shape.num_elements() for v in module.model.variables)
     size = f"{parameters / 1e6:.1f}M parameters, {len(data) / 1e6:.1f} MB"
@@ -104,31 +103,15 @@ def write(
 def description(served: ServedCheckpoint, output: str) -> dict:
     """Returns the content of the .json beside `output`: the settings that an application needs."""
     tokenizer, task = served.tokenizer, served.task
-    ids = (
-        tokenizer.pad_id,
-        tokenizer.unk_id,
-        tokenizer.cls_id,
-        tokenizer.sep_id,
-        tokenizer.mask_id,
-    )
+    ids = [getattr(tokenizer, f"{name}_id") for name in ("pad", "unk", "cls", "sep", "mask")]
+    stem = os.path.splitext(os.path.basename(output))[0]
     return {
         "kind": served.kind,
         "max_seq_length": served.max_seq_length,
-        "vocab_file": os.path.basename(_vocab_file(served, output)),
+        "vocab_file": f"{stem}.{tokenizer.vocabulary_name}",
         "vocab_sha256": tokenizer.sha256,
         "do_lower_case": tokenizer.do_lower_case,
         "special_pieces": {tokenizer.id_to_piece(i): i for i in ids},
         "has_pairs": task.get("has_pairs"),
         "labels": task.get("labels"),
     }
-
-
-def write_beside(served: ServedCheckpoint, output: str) -> None:
-    """Writes the vocabulary and the description beside `output`."""
-    files.write_atomically(_vocab_file(served, output), served.tokenizer.model_bytes)
-    text = json.dumps(description(served, output), indent=2) + "\n"
-    files.write_atomically(f"{os.path.splitext(output)[0]}.json", text)
-
-
-def _vocab_file(served: ServedCheckpoint, output: str) -> str:
-    return f"{os.path.splitext(output)[0]}.{served.tokenizer.vocabulary_name}"

@@ -10,6 +10,7 @@ from albert_tf.checkpoints import model_directory
 from albert_tf.encoder import AlbertEncoder
 from albert_tf.jobs import program
 from albert_tf.kinds import KINDS
+from albert_tf.layers.primitives import build_parts
 from albert_tf.models import AlbertForPreTraining
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
@@ -23,14 +24,8 @@ def open_checkpoint(
 ) -> ServedCheckpoint:
     """Opens a model directory or one of its checkpoints for export.
 
-    Args:
-      path: as of model_directory.find_best_checkpoint.
-      kind: one of MODULES; default: as in task.json, or pretraining without task.json.
-      max_seq_length: default: model_directory.trained_length; check_max_seq_length may warn.
-
-    Raises:
-      UserError: if there is no checkpoint or it holds a model of another kind, if max_seq_length
-        is beyond the position table, or if vocabulary and config have different sizes.
+    `kind` defaults to the kind in task.json, or pretraining without task.json; `max_seq_length` to
+    the length of training.
     """
     model_dir, checkpoint = model_directory.find_best_checkpoint(path)
     kind, task = _read_task(model_dir, kind)
@@ -77,9 +72,6 @@ def load_module(served: ServedCheckpoint) -> ServingModule:
     Weights are restored in float32. Under served.precision "bfloat16" the model's products, their
     weights and what goes from one to the next are bfloat16 then; the tables of the embeddings,
     layer norms, softmax and the products that give logits stay float32.
-
-    Raises:
-      UserError: if the checkpoint lacks a variable of the model, or has it in another shape.
     """
     if served.kind == ENCODER:
         model = AlbertEncoder(served.config)
@@ -87,20 +79,14 @@ def load_module(served: ServedCheckpoint) -> ServingModule:
         model = AlbertForPreTraining(served.config)
     else:
         model = KINDS[served.kind].create_model(served.config, served.task)
-    _create_variables(model)
+    width = served.config.hidden_size
+    build_parts(width, model)
     if served.kind == ENCODER:
         model_directory.restore_encoder(model, served.checkpoint)
     else:
         model_directory.restore_weights(model, served.checkpoint)
     if served.precision == "bfloat16":
         full, model = model, type(model).from_config({**model.get_config(), "dtype": "bfloat16"})
-        _create_variables(model)
+        build_parts(width, model)
         model.set_weights(full.get_weights())
     return MODULES[served.kind](model, served)
-
-
-def _create_variables(model: tf.keras.layers.Layer) -> None:
-    if isinstance(model, AlbertEncoder):
-        model(tf.zeros([1, 2], tf.int32))
-    else:
-        model.create_variables()

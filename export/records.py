@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 import tensorflow as tf
 
+from albert_tf.text.packing import FEATURES
 from albert_tf.text.tokenization import AlbertTokenizer
 from .checks import find_errors
-
-FEATURES = ("input_ids", "input_mask", "segment_ids")
-
-
-def model_inputs(tokens: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """Returns the FEATURES under the names of the model's inputs."""
-    names = ("input_word_ids", "input_mask", "input_type_ids")
-    return {name: tokens[feature] for name, feature in zip(names, FEATURES)}
 
 
 def parse_records(
@@ -32,35 +23,10 @@ def parse_records(
     seq_len is at most `longest`, and may differ from one record to the other. Each of several
     sequences must begin with [CLS]: one long sequence is not several.
 
-    Returns:
-      dict of int32 [batch * sequences_per_record, seq_len] FEATURES, padded (a bad record is all
-      zeros); and string [batch], the error of each record, "" = no error.
+    Returns int32 [batch * sequences_per_record, seq_len] FEATURES, padded (a bad record is all
+    zeros); and string [batch], the error of each record, "" = no error.
     """
-    error = _find_errors(records, limits, longest, sequences_per_record, tokenizer.cls_id)
-    harmless = serialize(dict.fromkeys(FEATURES, np.zeros(sequences_per_record, np.int64)))
-    records = tf.where(tf.equal(error, ""), records, harmless)
-    feature = tf.io.RaggedFeature(tf.int64, row_splits_dtype=tf.int64)
-    parsed = tf.io.parse_example(records, dict.fromkeys(FEATURES, feature))
-    lengths = parsed["input_ids"].row_lengths() // sequences_per_record
-    seq_len = tf.maximum(tf.reduce_max(lengths), 1)
-    lengths = tf.repeat(lengths, sequences_per_record)
-    return {
-        name: tf.RaggedTensor.from_row_lengths(
-            tf.cast(parsed[name].flat_values, tf.int32), lengths
-        ).to_tensor(tokenizer.pad_id if name == "input_ids" else 0, shape=tf.stack([-1, seq_len]))
-        for name in FEATURES
-    }, error
-
-
-def _find_errors(
-    records: tf.Tensor,
-    limits: dict[str, int],
-    longest: int,
-    sequences_per_record: int,
-    cls_id: int,
-) -> tf.Tensor:
-    """Returns the error of each record, string [batch]; "" = no error."""
-    features = {name: tf.io.VarLenFeature(tf.int64) for name in FEATURES}
+    cls_id, features = tokenizer.cls_id, dict.fromkeys(FEATURES, tf.io.VarLenFeature(tf.int64))
 
     def check(index):
         parsed = tf.io.parse_single_example(records[index], features)
@@ -91,7 +57,21 @@ def _find_errors(
     end = tf.data.Dataset.from_tensors((number, tf.constant("")))
     indices, errors = checked.concatenate(end).batch(number + 1).get_single_element()
     unreadable = tf.fill([number + 1], f"no tf.Example with {', '.join(FEATURES)} of int64")
-    return tf.tensor_scatter_nd_update(unreadable, indices[:, tf.newaxis], errors)[:-1]
+    error = tf.tensor_scatter_nd_update(unreadable, indices[:, tf.newaxis], errors)[:-1]
+
+    harmless = serialize(dict.fromkeys(FEATURES, np.zeros(sequences_per_record, np.int64)))
+    readable = tf.where(tf.equal(error, ""), records, harmless)
+    feature = tf.io.RaggedFeature(tf.int64, row_splits_dtype=tf.int64)
+    parsed = tf.io.parse_example(readable, dict.fromkeys(FEATURES, feature))
+    lengths = parsed["input_ids"].row_lengths() // sequences_per_record
+    seq_len = tf.maximum(tf.reduce_max(lengths), 1)
+    lengths = tf.repeat(lengths, sequences_per_record)
+    return {
+        name: tf.RaggedTensor.from_row_lengths(
+            tf.cast(parsed[name].flat_values, tf.int32), lengths
+        ).to_tensor(tokenizer.pad_id if name == "input_ids" else 0, shape=tf.stack([-1, seq_len]))
+        for name in FEATURES
+    }, error
 
 
 def serialize(features: dict[str, np.ndarray]) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from albert_tf.jobs import program
 from .kinds import MODULES
 from .signatures import Field
 
@@ -27,4 +28,4 @@ def _table_cell(fields: dict[str, Field]) -> str:
 
 
 if __name__ == "__main__":
-    print(markdown_table())
+    program.run(lambda _: program.print_help(markdown_table()))

@@ -43,12 +43,7 @@ class Field(str):
 
 
 class Signature:
-    """The inputs and outputs of one signature.
-
-    Args:
-      inputs: name -> form, see Field.
-      outputs: name -> form, see Field.
-    """
+    """The inputs and outputs of one signature, by name."""
 
     def __init__(self, inputs: Mapping[str, str], outputs: Mapping[str, str]):
         self.inputs = {name: Field(form) for name, form in inputs.items()}
@@ -63,7 +58,7 @@ class Signature:
 
 
 # Texts are UTF-8; invalid bytes become U+FFFD; a text may be empty. Too long a pair loses pieces at
-# the end of its longer text, too long a text at its end. text/limits.py limits the characters.
+# the end of its longer text, too long a text at its end. checks.py limits the characters.
 _TEXT = {"text": "string [batch]"}
 # An empty or blank `text_pair` means a single text; for a model fine-tuned on pairs, a pair with an
 # empty second text.

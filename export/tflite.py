@@ -30,9 +30,9 @@ import tensorflow as tf
 from absl import flags, logging
 
 from albert_tf.jobs import program
+from albert_tf.text.packing import FEATURES
 from . import fixed_graph
 from .modules.serving_module import ServingModule
-from .records import FEATURES
 
 FLAGS = flags.FLAGS
 
@@ -67,11 +67,7 @@ def convert(
     max_seq_length: int | None = None,
     quantize: bool = False,
 ) -> dict[str, float]:
-    """Writes a TFLite model; returns for each output the largest difference from the model's own.
-
-    Raises:
-      UserError: if the checkpoint cannot be opened or built; see open_checkpoint and load_module.
-    """
+    """Writes a TFLite model; returns for each output the largest difference from the model's."""
     module = fixed_graph.load(checkpoint, kind, max_seq_length)
     model = _convert(module, quantize)
     differences = _differences(model, module)

@@ -53,10 +53,7 @@ def verify(saved_model: str, module, functions: dict, exact=None) -> float:
 
     `functions` are the module's for each signature. If it is in bfloat16, `exact` is the same in
     float32. Returns the largest difference between two numbers; with `exact`, as BFLOAT16_TOLERANCE
-    defines it.
-
-    Raises:
-      RuntimeError: if the process fails or imports our code, or any answer differs.
+    defines it. Raises a RuntimeError if the process fails or imports our code, or answers differ.
     """
     questions = _questions(module, functions)
     answers = _in_fresh_process(os.path.abspath(saved_model), questions)
@@ -144,7 +141,9 @@ def _decoded(texts: tf.Tensor) -> list[str]:
 
 def _questions(module, functions: dict) -> list[tuple[str, dict[str, np.ndarray]]]:
     """Returns pairs of a signature's name and its inputs: golden texts, random ids, no texts."""
-    from .records import FEATURES, serialize  # not above: the fresh process cannot
+    # Not above: the fresh process cannot import them.
+    from albert_tf.text.packing import FEATURES
+    from .records import serialize
 
     rng = np.random.RandomState(20200426)
     lengths = np.array([[11], [3], [7]])
@@ -179,13 +178,12 @@ def _questions(module, functions: dict) -> list[tuple[str, dict[str, np.ndarray]
 
 def _as_inputs(texts: list, pairs: list, choices: int) -> dict[str, np.ndarray]:
     """Returns texts, [rows, ...], under the names that the kinds of models have for them."""
+    first, second = (np.array(column, object) for column in (texts, pairs))
     # With equal choices the answer would be ambiguous: number the choices beyond the texts.
     options = [
-        [f"{text} {i}" if i >= len(texts) > 0 else text for text in texts[k:] + texts[:k]]
+        [f"{text} {i}" if i >= len(texts) else text for text in np.roll(first, -i)]
         for i in range(choices)
-        for k in [i % max(len(texts), 1)]
     ]
-    first, second = (np.array(column, object) for column in (texts, pairs))
     return {
         "text": first,
         "text_pair": second,
@@ -221,11 +219,7 @@ def _answers(functions: dict, questions: list[tuple[str, dict[str, np.ndarray]]]
 
 
 def _difference(question: tuple[str, dict], expected: dict, answer: dict) -> float:
-    """Returns the largest difference between two answers to a question.
-
-    Raises:
-      RuntimeError: if they are not the same answer.
-    """
+    """Returns the largest difference between two answers to a question; refuses unlike answers."""
     largest = 0.0
     expected, answer = _with_probabilities_apart(expected), _with_probabilities_apart(answer)
     if expected.keys() != answer.keys():

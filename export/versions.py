@@ -25,11 +25,7 @@ def existing(directory: str) -> list[int]:
 
 
 def newest_saved_model(path: str) -> str:
-    """Returns the SavedModel at `path`, or the newest version in it.
-
-    Raises:
-      UserError: if there is none.
-    """
+    """Returns the SavedModel at `path`, or the newest version in it."""
     candidates = [path, *(os.path.join(path, str(v)) for v in reversed(existing(path)))]
     for candidate in candidates:
         if tf.io.gfile.exists(os.path.join(candidate, "saved_model.pb")):

@@ -7,14 +7,15 @@ while the version before still answers.
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Iterator
 
 import numpy as np
 import tensorflow as tf
-from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
+from tensorflow_serving.apis import prediction_log_pb2
 
-from .records import FEATURES, serialize
+from albert_tf.text.packing import FEATURES
+from .records import serialize
 from .signatures import Field, Signature
 
 WARMUP_FILE = os.path.join("assets.extra", "tf_serving_warmup_requests")
@@ -32,35 +33,26 @@ def write_warmup_requests(
 ) -> None:
     """Writes the warm-up requests of a SavedModel into its directory.
 
-    Signatures without inputs compute nothing and are left out. `sizes` has the dimensions that the
-    model fixes, such as "choices".
+    `sizes` has the dimensions that the model fixes, such as "choices".
     """
     path = os.path.join(saved_model, WARMUP_FILE)
     tf.io.gfile.makedirs(os.path.dirname(path))
+    # Signatures without inputs compute nothing.
+    asked = [(name, signature) for name, signature in signatures.items() if signature.inputs]
     with tf.io.TFRecordWriter(path) as writer:
-        for request in _requests(signatures, sizes):
-            log = prediction_log_pb2.PredictLog(request=request)
-            writer.write(prediction_log_pb2.PredictionLog(predict_log=log).SerializeToString())
-
-
-def _requests(
-    signatures: dict[str, Signature], sizes: dict[str, int]
-) -> Iterator[predict_pb2.PredictRequest]:
-    for name, signature in signatures.items():
-        if not signature.inputs:
-            continue
-        for batch, seq_len in _SHAPES:
+        for (name, signature), (batch, seq_len) in itertools.product(asked, _SHAPES):
             seq_len = min(seq_len, sizes["max_seq_length"])
             chosen = {"predictions": _PREDICTIONS, "words": seq_len // 2}
             dimensions = {**sizes, **chosen, "batch": batch, "seq_len": seq_len}
-            request = predict_pb2.PredictRequest()
+            log = prediction_log_pb2.PredictionLog()
+            request = log.predict_log.request
             # TF Serving looks at the signature's name only: the model is the one it loads.
             request.model_spec.name = "albert"
             request.model_spec.signature_name = name
             for key, field in signature.inputs.items():
                 value = _input(key, field, dimensions)
                 request.inputs[key].CopyFrom(tf.make_tensor_proto(value))
-            yield request
+            writer.write(log.SerializeToString())
 
 
 def _input(name: str, field: Field, dimensions: dict[str, int]) -> np.ndarray:

@@ -47,19 +47,16 @@ MAY_IMPORT = {
     ),
     "pipelines": "pipelines.data pipelines.training pipelines.tasks albert_tf",
     "export": "export albert_tf",
-    "export.text": "export.text albert_tf",
     "export.modules": (
-        "export.modules export.text export.checks export.records export.signatures albert_tf"
+        "export.modules export.batches export.checks export.preprocessor export.records "
+        "export.signatures albert_tf"
     ),
     "export.serving": "export.serving albert_tf",
 }
 # Heavy or fragile packages and the only files that may import them.
 DOORS = {
     "tensorflow_addons": {"albert_tf/addons.py"},
-    "tensorflow_text": {
-        "albert_tf/text/in_graph.py",
-        *("export/ask.py", "export/verify.py"),
-    },
+    "tensorflow_text": {"albert_tf/text/in_graph.py", "export/verify.py"},
     "tensorflow_hub": {"albert_tf/checkpoints/hub.py"},
     "apache_beam": {"pipelines/data/beam_job.py"},
     "matplotlib": {"albert_tf/jobs/pictures.py"},

@@ -50,66 +50,73 @@ def character_class(test) -> str:
 
 
 class WrittenCharacters:
-    """The original characters of texts, and their places in the preprocessed texts.
+    """The characters of texts, string [batch] of valid UTF-8.
 
-    Attributes, counted through all texts:
-      offsets, limits: int32 [characters], byte offsets of a character in its text.
-      visible_before, visible_through: int64 [characters], number of visible characters (no white
-        space) before a character, and up to its end.
-      ends: int64 [batch], index after the last visible character of a text.
+    Attributes:
+      chars: string [batch, (characters)]. TensorFlow 2.15 has U+FFFD for noncharacters such as
+        U+10FFFF, but the offsets count the original bytes.
+      offsets, limits: int32 [all characters], the first byte of a character in its text, and the
+        byte after it.
+      is_space: bool [all characters], white space; every other character is visible.
     """
 
-    def __init__(self, preprocess: Callable, texts: tf.Tensor, bases: tf.Tensor):
-        chars, self.offsets, self.limits = split_characters(texts)
-        text_of_char, chars_of_text = row_ids(chars), chars.row_splits
-        chars = chars.flat_values
-
-        is_space = matches(chars, character_class(str.isspace))
-        is_visible = tf.cast(~is_space, tf.int64)
-        self.visible_through = tf.cumsum(is_visible)
-        self.visible_before = self.visible_through - is_visible
-        indices = tf.range(tf.size(chars, tf.int64))
-        self.ends = tf.math.unsorted_segment_max(
-            tf.where(is_space, tf.cast(0, tf.int64), indices + 1), text_of_char, tf.size(texts)
+    def __init__(self, texts: tf.Tensor):
+        self.chars, offsets = tf.strings.unicode_split_with_offsets(texts, "UTF-8")
+        self.offsets = tf.cast(offsets.flat_values, tf.int32)
+        text_of_char = row_ids(self.chars)
+        is_last = tf.equal(
+            tf.range(tf.size(text_of_char, tf.int64)) + 1,
+            tf.gather(self.chars.row_limits(), text_of_char),
         )
-        self.ends = tf.maximum(self.ends, chars_of_text[:-1])
+        ends = tf.gather(tf.strings.length(texts), text_of_char)
+        self.limits = tf.where(is_last, ends, tf.roll(self.offsets, -1, axis=0))
+        self.is_space = matches(self.chars.flat_values, character_class(str.isspace))
 
+    def align(self, pieces: tf.RaggedTensor, first: tf.Tensor, last: tf.Tensor) -> AlignedPieces:
+        """Returns pieces with the spans of their first to last characters, indexes [all pieces]."""
+        is_visible = tf.cast(~self.is_space, tf.int64)
+        visible_through = tf.cumsum(is_visible)
+        return AlignedPieces(
+            pieces,
+            tf.gather(self.offsets, first),
+            tf.gather(self.limits, last),
+            tf.gather(visible_through - is_visible, first),
+            tf.gather(visible_through, last),
+        )
+
+    def ends(self) -> tf.Tensor:
+        """Returns the index after the last visible character of each text, int64 [batch]."""
+        indices = tf.range(tf.size(self.is_space, tf.int64))
+        ends = tf.math.unsorted_segment_max(
+            tf.where(self.is_space, tf.cast(0, tf.int64), indices + 1),
+            row_ids(self.chars),
+            self.chars.nrows(),
+        )
+        return tf.maximum(ends, self.chars.row_starts())
+
+    def find(self, places: tf.Tensor, preprocess: Callable, bases: tf.Tensor) -> tf.Tensor:
+        """Returns the index of the character behind each place, int64 [places].
+
+        Places are offsets in the preprocessed texts, which begin at `bases`. Of several characters
+        at one place the last one is behind it: the others were dropped.
+        """
+        chars, is_space = self.chars.flat_values, self.is_space
+        text_of_char, chars_of_text = row_ids(self.chars), self.chars.row_splits
+        indices = tf.range(tf.size(chars, tf.int64))
         # Of several white-space characters between two words, the first becomes the space.
         after_visible = tf.concat([[False], ~is_space[:-1]], axis=0)
         is_first = tf.equal(indices, tf.gather(chars_of_text, text_of_char))
         separates = is_space & after_visible & ~is_first
-        separates &= indices < tf.gather(self.ends, text_of_char)
+        separates &= indices < tf.gather(self.ends(), text_of_char)
         different, which = tf.unique(chars)
         sizes = tf.gather(tf.strings.length(preprocess(different)), which)
-        # `preprocess` keeps noncharacters, but split_characters replaces them by U+FFFD.
+        # `preprocess` keeps noncharacters, which are U+FFFD here.
         sizes = tf.where(tf.equal(chars, "\ufffd"), self.limits - self.offsets, sizes)
         sizes = tf.where(is_space, tf.cast(separates, tf.int32), sizes)
         before = tf.concat([[0], tf.cumsum(tf.cast(sizes, tf.int64))], axis=0)
         bases -= tf.gather(before, chars_of_text[:-1])
-        self._places = before[:-1] + tf.gather(bases, text_of_char)
-
-    def at(self, places: tf.Tensor) -> tf.Tensor:
-        """Returns int64 indexes of the characters at places; the last one if several share it."""
-        # A dropped character has the same place as the next character, so the last one was kept.
-        return tf.searchsorted(self._places, places, side="right", out_type=tf.int64) - 1
-
-
-def split_characters(texts: tf.Tensor) -> tuple[tf.RaggedTensor, tf.Tensor, tf.Tensor]:
-    """Splits texts, string [batch] of valid UTF-8, into characters.
-
-    Returns:
-      The characters, string [batch, (characters)], and their first byte in the text and the byte
-      after, int32 [all characters] each. TensorFlow 2.15 returns U+FFFD for noncharacters such as
-      U+10FFFF, but the offsets count the original bytes.
-    """
-    chars, offsets = tf.strings.unicode_split_with_offsets(texts, "UTF-8")
-    offsets = tf.cast(offsets.flat_values, tf.int32)
-    text_of_char = row_ids(chars)
-    is_last = tf.equal(
-        tf.range(tf.size(text_of_char, tf.int64)) + 1, tf.gather(chars.row_limits(), text_of_char)
-    )
-    ends = tf.gather(tf.strings.length(texts), text_of_char)
-    return chars, offsets, tf.where(is_last, ends, tf.roll(offsets, -1, axis=0))
+        of_chars = before[:-1] + tf.gather(bases, text_of_char)
+        return tf.searchsorted(of_chars, places, side="right", out_type=tf.int64) - 1
 
 
 def matches(chars: tf.Tensor, regex: str) -> tf.Tensor:

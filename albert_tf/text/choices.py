@@ -45,15 +45,7 @@ def _fill_blanks(questions: tf.Tensor, options: tf.Tensor, blank: str, number: i
     """Replaces the blanks of each question by its option, within the last `number` characters.
 
     Without this limit a question of n blanks with an option of n characters would grow to n * n.
-
-    Args:
-      questions: string [rows], valid UTF-8.
-      options: string [rows], valid UTF-8, the replacement for the blanks of each question.
-      blank: the text that an option replaces.
-      number: the number of characters that are read from the end; the result may have more.
-
-    Returns:
-      string [rows]; a question without a blank is unchanged.
+    Takes and returns string [rows], valid UTF-8.
     """
     parts = tf.strings.split(questions, blank)
     row = row_ids(parts)

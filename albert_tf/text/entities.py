@@ -20,8 +20,7 @@ _PREFIXES = {"L": "E", "U": "S"}
 def parse_tag(tag: str) -> tuple[str, str]:
     """Returns prefix (B, I, E, S or O) and type of a tag: `B-person` is ("B", "person").
 
-    Raises:
-      KeyError: if the text is not such a tag.
+    Another text raises a KeyError.
     """
     if tag == OUTSIDE:
         return OUTSIDE, ""

@@ -57,13 +57,9 @@ class InGraphTokenizer(tf.Module):
             self._splits = tf.ragged.constant(rows, dtype=tf.int32, row_splits_dtype=tf.int64)
 
     def __call__(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """Tokenizes texts.
+        """Returns the pieces of texts, int32 [batch, (pieces)], special pieces not included.
 
-        Args:
-          texts: string [batch], UTF-8; invalid bytes become U+FFFD.
-
-        Returns:
-          int32 [batch, (pieces)], special pieces not included.
+        Texts are string [batch], UTF-8; invalid bytes become U+FFFD.
         """
         pieces = self.segment(self.preprocess(texts))
         if self._splits is None:
@@ -113,8 +109,9 @@ class InGraphTokenizer(tf.Module):
         chars, offsets = tf.strings.unicode_split_with_offsets(prepared, "UTF-8")
         places = offsets.flat_values + tf.gather(bases, row_ids(chars))
 
-        written = WrittenCharacters(self.preprocess, texts, bases)
-        origins = written.at(places)  # index of the original of each prepared character
+        written = WrittenCharacters(texts)
+        # The index of the original of each prepared character.
+        origins = written.find(places, self.preprocess, bases)
 
         # If invisible characters follow a piece's space, the piece begins at the last of these.
         first = tf.searchsorted(places, begins, out_type=tf.int64)
@@ -135,17 +132,10 @@ class InGraphTokenizer(tf.Module):
         origins = tf.concat([origins, [0]], axis=0)
         next_start = tf.where(
             is_end,
-            tf.gather(written.ends, row_ids(pieces)),
+            tf.gather(written.ends(), row_ids(pieces)),
             tf.gather(origins, following),
         )
-        lasts = tf.maximum(next_start - 1, last)
-        return AlignedPieces(
-            pieces,
-            tf.gather(written.offsets, starts),
-            tf.gather(written.limits, lasts),
-            tf.gather(written.visible_before, starts),
-            tf.gather(written.visible_through, lasts),
-        )
+        return written.align(pieces, starts, tf.maximum(next_start - 1, last))
 
     def _tokenize_with_offsets(self, prepared, bases):
         """Returns pieces, ragged, and their begins and ends, int64 [all pieces]."""
@@ -179,11 +169,10 @@ class InGraphTokenizer(tf.Module):
     @functools.cached_property
     def _tables(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """For each piece: whether it begins a word, whether it is a byte, its length in bytes."""
-        tokenizer = self._tokenizer
-        pieces = [tokenizer.id_to_piece(i) for i in range(tokenizer.vocab_size)]
+        pieces = self._tokenizer.pieces
         return (
             np.array([piece.startswith(WORD_BOUNDARY) for piece in pieces]),
-            np.array([tokenizer._processor.is_byte(i) for i in range(len(pieces))]),
+            np.array([*map(self._tokenizer._processor.is_byte, range(len(pieces)))]),
             np.array([len(piece.replace(WORD_BOUNDARY, "").encode()) for piece in pieces]),
         )
 

@@ -6,6 +6,8 @@ the vocabulary lacks. A sequence has a maximum length, so text beyond it need no
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import tensorflow as tf
 
 from albert_tf.text.characters import character_class
@@ -37,22 +39,13 @@ def first_chars(texts: tf.Tensor, number: int) -> tf.Tensor:
 
     A text that NFKD would make more than 3 * number long is cut to number / 18 characters.
     """
-    # Truncate by bytes first, which is cheap. A character cut in two is beyond the kept characters.
-    texts = tf.strings.substr(texts, 0, _LONGEST_CHAR * number)
-    texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
-    texts = tf.strings.substr(texts, 0, number, unit="UTF8_CHAR")
-    fewer = tf.strings.substr(texts, 0, number // MOST_OF_ONE_CHAR, unit="UTF8_CHAR")
-    return tf.where(_grow(texts, number), fewer, texts)
+    return _cut(texts, number, lambda texts, size, unit: tf.strings.substr(texts, 0, size, unit))
 
 
 def last_chars(texts: tf.Tensor, number: int) -> tf.Tensor:
     """Returns the last characters, as first_chars does the first; drops trailing white space."""
     texts = tf.strings.regex_replace(texts, character_class(str.isspace) + "+$", "")
-    texts = _end(texts, _LONGEST_CHAR * number, "BYTE")
-    texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
-    texts = _end(texts, number, "UTF8_CHAR")
-    fewer = _end(texts, number // MOST_OF_ONE_CHAR, "UTF8_CHAR")
-    return tf.where(_grow(texts, number), fewer, texts)
+    return _cut(texts, number, _end)
 
 
 def num_prepared(texts: tf.Tensor) -> tf.Tensor:
@@ -61,8 +54,14 @@ def num_prepared(texts: tf.Tensor) -> tf.Tensor:
     return tf.strings.length(normalized, "UTF8_CHAR")
 
 
-def _grow(texts: tf.Tensor, number: int) -> tf.Tensor:
-    return num_prepared(texts) > MANY_OF_ONE_CHAR * number
+def _cut(texts: tf.Tensor, number: int, part: Callable) -> tf.Tensor:
+    """Returns the `part` of `number` characters of texts."""
+    # Truncate by bytes first, which is cheap. A character cut in two is beyond the kept characters.
+    texts = part(texts, _LONGEST_CHAR * number, "BYTE")
+    texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
+    texts = part(texts, number, "UTF8_CHAR")
+    fewer = part(texts, number // MOST_OF_ONE_CHAR, "UTF8_CHAR")
+    return tf.where(num_prepared(texts) > MANY_OF_ONE_CHAR * number, fewer, texts)
 
 
 def _end(texts: tf.Tensor, number: int, unit: str) -> tf.Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import tensorflow as tf
 
@@ -13,6 +13,15 @@ from albert_tf.text.windows import Windows, cut
 LENGTH_STEP = 16
 
 NUM_SPECIAL_PIECES = 3  # [CLS] and two [SEP]
+
+# The names of a packed sequence's parts in records, as in the reference, and at the model.
+FEATURES = ("input_ids", "input_mask", "segment_ids")
+_OF_MODEL = ("input_word_ids", "input_mask", "input_type_ids")
+
+
+def model_inputs(tokens: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    """Returns the FEATURES under the names of the model's inputs."""
+    return {name: tokens[feature] for name, feature in zip(_OF_MODEL, FEATURES)}
 
 
 def lay_out(
@@ -59,9 +68,7 @@ def lay_out(
 class Packer:
     """Puts [CLS] and [SEP] around pieces and pads them.
 
-    Args:
-      tokenizer: defines the special pieces.
-      max_seq_length: maximum length in pieces, special pieces included; an int or an int64 tensor.
+    `max_seq_length` is the maximum length in pieces, special pieces included.
     """
 
     def __init__(self, tokenizer: AlbertTokenizer, max_seq_length: int | tf.Tensor):
@@ -123,7 +130,7 @@ class Packer:
         longest = tf.reduce_max(first_length + second_length) + NUM_SPECIAL_PIECES
         longest = tf.cast(tf.maximum(longest, 2), tf.int32)
         seq_len = tf.minimum(rounded_up(longest), tf.cast(self.max_seq_length, tf.int32))
-        ids, mask, types = lay_out(
+        laid_out = lay_out(
             # One extra piece, because tf.gather needs at least one.
             tf.concat([first.flat_values, second.flat_values, [self._pad_id]], axis=0),
             tuple(tf.cast(column, tf.int32) for column in parts),
@@ -131,7 +138,7 @@ class Packer:
             (self._cls_id, self._sep_id),
             self._pad_id,
         )
-        return {"input_ids": ids, "input_mask": mask, "segment_ids": types}
+        return dict(zip(FEATURES, laid_out))
 
     def pack_choices(
         self, contexts: tf.RaggedTensor, answers: tf.RaggedTensor, max_qa_length: int
@@ -158,10 +165,8 @@ class Packer:
         """Packs each window of each query's context, both int32 [batch, (pieces)].
 
         A query is truncated to max_query_length pieces, or to fewer if the context has no room.
-
-        Returns:
-          The packed windows, the windows, and the position of each window's first context piece in
-          its sequence, int64 [windows].
+        The last result is the position of each window's first context piece in its sequence, int64
+        [windows].
         """
         longest = self.max_seq_length - NUM_SPECIAL_PIECES - 1
         queries = queries[:, : min(max_query_length, longest)]
@@ -177,10 +182,9 @@ class Packer:
     ) -> tuple[dict[str, tf.Tensor], Windows]:
         """Packs the windows of texts, string [batch, (words)]; each word is tokenized separately.
 
-        Returns:
-          The packed windows and the windows. The packed windows also have `word`, int32
-          [windows, seq_len]: the word's number at its first piece, 0 elsewhere. Words are numbered
-          from 1 through all texts, each only in the window with the most context around it.
+        The packed windows also have `word`, int32 [windows, seq_len]: at its first piece the word's
+        number, 0 elsewhere. Words are numbered from 1 through all texts, each only in the window
+        with the most context around it.
         """
         different, which = tf.unique(words.flat_values)
         pieces = tokenizer(different)
@@ -210,13 +214,12 @@ class Packer:
         """Pads the result of `pack` to max_seq_length columns."""
         seq_len = tf.cast(self.max_seq_length, tf.int32)
         missing = seq_len - tf.shape(tokens["input_ids"])[1]
-        padding = {"input_ids": self._pad_id, "input_mask": 0, "segment_ids": 0}
-        tokens = {
-            name: tf.pad(rows, [[0, 0], [0, missing]], constant_values=padding[name])
-            for name, rows in tokens.items()
-        }
-        columns = tf.get_static_value(seq_len)
-        return {name: tf.ensure_shape(rows, [None, columns]) for name, rows in tokens.items()}
+        shape = [None, tf.get_static_value(seq_len)]
+        padded = {}
+        for name, padding in zip(FEATURES, (self._pad_id, 0, 0)):
+            rows = tf.pad(tokens[name], [[0, 0], [0, missing]], constant_values=padding)
+            padded[name] = tf.ensure_shape(rows, shape)
+        return padded
 
 
 def rounded_up(lengths: tf.Tensor) -> tf.Tensor:

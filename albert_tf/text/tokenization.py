@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import functools
 import hashlib
 import json
@@ -79,26 +80,25 @@ class AlbertTokenizer:
     def __init__(self, spm_model_file: str, do_lower_case: bool = True):
         self._read(spm_model_file, do_lower_case)
         self._processor = sentencepiece.SentencePieceProcessor()
-        try:
+        pieces: list[str] = []
+        with contextlib.suppress(RuntimeError, UnicodeDecodeError):
             self._processor.LoadFromSerializedProto(self.model_bytes)
-            self.vocab_size = self._processor.vocab_size()
-            pieces = [self._processor.id_to_piece(i) for i in range(self.vocab_size)]
-        except (RuntimeError, UnicodeDecodeError):
-            self.vocab_size = 0
-        if not self.vocab_size:
+            pieces = [self._processor.id_to_piece(i) for i in range(self._processor.vocab_size())]
+        if not pieces:
             raise UserError(
                 f"{spm_model_file!r} is not a SentencePiece model: expected the .model file that "
                 "pipelines.train_vocab writes (not its .vocab)"
             )
-        missing = [piece for piece in (PAD, UNK, CLS, SEP, MASK) if piece not in pieces]
+        hint = "train one with pipelines.train_vocab, or with these as control symbols"
+        self._set_pieces(pieces, (PAD, UNK, CLS, SEP, MASK), spm_model_file, hint)
+
+    def _set_pieces(self, pieces: list[str], special: Sequence[str], path: str, hint: str) -> None:
+        missing = [piece for piece in special if piece not in pieces]
         if missing:
-            raise UserError(
-                f"the vocabulary {spm_model_file!r} lacks {', '.join(missing)}: train one with "
-                "pipelines.train_vocab, or with these as control symbols"
-            )
-        self._pieces = pieces
+            raise UserError(f"the vocabulary {path!r} lacks {', '.join(missing)}: {hint}")
+        self.pieces, self.vocab_size = pieces, len(pieces)
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = map(
-            self._processor.piece_to_id, (PAD, UNK, CLS, SEP, MASK)
+            pieces.index, special
         )
 
     def _read(self, path: str, do_lower_case: bool) -> None:
@@ -175,24 +175,24 @@ class AlbertTokenizer:
         Two pieces may be swapped if they repeat the same string. A piece that shares its string
         with no other piece has nan, which equals no number.
         """
-        roots = [piece[: (piece + piece).find(piece, 1)] for piece in self._pieces]
+        roots = [piece[: (piece + piece).find(piece, 1)] for piece in self.pieces]
         counts = collections.Counter(roots)
         numbers = {root: float(number) for number, root in enumerate(counts)}
         return [numbers[root] if counts[root] > 1 else math.nan for root in roots]
 
     def id_to_piece(self, piece_id: int) -> str:
         """Returns the text of a piece."""
-        return self._pieces[piece_id]
+        return self.pieces[piece_id]
 
     def decode(self, ids: Iterable[int]) -> str:
         """Joins pieces to readable text, with spaces for boundary marks."""
-        return "".join(self._pieces[i] for i in ids).replace(WORD_BOUNDARY, " ").strip()
+        return "".join(self.pieces[i] for i in ids).replace(WORD_BOUNDARY, " ").strip()
 
     @functools.cached_property
     def digit_comma_splits(self) -> dict[int, list[int]]:
         """Returns piece that ends in a digit and a comma -> the pieces that replace it."""
         splits = {}
-        for piece_id, piece in enumerate(self._pieces):
+        for piece_id, piece in enumerate(self.pieces):
             if not re.search(r"\d,$", piece):
                 continue
             parts = self._processor.encode(piece[:-1].replace(WORD_BOUNDARY, ""), out_type=str)
@@ -217,25 +217,20 @@ class AlbertTokenizer:
         def begins(piece_id: int, piece: str) -> bool:
             if processor.is_byte(piece_id):
                 return not 0x80 <= int(piece[1:-1], 16) < 0xC0  # no continuation byte
-            if piece.startswith(WORD_BOUNDARY) or processor.is_control(piece_id):
-                return True
-            if processor.is_unknown(piece_id):
+            is_special = processor.is_control(piece_id) or processor.is_unknown(piece_id)
+            if is_special or piece.startswith(WORD_BOUNDARY):
                 return True
             # Letters, marks and numbers of any script.
             wordlike = any(unicodedata.category(c)[0] in "LMN" for c in piece)
             return not wordlike or unicodedata.name(piece[0], "").startswith(SCRIPTS_WITHOUT_SPACES)
 
-        return np.array([begins(i, piece) for i, piece in enumerate(self._pieces)])
+        return np.array([begins(i, piece) for i, piece in enumerate(self.pieces)])
 
     def replacement_ids(self) -> np.ndarray:
         """Returns the pieces, int32, that may replace a masked piece: no control or byte pieces."""
-        is_special = (
-            self._processor.is_control,
-            self._processor.is_unknown,
-            self._processor.is_unused,
-            self._processor.is_byte,
-        )
-        ids = [i for i in range(self.vocab_size) if not any(test(i) for test in is_special)]
+        processor = self._processor
+        tests = (processor.is_control, processor.is_unknown, processor.is_unused, processor.is_byte)
+        ids = [i for i in range(self.vocab_size) if not any(test(i) for test in tests)]
         return np.array([i for i in ids if i != self.pad_id], np.int32)
 
     @functools.cached_property
@@ -244,18 +239,15 @@ class AlbertTokenizer:
 
         Example: `我` is `▁ <unk>`. If `▁` counted as text, only half of `我` would be unknown.
         """
-        marks = [i for i, piece in enumerate(self._pieces) if piece == WORD_BOUNDARY]
+        marks = [i for i, piece in enumerate(self.pieces) if piece == WORD_BOUNDARY]
         return [self.pad_id, self.cls_id, self.sep_id, *marks]
 
     def unknown_shares(self, pieces: np.ndarray, row_splits: np.ndarray) -> np.ndarray:
-        """Returns the share of `<unk>` among the text pieces of each row.
+        """Returns the share of `<unk>` among the text pieces of each row, 1 without text.
 
         Args:
           pieces: int32 [all pieces].
           row_splits: int64 [rows + 1]: row i is pieces[row_splits[i]:row_splits[i + 1]].
-
-        Returns:
-          float32 [rows]; 1 for a row without text.
         """
         is_text = ~np.isin(pieces, self.textless_ids)
         counts = [
@@ -306,31 +298,22 @@ class WordPieceTokenizer(AlbertTokenizer):
             lines = self.model_bytes.decode("utf-8").replace("\r\n", "\n").split("\n")
         except UnicodeDecodeError:
             raise UserError(f"{vocabulary_file!r} is not UTF-8: expected a piece a line") from None
-        self._pieces = lines[:-1] if not lines[-1] else lines
-        self.vocab_size = len(self._pieces)
-        self._ids = {piece: i for i, piece in enumerate(self._pieces)}
-        missing = [piece for piece in wordpiece.SPECIAL if piece not in self._ids]
-        if missing:
-            raise UserError(
-                f"the vocabulary {vocabulary_file!r} lacks {', '.join(missing)}: expected a "
-                "WordPiece vocabulary, a piece a line"
-            )
-        seen: set[str] = set()
-        for number, piece in enumerate(self._pieces, start=1):
-            if not piece or piece in seen:
+        pieces = lines[:-1] if not lines[-1] else lines
+        hint = "expected a WordPiece vocabulary, a piece a line"
+        self._set_pieces(pieces, wordpiece.SPECIAL, vocabulary_file, hint)
+        self._ids: dict[str, int] = {}
+        for i, piece in enumerate(pieces):
+            place = f"{vocabulary_file}:{i + 1}"
+            if not piece or piece in self._ids:
                 what = f"{piece!r} again" if piece else "an empty piece"
-                raise UserError(f"{vocabulary_file}:{number}: {what}; expected a piece a line")
-            if (
-                num_bytes := len(piece.removeprefix(wordpiece.CONTINUATION).encode())
-            ) > wordpiece.LONGEST_PIECE:
+                raise UserError(f"{place}: {what}; expected a piece a line")
+            num_bytes = len(piece.removeprefix(wordpiece.CONTINUATION).encode())
+            if num_bytes > wordpiece.LONGEST_PIECE:
                 raise UserError(
-                    f"{vocabulary_file}:{number}: a piece of {num_bytes:,} bytes, expected at most "
+                    f"{place}: a piece of {num_bytes:,} bytes, expected at most "
                     f"{wordpiece.LONGEST_PIECE}"
                 )
-            seen.add(piece)
-        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = map(
-            self._ids.__getitem__, wordpiece.SPECIAL
-        )
+            self._ids[piece] = i
         self._word_ids = functools.lru_cache(1 << 16)(self._split_word)
 
     def preprocess(self, text: str) -> str:
@@ -362,7 +345,7 @@ class WordPieceTokenizer(AlbertTokenizer):
 
     def decode(self, ids) -> str:
         """Joins pieces to readable text, with spaces between words."""
-        text = " ".join(self._pieces[i] for i in ids)
+        text = " ".join(self.pieces[i] for i in ids)
         return text.replace(f" {wordpiece.CONTINUATION}", "")
 
     @property
@@ -381,13 +364,13 @@ class WordPieceTokenizer(AlbertTokenizer):
                 return True
             return unicodedata.name(piece[2], "").startswith(SCRIPTS_WITHOUT_SPACES)
 
-        return np.array([begins(piece) for piece in self._pieces])
+        return np.array([begins(piece) for piece in self.pieces])
 
     def replacement_ids(self) -> np.ndarray:
         """Returns the pieces, int32, that may replace a masked piece: no special or unused ones."""
         ids = [
             i
-            for i, piece in enumerate(self._pieces)
+            for i, piece in enumerate(self.pieces)
             if piece not in wordpiece.SPECIAL and not piece.startswith("[unused")
         ]
         return np.array(ids, np.int32)
@@ -410,11 +393,7 @@ def find_vocabulary(directory: str) -> str:
 
 
 def read_do_lower_case(directory: str) -> bool:
-    """Returns the setting of tokenizer_config.json; True without the file.
-
-    Raises:
-      UserError: if the file is malformed, or its do_lower_case is neither true nor false.
-    """
+    """Returns the setting of tokenizer_config.json; True without the file."""
     path = os.path.join(directory, TOKENIZER_CONFIG_FILE)
     if not tf.io.gfile.exists(path):
         return True

@@ -29,13 +29,10 @@ class Windows(NamedTuple):
 
 
 def cut(texts: tf.RaggedTensor, room: tf.Tensor, doc_stride: int) -> Windows:
-    """Splits each text into windows; an empty text has one empty window.
+    """Splits each text, [batch, (pieces)], into windows; an empty text has one empty window.
 
-    Args:
-      texts: [batch, (pieces)].
-      room: int64 [batch], maximum number of pieces in a window, at least 1.
-      doc_stride: pieces from the beginning of one window to the beginning of the next; at most
-        `room` takes effect.
+    A window has at most `room` pieces, int64 [batch], at least 1. The next one begins `doc_stride`
+    pieces behind its beginning, or `room` if this is less.
     """
     num_pieces = texts.row_lengths()
     stride = tf.minimum(room, doc_stride)

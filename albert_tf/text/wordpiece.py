@@ -12,7 +12,7 @@ import unicodedata
 
 import tensorflow as tf
 
-from albert_tf.text.characters import AlignedPieces, character_class, matches, split_characters
+from albert_tf.text.characters import AlignedPieces, WrittenCharacters
 from albert_tf.text.in_graph import import_tensorflow_text
 from albert_tf.text.words import row_ids
 
@@ -94,14 +94,14 @@ class InGraphWordPiece(tf.Module):
     def __init__(self, tokenizer):
         super().__init__(name="tokenizer")
         self._wordpiece = import_tensorflow_text().FastWordpieceTokenizer(
-            vocab=tokenizer._pieces,
+            vocab=tokenizer.pieces,
             token_out_type=tf.int32,
             max_bytes_per_word=4 * LONGEST_WORD,
             no_pretokenization=True,
         )
         self._unk_id = tokenizer.unk_id
         # Lengths in characters; a word's later pieces have 2 fewer, because of ##.
-        lengths = [len(piece) for piece in tokenizer._pieces]
+        lengths = [len(piece) for piece in tokenizer.pieces]
         self._lengths = tf.constant(lengths, tf.int64)
         changes = _changes(tokenizer.do_lower_case)
         # Row 0 is for unchanged characters.
@@ -184,17 +184,8 @@ class InGraphWordPiece(tf.Module):
     def align(self, texts: tf.Tensor) -> AlignedPieces:
         """Tokenizes texts, string [batch] of valid UTF-8, and locates the pieces in them."""
         pieces, first, last = self._tokenize(texts)
-        chars, offsets, limits = split_characters(texts)
+        written = WrittenCharacters(texts)
         # If the end of a text was dropped, the next kept character is in the next text: the last
         # piece must not extend there.
-        last_of_text = tf.gather(chars.row_limits() - 1, row_ids(pieces))
-        last = tf.minimum(last, last_of_text)
-        is_visible = tf.cast(~matches(chars.flat_values, character_class(str.isspace)), tf.int64)
-        visible_through = tf.cumsum(is_visible)
-        return AlignedPieces(
-            pieces,
-            tf.gather(offsets, first),
-            tf.gather(limits, last),
-            tf.gather(visible_through - is_visible, first),
-            tf.gather(visible_through, last),
-        )
+        last_of_text = tf.gather(written.chars.row_limits() - 1, row_ids(pieces))
+        return written.align(pieces, first, tf.minimum(last, last_of_text))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import sys
 import unicodedata
-from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -15,20 +14,6 @@ import tensorflow as tf
 SCRIPTS_WITHOUT_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR")
 
 _SPACE, _LETTER, _MARK, _ALONE, _OTHER = range(5)
-
-
-class InGraphWords(NamedTuple):
-    """Words of texts, all ragged [batch, (words)].
-
-    Attributes:
-      words: string, the words.
-      starts: int32, index of the word's first character in its text, in Unicode characters.
-      limits: int32, index after the word's last character.
-    """
-
-    words: tf.RaggedTensor
-    starts: tf.RaggedTensor
-    limits: tf.RaggedTensor
 
 
 def split_words(text: str) -> np.ndarray:
@@ -47,13 +32,12 @@ def split_words(text: str) -> np.ndarray:
     return np.stack(bounds, axis=1).astype(np.int32)
 
 
-def split_words_in_graph(texts: tf.Tensor) -> InGraphWords:
-    """Splits texts in the graph by the rule of split_words.
+def split_words_in_graph(texts: tf.Tensor) -> tuple[tf.RaggedTensor, ...]:
+    """Splits texts, string [batch] of valid UTF-8, by the rule of split_words.
 
+    Returns the words, string [batch, (words)], and of each word the index of its first character
+    and the index after its last one, int32 [batch, (words)], in Unicode characters of its text.
     TensorFlow 2.15 replaces the 66 noncharacters of Unicode by U+FFFD; TensorFlow 2.21 keeps them.
-
-    Args:
-      texts: string [batch], valid UTF-8.
     """
     chars = tf.strings.unicode_split(texts, "UTF-8")
     codes = tf.strings.unicode_decode(texts, "UTF-8")
@@ -83,7 +67,7 @@ def split_words_in_graph(texts: tf.Tensor) -> InGraphWords:
         of_words(tf.cast(tf.boolean_mask(places, which), tf.int32))
         for which in (is_start, is_limit)
     )
-    return InGraphWords(of_words(join_rows(letters)), starts, limits)
+    return of_words(join_rows(letters)), starts, limits
 
 
 def row_ids(values: tf.RaggedTensor) -> tf.Tensor:
@@ -110,9 +94,7 @@ def join_rows(values: tf.RaggedTensor, separator: str = "") -> tf.Tensor:
 def _starts_and_limits(kind, before):
     """Returns which characters begin a word, and which follow the end of a word.
 
-    Args:
-      kind: kinds of the characters, an array or a tensor [characters].
-      before: kinds of the preceding characters, of the same shape.
+    Takes the kinds of characters and of those before them, arrays or tensors [characters].
     """
     goes_on = (kind == _LETTER) & ((before == _LETTER) | (before == _MARK))
     goes_on |= (kind == _MARK) & (before != _SPACE)

@@ -8,8 +8,8 @@ from albert_tf.kinds import KINDS
 from albert_tf.models import AlbertForMultipleChoice, AlbertForSequenceClassification
 from albert_tf.text.choices import questions_with_options
 from .. import signatures
-from ..text.batches import map_rows
-from .serving_module import ServedCheckpoint, ServingModule, TextModule
+from ..batches import map_rows
+from .serving_module import ServingModule, TextModule
 
 
 class RegressorModule(TextModule):
@@ -52,33 +52,27 @@ class MultipleChoiceModule(ServingModule):
     """Chooses among the answers to a question about a text."""
 
     table = signatures.MULTIPLE_CHOICE
-
-    def __init__(self, model: AlbertForMultipleChoice, served: ServedCheckpoint):
-        super().__init__(model, served)
-        self.num_choices = served.task["num_choices"]
-        self.max_qa_length = served.task["max_qa_length"]
-        # Version 0.2.0 did not record the blank: it replaced `_` in every task.
-        self.blank = served.task.get("blank", "_")
+    model: AlbertForMultipleChoice
 
     def serving_default(self, context, question, options) -> dict:
         """Answers the signature `serving_default`."""
-        answers = questions_with_options(
-            self.tokenizer.preprocess,
-            question,
-            tf.reshape(options, [-1]),
-            self.max_qa_length,
-            self.blank,
-        )
+        task, options = self.served.task, tf.reshape(options, [-1])
+        longest = task["max_qa_length"]
+        # Version 0.2.0 did not record the blank: it replaced `_` in every task.
+        blank = task.get("blank", "_")
+        preprocess = self.tokenizer.preprocess
+        answers = questions_with_options(preprocess, question, options, longest, blank)
         # Tokenize each context once, then copy its pieces for each option.
         contexts = self.pieces(context)[:, : self.max_seq_length]
-        contexts = tf.gather(contexts, tf.repeat(tf.range(tf.size(context)), self.num_choices))
-        answers = self.tokenizer(answers)
-        return self.answer_requests(self.packer.pack_choices(contexts, answers, self.max_qa_length))
+        contexts = tf.gather(contexts, tf.repeat(tf.range(tf.size(context)), task["num_choices"]))
+        tokens = self.packer.pack_choices(contexts, self.tokenizer(answers), longest)
+        return self.answer_requests(tokens)
 
     def answer_requests(self, tokens: dict) -> dict:
         """Answers sequences, [batch * num_choices, seq_len]; see ServingModule.answer_requests."""
-        logits = tf.reshape(map_rows(self.answer, tokens)["logit"], [-1, self.num_choices])
-        counts = tf.fill([tf.shape(logits)[0]], tf.constant(self.num_choices, tf.int64))
+        num_choices = self.served.task["num_choices"]
+        logits = tf.reshape(map_rows(self.answer, tokens)["logit"], [-1, num_choices])
+        counts = tf.fill([tf.shape(logits)[0]], tf.constant(num_choices, tf.int64))
         return {
             "choice": tf.argmax(logits, axis=-1, output_type=tf.int32),
             "probabilities": tf.nn.softmax(logits),

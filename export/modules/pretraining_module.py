@@ -9,7 +9,7 @@ from albert_tf.models import AlbertForPreTraining
 from albert_tf.text.tokenization import MASK, WORD_BOUNDARY
 from albert_tf.text.words import row_ids
 from .. import signatures
-from ..text.batches import map_rows, map_sorted_rows
+from ..batches import map_rows, map_sorted_rows
 from .serving_module import TextModule
 
 
@@ -39,10 +39,6 @@ class PreTrainingModule(EncoderModule):
     table = signatures.PRETRAINING
 
     model: AlbertForPreTraining
-
-    def _pieces(self) -> list[str]:
-        tokenizer = self.served.tokenizer
-        return [*map(tokenizer.id_to_piece, range(tokenizer.vocab_size))]
 
     def answer(self, tokens: dict) -> dict:
         """See ServingModule.answer."""
@@ -80,7 +76,7 @@ class PreTrainingModule(EncoderModule):
         logits = self._masked_lm(masked)[0, :-1]
         best = tf.math.top_k(tf.nn.softmax(logits), signatures.NUM_CANDIDATES)
         return {
-            "pieces": tf.gather(self._pieces(), best.indices),
+            "pieces": tf.gather(self.served.tokenizer.pieces, best.indices),
             "probabilities": best.values,
             "num_masks": tf.reduce_sum(tf.cast(is_mask, tf.int32), axis=1),
         }
@@ -113,7 +109,7 @@ class PreTrainingModule(EncoderModule):
 
     def _without_boundary(self) -> list[int]:
         """Returns for each piece its id without the word boundary; -1: the boundary alone."""
-        pieces = self._pieces()
+        pieces = self.served.tokenizer.pieces
         ids = {**{piece: i for i, piece in enumerate(pieces)}, "": -1}
         return [
             ids.get(piece[1:], i) if piece.startswith(WORD_BOUNDARY) else i

@@ -6,12 +6,12 @@ import numpy as np
 import tensorflow as tf
 
 from albert_tf.text.characters import AlignedPieces, character_class
+from albert_tf.text.packing import model_inputs
 from albert_tf.text.windows import Windows
 from .. import signatures
-from ..records import model_inputs
-from ..text.batches import map_rows
-from ..text.limits import first_chars_of_contexts
-from .serving_module import ServedCheckpoint, ServingModule
+from ..batches import map_rows
+from ..checks import first_chars_of_contexts
+from .serving_module import ServingModule
 
 
 class QuestionAnsweringModule(ServingModule):
@@ -27,20 +27,13 @@ class QuestionAnsweringModule(ServingModule):
     table = signatures.QUESTION_ANSWERING
     has_python_tokenizer = False  # answers need the places of pieces in the text
 
-    def __init__(self, model: tf.keras.Model, served: ServedCheckpoint):
-        super().__init__(model, served)
-        self.max_query_length = served.task["max_query_length"]
-        self.max_answer_length = served.task["max_answer_length"]
-
     def serving_default(self, question, context) -> dict:
         """Answers the signature `serving_default`."""
         context = first_chars_of_contexts(context, "context")
         aligned = self.tokenizer.align(context)
+        task, pieces = self.served.task, self.pieces(question)
         tokens, windows, offsets = self.packer.pack_windows(
-            self.pieces(question),
-            aligned.pieces,
-            self.max_query_length,
-            self.served.task["doc_stride"],
+            pieces, aligned.pieces, task["max_query_length"], task["doc_stride"]
         )
         sequences = {**tokens, **self._at_positions(tokens, aligned, windows, offsets)}
         spans = map_rows(self.answer, sequences)
@@ -55,10 +48,10 @@ class QuestionAnsweringModule(ServingModule):
         no_answer_score = tf.math.unsorted_segment_min(
             spans["no_answer_score"], windows.text, tf.size(question)
         )
-        if not self.served.task["has_answerability_head"]:
+        if not task["has_answerability_head"]:
             no_answer_score -= score
-        if self.served.task["may_be_impossible"]:
-            has_answer &= no_answer_score <= self.served.task["null_threshold"]
+        if task["may_be_impossible"]:
+            has_answer &= no_answer_score <= task["null_threshold"]
 
         # Without an answer (or even a piece) the places are undefined: use 0 to 0, an empty text.
         in_paragraph = tf.gather(windows.first - offsets, best)
@@ -122,7 +115,7 @@ class QuestionAnsweringModule(ServingModule):
             at("may_start", first)
             & at("may_end", last)
             & (first <= last)
-            & (last - first < self.max_answer_length)
+            & (last - first < self.served.task["max_answer_length"])
             & (at("visible_through", last) > at("visible_before", first))
         )
         scores = tf.where(is_valid, scores, -np.inf)
@@ -139,8 +132,9 @@ class QuestionAnsweringModule(ServingModule):
         # float64, because float32 sums could be equal where the exact sums differ.
         starts, ends = (tf.cast(outputs[f"{end}_logits"], tf.float64) for end in ("start", "end"))
         num_windows, seq_len = tf.unstack(tf.shape(starts, out_type=tf.int64))
-        first = tf.repeat(tf.range(seq_len), self.max_answer_length)
-        length = tf.tile(tf.range(self.max_answer_length, dtype=tf.int64), [seq_len])
+        longest = self.served.task["max_answer_length"]
+        first = tf.repeat(tf.range(seq_len), longest)
+        length = tf.tile(tf.range(longest, dtype=tf.int64), [seq_len])
         # Clip to the last position. It holds [SEP] or padding, so clipped spans are invalid.
         last = tf.minimum(first + length, seq_len - 1)
         scores = tf.gather(starts, first, axis=1) + tf.gather(ends, last, axis=1)

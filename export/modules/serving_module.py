@@ -14,13 +14,13 @@ from albert_tf.checkpoints.model_directory import CONFIG_FILE, TASK_FILE
 from albert_tf.config import AlbertConfig
 from albert_tf.encoder import AlbertEncoder, cls_only_positions
 from albert_tf.text.limits import chars_of_sequence
-from albert_tf.text.packing import Packer
+from albert_tf.text.packing import FEATURES, Packer, model_inputs
 from albert_tf.text.tokenization import AlbertTokenizer
 from .. import signatures
+from ..batches import map_rows
 from ..checks import check_shapes, find_errors, mark_bad_rows
-from ..records import FEATURES, model_inputs, parse_records
-from ..text.batches import map_rows
-from ..text.preprocessor import Preprocessor
+from ..preprocessor import Preprocessor
+from ..records import parse_records
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,10 +58,6 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
     tf.random.set_seed and tf.keras.utils.set_random_seed clear TensorFlow's kernel cache, and with
     it every in-graph SentencePiece model of the process. A module in memory then fails: seed before
     it is made. Served models are not affected.
-
-    Args:
-      model: a model with an `encoder`, or an AlbertEncoder, its variables created.
-      served: what the model was built from.
 
     Attributes:
       table: the kind's signatures.
@@ -144,26 +140,17 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
     def limits(self) -> dict[str, int]:
         """Exclusive upper limits of the values in a sequence."""
         config = self.encoder.config
-        return {
-            "input_ids": config.vocab_size,
-            "input_mask": 2,
-            "segment_ids": config.type_vocab_size,
-        }
+        return dict(zip(FEATURES, (config.vocab_size, 2, config.type_vocab_size)))
 
     @tf.function
     def __call__(self, inputs: dict, training: bool = False) -> dict:
-        """Encodes a batch; for fine-tuning of the loaded SavedModel.
+        """Encodes int32 [batch, seq_len] model_inputs; for fine-tuning of the loaded SavedModel.
 
-        Only the branch of training uses XLA, which a server may lack.
+        Only the branch of training, with dropout of the config's rates and a new seed at each call,
+        uses XLA, which a server may lack.
 
-        Args:
-          inputs: dict of int32 [batch, seq_len] `input_word_ids`, `input_mask` (1 = real) and
-            `input_type_ids`.
-          training: whether to apply dropout with the config's rates and a new seed at each call.
-
-        Returns:
-          dict: float32 `sequence_output` [batch, seq_len, H], `pooled_output` [batch, H] and, as
-          TF-Hub's API for text requires, the same as `default`.
+        Returns float32 `sequence_output` [batch, seq_len, H], `pooled_output` [batch, H] and, as
+        TF-Hub's API for text requires, the latter as `default`.
         """
         seed = tf.random.uniform([2], maxval=tf.int32.max, dtype=tf.int32) if training else None
         encoded = _float32(self.encoder(inputs, seed), "sequence_output", "pooled_output")
@@ -209,8 +196,8 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
     def on_good_rows(self, function, tokens: dict) -> dict:
         """Returns the outputs of a function of piece ids, and `error` of each row.
 
-        The function takes `tokens`, int32 [batch, columns], by their names, and returns a dict of
-        tensors [batch, ...]. A row with a value beyond `limits` is a bad one.
+        The function takes `tokens`, int32 [batch, columns], by their names. A row with a value
+        beyond `limits` is a bad one.
         """
         limits: dict[str, int | tf.Tensor] = {**self.limits}
         if "mlm_positions" in tokens:
@@ -271,13 +258,11 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
         """
 
     def share_of_unknown(self, tokens: dict, counts: tf.Tensor | None = None) -> tf.Tensor:
-        """Computes AlbertTokenizer.unknown_shares of requests, each the whole of its sequences.
+        """Computes AlbertTokenizer.unknown_shares of requests, float32 [batch].
 
         All sequences of a request count, so one rule holds for every kind. Pieces in the overlap of
         two windows count twice, a question once for each window, a context once for each choice.
-
-        Returns float32 [batch]. `tokens` are int32 [sequences, seq_len]; `counts`, int64 [batch],
-        is how many successive sequences are of each request, None: one.
+        `counts`, int64 [batch], is how many successive sequences are of each request, None: one.
         """
         ids, tokenizer = tokens["input_ids"], self.served.tokenizer
         is_text = tf.cast(tokens["input_mask"], tf.bool)

@@ -8,8 +8,8 @@ from albert_tf.models import AlbertForTokenClassification
 from albert_tf.text.entities import are_entity_tags, parse_tag
 from albert_tf.text.words import join_rows, row_ids, split_words_in_graph
 from .. import signatures
-from ..text.batches import map_sorted_rows
-from ..text.limits import are_words_read, first_chars_of_contexts
+from ..batches import map_sorted_rows
+from ..checks import are_words_read, first_chars_of_contexts
 from .serving_module import ServingModule
 
 
@@ -26,14 +26,14 @@ class TokenClassifierModule(ServingModule):
     def serving_default(self, text) -> dict:
         """Answers the signature `serving_default`."""
         text = first_chars_of_contexts(text, "text")
-        found = split_words_in_graph(text)
-        tags = self._tag(found.words)
-        first, last, label = self._spans(found.words, tags["place"])
+        words, starts, limits = split_words_in_graph(text)
+        tags = self._tag(words)
+        first, last, label = self._spans(words, tags["place"])
         words_of_span = tf.ragged.range(first.flat_values, last.flat_values + 1)
         probabilities = tf.gather(tags["probability"], words_of_span.flat_values)
         mean = tf.math.segment_mean(tf.cast(probabilities, tf.float64), row_ids(words_of_span))
-        starts = tf.gather(found.starts.flat_values, first.flat_values)
-        limits = tf.gather(found.limits.flat_values, last.flat_values)
+        starts = tf.gather(starts.flat_values, first.flat_values)
+        limits = tf.gather(limits.flat_values, last.flat_values)
         # Join the characters of each span: tf.strings.substr would copy the whole text per span.
         chars = tf.strings.unicode_split(text, "UTF-8")
         begins = tf.gather(tf.cast(chars.row_starts(), tf.int32), row_ids(first))
@@ -74,9 +74,8 @@ class TokenClassifierModule(ServingModule):
     def _tag(self, words: tf.RaggedTensor) -> dict[str, tf.Tensor]:
         """Tags the words of texts, string [batch, (words)].
 
-        Returns:
-          `place` among the labels, int32, and `probability`, float32, both [all words], and
-          `unknown_share`, float32 [batch].
+        Returns `place` among the labels, int32, and `probability`, float32, both [all words], and
+        `unknown_share`, float32 [batch].
         """
         tokens, windows = self.packer.pack_words(
             self.tokenizer, words, self.served.task["doc_stride"]

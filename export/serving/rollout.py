@@ -99,13 +99,8 @@ def labels_to_move(
 ) -> dict[str, int]:
     """Returns the labels that a command moves, and the versions that they are to name.
 
-    Args:
-      labels: the labels of the config.
-      label: STABLE or CANARY. None, --rollback: STABLE, and CANARY if it names the same version.
-      version: the version to name; None: CANARY's, or PREVIOUS' if `label` is None.
-
-    Raises:
-      UserError: if there is no version to name.
+    Without a `label` (--rollback) STABLE moves to PREVIOUS' version, and CANARY with it if both
+    name the same version. Without a `version` STABLE moves to CANARY's.
     """
     if label is None:
         if PREVIOUS not in labels:
@@ -126,10 +121,8 @@ def labels_to_move(
 def move_labels(config: ConfigFile, server: Server, moved: dict[str, int]) -> None:
     """Moves labels to other versions, in a config and in the server that reads it.
 
-    Raises:
-      UserError: if no server answers, if it does not follow, or if another program changed the
-        config meanwhile. Unless it was changed so, the config then has the labels that it had, and
-        none of the versions `moved` that had no label.
+    After a UserError the config has the labels that it had, and none of the versions `moved` that
+    had no label; unless another program changed it meanwhile.
     """
     # Without a server nothing is edited.
     earlier = server.states()
@@ -158,11 +151,7 @@ def move_labels(config: ConfigFile, server: Server, moved: dict[str, int]) -> No
 
 
 class ConfigFile:
-    """A config file of TensorFlow Serving, a ModelServerConfig as text, and one model in it.
-
-    Raises:
-      UserError: if the file cannot be read, or its model has no list of versions.
-    """
+    """A config file of TensorFlow Serving, a ModelServerConfig as text, and one model in it."""
 
     def __init__(self, path: str, model_name: str):
         self._path = os.path.realpath(path)  # a link stays a link
@@ -204,11 +193,7 @@ class ConfigFile:
         self.write(labelled)
 
     def write(self, versions: set[int]) -> None:
-        """Writes the file with the versions to be loaded. Of its comments the top ones are kept.
-
-        Raises:
-          UserError: if the file is no longer as this object read or wrote it.
-        """
+        """Writes the file with the versions to be loaded. Of its comments the top ones are kept."""
         self.model.model_version_policy.specific.versions[:] = sorted(versions)
         if self._read() != self._text:
             raise UserError(
@@ -254,11 +239,7 @@ class Server:
         self._timeout = timeout
 
     def states(self) -> dict[int, str]:
-        """Returns the state of each version that the server has seen, with the error of a failure.
-
-        Raises:
-          UserError: if no server answers.
-        """
+        """Returns the state of each version that the server has seen, with a failure's error."""
         states = {}
         for each in self._get("").get("model_version_status", []):
             status = each.get("status", {})
@@ -272,9 +253,6 @@ class Server:
 
         `earlier` has the states before the config named these versions: until the server begins to
         load a version again, it reports the failure of the earlier attempt.
-
-        Raises:
-          UserError: if one of them fails to load, or time is up.
         """
         begun: set[int] = set()  # the versions whose state is another than before
 
@@ -297,11 +275,7 @@ class Server:
         )
 
     def wait_labels(self, labels: dict[str, int]) -> None:
-        """Waits until labels answer from the versions that they are to name.
-
-        Raises:
-          UserError: if time is up.
-        """
+        """Waits until labels answer from the versions that they are to name."""
 
         def wrong():
             found = {label: self._version_of(label) for label in labels}
@@ -337,11 +311,7 @@ class Server:
         return None if version is None else int(version)
 
     def _get(self, path: str) -> dict:
-        """Returns the server's answer, which is the error where the server refuses the call.
-
-        Raises:
-          UserError: if no server answers, or something else does.
-        """
+        """Returns the server's answer, which is the error where the server refuses the call."""
         url, status = self._url + path, 0
         try:
             try:

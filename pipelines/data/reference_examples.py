@@ -21,6 +21,7 @@ import numpy as np
 import tensorflow as tf
 from google.protobuf.message import DecodeError
 
+from albert_tf.text.packing import FEATURES
 from albert_tf.text.tokenization import AlbertTokenizer
 from .examples import ExampleOptions
 from .masking import unmask
@@ -29,7 +30,7 @@ from .masking import unmask
 def training_features(max_seq_length: int, max_predictions_per_seq: int) -> dict:
     """Returns the specification for tf.io.parse_example of the features that training reads."""
     lengths = {
-        **dict.fromkeys(("input_ids", "input_mask", "segment_ids"), max_seq_length),
+        **dict.fromkeys(FEATURES, max_seq_length),
         **dict.fromkeys(("masked_lm_positions", "masked_lm_ids"), max_predictions_per_seq),
         "next_sentence_labels": 1,
     }

@@ -15,6 +15,7 @@ from albert_tf.kinds import KINDS
 from albert_tf.storage.errors import UserError
 from albert_tf.text.in_graph import on_host
 from albert_tf.text.limits import chars_of_sequence
+from albert_tf.text.packing import FEATURES
 from albert_tf.text.tokenization import AlbertTokenizer
 
 Outputs = list[dict[str, np.ndarray]]
@@ -96,7 +97,6 @@ class Description(NamedTuple):
 
 # Most characters of a block of several texts: each takes some 200 bytes while it is tokenized.
 _BLOCK_CHARS = 1_000_000
-_INPUTS = ("input_ids", "input_mask", "segment_ids")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,7 +158,7 @@ def join(
     pieces, lengths, first_lengths, full_lengths = columns = [[], [], [], []]
     with on_host():
         for tokens, of_block in blocks:
-            ids, mask, types = (tokens[name].numpy() for name in _INPUTS)
+            ids, mask, types = (tokens[name].numpy() for name in FEATURES)
             pieces.append(ids[mask == 1])
             lengths.append(mask.sum(axis=1))
             first_lengths.append(lengths[-1] - types.sum(axis=1))

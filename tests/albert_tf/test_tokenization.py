@@ -175,7 +175,7 @@ def test_word_starts_in_every_script(tmp_path):
     chosen = ["...", "омой", "24", "한국", "'s", "日本", "かな", "ไทย", "يت", "()", ",", "64)"]
     model = train(tmp_path, [text] * 3, 337, user_defined_symbols=chosen, byte_fallback=True)
     tokenizer = AlbertTokenizer(str(model))
-    pieces = [tokenizer.id_to_piece(i) for i in range(tokenizer.vocab_size)]
+    pieces = tokenizer.pieces
     starts = dict(zip(pieces, tokenizer.word_starts().tolist()))
     begin = "[MASK] <pad> <unk> ... () , 日本 かな ไทย <0x41> <0xE3>".split()
     go_on = "омой 24 한국 's يت 64) <0x80> <0xBF>".split()
@@ -280,7 +280,7 @@ class TestReference:
         tokenizer = AlbertTokenizer(str(golden / "spm16k.model"))
         theirs = json.loads((golden / "start_piece_by_id.json").read_text())
         ours = tokenizer.word_starts()
-        pieces = [tokenizer.id_to_piece(i) for i in range(tokenizer.vocab_size)]
+        pieces = tokenizer.pieces
         only_theirs = [p for p, a, b in zip(pieces, ours, theirs) if b and not a]
         only_ours = [p for p, a, b in zip(pieces, ours, theirs) if a and not b]
         # Digits and what is joined to them go on with a word for us.

@@ -8,10 +8,9 @@ import pytest
 import tensorflow as tf
 
 from albert_tf.text.tokenization import AlbertTokenizer, WordPieceTokenizer
-from albert_tf.text.wordpiece import prepared
+from albert_tf.text.wordpiece import SPECIAL, prepared
 from tests.albert_tf.test_words import NONCHARACTERS
 
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 HEAD = "\n".join(SPECIAL) + "\n"
 TEXTS = [
     "",

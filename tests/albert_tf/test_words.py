@@ -40,12 +40,10 @@ def test_what_a_word_is(text, expected):
 
 
 def check_graph(texts):
-    found = split_words_in_graph(tf.constant(texts, tf.string))
-    words = found.words.to_list()
-    assert found.starts.dtype == found.limits.dtype == tf.int32
-    spans = [
-        list(map(list, zip(*row))) for row in zip(found.starts.to_list(), found.limits.to_list())
-    ]
+    words, starts, limits = split_words_in_graph(tf.constant(texts, tf.string))
+    words = words.to_list()
+    assert starts.dtype == limits.dtype == tf.int32
+    spans = tf.stack([starts, limits], axis=2).to_list()
     for text, of_text, places in zip(texts, words, spans):
         if sys.version_info < (3, 12):
             text = NONCHARACTERS.sub("\ufffd", text)

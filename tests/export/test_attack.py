@@ -12,9 +12,8 @@ from tensorflow.python.util import _pywrap_util_port
 
 from albert_tf.text.limits import first_chars, last_chars
 from albert_tf.text.words import join_rows, split_words_in_graph
+from export.checks import MAX_CONTEXT_CHARS, MAX_ROWS, are_words_read, first_chars_of_contexts
 from export.records import serialize
-from export.text import limits
-from export.text.limits import MAX_CONTEXT_CHARS, MAX_ROWS
 from tests.conftest import WORDS
 from tests.export.task_models import assert_alike, call, function_of, serve
 from tests.jobs import run_code
@@ -360,7 +359,7 @@ def test_requests_that_are_too_large_are_refused(modules):
             serve(served, signature, **inputs)
     answers = serve(module, "tokenize", text=texts[1:], text_pair=texts[1:])
     assert answers["input_mask"].sum() == 2 * MAX_ROWS
-    read = limits.first_chars_of_contexts(tf.constant(contexts[1:]), "text")
+    read = first_chars_of_contexts(tf.constant(contexts[1:]), "text")
     assert set(read.numpy()) == {contexts[0][:-1]}
     answers = serve(module, "mlm", **row, mlm_positions=positions[:, :0])
     assert answers["mlm_logits"].shape[:2] == (1, 0) and answers["error"] == [b""]
@@ -377,7 +376,7 @@ def test_words_past_the_first_characters_are_not_read(modules):
     tagger = modules["token_classifier"]
     words = [["x" * 60_000, "y" * 40_000, "z"], ["fox"] * 3, [GROWING * 16_666, "a", "bcdefg"]]
     expected = [[True, True, False], [True] * 3, [True, True, False]]
-    assert limits.are_words_read(tf.constant(words)).numpy().tolist() == expected
+    assert are_words_read(tf.constant(words)).numpy().tolist() == expected
     # Each word is cut off before, too: 60 of them, each of 43 pieces and more.
     many = [["x" * 10_000] * 60 + [""]]
     answers = serve(tagger, "words", words=many)

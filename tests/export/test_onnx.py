@@ -6,8 +6,8 @@ import json
 import numpy as np
 import pytest
 
+from albert_tf.text.packing import FEATURES
 from export.onnx import convert
-from export.records import FEATURES
 from tests.export.task_models import TASKS
 
 needs_packages = pytest.mark.extras("onnx", "onnxruntime")

@@ -11,7 +11,7 @@ from albert_tf.encoder import AlbertEncoder
 from albert_tf.models import AlbertForSequenceClassification
 from export.loading import open_checkpoint
 from export.modules.pretraining_module import EncoderModule
-from export.text.preprocessor import PREPROCESSOR_DIR, Preprocessor
+from export.preprocessor import PREPROCESSOR_DIR, Preprocessor
 from tests.export.conftest import CONFIG, MAX_SEQ_LENGTH
 from tests.export.task_models import serve
 from tests.export.test_serving_module import LONG, SHORT, check_packed, packed

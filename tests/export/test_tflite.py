@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from albert_tf.text.packing import FEATURES
 from albert_tf.text.tokenization import AlbertTokenizer
-from export.fixed_graph import write_beside
-from export.records import FEATURES
+from export import fixed_graph
 from export.tflite import convert
 from tests.export.task_models import LABELS, TASKS
 
@@ -87,8 +87,8 @@ def test_an_app_needs_the_files_beside_it_alone(wide, classifier_file):
 
 def test_a_wordpiece_vocabulary_lies_beside(make_module, wordpiece, tmp_path):
     """ONNX models have the same files beside them."""
-    served = make_module(TASKS["classifier of texts"], wordpiece).served
-    write_beside(served, str(tmp_path / "toy.tflite"))
+    module = make_module(TASKS["classifier of texts"], wordpiece)
+    fixed_graph.write(module, str(tmp_path / "toy.tflite"), b"", {}, "")
     described = json.loads((tmp_path / "toy.json").read_text())
     assert described["vocab_file"] == "toy.vocab.txt"
     tokenizer = AlbertTokenizer(str(tmp_path / "toy.vocab.txt"), described["do_lower_case"])

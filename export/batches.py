@@ -16,7 +16,7 @@ _PIECES_AT_ONCE = 2048
 def map_rows(
     function: Callable[[dict], dict], rows: dict[str, tf.Tensor], keep_padding: bool = False
 ) -> dict[str, tf.Tensor]:
-    """Computes a function of sequences in parts, each a few rows of similar length.
+    """Returns a function's results for sequences, computed in parts of a few similar lengths.
 
     So a batch of any size needs little memory, and short rows are not padded to long ones.
 
@@ -26,9 +26,6 @@ def map_rows(
       rows: tensors [rows] and [rows, seq_len], `input_mask` among them.
       keep_padding: whether to pass 2-D tensors with all their columns. Needed if outputs have
         seq_len positions, or if columns of a tensor are not positions.
-
-    Returns:
-      The results of `function` for all rows.
     """
     outputs, places = map_sorted_rows(function, rows, keep_padding)
     return {name: tf.gather(output, places) for name, output in outputs.items()}
@@ -39,10 +36,8 @@ def map_sorted_rows(
 ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
     """Does what map_rows does, but leaves the outputs in the order of computation.
 
-    Outputs may have more rows than the inputs, or less.
-
-    Returns:
-      The outputs, and the index of each row's outputs in this order, int32 [rows].
+    Outputs may have more rows than the inputs, or less. Returns them, and the index of each row's
+    outputs in this order, int32 [rows].
     """
     asked_rows, seq_len = tf.unstack(tf.shape(rows["input_mask"]))
     # Some operations fail without rows, so an empty batch gets one row of padding.
@@ -72,11 +67,8 @@ def map_sorted_rows(
             for name, tensor in rows.items()
         }
         outputs = compute(part)
-        return (
-            number + 1,
-            end,
-            {name: array.write(number, outputs[name]) for name, array in arrays.items()},
-        )
+        arrays = {name: array.write(number, outputs[name]) for name, array in arrays.items()}
+        return number + 1, end, arrays
 
     arrays = {
         name: tf.TensorArray(

@@ -13,7 +13,7 @@ import os
 import tensorflow as tf
 
 from albert_tf.text.limits import chars_of_sequence
-from albert_tf.text.packing import Packer
+from albert_tf.text.packing import Packer, model_inputs
 from albert_tf.text.tokenization import AlbertTokenizer
 
 # In a version's directory. TF Serving leaves assets.extra alone.
@@ -48,31 +48,18 @@ class _BertPackInputs(tf.train.Checkpoint):
     def __call__(self, inputs, seq_length=None):
         """Packs `[CLS] first [SEP]`, or `[CLS] first [SEP] second [SEP]`, cut to seq_length.
 
-        Args:
-          inputs: a list of one or two int32 [batch, (pieces)].
-          seq_length: int32 [], length of the sequences; default: the export's max_seq_length.
-
-        Returns:
-          dict of int32 [batch, seq_length] `input_word_ids`, `input_mask` (1 = real) and
-          `input_type_ids`.
+        Takes a list of one or two int32 [batch, (pieces)]. `seq_length`, int32 [], defaults to the
+        export's max_seq_length. Returns int32 [batch, seq_length] model_inputs.
         """
         seq_length = self._seq_length if seq_length is None else seq_length
         packer = Packer(self._tokenizer, tf.cast(seq_length, tf.int64))
-        tokens = packer.pad_to_longest(packer.truncate_and_pack(*inputs))
-        return {
-            "input_word_ids": tokens["input_ids"],
-            "input_mask": tokens["input_mask"],
-            "input_type_ids": tokens["segment_ids"],
-        }
+        return model_inputs(packer.pad_to_longest(packer.truncate_and_pack(*inputs)))
 
 
 class Preprocessor(tf.train.Checkpoint):
     """Texts to the inputs of the encoder; `tokenize` and `bert_pack_inputs` do it in two steps.
 
-    Args:
-      tokenizer: the model's tokenizer.
-      seq_length: default length of the sequences.
-      longest: the longest sequence that the model takes.
+    Sequences have `seq_length` pieces, and `longest` at most where a caller names another length.
     """
 
     def __init__(self, tokenizer: AlbertTokenizer, seq_length: int, longest: int):

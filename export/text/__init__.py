@@ -1,1 +1,0 @@
-"""Raw text to sequences and back to characters, in the graph."""
