@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 import tensorflow as tf
 
 from albert_tf.checkpoints import huggingface, model_directory, name_map
-from albert_tf.checkpoints.model_card import write_model_card
 from albert_tf.config import AlbertConfig
 from albert_tf.kinds import KINDS, Kind
 from albert_tf.storage import files
@@ -44,12 +42,8 @@ def load(path: str, has_pairs: bool = False) -> tuple[tf.keras.Model, dict, list
 
 
 def to_huggingface(path: str, directory: str, tokenizer: AlbertTokenizer) -> None:
-    """Writes the best weights of a fine-tuned model directory, its labels and a model card.
-
-    task.json is copied too: Hugging Face's config has no keys for some of its content.
-    """
+    """Writes the best weights of a fine-tuned model directory, its labels and a model card."""
     task = _read_ours(path)
-    kind = KINDS[task["kind"]]
     if task.get("has_answerability_head"):
         raise UserError(
             f"{path!r}: Hugging Face's classes have no counterpart of this head (beams for SQuAD "
@@ -58,30 +52,7 @@ def to_huggingface(path: str, directory: str, tokenizer: AlbertTokenizer) -> Non
     if huggingface.find_weights(path):
         raise UserError(f"{path!r} is a model of Hugging Face already")
     model, _, _ = load(path)
-    config = model.config
-    huggingface.write(
-        directory,
-        config,
-        name_map.arrays(model),
-        kind.architecture,
-        _config_values(config, task, kind),
-        name_map.fine_tuned_table(kind, task),
-    )
-    huggingface.write_tokenizer(directory, tokenizer, config)
-    files.write_json(os.path.join(directory, model_directory.TASK_FILE), task)
-    write_model_card(directory, path, task, config, kind.pipeline)
-
-
-def _config_values(config: AlbertConfig, task: dict, kind: Kind) -> dict:
-    """Returns the entries of config.json that describe the task."""
-    values: dict[str, Any] = {"classifier_dropout_prob": config.classifier_dropout_prob}
-    # Hugging Face's config also names the single output of a regression.
-    if labels := task.get("labels", ["LABEL_0"] if kind.problem_type else None):
-        values["id2label"] = {str(place): label for place, label in enumerate(labels)}
-        values["label2id"] = {label: place for place, label in enumerate(labels)}
-    if kind.problem_type:
-        values["problem_type"] = kind.problem_type
-    return values
+    huggingface.write_model(directory, model, tokenizer, path, task)
 
 
 def from_huggingface(path: str, directory: str, has_pairs: bool = False) -> list[str]:

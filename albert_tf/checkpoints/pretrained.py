@@ -16,7 +16,6 @@ from albert_tf.checkpoints import (
     name_map,
     saved_model,
 )
-from albert_tf.checkpoints.model_card import write_model_card
 from albert_tf.models import AlbertForPreTraining
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
@@ -95,22 +94,7 @@ def save_pretrained(
             "fine-tuned model"
         )
     with files.new_directory(os.fspath(directory)) as partial:
-        write_huggingface(partial, model, tokenizer)
-
-
-def write_huggingface(
-    directory: str,
-    model: AlbertForPreTraining,
-    tokenizer: AlbertTokenizer,
-    model_dir: str | None = None,
-) -> None:
-    """Writes weights, config, vocabulary, tokenizer settings and a model card.
-
-    The card lists the settings of `model_dir`, if given. Existing files are replaced.
-    """
-    huggingface.write(directory, model.config, name_map.arrays(model))
-    huggingface.write_tokenizer(directory, tokenizer, model.config)
-    write_model_card(directory, model_dir, None, model.config)
+        huggingface.write_model(partial, model, tokenizer)
 
 
 def read(
