@@ -80,10 +80,9 @@ def _load_huggingface(path: str, has_pairs: bool) -> tuple[tf.keras.Model, dict,
     imported = huggingface.read(path, allow_unused=unused, table=table)
     model = kind.create_model(imported.config, task)
     fresh = name_map.assign(model, imported, path)
-    notes = list(imported.notes)
     if fresh:
-        notes.append(f"without effect, freshly initialised: {', '.join(fresh)}")
-    return model, task, notes
+        imported.notes.append(f"without effect, freshly initialised: {', '.join(fresh)}")
+    return model, task, imported.notes
 
 
 def _read_ours(path: str) -> dict:

@@ -110,27 +110,23 @@ def read(
         model, directory = model_directory.load_for_pretraining(path)
         notes, fresh = [], model_directory.read_fresh(directory)
     else:
-        imported = _read_foreign(path, allow_missing, allow_unused)
+        if huggingface.find_weights(path):
+            imported = huggingface.read(path, allow_missing, allow_unused)
+        elif google.find(path):
+            imported = google.read(path, allow_missing, allow_unused)
+        else:
+            model_directory.refuse_seeds(path)
+            raise UserError(
+                f"{path!r} is no model: expected a checkpoint of Google's code, a module of "
+                "TF-Hub, a Hugging Face model, a model directory or a version of an export "
+                "(exports/1)"
+            )
         model, missing = name_map.build(imported, path)
-        directory, notes, fresh = imported.directory, list(imported.notes), ", ".join(missing)
+        directory, notes, fresh = imported.directory, imported.notes, ", ".join(missing)
         model.masked_lm.is_drawn_afresh = "masked_lm/" in fresh  # then SentenceScorer refuses it
     if fresh:
         notes.append(f"missing, freshly initialised: {fresh}")
     return model, directory, notes, fresh
-
-
-def _read_foreign(
-    path: str, allow_missing: str | None, allow_unused: str | None
-) -> name_map.Imported:
-    if huggingface.find_weights(path):
-        return huggingface.read(path, allow_missing, allow_unused)
-    if google.find(path):
-        return google.read(path, allow_missing, allow_unused)
-    model_directory.refuse_seeds(path)
-    raise UserError(
-        f"{path!r} is no model: expected a checkpoint of Google's code, a module of TF-Hub, "
-        "a Hugging Face model, a model directory or a version of an export (exports/1)"
-    )
 
 
 def is_pretrained(path: str) -> bool:
