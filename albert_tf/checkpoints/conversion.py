@@ -78,15 +78,32 @@ def convert_fine_tuned(
     has_pairs: bool = False,
 ) -> None:
     """Converts one fine-tuned model; `output_dir` appears whole or not at all."""
+    is_theirs = huggingface.find_weights(input_path) is not None
     if output_format == "google":
         raise UserError("--output_format=google: Google's code has no format of fine-tuned models")
+    if output_format == "huggingface" and is_theirs:
+        raise UserError(f"{input_path!r} is a model of Hugging Face already")
+    if output_format == "albert_tf" and not is_theirs:
+        raise UserError(
+            f"{input_path!r} is a fine-tuned model of this project: --output_format=huggingface"
+        )
     tokenizer = pretrained.read_tokenizer(input_path, spm_model_file, do_lower_case)
     with files.new_directory(output_dir) as partial:
+        model, task, notes = fine_tuned.load(input_path, has_pairs)
+        if task.get("has_answerability_head"):
+            raise UserError(
+                f"{input_path!r}: Hugging Face's classes have no counterpart of this head (beams "
+                "for SQuAD 2.0; fine-tune with --squad_head=spans for one that they have)"
+            )
+        for note in notes:
+            print(f"note         {note}")
         if output_format == "huggingface":
-            fine_tuned.to_huggingface(input_path, partial, tokenizer)
+            huggingface.write_model(partial, model, tokenizer, input_path, task)
         else:
-            for note in fine_tuned.from_huggingface(input_path, partial, has_pairs):
-                print(f"note         {note}")
+            model.config.write(os.path.join(partial, model_directory.CONFIG_FILE))
+            prefix = os.path.join(partial, model_directory.BEST_DIR, "ckpt")
+            tf.train.Checkpoint(model=model).save(prefix)
+            files.write_json(os.path.join(partial, model_directory.TASK_FILE), task)
             tokenizer.save(partial)
     print(f"wrote        {output_dir} ({output_format})")
 

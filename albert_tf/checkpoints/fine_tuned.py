@@ -1,4 +1,4 @@
-"""Converts fine-tuned models and their labels to and from Hugging Face's format."""
+"""Reads fine-tuned models of this project and of Hugging Face, and what they were trained for."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from albert_tf.config import AlbertConfig
 from albert_tf.kinds import KINDS, Kind
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError, shown
-from albert_tf.text.tokenization import AlbertTokenizer
 
 
 def find(path: str) -> bool:
@@ -39,37 +38,6 @@ def load(path: str, has_pairs: bool = False) -> tuple[tf.keras.Model, dict, list
     model.create_variables()
     model_directory.restore_weights(model, checkpoint)
     return model, task, []
-
-
-def to_huggingface(path: str, directory: str, tokenizer: AlbertTokenizer) -> None:
-    """Writes the best weights of a fine-tuned model directory, its labels and a model card."""
-    task = _read_ours(path)
-    if task.get("has_answerability_head"):
-        raise UserError(
-            f"{path!r}: Hugging Face's classes have no counterpart of this head (beams for SQuAD "
-            "2.0; fine-tune with --squad_head=spans for one that they have)"
-        )
-    if huggingface.find_weights(path):
-        raise UserError(f"{path!r} is a model of Hugging Face already")
-    model, _, _ = load(path)
-    huggingface.write_model(directory, model, tokenizer, path, task)
-
-
-def from_huggingface(path: str, directory: str, has_pairs: bool = False) -> list[str]:
-    """Converts a Hugging Face model to a fine-tuned model directory, without the vocabulary.
-
-    `has_pairs` and the returned notes: see load.
-    """
-    if not huggingface.find_weights(path):
-        raise UserError(
-            f"{path!r} is a fine-tuned model of this project: --output_format=huggingface"
-        )
-    model, task, notes = load(path, has_pairs)
-    model.config.write(os.path.join(directory, model_directory.CONFIG_FILE))
-    prefix = os.path.join(directory, model_directory.BEST_DIR, "ckpt")
-    tf.train.Checkpoint(model=model).save(prefix)
-    files.write_json(os.path.join(directory, model_directory.TASK_FILE), task)
-    return notes
 
 
 def _load_huggingface(path: str, has_pairs: bool) -> tuple[tf.keras.Model, dict, list[str]]:
