@@ -55,15 +55,11 @@ def assert_same_run(model_dir, one_device):
         assert values == pytest.approx(theirs[step], rel=TOLERANCE), step
 
 
-def test_collectives_of_a_step_and_whether_hosts_agree():
+def test_collectives_of_a_step():
+    """One holds the denominators, before the forward pass; one the sums and the gradients."""
     with ThreadPoolExecutor() as pool:
         found = list(pool.map(lambda env: jobs.run("tests.collectives", env=env), environments()))
-    for out, _ in found:
-        report = json.loads(out)
-        # One holds the denominators, before the forward pass; one the sums and the gradients.
-        assert report["step"] == 2
-        assert report["agree"] == ""
-        assert "the hosts of this run do not agree" in report["differ"]
+    assert [out for out, _ in found] == ["2\n", "2\n"]
 
 
 @pytest.mark.slow

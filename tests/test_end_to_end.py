@@ -261,7 +261,6 @@ def wrong_directories(work):
     [
         ({"record_dir": "{work}/nowhere"}, "no manifest.json in"),
         ({"record_dir": "{work}/no_order"}, "has two sentences whose order can"),
-        ({"spm_model_file": "{work}/nowhere.model"}, "no vocabulary at"),
         ({"spm_model_file": "{work}/corpus.txt"}, "expected a WordPiece vocabulary"),
         ({"spm_model_file": "{work}/renamed_piece.model"}, "made with another vocabulary"),
         ({"max_seq_length": 49}, "beyond the position table"),
@@ -269,7 +268,6 @@ def wrong_directories(work):
         ({"albert_config": "albert_tiny"}, "neither a file nor one of albert_base"),
         ({"albert_config": "{work}/smaller.json"}, "vocab_size 82"),
         ({"model_dir": "{work}/records"}, "holds a run of another program"),
-        ({"model_dir": "{work}"}, "no run of this job"),
         ({"model_dir": "{work}/model", "learning_rate": 0.03}, "learning_rate 0.02 there, 0.03 he"),
         ({"save_checkpoint_steps": 5}, "not a multiple"),
         ({"init_checkpoint": "{work}/nowhere"}, "no model directory or checkpoint at"),

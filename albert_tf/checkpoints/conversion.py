@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 
+import numpy as np
 import tensorflow as tf
 
-from albert_tf.checkpoints import fine_tuned, google, hub, model_directory, name_map, pretrained
-from albert_tf.checkpoints.target_vocab import change_vocabulary
+from albert_tf.checkpoints import (
+    fine_tuned,
+    google,
+    hub,
+    huggingface,
+    model_directory,
+    name_map,
+    pretrained,
+)
+from albert_tf.models import AlbertForPreTraining
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
-from albert_tf.text.tokenization import AlbertTokenizer
+from albert_tf.text.tokenization import WORD_BOUNDARY, AlbertTokenizer
 
 FORMATS = ("albert_tf", "huggingface", "google")
+
+# Variables with one row per piece.
+_ROWS_OF_PIECES = ("encoder/embeddings/word_embeddings", "masked_lm/output_bias")
 
 
 def convert(
@@ -34,13 +47,13 @@ def convert(
         notes.extend(pretrained.check_vocabulary(tokenizer, model))
         if target_vocab:
             new = AlbertTokenizer(target_vocab, tokenizer.do_lower_case)
-            model, note = change_vocabulary(model, tokenizer, new)
+            model, note = _change_vocabulary(model, tokenizer, new)
             tokenizer = new
             notes.append(note)
         for note in notes:
             print(f"note         {note}")
         if output_format == "huggingface":
-            pretrained.write_huggingface(partial, model, tokenizer, directory)
+            huggingface.write_model(partial, model, tokenizer, directory)
         elif output_format == "google":
             google.write(partial, model.config, name_map.arrays(model))
         else:
@@ -65,15 +78,32 @@ def convert_fine_tuned(
     has_pairs: bool = False,
 ) -> None:
     """Converts one fine-tuned model; `output_dir` appears whole or not at all."""
+    is_theirs = huggingface.find_weights(input_path) is not None
     if output_format == "google":
         raise UserError("--output_format=google: Google's code has no format of fine-tuned models")
+    if output_format == "huggingface" and is_theirs:
+        raise UserError(f"{input_path!r} is a model of Hugging Face already")
+    if output_format == "albert_tf" and not is_theirs:
+        raise UserError(
+            f"{input_path!r} is a fine-tuned model of this project: --output_format=huggingface"
+        )
     tokenizer = pretrained.read_tokenizer(input_path, spm_model_file, do_lower_case)
     with files.new_directory(output_dir) as partial:
+        model, task, notes = fine_tuned.load(input_path, has_pairs)
+        if task.get("has_answerability_head"):
+            raise UserError(
+                f"{input_path!r}: Hugging Face's classes have no counterpart of this head (beams "
+                "for SQuAD 2.0; fine-tune with --squad_head=spans for one that they have)"
+            )
+        for note in notes:
+            print(f"note         {note}")
         if output_format == "huggingface":
-            fine_tuned.to_huggingface(input_path, partial, tokenizer)
+            huggingface.write_model(partial, model, tokenizer, input_path, task)
         else:
-            for note in fine_tuned.from_huggingface(input_path, partial, has_pairs):
-                print(f"note         {note}")
+            model.config.write(os.path.join(partial, model_directory.CONFIG_FILE))
+            prefix = os.path.join(partial, model_directory.BEST_DIR, "ckpt")
+            tf.train.Checkpoint(model=model).save(prefix)
+            files.write_json(os.path.join(partial, model_directory.TASK_FILE), task)
             tokenizer.save(partial)
     print(f"wrote        {output_dir} ({output_format})")
 
@@ -103,3 +133,47 @@ def published_model(name: str, directory: str) -> str:
             "directory for the run"
         )
     return directory
+
+
+def _change_vocabulary(
+    model: AlbertForPreTraining, old: AlbertTokenizer, new: AlbertTokenizer
+) -> tuple[AlbertForPreTraining, str]:
+    """Returns the model with embeddings and output biases for another vocabulary, and a note.
+
+    A piece in both vocabularies keeps its embedding and its bias, even if its id differs. A new
+    piece is initialised with the mean of the old pieces that spell it, or of all pieces if the old
+    vocabulary cannot spell it. All other weights are the same.
+    """
+    sources, num_shared = _old_pieces(old, new)
+    config = dataclasses.replace(model.config, vocab_size=new.vocab_size)
+    weights = name_map.arrays(model)
+    for name in _ROWS_OF_PIECES:
+        rows = weights[name]
+        weights[name] = np.stack([rows[ids].mean(axis=0, dtype=np.float32) for ids in sources])
+    changed, _ = name_map.build(name_map.Imported(config, weights, "", []), "the model")
+    return changed, (
+        f"{num_shared:,} of {new.vocab_size:,} pieces keep their embeddings, the others begin with "
+        "the mean of the pieces that spell them: pre-train further before use"
+    )
+
+
+def _old_pieces(old: AlbertTokenizer, new: AlbertTokenizer) -> tuple[list[list[int]], int]:
+    """Returns for each new piece the old pieces to average, and the number of shared pieces."""
+    numbers = {old.id_to_piece(i): i for i in range(old.vocab_size)}
+    # Match special pieces by role: <pad> in one kind of vocabulary is [PAD] in the other.
+    special = {
+        getattr(new, name): getattr(old, name)
+        for name in ("pad_id", "unk_id", "cls_id", "sep_id", "mask_id")
+    }
+    sources, num_shared = [], 0
+    for i in range(new.vocab_size):
+        piece = new.id_to_piece(i)
+        found = special.get(i, numbers.get(piece))
+        if found is not None:
+            num_shared += 1
+            sources.append([found])
+            continue
+        spelling = old.encode(piece.replace(WORD_BOUNDARY, " ").removeprefix("##"))
+        spelling = [j for j in spelling if j != old.unk_id]
+        sources.append(spelling or list(range(old.vocab_size)))
+    return sources, num_shared

@@ -1,19 +1,16 @@
-"""Converts fine-tuned models and their labels to and from Hugging Face's format."""
+"""Reads fine-tuned models of this project and of Hugging Face, and what they were trained for."""
 
 from __future__ import annotations
 
 import os
-from typing import Any
 
 import tensorflow as tf
 
 from albert_tf.checkpoints import huggingface, model_directory, name_map
-from albert_tf.checkpoints.model_card import write_model_card
 from albert_tf.config import AlbertConfig
 from albert_tf.kinds import KINDS, Kind
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError, shown
-from albert_tf.text.tokenization import AlbertTokenizer
 
 
 def find(path: str) -> bool:
@@ -43,64 +40,6 @@ def load(path: str, has_pairs: bool = False) -> tuple[tf.keras.Model, dict, list
     return model, task, []
 
 
-def to_huggingface(path: str, directory: str, tokenizer: AlbertTokenizer) -> None:
-    """Writes the best weights of a fine-tuned model directory, its labels and a model card.
-
-    task.json is copied too: Hugging Face's config has no keys for some of its content.
-    """
-    task = _read_ours(path)
-    kind = KINDS[task["kind"]]
-    if task.get("has_answerability_head"):
-        raise UserError(
-            f"{path!r}: Hugging Face's classes have no counterpart of this head (beams for SQuAD "
-            "2.0; fine-tune with --squad_head=spans for one that they have)"
-        )
-    if huggingface.find_weights(path):
-        raise UserError(f"{path!r} is a model of Hugging Face already")
-    model, _, _ = load(path)
-    config = model.config
-    huggingface.write(
-        directory,
-        config,
-        name_map.arrays(model),
-        kind.architecture,
-        _config_values(config, task, kind),
-        name_map.fine_tuned_table(kind, task),
-    )
-    huggingface.write_tokenizer(directory, tokenizer, config)
-    files.write_json(os.path.join(directory, model_directory.TASK_FILE), task)
-    write_model_card(directory, path, task, config, kind.pipeline)
-
-
-def _config_values(config: AlbertConfig, task: dict, kind: Kind) -> dict:
-    """Returns the entries of config.json that describe the task."""
-    values: dict[str, Any] = {"classifier_dropout_prob": config.classifier_dropout_prob}
-    # Hugging Face's config also names the single output of a regression.
-    if labels := task.get("labels", ["LABEL_0"] if kind.problem_type else None):
-        values["id2label"] = {str(place): label for place, label in enumerate(labels)}
-        values["label2id"] = {label: place for place, label in enumerate(labels)}
-    if kind.problem_type:
-        values["problem_type"] = kind.problem_type
-    return values
-
-
-def from_huggingface(path: str, directory: str, has_pairs: bool = False) -> list[str]:
-    """Converts a Hugging Face model to a fine-tuned model directory, without the vocabulary.
-
-    `has_pairs` and the returned notes: see load.
-    """
-    if not huggingface.find_weights(path):
-        raise UserError(
-            f"{path!r} is a fine-tuned model of this project: --output_format=huggingface"
-        )
-    model, task, notes = load(path, has_pairs)
-    model.config.write(os.path.join(directory, model_directory.CONFIG_FILE))
-    prefix = os.path.join(directory, model_directory.BEST_DIR, "ckpt")
-    tf.train.Checkpoint(model=model).save(prefix)
-    files.write_json(os.path.join(directory, model_directory.TASK_FILE), task)
-    return notes
-
-
 def _load_huggingface(path: str, has_pairs: bool) -> tuple[tf.keras.Model, dict, list[str]]:
     task = _read_task(path, has_pairs)
     kind = KINDS[task["kind"]]
@@ -109,10 +48,9 @@ def _load_huggingface(path: str, has_pairs: bool) -> tuple[tf.keras.Model, dict,
     imported = huggingface.read(path, allow_unused=unused, table=table)
     model = kind.create_model(imported.config, task)
     fresh = name_map.assign(model, imported, path)
-    notes = list(imported.notes)
     if fresh:
-        notes.append(f"without effect, freshly initialised: {', '.join(fresh)}")
-    return model, task, notes
+        imported.notes.append(f"without effect, freshly initialised: {', '.join(fresh)}")
+    return model, task, imported.notes
 
 
 def _read_ours(path: str) -> dict:

@@ -1,7 +1,8 @@
 """Checkpoints in Google's TF1 names: reads archives and TF-Hub modules, writes checkpoints.
 
-Encoders of Model Garden are read too. A SavedModel is a program: this module only reads its
-variables and runs nothing.
+Encoders of TensorFlow's Model Garden, the SavedModels of TF2-Hub, are read too. The number of
+layers and heads is not in them, so albert_config.json must be beside saved_model.pb or in assets/.
+A SavedModel is a program: this module only reads its variables and runs nothing.
 """
 
 from __future__ import annotations
@@ -13,13 +14,7 @@ import re
 import numpy as np
 import tensorflow as tf
 
-from albert_tf.checkpoints import (
-    model_directory,
-    model_garden,
-    name_map,
-    reference_config,
-    saved_model,
-)
+from albert_tf.checkpoints import model_directory, name_map, reference_config, saved_model
 from albert_tf.checkpoints.model_directory import CONFIG_FILE
 from albert_tf.config import AlbertConfig
 from albert_tf.storage import files
@@ -29,6 +24,29 @@ CHECKPOINT = "model.ckpt-best"  # the name of the released checkpoints
 
 # Variables of a training checkpoint that are not weights.
 _SLOT = re.compile(r"/(adam|lamb)_[mv]$|^global_step$")
+
+# Patterns of Model Garden's names, tried in this order, and Google's names of the same variables.
+# Source: official.nlp.modeling.networks.AlbertEncoder and official.nlp.tools.export_tfhub.
+_BLOCK = "bert/encoder/transformer/group_0/inner_group_0/"
+_MODEL_GARDEN = (
+    (r"(word|type)_embeddings/embeddings", r"bert/embeddings/\1_embeddings"),
+    (r"position_embedding/embeddings", "bert/embeddings/position_embeddings"),
+    (r"embeddings/layer_norm/(\w+)", r"bert/embeddings/LayerNorm/\1"),
+    (r"embedding_projection/(\w+)", r"bert/encoder/embedding_hidden_mapping_in/\1"),
+    (
+        r"transformer/self_attention/attention_output/(\w+)",
+        rf"{_BLOCK}attention_1/output/dense/\1",
+    ),
+    (r"transformer/self_attention/(\w+)/(\w+)", rf"{_BLOCK}attention_1/self/\1/\2"),
+    (r"transformer/self_attention_layer_norm/(\w+)", rf"{_BLOCK}LayerNorm/\1"),
+    (r"transformer/intermediate/(\w+)", rf"{_BLOCK}ffn_1/intermediate/dense/\1"),
+    (r"transformer/output/(\w+)", rf"{_BLOCK}ffn_1/intermediate/output/dense/\1"),
+    (r"transformer/output_layer_norm/(\w+)", rf"{_BLOCK}LayerNorm_1/\1"),
+    (r"pooler_transform/(\w+)", r"bert/pooler/dense/\1"),
+    (r"(?:bert/)?(cls/predictions/output_bias)/bias", r"\1"),
+    (r"(?:bert/)?(cls/predictions/transform/.*)", r"\1"),
+)
+_MARK = "transformer/self_attention/query/kernel"
 
 
 def find(path: str) -> tuple[str, str] | None:
@@ -64,10 +82,10 @@ def read(
     if found is None:
         raise UserError(f"no checkpoint at {path!r}")
     prefix, directory = found
-    places = [directory, path]  # of the config
+    places = [path, directory]  # of the config
     configs = [os.path.join(place, CONFIG_FILE) for place in places]
     bert_configs = [os.path.join(place, reference_config.BERT_FILE) for place in places]
-    config_file = next(filter(tf.io.gfile.exists, configs + bert_configs), configs[0])
+    config_file = next(filter(tf.io.gfile.exists, configs + bert_configs), configs[-1])
     config = reference_config.read(config_file)
     table = name_map.BERT_TABLE if config_file in bert_configs else None
     with model_directory.refuse_unreadable(f"{prefix!r} is not a readable checkpoint"):
@@ -77,7 +95,11 @@ def read(
         shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
         model_directory.check_index(shapes, num_bytes)
         slots = [name for name in shapes if _SLOT.search(name)]
-        keys = model_garden.keys(reader) or _keys(sorted({*shapes} - {*slots}))
+        keys = saved_model.variable_keys(reader)
+        if _MARK in keys:
+            keys = {_googles_name(name) or name: key for name, key in keys.items()}
+        else:
+            keys = _keys(sorted({*shapes} - {*slots}))
         for name, key in keys.items():
             if not dtypes[key].is_floating:
                 raise UserError(f"{name} is of {dtypes[key].name}: expected floats")
@@ -112,6 +134,14 @@ def _keys(keys: list[str]) -> dict[str, str]:
         name = f"{match[1]}LayerNorm{f'_{rank}' if rank else ''}{match[3]}"
         names[name] = names.pop(match[0])
     return names
+
+
+def _googles_name(name: str) -> str | None:
+    for pattern, replacement in _MODEL_GARDEN:
+        if re.fullmatch(pattern, name):
+            name = re.sub(pattern, replacement, name)
+            return name.replace("type_embeddings", "token_type_embeddings")
+    return None
 
 
 def write(directory: str, config: AlbertConfig, weights: dict[str, np.ndarray]) -> None:

@@ -11,6 +11,7 @@ import os
 import pickle
 import re
 import zipfile
+from typing import Any
 
 import numpy as np
 import safetensors
@@ -18,8 +19,14 @@ import safetensors.numpy
 import tensorflow as tf
 
 from albert_tf.checkpoints import name_map, reference_config
-from albert_tf.checkpoints.model_directory import refuse_unreadable
+from albert_tf.checkpoints.model_directory import (
+    RUN_FILE,
+    TASK_FILE,
+    read_if_exists,
+    refuse_unreadable,
+)
 from albert_tf.config import AlbertConfig
+from albert_tf.kinds import KINDS, Kind
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError, shown
 from albert_tf.text.tokenization import TOKENIZER_CONFIG_FILE, WORDPIECE_FILE, AlbertTokenizer
@@ -28,6 +35,17 @@ CONFIG_FILE = "config.json"
 SAFETENSORS_FILE, TORCH_FILE = "model.safetensors", "pytorch_model.bin"
 _SAFE_TORCH = "2.10"  # the same as in pyproject.toml
 _DAMAGED = "{!r} is damaged or no file of its kind"
+
+# The settings of a run that the card lists.
+_SETTINGS = (
+    "origin",
+    "learning_rate",
+    "global_batch_size",
+    "num_train_steps",
+    "num_warmup_steps",
+    "max_seq_length",
+    "seed",
+)
 
 # Hugging Face's files may store these variables twice: second name -> first name.
 _ALIASES = {
@@ -105,22 +123,42 @@ def read(
     return name_map.Imported(config, weights, directory, notes)
 
 
+def write_model(
+    directory: str,
+    model: tf.keras.Model,
+    tokenizer: AlbertTokenizer,
+    model_dir: str | None = None,
+    task: dict | None = None,
+) -> None:
+    """Writes weights, config, vocabulary, tokenizer settings and a model card.
+
+    `model_dir`, if given, has the figures and the settings for the card. `task` is the content of
+    task.json, None for a pre-trained model. Existing files are replaced.
+    """
+    write(directory, model.config, name_map.arrays(model), task)
+    _write_tokenizer(directory, tokenizer, model.config)
+    _write_card(directory, model_dir, model.config, task)
+
+
 def write(
     directory: str,
     config: AlbertConfig,
     weights: dict[str, np.ndarray],
-    architecture: str = "AlbertForPreTraining",
-    further_values: dict | None = None,
-    table: name_map.Table = None,
+    task: dict | None = None,
 ) -> None:
     """Writes config.json and model.safetensors, which ARCHITECTURE.from_pretrained reads.
 
-    Hugging Face's ALBERT has a projection at E == H too: the identity is written. Without `table`,
-    a model without shared weights, with E == H and the exact gelu is written as a BERT, whatever
-    the architecture. `further_values` are added to config.json.
+    Hugging Face's ALBERT has a projection at E == H too: the identity is written. A pre-trained
+    model without shared weights, with E == H and the exact gelu is written as a BERT. A task's
+    task.json is written too: Hugging Face's config has no keys for some of its content.
     """
-    family = "albert"
-    if table is None and _is_bert(config):
+    family, architecture, table, of_task = "albert", "AlbertForPreTraining", None, {}
+    if task is not None:
+        kind = KINDS[task["kind"]]
+        architecture, table = kind.architecture, name_map.fine_tuned_table(kind, task)
+        of_task = _values_of_task(config, task, kind)
+        files.write_json(os.path.join(directory, TASK_FILE), task)
+    elif _is_bert(config):
         family, architecture, table = "bert", "BertForPreTraining", name_map.BERT_TABLE
     tensors = name_map.from_ours(weights, config, "torch", table)
     if family == "albert" and config.embedding_size == config.hidden_size:
@@ -133,7 +171,7 @@ def write(
         **config_values(config),
         "pad_token_id": 0,
         **({"bos_token_id": 2, "eos_token_id": 3} if family == "albert" else {}),
-        **(further_values or {}),
+        **of_task,
     }
     if family == "bert":
         for key in ("embedding_size", "num_hidden_groups", "inner_group_num"):
@@ -141,6 +179,18 @@ def write(
     data = safetensors.numpy.save(tensors, metadata={"format": "pt"})
     files.write_atomically(os.path.join(directory, SAFETENSORS_FILE), data)
     files.write_json(os.path.join(directory, CONFIG_FILE), values)
+
+
+def _values_of_task(config: AlbertConfig, task: dict, kind: Kind) -> dict:
+    """Returns the entries of config.json that describe the task."""
+    values: dict[str, Any] = {"classifier_dropout_prob": config.classifier_dropout_prob}
+    # Hugging Face's config also names the single output of a regression.
+    if labels := task.get("labels", ["LABEL_0"] if kind.problem_type else None):
+        values["id2label"] = {str(place): label for place, label in enumerate(labels)}
+        values["label2id"] = {label: place for place, label in enumerate(labels)}
+    if kind.problem_type:
+        values["problem_type"] = kind.problem_type
+    return values
 
 
 def config_values(config: AlbertConfig) -> dict:
@@ -161,7 +211,7 @@ def _is_bert(config: AlbertConfig) -> bool:
     return config.hidden_act == "gelu_erf" and shares_nothing and not has_projection
 
 
-def write_tokenizer(directory: str, tokenizer: AlbertTokenizer, config: AlbertConfig) -> None:
+def _write_tokenizer(directory: str, tokenizer: AlbertTokenizer, config: AlbertConfig) -> None:
     """Writes the vocabulary and Hugging Face's tokenizer_config.json.
 
     With truncation=True their tokenizer truncates a text to `model_max_length`. Without this key it
@@ -173,6 +223,47 @@ def write_tokenizer(directory: str, tokenizer: AlbertTokenizer, config: AlbertCo
         values.update(tokenizer_class="AlbertTokenizer", remove_space=True, keep_accents=False)
     values["model_max_length"] = config.max_position_embeddings
     files.write_json(os.path.join(directory, TOKENIZER_CONFIG_FILE), values)
+
+
+def _write_card(
+    directory: str, model_dir: str | None, config: AlbertConfig, task: dict | None
+) -> None:
+    """Writes README.md, which the hub shows, with data, figures and settings as far as known."""
+    results, run = (_read_run(model_dir, name) for name in ("results.json", RUN_FILE))
+    figures = results.get("metrics", {})
+    pipeline = KINDS[task["kind"]].pipeline if task else "fill-mask"
+    lines = ["---", "library_name: transformers", "tags:", "- albert", f"pipeline_tag: {pipeline}"]
+    lines += ["---", "", f"# ALBERT: {task['task'] if task else 'pre-trained'}", ""]
+    lines += [
+        f"{config.num_hidden_layers} layers of {config.hidden_size}, {config.vocab_size:,} pieces. "
+        "Made with albert_tf."
+    ]
+    if task and "labels" in task:
+        lines += ["", "## Labels", "", ", ".join(f"`{label}`" for label in task["labels"])]
+    if figures:
+        lines += ["", "## Figures", "", "| data | figure | value |", "| --- | --- | --- |"]
+        for split, metrics in figures.items():
+            lines += [f"| {split} | {name} | {value:.4f} |" for name, value in metrics.items()]
+    settings = {name: run[name] for name in _SETTINGS if name in run}
+    if settings:
+        lines += ["", "## Settings", "", "| setting | value |", "| --- | --- |"]
+        lines += [f"| {name} | {value} |" for name, value in settings.items()]
+    lines += ["", "## Data", "", _data(run), ""]
+    files.write_atomically(os.path.join(directory, "README.md"), "\n".join(lines))
+
+
+def _data(run: dict) -> str:
+    hashes = [f"{name} `{run[name]}`" for name in ("train", "dev") if run.get(name)]
+    known = f"Hashes of the examples: {', '.join(hashes)}. " if hashes else ""
+    return f"{known}Describe here what the data are, where they come from and their licence."
+
+
+def _read_run(model_dir: str | None, name: str) -> dict:
+    """Reads a JSON object from the model's directory, or from its parent; {} if both lack it."""
+    if model_dir is None:
+        return {}
+    read, above = read_if_exists, os.path.dirname(model_dir.rstrip("/"))
+    return read(model_dir, name) or read(above, name)
 
 
 def _read_safetensors(path: str) -> dict[str, np.ndarray]:

@@ -16,7 +16,6 @@ from albert_tf.checkpoints import (
     name_map,
     saved_model,
 )
-from albert_tf.checkpoints.model_card import write_model_card
 from albert_tf.models import AlbertForPreTraining
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
@@ -95,22 +94,7 @@ def save_pretrained(
             "fine-tuned model"
         )
     with files.new_directory(os.fspath(directory)) as partial:
-        write_huggingface(partial, model, tokenizer)
-
-
-def write_huggingface(
-    directory: str,
-    model: AlbertForPreTraining,
-    tokenizer: AlbertTokenizer,
-    model_dir: str | None = None,
-) -> None:
-    """Writes weights, config, vocabulary, tokenizer settings and a model card.
-
-    The card lists the settings of `model_dir`, if given. Existing files are replaced.
-    """
-    huggingface.write(directory, model.config, name_map.arrays(model))
-    huggingface.write_tokenizer(directory, tokenizer, model.config)
-    write_model_card(directory, model_dir, None, model.config)
+        huggingface.write_model(partial, model, tokenizer)
 
 
 def read(
@@ -126,27 +110,23 @@ def read(
         model, directory = model_directory.load_for_pretraining(path)
         notes, fresh = [], model_directory.read_fresh(directory)
     else:
-        imported = _read_foreign(path, allow_missing, allow_unused)
+        if huggingface.find_weights(path):
+            imported = huggingface.read(path, allow_missing, allow_unused)
+        elif google.find(path):
+            imported = google.read(path, allow_missing, allow_unused)
+        else:
+            model_directory.refuse_seeds(path)
+            raise UserError(
+                f"{path!r} is no model: expected a checkpoint of Google's code, a module of "
+                "TF-Hub, a Hugging Face model, a model directory or a version of an export "
+                "(exports/1)"
+            )
         model, missing = name_map.build(imported, path)
-        directory, notes, fresh = imported.directory, list(imported.notes), ", ".join(missing)
+        directory, notes, fresh = imported.directory, imported.notes, ", ".join(missing)
         model.masked_lm.is_drawn_afresh = "masked_lm/" in fresh  # then SentenceScorer refuses it
     if fresh:
         notes.append(f"missing, freshly initialised: {fresh}")
     return model, directory, notes, fresh
-
-
-def _read_foreign(
-    path: str, allow_missing: str | None, allow_unused: str | None
-) -> name_map.Imported:
-    if huggingface.find_weights(path):
-        return huggingface.read(path, allow_missing, allow_unused)
-    if google.find(path):
-        return google.read(path, allow_missing, allow_unused)
-    model_directory.refuse_seeds(path)
-    raise UserError(
-        f"{path!r} is no model: expected a checkpoint of Google's code, a module of TF-Hub, "
-        "a Hugging Face model, a model directory or a version of an export (exports/1)"
-    )
 
 
 def is_pretrained(path: str) -> bool:

@@ -14,6 +14,7 @@ import contextlib
 import hashlib
 import json
 import os
+import pathlib
 import posixpath
 import re
 import secrets
@@ -191,16 +192,13 @@ def upload(local: str, path: str) -> None:
 
 def upload_directory(local: str, remote: str, last: Sequence[str] = ()) -> None:
     """Uploads the files of a local directory. The files in `last` are uploaded after all others."""
-    names = [
-        os.path.relpath(os.path.join(parent, name), local)
-        for parent, _, children in os.walk(local)
-        for name in children
-    ]
+    paths = pathlib.Path(local).rglob("*")
+    names = {str(path.relative_to(local)) for path in paths if path.is_file()}
 
     def copy(name: str) -> None:
         upload(os.path.join(local, name), os.path.join(remote, name))
 
-    map_requests(copy, sorted(set(names) - set(last)), f"uploading to {remote}")
+    map_requests(copy, sorted(names - {*last}), f"uploading to {remote}")
     for name in last:
         copy(name)
 

@@ -168,14 +168,24 @@ def test_the_last_block_computes_what_is_wanted(make, kwargs, last):
     assert rows == [BATCH * SEQ_LEN] * 3 + [BATCH * last]
 
 
-@pytest.mark.parametrize("recompute", [False, True])
-def test_gradients_are_those_of_all_positions(recompute):
-    model = AlbertForPreTraining(TINY, recompute=recompute)
+def test_gradients_are_those_of_all_positions():
+    model = AlbertForPreTraining(TINY)  # not from make_model: a test above has opened a graph
     model.create_variables()
     randomize(model, 5)
     batch = make_batch(5)
     expected = loss_and_gradients(model, batch, hidden_states=True)
-    assert_near(loss_and_gradients(model, batch), expected, 1e-5)
+    assert_near(loss_and_gradients(model, batch), expected)
+
+
+def test_recomputed_gradients_are_the_same():
+    config, seed = dataclasses.replace(TINY, hidden_dropout_prob=0.3), tf.constant([3, 4])
+    found = []
+    for recompute in (True, False):
+        model = AlbertForPreTraining(config, recompute)
+        model.create_variables()
+        randomize(model, 5)
+        found.append(loss_and_gradients(model, make_batch(5), dropout_seed=seed))
+    assert_near(*found)
 
 
 def loss_and_gradients(model, batch, **kwargs):
@@ -196,8 +206,8 @@ def loss_and_gradients(model, batch, **kwargs):
     return outputs, loss, [tf.convert_to_tensor(gradient) for gradient in gradients]
 
 
-def assert_near(found, expected, tolerance, of_gradients=1.0):
-    """Compares loss_and_gradients; gradients may differ by as many tolerances of their norm."""
+def assert_near(found, expected, tolerance=1e-5):
+    """Compares loss_and_gradients."""
     for outputs, loss, gradients in (found, expected):
         everything = (*outputs.values(), loss, *gradients)
         assert {values.dtype for values in everything} == {tf.float32}
@@ -207,7 +217,7 @@ def assert_near(found, expected, tolerance, of_gradients=1.0):
         assert np.abs(found[0][name] - values).max() <= tolerance * largest
     assert abs(found[1] - expected[1]) <= tolerance * expected[1]
     difference = tf.linalg.global_norm([a - b for a, b in zip(found[2], expected[2])])
-    assert difference <= of_gradients * tolerance * tf.linalg.global_norm(expected[2])
+    assert difference <= 2.0 * tolerance * tf.linalg.global_norm(expected[2])
 
 
 @pytest.fixture
@@ -215,24 +225,6 @@ def mixed_bfloat16():
     tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")
     yield
     tf.keras.mixed_precision.set_global_policy("float32")
-
-
-def test_bfloat16_is_near_float32(mixed_bfloat16):
-    # Not from make_model: layers keep the policy under which they were made.
-    config = dataclasses.replace(TINY, parameter_sharing="ffn", num_hidden_groups=2)
-    half = AlbertForPreTraining(config)
-    half.create_variables()
-    tf.keras.mixed_precision.set_global_policy("float32")
-    full = AlbertForPreTraining(config)
-    full.create_variables()
-    for model in (half, full):
-        randomize(model, 3)
-    assert {variable.dtype for variable in half.variables} == {tf.float32}
-
-    batch = make_batch(3)
-    # bfloat16 has 8 bits: each of the 4 layers adds roundings of 2**-9 of its values.
-    found, expected = loss_and_gradients(half, batch), loss_and_gradients(full, batch)
-    assert_near(found, expected, 0.03, of_gradients=3.3)
 
 
 def test_float32_islands(mixed_bfloat16, monkeypatch):
@@ -282,4 +274,4 @@ def test_compiled_equals_not_compiled(precision, request):
     compiled = tf.function(functools.partial(loss_and_gradients, model), jit_compile=True)
     # XLA keeps float32 between fused operations where bfloat16 would round.
     tolerance = 1e-5 if precision == "float32" else 0.03
-    assert_near(compiled(batch), loss_and_gradients(model, batch), tolerance, of_gradients=2.0)
+    assert_near(compiled(batch), loss_and_gradients(model, batch), tolerance)

@@ -32,9 +32,6 @@ def test_classification():
     kernel, bias = [w.numpy() for w in model.classifier.output_dense.weights]
     assert logits.shape == (BATCH, 5)
     np.testing.assert_allclose(logits, pooled @ kernel + bias, atol=1e-5)
-    # Dropout in the head alone changes the answer, and only with a seed.
-    seeded = model(INPUTS, dropout_seed=tf.constant([1, 2]))["logits"].numpy()
-    assert not np.allclose(seeded, logits)
 
 
 def test_choices_lie_side_by_side():
