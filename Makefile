@@ -9,7 +9,7 @@ BIN := .venv/bin
 RUN := $(BIN)/python -m
 EXTRAS := .venv-extras/bin
 
-.PHONY: demo test test-slow test-extras lint lock wheel clean
+.PHONY: demo test test-slow test-extras lint lock wheel sbom clean
 
 demo: $(BIN)/installed
 	@echo "== 1/6 corpus: prose of this installation's own documentation -> demo/corpus.txt"
@@ -57,6 +57,17 @@ lint: $(BIN)/installed
 wheel:
 	rm -rf build
 	$(or $(PYTHON),python3) -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir=dist .
+
+# CycloneDX of requirements.txt, and the licences that its packages declare, as installed here. The two
+# tools get an environment of their own, which is removed.
+sbom: $(BIN)/installed
+	@mkdir -p dist
+	@tools=$$(mktemp -d) && trap "rm -rf $$tools" EXIT && $(BIN)/python -m venv $$tools && \
+	$$tools/bin/pip install --quiet --disable-pip-version-check cyclonedx-bom==7.5.0 pip-licenses==5.5.5 && \
+	$$tools/bin/python -W ignore -m cyclonedx_py requirements --pyproject=pyproject.toml --output-file=dist/sbom.json requirements.txt && \
+	set -- --python=$(BIN)/python --with-system --packages $$(sed -n 's/^\([a-z0-9_.-]*\)==.*/\1/p' requirements.txt) && \
+	$$tools/bin/pip-licenses "$$@" --format=csv --output-file=dist/licences.csv && \
+	$$tools/bin/pip-licenses "$$@" --summary --order=count
 
 # The environment; made again when the locked set changes.
 $(BIN)/installed: requirements.txt requirements-dev.txt

@@ -11,6 +11,7 @@ import json
 import math
 import os
 import tempfile
+import time
 
 import tensorflow as tf
 from absl import logging
@@ -64,8 +65,8 @@ class MetricsLog:
         return any(entry["step"] == step and name in entry for entry in self._entries)
 
     def write(self, step: int, scalars: dict[str, float]) -> None:
-        """Logs the scalars of one step."""
-        entry = {"step": step, **scalars}
+        """Logs the scalars of one step with the time in seconds since 1970, UTC."""
+        entry = {"step": step, "time": round(time.time()), **scalars}
         self._entries.append(entry)
         if not self._writes:
             return
@@ -78,7 +79,7 @@ class MetricsLog:
     def _write_curves(self, entry: dict[str, float]) -> None:
         with self._writer.as_default(entry["step"]):
             for name, value in entry.items():
-                if name != "step":
+                if name not in ("step", "time"):
                     tf.summary.scalar(name, value)
 
     def upload(self, last: bool = False) -> None:

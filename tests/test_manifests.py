@@ -1,0 +1,41 @@
+"""The files for Kubernetes and compose agree with the programs, and with each other."""
+
+import signal
+
+import pytest
+import yaml
+
+from albert_tf.jobs import program
+from tests.jobs import PROJECT, run
+
+JOB = yaml.safe_load((PROJECT / "pipelines/kubernetes/pretrain-job.yaml").read_text())["spec"]
+SERVING = PROJECT / "export/serving"
+
+
+def test_the_job_fails_at_a_user_error_and_is_repeated_after_a_signal():
+    rules = [rule for rule in JOB["podFailurePolicy"]["rules"] if "onExitCodes" in rule]
+    actions = {code: rule["action"] for rule in rules for code in rule["onExitCodes"]["values"]}
+    with pytest.raises(SystemExit) as user_error:
+        program.fail("a flag is wrong")
+    signals = dict.fromkeys((128 + signal.SIGINT, 128 + signal.SIGTERM), "Ignore")
+    assert actions == {user_error.value.code: "FailJob", **signals}
+
+
+def test_the_job_has_flags_of_its_program(tmp_path):
+    [container] = JOB["template"]["spec"]["containers"]
+    name, *flags = container["args"]
+    own = [f"--record_dir={tmp_path}/none", f"--model_dir={tmp_path}/run"]
+    assert f"{tmp_path}/none" in run(f"pipelines.{name}", *flags, *own, exit_code=2)[1]
+    model_dir = next(flag for flag in flags if "--model_dir=" in flag).partition("=")[2]
+    assert f"{model_dir}/metrics.jsonl" in container["livenessProbe"]["exec"]["command"][-1]
+
+
+def test_kubernetes_serves_as_compose_does():
+    compose = yaml.safe_load((SERVING / "compose.yaml").read_text())["services"]["albert"]
+    deployment, *_ = yaml.safe_load_all((SERVING / "deployment.yaml").read_text())
+    [container] = deployment["spec"]["template"]["spec"]["containers"]
+    assert container["args"] == compose["command"]
+    assert container["image"] == compose["image"].replace("${TAG:-", "").rstrip("}")
+    for probe in ("startupProbe", "readinessProbe"):
+        assert container[probe]["httpGet"]["path"] in compose["healthcheck"]["test"][-1]
+    assert "httpGet" not in container["livenessProbe"]
