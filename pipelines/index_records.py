@@ -146,7 +146,7 @@ def plan_units(input_file: str, heldout_file: str | None) -> list[FileUnit]:
     splits = [*(("train", path) for path in train), *(("heldout", path) for path in heldout)]
     sizes = files.sizes([path for _, path in splits])
     return [
-        FileUnit(f"{index:05d}-of-{len(splits):05d}", path, split, sizes[path])
+        FileUnit(f"{index:05d}-of-{len(splits):05d}", sizes[path], path, split)
         for index, (split, path) in enumerate(splits)
     ]
 

@@ -63,8 +63,6 @@ def write_hashes(sentences: Iterable[tuple[int, str]], path: str) -> None:
 class HashRange(Unit):
     """The buckets [first, end) of the hashes of all documents, compared as one unit of work."""
 
-    name: str
-    bytes: int  # approximate
     first: int
     end: int
 

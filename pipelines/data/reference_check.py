@@ -28,10 +28,8 @@ _load_tokenizer = functools.lru_cache(maxsize=1)(AlbertTokenizer)  # once per pr
 class FileUnit(Unit):
     """A TFRecord file of `split`."""
 
-    name: str
     path: str
     split: str
-    bytes: int
 
 
 def first_lengths(paths: Sequence[str]) -> tuple[int, int] | None:

@@ -25,6 +25,7 @@ from albert_tf.text.tokenization import AlbertTokenizer
 from .examples import ExampleOptions, example_draws, example_maker
 from .records import SPLITS, SegmentManifest, parse_segments, write_records
 from .reference_examples import serialize_examples
+from .shard_writer import Settings
 from .unit_job import Unit, write_marker
 
 # The subdirectory of the segments from which the static examples are drawn.
@@ -39,15 +40,9 @@ class PassUnit(Unit):
     """One pass over a shard of segments."""
 
     source: str  # file of the shard in the segments' directory
-    bytes: int
     split: str
     first: int  # number of the shard's first segment, counted over all shards of both splits
     pass_number: int  # from 0 on
-
-    @property
-    def name(self) -> str:
-        """See Unit; begins with the split."""
-        return f"{self.source.rsplit('.', 1)[0]}-pass-{self.pass_number:03d}"
 
 
 def plan_passes(segments: SegmentManifest, dupe_factor: int) -> list[PassUnit]:
@@ -55,27 +50,23 @@ def plan_passes(segments: SegmentManifest, dupe_factor: int) -> list[PassUnit]:
     units, first = [], 0
     for split in SPLITS:
         for shard in segments.splits[split].shards:
-            units.extend(
-                PassUnit(shard.file, shard.bytes, split, first, number)
-                for number in range(dupe_factor if split == "train" else 1)
-            )
+            for number in range(dupe_factor if split == "train" else 1):
+                name = f"{os.path.splitext(shard.file)[0]}-pass-{number:03d}"
+                units.append(PassUnit(name, shard.bytes, shard.file, split, first, number))
             first += shard.examples
     return sorted(units, key=lambda unit: (unit.split != "train", unit.pass_number, unit.first))
 
 
-def write_pass(
-    unit: PassUnit,
-    options: ExampleOptions,
-    spm_model_file: str,
-    do_lower_case: bool,
-    output_dir: str,
-) -> None:
+def write_pass(unit: PassUnit, settings: Settings, options: ExampleOptions) -> None:
     """Writes the examples of a unit and, last, the marker with their counts.
 
     The shard gets its final name when it is complete. Its bytes depend on segments and options
     only: order and draws come from (seed, pass, position).
     """
-    tokenizer, word_starts, make_examples = _load(options, spm_model_file, do_lower_case)
+    tokenizer, word_starts, make_examples = _load(
+        options, settings.spm_model_file, settings.do_lower_case
+    )
+    output_dir = settings.output_dir
     source = os.path.join(SEGMENTS_DIR, unit.source)
     segments = tf.data.TFRecordDataset(os.path.join(output_dir, source))
     segments = segments.batch(tf.int64.max).get_single_element()

@@ -53,12 +53,12 @@ _OPENING_SENTENCES = 3
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything that the records depend on, apart from the text."""
+    """A record job: its text, its directory, and everything else that the records depend on."""
 
+    input_file: str
+    output_dir: str = setting(flags.DEFINE_string, "Where the records go.")
     spm_model_file: str = setting(
-        flags.DEFINE_string,
-        "Vocabulary: a SentencePiece model, or WordPiece's vocab.txt.",
-        required=True,
+        flags.DEFINE_string, "Vocabulary: a SentencePiece model, or WordPiece's vocab.txt."
     )
     do_lower_case: bool = setting(
         flags.DEFINE_bool, "Lower-case the text. Default: as the vocabulary was trained."
@@ -109,6 +109,13 @@ class Settings:
         None,
         lower_bound=SHORTEST_RUN,
     )
+    shard_bytes: int = setting(
+        flags.DEFINE_integer,
+        "Most bytes of text in a unit of work, also where that is below 500 kB; a compressed file "
+        "is never split.",
+        64_000_000,
+        lower_bound=1000,
+    )
 
 
 class Range(NamedTuple):
@@ -127,11 +134,6 @@ class TextUnit(Unit):
     index: int
     count: int
 
-    @functools.cached_property  # the progress reads it every second
-    def bytes(self) -> int:
-        """As of Unit."""
-        return sum(end - begin for _, begin, end in self.ranges)
-
     @property
     def source(self) -> str:
         """A description of the text, for people."""
@@ -140,22 +142,14 @@ class TextUnit(Unit):
             return f"bytes {begin} to {end} of {first}"
         return f"{len(self.ranges)} files, {first} to {last}"
 
-    @property
-    def name(self) -> str:
-        """As of Unit."""
-        return f"{self.index:05d}-of-{self.count:05d}"
 
-
-def hash_unit(unit: TextUnit, settings: Settings, output_dir: str) -> None:
+def hash_unit(unit: TextUnit, settings: Settings) -> None:
     """Writes the hashes of a unit's documents, by which duplicates are found."""
-    note = progress_note(unit, output_dir)
-    sentences = ((document.number, text) for document, text in _read(unit, settings, note))
-    duplicates.write_hashes(sentences, os.path.join(output_dir, unit.file("hashes")))
+    sentences = ((document.number, text) for document, text in _read(unit, settings))
+    duplicates.write_hashes(sentences, os.path.join(settings.output_dir, unit.file("hashes")))
 
 
-def write_unit(
-    unit: TextUnit, settings: Settings, output_dir: str, duplicates_files: Sequence[str] = ()
-) -> None:
+def write_unit(unit: TextUnit, settings: Settings, duplicates_files: Sequence[str] = ()) -> None:
     """Writes the shards of a unit and, last, the marker with their counts.
 
     Shards get their final names when all are complete; a split without records has no shard.
@@ -166,12 +160,8 @@ def write_unit(
     counts = Counter(dict.fromkeys(COUNTS, 0))
     skipped = duplicates.read_duplicates(duplicates_files, unit.index, unit.count)
     counts["duplicate_documents"] = len(skipped)
-    sentences = (
-        sentence
-        for sentence in _read(unit, settings, progress_note(unit, output_dir), counts)
-        if sentence[0].number not in skipped
-    )
-    with files.whole_files(output_dir) as partial_path:
+    sentences = (s for s in _read(unit, settings, counts) if s[0].number not in skipped)
+    with files.whole_files(settings.output_dir) as partial_path:
         writers = {
             split: _ShardWriter(unit, split, settings.random_seed, partial_path) for split in SPLITS
         }
@@ -182,9 +172,10 @@ def write_unit(
             texts = [text for _, text, _ in opening]
             heldout = is_heldout(texts, settings.heldout_fraction, settings.random_seed)
             document_id = opening_hash(texts) >> 1  # into the range of int64
-            writer = writers["heldout" if heldout else "train"]
             counts["documents"] += 1
-            rng = document_rng(settings.random_seed, document.source, document.offset)
+            # It does not depend on the file's directory.
+            place = f"{os.path.basename(document.source)}/{document.offset}"
+            rng = random.Random(f"{settings.random_seed}/{place}")
             pieces = (pieces for _, _, pieces in itertools.chain(opening, tokenized))
             if settings.shuffle_sentences:
                 pieces = list(pieces)
@@ -199,15 +190,18 @@ def write_unit(
                 rng,
                 settings.max_sentences,
             ):
-                writer.write(segment, document_id)
-                counts["segments"] += 1
-                counts["segments_with_order"] += has_order(segment)
-                counts["openings_with_order"] += segment.opens_document and has_order(segment)
-                counts["pieces"] += len(segment.input_ids)
+                writers["heldout" if heldout else "train"].write(segment, document_id)
+                order = has_order(segment)
+                counts.update(
+                    segments=1,
+                    segments_with_order=order,
+                    openings_with_order=order and segment.opens_document,
+                    pieces=len(segment.input_ids),
+                )
         for writer in writers.values():
             writer.finish()
     shards = {split: list(map(dataclasses.asdict, writers[split].shards)) for split in SPLITS}
-    write_marker(unit, output_dir, {**counts, "shards": shards})
+    write_marker(unit, settings.output_dir, {**counts, "shards": shards})
 
 
 def is_heldout(opening: Sequence[str], heldout_fraction: float, seed: int) -> bool:
@@ -225,11 +219,6 @@ def opening_hash(opening: Sequence[str], salt: str = "") -> int:
     return int.from_bytes(digest, "big")
 
 
-def document_rng(seed: int, source: str, document_offset: int) -> random.Random:
-    """Returns the random generator of a document; it does not depend on the file's directory."""
-    return random.Random(f"{seed}/{os.path.basename(source)}/{document_offset}")
-
-
 class _Document(NamedTuple):
     """The place of a document; `number` counts the documents of its unit."""
 
@@ -239,16 +228,14 @@ class _Document(NamedTuple):
 
 
 def _read(
-    unit: TextUnit,
-    settings: Settings,
-    note: Callable[[int], None],
-    counts: Counter | None = None,
+    unit: TextUnit, settings: Settings, counts: Counter | None = None
 ) -> Iterator[tuple[_Document, str]]:
     """Yields the sentences of a unit, each with its document.
 
-    `note` is called with the number of bytes read for the unit. It exceeds the unit's size if the
-    last document ends in the range of another unit.
+    Notes the number of bytes read for the unit. It exceeds the unit's size if the last document
+    ends in the range of another unit.
     """
+    note = progress_note(unit, settings.output_dir)
     numbers = itertools.count()
     before = 0
     for source, begin, end in unit.ranges:

@@ -13,6 +13,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -30,6 +31,7 @@ ERROR_FILE = os.path.join(UNITS_DIR, "error.txt")
 _SECONDS_BETWEEN_NOTES = 1.0
 
 
+@dataclass(frozen=True)
 class Unit:
     """Base of the units of a job; picklable."""
 
@@ -195,12 +197,9 @@ def _progress(
 ) -> Iterator[list[Unit]]:
     """Yields the unfinished units; meanwhile a thread reports the bytes done of all units."""
 
-    def left_and_names() -> tuple[list[Unit], set[str]]:
+    def look() -> tuple[list[Unit], int, str]:
         names = set(files.names_in(os.path.join(output_dir, UNITS_DIR)))
-        return [unit for unit in units if os.path.basename(unit.file(kind)) not in names], names
-
-    def state() -> tuple[int, str]:
-        left, names = left_and_names()
+        left = [unit for unit in units if os.path.basename(unit.file(kind)) not in names]
         notes = [
             (_read_note(unit, output_dir), unit.bytes)
             for unit in left
@@ -214,23 +213,24 @@ def _progress(
         beyond = max((read - size for read, size in notes), default=0)
         if beyond > 0:
             detail += f"; a document has been read {beyond:,} bytes past the end of its unit"
-        return done, detail
+        return left, done, detail
 
     def watch() -> None:
         # Each look at a remote directory lists the whole directory.
         while not stop.wait(10.0 if files.is_remote(output_dir) else _SECONDS_BETWEEN_NOTES):
-            done, detail = state()
+            _, done, detail = look()
             if done < total:
                 progress.update(done, detail)
 
     total = sum(unit.bytes for unit in units)
     stop = threading.Event()
-    with Progress(title, total, done=state()[0], unit="byte") as progress:
+    unfinished, done_before, _ = look()
+    with Progress(title, total, done_before, unit="byte") as progress:
         watcher = threading.Thread(target=watch, daemon=True)
         watcher.start()
         try:
-            yield left_and_names()[0]
+            yield unfinished
         finally:
             stop.set()
             watcher.join()
-            progress.update(*state())
+            progress.update(*look()[1:])
