@@ -142,8 +142,8 @@ def create_pretraining_data(settings: Settings, workers: beam_job.Workers) -> Ma
     if settings.remove_duplicates and units:
         found = _find_duplicates(units, settings, workers)
         write = functools.partial(write, duplicates_files=found)
-    unit_job.run_units("writing records", write, units, output_dir, workers)
-    manifest = _collect(units, settings, tokenizer)
+    paths = unit_job.run_units("writing records", write, units, output_dir, workers)
+    manifest = _collect(unit_job.read_markers(paths), settings, tokenizer)
     manifest.write(output_dir)
     print(f"{manifest.summary()} in {output_dir}")
     if settings.heldout_fraction and not manifest.splits["heldout"].examples:
@@ -177,8 +177,8 @@ def create_reference_examples(
         return manifest
     units = plan_passes(segments, dupe_factor)
     work = functools.partial(write_pass, settings=settings, options=options)
-    unit_job.run_units("drawing examples", work, units, output_dir, workers)
-    markers = unit_job.read_markers(units, output_dir)
+    paths = unit_job.run_units("drawing examples", work, units, output_dir, workers)
+    markers = unit_job.read_markers(paths)
     manifest = ReferenceManifest(
         max_seq_length=options.max_seq_length,
         max_predictions_per_seq=options.max_predictions_per_seq,
@@ -236,14 +236,12 @@ def _find_duplicates(
     units: Sequence[TextUnit], settings: Settings, workers: beam_job.Workers
 ) -> list[str]:
     """Writes lists of the duplicate documents; returns the paths of these lists."""
-    output_dir = settings.output_dir
+    job = settings.output_dir, workers
     work = functools.partial(hash_unit, settings=settings)
-    unit_job.run_units("looking for duplicates", work, units, output_dir, workers, "hashes")
-    hash_files = [os.path.join(output_dir, unit.file("hashes")) for unit in units]
+    hash_files = unit_job.run_units("looking for duplicates", work, units, *job, "hashes")
+    work = functools.partial(find_duplicates, hash_files=hash_files)
     ranges = hash_ranges(hash_files)
-    work = functools.partial(find_duplicates, hash_files=hash_files, output_dir=output_dir)
-    unit_job.run_units("comparing hashes", work, ranges, output_dir, workers, "duplicates")
-    return [os.path.join(output_dir, hashes.file("duplicates")) for hashes in ranges]
+    return unit_job.run_units("comparing hashes", work, ranges, *job, "duplicates")
 
 
 def _identity(
@@ -269,10 +267,9 @@ def _identity(
 
 
 def _collect(
-    units: Sequence[TextUnit], settings: Settings, tokenizer: AlbertTokenizer
+    markers: Sequence[dict], settings: Settings, tokenizer: AlbertTokenizer
 ) -> SegmentManifest:
     """Returns the manifest of all units from their markers; raises a UserError without any text."""
-    markers = unit_job.read_markers(units, settings.output_dir)
     totals = {name: sum(marker[name] for marker in markers) for name in COUNTS}
     if not totals["pieces"]:
         raise UserError(

@@ -25,8 +25,8 @@ from albert_tf.text.tokenization import AlbertTokenizer
 from .examples import ExampleOptions, example_draws, example_maker
 from .records import SPLITS, SegmentManifest, parse_segments, write_records
 from .reference_examples import serialize_examples
-from .shard_writer import Settings
-from .unit_job import Unit, write_marker
+from .shard_writer import Settings, load_tokenizer
+from .unit_job import Unit
 
 # The subdirectory of the segments from which the static examples are drawn.
 SEGMENTS_DIR = "segments"
@@ -57,18 +57,16 @@ def plan_passes(segments: SegmentManifest, dupe_factor: int) -> list[PassUnit]:
     return sorted(units, key=lambda unit: (unit.split != "train", unit.pass_number, unit.first))
 
 
-def write_pass(unit: PassUnit, settings: Settings, options: ExampleOptions) -> None:
-    """Writes the examples of a unit and, last, the marker with their counts.
+def write_pass(unit: PassUnit, settings: Settings, options: ExampleOptions) -> dict:
+    """Writes the examples of a unit; returns its marker, with their counts.
 
     The shard gets its final name when it is complete. Its bytes depend on segments and options
     only: order and draws come from (seed, pass, position).
     """
-    tokenizer, word_starts, make_examples = _load(
-        options, settings.spm_model_file, settings.do_lower_case
-    )
-    output_dir = settings.output_dir
+    tokenizer = load_tokenizer(settings.spm_model_file, settings.do_lower_case)
+    word_starts, make_examples = tokenizer.word_starts(), _example_graph(options, tokenizer)
     source = os.path.join(SEGMENTS_DIR, unit.source)
-    segments = tf.data.TFRecordDataset(os.path.join(output_dir, source))
+    segments = tf.data.TFRecordDataset(os.path.join(settings.output_dir, source))
     segments = segments.batch(tf.int64.max).get_single_element()
     # The 2 in the counter separates this stream from the streams of training_order.
     bits = np.random.Philox(
@@ -94,17 +92,16 @@ def write_pass(unit: PassUnit, settings: Settings, options: ExampleOptions) -> N
             yield from serialize_examples(batch, word_starts, tokenizer)
 
     file = f"{unit.name}.tfrecord"
-    with files.whole_files(output_dir) as partial_path:
+    with files.whole_files(settings.output_dir) as partial_path:
         written = write_records(partial_path(file), examples())
     source = f"pass {unit.pass_number} over {source}"
     shard = {"file": file, "source": source, "pieces": counts["pieces"], **written}
-    write_marker(unit, output_dir, {"unlabelled": counts["unlabelled"], "shard": shard})
+    return {"unlabelled": counts["unlabelled"], "shard": shard}
 
 
 @functools.lru_cache(maxsize=1)
-def _load(options: ExampleOptions, spm_model_file: str, do_lower_case: bool):
-    """Returns tokenizer, word_starts and the graph, made once per process."""
-    tokenizer = AlbertTokenizer(spm_model_file, do_lower_case)
+def _example_graph(options: ExampleOptions, tokenizer: AlbertTokenizer):
+    """Returns (records, seed [2], position of the first) -> examples, made once per process."""
     make = example_maker(options, tokenizer)
 
     @tf.function(
@@ -118,4 +115,4 @@ def _load(options: ExampleOptions, spm_model_file: str, do_lower_case: bool):
         seed = tf.random.experimental.stateless_fold_in(seed, position)
         return make(parse_segments(records), example_draws(options, tf.shape(records)[0], seed))
 
-    return tokenizer, tokenizer.word_starts(), make_examples
+    return make_examples

@@ -25,7 +25,7 @@ from .corpus import TextFormat, read_documents
 from .records import SPLITS, Shard, serialize_segment, write_records
 from .segments import SHORTEST_RUN, Segment, cut_runs, has_order, split_document
 from .text_files import is_compressed
-from .unit_job import Unit, progress_note, write_marker
+from .unit_job import Unit, progress_note
 
 # The counts in the marker of a unit.
 COUNTS = (
@@ -49,6 +49,8 @@ _MAX_SHARD_BYTES = 64_000_000
 
 # A hash of this many first sentences decides whether a document is held out.
 _OPENING_SENTENCES = 3
+
+load_tokenizer = functools.lru_cache(maxsize=1)(AlbertTokenizer)  # once per process
 
 
 @dataclass(frozen=True)
@@ -143,20 +145,21 @@ class TextUnit(Unit):
         return f"{len(self.ranges)} files, {first} to {last}"
 
 
-def hash_unit(unit: TextUnit, settings: Settings) -> None:
-    """Writes the hashes of a unit's documents, by which duplicates are found."""
+def hash_unit(unit: TextUnit, settings: Settings) -> bytes:
+    """Returns the hashes of a unit's documents, by which duplicates are found."""
     sentences = ((document.number, text) for document, text in _read(unit, settings))
-    duplicates.write_hashes(sentences, os.path.join(settings.output_dir, unit.file("hashes")))
+    return duplicates.hash_documents(sentences)
 
 
-def write_unit(unit: TextUnit, settings: Settings, duplicates_files: Sequence[str] = ()) -> None:
-    """Writes the shards of a unit and, last, the marker with their counts.
+def write_unit(unit: TextUnit, settings: Settings, duplicates_files: Sequence[str] = ()) -> dict:
+    """Writes the shards of a unit; returns its marker, with their counts.
 
     Shards get their final names when all are complete; a split without records has no shard.
     Records are in random order. The bytes depend on text and settings only. Documents that
     `duplicates_files` list are skipped.
     """
-    tokenizer, word_starts = _load_tokenizer(settings.spm_model_file, settings.do_lower_case)
+    tokenizer = load_tokenizer(settings.spm_model_file, settings.do_lower_case)
+    word_starts = tokenizer.word_starts().tolist()
     counts = Counter(dict.fromkeys(COUNTS, 0))
     skipped = duplicates.read_duplicates(duplicates_files, unit.index, unit.count)
     counts["duplicate_documents"] = len(skipped)
@@ -201,7 +204,7 @@ def write_unit(unit: TextUnit, settings: Settings, duplicates_files: Sequence[st
         for writer in writers.values():
             writer.finish()
     shards = {split: list(map(dataclasses.asdict, writers[split].shards)) for split in SPLITS}
-    write_marker(unit, settings.output_dir, {**counts, "shards": shards})
+    return {**counts, "shards": shards}
 
 
 def is_heldout(opening: Sequence[str], heldout_fraction: float, seed: int) -> bool:
@@ -251,13 +254,6 @@ def _read(
             where = _Document(next(numbers), source, offset)
             yield from ((where, text) for _, text in document)
         before += end - begin
-
-
-@functools.lru_cache(maxsize=1)
-def _load_tokenizer(spm_model_file: str, do_lower_case: bool) -> tuple[AlbertTokenizer, list[bool]]:
-    """Returns the tokenizer and its word_starts, made once per process."""
-    tokenizer = AlbertTokenizer(spm_model_file, do_lower_case)
-    return tokenizer, tokenizer.word_starts().tolist()
 
 
 def _tokenize(

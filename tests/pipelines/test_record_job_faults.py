@@ -121,13 +121,15 @@ def test_where_not_even_the_error_fits(tmp_path, monkeypatch, in_this_process):
 
 def test_what_dying_workers_begin_is_tidied_up(tmp_path):
     """A killed job's workers live on for an instant, beside the job that resumes."""
-    units = [unit_job.Unit(name, 0) for name in (".train.partial-1", "units/.unit.json.partial-1")]
+    late = {"a": ".train.partial-1", "b": "units/.unit.json.partial-1"}
+    units = [unit_job.Unit(name, 0) for name in late]
 
     def touch(unit):
-        (tmp_path / unit.name).touch()
+        (tmp_path / late[unit.name]).touch()
+        return b"done"
 
     unit_job.run_units("late", touch, units, str(tmp_path), Workers(num_workers=1))
-    assert contents(tmp_path) == {}
+    assert contents(tmp_path) == dict.fromkeys(("units/a.json", "units/b.json"), b"done")
 
 
 @pytest.mark.slow

@@ -137,10 +137,9 @@ def test_check_names_what_does_not_fit(manifest, tmp_path):
 
 
 def test_a_unit_holds_every_segment_of_its_documents(job):
-    job.write(job.unit)
+    marker = job.write(job.unit)
     names = {split: f"{split}-00001-of-00003.tfrecord" for split in ("heldout", "train")}
-    assert sorted(os.listdir(job.output_dir)) == [*names.values(), "units"]
-    marker = json.loads((job.output_dir / job.unit.file("json")).read_text())
+    assert sorted(os.listdir(job.output_dir)) == [*names.values()]
     tokenizer, source = AlbertTokenizer(job.settings.spm_model_file), job.unit.ranges[0].source
     sentences, documents = list(read_documents(source)), {}
     for offset, group in itertools.groupby(sentences, key=lambda s: s.document_offset):
@@ -186,10 +185,10 @@ def test_a_failing_unit_leaves_nothing_but_its_error(job, tmp_path):
     with pytest.raises(ValueError, match=r"bad.txt:901"):
         job.write(bad)
     assert os.listdir(job.output_dir) == []
-    unit_job.work_or_error(job.write, str(job.output_dir), bad)
+    unit_job.work_or_error(job.write, str(job.output_dir), "json", bad)
     assert "bad.txt:901" in (job.output_dir / unit_job.ERROR_FILE).read_text()
     # After an error, the units that come later do nothing.
-    unit_job.work_or_error(job.write, str(job.output_dir), job.unit)
+    unit_job.work_or_error(job.write, str(job.output_dir), "json", job.unit)
     assert os.listdir(job.output_dir) == ["units"]
 
 
@@ -203,7 +202,7 @@ def test_a_fault_of_ours_comes_out_and_leaves_no_shard(job, monkeypatch):
 
     monkeypatch.setattr(records.files, "sha256", sha256)
     with pytest.raises(ZeroDivisionError):
-        unit_job.work_or_error(job.write, str(job.output_dir), job.unit)
+        unit_job.work_or_error(job.write, str(job.output_dir), "json", job.unit)
     assert not [*job.output_dir.rglob("*.*")]
 
 
