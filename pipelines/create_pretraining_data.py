@@ -70,8 +70,7 @@ def define_flags() -> None:
     """Defines the flags in a function, because several programs define the same names."""
     job_directory.define_flags()
     corpus.define_flags()
-    flags.DEFINE_string("output_dir", None, "Where the records go.", required=True)
-    define_settings_flags(Settings, spm_model_file=None, do_lower_case=None, max_seq_length=512)
+    define_settings_flags(Settings, do_lower_case=None, max_seq_length=512)
     flags.DEFINE_enum(
         "format",
         "segments",
@@ -86,13 +85,6 @@ def define_flags() -> None:
         lower_bound=1,
     )
     define_settings_flags(ExampleOptions)
-    flags.DEFINE_integer(
-        "shard_bytes",
-        64_000_000,
-        "Most bytes of text in a unit of work, also where that is below 500 kB; a compressed file "
-        "is never split.",
-        lower_bound=1000,
-    )
     beam_job.define_flags()
 
 
@@ -113,58 +105,45 @@ def main(_) -> None:
     beam_job.prepare_environment()
     settings = settings_from_flags(
         Settings,
+        input_file=FLAGS.input_file,
         do_lower_case=resolve_lower_case(FLAGS.spm_model_file, FLAGS.do_lower_case),
         text_format=settings_from_flags(corpus.TextFormat),
     )
-    with job_directory.lock(FLAGS.output_dir):
-        create = create_pretraining_data
-        if FLAGS.format == "reference":
+    workers = settings_from_flags(beam_job.Workers)
+    with job_directory.lock(settings.output_dir):
+        if FLAGS.format == "segments":
+            create_pretraining_data(settings, workers)
+        else:
             options = settings_from_flags(
                 ExampleOptions, max_seq_length=FLAGS.max_seq_length, seed=FLAGS.random_seed
             )
-            create = functools.partial(
-                create_reference_examples, options=options, dupe_factor=FLAGS.dupe_factor
-            )
-        create(
-            input_file=FLAGS.input_file,
-            output_dir=FLAGS.output_dir,
-            settings=settings,
-            shard_bytes=FLAGS.shard_bytes,
-            workers=settings_from_flags(beam_job.Workers),
-        )
+            create_reference_examples(settings, options, FLAGS.dupe_factor, workers)
 
 
-def create_pretraining_data(
-    *,
-    input_file: str,
-    output_dir: str,
-    settings: Settings,
-    shard_bytes: int,
-    workers: beam_job.Workers,
-) -> Manifest:
+def create_pretraining_data(settings: Settings, workers: beam_job.Workers) -> Manifest:
     """Writes the records of a corpus; skips units that an earlier run finished.
 
-    `output_dir` gets the shards, the manifest and, in `units`, a file for each finished unit. The
-    other arguments are flags of this program.
+    The output directory gets the shards, the manifest and, in `units`, a file for each finished
+    unit.
 
     Raises:
-      UserError: if the text is empty or unreadable, or `output_dir` holds records of other settings
-        or text.
+      UserError: if the text is empty or unreadable, or the output directory holds records of other
+        settings or text.
     """
+    output_dir = settings.output_dir
     tokenizer = AlbertTokenizer(settings.spm_model_file, settings.do_lower_case)
-    sizes = files.sizes(files.match_files(input_file, "input_file"))
-    units = plan_units(sizes, shard_bytes)
-    identity = _identity(settings, tokenizer, sizes, units)
-    unit_job.claim(output_dir, {**identity, "shard_bytes": shard_bytes})
+    sizes = files.sizes(files.match_files(settings.input_file, "input_file"))
+    units = plan_units(sizes, settings.shard_bytes)
+    unit_job.claim(output_dir, _identity(settings, tokenizer, sizes, units))
     if manifest := Manifest.read_finished(output_dir):
         return manifest
     _print_plan(sizes, units, settings, tokenizer)
-    write = functools.partial(write_unit, settings=settings, output_dir=output_dir)
+    write = functools.partial(write_unit, settings=settings)
     if settings.remove_duplicates and units:
-        found = _find_duplicates(units, settings, output_dir, workers)
+        found = _find_duplicates(units, settings, workers)
         write = functools.partial(write, duplicates_files=found)
-    unit_job.run_units("writing records", write, units, output_dir, workers)
-    manifest = _collect(units, settings, tokenizer, output_dir)
+    paths = unit_job.run_units("writing records", write, units, output_dir, workers)
+    manifest = _collect(unit_job.read_markers(paths), settings, tokenizer)
     manifest.write(output_dir)
     print(f"{manifest.summary()} in {output_dir}")
     if settings.heldout_fraction and not manifest.splits["heldout"].examples:
@@ -181,40 +160,25 @@ def create_pretraining_data(
 
 
 def create_reference_examples(
-    *,
-    input_file: str,
-    output_dir: str,
-    settings: Settings,
-    options: ExampleOptions,
-    dupe_factor: int,
-    shard_bytes: int,
-    workers: beam_job.Workers,
+    settings: Settings, options: ExampleOptions, dupe_factor: int, workers: beam_job.Workers
 ) -> ReferenceManifest:
     """Writes segment records into OUTPUT_DIR/segments and draws static examples from them.
 
-    Other arguments and errors are as in `create_pretraining_data`. `options` define how segments
-    become examples. Each of the `dupe_factor` passes over the training segments draws anew.
+    `options` define how segments become examples. Each of the `dupe_factor` passes over the
+    training segments draws anew. Errors are as in `create_pretraining_data`.
     """
+    output_dir = settings.output_dir
     job_directory.claim(output_dir, {**options.identity(), "dupe_factor": dupe_factor})
+    segments_dir = os.path.join(output_dir, SEGMENTS_DIR)
     segments = create_pretraining_data(
-        input_file=input_file,
-        output_dir=os.path.join(output_dir, SEGMENTS_DIR),
-        settings=settings,
-        shard_bytes=shard_bytes,
-        workers=workers,
+        dataclasses.replace(settings, output_dir=segments_dir), workers
     )
     if manifest := Manifest.read_finished(output_dir):
         return manifest
     units = plan_passes(segments, dupe_factor)
-    work = functools.partial(
-        write_pass,
-        options=options,
-        spm_model_file=settings.spm_model_file,
-        do_lower_case=settings.do_lower_case,
-        output_dir=output_dir,
-    )
-    unit_job.run_units("drawing examples", work, units, output_dir, workers)
-    markers = unit_job.read_markers(units, output_dir)
+    work = functools.partial(write_pass, settings=settings, options=options)
+    paths = unit_job.run_units("drawing examples", work, units, output_dir, workers)
+    markers = unit_job.read_markers(paths)
     fields = {field.name for field in dataclasses.fields(ReferenceManifest)}
     manifest = ReferenceManifest(
         max_seq_length=options.max_seq_length,
@@ -247,30 +211,36 @@ def plan_units(sizes: dict[str, int], shard_bytes: int) -> list[TextUnit]:
     units: list[list[Range]] = []
     room = 0
     for path, size in sizes.items():
-        count = -(-size // enough)
-        if is_compressed(path):
-            count = min(count, 1)
-        bounds = [size * i // count for i in range(count + 1)] if count else []
+        count = 1 if is_compressed(path) else -(-size // enough)
+        bounds = [size * i // count for i in range(count + 1)] if size else []
         for begin, end in zip(bounds, bounds[1:]):
             if end - begin > room:
                 units.append([])
                 room = enough
             units[-1].append(Range(path, begin, end))
             room -= end - begin
-    return [TextUnit(tuple(ranges), i, len(units)) for i, ranges in enumerate(units)]
+    return [
+        TextUnit(
+            f"{index:05d}-of-{len(units):05d}",
+            sum(end - begin for _, begin, end in ranges),
+            tuple(ranges),
+            index,
+            len(units),
+        )
+        for index, ranges in enumerate(units)
+    ]
 
 
 def _find_duplicates(
-    units: Sequence[TextUnit], settings: Settings, output_dir: str, workers: beam_job.Workers
+    units: Sequence[TextUnit], settings: Settings, workers: beam_job.Workers
 ) -> list[str]:
     """Writes lists of the duplicate documents; returns the paths of these lists."""
-    work = functools.partial(hash_unit, settings=settings, output_dir=output_dir)
-    unit_job.run_units("looking for duplicates", work, units, output_dir, workers, "hashes")
-    hash_files = [os.path.join(output_dir, unit.file("hashes")) for unit in units]
+    job = settings.output_dir, workers
+    work = functools.partial(hash_unit, settings=settings)
+    hash_files = unit_job.run_units("looking for duplicates", work, units, *job, "hashes")
+    work = functools.partial(find_duplicates, hash_files=hash_files)
     ranges = hash_ranges(hash_files)
-    work = functools.partial(find_duplicates, hash_files=hash_files, output_dir=output_dir)
-    unit_job.run_units("comparing hashes", work, ranges, output_dir, workers, "duplicates")
-    return [os.path.join(output_dir, hashes.file("duplicates")) for hashes in ranges]
+    return unit_job.run_units("comparing hashes", work, ranges, *job, "duplicates")
 
 
 def _identity(
@@ -280,24 +250,25 @@ def _identity(
     units: Sequence[TextUnit],
 ) -> dict:
     """Returns the values that must be equal for a job to resume in a directory of records."""
-    identity = dataclasses.asdict(settings)
-    identity.update(settings.text_format.identity())
-    del identity["text_format"]
-    identity["spm_model_file"] = f"SHA-256 {tokenizer.sha256[:16]}"
-    identity["input_file"] = job_directory.describe_files(sizes, sizes)
-    # Another version may cut the same text into other units, whose shards must not be mixed.
-    ranges = [unit.ranges for unit in units]
-    digest = hashlib.sha256(json.dumps(ranges).encode()).hexdigest()
-    identity["units"] = f"{len(units)}, ranges {digest[:8]}"
-    # All records of a directory must come from one version of the code.
-    return {**identity, "code_version": albert_tf.__version__, "draws": DRAWS}
+    identity = {**dataclasses.asdict(settings), **settings.text_format.identity()}
+    del identity["text_format"], identity["output_dir"]
+    ranges = json.dumps([unit.ranges for unit in units])
+    return {
+        **identity,
+        "spm_model_file": f"SHA-256 {tokenizer.sha256[:16]}",
+        "input_file": job_directory.describe_files(sizes, sizes),
+        # Another version may cut the same text into other units, whose shards must not be mixed.
+        "units": f"{len(units)}, ranges {hashlib.sha256(ranges.encode()).hexdigest()[:8]}",
+        # All records of a directory must come from one version of the code.
+        "code_version": albert_tf.__version__,
+        "draws": DRAWS,
+    }
 
 
 def _collect(
-    units: Sequence[TextUnit], settings: Settings, tokenizer: AlbertTokenizer, output_dir: str
-) -> Manifest:
+    markers: Sequence[dict], settings: Settings, tokenizer: AlbertTokenizer
+) -> SegmentManifest:
     """Returns the manifest of all units from their markers; raises a UserError without any text."""
-    markers = unit_job.read_markers(units, output_dir)
     totals = {name: sum(marker[name] for marker in markers) for name in COUNTS}
     if not totals["pieces"]:
         raise UserError(

@@ -28,7 +28,7 @@ from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from albert_tf.text.tokenization import AlbertTokenizer
 from .data import beam_job, unit_job
-from .data.records import Manifest, ReferenceManifest, Split, make_splits
+from .data.records import Manifest, ReferenceManifest, make_splits
 from .data.reference_check import FileUnit, check_file, first_lengths
 from .data.sentence_pairs import SENTENCE_OBJECTIVES
 
@@ -93,11 +93,15 @@ def index_records(settings: Settings, workers: beam_job.Workers) -> ReferenceMan
     unit_job.claim(output_dir, identity)
     if manifest := Manifest.read_finished(output_dir):
         return manifest
-    check = functools.partial(
-        check_file, lengths=lengths, spm_model_file=spm_model_file, output_dir=output_dir
+    check = functools.partial(check_file, lengths=lengths, spm_model_file=spm_model_file)
+    paths = unit_job.run_units("checking records", check, units, output_dir, workers)
+    shards = [marker["shard"] for marker in unit_job.read_markers(paths)]
+    for unit, shard in zip(units, shards):
+        if not shard["examples"]:
+            print(f"{unit.path}: holds no record, skipped")
+    splits = make_splits(
+        {unit.split: [shard]} for unit, shard in zip(units, shards) if shard["examples"]
     )
-    unit_job.run_units("checking records", check, units, output_dir, workers)
-    splits = _read_splits(units, output_dir)
     if not splits["train"].examples:
         count = sum(unit.split == "train" for unit in units)
         raise UserError(f"--input_file={settings.input_file}: no record in any of {count} files")
@@ -121,32 +125,18 @@ def index_records(settings: Settings, workers: beam_job.Workers) -> ReferenceMan
     return manifest
 
 
-def _read_splits(units: list[FileUnit], output_dir: str) -> dict[str, Split]:
-    """Returns the files with records by split; prints the names of empty files."""
-    shards = [marker["shard"] for marker in unit_job.read_markers(units, output_dir)]
-    for unit, shard in zip(units, shards):
-        if not shard["examples"]:
-            print(f"{unit.path}: holds no record, skipped")
-    return make_splits(
-        {unit.split: [shard]} for unit, shard in zip(units, shards) if shard["examples"]
-    )
-
-
 def plan_units(input_file: str, heldout_file: str | None) -> list[FileUnit]:
     """Returns the files of both splits; held-out ones are not in the training split."""
     heldout = files.match_files(heldout_file, "heldout_file") if heldout_file else []
-    not_trained = {files.absolute(path) for path in heldout}
-    train = [
-        path
-        for path in files.match_files(input_file, "input_file")
-        if files.absolute(path) not in not_trained
-    ]
+    not_trained = set(map(files.absolute, heldout))
+    given = files.match_files(input_file, "input_file")
+    train = [path for path in given if files.absolute(path) not in not_trained]
     if not train:
         raise UserError("--heldout_file names every file of --input_file: leave some to train on")
     splits = [*(("train", path) for path in train), *(("heldout", path) for path in heldout)]
     sizes = files.sizes([path for _, path in splits])
     return [
-        FileUnit(f"{index:05d}-of-{len(splits):05d}", path, split, sizes[path])
+        FileUnit(f"{index:05d}-of-{len(splits):05d}", sizes[path], path, split)
         for index, (split, path) in enumerate(splits)
     ]
 

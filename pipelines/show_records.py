@@ -60,58 +60,33 @@ def define_flags() -> None:
 
 
 def main(_) -> None:
-    """Reads the flags."""
-    manifest = Manifest.read(FLAGS.record_dir)
-    show_records(
-        record_dir=FLAGS.record_dir,
-        spm_model_file=FLAGS.spm_model_file,
-        split=FLAGS.split,
-        options=settings_from_flags(
-            ExampleOptions,
-            max_seq_length=FLAGS.max_seq_length or manifest.max_seq_length,
-            max_predictions_per_seq=FLAGS.max_predictions_per_seq
-            or manifest.max_predictions_per_seq,
-            seed=FLAGS.random_seed,
-        ),
-        num_examples=FLAGS.num_examples,
-        num_statistics_examples=FLAGS.num_statistics_examples,
-        output=FLAGS.output,
-    )
-
-
-def show_records(
-    *,
-    record_dir: str,
-    spm_model_file: str,
-    split: str,
-    options: ExampleOptions,
-    num_examples: int,
-    num_statistics_examples: int,
-    output: str | None = None,
-) -> dict:
-    """Prints examples and statistics; returns the statistics.
-
-    Raises:
-      UserError: if records, vocabulary and options do not fit together, or the split is empty.
-    """
+    """Prints examples and statistics; writes the statistics."""
+    record_dir, split = FLAGS.record_dir, FLAGS.split
     manifest = Manifest.read(record_dir)
-    tokenizer = AlbertTokenizer(spm_model_file, manifest.do_lower_case)
+    options = settings_from_flags(
+        ExampleOptions,
+        max_seq_length=FLAGS.max_seq_length or manifest.max_seq_length,
+        max_predictions_per_seq=FLAGS.max_predictions_per_seq or manifest.max_predictions_per_seq,
+        seed=FLAGS.random_seed,
+    )
+    tokenizer = AlbertTokenizer(FLAGS.spm_model_file, manifest.do_lower_case)
     manifest.check(record_dir, tokenizer, options)
     available = manifest.splits[split].examples
     if not available:
         raise UserError(f"{record_dir!r} holds no {split} records: see --split")
     label_names = options.objective.labels
-    count = min(available, num_statistics_examples)
-    statistics = ExampleStatistics(tokenizer, options.max_seq_length, options.objective.swaps)
-    shown = 0
-    for batch in _batches(record_dir, split, options, tokenizer, max(count, num_examples)):
-        for row in range(min(len(batch["input_mask"]), num_examples - shown)):
-            if not shown:
+    count = min(available, FLAGS.num_statistics_examples)
+    statistics = ExampleStatistics(tokenizer, options.objective.swaps)
+    seen = 0
+    for batch in _batches(record_dir, split, options, tokenizer, max(count, FLAGS.num_examples)):
+        rows = len(batch["input_mask"])
+        for row in range(min(rows, FLAGS.num_examples - seen)):
+            if not seen + row:
                 print(_LEGEND)
-            shown += 1
-            print(f"\nexample {shown}: {example_text(batch, row, tokenizer, label_names)}")
-        left = count - statistics.examples
-        statistics.add({name: values[:left] for name, values in batch.items()})
+            text = example_text(batch, row, tokenizer, label_names)
+            print(f"\nexample {seen + row + 1}: {text}")
+        statistics.add({name: values[: max(count - seen, 0)] for name, values in batch.items()})
+        seen += rows
     result = statistics.result()
     if options.objective.has_label:
         found = order_baselines(record_dir, split, options, tokenizer, count)
@@ -125,11 +100,10 @@ def show_records(
     if manifest.format == "segments":
         result.update(_segment_figures(sampled_records(record_dir, manifest, split, count)))
     print(f"\n{report(result, label_names)}")
-    if output:
-        files.write_json(os.path.join(output, "statistics.json"), result, indent=1)
-        draw(result, label_names, os.path.join(output, "statistics.png"))
-        print(f"statistics.json and statistics.png are in {output}")
-    return result
+    if FLAGS.output:
+        files.write_json(os.path.join(FLAGS.output, "statistics.json"), result, indent=1)
+        draw(result, label_names, os.path.join(FLAGS.output, "statistics.png"))
+        print(f"statistics.json and statistics.png are in {FLAGS.output}")
 
 
 def _batches(
@@ -147,17 +121,15 @@ def _batches(
 
 def _segment_figures(sample: tf.data.Dataset) -> dict:
     """Returns statistics of a sample's segments, which examples no longer show."""
-    sentences = np.zeros(1, np.int64)
+    counts: list[int] = []
     documents: set[int] = set()
     for records in sample.batch(1024):
         segments = parse_segments(records)
-        found = np.bincount(segments["sentence_starts"].row_lengths(), minlength=len(sentences))
-        found[: len(sentences)] += sentences
-        sentences = found
+        counts.extend(segments["sentence_starts"].row_lengths().numpy())
         documents.update(segments["document_id"].numpy()[:, 0].tolist())
     return {
         "documents": len(documents),
-        "sentences_per_segment": (sentences / sentences.sum()).tolist(),
+        "sentences_per_segment": (np.bincount(counts) / len(counts)).tolist(),
     }
 
 
@@ -171,23 +143,15 @@ def example_text(
     length = int(batch["input_mask"][row].sum())
     first_sep = length - int(batch["input_type_ids"][row].sum()) - 1
 
-    def part(begin: int, end: int) -> str:
-        words = ""
-        for position in range(begin, end):
-            piece = tokenizer.id_to_piece(int(text[position]))
-            words += " " * piece.startswith(WORD_BOUNDARY)
-            if position in predicted:
-                words += f"[{stands_for(position)}|{_bare(piece)}]"
-            else:
-                words += piece.lstrip(WORD_BOUNDARY)
-        return words.strip()
-
-    def stands_for(position: int) -> str:
-        if now[position] == tokenizer.mask_id:
-            return "MASK"
-        if now[position] == text[position]:
-            return "kept"
-        return _bare(tokenizer.id_to_piece(int(now[position])))
+    def shown(position: int) -> str:
+        piece = tokenizer.id_to_piece(int(text[position]))
+        space = " " * piece.startswith(WORD_BOUNDARY)
+        if position not in predicted:
+            return space + piece.lstrip(WORD_BOUNDARY)
+        input_id = int(now[position])
+        names = {int(text[position]): "kept", tokenizer.mask_id: "MASK"}
+        replacement = names.get(input_id) or _bare(tokenizer.id_to_piece(input_id))
+        return f"{space}[{replacement}|{_bare(piece)}]"
 
     label = "none"
     if batch["sentence_order_weights"][row]:
@@ -198,7 +162,7 @@ def example_text(
         if begin < end:
             lines.append(
                 textwrap.fill(
-                    part(begin, end),
+                    "".join(map(shown, range(begin, end))).strip(),
                     width=100,
                     initial_indent=f"  {name}  ",
                     subsequent_indent="     ",

@@ -110,12 +110,10 @@ def run(function: Callable[[Any], None], units: Sequence[Any], workers: Workers)
     try:
         try:
             pipeline = beam.Pipeline(runner=runner, options=PipelineOptions(options))
-        except ValueError as error:
-            raise UserError(f"--runner={runner}, --beam_options={options}: {error}") from error
-        except (ImportError, AttributeError) as error:
+        except (ValueError, ImportError, AttributeError) as error:
             raise UserError(
-                f"--runner={runner}: {error}; expected a runner of Apache Beam, or MODULE.CLASS of "
-                "one that is installed"
+                f"--runner={runner}, --beam_options={options}: {error}; expected a runner of "
+                "Apache Beam, or MODULE.CLASS of one that is installed, and its options"
             ) from error
         with pipeline:
             _ = (

@@ -101,20 +101,11 @@ def read_documents(
     A document belongs to the range in which the last blank line before it begins. The first
     document of a file belongs to the range that begins at 0, a document of jsonl to the range in
     which its line begins. So ranges that partition a file partition its documents. Every document
-    is read to its end, even past `end`. A line is blank if str.strip() leaves nothing.
+    is read to its end, even past `end` (None: the end of the file). A line is blank if str.strip()
+    leaves nothing. Offsets in a compressed file count decompressed bytes.
 
-    Args:
-      path: any path of tf.io.gfile; see text_files.read_lines. Offsets in a compressed file count
-        decompressed bytes.
-      text_format: layout of the documents.
-      begin: first byte of the range.
-      end: the byte after the last one; None for the end of the file.
-      counts: if given, its "skipped_lines" counts the skipped lines. A skipped line does not end
-        its document.
-      on_read: see text_files.read_lines.
-
-    Raises:
-      UserError: for an invalid line, and for the errors of text_files.read_lines.
+    "skipped_lines" of `counts` counts the skipped lines, which do not end their documents. For
+    `path`, `on_read` and the UserErrors besides that for an invalid line see text_files.read_lines.
     """
     assert begin >= 0 and (end is None or begin < end), (begin, end)
     is_json = text_format.input_format == "jsonl"
@@ -130,10 +121,10 @@ def read_documents(
                     f"{path}:{line_number(path, offset)}: {error}, or pass --on_bad_line=skip to "
                     "leave such lines out"
                 ) from error
-        if counts is not None:
-            counts["skipped_lines"] += 1
+        counts["skipped_lines"] += 1
         return None
 
+    counts = Counter() if counts is None else counts
     # Reading starts one byte before the range, to detect whether a line begins at `begin`; a line
     # that begins before the range is dropped.
     lines = read_lines(path, max(begin - 1, 0), on_read)

@@ -4,7 +4,7 @@ Documents are duplicates if their letters and digits are the same, ignoring case
 punctuation. The first one is kept, in the order of the job's units and of the text in a unit. Each
 of three steps runs on any number of workers and resumes after a crash:
 
-  write_hashes      text of a unit -> its documents' hashes, sorted
+  hash_documents    text of a unit -> its documents' hashes, sorted
   find_duplicates   a range of the hashes of all units -> documents to skip, sorted by unit
   read_duplicates   a unit -> its documents to skip
 
@@ -17,7 +17,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import operator
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -36,8 +35,8 @@ _NUM_BUCKETS = 256
 _RANGE_BYTES = 32_000_000
 
 
-def write_hashes(sentences: Iterable[tuple[int, str]], path: str) -> None:
-    """Writes the hash of every document's letters and digits (str.isalnum).
+def hash_documents(sentences: Iterable[tuple[int, str]]) -> bytes:
+    """Returns a file of the hashes of every document's letters and digits (str.isalnum).
 
     `sentences` yields (number of the document in the unit, text of the sentence).
     """
@@ -56,15 +55,13 @@ def write_hashes(sentences: Iterable[tuple[int, str]], path: str) -> None:
         rows += digest.digest() + number.to_bytes(8, "little")
     table = np.frombuffer(rows, _ROW)
     table = table[np.lexsort((table["low"], table["high"]))]
-    _write_grouped(path, table, table["high"] >> np.uint64(56), _NUM_BUCKETS)
+    return _grouped(table, table["high"] >> np.uint64(56), _NUM_BUCKETS)
 
 
 @dataclass(frozen=True)
 class HashRange(Unit):
     """The buckets [first, end) of the hashes of all documents, compared as one unit of work."""
 
-    name: str
-    bytes: int  # approximate
     first: int
     end: int
 
@@ -80,8 +77,8 @@ def hash_ranges(hash_files: Sequence[str]) -> list[HashRange]:
     ]
 
 
-def find_duplicates(hashes: HashRange, hash_files: Sequence[str], output_dir: str) -> None:
-    """Writes the documents to skip in a range of hashes: all but the first document per hash.
+def find_duplicates(hashes: HashRange, hash_files: Sequence[str]) -> bytes:
+    """Returns a file of the documents to skip in a range of hashes: all but the first per hash.
 
     `hash_files` are in the order of units. Only the range's buckets are read.
     """
@@ -95,8 +92,7 @@ def find_duplicates(hashes: HashRange, hash_files: Sequence[str], output_dir: st
     high, low = rows["high"][order], rows["low"][order]
     repeats = (high[1:] == high[:-1]) & (low[1:] == low[:-1])
     skipped = np.sort(order[1:][repeats])  # sorted by unit again
-    path = os.path.join(output_dir, hashes.file("duplicates"))
-    _write_grouped(path, rows["document"][skipped], units[skipped], len(hash_files))
+    return _grouped(rows["document"][skipped], units[skipped], len(hash_files))
 
 
 def read_duplicates(paths: Sequence[str], unit_index: int, num_units: int) -> set[int]:
@@ -108,10 +104,10 @@ def read_duplicates(paths: Sequence[str], unit_index: int, num_units: int) -> se
     }
 
 
-def _write_grouped(path: str, rows: np.ndarray, groups: np.ndarray, num_groups: int) -> None:
-    """Writes an index of the groups' first rows, then the rows, which must be sorted by group."""
+def _grouped(rows: np.ndarray, groups: np.ndarray, num_groups: int) -> bytes:
+    """Returns an index of the groups' first rows, then the rows, which must be sorted by group."""
     index = np.searchsorted(groups, np.arange(num_groups + 1, dtype=groups.dtype))
-    files.write_atomically(path, index.astype("<i8").tobytes() + rows.tobytes())
+    return index.astype("<i8").tobytes() + rows.tobytes()
 
 
 def _read_grouped(path: str, first: int, end: int, num_groups: int, row: np.dtype) -> np.ndarray:

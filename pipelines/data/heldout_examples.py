@@ -24,10 +24,9 @@ def heldout_examples(
 ) -> tuple[Callable[[tf.distribute.InputContext], tf.data.Dataset], dict[str, float]]:
     """Returns a function that makes batches of held-out examples, and their baselines.
 
-    The examples are a sample from all sources, in proportion to the sources' sizes.
-
-    `sources` and `options` come from the training; evaluation_options derives the evaluation's.
-    Each source rounds its share of `num_examples` up. `batch_size` counts the rows of all replicas.
+    The examples are a sample from all sources, in proportion to the sources' sizes. Each source
+    rounds its share of `num_examples` up. From the training's `options` evaluation_options derives
+    the evaluation's. `batch_size` counts the rows of all replicas.
 
     Returns:
       (input context) -> batches, see evaluation_dataset; and metrics of these examples that do not

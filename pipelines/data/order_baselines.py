@@ -12,7 +12,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import tensorflow as tf
 from scipy import sparse
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
@@ -22,8 +21,6 @@ from albert_tf.text.tokenization import AlbertTokenizer
 from .examples import ExampleOptions
 from .masking import unmask
 from .pretraining_dataset import evaluation_dataset
-
-BASELINES = ("lengths", "words", "overlap")
 
 # Number of training examples for the classifiers.
 _TRAINING_EXAMPLES = 50_000
@@ -72,55 +69,41 @@ def order_baselines(
       from is absent.
     """
 
-    def labelled(of_split: str, count: int) -> Pairs:
-        dataset = evaluation_dataset(
-            record_dir, of_split, options, tokenizer, _ROWS, count, with_lengths=True
-        )
-        return labelled_pairs(dataset)
-
-    pairs = labelled(split, min(num_examples, _MOST_EXAMPLES))
-    fitted_on = pairs if split == "train" else labelled("train", _TRAINING_EXAMPLES)
+    num_examples = min(num_examples, _MOST_EXAMPLES)
+    pairs = fitted_on = labelled_pairs(record_dir, split, options, tokenizer, num_examples)
+    if split != "train":
+        fitted_on = labelled_pairs(record_dir, "train", options, tokenizer, _TRAINING_EXAMPLES)
     found = {}
     kinds = {"openings": True, "inside": False} if pairs.opens.any() else {"pairs": False}
     for kind, opens in kinds.items():
-        some = _of_kind(pairs, opens)
-        known = some if split == "train" else _of_kind(fitted_on, opens)
-        if not len(some.labels) or np.bincount(known.labels, minlength=2).min() < _FOLDS:
+        known, asked = (
+            Pairs(*(values[some.opens == opens] for values in some)) for some in (fitted_on, pairs)
+        )
+        if not len(asked.labels) or np.bincount(known.labels, minlength=2).min() < _FOLDS:
             continue
+        found[kind] = {}
         frequencies = np.bincount(
             known.windows[known.windows != _NO_PIECE], minlength=tokenizer.vocab_size
         )
-        makers = {
-            "lengths": lambda pairs: pairs.lengths,
-            "words": lambda pairs: opening_words(pairs.windows, tokenizer.vocab_size),
-            "overlap": lambda pairs: overlaps(pairs.windows, frequencies),  # noqa: B023
-        }
-        found[kind] = {}
-        for name in BASELINES:
-            classifier, make = _classifier(name), makers[name]
+        for name, (classifier, features) in BASELINES.items():
             if split == "train":
-                answers = cross_val_predict(classifier, make(some), some.labels, cv=_FOLDS)
+                evidence = features(asked, frequencies)
+                answers = cross_val_predict(classifier, evidence, asked.labels, cv=_FOLDS)
             else:
-                answers = classifier.fit(make(known), known.labels).predict(make(some))
-            right = int((answers == some.labels).sum())
-            found[kind][name] = Accuracy(right, len(some.labels))
+                classifier.fit(features(known, frequencies), known.labels)
+                answers = classifier.predict(features(asked, frequencies))
+            found[kind][name] = Accuracy(int((answers == asked.labels).sum()), len(answers))
     return found
 
 
-def _classifier(name: str):
-    if name == "words":
-        return LogisticRegression(C=0.1)  # thousands of features: weights must stay small
-    if name == "overlap":
-        return LogisticRegression()
-    # Few leaves with many pairs each: lengths are weak evidence, which is easily overfitted.
-    return HistGradientBoostingClassifier(
-        max_iter=50, max_leaf_nodes=8, min_samples_leaf=50, early_stopping=False, random_state=0
-    )
-
-
-def labelled_pairs(dataset: tf.data.Dataset) -> Pairs:
-    """Returns the pairs of a dataset (`with_lengths`) that have a label."""
+def labelled_pairs(
+    record_dir: str, split: str, options: ExampleOptions, tokenizer: AlbertTokenizer, count: int
+) -> Pairs:
+    """Returns the pairs with a label among `count` examples of evaluation_dataset."""
     batches = []
+    dataset = evaluation_dataset(
+        record_dir, split, options, tokenizer, _ROWS, count, with_lengths=True
+    )
     for batch in dataset.as_numpy_iterator():
         has_label = batch["sentence_order_weights"] > 0
         rows = {name: values[has_label] for name, values in batch.items()}
@@ -141,14 +124,14 @@ def labelled_pairs(dataset: tf.data.Dataset) -> Pairs:
 
 def opening_words(windows: np.ndarray, vocab_size: int) -> sparse.csr_matrix:
     """Returns which pieces are among the first 20 of A (+1) and of B (-1), [n, vocab_size]."""
-    matrix = sparse.csr_matrix((len(windows), vocab_size))
-    for pieces, sign in ((windows[:, 3], 1.0), (windows[:, 1], -1.0)):
+
+    def among(pieces: np.ndarray) -> sparse.csr_matrix:
         rows, places = np.nonzero(pieces != _NO_PIECE)
-        ones = np.ones(len(rows))
-        part = sparse.csr_matrix((ones, (rows, pieces[rows, places])), matrix.shape)
-        part.data[:] = sign  # a piece counts once
-        matrix = matrix + part
-    return matrix
+        cells = rows, pieces[rows, places]
+        found = sparse.csr_matrix((np.ones(len(rows), bool), cells), (len(pieces), vocab_size))
+        return found.astype(np.float64)  # bool counts a piece once
+
+    return among(windows[:, 3]) - among(windows[:, 1])
 
 
 def overlaps(windows: np.ndarray, frequencies: np.ndarray) -> np.ndarray:
@@ -160,43 +143,48 @@ def overlaps(windows: np.ndarray, frequencies: np.ndarray) -> np.ndarray:
     weights = -np.log((frequencies + 1) / (frequencies.sum() + len(frequencies)))
 
     def overlap(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-        in_both = (one[:, :, np.newaxis] == other[:, np.newaxis, :]).any(axis=2)
-        again = np.tril(one[:, :, np.newaxis] == one[:, np.newaxis, :], -1).any(axis=2)
+        in_both = (one[..., np.newaxis] == other[..., np.newaxis, :]).any(axis=-1)
+        again = np.tril(one[..., np.newaxis] == one[..., np.newaxis, :], -1).any(axis=-1)
         counts = in_both & ~again & (one != _NO_PIECE)
-        return np.where(counts, weights[one], 0.0).sum(axis=1)
+        return np.where(counts, weights[one], 0.0).sum(axis=-1)
 
-    sums = np.zeros([len(windows), 2])
-    for first in range(0, len(windows), 4096):  # bounds the memory
-        part = windows[first : first + 4096]
-        rows = slice(first, first + 4096)
-        sums[rows, 0] = overlap(part[:, 0], part[:, 1])
-        sums[rows, 1] = overlap(part[:, 2], part[:, 3])
-    return sums
+    parts = np.array_split(windows, len(windows) // 4096 + 1)  # bounds the memory
+    # The end of A beside the beginning of B, and the end of B beside the beginning of A.
+    return np.concatenate([overlap(part[:, [0, 2]], part[:, [1, 3]]) for part in parts])
 
 
-def _of_kind(pairs: Pairs, opens: bool) -> Pairs:
-    return Pairs(*(values[pairs.opens == opens] for values in pairs))
+# Name -> classifier, and what it sees: (pairs, frequencies of pieces) -> features.
+BASELINES = {
+    # Few leaves with many pairs each: lengths are weak evidence, which is easily overfitted.
+    "lengths": (
+        HistGradientBoostingClassifier(
+            max_iter=50, max_leaf_nodes=8, min_samples_leaf=50, early_stopping=False, random_state=0
+        ),
+        lambda pairs, _: pairs.lengths,
+    ),
+    # Thousands of features: weights must stay small.
+    "words": (
+        LogisticRegression(C=0.1),
+        lambda pairs, frequencies: opening_words(pairs.windows, len(frequencies)),
+    ),
+    "overlap": (
+        LogisticRegression(),
+        lambda pairs, frequencies: overlaps(pairs.windows, frequencies),
+    ),
+}
 
 
 def _windows(ids: np.ndarray, mask: np.ndarray, types: np.ndarray) -> np.ndarray:
     """Returns `windows` of Pairs from laid-out examples: [CLS] A [SEP] B [SEP]."""
-    length, len_b = mask.sum(axis=1), types.sum(axis=1)
-    begin_a, end_a = np.ones_like(length), length - len_b - 1
-    begin_b, end_b = end_a + 1, length - 1
+    last_sep = mask.sum(axis=1) - 1
+    first_sep = last_sep - types.sum(axis=1)
+    begin_a = np.ones_like(last_sep)
+    begin = np.stack([begin_a, first_sep + 1, first_sep + 1, begin_a], axis=1)[..., np.newaxis]
+    end = np.stack([first_sep, last_sep, last_sep, first_sep], axis=1)[..., np.newaxis]
     steps = np.arange(_WINDOW)
-
-    def window(begin: np.ndarray, end: np.ndarray, from_end: bool) -> np.ndarray:
-        place = end[:, np.newaxis] - 1 - steps if from_end else begin[:, np.newaxis] + steps
-        inside = (place >= begin[:, np.newaxis]) & (place < end[:, np.newaxis])
-        pieces = np.take_along_axis(ids, np.clip(place, 0, ids.shape[1] - 1), axis=1)
-        return np.where(inside, pieces, _NO_PIECE)
-
-    return np.stack(
-        [
-            window(begin_a, end_a, True),
-            window(begin_b, end_b, False),
-            window(begin_b, end_b, True),
-            window(begin_a, end_a, False),
-        ],
-        axis=1,
-    ).astype(np.int32)
+    from_end = np.array([True, False, True, False])[:, np.newaxis]
+    place = np.where(from_end, end - 1 - steps, begin + steps)
+    place_in_row = np.clip(place, 0, ids.shape[1] - 1)
+    pieces = np.take_along_axis(ids[:, np.newaxis], place_in_row, axis=2)
+    inside = (place >= begin) & (place < end)
+    return np.where(inside, pieces, _NO_PIECE).astype(np.int32)

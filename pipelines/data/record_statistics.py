@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import collections
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -24,54 +24,29 @@ class ExampleStatistics:
     `swaps`: see sentence_pairs.SentenceObjective.
     """
 
-    def __init__(self, tokenizer: AlbertTokenizer, max_seq_length: int, swaps: bool = True):
+    def __init__(self, tokenizer: AlbertTokenizer, swaps: bool = True):
         self._tokenizer = tokenizer
         self._swaps = swaps
         self._word_starts = tokenizer.word_starts()
-        self._counts: collections.Counter[str] = collections.Counter()
-        self._lengths = np.zeros(max_seq_length + 1, np.int64)
-        self._splits = np.zeros(_BINS, np.int64)
-        self._pieces = np.zeros(tokenizer.vocab_size, np.int64)
-        # Row 0 counts all pieces or words, row 1 only masked ones.
-        self._places = np.zeros([2, _BINS], np.int64)
-        self._words = np.zeros([2, _MOST_PIECES + 1], np.int64)
-        self._word_runs = np.zeros(_MOST_RUN + 1, np.int64)
-        self._piece_runs = np.zeros(_MOST_RUN + 1, np.int64)
-
-    @property
-    def examples(self) -> int:
-        """Examples counted so far."""
-        return self._counts["examples"]
+        self._sums: dict[str, Any] = {}
 
     def add(self, batch: dict[str, np.ndarray]) -> None:
         """Counts the examples of a batch; skips rows of padding."""
         real = batch["input_mask"].any(axis=1)
-        batch = {name: values[real] for name, values in batch.items()}
-        rows = len(batch["input_mask"])
-        if not rows:
-            return
+        if real.any():
+            counts = self._count({name: values[real] for name, values in batch.items()})
+            self._sums = {name: self._sums.get(name, 0) + count for name, count in counts.items()}
+
+    def _count(self, batch: dict[str, np.ndarray]) -> dict[str, Any]:
         ids = unmask(batch)
         is_prediction = batch["masked_lm_weights"] > 0
-        which = np.nonzero(is_prediction)[0]
         masked = np.zeros(ids.shape, bool)
-        masked[which, batch["masked_lm_positions"][is_prediction]] = True
+        masked[np.nonzero(is_prediction)[0], batch["masked_lm_positions"][is_prediction]] = True
         now, then = batch["input_word_ids"][masked], ids[masked]
         is_mask = now == self._tokenizer.mask_id
         length = batch["input_mask"].sum(axis=1)
         labelled = batch["sentence_order_weights"] > 0
         changed = labelled & (batch["sentence_order_labels"] == 1)
-        self._counts.update(
-            examples=rows,
-            positions=ids.size,
-            pieces=int(length.sum()),
-            predictions=int(masked.sum()),
-            mask=int(is_mask.sum()),
-            kept=int((~is_mask & (now == then)).sum()),
-            unchanged=int((labelled & ~changed).sum()),
-            changed=int(changed.sum()),
-            unlabelled=int((~labelled).sum()),
-        )
-        self._lengths += np.bincount(length, minlength=len(self._lengths))
 
         position = np.arange(ids.shape[1])
         end = length[:, np.newaxis] - 1
@@ -79,65 +54,62 @@ class ExampleStatistics:
         first_sep = end - len_b[:, np.newaxis]
         text = (position > 0) & (position < end) & (position != first_sep)
         place = np.minimum(_BINS * (position - 1) // np.maximum(end - 1, 1), _BINS - 1)
-        self._places += [
-            np.bincount(place[chosen], minlength=_BINS) for chosen in (text, text & masked)
-        ]
-        self._pieces += np.bincount(ids[text], minlength=len(self._pieces))
         # The piece before the split: the end of A, or of B if the parts were swapped.
         first = np.where(changed & self._swaps, len_b - 1, first_sep[:, 0] - 1)[labelled]
-        share = first / (text.sum(axis=1)[labelled])
-        self._splits += np.bincount((_BINS * share).astype(int), minlength=_BINS)[:_BINS]
-
+        split = (_BINS * (first / text.sum(axis=1)[labelled])).astype(int)
         opens_part = (position == 1) | (position == first_sep + 1)
         starts = text & (opens_part | self._word_starts[ids])
-        # Flatten all examples into one row; each part of an example begins a new run.
-        self._piece_runs += _runs(masked[text], opens_part[text])
-        self._word_runs += _runs(masked[starts], opens_part[starts])
-        word = np.cumsum(starts[text]) - 1
-        pieces = np.minimum(np.bincount(word), _MOST_PIECES)
-        self._words += [
-            np.bincount(pieces[chosen], minlength=_MOST_PIECES + 1)
-            for chosen in (slice(None), masked[starts])
-        ]
+        pieces_of_word = np.minimum(np.bincount(np.cumsum(starts[text]) - 1), _MOST_PIECES)
+        return {
+            "examples": len(ids),
+            "positions": ids.size,
+            "lengths": np.bincount(length, minlength=ids.shape[1] + 1),
+            "predictions": masked.sum(),
+            "mask": is_mask.sum(),
+            "kept": (~is_mask & (now == then)).sum(),
+            # In the order of the labels' names.
+            "labels": np.array([(labelled & ~changed).sum(), changed.sum(), (~labelled).sum()]),
+            "splits": np.bincount(split, minlength=_BINS)[:_BINS],
+            "pieces": np.bincount(ids[text], minlength=self._tokenizer.vocab_size),
+            "places": np.bincount(place[text], minlength=_BINS),
+            "masked_places": np.bincount(place[text & masked], minlength=_BINS),
+            "words": np.bincount(pieces_of_word, minlength=_MOST_PIECES + 1),
+            "masked_words": np.bincount(pieces_of_word[masked[starts]], minlength=_MOST_PIECES + 1),
+            # Flatten all examples into one row; each part of an example begins a new run.
+            "word_runs": _runs(masked[starts], opens_part[starts]),
+            "piece_runs": _runs(masked[text], opens_part[text]),
+        }
 
     def result(self) -> dict:
         """Returns the figures; shares between 0 and 1."""
-        counts = self._counts
-        frequent = np.argsort(-self._pieces, kind="stable")[:_FREQUENT]
+        sums = self._sums
+        pieces, predictions = sums["pieces"], sums["predictions"]
+        num_pieces = np.arange(len(sums["lengths"])) @ sums["lengths"]
+        frequent = np.argsort(-pieces, kind="stable")[:_FREQUENT].tolist()
+        labels = _share(sums["labels"], sums["examples"])
         return {
-            "examples": counts["examples"],
-            "pieces": counts["pieces"],
-            "padding": 1 - _share(counts["pieces"], counts["positions"]),
-            "mean_length": _share(counts["pieces"], counts["examples"]),
-            "lengths": self._lengths.tolist(),
-            "predictions": counts["predictions"],
-            "masked": _share(counts["predictions"], counts["pieces"]),
-            "replaced_by_mask": _share(counts["mask"], counts["predictions"]),
-            "kept": _share(counts["kept"], counts["predictions"]),
-            "replaced_by_other": _share(
-                counts["predictions"] - counts["mask"] - counts["kept"], counts["predictions"]
-            ),
-            "runs_of_masked_words": _shares(self._word_runs),
-            "runs_of_masked_pieces": _shares(self._piece_runs),
-            "masked_of_words_by_pieces": [
-                _share(masked, count) for count, masked in self._words.T[1:].tolist()
-            ],
-            "masked_by_position": [
-                _share(masked, count) for count, masked in self._places.T.tolist()
-            ],
-            "labels": {
-                name: _share(counts[name], counts["examples"])
-                for name in ("unchanged", "changed", "unlabelled")
-            },
-            "split_position": (self._splits / max(self._splits.sum(), 1)).tolist(),
-            "unknown": _share(self._pieces[self._tokenizer.unk_id], self._pieces.sum()),
-            "pieces_of_vocabulary_seen": _share((self._pieces > 0).sum(), len(self._pieces)),
+            "examples": sums["examples"],
+            "pieces": int(num_pieces),
+            "padding": 1 - _share(num_pieces, sums["positions"]),
+            "mean_length": _share(num_pieces, sums["examples"]),
+            "lengths": sums["lengths"].tolist(),
+            "predictions": int(predictions),
+            "masked": _share(predictions, num_pieces),
+            "replaced_by_mask": _share(sums["mask"], predictions),
+            "kept": _share(sums["kept"], predictions),
+            "replaced_by_other": _share(predictions - sums["mask"] - sums["kept"], predictions),
+            "runs_of_masked_words": _share(sums["word_runs"][1:], sums["word_runs"].sum()),
+            "runs_of_masked_pieces": _share(sums["piece_runs"][1:], sums["piece_runs"].sum()),
+            "masked_of_words_by_pieces": _share(sums["masked_words"], sums["words"])[1:],
+            "masked_by_position": _share(sums["masked_places"], sums["places"]),
+            "labels": dict(zip(("unchanged", "changed", "unlabelled"), labels)),
+            "split_position": _share(sums["splits"], sums["splits"].sum()),
+            "unknown": _share(pieces[self._tokenizer.unk_id], pieces.sum()),
+            "pieces_of_vocabulary_seen": _share((pieces > 0).sum(), len(pieces)),
             "most_frequent": {
-                self._tokenizer.id_to_piece(int(piece)): _share(
-                    self._pieces[piece], self._pieces.sum()
-                )
+                self._tokenizer.id_to_piece(piece): _share(pieces[piece], pieces.sum())
                 for piece in frequent
-                if self._pieces[piece]
+                if pieces[piece]
             },
         }
 
@@ -152,12 +124,9 @@ def _runs(masked: np.ndarray, opens: np.ndarray) -> np.ndarray:
     return np.bincount(np.minimum(lengths, _MOST_RUN), minlength=_MOST_RUN + 1)
 
 
-def _share(part, whole) -> float:
-    return float(part) / float(whole) if whole else 0.0
-
-
-def _shares(counts: np.ndarray) -> list[float]:
-    return (counts[1:] / max(counts.sum(), 1)).tolist()
+def _share(part, whole) -> Any:
+    """Returns part / whole as a float, or as a list of floats; 0 where there is nothing."""
+    return (part / np.maximum(whole, 1)).tolist()
 
 
 def report(result: dict, label_names: Sequence[str]) -> str:
@@ -212,9 +181,9 @@ def report(result: dict, label_names: Sequence[str]) -> str:
 def draw(result: dict, label_names: Sequence[str], path: str) -> None:
     """Draws the figures on a page, as a PNG."""
     figure = pictures.new_figure(17, 8)
-    panels = iter(figure.subplots(2, 4).flat)
-    _draw_masks(panels, result)
-    _draw_segments(panels, result, label_names)
+    axes = iter(figure.subplots(2, 4).flat)
+    _draw_masks(axes, result)
+    _draw_segments(axes, result, label_names)
     figure.suptitle(
         f"{result['examples']:,} examples: {100 * result['masked']:.2f} % of the pieces masked, "
         f"{100 * result['padding']:.1f} % padding, {100 * result['unknown']:.3f} % <unk>",
@@ -223,56 +192,55 @@ def draw(result: dict, label_names: Sequence[str], path: str) -> None:
     pictures.write(figure, path)
 
 
-def _panel(panels, title, x_label, y_label="%"):
-    axis = next(panels)
+def _panel(axes, title, x_label, y_label="%"):
+    axis = next(axes)
     axis.set_title(title, fontsize=11)
-    axis.set_xlabel(x_label)
-    axis.set_ylabel(y_label)
+    axis.set(xlabel=x_label, ylabel=y_label)
     axis.spines[["top", "right"]].set_visible(False)
     return axis
 
 
-def _bars(panels, title, x_label, shares, names=None, y_label="%"):
+def _bars(axes, title, x_label, shares, names=None, y_label="%"):
     """Draws a bar for each share. `names` default to 1, 2, ..., the last one with a "+"."""
     names = names or [*range(1, len(shares)), f"{len(shares)}+"]
-    axis = _panel(panels, title, x_label, y_label)
+    axis = _panel(axes, title, x_label, y_label)
     drawn = axis.bar([str(n) for n in names], [100 * s for s in shares], color=_COLOUR)
     axis.bar_label(drawn, fmt="%.1f", fontsize=8)
     return axis
 
 
-def _draw_masks(panels, result: dict) -> None:
+def _draw_masks(axes, result: dict) -> None:
     lengths = np.array(result["lengths"][1:])
     width = max(1, len(lengths) // 64)
     begins = np.arange(0, len(lengths), width)
     shares = 100 * np.add.reduceat(lengths, begins) / lengths.sum()
-    axis = _panel(panels, "Length of examples", f"pieces with special ones, of {len(lengths)}")
+    axis = _panel(axes, "Length of examples", f"pieces with special ones, of {len(lengths)}")
     axis.bar(1 + begins, shares, 0.9 * width, align="edge", color=_COLOUR)
     inputs = [result[name] for name in ("replaced_by_mask", "kept", "replaced_by_other")]
-    _bars(panels, "Input at predictions", "", inputs, ["[MASK]", "kept", "another piece"])
+    _bars(axes, "Input at predictions", "", inputs, ["[MASK]", "kept", "another piece"])
     neighbours = "words (neighbouring n-grams make one run)"
-    _bars(panels, "Runs of masked words", neighbours, result["runs_of_masked_words"])
+    _bars(axes, "Runs of masked words", neighbours, result["runs_of_masked_words"])
     words = result["masked_of_words_by_pieces"]
-    _bars(panels, "Masked words by length", "pieces of the word", words, y_label="% masked")
+    _bars(axes, "Masked words by length", "pieces of the word", words, y_label="% masked")
 
 
-def _draw_segments(panels, result: dict, label_names: Sequence[str]) -> None:
+def _draw_segments(axes, result: dict, label_names: Sequence[str]) -> None:
     centres = (np.arange(_BINS) + 0.5) / _BINS
-    axis = _panel(panels, "Masked pieces by position", "place in the example's text", "% masked")
+    axis = _panel(axes, "Masked pieces by position", "place in the example's text", "% masked")
     by_position = 100 * np.array(result["masked_by_position"])
     axis.plot(centres, by_position, "o-", color=_COLOUR)
     axis.axhline(by_position.mean(), color=_DARK, linestyle=":", linewidth=1)
     axis.set_ylim(0, 1.3 * by_position.max())
-    axis = _panel(panels, "Where the two parts are split", "place in the segment's text")
+    axis = _panel(axes, "Where the two parts are split", "place in the segment's text")
     axis.bar(centres, 100 * np.array(result["split_position"]), 0.9 / _BINS, color=_COLOUR)
-    axis = _bars(panels, "Labels", "", result["labels"].values(), (*label_names, "no label"))
+    axis = _bars(axes, "Labels", "", result["labels"].values(), (*label_names, "no label"))
     axis.tick_params(axis="x", labelsize=9)
     if "sentences_per_segment" in result:
         sentences = result["sentences_per_segment"]
-        axis = _panel(panels, "Sentences in a segment", "sentences")
+        axis = _panel(axes, "Sentences in a segment", "sentences")
         axis.bar(range(len(sentences)), 100 * np.array(sentences), color=_COLOUR)
         axis.xaxis.get_major_locator().set_params(integer=True)
     else:
         frequent = result["most_frequent"]
-        axis = _panel(panels, "Most frequent pieces", "%", "")
+        axis = _panel(axes, "Most frequent pieces", "%", "")
         axis.barh(list(frequent)[::-1], [100 * s for s in frequent.values()][::-1], color=_COLOUR)

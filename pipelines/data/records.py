@@ -56,17 +56,28 @@ SEGMENT_FEATURES = {
 }
 
 
-def serialize_segment(segment: Segment, document_id: int) -> bytes:
-    """Returns the bytes of one record."""
+def serialize(features: dict[str, Sequence[float]]) -> bytes:
+    """Returns a tf.train.Example; each feature holds ints only or floats only."""
     example = tf.train.Example()
-    feature = example.features.feature
-    feature["input_ids"].int64_list.value.extend(segment.input_ids)
-    feature["sentence_starts"].int64_list.value.extend(segment.sentence_starts)
-    feature["room_before"].int64_list.value.append(segment.room_before)
-    feature["opens_document"].int64_list.value.append(segment.opens_document)
-    feature["document_id"].int64_list.value.append(document_id)
+    for name, values in features.items():
+        feature = example.features.feature[name]
+        kind = feature.float_list if isinstance(values[0], float) else feature.int64_list
+        kind.value.extend(values)
     # Otherwise the order of features, and so the shard's checksum, could vary.
     return example.SerializeToString(deterministic=True)
+
+
+def serialize_segment(segment: Segment, document_id: int) -> bytes:
+    """Returns the bytes of one record."""
+    return serialize(
+        {
+            "input_ids": segment.input_ids,
+            "sentence_starts": segment.sentence_starts,
+            "room_before": [segment.room_before],
+            "opens_document": [segment.opens_document],
+            "document_id": [document_id],
+        }
+    )
 
 
 def parse_segments(records: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -110,11 +121,8 @@ class Shard:
     pieces: int  # in static examples this includes special pieces
     bytes: int
     sha256: str
-    part_offsets: Sequence[int]  # byte at which each part begins; see first_record
-
-    def first_record(self, part: int) -> int:
-        """Returns the number of a part's first record; `examples` for the part after the last."""
-        return self.examples * part // len(self.part_offsets)
+    # Byte at which each part begins, with record number examples * part // len(part_offsets).
+    part_offsets: Sequence[int]
 
 
 @dataclass(frozen=True)
@@ -168,8 +176,11 @@ class Manifest:
             shards = {name: values["splits"][name]["shards"] for name in SPLITS}
             return formats[values["format"]](**{**fields, "splits": make_splits([shards])})
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            difference = _difference(values, formats) or f"damaged ({error}): write it again"
-            raise UserError(f"{path}: {difference}") from error
+            raise UserError(
+                f"{path}: damaged, or of another version ({values.get('code_version')}; this code "
+                f"is {albert_tf.__version__}): {error}. Write the records again and train on them "
+                "in a new directory, or use the version that wrote them"
+            ) from error
 
     @classmethod
     def read_finished(cls, output_dir: str) -> SegmentManifest | ReferenceManifest | None:
@@ -247,27 +258,6 @@ class Manifest:
                     f"{path} has {sizes[path]:,} bytes, but {shard.bytes:,} by {MANIFEST_FILE}: it "
                     "is damaged; copy it again, or write the records again"
                 )
-
-
-def _difference(values: Any, formats: dict[str, type[Manifest]]) -> str | None:
-    """Describes how a manifest.json differs from this version's format; None: no difference."""
-    kind = formats.get(values.get("format")) if isinstance(values, dict) else None
-    if kind is None:
-        return f"no manifest of records: its format is none of {', '.join(formats)}"
-    given, expected = set(values) - {"format"}, {field.name for field in dataclasses.fields(kind)}
-    changes = [
-        f"{verb} {', '.join(sorted(names))}"
-        for verb, names in (("lacks", expected - given), ("has also", given - expected))
-        if names
-    ]
-    if not changes:
-        return None
-    return (
-        f"records of version {values.get('code_version')}, but this code is version "
-        f"{albert_tf.__version__}: the manifest {' and '.join(changes)}, and the examples of the "
-        "two versions differ. Write the records again and train on them in a new directory, or "
-        "use the version that wrote them"
-    )
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import array
-import functools
 import itertools
 import os
 from collections.abc import Iterator, Sequence
@@ -13,25 +12,21 @@ import tensorflow as tf
 
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
-from albert_tf.text.tokenization import AlbertTokenizer
 from .records import shard_layout
 from .reference_examples import check_examples, example_lengths
-from .unit_job import Unit, write_marker
+from .shard_writer import load_tokenizer
+from .unit_job import Unit
 
 # Number of records to check in one call.
 _BATCH = 256
-
-_load_tokenizer = functools.lru_cache(maxsize=1)(AlbertTokenizer)  # once per process
 
 
 @dataclass(frozen=True)
 class FileUnit(Unit):
     """A TFRecord file of `split`."""
 
-    name: str
     path: str
     split: str
-    bytes: int
 
 
 def first_lengths(paths: Sequence[str]) -> tuple[int, int] | None:
@@ -40,11 +35,9 @@ def first_lengths(paths: Sequence[str]) -> tuple[int, int] | None:
     return None if first is None else example_lengths(first)
 
 
-def check_file(
-    unit: FileUnit, lengths: tuple[int, int], spm_model_file: str, output_dir: str
-) -> None:
-    """Checks a file whose records have `lengths` (L, P); writes its marker, which has its shard."""
-    tokenizer = _load_tokenizer(spm_model_file)
+def check_file(unit: FileUnit, lengths: tuple[int, int], spm_model_file: str) -> dict:
+    """Checks a file whose records have `lengths` (L, P); returns its marker, with its shard."""
+    tokenizer = load_tokenizer(spm_model_file)
     pieces = 0
     record_bytes = array.array("q")
     records = _records(unit.path)
@@ -66,7 +59,7 @@ def check_file(
         "sha256": files.sha256(unit.path),
         **shard_layout(record_bytes),
     }
-    write_marker(unit, output_dir, {"shard": shard})
+    return {"shard": shard}
 
 
 def _records(path: str) -> Iterator[bytes]:

@@ -25,6 +25,7 @@ from albert_tf.text.packing import FEATURES
 from albert_tf.text.tokenization import AlbertTokenizer
 from .examples import ExampleOptions
 from .masking import unmask
+from .records import serialize
 
 
 def training_features(max_seq_length: int, max_predictions_per_seq: int) -> dict:
@@ -77,25 +78,16 @@ def serialize_examples(
     # The first piece of a part begins a word, even if a sentence was cut inside a word.
     opens = np.pad(special, [[0, 0], [1, 0]])[:, :-1]
     boundary = (special | opens | word_starts[text]) & (batch["input_mask"] == 1)
-    ints = {
+    columns = {
         "input_ids": batch["input_word_ids"],
         "segment_ids": batch["input_type_ids"],
         "token_boundary": boundary.astype(np.int32),
         **{name: batch[name] for name in ("input_mask", "masked_lm_positions", "masked_lm_ids")},
         "next_sentence_labels": batch["sentence_order_labels"][:, np.newaxis],
+        "masked_lm_weights": batch["masked_lm_weights"],
     }
-    ints = {name: values.tolist() for name, values in ints.items()}
-    weights = batch["masked_lm_weights"].tolist()
-    records = []
-    for row in range(len(text)):
-        example = tf.train.Example()
-        feature = example.features.feature
-        for name, values in ints.items():
-            feature[name].int64_list.value.extend(values[row])
-        feature["masked_lm_weights"].float_list.value.extend(weights[row])
-        # The order of features is otherwise free, and the shard's checksum with it.
-        records.append(example.SerializeToString(deterministic=True))
-    return records
+    rows = zip(*(values.tolist() for values in columns.values()))
+    return [serialize(dict(zip(columns, row))) for row in rows]
 
 
 def example_lengths(record: bytes) -> tuple[int, int]:

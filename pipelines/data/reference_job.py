@@ -25,7 +25,8 @@ from albert_tf.text.tokenization import AlbertTokenizer
 from .examples import ExampleOptions, example_draws, example_maker
 from .records import SPLITS, SegmentManifest, parse_segments, write_records
 from .reference_examples import serialize_examples
-from .unit_job import Unit, write_marker
+from .shard_writer import Settings, load_tokenizer
+from .unit_job import Unit
 
 # The subdirectory of the segments from which the static examples are drawn.
 SEGMENTS_DIR = "segments"
@@ -39,15 +40,9 @@ class PassUnit(Unit):
     """One pass over a shard of segments."""
 
     source: str  # file of the shard in the segments' directory
-    bytes: int
     split: str
     first: int  # number of the shard's first segment, counted over all shards of both splits
     pass_number: int  # from 0 on
-
-    @property
-    def name(self) -> str:
-        """See Unit; begins with the split."""
-        return f"{self.source.rsplit('.', 1)[0]}-pass-{self.pass_number:03d}"
 
 
 def plan_passes(segments: SegmentManifest, dupe_factor: int) -> list[PassUnit]:
@@ -55,29 +50,23 @@ def plan_passes(segments: SegmentManifest, dupe_factor: int) -> list[PassUnit]:
     units, first = [], 0
     for split in SPLITS:
         for shard in segments.splits[split].shards:
-            units.extend(
-                PassUnit(shard.file, shard.bytes, split, first, number)
-                for number in range(dupe_factor if split == "train" else 1)
-            )
+            for number in range(dupe_factor if split == "train" else 1):
+                name = f"{os.path.splitext(shard.file)[0]}-pass-{number:03d}"
+                units.append(PassUnit(name, shard.bytes, shard.file, split, first, number))
             first += shard.examples
     return sorted(units, key=lambda unit: (unit.split != "train", unit.pass_number, unit.first))
 
 
-def write_pass(
-    unit: PassUnit,
-    options: ExampleOptions,
-    spm_model_file: str,
-    do_lower_case: bool,
-    output_dir: str,
-) -> None:
-    """Writes the examples of a unit and, last, the marker with their counts.
+def write_pass(unit: PassUnit, settings: Settings, options: ExampleOptions) -> dict:
+    """Writes the examples of a unit; returns its marker, with their counts.
 
     The shard gets its final name when it is complete. Its bytes depend on segments and options
     only: order and draws come from (seed, pass, position).
     """
-    tokenizer, word_starts, make_examples = _load(options, spm_model_file, do_lower_case)
+    tokenizer = load_tokenizer(settings.spm_model_file, settings.do_lower_case)
+    word_starts, make_examples = tokenizer.word_starts(), _example_graph(options, tokenizer)
     source = os.path.join(SEGMENTS_DIR, unit.source)
-    segments = tf.data.TFRecordDataset(os.path.join(output_dir, source))
+    segments = tf.data.TFRecordDataset(os.path.join(settings.output_dir, source))
     segments = segments.batch(tf.int64.max).get_single_element()
     # The 2 in the counter separates this stream from the streams of training_order.
     bits = np.random.Philox(
@@ -103,17 +92,16 @@ def write_pass(
             yield from serialize_examples(batch, word_starts, tokenizer)
 
     file = f"{unit.name}.tfrecord"
-    with files.whole_files(output_dir) as partial_path:
+    with files.whole_files(settings.output_dir) as partial_path:
         written = write_records(partial_path(file), examples())
     source = f"pass {unit.pass_number} over {source}"
     shard = {"file": file, "source": source, "pieces": counts["pieces"], **written}
-    write_marker(unit, output_dir, {"unlabelled": counts["unlabelled"], "shard": shard})
+    return {"unlabelled": counts["unlabelled"], "shard": shard}
 
 
 @functools.lru_cache(maxsize=1)
-def _load(options: ExampleOptions, spm_model_file: str, do_lower_case: bool):
-    """Returns tokenizer, word_starts and the graph, made once per process."""
-    tokenizer = AlbertTokenizer(spm_model_file, do_lower_case)
+def _example_graph(options: ExampleOptions, tokenizer: AlbertTokenizer):
+    """Returns (records, seed [2], position of the first) -> examples, made once per process."""
     make = example_maker(options, tokenizer)
 
     @tf.function(
@@ -127,4 +115,4 @@ def _load(options: ExampleOptions, spm_model_file: str, do_lower_case: bool):
         seed = tf.random.experimental.stateless_fold_in(seed, position)
         return make(parse_segments(records), example_draws(options, tf.shape(records)[0], seed))
 
-    return tokenizer, tokenizer.word_starts(), make_examples
+    return make_examples

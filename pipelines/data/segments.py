@@ -58,13 +58,9 @@ def split_document(
     Deviation: the reference truncates what does not fit, which loses 2 to 16 % of the text. It
     draws the shorter target once per document, so a long document may give short examples only.
 
-    Args:
-      sentences: the pieces of each sentence, read as needed; empty sentences are skipped.
-      max_seq_length: length of an example, special pieces included.
-      short_seq_prob: probability of a shorter target length, which is uniform from 2 on.
-      word_starts: [vocab_size], true for pieces that begin a word.
-      rng: source of the targets.
-      max_sentences: most sentences in a segment; None: no limit.
+    `sentences` are lists of pieces, read as needed; empty ones are skipped. `max_seq_length` counts
+    special pieces too. A shorter target is uniform from 2 on. `word_starts` [vocab_size] is true
+    for pieces that begin a word.
     """
     longest = max_seq_length - NUM_SPECIAL_PIECES
 
@@ -98,10 +94,8 @@ def split_document(
 
 def _cut(sentence: Sequence[int], room: int, word_starts: Sequence[bool]) -> int:
     """Returns the number of pieces to cut from a sentence that does not fit into a segment."""
-    for cut in range(room, max(room - _MAX_UNUSED, 1) - 1, -1):
-        if word_starts[sentence[cut]]:
-            return cut
-    return room
+    cuts = range(room, max(room - _MAX_UNUSED, 1) - 1, -1)
+    return next((cut for cut in cuts if word_starts[sentence[cut]]), room)
 
 
 def cut_runs(

@@ -79,15 +79,8 @@ def choose_pairs(
     their Bs. A segment without a label is all A. If the objective has no labels, all segments are
     split and no pair is changed.
 
-    Args:
-      segments: `input_ids` int32 [b, (n)], a contiguous chunk of a document each,
-        n <= max_seq_length - 3; `sentence_starts` int32 [b, (m)], index of each sentence's first
-        piece, the first is 0; `room_before` int64 [b, 1], see segments.Segment; `document_id`
-        int64 [b, 1]; unless rows are paired `opens_document` int64 [b, 1].
-      split_draws: float32 [b], uniform in [0, 1).
-      change_draws: float32 [b], uniform in [0, 1).
-      objective: a row of SENTENCE_OBJECTIVES.
-      max_seq_length: L.
+    `segments` come from records.parse_segments, with at most max_seq_length - 3 pieces each. Draws
+    are float32 [b], uniform in [0, 1).
 
     Source: Lan et al. 2020, section 3.1; the reference's create_instances_from_document.
     Deviation: the reference draws the split uniformly, so that lengths predict the order of two
@@ -155,18 +148,16 @@ def length_features(pairs: Pairs, segments: dict[str, tf.Tensor]) -> tf.Tensor:
     width = tf.shape(sentences)[1]
 
     def features(part: Part) -> list[tf.Tensor]:
+        of_row = tf.gather(sentences, part.row)
         number = part.first[:, tf.newaxis] + tf.range(_LEADING_SENTENCES)
-        lengths = tf.gather(
-            tf.gather(sentences, part.row), tf.minimum(number, width - 1), batch_dims=1
-        )
+        lengths = tf.gather(of_row, tf.minimum(number, width - 1), batch_dims=1)
         # The last sentences of a part that was cut are shorter or missing.
         left = part.length[:, tf.newaxis] - tf.cumsum(lengths, axis=1, exclusive=True)
         exists = (number < part.end[:, tf.newaxis]) & (left > 0)
         leading = tf.where(exists, tf.minimum(lengths, left), -1)
-        ends = tf.cumsum(tf.gather(sentences, part.row), axis=1, exclusive=True)
+        ends = tf.cumsum(of_row, axis=1, exclusive=True)
         cut_at = (part.begin + part.length)[:, tf.newaxis]
-        begins = (tf.range(width) >= part.first[:, tf.newaxis]) & (ends < cut_at)
-        begins &= tf.gather(sentences, part.row) > 0
+        begins = (tf.range(width) >= part.first[:, tf.newaxis]) & (ends < cut_at) & (of_row > 0)
         count = tf.reduce_sum(tf.cast(begins, tf.int32), axis=1)
         return [part.length[:, tf.newaxis], count[:, tf.newaxis], leading]
 
@@ -175,13 +166,9 @@ def length_features(pairs: Pairs, segments: dict[str, tf.Tensor]) -> tf.Tensor:
 
 def _sentences(segments: dict[str, tf.Tensor]) -> tf.Tensor:
     """Returns the pieces of each sentence of each segment, int32 [b, m], 0 = there is none."""
-    starts = segments["sentence_starts"]
     total = tf.cast(segments["input_ids"].row_lengths(), tf.int32)[:, tf.newaxis]
-    begins = tf.where(
-        tf.sequence_mask(starts.row_lengths(), tf.shape(starts.to_tensor())[1]),
-        starts.to_tensor(),
-        total,
-    )
+    begins = segments["sentence_starts"].to_tensor(-1)
+    begins = tf.where(begins < 0, total, begins)
     return tf.concat([begins[:, 1:], total], axis=1) - begins
 
 

@@ -25,7 +25,7 @@ from .corpus import TextFormat, read_documents
 from .records import SPLITS, Shard, serialize_segment, write_records
 from .segments import SHORTEST_RUN, Segment, cut_runs, has_order, split_document
 from .text_files import is_compressed
-from .unit_job import Unit, progress_note, write_marker
+from .unit_job import Unit, progress_note
 
 # The counts in the marker of a unit.
 COUNTS = (
@@ -50,15 +50,17 @@ _MAX_SHARD_BYTES = 64_000_000
 # A hash of this many first sentences decides whether a document is held out.
 _OPENING_SENTENCES = 3
 
+load_tokenizer = functools.lru_cache(maxsize=1)(AlbertTokenizer)  # once per process
+
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything that the records depend on, apart from the text."""
+    """A record job: its text, its directory, and everything else that the records depend on."""
 
+    input_file: str
+    output_dir: str = setting(flags.DEFINE_string, "Where the records go.")
     spm_model_file: str = setting(
-        flags.DEFINE_string,
-        "Vocabulary: a SentencePiece model, or WordPiece's vocab.txt.",
-        required=True,
+        flags.DEFINE_string, "Vocabulary: a SentencePiece model, or WordPiece's vocab.txt."
     )
     do_lower_case: bool = setting(
         flags.DEFINE_bool, "Lower-case the text. Default: as the vocabulary was trained."
@@ -109,6 +111,13 @@ class Settings:
         None,
         lower_bound=SHORTEST_RUN,
     )
+    shard_bytes: int = setting(
+        flags.DEFINE_integer,
+        "Most bytes of text in a unit of work, also where that is below 500 kB; a compressed file "
+        "is never split.",
+        64_000_000,
+        lower_bound=1000,
+    )
 
 
 class Range(NamedTuple):
@@ -127,11 +136,6 @@ class TextUnit(Unit):
     index: int
     count: int
 
-    @functools.cached_property  # the progress reads it every second
-    def bytes(self) -> int:
-        """As of Unit."""
-        return sum(end - begin for _, begin, end in self.ranges)
-
     @property
     def source(self) -> str:
         """A description of the text, for people."""
@@ -140,38 +144,27 @@ class TextUnit(Unit):
             return f"bytes {begin} to {end} of {first}"
         return f"{len(self.ranges)} files, {first} to {last}"
 
-    @property
-    def name(self) -> str:
-        """As of Unit."""
-        return f"{self.index:05d}-of-{self.count:05d}"
+
+def hash_unit(unit: TextUnit, settings: Settings) -> bytes:
+    """Returns the hashes of a unit's documents, by which duplicates are found."""
+    sentences = ((document.number, text) for document, text in _read(unit, settings))
+    return duplicates.hash_documents(sentences)
 
 
-def hash_unit(unit: TextUnit, settings: Settings, output_dir: str) -> None:
-    """Writes the hashes of a unit's documents, by which duplicates are found."""
-    note = progress_note(unit, output_dir)
-    sentences = ((document.number, text) for document, text in _read(unit, settings, note))
-    duplicates.write_hashes(sentences, os.path.join(output_dir, unit.file("hashes")))
-
-
-def write_unit(
-    unit: TextUnit, settings: Settings, output_dir: str, duplicates_files: Sequence[str] = ()
-) -> None:
-    """Writes the shards of a unit and, last, the marker with their counts.
+def write_unit(unit: TextUnit, settings: Settings, duplicates_files: Sequence[str] = ()) -> dict:
+    """Writes the shards of a unit; returns its marker, with their counts.
 
     Shards get their final names when all are complete; a split without records has no shard.
     Records are in random order. The bytes depend on text and settings only. Documents that
     `duplicates_files` list are skipped.
     """
-    tokenizer, word_starts = _load_tokenizer(settings.spm_model_file, settings.do_lower_case)
+    tokenizer = load_tokenizer(settings.spm_model_file, settings.do_lower_case)
+    word_starts = tokenizer.word_starts().tolist()
     counts = Counter(dict.fromkeys(COUNTS, 0))
     skipped = duplicates.read_duplicates(duplicates_files, unit.index, unit.count)
     counts["duplicate_documents"] = len(skipped)
-    sentences = (
-        sentence
-        for sentence in _read(unit, settings, progress_note(unit, output_dir), counts)
-        if sentence[0].number not in skipped
-    )
-    with files.whole_files(output_dir) as partial_path:
+    sentences = (s for s in _read(unit, settings, counts) if s[0].number not in skipped)
+    with files.whole_files(settings.output_dir) as partial_path:
         writers = {
             split: _ShardWriter(unit, split, settings.random_seed, partial_path) for split in SPLITS
         }
@@ -182,9 +175,10 @@ def write_unit(
             texts = [text for _, text, _ in opening]
             heldout = is_heldout(texts, settings.heldout_fraction, settings.random_seed)
             document_id = opening_hash(texts) >> 1  # into the range of int64
-            writer = writers["heldout" if heldout else "train"]
             counts["documents"] += 1
-            rng = document_rng(settings.random_seed, document.source, document.offset)
+            # It does not depend on the file's directory.
+            place = f"{os.path.basename(document.source)}/{document.offset}"
+            rng = random.Random(f"{settings.random_seed}/{place}")
             pieces = (pieces for _, _, pieces in itertools.chain(opening, tokenized))
             if settings.shuffle_sentences:
                 pieces = list(pieces)
@@ -199,15 +193,18 @@ def write_unit(
                 rng,
                 settings.max_sentences,
             ):
-                writer.write(segment, document_id)
-                counts["segments"] += 1
-                counts["segments_with_order"] += has_order(segment)
-                counts["openings_with_order"] += segment.opens_document and has_order(segment)
-                counts["pieces"] += len(segment.input_ids)
+                writers["heldout" if heldout else "train"].write(segment, document_id)
+                order = has_order(segment)
+                counts.update(
+                    segments=1,
+                    segments_with_order=order,
+                    openings_with_order=order and segment.opens_document,
+                    pieces=len(segment.input_ids),
+                )
         for writer in writers.values():
             writer.finish()
     shards = {split: list(map(dataclasses.asdict, writers[split].shards)) for split in SPLITS}
-    write_marker(unit, output_dir, {**counts, "shards": shards})
+    return {**counts, "shards": shards}
 
 
 def is_heldout(opening: Sequence[str], heldout_fraction: float, seed: int) -> bool:
@@ -225,11 +222,6 @@ def opening_hash(opening: Sequence[str], salt: str = "") -> int:
     return int.from_bytes(digest, "big")
 
 
-def document_rng(seed: int, source: str, document_offset: int) -> random.Random:
-    """Returns the random generator of a document; it does not depend on the file's directory."""
-    return random.Random(f"{seed}/{os.path.basename(source)}/{document_offset}")
-
-
 class _Document(NamedTuple):
     """The place of a document; `number` counts the documents of its unit."""
 
@@ -239,16 +231,14 @@ class _Document(NamedTuple):
 
 
 def _read(
-    unit: TextUnit,
-    settings: Settings,
-    note: Callable[[int], None],
-    counts: Counter | None = None,
+    unit: TextUnit, settings: Settings, counts: Counter | None = None
 ) -> Iterator[tuple[_Document, str]]:
     """Yields the sentences of a unit, each with its document.
 
-    `note` is called with the number of bytes read for the unit. It exceeds the unit's size if the
-    last document ends in the range of another unit.
+    Notes the number of bytes read for the unit. It exceeds the unit's size if the last document
+    ends in the range of another unit.
     """
+    note = progress_note(unit, settings.output_dir)
     numbers = itertools.count()
     before = 0
     for source, begin, end in unit.ranges:
@@ -264,13 +254,6 @@ def _read(
             where = _Document(next(numbers), source, offset)
             yield from ((where, text) for _, text in document)
         before += end - begin
-
-
-@functools.lru_cache(maxsize=1)
-def _load_tokenizer(spm_model_file: str, do_lower_case: bool) -> tuple[AlbertTokenizer, list[bool]]:
-    """Returns the tokenizer and its word_starts, made once per process."""
-    tokenizer = AlbertTokenizer(spm_model_file, do_lower_case)
-    return tokenizer, tokenizer.word_starts().tolist()
 
 
 def _tokenize(

@@ -89,16 +89,14 @@ def shuffled_groups(shards: Sequence[Shard], seed: int, start: int) -> tf.data.D
 
 
 def _table(shards: Sequence[Shard]) -> _Table:
-    shards = [(number, shard) for number, shard in enumerate(shards) if shard.examples]
-    parts = [len(shard.part_offsets) for _, shard in shards]
-    columns = (
-        [number for number, _ in shards],
-        [shard.examples for _, shard in shards],
-        [shard.bytes for _, shard in shards],
-        parts,
-        np.cumsum([0, *parts[:-1]]),
-        np.concatenate([shard.part_offsets for _, shard in shards]),
-    )
+    rows = [
+        (number, shard.examples, shard.bytes, len(shard.part_offsets))
+        for number, shard in enumerate(shards)
+        if shard.examples
+    ]
+    numbers, examples, sizes, parts = map(np.array, zip(*rows))
+    offsets = np.concatenate([shards[number].part_offsets for number in numbers])
+    columns = numbers, examples, sizes, parts, np.cumsum(parts) - parts, offsets
     return _Table(*(tf.constant(column, tf.int64) for column in columns))
 
 
@@ -127,7 +125,7 @@ def _groups(table: _Table, num_sets: int, seed: int, epoch: tf.Tensor) -> tf.dat
         numbers, examples, _, parts, first_parts = (tf.gather(c, ours) for c in table[:-1])
         turn = (number - ends[chosen] + count + tf.gather(shifts, ours)) % count
         first, end = (parts * (turn + i) // count for i in (0, 1))
-        # As Shard.first_record computes for both parts.
+        # See Shard.part_offsets.
         counts = examples * end // parts - examples * first // parts
         held = counts > 0
         where = tf.gather(table.part_offsets, tf.boolean_mask(first_parts + first, held))
@@ -163,13 +161,11 @@ def block_quotas(weights: Sequence[float]) -> list[int]:
 
     Example: weights 1, 1, 1 get 21846, 21845, 21845.
     """
-    total = math.fsum(weights)
-    exact = [weight / total * BLOCK_ROWS for weight in weights]
-    quotas = [math.floor(share) for share in exact]
-    by_remainder = sorted(range(len(weights)), key=lambda i: (quotas[i] - exact[i], i))
-    for index in by_remainder[: BLOCK_ROWS - sum(quotas)]:
-        quotas[index] += 1
-    return quotas
+    exact = np.array(weights) / math.fsum(weights) * BLOCK_ROWS
+    quotas = np.floor(exact).astype(int)
+    by_remainder = np.argsort(quotas - exact, kind="stable")
+    quotas[by_remainder[: BLOCK_ROWS - quotas.sum()]] += 1
+    return quotas.tolist()
 
 
 def row_sources(quotas: Sequence[int], seed: int, start: int) -> tf.data.Dataset:

@@ -13,6 +13,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -30,6 +31,7 @@ ERROR_FILE = os.path.join(UNITS_DIR, "error.txt")
 _SECONDS_BETWEEN_NOTES = 1.0
 
 
+@dataclass(frozen=True)
 class Unit:
     """Base of the units of a job; picklable."""
 
@@ -37,10 +39,7 @@ class Unit:
     bytes: int  # size of its input, for the progress
 
     def file(self, kind: str = "json") -> str:
-        """Returns the path, in the output directory, of a file that marks the unit as finished.
-
-        "json" is the marker of `write_marker`; a job of several passes has other kinds too.
-        """
+        """Returns the path, in the output directory, of a file that marks the unit as finished."""
         return os.path.join(UNITS_DIR, f"{self.name}.{kind}")
 
 
@@ -55,8 +54,8 @@ def claim(output_dir: str, identity: dict) -> None:
     # Remove nothing if the directory has any other file: the file may not be ours.
     if job_directory.RUN_FILE in names <= {job_directory.RUN_FILE, UNITS_DIR}:
         units_dir = os.path.join(output_dir, UNITS_DIR)
-        finished = (".json", ".hashes", ".duplicates")
-        if not any(name.endswith(finished) for name in files.names_in(units_dir)):
+        finished = {name for name in files.names_in(units_dir) if ".partial-" not in name}
+        if finished <= {os.path.basename(ERROR_FILE)}:
             files.remove_directory(units_dir)
             files.remove(os.path.join(output_dir, job_directory.RUN_FILE))
     job_directory.claim(output_dir, identity)
@@ -64,22 +63,26 @@ def claim(output_dir: str, identity: dict) -> None:
 
 def run_units(
     title: str,
-    work: Callable[[Any], None],
+    work: Callable[[Any], Any],
     units: Sequence[Unit],
     output_dir: str,
     workers: Workers,
     kind: str = "json",
-) -> None:
+) -> list[str]:
     """Calls `work` with each unit that has no file of this kind yet, on a Beam runner.
 
-    `units` are all units of the job, finished ones too. `work` must be picklable, and finally write
-    the unit's file of this kind; see Unit.file.
+    `units` are all units of the job, finished ones too. `work` must be picklable. It returns the
+    content of the unit's file: bytes, or a dict for JSON; see Unit.file. A job of several passes
+    over its units has files of several kinds.
+
+    Returns:
+      the paths of the units' files, for read_markers if they hold JSON.
 
     Raises:
       UserError: the user error that a unit ended with.
     """
     remove_leftovers(output_dir)
-    work = functools.partial(work_or_error, work, output_dir)
+    work = functools.partial(work_or_error, work, output_dir, kind)
     with _progress(title, units, output_dir, kind) as unfinished:
         try:
             beam_job.run(work, unfinished, workers)
@@ -88,8 +91,13 @@ def run_units(
             if message := store_error(str(error)):
                 raise UserError(message) from error
             raise
-        _raise_noted_error(output_dir)
+        error_file = os.path.join(output_dir, ERROR_FILE)
+        if tf.io.gfile.exists(error_file):
+            with tf.io.gfile.GFile(error_file) as file:
+                full = f"no space left in {output_dir!r}: make room, then run the command again"
+                raise UserError(file.read() or full)
     remove_leftovers(output_dir)  # from workers that outlived a killed job
+    return [os.path.join(output_dir, unit.file(kind)) for unit in units]
 
 
 def remove_leftovers(output_dir: str) -> None:
@@ -105,17 +113,21 @@ def remove_leftovers(output_dir: str) -> None:
     files.remove(os.path.join(output_dir, ERROR_FILE))
 
 
-def work_or_error(work: Callable[[Any], None], output_dir: str, unit: Any) -> None:
-    """Calls `work(unit)`; writes a user error to ERROR_FILE, after which later units do nothing.
+def work_or_error(work: Callable[[Any], Any], output_dir: str, kind: str, unit: Unit) -> None:
+    """Writes `work(unit)` to the unit's file, or a user error to ERROR_FILE.
 
-    Beam would raise the exception late, after retries, and inside its own traceback.
+    After an error later units do nothing. Beam would raise the exception late, after retries, and
+    inside its own traceback.
     """
     error_file = os.path.join(output_dir, ERROR_FILE)
     if tf.io.gfile.exists(error_file):
         return
     try:
         try:
-            work(unit)
+            content = work(unit)
+            if not isinstance(content, bytes):
+                content = json.dumps(content, ensure_ascii=False) + "\n"
+            files.write_atomically(os.path.join(output_dir, unit.file(kind)), content)
         finally:
             if not files.is_remote(output_dir):
                 files.remove(_note_file(unit, output_dir))
@@ -127,7 +139,7 @@ def work_or_error(work: Callable[[Any], None], output_dir: str, unit: Any) -> No
         try:
             files.write_atomically(error_file, str(error))
         except (OSError, tf.errors.OpError):
-            # A full disk has room for an empty file, which _raise_noted_error reads as "disk full".
+            # A full disk has room for an empty file, which run_units reads as "disk full".
             with tf.io.gfile.GFile(error_file, "w") as file:
                 file.write("")  # creates the file
 
@@ -165,28 +177,11 @@ def _read_note(unit: Unit, output_dir: str) -> int:
         return unit.bytes
 
 
-def write_marker(unit: Unit, output_dir: str, content: dict[str, Any]) -> None:
-    """Marks a unit as finished; `read_markers` returns `content` at the end of the job."""
-    text = json.dumps(content, ensure_ascii=False) + "\n"
-    files.write_atomically(os.path.join(output_dir, unit.file()), text)
-
-
-def read_markers(units: Sequence[Unit], output_dir: str) -> list[dict[str, Any]]:
-    """Returns what `write_marker` wrote for each of the units."""
-    paths = [os.path.join(output_dir, unit.file()) for unit in units]
-    if not files.is_remote(output_dir):
+def read_markers(paths: Sequence[str]) -> list[dict[str, Any]]:
+    """Reads the units' files of JSON."""
+    if not any(map(files.is_remote, paths)):
         return list(map(files.read_json, paths))
     return files.map_requests(files.read_json, paths, "reading the counts")
-
-
-def _raise_noted_error(output_dir: str) -> None:
-    error_file = os.path.join(output_dir, ERROR_FILE)
-    if tf.io.gfile.exists(error_file):
-        with tf.io.gfile.GFile(error_file) as file:
-            raise UserError(
-                file.read()
-                or f"no space left in {output_dir!r}: make room, then run the same command again"
-            )
 
 
 @contextlib.contextmanager
@@ -195,12 +190,9 @@ def _progress(
 ) -> Iterator[list[Unit]]:
     """Yields the unfinished units; meanwhile a thread reports the bytes done of all units."""
 
-    def left_and_names() -> tuple[list[Unit], set[str]]:
+    def look() -> tuple[list[Unit], int, str]:
         names = set(files.names_in(os.path.join(output_dir, UNITS_DIR)))
-        return [unit for unit in units if os.path.basename(unit.file(kind)) not in names], names
-
-    def state() -> tuple[int, str]:
-        left, names = left_and_names()
+        left = [unit for unit in units if os.path.basename(unit.file(kind)) not in names]
         notes = [
             (_read_note(unit, output_dir), unit.bytes)
             for unit in left
@@ -214,23 +206,24 @@ def _progress(
         beyond = max((read - size for read, size in notes), default=0)
         if beyond > 0:
             detail += f"; a document has been read {beyond:,} bytes past the end of its unit"
-        return done, detail
+        return left, done, detail
 
     def watch() -> None:
         # Each look at a remote directory lists the whole directory.
         while not stop.wait(10.0 if files.is_remote(output_dir) else _SECONDS_BETWEEN_NOTES):
-            done, detail = state()
+            _, done, detail = look()
             if done < total:
                 progress.update(done, detail)
 
     total = sum(unit.bytes for unit in units)
     stop = threading.Event()
-    with Progress(title, total, done=state()[0], unit="byte") as progress:
+    unfinished, done_before, _ = look()
+    with Progress(title, total, done_before, unit="byte") as progress:
         watcher = threading.Thread(target=watch, daemon=True)
         watcher.start()
         try:
-            yield left_and_names()[0]
+            yield unfinished
         finally:
             stop.set()
             watcher.join()
-            progress.update(*state())
+            progress.update(*look()[1:])

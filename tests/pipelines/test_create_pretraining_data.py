@@ -204,7 +204,7 @@ def test_the_plan_reads_little_of_compressed_files(tmp_path, monkeypatch, number
     monkeypatch.setattr(text_files, "_BLOCK_BYTES", 1000)
     path = tmp_path / "x.txt.gz"
     path.write_bytes(gzip.compress(b"".join(b"%07d a sentence\n" % i for i in range(100_000))))
-    units = [TextUnit(((str(path), 0, 1),), i, number) for i in range(number)]
+    units = [TextUnit(str(i), 1, ((str(path), 0, 1),), i, number) for i in range(number)]
     places = list(job._sampled_places(units, TextFormat("sentences")))
     assert {len(place) for place in places} == {64}
     assert len(places) == (16 if number == 1 else 4 * 16)

@@ -12,7 +12,7 @@ from pipelines.data import records, training_order
 from pipelines.data.beam_job import Workers
 from pipelines.data.examples import ExampleOptions
 from pipelines.data.pretraining_dataset import pretraining_dataset, read_sources
-from pipelines.data.records import Manifest, serialize_segment, write_records
+from pipelines.data.records import Manifest, serialize, serialize_segment, write_records
 from pipelines.data.segments import Segment
 from pipelines.evaluate import Evaluation, evaluate
 from tests.builders import raises_one_line, tiny_config
@@ -39,12 +39,7 @@ def static_example(number=0, **changes) -> bytes:
         "next_sentence_labels": [number % 2],
         **changes,
     }
-    example = tf.train.Example()
-    for name, values in features.items():
-        feature = example.features.feature[name]
-        kind = feature.float_list if isinstance(values[0], float) else feature.int64_list
-        kind.value.extend(values)
-    return example.SerializeToString()
+    return serialize(features)
 
 
 @pytest.fixture

@@ -20,7 +20,6 @@ from albert_tf.storage.errors import UserError
 from pipelines.data import unit_job
 from pipelines.data.beam_job import Workers
 from pipelines.data.records import Manifest
-from pipelines.data.shard_writer import TextUnit
 from tests import builders, jobs
 from tests.builders import raises_one_line
 from tests.conftest import make_text
@@ -117,19 +116,20 @@ def test_where_not_even_the_error_fits(tmp_path, monkeypatch, in_this_process):
     full = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
     monkeypatch.setattr(unit_job.files, "write_atomically", full)
     with pytest.raises(UserError, match=r"no space left in .*: make room"):
-        unit_job.run_units("full", full, [TextUnit((), 0, 1)], str(tmp_path), Workers())
+        unit_job.run_units("full", full, [unit_job.Unit("a", 0)], str(tmp_path), Workers())
 
 
 def test_what_dying_workers_begin_is_tidied_up(tmp_path):
     """A killed job's workers live on for an instant, beside the job that resumes."""
-    late = [tmp_path / ".train.partial-1", tmp_path / "units" / ".unit.json.partial-1"]
-    units = [TextUnit((), 0, 2), TextUnit((), 1, 2)]
+    late = {"a": ".train.partial-1", "b": "units/.unit.json.partial-1"}
+    units = [unit_job.Unit(name, 0) for name in late]
 
     def touch(unit):
-        late[unit.index].touch()
+        (tmp_path / late[unit.name]).touch()
+        return b"done"
 
     unit_job.run_units("late", touch, units, str(tmp_path), Workers(num_workers=1))
-    assert contents(tmp_path) == {}
+    assert contents(tmp_path) == dict.fromkeys(("units/a.json", "units/b.json"), b"done")
 
 
 @pytest.mark.slow

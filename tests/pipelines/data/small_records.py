@@ -60,15 +60,10 @@ def write_manifest(directory, tokenizer, splits):
 
 def create_records(input_file, output_dir, vocabulary, shard_bytes=64_000_000, **changes):
     """Does a record job; `changes` are those of its settings."""
-    settings = {"do_lower_case": True, "max_seq_length": 41, "short_seq_prob": 0.1}
-    settings.update({"heldout_fraction": 0.2, "random_seed": 12345, **changes})
-    return create_pretraining_data(
-        input_file=str(input_file),
-        output_dir=str(output_dir),
-        settings=Settings(str(vocabulary), **settings),
-        shard_bytes=shard_bytes,
-        workers=Workers(num_workers=1),
-    )
+    where = str(input_file), str(output_dir), str(vocabulary)
+    values = {"do_lower_case": True, "max_seq_length": 41, "heldout_fraction": 0.2, **changes}
+    settings = Settings(*where, **values, shard_bytes=shard_bytes)
+    return create_pretraining_data(settings, Workers(num_workers=1))
 
 
 def write_shards(directory, tokenizer, found):

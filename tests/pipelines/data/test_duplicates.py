@@ -6,21 +6,20 @@ from types import SimpleNamespace
 import pytest
 
 from pipelines.data import duplicates
-from pipelines.data.duplicates import find_duplicates, hash_ranges, read_duplicates, write_hashes
+from pipelines.data.duplicates import find_duplicates, hash_documents, hash_ranges, read_duplicates
 
 
 def left_out(directory: Path, *units: list[list[str]]) -> list[set[int]]:
     """Writes, finds and reads which documents of each unit to leave out, by number."""
-    paths = []
-    for index, documents in enumerate(units):
+    paths = [directory / f"{index}.hashes" for index in range(len(units))]
+    for path, documents in zip(paths, units):
         sentences = [(n, text) for n, document in enumerate(documents) for text in document]
-        paths.append(str(directory / f"{index}.hashes"))
-        write_hashes(sentences, paths[-1])
-    ranges = hash_ranges(paths)
-    for hashes in ranges:
-        find_duplicates(hashes, paths, str(directory))
-    files = [str(directory / hashes.file("duplicates")) for hashes in ranges]
-    return [read_duplicates(files, index, len(units)) for index in range(len(units))]
+        path.write_bytes(hash_documents(sentences))
+    found = []
+    for hashes in hash_ranges(list(map(str, paths))):
+        found.append(directory / f"{hashes.name}.duplicates")
+        found[-1].write_bytes(find_duplicates(hashes, list(map(str, paths))))
+    return [read_duplicates(found, index, len(units)) for index in range(len(units))]
 
 
 FIRST = ["The sea, the sea!", "It was 3 o'clock."]

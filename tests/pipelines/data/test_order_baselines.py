@@ -71,8 +71,7 @@ def test_words_and_overlap_find_what_they_look_for(tokenizer, monkeypatch):
     # Pairs inside documents, whose lengths say nothing.
     inside, nothing = np.zeros(600, bool), np.zeros([600, 1], np.int32)
     pairs = baselines.Pairs(labels, inside, nothing, windows)
-    monkeypatch.setattr(baselines, "labelled_pairs", lambda _: pairs)
-    monkeypatch.setattr(baselines, "evaluation_dataset", lambda *_, **__: None)
+    monkeypatch.setattr(baselines, "labelled_pairs", lambda *_: pairs)
 
     def told():
         return order_baselines("", "train", ExampleOptions(24), tokenizer)["pairs"]

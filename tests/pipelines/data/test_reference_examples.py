@@ -1,6 +1,5 @@
 import collections
 import contextlib
-import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,7 +18,7 @@ from pipelines.data.segments import Segment, has_order
 from pipelines.data.shard_writer import Settings
 from tests import builders
 from tests.conftest import make_text
-from tests.pipelines.data.small_records import contents, read_segments
+from tests.pipelines.data.small_records import read_segments
 
 LENGTH, PREDICTIONS, PASSES = 41, 7, 3
 OPTIONS = ExampleOptions(LENGTH, PREDICTIONS, seed=99)
@@ -32,15 +31,11 @@ def create(tmp_path_factory, tiny_vocabulary):
     text.write_text(make_text(31, seed=1), encoding="utf-8")
 
     def run(output_dir, options=OPTIONS, dupe_factor=PASSES):
-        return job.create_reference_examples(
-            input_file=str(text),
-            output_dir=str(output_dir),
-            settings=Settings(str(tiny_vocabulary), True, LENGTH, 0.1, 0.2, options.seed),
-            options=options,
-            dupe_factor=dupe_factor,
-            shard_bytes=text.stat().st_size // 3 + 1,
-            workers=Workers(),
-        )
+        where = str(text), str(output_dir), str(tiny_vocabulary)
+        values = {"heldout_fraction": 0.2, "random_seed": options.seed}
+        values["shard_bytes"] = text.stat().st_size // 3 + 1
+        settings = Settings(*where, True, LENGTH, **values)
+        return job.create_reference_examples(settings, options, dupe_factor, Workers())
 
     with builders.units_in_this_process():
         yield run
@@ -154,9 +149,10 @@ def test_draws_are_of_seed_pass_and_position(tmp_path, tiny_vocabulary):
     write_records(str(tmp_path / "segments/train-0.tfrecord"), [segment] * 300)
 
     def draw(first, pass_number, seed=5):
-        unit = reference_job.PassUnit("train-0.tfrecord", 1, "train", first, pass_number)
+        unit = reference_job.PassUnit("pass", 1, "train-0.tfrecord", "train", first, pass_number)
         options = ExampleOptions(LENGTH, PREDICTIONS, seed=seed)
-        reference_job.write_pass(unit, options, str(tiny_vocabulary), True, str(tmp_path))
+        settings = Settings("", str(tmp_path), str(tiny_vocabulary), True, LENGTH)
+        reference_job.write_pass(unit, settings, options)
         records = read_features([tmp_path / f"{unit.name}.tfrecord"])
         return [features["masked_lm_positions"] for features in records]
 
@@ -165,22 +161,6 @@ def test_draws_are_of_seed_pass_and_position(tmp_path, tiny_vocabulary):
     for i, one in enumerate(drawn):
         assert sum(a == b for a, b in zip(one, one[256:])) < 5  # draws are for 256 rows at a time
         assert all(sum(a == b for a, b in zip(one, other)) < 20 for other in drawn[:i])
-
-
-def test_a_killed_job_resumes(create, record_dir, tmp_path):
-    output, whole = shutil.copytree(record_dir, tmp_path / "records"), contents(record_dir)
-    # As a killed job leaves it: no manifest, a unit without its marker, unfinished files.
-    (output / "manifest.json").unlink()
-    lost = sorted(output.glob("units/train-*-pass-001.json"))[1]
-    lost.unlink()
-    (output / f"{lost.stem}.tfrecord").write_bytes(b"old")
-    (output / f".{lost.stem}.tfrecord.partial-7").write_bytes(b"half")
-    (output / f"units/.{lost.name}.partial-7").write_bytes(b"half")
-    inodes = {path: path.stat().st_ino for path in output.glob("*.tfrecord")}
-    create(output)
-    assert contents(output) == whole
-    renewed = [path.stem for path, inode in inodes.items() if path.stat().st_ino != inode]
-    assert renewed == [lost.stem]
 
 
 def test_without_an_objective_no_label_is_missed(create, tmp_path, capsys):

@@ -5,11 +5,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from pipelines.data.examples import ExampleOptions
 from pipelines.data.masking import unmask
 from pipelines.data.record_statistics import ExampleStatistics, draw, report
 from pipelines.data.records import Manifest
-from pipelines.show_records import example_text, show_records
+from pipelines.show_records import example_text
 from tests import builders
 from tests.jobs import run
 from tests.pipelines.data.small_records import create_records
@@ -77,7 +76,7 @@ def test_example_text():
 
 
 def test_statistics(tmp_path):
-    statistics = ExampleStatistics(TOKENIZER, 17)
+    statistics = ExampleStatistics(TOKENIZER)
     statistics.add(batch_of(FIRST, SECOND))
     statistics.add({name: values * 0 for name, values in batch_of(FIRST).items()})
     statistics.add(batch_of(("#AB/CDEFGHIJKLMN/", "#AB/CDEFGHIJKLM*/", 0)))
@@ -86,7 +85,6 @@ def test_statistics(tmp_path):
     expected.update(masked=9 / 41, replaced_by_mask=7 / 9, kept=1 / 9, replaced_by_other=1 / 9)
     expected["unknown"] = 1 / (14 + 5 + 14)
     assert {name: result[name] for name in expected} == pytest.approx(expected)
-    assert statistics.examples == 3
     assert np.flatnonzero(result["lengths"]).tolist() == [7, 17] and result["lengths"][17] == 2
     # Words: Bbb | D | F | L, then Q | R (an <unk>, a word of its own, between), then N.
     assert result["runs_of_masked_words"] == pytest.approx([1, *[0] * 7])
@@ -106,7 +104,7 @@ def test_statistics(tmp_path):
     draw(result, ("in order", "swapped"), str(tmp_path / "page.png"))
     assert (tmp_path / "page.png").read_bytes().startswith(PNG)
     # Runs end at the separator.
-    statistics = ExampleStatistics(TOKENIZER, 17)
+    statistics = ExampleStatistics(TOKENIZER)
     statistics.add(batch_of(("#ABC/DEF/", "#A**/**F/", 0), ("#GHI/JKL/", "#GHI/J**/", 0)))
     result = statistics.result()
     for kind in ("words", "pieces"):
@@ -122,16 +120,11 @@ def record_dir(tmp_path_factory, tiny_corpus, tiny_vocabulary):
 
 
 @pytest.mark.parametrize(("split", "objective"), [("train", "sop"), ("heldout", "nsp")])
-def test_all_records_once(record_dir, tiny_vocabulary, tmp_path, capsys, split, objective):
-    result = show_records(
-        record_dir=record_dir,
-        spm_model_file=str(tiny_vocabulary),
-        split=split,
-        options=ExampleOptions(max_seq_length=48, sentence_objective=objective),
-        num_examples=2,
-        num_statistics_examples=10_000,
-        output=str(tmp_path / "new"),
-    )
+def test_all_records_once(record_dir, tiny_vocabulary, tmp_path, split, objective):
+    flags = [f"--record_dir={record_dir}", f"--spm_model_file={tiny_vocabulary}"]
+    flags += [f"--split={split}", f"--sentence_objective={objective}", "--num_examples=2"]
+    out, _ = run("pipelines.show_records", *flags, f"--output={tmp_path}/new")
+    result = json.loads((tmp_path / "new" / "statistics.json").read_text())
     manifest = Manifest.read(record_dir)
     examples = manifest.splits[split].examples
     assert result["examples"] == examples > 0
@@ -141,17 +134,9 @@ def test_all_records_once(record_dir, tiny_vocabulary, tmp_path, capsys, split, 
         # Each record once, with [CLS] and [SEP], and another [SEP] where there are two parts.
         pairs = round(examples * (1 - result["labels"]["unlabelled"]))
         assert result["pieces"] == manifest.splits[split].pieces + 2 * examples + pairs
-    out = capsys.readouterr().out
     assert "example 2: label:" in out and "example 3" not in out
     assert ("another document's" if objective == "nsp" else "swapped") in out
-    assert json.loads((tmp_path / "new" / "statistics.json").read_text()) == result
     assert (tmp_path / "new" / "statistics.png").read_bytes().startswith(PNG)
     assert len(list((tmp_path / "new").iterdir())) == 2
-
-
-def test_the_program_prints_more_than_it_counts(record_dir, tiny_vocabulary):
-    flags = [f"--record_dir={record_dir}", f"--spm_model_file={tiny_vocabulary}"]
-    flags += ["--num_examples=7", "--num_statistics_examples=5"]
-    out, _ = run("pipelines.show_records", *flags)
-    assert "example 7: label:" in out and "example 8" not in out
-    assert "\n5 examples, " in out and "% of the pieces: " in out
+    out, _ = run("pipelines.show_records", *flags, "--num_statistics_examples=1")
+    assert "example 2: label:" in out and "\n1 examples, " in out

@@ -18,7 +18,8 @@ def records_of(group, shards):
     """Returns which records the slices of a group hold: (shard, number of the record)."""
     found = []
     for index, offset, count in zip(*(values.tolist() for values in group.slices)):
-        begin = shards[index].first_record(list(shards[index].part_offsets).index(offset))
+        offsets = list(shards[index].part_offsets)
+        begin = shards[index].examples * offsets.index(offset) // len(offsets)
         found.extend((index, begin + i) for i in range(count))
     return found
 
