@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
-from .classification import ClassificationTask, Columns, Example
+from .classification import ClassificationTask, Example
 from .reading.tables import write_table
 from .task import Answers
 
@@ -25,8 +25,7 @@ class GlueTable:
 
     Attributes:
       name: the name of its directory and its submission file.
-      texts: the columns of the text or of both texts.
-      label: the column of the answers.
+      texts, label: columns.
       labels: in the reference's order; None: the answers are numbers.
       metrics: names of metrics.METRICS; the reference selects checkpoints by the first.
       header: the columns of train.tsv and dev.tsv, if these files have no header.
@@ -87,9 +86,7 @@ class GlueTask(ClassificationTask):
     Deviation: also F1 of MRPC and QQP, Spearman's correlation of STS-B, and MNLI's mismatched
     genres in the same run; the reference's `matthew_corr` is called matthews_correlation.
 
-    Args:
-      name: one of TASKS.
-      data_dir: directory of the task's downloaded files, or of all tasks.
+    `data_dir` is the directory of the task's downloaded files, or of all tasks.
     """
 
     def __init__(self, name: str, data_dir: str):
@@ -100,11 +97,7 @@ class GlueTask(ClassificationTask):
         super().__init__(
             name,
             files={},
-            columns=Columns(
-                text=table.texts[0],
-                text_pair=table.texts[1] if len(table.texts) > 1 else None,
-                label=table.label,
-            ),
+            columns={**dict(zip(("text", "text_pair"), table.texts)), "label": table.label},
             labels=table.labels,
             is_regression=table.labels is None,
             metrics=table.metrics,
@@ -134,7 +127,9 @@ class GlueTask(ClassificationTask):
             has_labels = name not in self.submissions
             examples += self._read_rows(
                 path,
-                self.columns if has_labels else dataclasses.replace(self.columns, label=None),
+                0,
+                has_labels,
+                columns=self.columns if has_labels else {**self.columns, "label": None},
                 # matched genres are what the figure without a further name is of
                 part="mismatched" if name == "dev_mismatched" else "",
                 header=self.table.header if has_labels else None,

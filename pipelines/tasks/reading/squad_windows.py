@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from albert_tf.text.in_graph import on_host
 from albert_tf.text.tokenization import AlbertTokenizer
-from ..task import in_blocks
+from .sequences import in_blocks
 
 # Texts aligned at a time, at most.
 _BLOCK_TEXTS = 256
@@ -43,7 +43,7 @@ class Window:
     """A part of a paragraph in one sequence: `[CLS] question [SEP] pieces [SEP]`.
 
     Attributes:
-      question: the index of its question among the examples.
+      example: the index of its question among the examples.
       paragraph: the whole paragraph.
       first, last: the window shows paragraph.pieces[first:last].
       offset: position of the window's first piece in the sequence.
@@ -51,7 +51,7 @@ class Window:
         the piece than other windows. True in exactly one window per piece.
     """
 
-    question: int
+    example: int
     paragraph: Paragraph
     first: int
     last: int

@@ -27,11 +27,7 @@ _FLUSH_CHARACTERS = 1 << 20
 
 
 def check_output_name(path: str) -> None:
-    """Checks the ending of an output's name.
-
-    Raises:
-      UserError: if it has another ending.
-    """
+    """Refuses an output whose name has another ending."""
     if os.path.splitext(path)[1] not in _SEPARATORS:
         raise UserError(f"--output_file={path}: expected a name that ends in .csv, .tsv or .jsonl")
 
@@ -50,19 +46,8 @@ def predict_file(
     one does nothing. Memory does not grow with the number of rows, but for what a score needs of
     them: 8 to 16 bytes a row, of several labels 8 bytes a label, of tags 8 bytes a word.
 
-    Args:
-      task: reads the files and scores the rows.
-      model: answers ROWS_PER_PART rows at a time.
-      input_files: paths, whose rows are answered in this order.
-      output_file: .csv, .tsv or .jsonl.
-      identity: JSON-serialisable values that the answers depend on.
-      report: called with the number of rows done.
-
-    Returns:
-      `identity`, `rows` and `metrics`, which are empty if the files have no answers.
-
-    Raises:
-      UserError: if a file is invalid, or `output_file` has other content.
+    The answers depend on `identity`, JSON-serialisable values. `report` is called with the number
+    of rows done. Returns `identity`, `rows` and `metrics`: none if the files have no answers.
     """
     identity = json.loads(json.dumps({**identity, "rows_per_part": ROWS_PER_PART}))
     run_file, parts = f"{output_file}.run.json", f"{output_file}.parts"

@@ -10,10 +10,9 @@ import numpy as np
 from albert_tf.checkpoints import pretrained
 from albert_tf.scoring import SentenceScorer, TextEmbedder
 from albert_tf.storage.errors import UserError
-from ..classification import ClassificationTask, Columns, Example
+from ..classification import ClassificationTask, Example
 
 ANSWERS = ("score", "mean_embedding", "cls_embedding")
-is_pretrained = pretrained.is_pretrained
 
 
 def text_task(columns: Mapping[str, str], quoting: str | None) -> ClassificationTask:
@@ -29,7 +28,7 @@ def text_task(columns: Mapping[str, str], quoting: str | None) -> Classification
     if not named["text"]:
         raise UserError("--text_column=: a pre-trained model reads texts; name their column")
     # A regression task needs no list of labels.
-    columns = Columns(label=None, **named)
+    columns = {"label": None, **named}
     return ClassificationTask("texts", {}, columns, is_regression=True, quoting=quoting or "csv")
 
 

@@ -81,13 +81,10 @@ def columns_of(
 def score_rows(
     rows: Iterable[dict], labels: Sequence[str], types: Sequence[str] | None
 ) -> dict[str, float]:
-    """Returns the metrics of rows, in one pass; empty if the rows have no answers.
+    """Returns the metrics of rows of columns_of, in one pass; empty if the rows have no answers.
 
-    Args:
-      rows: rows of columns_of, with `example` and `tagged` if known. Without these, raw texts with
-        entities have no `accuracy`: a span is not a word.
-      labels: all tags.
-      types: types of entities; None: the tags do not mark entities.
+    The rows have `example` and `tagged` if known. Without these, raw texts with entities have no
+    `accuracy`: a span is not a word. `types` are the types of entities; None: the tags mark none.
     """
     marks_entities = types is not None
     rows = iter(rows)

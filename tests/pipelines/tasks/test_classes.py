@@ -6,7 +6,7 @@ import pytest
 from sklearn.metrics import precision_recall_fscore_support
 
 from pipelines.tasks.running import results, seed_run
-from pipelines.tasks.scoring import classes
+from pipelines.tasks.scoring import metrics as classes
 from pipelines.tasks.scoring.metrics import METRICS
 
 # 3 true positives, 1 false positive, 2 false negatives, 4 true negatives.

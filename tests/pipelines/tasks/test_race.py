@@ -120,7 +120,7 @@ def test_features_equal_the_references(shared):
     for feature in features:
         first = tokenizer.preprocess(feature["example"]["endings"][0])
         [example] = [e for e in passages[feature["example_id"]] if first_answer(e) == first]
-        sequences, _ = task.encode([example], tokenizer, 512, training=False)
+        sequences, _ = task.encode([example], tokenizer, 512, True)
         for i, row in enumerate(pieces_of(sequences)):
             length = sum(feature["input_mask"][i])
             assert row == feature["input_ids"][i][:length]

@@ -3,11 +3,11 @@ import json
 
 import pytest
 
-from pipelines.tasks.reading.token_files import TokenColumns, iterate_examples
+from pipelines.tasks.reading.token_files import FIELDS, iterate_examples
 
 
 def read(path, needs_tags=True, first=0, **columns):
-    return list(iterate_examples(str(path), TokenColumns(**columns), first, needs_tags))
+    return list(iterate_examples(str(path), {**FIELDS, **columns}, first, needs_tags))
 
 
 def write(path, text):
