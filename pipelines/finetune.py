@@ -168,10 +168,6 @@ def finetune(
     """Fine-tunes once for each seed; returns the content of OUTPUT_DIR/results.json.
 
     `dev_fraction` is the share of the training examples to use as dev set, if there is no dev file.
-
-    Raises:
-      UserError: if files, checkpoint and settings do not fit together, or `output_dir` holds
-        other runs.
     """
     settings.check(strategy)
     config, tokenizer, checkpoint, trained_length = initial
@@ -249,11 +245,7 @@ def initial_model(
     hidden_dropout_prob: float | None = None,
     classifier_dropout_prob: float = 0.1,
 ) -> InitialModel:
-    """Returns the initial model that the flags of these names define.
-
-    Raises:
-      UserError: if flags contradict each other, or the path holds no model.
-    """
+    """Returns the initial model that the flags of these names define."""
     if init_checkpoint:
         for name, value in (("albert_config", albert_config), ("spm_model_file", spm_model_file)):
             if value:
@@ -277,11 +269,7 @@ def initial_model(
 
 
 def _read_splits(task: Task, dev_fraction: float) -> dict[str, list]:
-    """Returns the examples of each existing split.
-
-    Raises:
-      UserError: if there are no training examples, or a dev set and --dev_fraction are given.
-    """
+    """Returns the examples of each existing split."""
     names = ("train", "dev", *task.other_splits())
     splits = {name: examples for name in names if (examples := task.read(name)) is not None}
     if "train" not in splits:

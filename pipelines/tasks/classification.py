@@ -27,7 +27,7 @@ from .scoring.metrics import (
     intervals,
     probabilities_of,
 )
-from .task import Answers, Description, Outputs
+from .task import Answers, Columns, Description, Files, Outputs, Task
 
 # With more labels only the probabilities of the most likely ones are written.
 _MOST_PROBABILITIES = 20
@@ -92,8 +92,8 @@ class ClassificationTask(LabelledTask):
     def __init__(
         self,
         name: str,
-        files: Mapping[str, str | Sequence[str]],
-        columns: Mapping[str, str | None] | None = None,
+        files: Files,
+        columns: Columns | None = None,
         labels: Sequence[str] | None = None,
         is_regression: bool = False,
         metrics: Sequence[str] | None = None,
@@ -111,9 +111,7 @@ class ClassificationTask(LabelledTask):
         self.best_metric = self.metrics[0]
 
     @classmethod
-    def restore(
-        cls, description: dict, columns: Mapping[str, str], quoting: str | None
-    ) -> ClassificationTask:
+    def restore(cls, description: dict, columns: Mapping[str, str], quoting: str | None) -> Task:
         """See Task.restore; also refuses a pair of columns for single texts, and vice versa."""
         description = {**description, "is_regression": description["kind"] == "regressor"}
         task = super().restore(description, columns, quoting)
@@ -138,9 +136,7 @@ class ClassificationTask(LabelledTask):
             for label in self.label_names(row[column], where):
                 yield label, where
 
-    def read_file(
-        self, path: str, first: int = 0, needs_answers: bool = False
-    ) -> Iterator[Example]:
+    def read_file(self, path: str, first: int = 0, needs_answers: bool = False) -> Iterator:
         """See Task.read_file."""
         return self._read_rows(path, first, needs_answers)
 
@@ -187,9 +183,7 @@ class ClassificationTask(LabelledTask):
         tokens = encoder.truncate_and_pack(firsts, seconds, has_second)
         return tokens, full_lengths + of_second + 2 + has_second, examples
 
-    def targets(
-        self, examples: list[Example], features: list[Example], max_seq_length: int
-    ) -> dict[str, np.ndarray]:
+    def targets(self, examples: list, features: list, max_seq_length: int) -> dict[str, np.ndarray]:
         """See Task.targets: numbers, float32 [n], or the labels' indices, int32 [n]."""
         labels = self.label_array(examples)
         if self.class_weights == "balanced":
@@ -244,9 +238,7 @@ class ClassificationTask(LabelledTask):
             return loss
         return loss * tf.gather(tf.constant(self._weights), batch["labels"])
 
-    def answers(
-        self, examples: list[Example], features: list[Example] | None, outputs: Outputs
-    ) -> Answers:
+    def answers(self, examples: list, features: list | None, outputs: Outputs) -> Answers:
         """See Task.answers. Columns: id, label if known, prediction, probabilities.
 
         With more than 20 labels only the `top_k` most likely ones have columns: `label_1`,
@@ -328,9 +320,7 @@ class ClassificationTask(LabelledTask):
             **({"confusion": counts.tolist()} if is_small else {}),
         }
 
-    def write(
-        self, directory: str, split: str, examples: list[Example], answers: Answers
-    ) -> list[str]:
+    def write(self, directory: str, split: str, examples: list, answers: Answers) -> list[str]:
         """Writes SPLIT_predictions.tsv with the columns of `answers`.
 
         If labels are known, also writes SPLIT_errors.csv: all texts, first the rows whose own label

@@ -105,11 +105,7 @@ class GlueTask(ClassificationTask):
         )
 
     def read(self, split: str) -> list[Example] | None:
-        """See Task.read; MNLI's dev split has matched and mismatched genres.
-
-        Raises:
-          UserError: also if none of the task's files exists.
-        """
+        """See Task.read; MNLI's dev split has matched and mismatched genres."""
         names = self.table.dev if split == "dev" else (split,)
         if not tf.io.gfile.exists(self._path(names[0])):
             if not any(map(tf.io.gfile.exists, map(self._path, self._all_names()))):
@@ -163,9 +159,7 @@ class GlueTask(ClassificationTask):
             for name, value in super(GlueTask, self).score(of_part).items()
         }
 
-    def write(
-        self, directory: str, split: str, examples: list[Example], answers: Answers
-    ) -> list[str]:
+    def write(self, directory: str, split: str, examples: list, answers: Answers) -> list[str]:
         """Writes the readable file and the submission file for gluebenchmark.com."""
         paths = super().write(directory, split, examples, answers)
         if split in self.submissions:
@@ -180,11 +174,7 @@ class GlueTask(ClassificationTask):
 
 
 def tasks_in(data_dir: str) -> dict[str, GlueTask]:
-    """Returns name -> task of each directory of GLUE's download in `data_dir`.
-
-    Raises:
-      UserError: if there is no task directory, or one has no training file.
-    """
+    """Returns name -> task of each directory of GLUE's download in `data_dir`."""
     tasks = {
         name: GlueTask(name, data_dir)
         for name, table in TASKS.items()

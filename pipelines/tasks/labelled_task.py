@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from albert_tf.storage.errors import UserError
 from .reading.tables import label_key
-from .task import Task
+from .task import Columns, Files, Task
 
 # What programs write for a missing value. "None" and "NA" are labels of real data sets.
 _MISSING = ("nan", "-nan", "<na>", "#n/a", "nat")
@@ -18,11 +18,7 @@ class LabelledTask(Task):
     """A task whose answers are labels: the listed ones, or all of the training file."""
 
     def __init__(
-        self,
-        name: str,
-        files: Mapping[str, str | Sequence[str]],
-        columns: Mapping[str, str | None] | None,
-        labels: Sequence[str] | None,
+        self, name: str, files: Files, columns: Columns | None, labels: Sequence[str] | None
     ):
         super().__init__(name, files, columns)
         if labels and len(set(labels)) < max(2, len(labels)):

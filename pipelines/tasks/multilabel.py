@@ -6,7 +6,7 @@ import array
 import ast
 import collections
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -17,7 +17,7 @@ from .classification import ClassificationTask, Example
 from .reading.split_report import describe_labels, describe_texts
 from .reading.tables import as_label, as_text
 from .scoring.metrics import METRICS
-from .task import Description
+from .task import Columns, Description, Files
 
 _THRESHOLD = 0.5
 # Lists as NumPy prints them, and [a, b]; but not [a],[b], which are two labels.
@@ -41,8 +41,8 @@ class MultiLabelTask(ClassificationTask):
     def __init__(
         self,
         name: str,
-        files: Mapping[str, str | Sequence[str]],
-        columns: Mapping[str, str | None] | None = None,
+        files: Files,
+        columns: Columns | None = None,
         labels: Sequence[str] | None = None,
         quoting: str = "csv",
         label_separator: str = ",",

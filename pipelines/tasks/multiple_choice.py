@@ -20,7 +20,7 @@ from .reading.sequences import Encoder, Packed
 from .reading.split_report import describe_labels, warn_of_rows
 from .reading.tables import as_text, read_rows, read_table
 from .scoring.metrics import probabilities_of
-from .task import Answers, Description, Outputs, Task
+from .task import Answers, Columns, Description, Files, Outputs, Task
 
 # The longest question with an option, in pieces.
 MAX_QA_LENGTH = 128
@@ -71,17 +71,15 @@ class MultipleChoiceTask(Task):
     def __init__(
         self,
         name: str,
-        files: Mapping[str, str | Sequence[str]],
-        columns: Mapping[str, str | None] | None = None,
+        files: Files,
+        columns: Columns | None = None,
         max_qa_length: int = MAX_QA_LENGTH,
     ):
         super().__init__(name, files, columns)
         self.max_qa_length = max_qa_length
 
     @classmethod
-    def restore(
-        cls, description: dict, columns: Mapping[str, str], quoting: str | None
-    ) -> MultipleChoiceTask:
+    def restore(cls, description: dict, columns: Mapping[str, str], quoting: str | None) -> Task:
         """See Task.restore. The field `text` is also the context."""
         columns = {"context" if name == "text" else name: columns[name] for name in columns}
         task = super().restore(description, columns, quoting=None)
@@ -101,9 +99,7 @@ class MultipleChoiceTask(Task):
         """See Task."""
         return self.num_choices
 
-    def read_file(
-        self, path: str, first: int = 0, needs_answers: bool = False
-    ) -> Iterator[MultipleChoiceExample]:
+    def read_file(self, path: str, first: int = 0, needs_answers: bool = False) -> Iterator:
         """See Task.read_file."""
         names = self.columns
         for row in read_rows(path, first, needs_answers, names):
@@ -137,9 +133,7 @@ class MultipleChoiceTask(Task):
         lengths = full_lengths[places] + answers.row_lengths().numpy() + NUM_SPECIAL_PIECES
         return tokens, lengths, examples
 
-    def targets(
-        self, examples: list[MultipleChoiceExample], features: list, max_seq_length: int
-    ) -> dict[str, np.ndarray]:
+    def targets(self, examples: list, features: list, max_seq_length: int) -> dict[str, np.ndarray]:
         """See Task.targets: the options' indices, int32 [n]."""
         return {"labels": np.array([example.label for example in examples], np.int32)}
 
@@ -165,9 +159,7 @@ class MultipleChoiceTask(Task):
         """See Task.losses."""
         return tf.nn.sparse_softmax_cross_entropy_with_logits(batch["labels"], outputs["logits"])
 
-    def answers(
-        self, examples: list[MultipleChoiceExample], features: list | None, outputs: Outputs
-    ) -> Answers:
+    def answers(self, examples: list, features: list | None, outputs: Outputs) -> Answers:
         """See Task.answers: letters, probabilities, the text of the chosen option."""
         letters = string.ascii_uppercase[: self.num_choices]
         columns = id_and_label(examples, lambda example: letters[example.label])

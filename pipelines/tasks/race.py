@@ -35,11 +35,7 @@ class RaceTask(MultipleChoiceTask):
         self.directory = inner if tf.io.gfile.isdir(inner) else data_dir
 
     def read(self, split: str) -> list[MultipleChoiceExample] | None:
-        """See Task.read; the test split's answers are read if they exist.
-
-        Raises:
-          UserError: also if no split exists.
-        """
+        """See Task.read; the test split's answers are read if they exist."""
         directory = os.path.join(self.directory, split)
         if not tf.io.gfile.isdir(directory):
             if not any(

@@ -24,7 +24,7 @@ from .reading.squad_windows import Window, read_paragraphs
 from .reading.tables import column_names, read_rows
 from .scoring.squad_answers import Answer, answer_by_beams, answer_by_spans
 from .scoring.squad_metrics import score_v1, score_v2
-from .task import Answers, Description, Outputs, Task
+from .task import Answers, Description, Files, Outputs, Task
 
 _DEFAULTS = KINDS["question_answering"].defaults(())
 # Arguments of SquadTask in task.json: some decide the weights, the others only the answers.
@@ -48,7 +48,7 @@ class SquadTask(Task):
       null_threshold: null odds above it mean "no answer". `score` finds the best one for dev.
     """
 
-    files: Mapping[str, str | Sequence[str]]
+    files: Files
     may_be_impossible: bool = _DEFAULTS["may_be_impossible"]
     has_answerability_head: bool = _DEFAULTS["has_answerability_head"]
     doc_stride: int = _DEFAULTS["doc_stride"]
@@ -64,9 +64,7 @@ class SquadTask(Task):
         self._told: set[str] = set()
 
     @classmethod
-    def restore(
-        cls, description: dict, columns: Mapping[str, str], quoting: str | None
-    ) -> SquadTask:
+    def restore(cls, description: dict, columns: Mapping[str, str], quoting: str | None) -> Task:
         """Returns the task of a finished model; see Task."""
         if columns:
             raise UserError(
@@ -91,12 +89,8 @@ class SquadTask(Task):
         return list(questions.values())
 
     def encode(
-        self,
-        examples: list[Question],
-        tokenizer: AlbertTokenizer,
-        max_seq_length: int,
-        training: bool,
-    ) -> tuple[Sequences, list[Window]]:
+        self, examples: list, tokenizer: AlbertTokenizer, max_seq_length: int, training: bool
+    ) -> tuple[Sequences, list]:
         """See Task.encode; counts the questions whose answer is in no window as a whole."""
         sequences, windows = super().encode(examples, tokenizer, max_seq_length, training)
         if not training:
@@ -132,9 +126,7 @@ class SquadTask(Task):
         full_lengths = full_lengths[cut.text.numpy()] + lengths + NUM_SPECIAL_PIECES
         return tokens, full_lengths, windows
 
-    def targets(
-        self, examples: list[Question], features: list[Window], max_seq_length: int
-    ) -> dict[str, np.ndarray]:
+    def targets(self, examples: list, features: list, max_seq_length: int) -> dict[str, np.ndarray]:
         """Returns `start_positions`, `end_positions`, `is_impossible`, int32 [windows].
 
         In a window without the whole answer the positions are 0, [CLS], and is_impossible is 1.
@@ -143,7 +135,7 @@ class SquadTask(Task):
         for window in features:
             question, paragraph = examples[window.example], window.paragraph
             has_answer = not question.is_impossible and len(paragraph.pieces)
-            labels.append(window.find(paragraph.find(*question.answers[0]) if has_answer else None))
+            labels.append(window.find(*question.answers[0]) if has_answer else (0, 0, 1))
         names = ("start_positions", "end_positions", "is_impossible")
         return dict(zip(names, np.array(labels, np.int32).T))
 
@@ -180,9 +172,7 @@ class SquadTask(Task):
             return losses.answerable_span_loss(outputs, *ends, batch["is_impossible"])
         return losses.span_loss(outputs, *ends)
 
-    def read_file(
-        self, path: str, first: int = 0, needs_answers: bool = False
-    ) -> Iterator[Question]:
+    def read_file(self, path: str, first: int = 0, needs_answers: bool = False) -> Iterator:
         """See Task.read_file.
 
         A .json file that is not an array is SQuAD's, and is in memory as a whole. Other tables need
@@ -216,29 +206,23 @@ class SquadTask(Task):
             "scored: give them answers, or remove them"
         ] * (0 < unanswered < len(questions))
 
-    def answers(
-        self, examples: list[Question], features: list[Window] | None, outputs: Outputs
-    ) -> Answers:
+    def answers(self, examples: list, features: list | None, outputs: Outputs) -> Answers:
         """See Task.answers: the text ("" for no answer), its score, for SQuAD 2.0 the null odds."""
         columns = {"id": [question.id for question in examples]}
         if all(map(self._is_answered, examples)):
             columns["label"] = [[text for text, _ in question.answers] for question in examples]
+        exact: dict[str, list] = {}
         if features is None:
-            columns["prediction"] = [output["answer"].decode() for output in outputs]
-            columns["score"] = [float(output["score"]) for output in outputs]
+            texts = [output["answer"].decode() for output in outputs]
+            scores = [float(output["score"]) for output in outputs]
             null_odds = [float(output["no_answer_score"]) for output in outputs]
-            exact = {}
         else:
             found = list(self._decoded(examples, features, outputs))
-            columns["prediction"] = [
-                ""
-                if self.may_be_impossible and answer.null_odds > self.null_threshold
-                else answer.text
-                for answer in found
-            ]
-            columns["score"] = [answer.score for answer in found]
-            null_odds = [answer.null_odds for answer in found]
-            exact = {"candidates": [answer.candidates for answer in found]}
+            scores, null_odds = [a.score for a in found], [a.null_odds for a in found]
+            threshold = self.null_threshold if self.may_be_impossible else np.inf
+            texts = ["" if answer.null_odds > threshold else answer.text for answer in found]
+            exact["candidates"] = [answer.candidates for answer in found]
+        columns.update(prediction=texts, score=scores)
         if self.may_be_impossible:
             columns["null_odds"] = null_odds
         return Answers(columns, exact)
@@ -276,9 +260,7 @@ class SquadTask(Task):
         metrics = score_v2(truths, texts, null_odds, self.null_threshold)
         return {**metrics, "null_threshold": self.null_threshold}
 
-    def write(
-        self, directory: str, split: str, examples: list[Question], answers: Answers
-    ) -> list[str]:
+    def write(self, directory: str, split: str, examples: list, answers: Answers) -> list[str]:
         """Writes JSON objects by question id; SQuAD's scripts and site accept the first.
 
         SPLIT_predictions.json: the text, "" for no answer; SPLIT_nbest_predictions.json: a list of

@@ -6,7 +6,7 @@ import abc
 import dataclasses
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Optional, Union
 
 import numpy as np
 import tensorflow as tf
@@ -19,6 +19,8 @@ from .reading.sequences import Encoder, Packed, Sequences, pack_in_blocks
 from .reading.tables import write_table
 
 Outputs = list[dict[str, np.ndarray]]
+Files = Mapping[str, Union[str, Sequence[str]]]  # split -> its file or files
+Columns = Mapping[str, Optional[str]]  # field -> column; None: there is no such column
 
 
 class Answers(NamedTuple):
@@ -76,12 +78,7 @@ class Task(abc.ABC):
     block_size = 1000
     sequences_per_example = 1
 
-    def __init__(
-        self,
-        name: str,
-        files: Mapping[str, str | Sequence[str]],
-        columns: Mapping[str, str | None] | None = None,
-    ):
+    def __init__(self, name: str, files: Files, columns: Columns | None = None):
         self.name = name
         self.columns = {name: (columns or {}).get(name, of) for name, of in self.fields.items()}
         self.files: dict[str, list[str]] = {

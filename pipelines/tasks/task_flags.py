@@ -129,11 +129,7 @@ def _define_window_flags() -> None:
 
 
 def create_tasks(values: flags.FlagValues) -> dict[str, Task]:
-    """Returns name -> task; --task=glue has several.
-
-    Raises:
-      UserError: if the flags do not name the data.
-    """
+    """Returns name -> task; --task=glue has several."""
     _check_flags(values)
     name = values.task
     if name == "glue":

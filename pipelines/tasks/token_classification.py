@@ -23,7 +23,7 @@ from .reading.sequences import Encoder, Packed
 from .reading.split_report import describe_labels, warn_of_rows, warn_of_tags
 from .reading.token_files import FIELDS, TokenExample, iterate_examples
 from .scoring.token_rows import Tagged, columns_of, predicted_spans, score_rows, spans_of_tags
-from .task import Answers, Description, Outputs
+from .task import Answers, Columns, Description, Files, Outputs, Task
 
 DOC_STRIDE = KINDS["token_classifier"].defaults(())["doc_stride"]
 
@@ -60,8 +60,8 @@ class TokenClassificationTask(LabelledTask):
     def __init__(
         self,
         name: str,
-        files: Mapping[str, str | Sequence[str]],
-        columns: Mapping[str, str | None] | None = None,
+        files: Files,
+        columns: Columns | None = None,
         labels: Sequence[str] | None = None,
         doc_stride: int = DOC_STRIDE,
     ):
@@ -69,9 +69,7 @@ class TokenClassificationTask(LabelledTask):
         self.doc_stride = doc_stride
 
     @classmethod
-    def restore(
-        cls, description: dict, columns: Mapping[str, str], quoting: str | None
-    ) -> TokenClassificationTask:
+    def restore(cls, description: dict, columns: Mapping[str, str], quoting: str | None) -> Task:
         """See Task.restore."""
         if quoting:
             raise UserError("--quoting does not apply to models that tag words: omit the flag")
@@ -103,9 +101,7 @@ class TokenClassificationTask(LabelledTask):
         """See Task.best_metric."""
         return "f1" if self.marks_entities else "accuracy"
 
-    def read_file(
-        self, path: str, first: int = 0, needs_answers: bool = False
-    ) -> Iterator[TokenExample]:
+    def read_file(self, path: str, first: int = 0, needs_answers: bool = False) -> Iterator:
         """See Task.read_file."""
         is_raw = None
         for example in iterate_examples(path, self.columns, first, needs_answers):
@@ -165,9 +161,7 @@ class TokenClassificationTask(LabelledTask):
             windows.append(WordWindow(first + int(example), of_window, positions))
         return tokens, None, windows
 
-    def targets(
-        self, examples: list[TokenExample], features: list[WordWindow], max_seq_length: int
-    ) -> dict[str, np.ndarray]:
+    def targets(self, examples: list, features: list, max_seq_length: int) -> dict[str, np.ndarray]:
         """Returns `labels`, int16 [windows, max_seq_length].
 
         The tag's index at the first piece of a word, -1 elsewhere.
@@ -199,9 +193,7 @@ class TokenClassificationTask(LabelledTask):
         """See Task.losses."""
         return losses.token_classification_loss(outputs["logits"], batch["labels"])
 
-    def answers(
-        self, examples: list[TokenExample], features: list[WordWindow] | None, outputs: Outputs
-    ) -> Answers:
+    def answers(self, examples: list, features: list | None, outputs: Outputs) -> Answers:
         """See Task.answers and token_rows."""
         if features is None:
             tagged = [_tagged_by_export(*pair) for pair in zip(examples, outputs)]
@@ -230,9 +222,7 @@ class TokenClassificationTask(LabelledTask):
         """See Task.score."""
         return score_rows(rows, self.labels, self._types if self.marks_entities else None)
 
-    def write(
-        self, directory: str, split: str, examples: list[TokenExample], answers: Answers
-    ) -> list[str]:
+    def write(self, directory: str, split: str, examples: list, answers: Answers) -> list[str]:
         """Writes the tags of words, and the spans of raw texts.
 
         SPLIT_predictions.conll: word, known tag if there is one, predicted tag, probability last;

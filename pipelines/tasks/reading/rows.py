@@ -29,9 +29,6 @@ def read_cells(path: str, separator: str, quoting: str) -> Iterator[tuple[int, l
 
     If `separator` is ",", the first line may name another (`sep=;`, which is not a row). The
     separator is a semicolon if the first line has semicolons and no comma outside quotation marks.
-
-    Raises:
-      UserError: for a file that is not UTF-8, and for the errors of _quoted_rows.
     """
     lines, first = (line for _, line in read_text_lines(path)), 1
     if separator == "," and (head := next(lines, None)) is not None:

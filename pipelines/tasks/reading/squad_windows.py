@@ -58,14 +58,11 @@ class Window:
     offset: int
     is_max_context: np.ndarray
 
-    def find(self, answer: tuple[int, int] | None) -> tuple[int, int, int]:
-        """Returns the positions of an answer's first and last piece, and 0; or (0, 0, 1).
-
-        Args:
-          answer: result of Paragraph.find; None: no answer.
-        """
-        if answer and self.first <= answer[0] and answer[1] < self.last:
-            return answer[0] - self.first + self.offset, answer[1] - self.first + self.offset, 0
+    def find(self, text: str, start: int) -> tuple[int, int, int]:
+        """Returns the positions of an answer's first and last piece, and 0; or (0, 0, 1)."""
+        first, last = self.paragraph.find(text, start)
+        if self.first <= first and last < self.last:
+            return first - self.first + self.offset, last - self.first + self.offset, 0
         return 0, 0, 1
 
 

@@ -16,11 +16,7 @@ ANSWERS = ("score", "mean_embedding", "cls_embedding")
 
 
 def text_task(columns: Mapping[str, str], quoting: str | None) -> ClassificationTask:
-    """Returns the task that reads files for a pre-trained model; see fine_tuned.task_of.
-
-    Raises:
-      UserError: if a column does not apply to a pre-trained model.
-    """
+    """Returns the task that reads files for a pre-trained model; see fine_tuned.task_of."""
     for name in columns:
         if name not in ("text", "id"):
             raise UserError(f"--{name}_column does not apply to a pre-trained model: omit the flag")
@@ -33,11 +29,7 @@ def text_task(columns: Mapping[str, str], quoting: str | None) -> Classification
 
 
 class PretrainedModel:
-    """An AnsweringModel without a task, from any format of pretrained.read.
-
-    Raises:
-      UserError: if the path holds no such model, or the model lacks the head for the answers.
-    """
+    """An AnsweringModel without a task, from any format of pretrained.read."""
 
     def __init__(self, path: str, answers: str, batch_size: int):
         model, directory, notes, _ = pretrained.read(path, f"{pretrained.HEADS}|pooler")

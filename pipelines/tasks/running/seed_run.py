@@ -83,8 +83,7 @@ class FinetuneSettings(TrainingSettings):
     def with_steps(self, num_examples: int) -> FinetuneSettings:
         """Returns the settings with epochs and fraction converted into steps.
 
-        Args:
-          num_examples: training examples; for SQuAD, windows.
+        An epoch has `num_examples` training examples; for SQuAD, windows.
         """
         steps, warmup = self.num_train_steps, self.num_warmup_steps
         if self.num_epochs is not None:
@@ -131,10 +130,8 @@ def run_seed(
     """Trains with one seed, then scores and predicts all splits but "train".
 
     Work of an earlier call is not repeated: a finished seed only predicts the splits that it has
-    not predicted with this decoding. Metrics of other splits are kept.
-
-    Returns:
-      The content of MODEL_DIR/results.json, see NO_RESULTS.
+    not predicted with this decoding. Metrics of other splits are kept. Returns the content of
+    MODEL_DIR/results.json, see NO_RESULTS.
     """
     predicted = what_is_predicted(task, splits)
     is_trained = tf.io.gfile.exists(os.path.join(run.model_dir, RESULTS_FILE))

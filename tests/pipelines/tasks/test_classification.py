@@ -70,20 +70,6 @@ def test_pairs_names_and_other_columns(tmp_path):
         create_model(nobody_names_them, tiny_config())
 
 
-def test_json_lines(tmp_path):
-    records = [
-        {"text": "a\tb", "label": 10, "id": 7},
-        {"text": "c", "label": 9, "id": "\ud83d"},
-        {"text": "d", "label": 10, "id": "x"},
-    ]
-    path = tmp_path / "t.jsonl"
-    write_json_lines(path, records)
-    task = task_of(str(path), columns={"id": "id"})
-    assert task.labels == ("10", "9")  # names, sorted as such
-    assert [example.label for example in task.read("train")] == ["10", "9", "10"]
-    assert [example.id for example in task.read("train")] == ["7", "\ufffd", "x"]
-
-
 def test_sequences(tokenizer, monkeypatch):
     monkeypatch.setattr(ClassificationTask, "block_size", 2)
     texts = ["the quick fox", "", "birds sing " * 9]

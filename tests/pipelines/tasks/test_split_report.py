@@ -29,8 +29,7 @@ KOREAN = "긍정적인 문장입니다"
 def report(directory, tokenizer, rows, max_seq_length=16, **arguments):
     path = directory / "t.csv"
     path.write_text("text,label\n" + "".join(f"{text},{label}\n" for text, label in rows))
-    columns = arguments.pop("columns", {})
-    task = ClassificationTask("own", {"train": str(path)}, columns, **arguments)
+    task = ClassificationTask("own", {"train": str(path)}, **arguments)
     examples = task.read("train")
     sequences, _ = task.encode(examples, tokenizer, max_seq_length, True)
     notes = task.summarise(examples)
@@ -191,11 +190,6 @@ def tickets(number):
     places = rng.choice(300, number, p=subjects / subjects.sum())
     texts = [f"{name if k % 9 else 'shared'} {k}" for name, k in zip(labels, places)]
     return [Example(str(i), *of) for i, of in enumerate(zip(texts, [None] * number, labels))]
-
-
-OWN = ClassificationTask("own", {}, labels=["a", "b"])
-NUMBERS = ClassificationTask("own", {}, is_regression=True)
-SETS = MultiLabelTask("own", {}, labels=["a", "b"])
 
 
 def test_a_dev_set_has_the_share_asked_and_the_labels_of_train():
