@@ -111,22 +111,19 @@ def pack_in_blocks(
     Fine-tuning, `predict` and exports make sequences by the same code, albert_tf.text. This takes
     1.0 to 1.5 times as long as the Python tokenizer (tests/benchmarks/README.md, finetune).
     """
-    columns = pieces, lengths, first_lengths, full_lengths = [[], [], [], []]
-    features, first = [], 0
+    blocks, features, first = [[np.zeros(0, np.int32)] * 4], [], 0
     with on_host():
         for block in in_blocks(examples, block_size):
-            tokens, of_block, found = pack(block, first)
+            tokens, full_lengths, found = pack(block, first)
             names = ("input_ids", "input_mask", "segment_ids")
             ids, mask, types = (tokens[name].numpy() for name in names)
-            pieces.append(ids[mask == 1])
-            lengths.append(mask.sum(axis=1))
-            first_lengths.append(lengths[-1] - types.sum(axis=1))
-            full_lengths.append(lengths[-1] if of_block is None else of_block)
+            lengths = mask.sum(axis=1)
+            full_lengths = lengths if full_lengths is None else full_lengths
+            blocks.append([ids[mask == 1], lengths, lengths - types.sum(axis=1), full_lengths])
             features += found
             first += len(block)
     pieces, lengths, first_lengths, full_lengths = (
-        np.concatenate([np.zeros(0, np.int32), *column]).astype(np.int32, copy=False)
-        for column in columns
+        np.concatenate(column).astype(np.int32, copy=False) for column in zip(*blocks)
     )
     row_splits = np.cumsum([0, *lengths], dtype=np.int64)
     return Sequences(pieces, row_splits, first_lengths, {}, full_lengths=full_lengths), features
