@@ -188,8 +188,7 @@ class Predictor:
     def __init__(self, found: _Found, model: fine_tuned.AnsweringModel):
         self._task, self._model = found.task, model
         # Tables of questions have fixed column names.
-        fixed = {name: name for name in ("question", "context")}
-        named = found.task.description().source.get("columns", fixed)
+        named = found.task.columns or {name: name for name in ("question", "context")}
         self._text_column = named.get("text")
         self._columns = [column for name, column in named.items() if column and name != "label"]
 
@@ -262,8 +261,8 @@ def load(
     if batch_size < 1:
         raise UserError(f"batch_size={batch_size}: expected 1 or more")
     found = _find(model, columns, None, answers)
-    if found.description.get("columns", {}).get("id") and "id" not in columns:
-        found = _find(model, {**columns, "id": ""}, None, answers)  # rows are numbered
+    if "id" in found.task.columns and "id" not in columns:
+        found.task.columns["id"] = None  # rows are numbered
     return Predictor(found, _load(found, answers, batch_size))
 
 

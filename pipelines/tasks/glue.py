@@ -108,8 +108,9 @@ class GlueTask(ClassificationTask):
         """See Task.read; MNLI's dev split has matched and mismatched genres."""
         names = self.table.dev if split == "dev" else (split,)
         if not tf.io.gfile.exists(self._path(names[0])):
-            if not any(map(tf.io.gfile.exists, map(self._path, self._all_names()))):
-                expected = ", ".join(f"{name}.tsv" for name in self._all_names())
+            known = ("train", *self.table.dev, *self.submissions)
+            if not any(tf.io.gfile.exists(self._path(name)) for name in known):
+                expected = ", ".join(f"{name}.tsv" for name in known)
                 raise UserError(
                     f"--data_dir: no file of {self.table.name} in {self.directory!r}; expected "
                     f"{expected}, as downloaded from gluebenchmark.com"
@@ -117,10 +118,9 @@ class GlueTask(ClassificationTask):
             return None
         examples = []
         for name in names:
-            path = self._path(name)
+            path, has_labels = self._path(name), name not in self.submissions
             if not tf.io.gfile.exists(path):
                 continue
-            has_labels = name not in self.submissions
             examples += self._read_rows(
                 path,
                 0,
@@ -136,9 +136,6 @@ class GlueTask(ClassificationTask):
     def other_splits(self) -> list[str]:
         """See Task.other_splits; `diagnostic` is GLUE's AX set, which models of MNLI predict."""
         return [name for name in self.submissions if tf.io.gfile.exists(self._path(name))]
-
-    def _all_names(self) -> tuple[str, ...]:
-        return ("train", *self.table.dev, *self.submissions)
 
     def _path(self, name: str) -> str:
         path = os.path.join(self.directory, f"{name}.tsv")

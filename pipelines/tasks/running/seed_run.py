@@ -133,11 +133,14 @@ def run_seed(
     not predicted with this decoding. Metrics of other splits are kept. Returns the content of
     MODEL_DIR/results.json, see NO_RESULTS.
     """
-    predicted = what_is_predicted(task, splits)
-    is_trained = tf.io.gfile.exists(os.path.join(run.model_dir, RESULTS_FILE))
-    kept = _keep_results(run, predicted) if is_trained else NO_RESULTS
+    predicted, path = what_is_predicted(task, splits), os.path.join(run.model_dir, RESULTS_FILE)
+    is_trained = tf.io.gfile.exists(path)
+    kept = kept_results(files.read_json(path) if is_trained else {}, predicted)
     if is_trained and predicted.items() <= kept["predicted"].items():
         return kept
+    if is_trained and run.is_chief:
+        # If a kill leaves some new files, the old results must not count as new.
+        files.write_atomically(path, json.dumps(kept) + "\n")
     model, optimizer = _create_model(task, config, seed, settings, run.strategy)
     if checkpoint and not has_checkpoint(run.model_dir):
         source = saved_model if saved_model.is_saved_model(checkpoint) else model_directory
@@ -242,16 +245,6 @@ def _create_model(
         if settings.mixed_precision == "float16":
             optimizer.loss_scale = optimization.LossScale(optimizer)
     return model, optimizer
-
-
-def _keep_results(run: Run, predicted: dict) -> dict:
-    """Removes the splits to predict anew from results.json; returns the other results."""
-    path = os.path.join(run.model_dir, RESULTS_FILE)
-    kept = kept_results(files.read_json(path), predicted)
-    if run.is_chief and not predicted.items() <= kept["predicted"].items():
-        # If a kill leaves some new files, the old results must not count as new.
-        files.write_atomically(path, json.dumps(kept) + "\n")
-    return kept
 
 
 def kept_results(results: dict, predicted: dict) -> dict:
