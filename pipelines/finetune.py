@@ -32,7 +32,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections import Counter
 from collections.abc import Sequence
 
 import tensorflow as tf
@@ -44,7 +43,7 @@ from albert_tf.jobs import job_directory, program
 from albert_tf.jobs.settings import define_settings_flags, settings_from_flags
 from albert_tf.storage.errors import UserError
 from albert_tf.text.tokenization import AlbertTokenizer
-from .tasks.reading.dev_split import DIVISION, comparable, split_off_dev
+from .tasks.reading.dev_split import DIVISION, split_off_dev
 from .tasks.reading.split_report import describe_split, warn_of_overlap, warn_of_shares
 from .tasks.running.results import stored_results, summarise, write_glue_table, write_summary
 from .tasks.running.seed_run import (
@@ -55,7 +54,6 @@ from .tasks.running.seed_run import (
     run_seed,
     what_is_predicted,
 )
-from .tasks.running.unknown_text import describe_unknown_characters
 from .tasks.task import Task
 from .tasks.task_flags import create_tasks, define_task_flags
 from .training.run import (
@@ -166,25 +164,18 @@ def finetune(
     """Fine-tunes once for each seed; returns the content of OUTPUT_DIR/results.json.
 
     `dev_fraction` is the share of the training examples to use as dev set, if there is no dev file.
-
-    Raises:
-      UserError: if files, checkpoint and settings do not fit together, or `output_dir` holds
-        other runs.
     """
     settings.check(strategy)
     config, tokenizer, checkpoint, trained_length = initial
     trained_length = trained_length or config.max_position_embeddings
-    max_seq_length = settings.max_seq_length or trained_length
-    program.check_max_seq_length(max_seq_length, config.max_position_embeddings, trained_length)
-    settings = dataclasses.replace(settings, max_seq_length=max_seq_length)
-
+    length = settings.max_seq_length or trained_length
+    program.check_max_seq_length(length, config.max_position_embeddings, trained_length)
     # Tokenize before the first model is created: Keras' seeding invalidates the tokenizer's graph.
     splits = {
-        name: TaskSplit(
-            examples, *task.encode(examples, tokenizer, max_seq_length, name == "train")
-        )
+        name: TaskSplit(examples, *task.encode(examples, tokenizer, length, name == "train"))
         for name, examples in _read_splits(task, dev_fraction).items()
     }
+    settings = dataclasses.replace(settings, max_seq_length=length)
     settings = settings.with_steps(len(splits["train"].sequences))
     settings.check(strategy)
     if loop.eval_steps and "dev" not in splits:
@@ -199,37 +190,22 @@ def finetune(
     # All hosts need equal settings. The two deleted here may change when a run resumes.
     run = Run(strategy, output_dir, dict(identity))
     del identity["save_checkpoint_steps"], identity["max_bad_batches"]
-
     with run.hold(identity):
         if run.is_chief:
             _print_plan(task, splits, initial, settings, random_seeds, strategy)
         # Include seeds of earlier calls: a run's summary must not depend on how it was called.
-        results = _results_of_earlier_calls(task, splits, output_dir)
+        predicted, stored = what_is_predicted(task, splits), stored_results(output_dir)
+        results = {n: kept_results(found, predicted)["metrics"] for n, found in stored.items()}
         for seed in random_seeds:
-            of_seed = dataclasses.replace(
-                run,
-                model_dir=os.path.join(output_dir, f"seed_{seed}"),
-                settings={**run.settings, "seed": seed},
-            )
+            directory = os.path.join(output_dir, f"seed_{seed}")
+            of_seed = Run(strategy, directory, {**run.settings, "seed": seed})
             of_seed.save_model_files(config, tokenizer)
-            results[seed] = run_seed(
-                of_seed, task, splits, config, checkpoint, seed, settings, loop
-            )["metrics"]
+            found = run_seed(of_seed, task, splits, config, checkpoint, seed, settings, loop)
+            results[seed] = found["metrics"]
         summary = summarise(task.name, task.best_metric, dict(sorted(results.items())))
         if run.is_chief:
             write_summary(output_dir, summary)
     return summary
-
-
-def _results_of_earlier_calls(
-    task: Task, splits: dict[str, TaskSplit], output_dir: str
-) -> dict[int, dict[str, dict]]:
-    """Returns the stored metrics of each finished seed for the same splits and decoding."""
-    predicted = what_is_predicted(task, splits)
-    return {
-        seed: kept_results(stored, predicted)["metrics"]
-        for seed, stored in stored_results(output_dir).items()
-    }
 
 
 def _identity(
@@ -263,11 +239,7 @@ def initial_model(
     hidden_dropout_prob: float | None = None,
     classifier_dropout_prob: float = 0.1,
 ) -> InitialModel:
-    """Returns the initial model that the flags of these names define.
-
-    Raises:
-      UserError: if flags contradict each other, or the path holds no model.
-    """
+    """Returns the initial model that the flags of these names define."""
     if init_checkpoint:
         for name, value in (("albert_config", albert_config), ("spm_model_file", spm_model_file)):
             if value:
@@ -291,11 +263,7 @@ def initial_model(
 
 
 def _read_splits(task: Task, dev_fraction: float) -> dict[str, list]:
-    """Returns the examples of each existing split.
-
-    Raises:
-      UserError: if there are no training examples, or a dev set and --dev_fraction are given.
-    """
+    """Returns the examples of each existing split."""
     names = ("train", "dev", *task.other_splits())
     splits = {name: examples for name in names if (examples := task.read(name)) is not None}
     if "train" not in splits:
@@ -318,33 +286,18 @@ def _seeds(texts: Sequence[str]) -> list[int]:
 
 
 def _print_plan(task, splits, initial, settings, random_seeds, strategy) -> None:
-    train, config = splits["train"].sequences, initial.config
+    train, config = splits["train"], initial.config
     lines = []
     for name, (examples, sequences, _) in splits.items():
-        notes = task.summarise(examples)
-        if initial.tokenizer.unk_id in sequences.pieces:
-            notes = [*notes, *describe_unknown_characters(examples, initial.tokenizer)]
+        longest = config.max_position_embeddings
+        length, notes = settings.max_seq_length, task.summarise(examples)
         lines += describe_split(
-            name,
-            len(examples),
-            sequences,
-            initial.tokenizer,
-            settings.max_seq_length,
-            notes,
-            config.max_position_embeddings,
+            name, examples, sequences, initial.tokenizer, length, notes, longest
         )
         if name != "train":
-            groups, of_train = (
-                [comparable(example.group) for example in found]
-                for found in (examples, splits["train"].examples)
-            )
-            lines += warn_of_overlap(name, groups, of_train)
+            lines += warn_of_overlap(name, examples, train.examples)
         if name == "dev":
-            both = (splits["train"].examples, examples)
-            of_train, of_dev = (
-                Counter(label for example in found for label in example.classes) for found in both
-            )
-            lines += warn_of_shares(of_train, of_dev, (len(both[0]), len(both[1])))
+            lines += warn_of_shares(train.examples, examples)
     data = "\n           ".join(line for line in lines if not line.startswith("warning"))
     warnings = "".join(line + "\n" for line in lines if line.startswith("warning"))
     examples = settings.num_train_steps * settings.global_batch_size
@@ -353,7 +306,7 @@ def _print_plan(task, splits, initial, settings, random_seeds, strategy) -> None
   model    {config.num_hidden_layers} layers of {config.hidden_size}
   data     {data}
 {settings.describe(strategy)}
-  steps    {settings.num_train_steps:,} = {examples / len(train):.1f} epochs; \
+  steps    {settings.num_train_steps:,} = {examples / len(train.sequences):.1f} epochs; \
 {settings.num_warmup_steps:,} of warm-up to {settings.learning_rate:.4g}
   seeds    {", ".join(map(str, random_seeds))}
 {warnings}""".rstrip(),

@@ -39,7 +39,8 @@ from typing import NamedTuple
 from absl import flags
 
 import albert_tf
-from albert_tf.checkpoints import hub
+from albert_tf.checkpoints import hub, saved_model
+from albert_tf.checkpoints.pretrained import is_pretrained
 from albert_tf.jobs import job_directory, program
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
@@ -92,20 +93,14 @@ def define_flags() -> None:
 
 def main(_) -> None:
     """Reads the flags."""
-    columns = {
-        name: FLAGS[f"{name}_column"].value
-        for name in _COLUMNS
-        if FLAGS[f"{name}_column"].value is not None
-    }
+    columns = {name: FLAGS[f"{name}_column"].value for name in _COLUMNS}
+    columns = {name: column for name, column in columns.items() if column is not None}
     summary = predict(
         model=FLAGS.model,
         input_files=files.match_files(FLAGS.input_file, "input_file"),
         output_file=FLAGS.output_file,
         columns=columns,
-        quoting=FLAGS.quoting,
-        answers=FLAGS.answers,
-        batch_size=FLAGS.batch_size,
-        top_k=FLAGS.top_k,
+        **{name: FLAGS[name].value for name in ("quoting", "answers", "batch_size", "top_k")},
     )
     for name, value in summary["metrics"].items():
         print(f"{name:24} {value:.4f}")
@@ -127,12 +122,9 @@ def predict(
 
     The arguments are the flags. For a pre-trained model, `answers` defaults to the first of
     pretrained.ANSWERS.
-
-    Raises:
-      UserError: if the model does not exist, or a file is invalid.
     """
     check_output_name(output_file)
-    found = _find(model, dict(columns or {}), quoting, answers)
+    found = _find(model, columns or {}, quoting, answers)
     path, description, task = found
     task.top_k = top_k
     # Read all rows first: an invalid last row is reported before hours of work, not after.
@@ -174,7 +166,7 @@ def _find(model: str, columns: dict[str, str], quoting: str | None, answers: str
     model = hub.local_path(model)
     if answers and answers not in pretrained.ANSWERS:
         raise UserError(f"--answers={answers}: expected one of {', '.join(pretrained.ANSWERS)}")
-    if pretrained.is_pretrained(model):
+    if is_pretrained(model):
         return _Found(model, {"kind": "pretraining"}, pretrained.text_task(columns, quoting))
     if answers:
         raise UserError(f"--answers={answers} applies to pre-trained models only: omit it")
@@ -184,9 +176,11 @@ def _find(model: str, columns: dict[str, str], quoting: str | None, answers: str
 
 
 def _load(found: _Found, answers: str | None, batch_size: int) -> fine_tuned.AnsweringModel:
-    if found.description["kind"] == "pretraining":
-        return pretrained.PretrainedModel(found.path, answers or pretrained.ANSWERS[0], batch_size)
-    return fine_tuned.load_model(found.path, found.task, batch_size)
+    path, description, task = found
+    if description["kind"] == "pretraining":
+        return pretrained.PretrainedModel(path, answers or pretrained.ANSWERS[0], batch_size)
+    is_export = saved_model.is_saved_model(path)
+    return (fine_tuned.Export if is_export else fine_tuned.FineTunedRun)(path, task, batch_size)
 
 
 class Predictor:
@@ -195,8 +189,7 @@ class Predictor:
     def __init__(self, found: _Found, model: fine_tuned.AnsweringModel):
         self._task, self._model = found.task, model
         # Tables of questions have fixed column names.
-        fixed = {name: name for name in ("question", "context")}
-        named = found.task.description().source.get("columns", fixed)
+        named = found.task.columns or {name: name for name in ("question", "context")}
         self._text_column = named.get("text")
         self._columns = [column for name, column in named.items() if column and name != "label"]
 
@@ -273,8 +266,8 @@ def load(
     if batch_size < 1:
         raise UserError(f"batch_size={batch_size}: expected 1 or more")
     found = _find(model, columns, None, answers)
-    if found.description.get("columns", {}).get("id") and "id" not in columns:
-        found = _find(model, {**columns, "id": ""}, None, answers)  # rows are numbered
+    if "id" in found.task.columns and "id" not in columns:
+        found.task.columns["id"] = None  # rows are numbered
     return Predictor(found, _load(found, answers, batch_size))
 
 

@@ -22,7 +22,7 @@ from albert_tf.models import AlbertForPreTraining
 from albert_tf.text.tokenization import AlbertTokenizer
 from pipelines import finetune as finetune_lib
 from pipelines.data import beam_job
-from pipelines.tasks.classification import ClassificationTask, Columns
+from pipelines.tasks.classification import ClassificationTask
 from pipelines.tasks.running.batches import Prediction
 from pipelines.tasks.running.seed_run import FinetuneSettings
 from pipelines.tasks.task import create_model
@@ -187,7 +187,7 @@ def run_task(task, init_checkpoint, output_dir, seeds=(1,), **changes):
 
 def classification(table, splits=("train", "dev")):
     files = {split: str(table / f"{split}.tsv") for split in splits}
-    columns = Columns(text="first", text_pair="second", label="label", id="name")
+    columns = {"text": "first", "text_pair": "second", "id": "name"}
     return ClassificationTask("classification", files, columns)
 
 

@@ -38,10 +38,8 @@ MAY_IMPORT = {
     "pipelines.data": "pipelines.data albert_tf",
     "pipelines.training": "pipelines.training albert_tf",
     "pipelines.tasks": "pipelines.tasks pipelines.training pipelines.data.text_files albert_tf",
-    "pipelines.tasks.task": "albert_tf",
-    "pipelines.tasks.reading": (
-        "pipelines.tasks.reading pipelines.tasks.task pipelines.data.text_files albert_tf"
-    ),
+    "pipelines.tasks.task": "pipelines.tasks.reading albert_tf",
+    "pipelines.tasks.reading": "pipelines.tasks.reading pipelines.data.text_files albert_tf",
     "pipelines.tasks.scoring": (
         "pipelines.tasks.scoring pipelines.tasks.reading pipelines.training.metrics_log albert_tf"
     ),

@@ -14,55 +14,33 @@ import tensorflow as tf
 
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
-from albert_tf.text.packing import Packer
-from albert_tf.text.tokenization import AlbertTokenizer
-from .reading.class_weights import as_array
+from .labelled_task import LabelledTask
+from .reading.examples import AnyExample, id_and_label
+from .reading.sequences import Encoder, Packed
 from .reading.split_report import describe_labels, describe_texts, warn_of_rounding
-from .reading.tables import (
-    as_label,
-    as_number,
-    as_text,
-    check_labels,
-    columns_of_file,
-    label_key,
-    listed_labels,
-    read_table,
-    write_table,
-)
-from .scoring.classes import confusion_matrix, figures_of_labels, intervals, probabilities_of
+from .reading.tables import as_label, as_number, read_rows, read_table, write_table
 from .scoring.figures import MOST_LABELS, draw_confusion_matrix
-from .scoring.metrics import METRICS
-from .task import (
-    Answers,
-    AnyExample,
-    Description,
-    Outputs,
-    Sequences,
-    Task,
-    columns_of_model,
-    file_lists,
-    in_blocks,
-    join,
-    tokenize,
+from .scoring.metrics import (
+    METRICS,
+    confusion_matrix,
+    figures_of_labels,
+    intervals,
+    probabilities_of,
 )
+from .task import Answers, Columns, Description, Files, Outputs, Task
 
-# Examples tokenized at a time.
-_BLOCK_EXAMPLES = 4000
 # With more labels only the probabilities of the most likely ones are written.
 _MOST_PROBABILITIES = 20
+_FIELDS = {"text": "text", "label": "label", "text_pair": None, "id": None}
 _SHOWN = ("id", "label", "prediction")  # columns of `answers`
 
 
 @dataclasses.dataclass(frozen=True)
 class Example(AnyExample):
-    """A text or a pair of texts, with its label or number.
+    """A text or a pair of texts, with its label, labels or number; None: not known.
 
-    Attributes:
-      text: the first text.
-      text_pair: the second text; None for a single text.
-      label: a label of the task, a tuple of labels, or a number; None: not known.
-      part: name of a part of the split that is scored separately, if there are several.
-      line: FILE:LINE of its row.
+    `part` names a part of the split that is scored separately, if there are several. `line` is
+    FILE:LINE of the row.
     """
 
     id: str
@@ -71,11 +49,6 @@ class Example(AnyExample):
     label: str | tuple[str, ...] | float | None
     part: str = ""
     line: str = dataclasses.field(default="", repr=False, compare=False)
-
-    @property
-    def is_answered(self) -> bool:
-        """See AnyExample."""
-        return self.label is not None
 
     @property
     def group(self) -> str:
@@ -95,29 +68,11 @@ class Example(AnyExample):
         return {"text": self.text, **pair}
 
 
-@dataclasses.dataclass(frozen=True)
-class Columns:
-    """Names of the columns, or fields of JSON; None: there is no such column.
-
-    A file without answers needs no label column.
-    """
-
-    text: str = "text"
-    label: str = "label"
-    text_pair: str | None = None
-    id: str | None = None
-
-
-class ClassificationTask(Task):
+class ClassificationTask(LabelledTask):
     """Predicts a label or a number for each text or pair of texts.
 
     Args:
-      name: see --task.
-      files: "train", "dev", "test" -> one or more files, see tables.read_table. Missing splits are
-        left out; test may have no answers.
-      columns: names of the files' columns.
-      labels: all labels, in the order of the model's outputs; None: the labels in the training
-        file, sorted.
+      name, files, columns, labels: see LabelledTask.
       is_regression: numbers in place of labels.
       metrics: names of metrics.METRICS; the first selects the best checkpoint.
       class_weights: label -> weight of its examples' losses; "balanced": all labels have the same
@@ -128,174 +83,126 @@ class ClassificationTask(Task):
       top_k: see answers.
     """
 
-    kinds = ("classifier", "regressor")
+    fields = _FIELDS
+    stored = ("labels", "metrics", "quoting", "is_regression")
+    activation = "softmax"
+    block_size = 4000
     top_k = 5
 
     def __init__(
         self,
         name: str,
-        files: Mapping[str, str | Sequence[str]],
-        columns: Columns,
+        files: Files,
+        columns: Columns | None = None,
         labels: Sequence[str] | None = None,
         is_regression: bool = False,
         metrics: Sequence[str] | None = None,
         quoting: str = "csv",
         class_weights: Mapping[str, float] | str | None = None,
     ):
-        self.name = name
-        self.files = file_lists(files)
-        self.columns = columns
+        super().__init__(name, files, columns, labels)
         self.quoting = quoting
         self.class_weights = class_weights
-        self._weights: np.ndarray | None = None  # float32 [labels], known after `encode`
+        self._weights: np.ndarray | None = None  # float32 [labels], known after `targets`
         self.is_regression = is_regression
         self.metrics = metrics or (
             ("pearson", "spearman") if is_regression else ("accuracy", "macro_f1")
         )
         self.best_metric = self.metrics[0]
-        self._labels = listed_labels(labels)
 
     @classmethod
-    def restore(
-        cls, description: dict, columns: Mapping[str, str], quoting: str | None
-    ) -> ClassificationTask:
-        """Returns the task of a finished model; see Task.
-
-        Raises:
-          UserError: if the columns do not fit the model.
-        """
-        named = columns_of_model(Columns, description, columns)
-        if description["has_pairs"] != (named.text_pair is not None):
+    def restore(cls, description: dict, columns: Mapping[str, str], quoting: str | None) -> Task:
+        """See Task.restore; also refuses a pair of columns for single texts, and vice versa."""
+        description = {**description, "is_regression": description["kind"] == "regressor"}
+        task = super().restore(description, columns, quoting)
+        if description["has_pairs"] != bool(task.columns["text_pair"]):
             raise UserError(
                 "--text_pair_column: the model reads pairs of texts; name the column of the second"
                 if description["has_pairs"]
                 else "--text_pair_column: the model reads single texts: remove it"
             )
-        quoting = quoting or description.get("quoting", "csv")
-        return cls(description["task"], {}, named, quoting=quoting, **cls._of_model(description))
-
-    @classmethod
-    def _of_model(cls, description: dict) -> dict:
-        """Returns the arguments of this class that task.json stores."""
-        return {
-            "labels": description.get("labels"),
-            "is_regression": description["kind"] == "regressor",
-            "metrics": description.get("metrics"),
-        }
+        return task
 
     @functools.cached_property
     def labels(self) -> tuple[str, ...]:
-        """The labels in the order of the model's outputs; empty for numbers.
+        """See LabelledTask; empty for numbers."""
+        return () if self.is_regression else super().labels
 
-        Raises:
-          UserError: if the labels come from the training file, and it has less than two of them, or
-            two that look like spellings of one label.
-        """
-        if self.is_regression:
-            return ()
-        if self._labels:
-            return self._labels
-        paths, column = self.files.get("train"), self.columns.label
-        if not paths:
-            raise UserError(
-                f"the labels of {self.name} are not known: give the training file, or name them"
-            )
-        labels: dict[str, str] = {}  # where each occurs first
-        for path in paths:
-            for number, row in read_table(path, [column], quoting=self.quoting):
-                for label in self.label_names(row[column], where := f"{path}:{number}"):
-                    labels.setdefault(label, where)
-        check_labels(labels)
-        if len(labels) < 2:
-            raise UserError(
-                f"{', '.join(paths)}: the only label in {column!r} is {', '.join(labels)!r}; "
-                "expected two labels or more to tell apart"
-            )
-        return tuple(sorted(labels))
+    def labels_of_file(self, path: str) -> Iterator[tuple[str, str]]:
+        """See LabelledTask."""
+        column = self.columns["label"]
+        for number, row in read_table(path, [column], quoting=self.quoting):
+            where = f"{path}:{number}"
+            for label in self.label_names(row[column], where):
+                yield label, where
 
-    def read_file(
-        self, path: str, first: int = 0, needs_answers: bool = False
-    ) -> Iterator[Example]:
+    def read_file(self, path: str, first: int = 0, needs_answers: bool = False) -> Iterator:
         """See Task.read_file."""
-        columns = columns_of_file(path, self.columns, needs_answers, self.quoting)
-        return self._read_rows(path, columns, first=first)
+        return self._read_rows(path, first, needs_answers)
 
     def _read_rows(
-        self, path: str, columns: Columns, part: str = "", first: int = 0, **table_arguments
+        self, path: str, first: int, needs_answers: bool, part: str = "", **arguments
     ) -> Iterator[Example]:
-        """Yields the examples of a file; without a label column JSON must not have it either."""
-        names = [column for column in dataclasses.astuple(columns) if column]
-        absent = None if columns.label else self.columns.label
-        rows = read_table(path, names, quoting=self.quoting, absent=absent, **table_arguments)
-        for place, (number, row) in enumerate(rows, start=first):
-            where = f"{path}:{number}"
-            texts = [
-                None if column is None else as_text(row[column], column, where)
-                for column in (columns.text, columns.text_pair)
-            ]
-            label = self.as_answer(row[columns.label], where) if columns.label else None
-            name = str(place)
-            if columns.id:
-                name = as_text(str(row[columns.id]), columns.id, where)
-            name = f"{part}-{name}" if part else name
-            yield Example(name, *texts, label, part, where)
+        """Yields the examples of a file; `arguments` are further ones of tables.read_rows."""
+        arguments = {"columns": self.columns, **arguments}
+        for row in read_rows(path, first, needs_answers, quoting=self.quoting, **arguments):
+            text, pair, label = row.text("text"), None, None
+            if "text_pair" in row.cells:
+                pair = row.text("text_pair")
+            if "label" in row.cells:
+                label = self.as_answer(row.cells["label"], row.where)
+            name = f"{part}-{row.id}" if part else row.id
+            yield Example(name, text, pair, label, part, row.where)
 
     def label_names(self, value: object, where: str) -> list[str]:
         """Returns the labels in a cell."""
-        return [as_label(value, self.columns.label, where)]
+        return [as_label(value, self.columns["label"], where)]
 
     def as_answer(self, value: object, where: str) -> str | float:
         """Returns the answer in a cell, as in Example.label."""
         try:
             if self.is_regression:
-                return as_number(value, self.columns.label, where)
-            return self.known_label(*self.label_names(value, where), where)
+                return as_number(value, self.columns["label"], where)
+            [label] = self.label_names(value, where)
+            self.check_known(label, where)
         except UserError as error:
             if value is not None and str(value).strip():
                 raise
             raise UserError(
                 f"{error}; remove the row, or, if no row has an answer, the column"
             ) from error
-
-    def known_label(self, label: str, where: str) -> str:
-        """Returns the label unchanged.
-
-        Raises:
-          UserError: if the model does not have the label.
-        """
-        if label not in self.labels:
-            known = ", ".join(map(repr, self.labels[:20])) + ", ..." * (len(self.labels) > 20)
-            source = "the labels are" if self._labels else "the training file has"
-            near = [name for name in self.labels if label_key(name) == label_key(label)]
-            hint = f"; it is almost {near[0]!r}" if near else ""
-            column = self.columns.label
-            raise UserError(
-                f"{where}: unknown label {label!r} in {column!r}; {source} {known}{hint}"
-            )
         return label
 
-    def encode(
-        self,
-        examples: list[Example],
-        tokenizer: AlbertTokenizer,
-        max_seq_length: int,
-        training: bool,
-    ) -> tuple[Sequences, list[Example]]:
-        """See Task.encode; the feature of an example is the example itself."""
-        labels = {}
-        if all(example.label is not None for example in examples):
-            labels["labels"] = self.label_array(examples)
-            if self.is_regression:
-                if training and len(set(labels["labels"])) == 1:
-                    paths = ", ".join(self.files.get("train", [self.name]))
-                    raise UserError(
-                        f"{paths}: the only number in {self.columns.label!r} is "
-                        f"{examples[0].label:g}; expected two different numbers or more"
-                    )
-                labels["labels"] = labels["labels"].astype(np.float32)
-        if training and self.class_weights:
-            self._weights = as_array(self.class_weights, self.labels, labels["labels"])
-        return join(_blocks(examples, tokenizer, max_seq_length), labels), examples
+    def pack(self, examples: list[Example], first: int, encoder: Encoder) -> Packed:
+        """See Task.pack; the feature of an example is the example itself."""
+        firsts, full_lengths = encoder.tokenize([example.text for example in examples])
+        has_second = np.array([example.text_pair is not None for example in examples])
+        if not has_second.any():
+            return encoder.truncate_and_pack(firsts), full_lengths + 2, examples
+        seconds, of_second = encoder.tokenize([example.text_pair or "" for example in examples])
+        tokens = encoder.truncate_and_pack(firsts, seconds, has_second)
+        return tokens, full_lengths + of_second + 2 + has_second, examples
+
+    def targets(self, examples: list, features: list, max_seq_length: int) -> dict[str, np.ndarray]:
+        """See Task.targets: numbers, float32 [n], or the labels' indices, int32 [n]."""
+        labels = self.label_array(examples)
+        if self.is_regression and len(set(labels)) == 1:
+            paths = ", ".join(self.files.get("train", [self.name]))
+            raise UserError(
+                f"{paths}: the only number in {self.columns['label']!r} is {labels[0]:g}; expected "
+                "two different numbers or more"
+            )
+        if self.class_weights == "balanced":
+            counts = np.bincount(labels, minlength=len(self.labels))
+            # max: avoid division by 0 for a label without examples, whose weight is never used.
+            weights = len(labels) / (len(counts) * np.maximum(1, counts))
+            self._weights = weights.astype(np.float32)
+        elif self.class_weights:
+            for label in self.class_weights:
+                self.check_known(label, "--class_weights")
+            weights = [self.class_weights.get(label, 1.0) for label in self.labels]
+            self._weights = np.array(weights, np.float32)
+        return {"labels": labels.astype(np.float32) if self.is_regression else labels}
 
     def summarise(self, examples: list[Example]) -> list[str]:
         """See Task.summarise."""
@@ -303,7 +210,7 @@ class ClassificationTask(Task):
         if any(example.label is None for example in examples):
             lines.append("without answers")
         elif self.is_regression:
-            numbers = np.array([example.label for example in examples])
+            numbers = self.label_array(examples)
             low, mean, high = numbers.min(), numbers.mean(), numbers.max()
             lines.append(f"numbers from {low:.4g} to {high:.4g}, mean {mean:.4g}")
             lines += warn_of_rounding(numbers)
@@ -316,16 +223,16 @@ class ClassificationTask(Task):
         """Returns the numbers, float64 [n], or the labels' indices, int32 [n]."""
         if self.is_regression:
             return np.array([example.label for example in examples], np.float64)
-        return np.array([self._place_of[example.label] for example in examples], np.int32)
+        return np.array([self.place_of[example.label] for example in examples], np.int32)
 
     def description(self) -> Description:
         """See Task.description."""
-        model = {"kind": "regressor", "has_pairs": self.columns.text_pair is not None}
+        model = {"kind": "regressor", "has_pairs": self.columns["text_pair"] is not None}
         if not self.is_regression:
             model.update(kind="classifier", labels=list(self.labels))
             if self.class_weights:
                 model["class_weights"] = self.class_weights
-        source = {"columns": dataclasses.asdict(self.columns), "quoting": self.quoting}
+        source = {"columns": self.columns, "quoting": self.quoting}
         return Description(model, {}, source)
 
     def losses(self, outputs: dict[str, tf.Tensor], batch: dict[str, tf.Tensor]) -> tf.Tensor:
@@ -337,25 +244,21 @@ class ClassificationTask(Task):
             return loss
         return loss * tf.gather(tf.constant(self._weights), batch["labels"])
 
-    def answers(
-        self, examples: list[Example], features: list[Example], outputs: Outputs
-    ) -> Answers:
+    def answers(self, examples: list, features: list | None, outputs: Outputs) -> Answers:
         """See Task.answers. Columns: id, label if known, prediction, probabilities.
 
         With more than 20 labels only the `top_k` most likely ones have columns: `label_1`,
         `probability_1` and so on.
         """
-        columns = {"id": [example.id for example in examples]}
-        if all(example.is_answered for example in examples):
-            columns["label"] = [self.as_cell(example.label) for example in examples]
+        columns = id_and_label(examples, lambda example: self.as_cell(example.label))
         exact: dict[str, Sequence] = {"part": [example.part for example in examples]}
         if self.is_regression:
-            name = "logits" if "logits" in outputs[0] else "value"
+            name = "value" if features is None else "logits"
             numbers = [output[name].reshape(-1)[0] for output in outputs]
             # The shortest decimal form of each float32.
             columns["prediction"] = [float(str(number)) for number in numbers]
             return Answers(columns, {**exact, "number": numbers})
-        probabilities = self.probabilities(outputs)
+        probabilities = probabilities_of(outputs, features is None, self.activation)
         columns["prediction"] = self.predictions(probabilities)
         columns.update(self._probability_columns(probabilities))
         if _has_one_label(examples):
@@ -366,10 +269,6 @@ class ClassificationTask(Task):
     def as_cell(self, label: str | tuple[str, ...] | float) -> str | float:
         """Returns an example's label in the form of the output files."""
         return label
-
-    def probabilities(self, outputs: Outputs) -> np.ndarray:
-        """Returns float64 [n, labels]."""
-        return probabilities_of(outputs)
 
     def predictions(self, probabilities: np.ndarray) -> list[str]:
         """Returns the predicted labels in the form of the output files."""
@@ -400,19 +299,15 @@ class ClassificationTask(Task):
                 labels.append(row["label"])
                 predictions.append(row.get("number", row["prediction"]))
             else:
-                labels.append(self._place_of[row["label"]])
-                predictions.append(self._place_of[row["prediction"]])
+                labels.append(self.place_of[row["label"]])
+                predictions.append(self.place_of[row["prediction"]])
         found = np.array(labels), np.array(predictions)
         return {name: float(METRICS[name](*found)) for name in self.metrics if labels}
-
-    @functools.cached_property
-    def _place_of(self) -> dict[str, int]:
-        return {label: place for place, label in enumerate(self.labels)}
 
     def _confusion(self, answers: Answers, chosen: Iterable[int]) -> np.ndarray:
         """Returns the confusion matrix of rows with labels."""
         both = (answers.columns[name] for name in ("label", "prediction"))
-        places = ([self._place_of[column[i]] for i in chosen] for column in both)
+        places = ([self.place_of[column[i]] for i in chosen] for column in both)
         return confusion_matrix(*places, len(self.labels))
 
     def details(self, examples: list[Example], answers: Answers) -> dict:
@@ -431,19 +326,16 @@ class ClassificationTask(Task):
             **({"confusion": counts.tolist()} if is_small else {}),
         }
 
-    def write(
-        self, directory: str, split: str, examples: list[Example], answers: Answers
-    ) -> list[str]:
+    def write(self, directory: str, split: str, examples: list, answers: Answers) -> list[str]:
         """Writes SPLIT_predictions.tsv with the columns of `answers`.
 
         If labels are known, also writes SPLIT_errors.csv: all texts, first the rows whose own label
         is least likely; and SPLIT_confusion.png, unless there are too many labels to read.
         """
-        predictions, errors, picture = (
-            os.path.join(directory, f"{split}_{name}")
-            for name in ("predictions.tsv", "errors.csv", "confusion.png")
+        paths = super().write(directory, split, examples, answers)
+        errors, picture = (
+            os.path.join(directory, f"{split}_{name}") for name in ("errors.csv", "confusion.png")
         )
-        write_table(predictions, answers.columns)
         has_one_label = _has_one_label(examples)
         if has_one_label and len(self.labels) <= MOST_LABELS:
             counts = self._confusion(answers, range(len(examples)))
@@ -452,7 +344,7 @@ class ClassificationTask(Task):
             files.remove(picture)  # an old picture of other examples
         if not has_one_label:
             files.remove(errors)
-            return [predictions]
+            return paths
         likely = answers.exact["probability_of_label"]
         order = np.argsort(likely, kind="stable")
         listed = [examples[place] for place in order]
@@ -465,27 +357,9 @@ class ClassificationTask(Task):
         if listed and listed[0].text_pair is not None:
             table["text_pair"] = [example.text_pair for example in listed]
         write_table(errors, table)
-        return [predictions, errors]
+        return [*paths, errors]
 
 
 def _has_one_label(examples: Sequence[Example]) -> bool:
     """Returns whether each example has exactly one known label, not a number."""
     return all(isinstance(example.label, str) for example in examples)
-
-
-def _blocks(
-    examples: Sequence[Example], tokenizer: AlbertTokenizer, max_seq_length: int
-) -> Iterator[tuple[dict[str, tf.Tensor], np.ndarray]]:
-    """Yields the packed texts of examples, and their lengths before truncation."""
-    packer = Packer(tokenizer, max_seq_length)
-    for block in in_blocks(examples, _BLOCK_EXAMPLES):
-        texts = [example.text for example in block]
-        first, full_lengths = tokenize(texts, tokenizer, max_seq_length)
-        has_second = np.array([example.text_pair is not None for example in block])
-        if not has_second.any():
-            yield packer.truncate_and_pack(first), full_lengths + 2
-            continue
-        texts = [example.text_pair or "" for example in block]
-        second, of_second = tokenize(texts, tokenizer, max_seq_length)
-        tokens = packer.truncate_and_pack(first, second, has_second)
-        yield tokens, full_lengths + of_second + 2 + has_second

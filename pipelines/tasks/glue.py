@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
-from .classification import ClassificationTask, Columns, Example
+from .classification import ClassificationTask, Example
 from .reading.tables import write_table
 from .task import Answers
 
@@ -25,8 +25,7 @@ class GlueTable:
 
     Attributes:
       name: the name of its directory and its submission file.
-      texts: the columns of the text or of both texts.
-      label: the column of the answers.
+      texts, label: columns.
       labels: in the reference's order; None: the answers are numbers.
       metrics: names of metrics.METRICS; the reference selects checkpoints by the first.
       header: the columns of train.tsv and dev.tsv, if these files have no header.
@@ -87,9 +86,7 @@ class GlueTask(ClassificationTask):
     Deviation: also F1 of MRPC and QQP, Spearman's correlation of STS-B, and MNLI's mismatched
     genres in the same run; the reference's `matthew_corr` is called matthews_correlation.
 
-    Args:
-      name: one of TASKS.
-      data_dir: directory of the task's downloaded files, or of all tasks.
+    `data_dir` is the directory of the task's downloaded files, or of all tasks.
     """
 
     def __init__(self, name: str, data_dir: str):
@@ -100,11 +97,7 @@ class GlueTask(ClassificationTask):
         super().__init__(
             name,
             files={},
-            columns=Columns(
-                text=table.texts[0],
-                text_pair=table.texts[1] if len(table.texts) > 1 else None,
-                label=table.label,
-            ),
+            columns={**dict(zip(("text", "text_pair"), table.texts)), "label": table.label},
             labels=table.labels,
             is_regression=table.labels is None,
             metrics=table.metrics,
@@ -112,15 +105,12 @@ class GlueTask(ClassificationTask):
         )
 
     def read(self, split: str) -> list[Example] | None:
-        """See Task.read; MNLI's dev split has matched and mismatched genres.
-
-        Raises:
-          UserError: also if none of the task's files exists.
-        """
+        """See Task.read; MNLI's dev split has matched and mismatched genres."""
         names = self.table.dev if split == "dev" else (split,)
         if not tf.io.gfile.exists(self._path(names[0])):
-            if not any(map(tf.io.gfile.exists, map(self._path, self._all_names()))):
-                expected = ", ".join(f"{name}.tsv" for name in self._all_names())
+            known = ("train", *self.table.dev, *self.submissions)
+            if not any(tf.io.gfile.exists(self._path(name)) for name in known):
+                expected = ", ".join(f"{name}.tsv" for name in known)
                 raise UserError(
                     f"--data_dir: no file of {self.table.name} in {self.directory!r}; expected "
                     f"{expected}, as downloaded from gluebenchmark.com"
@@ -128,13 +118,14 @@ class GlueTask(ClassificationTask):
             return None
         examples = []
         for name in names:
-            path = self._path(name)
+            path, has_labels = self._path(name), name not in self.submissions
             if not tf.io.gfile.exists(path):
                 continue
-            has_labels = name not in self.submissions
             examples += self._read_rows(
                 path,
-                self.columns if has_labels else dataclasses.replace(self.columns, label=None),
+                0,
+                has_labels,
+                columns=self.columns if has_labels else {**self.columns, "label": None},
                 # matched genres are what the figure without a further name is of
                 part="mismatched" if name == "dev_mismatched" else "",
                 header=self.table.header if has_labels else None,
@@ -145,9 +136,6 @@ class GlueTask(ClassificationTask):
     def other_splits(self) -> list[str]:
         """See Task.other_splits; `diagnostic` is GLUE's AX set, which models of MNLI predict."""
         return [name for name in self.submissions if tf.io.gfile.exists(self._path(name))]
-
-    def _all_names(self) -> tuple[str, ...]:
-        return ("train", *self.table.dev, *self.submissions)
 
     def _path(self, name: str) -> str:
         path = os.path.join(self.directory, f"{name}.tsv")
@@ -168,9 +156,7 @@ class GlueTask(ClassificationTask):
             for name, value in super(GlueTask, self).score(of_part).items()
         }
 
-    def write(
-        self, directory: str, split: str, examples: list[Example], answers: Answers
-    ) -> list[str]:
+    def write(self, directory: str, split: str, examples: list, answers: Answers) -> list[str]:
         """Writes the readable file and the submission file for gluebenchmark.com."""
         paths = super().write(directory, split, examples, answers)
         if split in self.submissions:
@@ -185,11 +171,7 @@ class GlueTask(ClassificationTask):
 
 
 def tasks_in(data_dir: str) -> dict[str, GlueTask]:
-    """Returns name -> task of each directory of GLUE's download in `data_dir`.
-
-    Raises:
-      UserError: if there is no task directory, or one has no training file.
-    """
+    """Returns name -> task of each directory of GLUE's download in `data_dir`."""
     tasks = {
         name: GlueTask(name, data_dir)
         for name, table in TASKS.items()

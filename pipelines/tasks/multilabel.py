@@ -6,18 +6,18 @@ import array
 import ast
 import collections
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import tensorflow as tf
-from scipy import sparse, special
+from scipy import sparse
 
 from albert_tf.storage.errors import UserError
-from .classification import ClassificationTask, Columns, Example
+from .classification import ClassificationTask, Example
 from .reading.split_report import describe_labels, describe_texts
 from .reading.tables import as_label, as_text
 from .scoring.metrics import METRICS
-from .task import Description, Outputs
+from .task import Columns, Description, Files
 
 _THRESHOLD = 0.5
 # Lists as NumPy prints them, and [a, b]; but not [a],[b], which are two labels.
@@ -31,43 +31,36 @@ _LONGEST_LIST, _LONGEST_OTHER_LIST = 100_000, 1000  # characters
 class MultiLabelTask(ClassificationTask):
     """A sigmoid for each label; labels with a probability of 0.5 or more are predicted.
 
-    A cell holds labels divided by `separator`; an empty cell means no label. In JSON it may be a
-    list. Example.label is the tuple of an example's labels.
-
-    Args:
-      separator: between the labels of a cell.
-
-    For other arguments see ClassificationTask.
+    A cell holds labels divided by `label_separator`; an empty cell means no label. In JSON it may
+    be a list. Example.label is the tuple of an example's labels.
     """
 
-    kinds = ("multilabel",)
+    stored = ("labels", "quoting", "label_separator")
+    activation = "sigmoid"
 
     def __init__(
         self,
         name: str,
-        files: Mapping[str, str | Sequence[str]],
-        columns: Columns,
+        files: Files,
+        columns: Columns | None = None,
         labels: Sequence[str] | None = None,
         quoting: str = "csv",
-        separator: str = ",",
+        label_separator: str = ",",
     ):
         # A finished model's labels are not checked again (`files` is empty).
-        if not separator or (files and any(separator in label for label in labels or ())):
+        is_in_label = files and any(label_separator in label for label in labels or ())
+        if not label_separator or is_in_label:
             raise UserError(
-                f"--label_separator={separator}: expected characters that no label contains, such "
-                "as ;"
+                f"--label_separator={label_separator}: expected characters that no label contains, "
+                "such as ;"
             )
-        self.separator = separator
+        self.separator = label_separator
         metrics = ("micro_f1", "macro_f1")
         super().__init__(name, files, columns, labels, metrics=metrics, quoting=quoting)
 
-    @classmethod
-    def _of_model(cls, description: dict) -> dict:
-        return {"labels": description["labels"], "separator": description["label_separator"]}
-
     def label_names(self, value: object, where: str) -> list[str]:
         """Returns the labels of a cell, without repetitions."""
-        column = self.columns.label
+        column = self.columns["label"]
         cells = value
         if not isinstance(value, list):
             if isinstance(value, str) and _is_list(value.strip()):
@@ -90,14 +83,16 @@ class MultiLabelTask(ClassificationTask):
 
     def as_answer(self, value: object, where: str) -> tuple[str, ...]:
         """Returns the known labels of a cell, in the order of the model's outputs."""
-        names = [self.known_label(name, where) for name in self.label_names(value, where)]
-        return tuple(sorted(names, key=self.labels.index))
+        names = self.label_names(value, where)
+        for name in names:
+            self.check_known(name, where)
+        return tuple(sorted(names, key=self.place_of.__getitem__))
 
     def label_array(self, examples: Sequence[Example]) -> np.ndarray:
         """Returns float32 [n, labels], 1 where an example has a label."""
         found = np.zeros([len(examples), len(self.labels)], np.float32)
         for row, example in zip(found, examples):
-            row[[self._place_of[label] for label in example.label]] = 1
+            row[[self.place_of[label] for label in example.label]] = 1
         return found
 
     def summarise(self, examples: list[Example]) -> list[str]:
@@ -129,7 +124,7 @@ class MultiLabelTask(ClassificationTask):
         """See Task.description."""
         model, _, source = super().description()
         source["label_separator"] = self.separator
-        return Description({**model, "kind": self.kinds[0]}, {}, source)
+        return Description({**model, "kind": "multilabel"}, {}, source)
 
     def losses(self, outputs: dict[str, tf.Tensor], batch: dict[str, tf.Tensor]) -> tf.Tensor:
         """Returns the mean over the labels of their binary cross-entropies (nats)."""
@@ -139,13 +134,6 @@ class MultiLabelTask(ClassificationTask):
     def as_cell(self, label: tuple[str, ...]) -> str:
         """Returns labels joined by the separator."""
         return self.separator.join(label)
-
-    def probabilities(self, outputs: Outputs) -> np.ndarray:
-        """Returns float64 [n, labels]."""
-        if "logits" in outputs[0]:
-            logits = np.stack([output["logits"] for output in outputs])
-            return special.expit(logits.astype(np.float64))
-        return np.stack([output["probabilities"] for output in outputs]).astype(np.float64)
 
     def predictions(self, probabilities: np.ndarray) -> list[str]:
         """Returns the predicted labels of each row, joined by the separator."""
@@ -165,7 +153,7 @@ class MultiLabelTask(ClassificationTask):
                 return {}
             for name, (places, ends) in found.items():
                 names = row[name].split(self.separator) if row[name] else []
-                places.extend(self._place_of[label] for label in names)
+                places.extend(self.place_of[label] for label in names)
                 ends.append(len(places))
         pair = [
             sparse.csr_matrix(

@@ -8,12 +8,7 @@ import re
 import tensorflow as tf
 
 from albert_tf.storage.errors import UserError
-from .multiple_choice import (
-    MultipleChoiceColumns,
-    MultipleChoiceExample,
-    MultipleChoiceTask,
-    as_options,
-)
+from .multiple_choice import MAX_QA_LENGTH, MultipleChoiceExample, MultipleChoiceTask, as_options
 from .reading.rows import read_json_objects
 from .reading.tables import as_text, require_fields
 from .task import Description
@@ -29,26 +24,18 @@ class RaceTask(MultipleChoiceTask):
     per passage: in numbered files, read in this order, or all in all.txt, one per line.
 
     Source: Lai et al. 2017; the reference's race_utils.
-
-    Args:
-      data_dir: the directory RACE or its parent.
-      max_qa_length: see MultipleChoiceTask.
     """
 
     num_choices = len(_LETTERS)
     blank = "_"
 
-    def __init__(self, data_dir: str, max_qa_length: int = 128):
-        super().__init__("race", {}, MultipleChoiceColumns(), max_qa_length)
+    def __init__(self, data_dir: str, max_qa_length: int = MAX_QA_LENGTH):
+        super().__init__("race", {}, max_qa_length=max_qa_length)
         inner = os.path.join(data_dir, "RACE")
         self.directory = inner if tf.io.gfile.isdir(inner) else data_dir
 
     def read(self, split: str) -> list[MultipleChoiceExample] | None:
-        """See Task.read; the test split's answers are read if they exist.
-
-        Raises:
-          UserError: also if no split exists.
-        """
+        """See Task.read; the test split's answers are read if they exist."""
         directory = os.path.join(self.directory, split)
         if not tf.io.gfile.isdir(directory):
             if not any(
@@ -96,11 +83,7 @@ def _passage_files(directory: str) -> list[str]:
 def _read_passage(
     passage: dict, where: str, level: str, may_lack_answers: bool
 ) -> list[MultipleChoiceExample]:
-    """Returns the questions of a passage, named after the passage and numbered.
-
-    Raises:
-      UserError: if a field of the passage is missing or has a wrong value.
-    """
+    """Returns the questions of a passage, named after the passage and numbered."""
     has_answers = "answers" in passage or not may_lack_answers
     lists = ["questions", "options", *(["answers"] if has_answers else [])]
     require_fields(passage, ["id", "article", *lists], where)

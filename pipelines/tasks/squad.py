@@ -12,30 +12,21 @@ import tensorflow as tf
 from scipy import special
 
 from albert_tf import losses
+from albert_tf.kinds import KINDS
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
-from albert_tf.text.packing import NUM_SPECIAL_PIECES, Packer
+from albert_tf.text.packing import NUM_SPECIAL_PIECES
 from albert_tf.text.tokenization import AlbertTokenizer
+from .reading.sequences import Encoder, Packed, Sequences
 from .reading.split_report import warn_of_rows
 from .reading.squad_files import Question, check_answers, is_squad_file, read_questions
-from .reading.squad_windows import Paragraph, Window, read_paragraphs
-from .reading.tables import as_text, column_names, read_table
+from .reading.squad_windows import Window, read_paragraphs
+from .reading.tables import column_names, read_rows
 from .scoring.squad_answers import Answer, answer_by_beams, answer_by_spans
 from .scoring.squad_metrics import score_v1, score_v2
-from .task import (
-    Answers,
-    Description,
-    Outputs,
-    Sequences,
-    Task,
-    file_lists,
-    in_blocks,
-    join,
-    tokenize,
-)
+from .task import Answers, Description, Files, Outputs, Task
 
-# Questions tokenized at a time.
-_BLOCK_EXAMPLES = 1000
+_DEFAULTS = KINDS["question_answering"].defaults(())
 # Arguments of SquadTask in task.json: some decide the weights, the others only the answers.
 _OF_MODEL = ("may_be_impossible", "has_answerability_head", "doc_stride", "max_query_length")
 _OF_DECODING = ("max_answer_length", "n_best_size", "null_threshold")
@@ -46,8 +37,7 @@ class SquadTask(Task):
     """Finds the answers to questions about texts.
 
     Attributes:
-      files: "train", "dev", "test" -> one or more files of official JSON. Missing splits are left
-        out; test may have no answers.
+      files: see Task; official JSON.
       may_be_impossible: SQuAD 2.0: the text may have no answer.
       has_answerability_head: whether to use the reference's model for 2.0; otherwise BERT's, where
         a span at [CLS] means "no answer".
@@ -58,27 +48,23 @@ class SquadTask(Task):
       null_threshold: null odds above it mean "no answer". `score` finds the best one for dev.
     """
 
-    files: Mapping[str, str | Sequence[str]]
-    may_be_impossible: bool = False
-    has_answerability_head: bool = False
-    doc_stride: int = 128
-    max_query_length: int = 64
-    max_answer_length: int = 30
-    n_best_size: int = 20
-    null_threshold: float = 0.0
+    files: Files
+    may_be_impossible: bool = _DEFAULTS["may_be_impossible"]
+    has_answerability_head: bool = _DEFAULTS["has_answerability_head"]
+    doc_stride: int = _DEFAULTS["doc_stride"]
+    max_query_length: int = _DEFAULTS["max_query_length"]
+    max_answer_length: int = _DEFAULTS["max_answer_length"]
+    n_best_size: int = _DEFAULTS["n_best_size"]
+    null_threshold: float = _DEFAULTS["null_threshold"]
 
-    kinds = ("question_answering",)
     best_metric = "f1"
 
     def __post_init__(self):
-        self.name = "squad_v2" if self.may_be_impossible else "squad_v1"
-        self.files = file_lists(self.files)
+        super().__init__("squad_v2" if self.may_be_impossible else "squad_v1", self.files)
         self._told: set[str] = set()
 
     @classmethod
-    def restore(
-        cls, description: dict, columns: Mapping[str, str], quoting: str | None
-    ) -> SquadTask:
+    def restore(cls, description: dict, columns: Mapping[str, str], quoting: str | None) -> Task:
         """Returns the task of a finished model; see Task."""
         if columns:
             raise UserError(
@@ -96,86 +82,62 @@ class SquadTask(Task):
         for path in self.files[split]:
             found = read_questions(path)
             if split != "test":
-                check_answers(
-                    path,
-                    found,
-                    may_be_impossible=self.may_be_impossible,
-                    for_training=split == "train",
-                )
+                check_answers(path, found, self.may_be_impossible, split == "train")
             for question in found:
                 if questions.setdefault(question.id, question) is not question:
                     raise UserError(f"{path}: question {question.id!r} is in another file too")
         return list(questions.values())
 
     def encode(
-        self,
-        examples: list[Question],
-        tokenizer: AlbertTokenizer,
-        max_seq_length: int,
-        training: bool,
-    ) -> tuple[Sequences, list[Window]]:
-        """Returns a sequence for each window of each question's text, and the windows.
-
-        Labels: `start_positions`, `end_positions`, `is_impossible`, int32 [windows]. In a window
-        without the whole answer the positions are 0, [CLS], and is_impossible is 1; `lost_answers`
-        counts questions whose answer is in no window as a whole. Without `training` there are no
-        labels. A question is truncated to max_query_length, or further if it would leave no room
-        for the text.
-        """
-        contexts = list(dict.fromkeys(question.context for question in examples))
-        paragraphs = dict(zip(contexts, read_paragraphs(contexts, tokenizer)))
-        shown = [paragraphs[question.context] for question in examples]
-        windows: list[Window] = []
-        sequences = join(self._blocks(examples, shown, tokenizer, max_seq_length, windows), {})
+        self, examples: list, tokenizer: AlbertTokenizer, max_seq_length: int, training: bool
+    ) -> tuple[Sequences, list]:
+        """See Task.encode; counts the questions whose answer is in no window as a whole."""
+        sequences, windows = super().encode(examples, tokenizer, max_seq_length, training)
         if not training:
             return sequences, windows
-        answers = [
-            None
-            if question.is_impossible or not len(paragraph.pieces)
-            else paragraph.find(*question.answers[0])
-            for question, paragraph in zip(examples, shown)
-        ]
-        labels = np.array([window.find(answers[window.question]) for window in windows], np.int32)
-        names = ("start_positions", "end_positions", "is_impossible")
-        found = {window.question for window, label in zip(windows, labels) if not label[2]}
+        labels = sequences.labels["is_impossible"]
+        found = {window.example for window, is_lost in zip(windows, labels) if not is_lost}
         with_answers = sum(not question.is_impossible for question in examples)
-        return dataclasses.replace(
-            sequences,
-            labels=dict(zip(names, labels.T)),
-            lost_answers=with_answers - len(found),
-        ), windows
+        return dataclasses.replace(sequences, lost_answers=with_answers - len(found)), windows
 
-    def _blocks(
-        self,
-        examples: Sequence[Question],
-        paragraphs: Sequence[Paragraph],
-        tokenizer: AlbertTokenizer,
-        max_seq_length: int,
-        windows: list[Window],
-    ) -> Iterator[tuple[dict[str, tf.Tensor], np.ndarray]]:
-        """Yields packed windows and their lengths with whole questions; fills `windows`."""
-        packer = Packer(tokenizer, max_seq_length)
-        # Each question takes memory for the windows of its whole text.
-        for numbers in in_blocks(
-            range(len(examples)), _BLOCK_EXAMPLES, lambda number: examples[number].num_chars()
-        ):
-            texts = [examples[number].text for number in numbers]
-            queries, full_lengths = tokenize(texts, tokenizer, max_seq_length)
-            pieces = [paragraphs[number].pieces for number in numbers]
-            contexts = tf.RaggedTensor.from_row_lengths(np.concatenate(pieces), [*map(len, pieces)])
-            tokens, cut, offsets = packer.pack_windows(
-                queries, contexts, self.max_query_length, self.doc_stride
-            )
-            firsts = cut.first - tf.gather(contexts.row_starts(), cut.text)
-            lengths = cut.pieces.row_lengths().numpy()
-            columns = (cut.text, firsts, firsts + lengths, offsets)
-            is_max_context = np.split(cut.is_max_context.numpy(), np.cumsum(lengths)[:-1])
-            for place, *bounds, is_max in zip(
-                *(x.numpy().tolist() for x in columns), is_max_context
-            ):
-                number = numbers[place]
-                windows.append(Window(number, paragraphs[number], *bounds, is_max))
-            yield tokens, full_lengths[cut.text.numpy()] + lengths + NUM_SPECIAL_PIECES
+    def pack(self, examples: list[Question], first: int, encoder: Encoder) -> Packed:
+        """Returns a sequence for each window of each question's text; the features are the windows.
+
+        A question is truncated to max_query_length, or further if it would leave no room for the
+        text. The full lengths count whole questions.
+        """
+        texts = list(dict.fromkeys(question.context for question in examples))
+        paragraph_of = dict(zip(texts, read_paragraphs(texts, encoder.tokenizer)))
+        paragraphs = [paragraph_of[question.context] for question in examples]
+        queries, full_lengths = encoder.tokenize([question.text for question in examples])
+        pieces = [paragraph.pieces for paragraph in paragraphs]
+        contexts = tf.RaggedTensor.from_row_lengths(np.concatenate(pieces), [*map(len, pieces)])
+        tokens, cut, offsets = encoder.pack_windows(
+            queries, contexts, self.max_query_length, self.doc_stride
+        )
+        firsts = cut.first - tf.gather(contexts.row_starts(), cut.text)
+        lengths = cut.pieces.row_lengths().numpy()
+        columns = (x.numpy().tolist() for x in (cut.text, firsts, firsts + lengths, offsets))
+        is_max_context = np.split(cut.is_max_context.numpy(), np.cumsum(lengths)[:-1])
+        windows = [
+            Window(first + place, paragraphs[place], *bounds, is_max)
+            for place, *bounds, is_max in zip(*columns, is_max_context)
+        ]
+        full_lengths = full_lengths[cut.text.numpy()] + lengths + NUM_SPECIAL_PIECES
+        return tokens, full_lengths, windows
+
+    def targets(self, examples: list, features: list, max_seq_length: int) -> dict[str, np.ndarray]:
+        """Returns `start_positions`, `end_positions`, `is_impossible`, int32 [windows].
+
+        In a window without the whole answer the positions are 0, [CLS], and is_impossible is 1.
+        """
+        labels = []
+        for window in features:
+            question, paragraph = examples[window.example], window.paragraph
+            has_answer = not question.is_impossible and len(paragraph.pieces)
+            labels.append(window.find(*question.answers[0]) if has_answer else (0, 0, 1))
+        names = ("start_positions", "end_positions", "is_impossible")
+        return dict(zip(names, np.array(labels, np.int32).T))
 
     def summarise(self, examples: list[Question]) -> list[str]:
         """See Task.summarise."""
@@ -193,12 +155,12 @@ class SquadTask(Task):
 
     def owners(self, features: list[Window]) -> list[int]:
         """See Task.owners."""
-        return [window.question for window in features]
+        return [window.example for window in features]
 
     def description(self) -> Description:
         """See Task.description."""
         return Description(
-            {"kind": self.kinds[0], **{name: getattr(self, name) for name in _OF_MODEL}},
+            {"kind": "question_answering", **{name: getattr(self, name) for name in _OF_MODEL}},
             {name: getattr(self, name) for name in _OF_DECODING},
             {},
         )
@@ -210,9 +172,7 @@ class SquadTask(Task):
             return losses.answerable_span_loss(outputs, *ends, batch["is_impossible"])
         return losses.span_loss(outputs, *ends)
 
-    def read_file(
-        self, path: str, first: int = 0, needs_answers: bool = False
-    ) -> Iterator[Question]:
+    def read_file(self, path: str, first: int = 0, needs_answers: bool = False) -> Iterator:
         """See Task.read_file.
 
         A .json file that is not an array is SQuAD's, and is in memory as a whole. Other tables need
@@ -232,12 +192,9 @@ class SquadTask(Task):
             yield from questions
             return
         has_id = "id" in column_names(path)
-        columns = ["question", "context", *(["id"] if has_id else [])]
-        for place, (number, row) in enumerate(read_table(path, columns), start=first):
-            where = f"{path}:{number}"
-            question, context = (as_text(row[name], name, where) for name in columns[:2])
-            name = as_text(str(row["id"]), "id", where) if has_id else str(place)
-            yield Question(name, question, context, (), False)
+        columns = {"question": "question", "context": "context", "id": "id" if has_id else None}
+        for row in read_rows(path, first, False, columns):
+            yield Question(row.id, row.text("question"), row.text("context"), (), False)
 
     def _is_answered(self, question: Question) -> bool:
         return bool(question.answers or (question.is_impossible and self.may_be_impossible))
@@ -249,29 +206,23 @@ class SquadTask(Task):
             "scored: give them answers, or remove them"
         ] * (0 < unanswered < len(questions))
 
-    def answers(
-        self, examples: list[Question], features: list[Window], outputs: Outputs
-    ) -> Answers:
+    def answers(self, examples: list, features: list | None, outputs: Outputs) -> Answers:
         """See Task.answers: the text ("" for no answer), its score, for SQuAD 2.0 the null odds."""
         columns = {"id": [question.id for question in examples]}
         if all(map(self._is_answered, examples)):
             columns["label"] = [[text for text, _ in question.answers] for question in examples]
-        if "answer" in outputs[0]:  # an export's
-            columns["prediction"] = [output["answer"].decode() for output in outputs]
-            columns["score"] = [float(output["score"]) for output in outputs]
+        exact: dict[str, list] = {}
+        if features is None:
+            texts = [output["answer"].decode() for output in outputs]
+            scores = [float(output["score"]) for output in outputs]
             null_odds = [float(output["no_answer_score"]) for output in outputs]
-            exact = {}
         else:
             found = list(self._decoded(examples, features, outputs))
-            columns["prediction"] = [
-                ""
-                if self.may_be_impossible and answer.null_odds > self.null_threshold
-                else answer.text
-                for answer in found
-            ]
-            columns["score"] = [answer.score for answer in found]
-            null_odds = [answer.null_odds for answer in found]
-            exact = {"candidates": [answer.candidates for answer in found]}
+            scores, null_odds = [a.score for a in found], [a.null_odds for a in found]
+            threshold = self.null_threshold if self.may_be_impossible else np.inf
+            texts = ["" if answer.null_odds > threshold else answer.text for answer in found]
+            exact["candidates"] = [answer.candidates for answer in found]
+        columns.update(prediction=texts, score=scores)
         if self.may_be_impossible:
             columns["null_odds"] = null_odds
         return Answers(columns, exact)
@@ -281,7 +232,7 @@ class SquadTask(Task):
     ) -> Iterator[Answer]:
         of_question = collections.defaultdict(list)
         for window, output in zip(features, outputs):
-            of_question[window.question].append((window, output))
+            of_question[window.example].append((window, output))
         decode = answer_by_beams if self.has_answerability_head else answer_by_spans
         lengths = (self.max_answer_length, self.n_best_size)
         for number, question in enumerate(examples):
@@ -309,9 +260,7 @@ class SquadTask(Task):
         metrics = score_v2(truths, texts, null_odds, self.null_threshold)
         return {**metrics, "null_threshold": self.null_threshold}
 
-    def write(
-        self, directory: str, split: str, examples: list[Question], answers: Answers
-    ) -> list[str]:
+    def write(self, directory: str, split: str, examples: list, answers: Answers) -> list[str]:
         """Writes JSON objects by question id; SQuAD's scripts and site accept the first.
 
         SPLIT_predictions.json: the text, "" for no answer; SPLIT_nbest_predictions.json: a list of

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import tensorflow as tf
 from absl import flags
@@ -11,12 +11,11 @@ from absl import flags
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from . import glue
-from .classification import ClassificationTask, Columns
+from .classification import ClassificationTask
 from .multilabel import MultiLabelTask
-from .multiple_choice import MultipleChoiceColumns, MultipleChoiceTask
+from .multiple_choice import MAX_QA_LENGTH, MultipleChoiceTask
 from .race import RaceTask
-from .reading import class_weights, tables
-from .reading.token_files import TokenColumns
+from .reading import tables
 from .squad import SquadTask
 from .task import Task
 from .token_classification import TokenClassificationTask
@@ -25,6 +24,7 @@ _SQUAD_FILES = {
     "squad_v1": {"train": "train-v1.1.json", "dev": "dev-v1.1.json"},
     "squad_v2": {"train": "train-v2.0.json", "dev": "dev-v2.0.json"},
 }
+_OF_SQUAD = ("max_query_length", "max_answer_length", "n_best_size")
 _OF_TEXTS = ("classification", "regression", "multilabel")
 _OWN = (*_OF_TEXTS, "multiple_choice", "token_classification")
 # A flag that another task would ignore is refused.
@@ -37,7 +37,7 @@ _ONLY_FOR = {
     **dict.fromkeys(("question_column", "options_column"), ("multiple_choice",)),
     "max_qa_length": ("race", "multiple_choice"),
     "doc_stride": (*_SQUAD_FILES, "token_classification"),
-    **dict.fromkeys(("max_query_length", "max_answer_length", "n_best_size"), tuple(_SQUAD_FILES)),
+    **dict.fromkeys(_OF_SQUAD, tuple(_SQUAD_FILES)),
     **dict.fromkeys(("squad_head", "null_threshold"), ("squad_v2",)),
 }
 NAMES = ("glue", *glue.TASKS, *_SQUAD_FILES, "race", *_OWN)
@@ -103,13 +103,16 @@ def _define_table_flags() -> None:
 
 
 def _define_window_flags() -> None:
-    flags.DEFINE_integer("max_qa_length", 128, "Multiple choice: pieces of question and option.", 1)
     flags.DEFINE_integer(
-        "doc_stride", 128, "SQuAD, token_classification: pieces from window to window.", 1
+        "max_qa_length", MAX_QA_LENGTH, "Multiple choice: pieces of question and option.", 1
     )
-    flags.DEFINE_integer("max_query_length", 64, "SQuAD: most pieces of a question.", 1)
-    flags.DEFINE_integer("max_answer_length", 30, "SQuAD: most pieces of an answer.", 1)
-    flags.DEFINE_integer("n_best_size", 20, "SQuAD: answers in the n-best file.", 1)
+    for name, what in (
+        ("doc_stride", "SQuAD, token_classification: pieces from window to window."),
+        ("max_query_length", "SQuAD: most pieces of a question."),
+        ("max_answer_length", "SQuAD: most pieces of an answer."),
+        ("n_best_size", "SQuAD: answers in the n-best file."),
+    ):
+        flags.DEFINE_integer(name, getattr(SquadTask, name), what, 1)
     flags.DEFINE_enum(
         "squad_head",
         "beams",
@@ -119,18 +122,14 @@ def _define_window_flags() -> None:
     )
     flags.DEFINE_float(
         "null_threshold",
-        0.0,
+        SquadTask.null_threshold,
         "SQuAD 2.0: predict no answer if the null odds exceed this threshold; results.json has the "
         "threshold that is best on dev.",
     )
 
 
 def create_tasks(values: flags.FlagValues) -> dict[str, Task]:
-    """Returns name -> task; --task=glue has several.
-
-    Raises:
-      UserError: if the flags do not name the data.
-    """
+    """Returns name -> task; --task=glue has several."""
     _check_flags(values)
     name = values.task
     if name == "glue":
@@ -147,13 +146,9 @@ def create_tasks(values: flags.FlagValues) -> dict[str, Task]:
     elif name in _SQUAD_FILES:
         task = SquadTask(
             _squad_files(values, given),
-            may_be_impossible=name == "squad_v2",
-            has_answerability_head=name == "squad_v2" and values.squad_head == "beams",
-            doc_stride=values.doc_stride,
-            max_query_length=values.max_query_length,
-            max_answer_length=values.max_answer_length,
-            n_best_size=values.n_best_size,
-            null_threshold=values.null_threshold,
+            name == "squad_v2",
+            name == "squad_v2" and values.squad_head == "beams",
+            **{flag: values[flag].value for flag in (*_OF_SQUAD, "doc_stride", "null_threshold")},
         )
     else:
         task = _table_task(values, given)
@@ -179,30 +174,33 @@ def _check_flags(values: flags.FlagValues) -> None:
     for flag in ("text_column", "label_column", "options_column"):
         if not values[flag].value:
             raise UserError(f"--{flag} is empty: name the column, or remove the flag")
-    _check_different(values, ("text_column", "text_pair_column", "options_column", "label_column"))
+    flag_of: dict[str, str] = {}
+    for flag in ("text_column", "text_pair_column", "options_column", "label_column"):
+        column = values[flag].value
+        # The text would be its own answer.
+        if column and flag_of.setdefault(column, flag) != flag:
+            raise UserError(
+                f"--{flag_of[column]} and --{flag} both name the column {column!r}: expected "
+                "different ones"
+            )
 
 
 def _table_task(values: flags.FlagValues, given: Mapping[str, list[str]]) -> Task:
     """Returns the task of tables or files of tags."""
-    name, named = values.task, (values.text_column, values.label_column)
-    id_column = values.id_column or None
+    name = values.task
     if values.data_dir:
         raise UserError(f"--task={name} reads --train_file and --dev_file, not --data_dir")
     if "train" not in given:
         raise UserError(f"--task={name}: give --train_file, and --dev_file to choose the best by")
+    columns = {
+        field: values[f"{field}_column"].value or None
+        for field in ("text", "label", "id", "text_pair", "question", "options")
+    }
     if name == "multiple_choice":
-        columns = MultipleChoiceColumns(
-            context=values.text_column,
-            options=values.options_column,
-            label=values.label_column,
-            question=values.question_column or None,
-            id=id_column,
-        )
+        columns["context"] = columns["text"]
         return MultipleChoiceTask(name, given, columns, values.max_qa_length)
     if name == "token_classification":
-        columns = TokenColumns(*named, id_column)
         return TokenClassificationTask(name, given, columns, values.labels, values.doc_stride)
-    columns = Columns(*named, values.text_pair_column or None, id_column)
     if name == "multilabel":
         return MultiLabelTask(
             name, given, columns, values.labels, values.quoting, values.label_separator
@@ -214,20 +212,30 @@ def _table_task(values: flags.FlagValues, given: Mapping[str, list[str]]) -> Tas
         labels=values.labels,
         is_regression=name == "regression",
         quoting=values.quoting,
-        class_weights=class_weights.parse(values.class_weights),
+        class_weights=_class_weights(values.class_weights),
     )
 
 
-def _check_different(values: flags.FlagValues, names: Sequence[str]) -> None:
-    """Refuses two flags that name the same column: the text would be its own answer."""
-    flag_of: dict[str, str] = {}
-    for name in names:
-        column = values[name].value
-        if column and flag_of.setdefault(column, name) != name:
+def _class_weights(text: str | None) -> dict[str, float] | str | None:
+    """Returns the value of --class_weights: "balanced", weights by label, or None."""
+    if text is None or text == "balanced":
+        return text
+    weights = {}
+    for part in text.split(","):
+        label, _, weight = part.rpartition("=")
+        label = label.strip()
+        if label in weights:
+            raise UserError(f"--class_weights={text}: {label!r} is there twice")
+        try:
+            weights[label] = float(weight)
+        except ValueError:
+            weights[label] = 0.0
+        if not label or not 0 < weights[label] < 1e6:
             raise UserError(
-                f"--{flag_of[column]} and --{name} both name the column {column!r}: expected "
-                "different ones"
+                f"--class_weights={text}: {part!r} is no label=weight; expected balanced, or "
+                "weights above 0 such as neg=1,pos=2.5"
             )
+    return weights
 
 
 def _require_data_dir(values: flags.FlagValues) -> None:

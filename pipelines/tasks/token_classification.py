@@ -14,39 +14,26 @@ import tensorflow as tf
 from scipy import special
 
 from albert_tf import losses
+from albert_tf.kinds import KINDS
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from albert_tf.text.entities import OUTSIDE, are_entity_tags, find_entities, parse_tag
-from albert_tf.text.packing import Packer
-from albert_tf.text.tokenization import AlbertTokenizer
+from .labelled_task import LabelledTask
+from .reading.sequences import Encoder, Packed
 from .reading.split_report import describe_labels, warn_of_rows, warn_of_tags
-from .reading.tables import check_labels, listed_labels
-from .reading.token_files import TokenColumns, TokenExample, iterate_examples
+from .reading.token_files import FIELDS, TokenExample, iterate_examples
 from .scoring.token_rows import Tagged, columns_of, predicted_spans, score_rows, spans_of_tags
-from .task import (
-    Answers,
-    Description,
-    Outputs,
-    Sequences,
-    Task,
-    columns_of_model,
-    file_lists,
-    in_blocks,
-    join,
-)
+from .task import Answers, Columns, Description, Files, Outputs, Task
 
-# Texts tokenized at a time.
-_BLOCK_EXAMPLES = 1000
+DOC_STRIDE = KINDS["token_classifier"].defaults(())["doc_stride"]
 
 
 @dataclasses.dataclass(frozen=True)
 class WordWindow:
-    """The words of a text that one sequence tags.
+    """The words that one sequence tags, of the text with the index `example`.
 
-    Attributes:
-      example: the index of the text among the examples.
-      words: int32 [n], indices of the words; each word is in exactly one window.
-      positions: int32 [n], positions of the words' first pieces in the sequence.
+    `words`, int32 [n], are their indices in the text; each word is in exactly one window.
+    `positions`, int32 [n], are the positions of their first pieces in the sequence.
     """
 
     example: int
@@ -54,7 +41,7 @@ class WordWindow:
     positions: np.ndarray
 
 
-class TokenClassificationTask(Task):
+class TokenClassificationTask(LabelledTask):
     """Predicts tags for words. A word's first piece has the tag; its other pieces have none.
 
     Each word is tokenized by itself, so that training on words and serving raw text agree. A long
@@ -64,78 +51,45 @@ class TokenClassificationTask(Task):
     Deviation: the loss of an example is the mean over its words, so that it does not depend on the
     other examples of a batch.
 
-    Args:
-      name: see --task.
-      files: "train", "dev", "test" -> one or more files. Missing splits are left out; test may have
-        no answers.
-      columns: names of the files' columns.
-      labels: all tags, in the order of the model's outputs; None: the tags in the training file;
-        for entities, all combinations of their types and prefixes.
-      doc_stride: pieces between the starts of two windows of a long text.
+    `doc_stride` is the number of pieces between the starts of two windows of a long text.
     """
 
-    kinds = ("token_classifier",)
+    fields = FIELDS
+    stored = ("labels", "doc_stride")
 
     def __init__(
         self,
         name: str,
-        files: Mapping[str, str | Sequence[str]],
-        columns: TokenColumns,
+        files: Files,
+        columns: Columns | None = None,
         labels: Sequence[str] | None = None,
-        doc_stride: int = 128,
+        doc_stride: int = DOC_STRIDE,
     ):
-        self.name = name
-        self.files = file_lists(files)
-        self.columns = columns
+        super().__init__(name, files, columns, labels)
         self.doc_stride = doc_stride
-        self._labels = listed_labels(labels)
 
     @classmethod
-    def restore(
-        cls, description: dict, columns: Mapping[str, str], quoting: str | None
-    ) -> TokenClassificationTask:
-        """Returns the task of a finished model; see Task."""
-        named = columns_of_model(TokenColumns, description, columns)
+    def restore(cls, description: dict, columns: Mapping[str, str], quoting: str | None) -> Task:
+        """See Task.restore."""
         if quoting:
             raise UserError("--quoting does not apply to models that tag words: omit the flag")
-        if not named.label:
+        if columns.get("label") == "":
             raise UserError("--label_column=: models that tag words read known tags; omit the flag")
-        stride = description["doc_stride"]
-        return cls(description["task"], {}, named, description["labels"], stride)
+        return super().restore(description, columns, quoting)
 
-    @functools.cached_property
-    def labels(self) -> tuple[str, ...]:
-        """The tags in the order of the model's outputs.
+    def labels_of_file(self, path: str) -> Iterator[tuple[str, str]]:
+        """See LabelledTask."""
+        for example in iterate_examples(path, self.columns, 0, needs_tags=True):
+            for tag in example.tags:
+                yield tag, f"{path}: text {example.id}"
 
-        Raises:
-          UserError: if the tags come from the training file, and it has less than two.
-        """
-        if self._labels:
-            return self._labels
-        if "train" not in self.files:
-            raise UserError(
-                f"the labels of {self.name} are not known: give the training file, or name them"
-            )
-        paths = ", ".join(self.files["train"])
-        places: dict[str, str] = {}  # tag -> the first text with it
-        number = 0
-        for path in self.files["train"]:
-            for example in iterate_examples(path, self.columns, number, needs_tags=True):
-                places.update({t: f"text {example.id}" for t in example.tags if t not in places})
-                number += 1
-        tags = {*places}
-        if len(tags) < 2:
-            raise UserError(
-                f"{paths}: every tag is {min(tags)!r}; expected two or more to tell apart"
-            )
-        check_labels({tag: f"{paths}: {text}" for tag, text in places.items()})
-        if are_entity_tags(tags):
-            marks = sorted(tags - {OUTSIDE})
-            prefixes = {tag.partition("-")[0] for tag in marks}
-            types = {tag.partition("-")[2] for tag in marks}
-            tags = {f"{prefix}-{name}" if name else prefix for prefix in prefixes for name in types}
-            return (OUTSIDE, *sorted(tags, key=lambda tag: (tag.partition("-")[2], tag)))
-        return tuple(sorted(tags))
+    def in_order(self, labels: set[str]) -> Sequence[str]:
+        """Returns O and, by type, all combinations of types and prefixes; or all tags, sorted."""
+        if not are_entity_tags(labels):
+            return sorted(labels)
+        prefixes, _, types = zip(*(label.partition("-") for label in labels - {OUTSIDE}))
+        tags = {f"{prefix}-{name}" if name else prefix for prefix in prefixes for name in types}
+        return OUTSIDE, *sorted(tags, key=lambda tag: (tag.partition("-")[2], tag))
 
     @functools.cached_property
     def marks_entities(self) -> bool:
@@ -147,9 +101,7 @@ class TokenClassificationTask(Task):
         """See Task.best_metric."""
         return "f1" if self.marks_entities else "accuracy"
 
-    def read_file(
-        self, path: str, first: int = 0, needs_answers: bool = False
-    ) -> Iterator[TokenExample]:
+    def read_file(self, path: str, first: int = 0, needs_answers: bool = False) -> Iterator:
         """See Task.read_file."""
         is_raw = None
         for example in iterate_examples(path, self.columns, first, needs_answers):
@@ -159,7 +111,9 @@ class TokenClassificationTask(Task):
                     "differs from those before; predict them from files of their own"
                 )
             is_raw = example.text is not None
-            self._check_tags(path, example)
+            where = f"{path}: text {example.id}, {' '.join(example.words)[:60]!r}"
+            for tag in example.tags or ():
+                self.check_known(tag, where)
             yield example
 
     def summarise(self, examples: list[TokenExample]) -> list[str]:
@@ -192,71 +146,31 @@ class TokenClassificationTask(Task):
             ] * bool(lost)
         return warn_of_tags(self.labels)
 
-    def encode(
-        self,
-        examples: list[TokenExample],
-        tokenizer: AlbertTokenizer,
-        max_seq_length: int,
-        training: bool,
-    ) -> tuple[Sequences, list[WordWindow]]:
-        """Returns a sequence for each window of each text, and the windows.
+    def pack(self, examples: list[TokenExample], first: int, encoder: Encoder) -> Packed:
+        """Returns a sequence for each window of each text; the features are the windows."""
+        counts = np.array([len(example.words) for example in examples], np.int64)
+        words = tf.constant([word for example in examples for word in example.words], tf.string)
+        words = tf.RaggedTensor.from_row_lengths(words, counts)
+        tokens, cut = encoder.pack_words(encoder.tokenizer.in_graph(), words, self.doc_stride)
+        begins = np.cumsum(counts) - counts
+        windows = []
+        # `row` numbers the words of the whole block from 1; 0 is not a first piece.
+        for example, row in zip(cut.text.numpy(), tokens["word"].numpy()):
+            positions = np.flatnonzero(row).astype(np.int32)
+            of_window = (row[positions] - 1 - begins[example]).astype(np.int32)
+            windows.append(WordWindow(first + int(example), of_window, positions))
+        return tokens, None, windows
 
-        Labels: `labels`, int16 [windows, max_seq_length], the tag's index at the first piece of a
-        word, -1 elsewhere.
+    def targets(self, examples: list, features: list, max_seq_length: int) -> dict[str, np.ndarray]:
+        """Returns `labels`, int16 [windows, max_seq_length].
+
+        The tag's index at the first piece of a word, -1 elsewhere.
         """
-        windows: list[WordWindow] = []
-        sequences = join(self._blocks(examples, tokenizer, max_seq_length, windows), {})
-        if all(example.tags is not None for example in examples):
-            labels = np.full([len(windows), max_seq_length], -1, np.int16)
-            for row, window in zip(labels, windows):
-                places = self._places(examples[window.example])
-                row[window.positions] = places[window.words]
-            sequences = dataclasses.replace(sequences, labels={"labels": labels})
-        return sequences, windows
-
-    def _blocks(
-        self,
-        examples: Sequence[TokenExample],
-        tokenizer: AlbertTokenizer,
-        max_seq_length: int,
-        windows: list[WordWindow],
-    ) -> Iterator[tuple[dict[str, tf.Tensor], None]]:
-        """Yields packed windows of the examples' words; appends the windows to `windows`."""
-        in_graph, packer = tokenizer.in_graph(), Packer(tokenizer, max_seq_length)
-        number = 0  # index of the first example of a block
-        for block in in_blocks(examples, _BLOCK_EXAMPLES):
-            counts = np.array([len(example.words) for example in block], np.int64)
-            words = tf.constant([word for example in block for word in example.words], tf.string)
-            words = tf.RaggedTensor.from_row_lengths(words, counts)
-            tokens, found = packer.pack_words(in_graph, words, self.doc_stride)
-            begins = np.cumsum(counts) - counts
-            # `row` numbers the words of the whole block from 1; 0 is not a first piece.
-            for example, row in zip(found.text.numpy(), tokens["word"].numpy()):
-                positions = np.flatnonzero(row).astype(np.int32)
-                of_window = (row[positions] - 1 - begins[example]).astype(np.int32)
-                windows.append(WordWindow(number + int(example), of_window, positions))
-            number += len(block)
-            yield tokens, None
-
-    def _places(self, example: TokenExample) -> np.ndarray:
-        """Returns the indices of an example's tags, which _check_tags has accepted."""
-        return np.array([self._place_of[tag] for tag in example.tags], np.int16)
-
-    def _check_tags(self, path: str, example: TokenExample) -> None:
-        """Raises a UserError for a tag that is not among the labels."""
-        for tag in example.tags or ():
-            if tag not in self._place_of:
-                known = ", ".join(map(repr, self.labels[:20])) + ", ..." * (len(self.labels) > 20)
-                source = "the labels are" if self._labels else "the training file has"
-                hint = "" if self._labels else "; --labels names all"
-                raise UserError(
-                    f"{path}: text {example.id}, {' '.join(example.words)[:60]!r}: unknown tag "
-                    f"{tag!r}; {source} {known}{hint}"
-                )
-
-    @functools.cached_property
-    def _place_of(self) -> dict[str, int]:
-        return {label: place for place, label in enumerate(self.labels)}
+        labels = np.full([len(features), max_seq_length], -1, np.int16)
+        for row, window in zip(labels, features):
+            tags = examples[window.example].tags
+            row[window.positions] = [self.place_of[tags[word]] for word in window.words]
+        return {"labels": labels}
 
     @functools.cached_property
     def _types(self) -> list[str]:
@@ -269,21 +183,19 @@ class TokenClassificationTask(Task):
     def description(self) -> Description:
         """See Task.description."""
         model = {
-            "kind": self.kinds[0],
+            "kind": "token_classifier",
             "labels": list(self.labels),
             "doc_stride": self.doc_stride,
         }
-        return Description(model, {}, {"columns": dataclasses.asdict(self.columns)})
+        return Description(model, {}, {"columns": self.columns})
 
     def losses(self, outputs: dict[str, tf.Tensor], batch: dict[str, tf.Tensor]) -> tf.Tensor:
         """See Task.losses."""
         return losses.token_classification_loss(outputs["logits"], batch["labels"])
 
-    def answers(
-        self, examples: list[TokenExample], features: list[WordWindow], outputs: Outputs
-    ) -> Answers:
+    def answers(self, examples: list, features: list | None, outputs: Outputs) -> Answers:
         """See Task.answers and token_rows."""
-        if "labels" in outputs[0]:
+        if features is None:
             tagged = [_tagged_by_export(*pair) for pair in zip(examples, outputs)]
         else:
             tagged = self._tagged(examples, features, outputs)
@@ -310,9 +222,7 @@ class TokenClassificationTask(Task):
         """See Task.score."""
         return score_rows(rows, self.labels, self._types if self.marks_entities else None)
 
-    def write(
-        self, directory: str, split: str, examples: list[TokenExample], answers: Answers
-    ) -> list[str]:
+    def write(self, directory: str, split: str, examples: list, answers: Answers) -> list[str]:
         """Writes the tags of words, and the spans of raw texts.
 
         SPLIT_predictions.conll: word, known tag if there is one, predicted tag, probability last;

@@ -9,10 +9,9 @@ import tensorflow as tf
 
 from albert_tf.text.tokenization import AlbertTokenizer
 from export.loading import load_module, open_checkpoint
-from pipelines.tasks.classification import ClassificationTask, Columns
+from pipelines.tasks.classification import ClassificationTask
 from pipelines.tasks.multilabel import MultiLabelTask
-from pipelines.tasks.multiple_choice import MultipleChoiceColumns, MultipleChoiceTask
-from pipelines.tasks.reading.token_files import TokenColumns
+from pipelines.tasks.multiple_choice import MultipleChoiceTask
 from pipelines.tasks.squad import SquadTask
 from pipelines.tasks.task import create_model
 from pipelines.tasks.token_classification import TokenClassificationTask
@@ -24,7 +23,7 @@ LABELS = ("no", "maybe", "sí")
 
 
 def classification(text_pair, is_regression=False):
-    columns = Columns(text="first", text_pair=text_pair, label="label")
+    columns = {"text": "first", "text_pair": text_pair}
     labels = None if is_regression else LABELS
     return ClassificationTask("classification", {}, columns, labels, is_regression)
 
@@ -38,7 +37,7 @@ class Cloze(MultipleChoice):
 
 
 def token_classification(labels):
-    return TokenClassificationTask("token_classification", {}, TokenColumns(), labels, 9)
+    return TokenClassificationTask("token_classification", {}, {}, labels, 9)
 
 
 SQUAD_ARGUMENTS = {"doc_stride": 9, "max_query_length": 6, "max_answer_length": 7}
@@ -47,14 +46,16 @@ TASKS = {
     "classifier": classification("second"),
     "classifier of texts": classification(None),
     "regressor": classification("second", is_regression=True),
-    "multilabel": MultiLabelTask("multilabel", {}, Columns("first", "label", "second"), LABELS),
-    "multiple_choice": MultipleChoice("multiple_choice", {}, MultipleChoiceColumns("", "", ""), 19),
+    "multilabel": MultiLabelTask(
+        "multilabel", {}, {"text": "first", "text_pair": "second"}, LABELS
+    ),
+    "multiple_choice": MultipleChoice("multiple_choice", {}, {}, 19),
     "token_classifier": token_classification(("O", "B-á", "I-á", "S-b", "E-á", "I-b")),
     "question_answering": SquadTask({}, **SQUAD_ARGUMENTS),
     "question_answering, 2.0": SquadTask({}, may_be_impossible=True, **SQUAD_ARGUMENTS),
     "question_answering, beams": SquadTask({}, **BEAMS, **SQUAD_ARGUMENTS),
 }
-CLOZE = Cloze("multiple_choice", {}, MultipleChoiceColumns("", "", ""), 19)
+CLOZE = Cloze("multiple_choice", {}, {}, 19)
 
 
 @pytest.fixture(scope="session")

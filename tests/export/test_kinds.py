@@ -17,8 +17,7 @@ from export.verify import _LONG_TEXTS, _TEXTS
 from pipelines.tasks.classification import Example
 from pipelines.tasks.multiple_choice import MultipleChoiceExample
 from pipelines.tasks.reading.squad_files import Question, read_questions
-from pipelines.tasks.running.batches import example_lengths, make_batch
-from pipelines.tasks.running.unknown_text import unknown_shares
+from pipelines.tasks.running.batches import make_batch
 from pipelines.tasks.squad import SquadTask
 from tests.builders import read_tsv
 from tests.conftest import WORDS
@@ -52,7 +51,7 @@ def evaluate(task, module, examples, directory):
     """What fine-tuning writes: the files of task.write."""
     tokenizer = module.served.tokenizer
     sequences, features = task.encode(examples, tokenizer, module.max_seq_length, training=False)
-    longest = example_lengths(sequences).max()
+    longest = sequences.lengths().max()
     outputs = []
     for rows in np.array_split(np.arange(len(sequences)), -(-len(sequences) // 8)):
         batch = module.model(model_inputs(sequences, rows, longest))
@@ -65,7 +64,7 @@ def check_shares(task, module, examples, answers):
     """Compares the answers' shares of unknown pieces with Python's."""
     tokenizer = module.served.tokenizer
     sequences, features = task.encode(examples, tokenizer, module.max_seq_length, False)
-    expected = unknown_shares(sequences, task.owners(features), tokenizer)
+    expected = sequences.unknown_shares(task.owners(features), tokenizer)
     np.testing.assert_allclose(answers["unknown_share"], expected, atol=1e-7)
     return expected
 
@@ -202,7 +201,7 @@ def test_records_are_answered_like_texts(modules, name):
         expected = ask(module, text=texts, text_pair=pairs)
     sequences, _ = task.encode(examples, tokenizer, module.max_seq_length, training=False)
     records = []
-    longest = example_lengths(sequences).max()
+    longest = sequences.lengths().max()
     for i in range(len(examples)):  # padded, each in its own way
         rows = model_inputs(sequences, np.array([i]), longest + i).values()
         records.append(serialize(dict(zip(FEATURES, rows))))

@@ -220,10 +220,8 @@ def test_killed_between_and_within_seeds(two_seeds, table, pretrained, tmp_path)
         ("--task=race --data_dir=. --labels=a,b", "--labels does not apply to --task=race"),
         ("{own} --doc_stride=64", "does not apply to --task=classification, only to squad_v1, squ"),
         ("--task=squad_v1 --data_dir=. --null_threshold=0", "only to squad_v2: remove"),
-        ("--task=rte --data_dir=. --text_column=x", "--text_column does not apply to"),
         ("{own} --labels=a,a", "two different labels"),
         ("{own} --data_dir=.", "not --data_dir"),
-        ("--task=race --data_dir=. --random_seeds=1,x", "expected different whole numbers"),
         ("{own} --init_checkpoint={model} --text_column=body", "train.tsv"),
     ],
 )

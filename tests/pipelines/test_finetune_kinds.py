@@ -5,10 +5,9 @@ import pytest
 
 from export.export_saved_model import export
 from pipelines.predict import load
-from pipelines.tasks.classification import ClassificationTask, Columns
+from pipelines.tasks.classification import ClassificationTask
 from pipelines.tasks.multilabel import MultiLabelTask
-from pipelines.tasks.multiple_choice import MultipleChoiceColumns, MultipleChoiceTask
-from pipelines.tasks.reading.token_files import TokenColumns
+from pipelines.tasks.multiple_choice import MultipleChoiceTask
 from pipelines.tasks.squad import SquadTask
 from pipelines.tasks.token_classification import TokenClassificationTask
 from pipelines.training.settings import LoopSettings
@@ -75,22 +74,16 @@ def tags(rng, _, number):
 LABEL = text_with(lambda words: "yes" if "e" in words[0] else "no")
 SET = text_with(lambda words: [c for c in "xyz" if c in " ".join(words)])
 NUMBER = text_with(lambda words: len(words) / 10)
-COLUMNS = Columns("text", "label")
-OF_CHOICES = MultipleChoiceColumns("text", "options", "label")
 SPANS = {"may_be_impossible": True, "doc_stride": 16}
 BEAMS = {**SPANS, "has_answerability_head": True}
 KINDS = {
     "spans": lambda d: SquadTask(write(d, "json", questions), **SPANS),
     "beams": lambda d: SquadTask(write(d, "json", questions), **BEAMS),
-    "choices": lambda d: MultipleChoiceTask("own", write_rows(d, choice), OF_CHOICES),
-    "labels": lambda d: ClassificationTask("own", write_rows(d, LABEL), COLUMNS),
-    "numbers": lambda d: ClassificationTask(
-        "own", write_rows(d, NUMBER), COLUMNS, is_regression=True
-    ),
-    "sets": lambda d: MultiLabelTask("own", write_rows(d, SET), COLUMNS),
-    "tokens": lambda d: TokenClassificationTask(
-        "own", write(d, "conll", tags), TokenColumns(), doc_stride=20
-    ),
+    "choices": lambda d: MultipleChoiceTask("own", write_rows(d, choice)),
+    "labels": lambda d: ClassificationTask("own", write_rows(d, LABEL)),
+    "numbers": lambda d: ClassificationTask("own", write_rows(d, NUMBER), is_regression=True),
+    "sets": lambda d: MultiLabelTask("own", write_rows(d, SET)),
+    "tokens": lambda d: TokenClassificationTask("own", write(d, "conll", tags), {}, doc_stride=20),
 }
 FAST = [("beams", False)]
 SLOW = [pytest.param(kind, True, marks=pytest.mark.slow) for kind in KINDS]

@@ -165,11 +165,9 @@ FAULTS = {
     "seeds without dev": ({"model": "no_dev"}, "^'.*no_dev' has 2 seeds .*: name a seed, such as"),
     "unfinished": ({"model": "unfinished"}, "results.json: its fine-tuning is not finished"),
     "format": ({"output_file": "out.txt"}, r"expected a name that ends in \.csv, \.tsv or \.jsonl"),
-    "a column that is not there": ({"columns": {"text": "body"}}, r"in\.csv:1: no column 'body'"),
     "a column of others": ({"columns": {"options": "x"}}, "--options_column does not apply to"),
     "no column of texts": ({"columns": {"text": ""}}, "--text_column=: the model reads this"),
     "an answer misspelt": ({"header": "name,first,second,Label"}, r"but 'Label': rename it"),
-    "an unknown answer": ({"row": "x,a,b,sea"}, r"in\.csv:2: unknown label 'sea'"),
     "a broken row at the end": ({"row": "x,a,b,river\n" * 50 + "y,a"}, r"in\.csv:52: 2 columns"),
 }
 

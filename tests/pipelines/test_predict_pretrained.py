@@ -13,7 +13,6 @@ from albert_tf.storage.errors import UserError
 from export.export_saved_model import export
 from export.loading import open_checkpoint
 from pipelines import predict as predict_lib
-from pipelines.tasks.reading.token_files import TokenColumns
 from pipelines.tasks.running import prediction_file
 from pipelines.tasks.squad import SquadTask
 from pipelines.tasks.task import create_model
@@ -169,7 +168,7 @@ TAGGED = [" ".join((WORDS * 4)[i : i + 3 + i % 25]) for i in range(0, 60, 2)]
 @pytest.fixture(scope="module")
 def tagger(tmp_path_factory, tokenizer):
     directory = tmp_path_factory.mktemp("tags") / "seed_1"
-    task = TokenClassificationTask("token_classification", {}, TokenColumns(), LABELS, 9)
+    task = TokenClassificationTask("token_classification", {}, {}, LABELS, 9)
     model = create_model(task, tiny_config(vocab_size=tokenizer.vocab_size))
     with_random_weights(model, seed=4, scale=0.4)
     # A bias could give all words one tag.
@@ -221,7 +220,10 @@ def test_lists_are_json_in_tables_and_faults_are_said_before_the_work(tagger, tm
         tags(tagger, columns, tmp_path / "other.csv", columns={"label": ""})
     for content, message in (
         ('{"text": "a"}\n{"text": ["b"]}\n', "raw texts and lists of words in one file"),
-        ('{"text": ["a"], "label": ["B-c"]}\n', "unknown tag 'B-c'; the labels are 'O', 'B-a'"),
+        (
+            '{"text": ["a"], "label": ["B-c"]}\n',
+            "unknown label 'B-c' in 'label'; the labels are 'O', 'B-a'",
+        ),
     ):
         path.write_text(content)
         with pytest.raises(ValueError, match=message):

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from pipelines.tasks.classification import ClassificationTask, Columns
+from pipelines.tasks.classification import ClassificationTask
 from pipelines.tasks.reading.tables import column_names, read_table
 from tests.builders import raises_one_line
 from tests.pipelines.data.test_corpus import COMPRESS
@@ -22,8 +22,7 @@ BIG = "word " * 40_000
 def task_of(directory, name, content, split="train", **arguments):
     path = directory / name
     path.write_bytes(content.encode() if isinstance(content, str) else content)
-    columns = Columns(text="text", label="label")
-    return ClassificationTask("classification", {split: str(path)}, columns, **arguments)
+    return ClassificationTask("classification", {split: str(path)}, **arguments)
 
 
 def text_and_label(examples):

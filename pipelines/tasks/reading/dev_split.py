@@ -7,7 +7,7 @@ import unicodedata
 from collections import Counter
 
 from albert_tf.storage.errors import UserError
-from ..task import AnyExample
+from .examples import AnyExample
 
 # Part of the identity of runs. Increase it if split_off_dev divides the same examples differently.
 # Version 0.3.0 had no such number: it assigned each text independently of its label.

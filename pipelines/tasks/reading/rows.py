@@ -29,9 +29,6 @@ def read_cells(path: str, separator: str, quoting: str) -> Iterator[tuple[int, l
 
     If `separator` is ",", the first line may name another (`sep=;`, which is not a row). The
     separator is a semicolon if the first line has semicolons and no comma outside quotation marks.
-
-    Raises:
-      UserError: for a file that is not UTF-8, and for the errors of _quoted_rows.
     """
     lines, first = (line for _, line in read_text_lines(path)), 1
     if separator == "," and (head := next(lines, None)) is not None:
@@ -182,9 +179,6 @@ def read_json_objects(path: str, may_be_array: bool = True) -> Iterator[tuple[in
     """Yields (number from 1, object), from one object per line or from an array of objects.
 
     The number counts lines, or the objects of an array. An array is in memory as a whole.
-
-    Raises:
-      UserError: for a file in another format.
     """
     if may_be_array and first_character(path) == "[":
         kind, expected = "element", "expected an array of objects: [{...}, {...}]"
@@ -202,8 +196,7 @@ def read_json_objects(path: str, may_be_array: bool = True) -> Iterator[tuple[in
 def parse_json(text: str, path: str, expected: str, line: int | None = None) -> object:
     """Returns the value of a line of JSON, or of a whole file if `line` is None.
 
-    Raises:
-      UserError: if it is not JSON, or an object repeats a field; `expected` ends the message.
+    Refuses an object that repeats a field. `expected` ends the message.
     """
     try:
         return json.loads(text, object_pairs_hook=_as_object)
@@ -254,10 +247,7 @@ def read_text_parts(
 ) -> Iterator[tuple[int, str]]:
     """Yields (line number from 1, line with its end); a long line comes in parts.
 
-    `on_read`: see read_lines.
-
-    Raises:
-      UserError: for a line that is not UTF-8.
+    Refuses a line that is not UTF-8. For `on_read` see read_lines.
     """
     number, last = 0, -1
     for offset, line in read_lines(path, on_read=on_read):

@@ -11,13 +11,16 @@ from scipy import special
 
 from albert_tf.text.entities import OUTSIDE, are_entity_tags
 from albert_tf.text.tokenization import AlbertTokenizer
-from ..task import Sequences
+from .dev_split import comparable
+from .examples import AnyExample
+from .sequences import Sequences
 
 _MOST_TRUNCATED = 0.10
 _MOST_UNKNOWN = 0.05
 _MOST_OVERLAPPING = 0.10
 _MOST_ROUNDED = 1e-3  # as a share of the range of the numbers
 _LABELS_SHOWN = 12
+_CHARACTERS_SHOWN = 10
 _FEW_ROWS = 10
 # Significance level: probability of a false warning that shares differ.
 _BY_CHANCE = 1e-3
@@ -105,13 +108,13 @@ def warn_of_tags(labels: Sequence[str]) -> list[str]:
     ]
 
 
-def warn_of_overlap(name: str, groups: Sequence[str], train_groups: Sequence[str]) -> list[str]:
-    """Returns a warning if many examples of a split are in the training set, too.
-
-    `groups` are the results of AnyExample.group; "" is not compared.
-    """
-    different = {*groups} - {""}
-    share = len(different.intersection(train_groups)) / max(1, len(different))
+def warn_of_overlap(
+    name: str, examples: Sequence[AnyExample], train: Sequence[AnyExample]
+) -> list[str]:
+    """Returns a warning if many examples of a split are in the training set, too."""
+    ours, theirs = ({comparable(e.group) for e in found} for found in (examples, train))
+    ours -= {""}
+    share = len(ours & theirs) / max(1, len(ours))
     if share <= _MOST_OVERLAPPING:
         return []
     return [
@@ -120,21 +123,20 @@ def warn_of_overlap(name: str, groups: Sequence[str], train_groups: Sequence[str
     ]
 
 
-def warn_of_shares(train: Counter, dev: Counter, sizes: tuple[int, int]) -> list[str]:
-    """Returns warnings of labels that are rare in dev, or whose shares of train and dev differ.
-
-    `train` and `dev` count the examples of each label; `sizes` are their numbers of examples.
-    """
+def warn_of_shares(of_train: Sequence[AnyExample], of_dev: Sequence[AnyExample]) -> list[str]:
+    """Returns warnings of labels that are rare in dev, or whose shares of train and dev differ."""
+    sizes = len(of_train), len(of_dev)
+    train, dev = (Counter(c for e in found for c in e.classes) for found in (of_train, of_dev))
     labels = {*train, *dev}
     few = {label: dev[label] for label in labels if dev[label] < _FEW_ROWS}
     odd = {}
     for label in labels - {*few}:
-        of_train, of_dev = train[label] / sizes[0], dev[label] / sizes[1]
+        train_share, dev_share = train[label] / sizes[0], dev[label] / sizes[1]
         both = (train[label] + dev[label]) / sum(sizes)
         chance = math.sqrt(both * (1 - both) * (1 / sizes[0] + 1 / sizes[1]))
         # A two-sided test, with Bonferroni's correction for the number of labels.
-        if abs(of_dev - of_train) > special.ndtri(1 - _BY_CHANCE / 2 / len(labels)) * chance:
-            odd[label] = f"{100 * of_dev:.0f} % of dev, {100 * of_train:.0f} % of train"
+        if abs(dev_share - train_share) > special.ndtri(1 - _BY_CHANCE / 2 / len(labels)) * chance:
+            odd[label] = f"{100 * dev_share:.0f} % of dev, {100 * train_share:.0f} % of train"
     warnings = []
     if absent := {label: dev[label] for label in labels if not train[label]}:
         warnings.append(f"warning: train has no row of {_some(absent)}: no model can learn them")
@@ -158,9 +160,36 @@ def _some(found: Mapping[str, object]) -> str:
     return f"{len(parts):,} labels ({', '.join(parts[:_LABELS_SHOWN])}, ...)"
 
 
+def describe_unknown_characters(
+    examples: Sequence[AnyExample], tokenizer: AlbertTokenizer, sequences: Sequences
+) -> list[str]:
+    """Returns a line that names the most frequent characters that are <unk>, with their counts.
+
+    Returns no line if the sequences have no <unk>. The whole texts count, truncated or not.
+    """
+    if tokenizer.unk_id not in sequences.pieces:
+        return []
+    counts: Counter[str] = Counter()
+    for example in examples:
+        for text in example.texts():
+            counts.update(text)
+    characters = list(counts)
+    for character, pieces in zip(characters, tokenizer.encode_batch(characters)):
+        if tokenizer.unk_id not in pieces:
+            del counts[character]
+    if not counts:
+        return []
+    shown = counts.most_common(_CHARACTERS_SHOWN)
+    line = f"unknown characters: {', '.join(f'{char!r} {count:,}' for char, count in shown)}"
+    if rest := len(counts) - len(shown):
+        others = sum(counts.values()) - sum(count for _, count in shown)
+        line += f" and {rest:,} others with {others:,}"
+    return [line]
+
+
 def describe_split(
     name: str,
-    num_rows: int,
+    examples: Sequence[AnyExample],
     sequences: Sequences,
     tokenizer: AlbertTokenizer,
     max_seq_length: int,
@@ -178,14 +207,13 @@ def describe_split(
     truncated = is_cut.mean() if len(is_cut) else 0.0
     unknown = 0.0
     if not np.isin(sequences.pieces, tokenizer.textless_ids).all():
-        ends = np.array([0, len(sequences.pieces)])
-        [unknown] = tokenizer.unknown_shares(sequences.pieces, ends)
+        [unknown] = tokenizer.unknown_shares(sequences.pieces, sequences.row_splits[[0, -1]])
     lines = [
-        f"{name:<8} {num_rows:,} rows; {np.mean(full):.1f} pieces on average, 95 % up to "
+        f"{name:<8} {len(examples):,} rows; {np.mean(full):.1f} pieces on average, 95 % up to "
         f"{np.percentile(full, 95):.0f}, longest {full.max():,}; {100 * truncated:.1f} % truncated "
         f"to {max_seq_length}; {100 * unknown:.1f} % of the pieces <unk>"
     ]
-    for note in notes:
+    for note in [*notes, *describe_unknown_characters(examples, tokenizer, sequences)]:
         is_warning = note.startswith("warning: ")
         lines.append(f"warning: {name}: {note[9:]}" if is_warning else f"{'':8} {note}")
     longer = f"use a larger --max_seq_length, at most {longest} with this model, or"

@@ -7,20 +7,16 @@ from collections.abc import Sequence
 
 from albert_tf.storage.errors import UserError, shown
 from ...data.text_files import ending
-from ..task import AnyExample
+from .examples import AnyExample
 from .rows import first_character, parse_json, read_text
 
 
 @dataclasses.dataclass(frozen=True)
 class Question(AnyExample):
-    """A question about a text.
+    """A question about a text, `context`.
 
-    Attributes:
-      id: unique in the file.
-      context: the text; the questions of one paragraph share the object.
-      answers: (text of the answer, its first character in the context); several in dev, empty if
-        there is no answer or it is not known.
-      is_impossible: the text has no answer (SQuAD 2.0).
+    `answers` are (text of the answer, its first character in the context): several in dev, empty if
+    there is no answer or it is not known. `is_impossible`: the text has no answer (SQuAD 2.0).
     """
 
     id: str
@@ -50,11 +46,7 @@ def is_squad_file(path: str) -> bool:
 
 
 def read_questions(path: str) -> list[Question]:
-    """Returns the questions of a file, which may be compressed, in its order.
-
-    Raises:
-      UserError: if the file is not JSON, not SQuAD's, or holds an id twice.
-    """
+    """Returns the questions of a file, which may be compressed, in its order."""
     content = parse_json(read_text(path), path, "is it a whole file of SQuAD's?")
     questions: dict[str, Question] = {}
     for a, article in enumerate(_get(path, content, "data", list), start=1):
@@ -106,15 +98,11 @@ def _get(where: str, owner: object, name: str, kind: type):
 
 
 def check_answers(
-    path: str, questions: Sequence[Question], *, may_be_impossible: bool, for_training: bool
+    path: str, questions: Sequence[Question], may_be_impossible: bool, for_training: bool
 ) -> None:
     """Raises a UserError for the first question that training or scoring cannot use.
 
-    Args:
-      path: the questions' file, for messages.
-      questions: in the file's order.
-      may_be_impossible: whether unanswerable questions are allowed (SQuAD 2.0).
-      for_training: whether the first answer of each question must be at its answer_start.
+    For training the first answer of each question must be at its answer_start.
     """
     for question in questions:
         where = f"{path}: question {shown(question.id)}"

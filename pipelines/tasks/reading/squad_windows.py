@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from albert_tf.text.in_graph import on_host
 from albert_tf.text.tokenization import AlbertTokenizer
-from ..task import in_blocks
+from .sequences import in_blocks
 
 # Texts aligned at a time, at most.
 _BLOCK_TEXTS = 256
@@ -43,7 +43,7 @@ class Window:
     """A part of a paragraph in one sequence: `[CLS] question [SEP] pieces [SEP]`.
 
     Attributes:
-      question: the index of its question among the examples.
+      example: the index of its question among the examples.
       paragraph: the whole paragraph.
       first, last: the window shows paragraph.pieces[first:last].
       offset: position of the window's first piece in the sequence.
@@ -51,21 +51,18 @@ class Window:
         the piece than other windows. True in exactly one window per piece.
     """
 
-    question: int
+    example: int
     paragraph: Paragraph
     first: int
     last: int
     offset: int
     is_max_context: np.ndarray
 
-    def find(self, answer: tuple[int, int] | None) -> tuple[int, int, int]:
-        """Returns the positions of an answer's first and last piece, and 0; or (0, 0, 1).
-
-        Args:
-          answer: result of Paragraph.find; None: no answer.
-        """
-        if answer and self.first <= answer[0] and answer[1] < self.last:
-            return answer[0] - self.first + self.offset, answer[1] - self.first + self.offset, 0
+    def find(self, text: str, start: int) -> tuple[int, int, int]:
+        """Returns the positions of an answer's first and last piece, and 0; or (0, 0, 1)."""
+        first, last = self.paragraph.find(text, start)
+        if self.first <= first and last < self.last:
+            return first - self.first + self.offset, last - self.first + self.offset, 0
         return 0, 0, 1
 
 

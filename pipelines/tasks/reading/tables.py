@@ -31,8 +31,6 @@ _MAX_NUMBER = 1e18
 _DECIMAL_COMMA = re.compile(r"^([+-]?\d+),(\d{1,2}|\d{4,})$")
 _ANY_COMMA = re.compile(r"\s*[+-]?[\d.]*,\d+\s*")
 _INVISIBLE = ("Cc", "Cf")  # control characters, U+200B, U+FEFF and the like
-# What programs write for a missing value. "None" and "NA" are labels of real data sets.
-_MISSING = ("nan", "-nan", "<na>", "#n/a", "nat")
 
 
 def read_table(
@@ -80,18 +78,56 @@ def column_names(path: str, quoting: str = "csv") -> list[str]:
     return list(next(_json_objects(path), (1, {}))[1])
 
 
-def columns_of_file(path: str, columns: Any, needs_answers: bool, quoting: str = "csv") -> Any:
-    """Returns a table's columns, a dataclass: without `label` if it may lack answers and does.
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """The cells or JSON values of a row, by the fields of a task.
+
+    `where` is FILE:LINE; `id` the row's name in the file, or its number; `columns` field -> column.
+    """
+
+    where: str
+    id: str
+    columns: Mapping[str, str]
+    cells: Mapping[str, Any]
+
+    def text(self, field: str) -> str:
+        """Returns a cell that must be text; see as_text."""
+        return as_text(self.cells[field], self.columns[field], self.where)
+
+
+def read_rows(
+    path: str,
+    first: int,
+    needs_answers: bool,
+    columns: Mapping[str, str | None],
+    quoting: str = "csv",
+    **table_arguments,
+) -> Iterator[Row]:
+    """Yields the rows of a table; without `label` if it may lack answers and does.
+
+    `columns` are field -> column, None: there is no such column. Rows without a column `id` are
+    numbered from `first` on. For other arguments see read_table.
 
     Raises:
-      UserError: if it has a column whose name is almost the same as `label`.
+      UserError: see read_table; or a column has almost the name of a missing `label`.
     """
-    column = columns.label
-    if needs_answers or not column:
-        return columns
+    present = {field: column for field, column in columns.items() if column}
+    absent = None
+    if not needs_answers and "label" in present and not _has_label(path, columns, quoting):
+        absent = present.pop("label")
+    rows = read_table(path, [*present.values()], quoting=quoting, absent=absent, **table_arguments)
+    for place, (number, cells) in enumerate(rows, start=first):
+        where, name = f"{path}:{number}", str(place)
+        if "id" in present:
+            name = as_text(str(cells[present["id"]]), present["id"], where)
+        yield Row(where, name, present, {field: cells[present[field]] for field in present})
+
+
+def _has_label(path: str, columns: Mapping[str, str | None], quoting: str) -> bool:
+    column = columns["label"]
     names = column_names(path, quoting)
     if column in names:
-        return columns
+        return True
     plain = {label_key(name): name for name in names}
     if found := difflib.get_close_matches(label_key(column), plain, n=1, cutoff=0.75):
         close = plain[found[0]]
@@ -99,7 +135,7 @@ def columns_of_file(path: str, columns: Any, needs_answers: bool, quoting: str =
             f"{path}: no column {column!r}, but {close!r}: rename it if it holds the answers; if "
             f"there are none, give {close!r} a name that is less like {column!r}"
         )
-    return dataclasses.replace(columns, label=None)
+    return False
 
 
 def _separator(path: str) -> str | None:
@@ -211,11 +247,7 @@ def require_fields(
 
 
 def as_text(value: object, column: str, where: str) -> str:
-    """Returns a cell or JSON value, which must be text; it may be empty.
-
-    Raises:
-      UserError: if it is not text; the message has the column, and file and line (`where`).
-    """
+    """Returns a cell or JSON value, which must be text; it may be empty."""
     if not isinstance(value, str):
         raise UserError(f"{where}: {column!r} is {_shown(value)}, expected text")
     # JSON can encode lone surrogates, which are not valid text.
@@ -225,7 +257,7 @@ def as_text(value: object, column: str, where: str) -> str:
 def as_label(value: object, column: str, where: str) -> str:
     """Returns a value that names a class: non-empty text, a whole number or a truth value.
 
-    A long text is refused: the column may hold the texts. For errors see as_text.
+    A long text is refused: the column may hold the texts.
     """
     label = as_text(str(value), column, where).strip()
     if not isinstance(value, (str, int)) or not label:
@@ -253,39 +285,8 @@ def label_key(label: str) -> str:
         return key
 
 
-def check_labels(places: Mapping[str, str]) -> None:
-    """Refuses different labels with the same label_key, and marks of a missing value.
-
-    Labels that differ only in form are not merged: the owner of the file decides what is meant.
-
-    Args:
-      places: label -> file and line of its first occurrence.
-    """
-    seen: dict[str, str] = {}
-    for label in sorted(places):
-        remedy = "correct the file, or list all labels in --labels if it is meant"
-        if label.casefold() in _MISSING:
-            raise UserError(f"{places[label]}: {label!r} spells that there is no label; {remedy}")
-        other = seen.setdefault(label_key(label), label)
-        if other != label:
-            where = ", ".join(dict.fromkeys((places[other], places[label])))
-            raise UserError(
-                f"{where}: labels {other!r} and {label!r} differ only in case, spaces, invisible "
-                f"characters, or the form of a number or truth value; {remedy}"
-            )
-
-
-def listed_labels(labels: Sequence[str] | None) -> tuple[str, ...] | None:
-    """Returns the labels of --labels, None if not given; refuses one label and repetitions."""
-    if not labels:
-        return None
-    if len(set(labels)) < max(2, len(labels)):
-        raise UserError(f"--labels={','.join(labels)}: expected two different labels or more")
-    return tuple(labels)
-
-
 def as_number(value: object, column: str, where: str) -> float:
-    """Returns a finite number, given as a number or as text; for errors see as_text."""
+    """Returns a finite number, given as a number or as text."""
     try:
         # Refuse 1_000, which float() accepts.
         is_none = isinstance(value, bool) or "_" in str(value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -12,21 +12,18 @@ from albert_tf.storage.errors import UserError
 from albert_tf.text.entities import OUTSIDE
 from albert_tf.text.words import split_words
 from ...data.text_files import ending
-from ..task import AnyExample
-from .rows import read_json_objects, read_text_lines
-from .tables import as_label, as_text, columns_of_file, require_fields
+from .examples import AnyExample
+from .rows import read_text_lines
+from .tables import Row, as_label, as_text, read_rows
 
 _BOUNDARY = "-DOCSTART-"  # CoNLL-2003's line between documents
 
 
 @dataclasses.dataclass(frozen=True)
 class TokenExample(AnyExample):
-    """A text in words.
+    """A text in words, none empty, with one tag per word; None: not known.
 
     Attributes:
-      id: its name in the file, or its number, from 0.
-      words: the words, all non-empty.
-      tags: one tag per word; None: not known.
       text: the raw text, if the words come from raw text.
       spans: for raw text, the characters [start, end) of each word.
       entities: for raw text with answers, (start, end, label) in characters.
@@ -54,24 +51,18 @@ class TokenExample(AnyExample):
         return {"words": self.words}
 
 
-@dataclasses.dataclass(frozen=True)
-class TokenColumns:
-    """The columns or fields of words and tags.
-
-    JSON lines (.jsonl, .json): `text` names a list of words and `label` the list of their tags; or
-    `text` names a text and `label` a list of spans, {"start", "end", "label"} or [start, end,
-    label], in characters. Other files have CoNLL's columns: one word per line, a blank line between
-    texts. There `text` and `label` are numbers from 0, or negative from the end; the defaults mean
-    the first and the last column (.conllu: 1 and 3). `id` is for JSON lines only.
-    """
-
-    text: str = "text"
-    label: str = "label"
-    id: str | None = None
+# The default columns or fields of words and tags.
+#
+# JSON lines (.jsonl, .json): `text` names a list of words and `label` the list of their tags; or
+# `text` names a text and `label` a list of spans, {"start", "end", "label"} or [start, end, label],
+# in characters. Other files have CoNLL's columns: one word per line, a blank line between texts.
+# There `text` and `label` are numbers from 0, or negative from the end; the defaults mean the first
+# and the last column (.conllu: 1 and 3). `id` is for JSON lines only.
+FIELDS = {"text": "text", "label": "label", "id": None}
 
 
 def iterate_examples(
-    path: str, columns: TokenColumns, first: int, needs_tags: bool
+    path: str, columns: Mapping[str, str | None], first: int, needs_tags: bool
 ) -> Iterator[TokenExample]:
     """Yields the texts of a file one by one, numbered from `first` on; refuses an empty file.
 
@@ -91,7 +82,7 @@ def iterate_examples(
 
 
 def _read_conll(
-    path: str, columns: TokenColumns, first: int, needs_tags: bool
+    path: str, columns: Mapping[str, str | None], first: int, needs_tags: bool
 ) -> Iterator[TokenExample]:
     # Universal Dependencies: skip comments, contractions ("1-2") and empty nodes ("1.1").
     is_ud = ending(path) == ".conllu"
@@ -139,9 +130,9 @@ def _is_boundary(numbered: tuple[int, str]) -> bool:
     return not numbered[1].strip() or numbered[1].startswith(_BOUNDARY)
 
 
-def _column_number(columns: TokenColumns, field: str, default: int) -> int:
-    column = getattr(columns, field)
-    if column == getattr(TokenColumns, field):
+def _column_number(columns: Mapping[str, str | None], field: str, default: int) -> int:
+    column = columns[field]
+    if column == FIELDS[field]:
         return default
     try:
         return int(column)
@@ -153,39 +144,34 @@ def _column_number(columns: TokenColumns, field: str, default: int) -> int:
 
 
 def _read_json(
-    path: str, columns: TokenColumns, first: int, needs_tags: bool
+    path: str, columns: Mapping[str, str | None], first: int, needs_tags: bool
 ) -> Iterator[TokenExample]:
-    found = columns_of_file(path, columns, needs_tags)
-    needed = [column for column in dataclasses.astuple(found) if column]
-    absent = None if found.label else columns.label
-    for place, (number, row) in enumerate(read_json_objects(path), start=first):
-        where = f"{path}:{number}"
-        require_fields(row, needed, where, absent)
-        name = as_text(str(row[columns.id]), columns.id, where) if columns.id else str(place)
-        labels = row[found.label] if found.label else None
-        if found.label and not isinstance(labels, list):
-            raise UserError(f"{where}: {columns.label!r} is no list, expected one of tags or spans")
-        if isinstance(row[columns.text], list):
-            yield _of_words(name, row[columns.text], labels, columns, where)
+    for row in read_rows(path, first, needs_tags, columns):
+        words, labels = row.cells["text"], row.cells.get("label")
+        if "label" in row.cells and not isinstance(labels, list):
+            raise UserError(
+                f"{row.where}: {columns['label']!r} is no list, expected one of tags or spans"
+            )
+        if isinstance(words, list):
+            yield _of_words(row, words, labels)
         else:
-            text = as_text(row[columns.text], columns.text, where)
-            yield of_text(name, text, labels, columns.label, where)
+            yield of_text(row.id, row.text("text"), labels, columns["label"], row.where)
 
 
-def _of_words(
-    name: str, words: list, tags: list | None, columns: TokenColumns, where: str
-) -> TokenExample:
-    words = tuple(as_text(word, columns.text, where) for word in words)
+def _of_words(row: Row, words: list, tags: list | None) -> TokenExample:
+    column, where = row.columns["text"], row.where
+    words = tuple(as_text(word, column, where) for word in words)
     if not all(map(str.strip, words)):
-        raise UserError(f"{where}: a word in {columns.text!r} is empty")
+        raise UserError(f"{where}: a word in {column!r} is empty")
     if tags is None:
-        return TokenExample(name, words, None)
+        return TokenExample(row.id, words, None)
     if len(tags) != len(words):
         raise UserError(
-            f"{where}: {len(tags)} tags in {columns.label!r}, expected {len(words)}, one a word "
-            f"(for spans {columns.text!r} has to be a text)"
+            f"{where}: {len(tags)} tags in {row.columns['label']!r}, expected {len(words)}, one a "
+            f"word (for spans {column!r} has to be a text)"
         )
-    return TokenExample(name, words, tuple(as_label(tag, columns.label, where) for tag in tags))
+    tags = tuple(as_label(tag, row.columns["label"], where) for tag in tags)
+    return TokenExample(row.id, words, tags)
 
 
 def of_text(

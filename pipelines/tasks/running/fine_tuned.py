@@ -19,19 +19,22 @@ from .. import glue
 from ..classification import ClassificationTask
 from ..multilabel import MultiLabelTask
 from ..multiple_choice import MultipleChoiceTask
+from ..reading.examples import AnyExample
+from ..reading.sequences import Sequences
 from ..squad import SquadTask
-from ..task import AnyExample, Sequences, Task
+from ..task import Task
 from ..token_classification import TokenClassificationTask
 from .batches import Prediction
-from .unknown_text import unknown_shares
 
-_CLASSES = (
-    ClassificationTask,
-    MultiLabelTask,
-    MultipleChoiceTask,
-    TokenClassificationTask,
-    SquadTask,
-)
+# `kind` in task.json -> the class whose `restore` makes its task.
+_CLASSES = {
+    "classifier": ClassificationTask,
+    "regressor": ClassificationTask,
+    "multilabel": MultiLabelTask,
+    "multiple_choice": MultipleChoiceTask,
+    "token_classifier": TokenClassificationTask,
+    "question_answering": SquadTask,
+}
 
 
 class AnsweringModel(Protocol):
@@ -54,10 +57,7 @@ def find_model(path: str) -> str:
     """Returns the directory of the seed or SavedModel that a path refers to.
 
     A directory of fine-tuning refers to its best seed on dev, a directory of SavedModel versions to
-    the newest version.
-
-    Raises:
-      UserError: if there is no model, or it is not finished.
+    the newest version. Refuses a model that is not finished.
     """
     path = path.rstrip("/")
     names = tf.io.gfile.listdir(path) if tf.io.gfile.isdir(path) else []
@@ -99,11 +99,7 @@ def _best_seed(path: str, seeds: Sequence[str]) -> str:
 
 
 def read_description(path: str) -> dict:
-    """Returns the content of the task.json of a model that find_model returned.
-
-    Raises:
-      UserError: if there is no task.json: the model is not fine-tuned, or not finished.
-    """
+    """Returns the content of the task.json of a model that find_model returned."""
     directory = os.path.join(path, "assets") if saved_model.is_saved_model(path) else path
     file = os.path.join(directory, model_directory.TASK_FILE)
     if not tf.io.gfile.exists(file):
@@ -117,21 +113,15 @@ def read_description(path: str) -> dict:
 def task_of(description: dict, columns: Mapping[str, str], quoting: str | None = None) -> Task:
     """Returns the task of a model, for reading and scoring files.
 
-    Args:
-      description: the content of its task.json.
-      columns: field ("text", ...) -> column, where it differs from fine-tuning; "": no such column.
-      quoting: see tables.read_table; None: as in fine-tuning.
-
-    Raises:
-      UserError: if a column is unknown, or does not apply to the kind of model.
+    `description` is the content of its task.json. `columns` is field ("text", ...) -> column, where
+    it differs from fine-tuning; "": no such column. `quoting` None: as in fine-tuning.
     """
     kind, name = description["kind"], description["task"]
-    classes = {kind: found for found in _CLASSES for kind in found.kinds}
-    if kind not in classes:
+    if kind not in _CLASSES:
         raise UserError(f"models of kind {kind!r} predict no files")
     if name in glue.TASKS:
         description = {**description, "metrics": glue.TASKS[name].metrics}
-    return classes[kind].restore(description, columns, quoting)
+    return _CLASSES[kind].restore(description, columns, quoting)
 
 
 class FineTunedRun:
@@ -158,7 +148,7 @@ class FineTunedRun:
         """See AnsweringModel."""
         sequences, features = prepared
         answers = self._task.answers(examples, features, self.outputs(sequences))
-        shares = unknown_shares(sequences, self._task.owners(features), self._tokenizer)
+        shares = sequences.unknown_shares(self._task.owners(features), self._tokenizer)
         return {**answers.columns, "unknown_share": _rounded(shares)}
 
 
@@ -189,17 +179,11 @@ class Export:
             outputs = {name: values.numpy() for name, values in outputs.items()}
             for row, place in enumerate(places):
                 found[place] = {name: values[row] for name, values in outputs.items()}
-        columns = self._task.answers(examples, [], found).columns
+        columns = self._task.answers(examples, None, found).columns
         # Exports of earlier versions do not return it.
         if "unknown_share" in found[0]:
             columns["unknown_share"] = _rounded(row["unknown_share"] for row in found)
         return columns
-
-
-def load_model(path: str, task: Task, batch_size: int) -> AnsweringModel:
-    """Returns the model at a path that find_model returned."""
-    kind = Export if saved_model.is_saved_model(path) else FineTunedRun
-    return kind(path, task, batch_size)
 
 
 def _rounded(shares: Iterable[np.float32]) -> list[float]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
-import io
 import itertools
 import json
 import os
@@ -23,15 +22,10 @@ from .fine_tuned import AnsweringModel
 ROWS_PER_PART = 4096
 # Ending of an output's name -> the separator of columns; None: one JSON object per line.
 _SEPARATORS = {".csv": ",", ".tsv": "\t", ".jsonl": None}
-_FLUSH_CHARACTERS = 1 << 20
 
 
 def check_output_name(path: str) -> None:
-    """Checks the ending of an output's name.
-
-    Raises:
-      UserError: if it has another ending.
-    """
+    """Refuses an output whose name has another ending."""
     if os.path.splitext(path)[1] not in _SEPARATORS:
         raise UserError(f"--output_file={path}: expected a name that ends in .csv, .tsv or .jsonl")
 
@@ -50,19 +44,8 @@ def predict_file(
     one does nothing. Memory does not grow with the number of rows, but for what a score needs of
     them: 8 to 16 bytes a row, of several labels 8 bytes a label, of tags 8 bytes a word.
 
-    Args:
-      task: reads the files and scores the rows.
-      model: answers ROWS_PER_PART rows at a time.
-      input_files: paths, whose rows are answered in this order.
-      output_file: .csv, .tsv or .jsonl.
-      identity: JSON-serialisable values that the answers depend on.
-      report: called with the number of rows done.
-
-    Returns:
-      `identity`, `rows` and `metrics`, which are empty if the files have no answers.
-
-    Raises:
-      UserError: if a file is invalid, or `output_file` has other content.
+    The answers depend on `identity`, JSON-serialisable values. `report` is called with the number
+    of rows done. Returns `identity`, `rows` and `metrics`: none if the files have no answers.
     """
     identity = json.loads(json.dumps({**identity, "rows_per_part": ROWS_PER_PART}))
     run_file, parts = f"{output_file}.run.json", f"{output_file}.parts"
@@ -104,23 +87,22 @@ def _write_parts(
     paths: list[str] = []
     done = 0
 
-    def read_part(path: str) -> tuple[list, object] | None:
-        """Returns a part's prepared examples; no preparation (None) if the part exists."""
+    def read_part(number: int) -> tuple[str, list, object]:
+        """Returns a part's path, examples and their preparation, None if the part exists."""
+        path = os.path.join(directory, f"part-{number:05}.jsonl")
         rows = list(itertools.islice(examples, ROWS_PER_PART))
         is_done = tf.io.gfile.exists(path)
-        return rows, None if is_done or not rows else model.prepare(rows)
+        return path, rows, None if is_done or not rows else model.prepare(rows)
 
     # Read and tokenize the next part while the device computes.
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        path = os.path.join(directory, "part-00000.jsonl")
-        waiting = pool.submit(read_part, path)
+        waiting = pool.submit(read_part, 0)
         while True:
-            rows, prepared = waiting.result()
+            path, rows, prepared = waiting.result()
             if not rows:
                 return paths, done
             paths.append(path)
-            following = os.path.join(directory, f"part-{len(paths):05}.jsonl")
-            waiting = pool.submit(read_part, following)
+            waiting = pool.submit(read_part, len(paths))
             if prepared is not None:
                 columns = model.answer(rows, prepared)
                 records = (dict(zip(columns, row)) for row in zip(*columns.values()))
@@ -128,7 +110,6 @@ def _write_parts(
                 files.write_atomically(path, "".join(line + "\n" for line in lines))
             done += len(rows)
             report(done)
-            path = following
 
 
 def _rows_of_parts(paths: Sequence[str]) -> Iterator[dict]:
@@ -142,27 +123,21 @@ def _rows_of_parts(paths: Sequence[str]) -> Iterator[dict]:
 def _written(rows: Iterable[dict], path: str, output_file: str) -> Iterator[dict]:
     """Yields rows after writing them to `path` in the format that `output_file` names."""
     separator = _SEPARATORS[os.path.splitext(output_file)[1]]
-    buffer = io.StringIO()
-    is_first = True
-    with tf.io.gfile.GFile(path, "w") as file:
+    header = None
+    with open(path, "w", encoding="utf-8", newline="") as file:
         for row in rows:
             if separator is None:
-                buffer.write(json.dumps(row, ensure_ascii=False) + "\n")
-            else:
-                if is_first:
-                    header = list(row)
-                    buffer.write(quoted_row(header, separator))
-                if list(row) != header:
-                    raise UserError(
-                        f"{output_file}: row {row.get('id')} has the columns {', '.join(row)}, the "
-                        f"first row {', '.join(header)}: name a .jsonl file, or predict the files "
-                        "one by one"
-                    )
-                buffer.write(quoted_row(row.values(), separator))
-            is_first = False
-            if buffer.tell() > _FLUSH_CHARACTERS:
-                file.write(buffer.getvalue())
-                buffer.seek(0)
-                buffer.truncate()
+                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+                yield row
+                continue
+            if header is None:
+                header = list(row)
+                file.write(quoted_row(header, separator))
+            if list(row) != header:
+                raise UserError(
+                    f"{output_file}: row {row.get('id')} has the columns {', '.join(row)}, the "
+                    f"first row {', '.join(header)}: name a .jsonl file, or predict the files one "
+                    "by one"
+                )
+            file.write(quoted_row(row.values(), separator))
             yield row
-        file.write(buffer.getvalue())

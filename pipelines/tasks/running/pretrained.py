@@ -10,18 +10,13 @@ import numpy as np
 from albert_tf.checkpoints import pretrained
 from albert_tf.scoring import SentenceScorer, TextEmbedder
 from albert_tf.storage.errors import UserError
-from ..classification import ClassificationTask, Columns, Example
+from ..classification import ClassificationTask, Example
 
 ANSWERS = ("score", "mean_embedding", "cls_embedding")
-is_pretrained = pretrained.is_pretrained
 
 
 def text_task(columns: Mapping[str, str], quoting: str | None) -> ClassificationTask:
-    """Returns the task that reads files for a pre-trained model; see fine_tuned.task_of.
-
-    Raises:
-      UserError: if a column does not apply to a pre-trained model.
-    """
+    """Returns the task that reads files for a pre-trained model; see fine_tuned.task_of."""
     for name in columns:
         if name not in ("text", "id"):
             raise UserError(f"--{name}_column does not apply to a pre-trained model: omit the flag")
@@ -29,16 +24,12 @@ def text_task(columns: Mapping[str, str], quoting: str | None) -> Classification
     if not named["text"]:
         raise UserError("--text_column=: a pre-trained model reads texts; name their column")
     # A regression task needs no list of labels.
-    columns = Columns(label=None, **named)
+    columns = {"label": None, **named}
     return ClassificationTask("texts", {}, columns, is_regression=True, quoting=quoting or "csv")
 
 
 class PretrainedModel:
-    """An AnsweringModel without a task, from any format of pretrained.read.
-
-    Raises:
-      UserError: if the path holds no such model, or the model lacks the head for the answers.
-    """
+    """An AnsweringModel without a task, from any format of pretrained.read."""
 
     def __init__(self, path: str, answers: str, batch_size: int):
         model, directory, notes, _ = pretrained.read(path, f"{pretrained.HEADS}|pooler")

@@ -28,10 +28,7 @@ def stored_results(output_dir: str) -> dict[int, dict]:
 def summarise(task: str, best_metric: str, results: Mapping[int, Mapping[str, dict]]) -> dict:
     """Returns the metrics of each split with answers: all seeds, median, lowest and highest.
 
-    Args:
-      task: see --task.
-      best_metric: the metric that selected each seed's best weights.
-      results: seed -> split -> metrics. A seed may lack some splits.
+    `results` is seed -> split -> metrics. A seed may lack some splits.
     """
     summary = {"task": task, "best_metric": best_metric}
     for split in dict.fromkeys(split for metrics in results.values() for split in metrics):

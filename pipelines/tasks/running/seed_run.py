@@ -25,8 +25,9 @@ from ...training.settings import LoopSettings, TrainingSettings, precision
 from ...training.strategy import check_hosts_agree, is_tpu
 from ...training.train_loop import Stage, TrainLoop
 from ...training.train_step import TrainStep
+from ..reading.sequences import Sequences
 from ..scoring.figures import draw_learning_curves
-from ..task import Answers, Outputs, Sequences, Task, create_model
+from ..task import Task, create_model
 from .batches import Prediction, training_dataset
 from .results import RESULTS_FILE
 
@@ -82,96 +83,83 @@ def run_seed(
     """Trains with one seed, then scores and predicts all splits but "train".
 
     Work of an earlier call is not repeated: a finished seed only predicts the splits that it has
-    not predicted with this decoding. Metrics of other splits are kept.
-
-    Returns:
-      The content of MODEL_DIR/results.json, see NO_RESULTS.
+    not predicted with this decoding. Metrics of other splits are kept. Returns the content of
+    MODEL_DIR/results.json, see NO_RESULTS.
     """
-    strategy, model_dir = run.strategy, run.model_dir
-    predicted = what_is_predicted(task, splits)
-    is_trained = tf.io.gfile.exists(os.path.join(model_dir, RESULTS_FILE))
-    kept = _keep_results(run, predicted) if is_trained else NO_RESULTS
+    predicted, path = what_is_predicted(task, splits), os.path.join(run.model_dir, RESULTS_FILE)
+    is_trained = tf.io.gfile.exists(path)
+    kept = kept_results(files.read_json(path) if is_trained else {}, predicted)
     if is_trained and predicted.items() <= kept["predicted"].items():
         return kept
-
-    model, optimizer = _create_model(task, config, seed, settings, strategy)
-    if checkpoint and not has_checkpoint(model_dir):
+    if is_trained and run.is_chief:
+        # If a kill leaves some new files, the old results must not count as new.
+        files.write_atomically(path, json.dumps(kept) + "\n")
+    model, optimizer = _create_model(task, config, seed, settings, run.strategy)
+    if checkpoint and not has_checkpoint(run.model_dir):
         source = saved_model if saved_model.is_saved_model(checkpoint) else model_directory
         source.restore_encoder(model.encoder, checkpoint)
     # TPUs and XLA need all batches of the same shape.
-    has_fixed_length = settings.jit_compile or is_tpu(strategy)
+    length = (settings.max_seq_length, settings.jit_compile or is_tpu(run.strategy))
     rows = settings.global_batch_size // settings.gradient_accumulation_steps
-    length = (settings.max_seq_length, has_fixed_length)
-    predict = Prediction(strategy, model, rows, *length)
-
+    predict = Prediction(run.strategy, model, rows, *length)
     if not is_trained:
-        objective, train = task_objective(task), splits["train"].sequences
-        train_step = TrainStep(model, model, objective, optimizer, settings, seed)
+        train = splits["train"].sequences
+        step = TrainStep(model, model, task_objective(task), optimizer, settings, seed)
         rates = {"examples_per_second": 1, "tokens_per_second": len(train.pieces) / len(train)}
-        evaluate = None
-        if loop.eval_steps:
-            evaluate = functools.partial(_score_dev, task, splits["dev"], predict)
+        evaluate = functools.partial(_score_dev, task, splits.get("dev"), predict)
         TrainLoop(
             run,
-            [Stage(0, train_step, rates, evaluate)],
+            [Stage(0, step, rates, evaluate if loop.eval_steps else None)],
             lambda first_step, context: training_dataset(
                 train, settings.global_batch_size, seed, first_step, *length, context
             ),
             loop,
         ).train()
     _restore_best(run, model, loop)
-    new = {
-        name: split
-        for name, split in splits.items()
-        if name != "train" and name not in kept["predicted"]
-    }
+    new = {name: split for name, split in splits.items() if name not in kept["predicted"]}
     found = {**_predict(run, task, new, predict), "predicted": predicted}
     results = {part: {**kept[part], **found[part]} for part in NO_RESULTS}
     if run.is_chief:
-        print(f"curves       {draw_learning_curves(model_dir)}")
-        _write_results(task, model_dir, settings.max_seq_length, results)
+        print(f"curves       {draw_learning_curves(run.model_dir)}")
+        _write_results(task, run.model_dir, settings.max_seq_length, results)
     return results
 
 
 def _predict(
     run: Run, task: Task, splits: dict[str, TaskSplit], predict: Prediction
 ) -> dict[str, dict]:
-    """Writes the predictions of each split; returns `metrics` and `details` by split, if known."""
+    """Writes the predictions of all splits but "train"; returns `metrics` and `details`."""
     directory = os.path.join(run.model_dir, "predictions")
     found: dict[str, dict] = {"metrics": {}, "details": {}}
-    for name, split in splits.items():
-        answers, metrics = _answers(task, split, predict(split.sequences))
-        if metrics:
+    for name, (examples, sequences, features) in splits.items():
+        if name == "train":
+            continue
+        answers = task.answers(examples, features, predict(sequences))
+        if metrics := task.score(answers.rows()):
             found["metrics"][name] = metrics
-        if details := task.details(split.examples, answers):
+        if details := task.details(examples, answers):
             found["details"][name] = details
         if run.is_chief:
-            for path in task.write(directory, name, split.examples, answers):
+            for path in task.write(directory, name, examples, answers):
                 print(f"predictions  {path}")
     return found
-
-
-def _answers(task: Task, split: TaskSplit, outputs: Outputs) -> tuple[Answers, dict[str, float]]:
-    """Returns a model's answers to a split, and metrics as pipelines.predict computes them."""
-    answers = task.answers(split.examples, split.features, outputs)
-    return answers, task.score(answers.rows())
-
-
-def _write_results(task: Task, model_dir: str, max_seq_length: int, results: dict) -> None:
-    """Writes task.json and results.json; the latter marks the seed as finished."""
-    description = {"task": task.name, "max_seq_length": max_seq_length}
-    for part in task.description():
-        description.update(part)
-    for file, content in ((model_directory.TASK_FILE, description), (RESULTS_FILE, results)):
-        files.write_json(os.path.join(model_dir, file), content)
 
 
 def _score_dev(task: Task, split: TaskSplit, predict: Prediction, is_stopped) -> dict[str, float]:
     outputs = predict(split.sequences, is_stopped)
     if outputs is None:
         return {}
-    _, metrics = _answers(task, split, outputs)
+    metrics = task.score(task.answers(split.examples, split.features, outputs).rows())
     return {f"dev_{name}": value for name, value in metrics.items()}
+
+
+def _write_results(task: Task, model_dir: str, max_seq_length: int, results: dict) -> None:
+    """Writes task.json and results.json; the latter marks the seed as finished."""
+    model, decoding, source = task.description()
+    general = {"task": task.name, "max_seq_length": max_seq_length}
+    description = {**general, **model, **decoding, **source}
+    files.write_json(os.path.join(model_dir, model_directory.TASK_FILE), description)
+    files.write_json(os.path.join(model_dir, RESULTS_FILE), results)
 
 
 def _restore_best(run: Run, model: tf.keras.Model, loop: LoopSettings) -> None:
@@ -210,16 +198,6 @@ def _create_model(
         if settings.mixed_precision == "float16":
             optimizer.loss_scale = optimization.LossScale(optimizer)
     return model, optimizer
-
-
-def _keep_results(run: Run, predicted: dict) -> dict:
-    """Removes the splits to predict anew from results.json; returns the other results."""
-    path = os.path.join(run.model_dir, RESULTS_FILE)
-    kept = kept_results(files.read_json(path), predicted)
-    if run.is_chief and not predicted.items() <= kept["predicted"].items():
-        # If a kill leaves some new files, the old results must not count as new.
-        files.write_atomically(path, json.dumps(kept) + "\n")
-    return kept
 
 
 def kept_results(results: dict, predicted: dict) -> dict:

@@ -39,7 +39,7 @@ def draw_learning_curves(model_dir: str) -> str:
 def draw_confusion_matrix(path: str, labels: Sequence[str], counts: np.ndarray) -> str:
     """Draws the numbers of examples by label and prediction; returns the PNG's path.
 
-    At most MOST_LABELS `labels`; `counts` is the result of classes.confusion_matrix.
+    At most MOST_LABELS `labels`; `counts` is the result of metrics.confusion_matrix.
     """
     shares = counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
     side = 2.5 + 0.5 * len(labels)

@@ -1,30 +1,150 @@
-"""Metrics of classification and regression, by scikit-learn and scipy; higher is better."""
+"""Metrics of classification and regression, their intervals, and metrics per label."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
-from sklearn import metrics
+from scipy import special, stats
+from sklearn import metrics as sklearn
+
+from albert_tf.metrics import wilson_interval
+
+_DRAWS, _FEWEST_DRAWS = 1000, 200
+_CELLS = 20_000_000  # in all draws together, 8 bytes each
 
 
-def correlation(measure: Callable, labels: np.ndarray, predictions: np.ndarray) -> float:
+def _correlation(measure: Callable, labels: np.ndarray, predictions: np.ndarray) -> float:
     """Returns a correlation, 0 where it is undefined: a single example, or constant values."""
     if np.ptp(labels) == 0 or np.ptp(predictions) == 0:
         return 0.0
     return measure(labels, predictions)
 
 
-# Name -> (labels, predictions) -> metric; both are [n] numbers, integers for classes. F1 also
-# accepts [n, labels], 1 where an example has a label.
+# Name -> (labels, predictions) -> metric; higher is better. Both are [n] numbers, integers for
+# classes. F1 also accepts [n, labels], 1 where an example has a label.
 METRICS = {
-    "accuracy": metrics.accuracy_score,
-    "f1": functools.partial(metrics.f1_score, zero_division=0),  # F1 of class 1 of two
-    "micro_f1": functools.partial(metrics.f1_score, average="micro", zero_division=0),
-    "macro_f1": functools.partial(metrics.f1_score, average="macro", zero_division=0),
-    "matthews_correlation": functools.partial(correlation, metrics.matthews_corrcoef),
-    "pearson": functools.partial(correlation, lambda *x: stats.pearsonr(*x).statistic),
-    "spearman": functools.partial(correlation, lambda *x: stats.spearmanr(*x).statistic),
+    "accuracy": sklearn.accuracy_score,
+    "f1": functools.partial(sklearn.f1_score, zero_division=0),  # F1 of class 1 of two
+    "micro_f1": functools.partial(sklearn.f1_score, average="micro", zero_division=0),
+    "macro_f1": functools.partial(sklearn.f1_score, average="macro", zero_division=0),
+    "matthews_correlation": functools.partial(_correlation, sklearn.matthews_corrcoef),
+    "pearson": functools.partial(_correlation, lambda *x: stats.pearsonr(*x).statistic),
+    "spearman": functools.partial(_correlation, lambda *x: stats.spearmanr(*x).statistic),
 }
+
+
+def probabilities_of(
+    outputs: Sequence[dict[str, np.ndarray]], are_exports: bool, activation: str = "softmax"
+) -> np.ndarray:
+    """Returns float64 [n, classes], from a model's `logits` or an export's `probabilities`.
+
+    The activation of the logits is softmax or sigmoid.
+    """
+    name = "probabilities" if are_exports else "logits"
+    found = np.stack([output[name] for output in outputs]).astype(np.float64)
+    if activation == "sigmoid":
+        return found if are_exports else special.expit(found)
+    # In float32 an export's sum is not exactly 1.
+    return found / found.sum(-1, keepdims=True) if are_exports else special.softmax(found, axis=-1)
+
+
+def confusion_matrix(answers: np.ndarray, predictions: np.ndarray, num_labels: int) -> np.ndarray:
+    """Returns int64 [labels, labels]: number of rows by label and prediction.
+
+    Answers and predictions are indices of labels, int [n].
+    """
+    counts = np.zeros([num_labels, num_labels], np.int64)
+    np.add.at(counts, (answers, predictions), 1)
+    return counts
+
+
+class Counts(NamedTuple):
+    """Sums of confusion matrices, float64 [draws, labels] each.
+
+    Of rows with the right prediction and of all rows by label; and of all rows by prediction.
+    """
+
+    right: np.ndarray
+    rows: np.ndarray
+    predicted: np.ndarray
+
+
+def intervals(counts: np.ndarray, metrics: Sequence[str]) -> dict[str, list[float]]:
+    """Returns metric -> [low, high], its 95 % interval.
+
+    Accuracy has Wilson's interval. F1 and Matthews' correlation have no formula: the rows are drawn
+    anew 1,000 times (bootstrap), and the middle 95 % of the values are returned. If all draws give
+    the same value, for example because all rows are right, there is no interval. A metric of
+    numbers gets none either. `counts` is the result of confusion_matrix.
+    """
+    found, total = {}, int(counts.sum())
+    if "accuracy" in metrics:
+        found["accuracy"] = list(wilson_interval(float(np.trace(counts)), total))
+    drawn = draw_again(counts, max(_FEWEST_DRAWS, min(_DRAWS, _CELLS // np.count_nonzero(counts))))
+    for name in metrics:
+        if name in FIGURES:
+            values = FIGURES[name](drawn)
+            if np.ptp(values) > 0:
+                found[name] = [float(value) for value in np.quantile(values, [0.025, 0.975])]
+    return found
+
+
+def draw_again(counts: np.ndarray, draws: int) -> Counts:
+    """Draws as many rows with replacement, `draws` times; stores non-empty cells only."""
+    answers, predictions = np.nonzero(counts)
+    weights = counts[answers, predictions]
+    total = weights.sum()
+    drawn = np.random.default_rng(0).multinomial(total, weights / total, draws)  # [draws, cells]
+    found = Counts(*np.zeros([3, draws, len(counts)]))
+    np.add.at(found.right.T, answers, np.where(answers == predictions, drawn, 0).T)
+    np.add.at(found.rows.T, answers, drawn.T)
+    np.add.at(found.predicted.T, predictions, drawn.T)
+    return found
+
+
+def _f1(counts: Counts) -> np.ndarray:
+    """Returns [draws, labels], 0 for a label without rows and predictions."""
+    return 2 * counts.right / np.maximum(counts.rows + counts.predicted, 1)
+
+
+def _macro_f1(counts: Counts) -> np.ndarray:
+    """Returns [draws]: the mean over the labels that a row or a prediction has."""
+    return _f1(counts).sum(axis=1) / (counts.rows + counts.predicted > 0).sum(axis=1)
+
+
+def _matthews(counts: Counts) -> np.ndarray:
+    total = counts.rows.sum(axis=1)
+    covariance = counts.right.sum(axis=1) * total - (counts.rows * counts.predicted).sum(axis=1)
+    spreads = [total**2 - (sums**2).sum(axis=1) for sums in (counts.rows, counts.predicted)]
+    return covariance / np.maximum(np.sqrt(spreads[0] * spreads[1]), 1e-9)
+
+
+# Name in METRICS -> (Counts -> [draws]).
+FIGURES = {
+    "f1": lambda counts: _f1(counts)[:, 1],  # F1 of class 1 of two
+    "macro_f1": _macro_f1,
+    "matthews_correlation": _matthews,
+}
+
+
+def figures_of_labels(counts: np.ndarray, labels: Sequence[str]) -> dict[str, dict]:
+    """Returns label -> rows, precision, recall, F1; intervals of precision and recall.
+
+    The precision of a label without predictions and the recall of a label without rows are None.
+    """
+    found = {}
+    for place, label in enumerate(labels):
+        right, rows = int(counts[place, place]), int(counts[place].sum())
+        predicted = int(counts[:, place].sum())
+        found[label] = {
+            "rows": rows,
+            "precision": right / predicted if predicted else None,
+            "precision_interval": list(wilson_interval(right, predicted)),
+            "recall": right / rows if rows else None,
+            "recall_interval": list(wilson_interval(right, rows)),
+            "f1": 2 * right / (rows + predicted) if rows + predicted else None,
+        }
+    return found

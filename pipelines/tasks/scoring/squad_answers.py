@@ -17,11 +17,10 @@ _NO_SPAN_SCORE = -2e6
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """A model's answer to a question.
+    """A model's answer to a question: different texts and their scores, best first.
 
-    Attributes:
-      candidates: different texts and their scores, best first; empty without a valid span.
-      null_odds: grows with the likelihood that the text has no answer.
+    There is none without a valid span. `null_odds` grows with the likelihood that the text has no
+    answer.
     """
 
     candidates: list[tuple[str, float]]
@@ -47,14 +46,9 @@ def answer_by_spans(
 ) -> Answer:
     """Decodes AlbertForQuestionAnswering: compares the best span with the span at [CLS].
 
-    A span is in the window where its start has the maximum context.
-
-    Args:
-      context: the text of the windows.
-      windows: all windows of one question.
-      outputs: per window `start_logits` and `end_logits`, float [L].
-      max_answer_length: most pieces of an answer.
-      n_best_size: candidates to return, at most.
+    A span is in the window where its start has the maximum context. `windows` are all of one
+    question; `outputs` has for each `start_logits` and `end_logits`, float [L]. `max_answer_length`
+    is in pieces.
 
     Source: BERT's and the reference's run_squad.
     Deviation: they consider only pairs of the n_best_size best starts and ends, and answer "empty"

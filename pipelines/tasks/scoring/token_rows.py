@@ -33,28 +33,19 @@ def spans_of_tags(example: TokenExample, tags: Sequence[str]) -> set[tuple[int, 
 def predicted_spans(example: TokenExample, tagged: Tagged, marks_entities: bool) -> list[dict]:
     """Returns the predicted spans of a raw text: entities, or else each word with its tag."""
     tags, best = tagged
-    if marks_entities:
-        spans = find_entities(tags)
-    else:
-        spans = [(place, place + 1, tag) for place, tag in enumerate(tags)]
-    return [
-        {
-            "start": start,
-            "end": end,
-            "label": label,
-            "text": example.text[start:end],
-            "probability": round(float(np.mean(best[first:last])), 6),
-        }
-        for first, last, label in spans
-        for start, end in [(example.spans[first][0], example.spans[last - 1][1])]
-    ]
+    words = [(place, place + 1, tag) for place, tag in enumerate(tags)]
+    spans = []
+    for first, last, label in find_entities(tags) if marks_entities else words:
+        start, end = example.spans[first][0], example.spans[last - 1][1]
+        probability = round(float(np.mean(best[first:last])), 6)
+        span = {"start": start, "end": end, "label": label, "text": example.text[start:end]}
+        spans.append({**span, "probability": probability})
+    return spans
 
 
 def _known_spans(example: TokenExample, marks_entities: bool) -> list[dict]:
-    if marks_entities:
-        spans = example.entities
-    else:
-        spans = [(*span, tag) for span, tag in zip(example.spans, example.tags)]
+    words = [(*span, tag) for span, tag in zip(example.spans, example.tags)]
+    spans = example.entities if marks_entities else words
     return [{"start": start, "end": end, "label": label} for start, end, label in spans]
 
 
@@ -81,13 +72,10 @@ def columns_of(
 def score_rows(
     rows: Iterable[dict], labels: Sequence[str], types: Sequence[str] | None
 ) -> dict[str, float]:
-    """Returns the metrics of rows, in one pass; empty if the rows have no answers.
+    """Returns the metrics of rows of columns_of, in one pass; empty if the rows have no answers.
 
-    Args:
-      rows: rows of columns_of, with `example` and `tagged` if known. Without these, raw texts with
-        entities have no `accuracy`: a span is not a word.
-      labels: all tags.
-      types: types of entities; None: the tags do not mark entities.
+    The rows have `example` and `tagged` if known. Without these, raw texts with entities have no
+    `accuracy`: a span is not a word. `types` are the types of entities; None: the tags mark none.
     """
     marks_entities = types is not None
     rows = iter(rows)

@@ -2,16 +2,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipelines.tasks import task
+from pipelines.tasks.reading import sequences as reading
+from pipelines.tasks.reading.sequences import Sequences
 from pipelines.tasks.running import batches
 from pipelines.tasks.running.batches import (
     Prediction,
-    example_lengths,
     make_batch,
     training_dataset,
     training_order,
 )
-from pipelines.tasks.task import Sequences
 from tests.pipelines.tasks.test_classification import pieces_of
 from tests.replicas import mirrored
 
@@ -33,7 +32,7 @@ def make_sequences(examples, per_example=1):
 def test_a_batch_is_its_examples_padded(per_example):
     sequences = make_sequences(6, per_example)
     rows = np.diff(sequences.row_splits).reshape(6, per_example)
-    assert example_lengths(sequences).tolist() == rows.max(axis=1).tolist()
+    assert sequences.lengths().tolist() == rows.max(axis=1).tolist()
     batch = make_batch(sequences, np.array([4, -1, 0, 5, 4]), 96)
     batch = {name: values.numpy() for name, values in batch.items()}
     assert batch["label"].tolist() == [28, 0, 0, 35, 28]
@@ -110,9 +109,7 @@ class Echo(tf.keras.Model):
 
 
 @pytest.mark.parametrize(("batch_size", "has_fixed_length"), [(4, False), (64, True), (1, False)])
-def test_every_example_is_asked_once(monkeypatch, batch_size, has_fixed_length):
-    # A single text would wait for the making of a dataset.
-    monkeypatch.setattr(batches, "_dataset", lambda *_: pytest.fail("a dataset was made"))
+def test_every_example_is_asked_once(batch_size, has_fixed_length):
     sequences, echo = make_sequences(23), Echo()
     strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
     predict = Prediction(strategy, echo, batch_size, 91, has_fixed_length)
@@ -144,17 +141,17 @@ def test_every_example_is_asked_once_by_replicas(monkeypatch, several_hosts):
 
 
 def test_long_texts_come_in_small_blocks(monkeypatch):
-    monkeypatch.setattr(task, "_BLOCK_CHARS", 5)
+    monkeypatch.setattr(reading, "_BLOCK_CHARS", 5)
     texts = ["a", "bb", "ccc", "d" * 9, "e", "f", "g"]
     blocks = [["a", "bb"], ["ccc"], ["d" * 9], ["e", "f"], ["g"]]
-    assert list(task.in_blocks(texts, 2, len)) == blocks
-    assert not list(task.in_blocks([], 2, len))
+    assert list(reading.in_blocks(texts, 2, len)) == blocks
+    assert not list(reading.in_blocks([], 2, len))
 
 
 @pytest.mark.parametrize("has_fixed_length", [False, True])
 def test_no_batch_is_longer_than_the_model_can_take(has_fixed_length):
     sequences = make_sequences(40)
-    longest = int(example_lengths(sequences).max())
+    longest = int(sequences.lengths().max())
     assert longest % 32
     context = tf.distribute.InputContext()
     batches = training_dataset(sequences, 5, 0, 0, longest, has_fixed_length, context).take(24)

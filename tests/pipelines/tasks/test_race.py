@@ -69,13 +69,10 @@ def test_a_test_split_may_lack_answers(tree):
     ("change", "problem"),
     [
         ({"answers": ["D", "E"]}, r":2, question 1: its answer is 'E', expected A, B, C or D"),
-        ({"answers": ["D", None]}, r":2, question 1: its answer is 'None'"),
         ({"answers": ["D"]}, r":2: questions, options, answers are not lists of one length"),
         ({"answers": "DB"}, r":2: questions, options, answers are not lists"),
         ({"options": [["w"] * 4, ["w"] * 3]}, r":2, question 1: 3 'options', expected 4"),
-        ({"options": [["w"] * 4, "wxyz"]}, r":2, question 1: 'options' is no list"),
         ({"questions": ["a", 3]}, r":2, question 1: 'questions' is 3, expected text"),
-        ({"article": None}, r":2: 'article' is null, expected text"),
         ({"id": 5}, r":2: 'id' is 5, expected text"),
     ],
 )
@@ -120,7 +117,7 @@ def test_features_equal_the_references(shared):
     for feature in features:
         first = tokenizer.preprocess(feature["example"]["endings"][0])
         [example] = [e for e in passages[feature["example_id"]] if first_answer(e) == first]
-        sequences, _ = task.encode([example], tokenizer, 512, training=False)
+        sequences, _ = task.encode([example], tokenizer, 512, True)
         for i, row in enumerate(pieces_of(sequences)):
             length = sum(feature["input_mask"][i])
             assert row == feature["input_ids"][i][:length]

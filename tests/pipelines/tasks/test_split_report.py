@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 
 from pipelines.tasks import multiple_choice
-from pipelines.tasks.classification import ClassificationTask, Columns, Example
+from pipelines.tasks.classification import ClassificationTask, Example
 from pipelines.tasks.multilabel import MultiLabelTask
 from pipelines.tasks.reading.dev_split import DIVISION, comparable, split_off_dev
 from pipelines.tasks.reading.split_report import (
     describe_labels,
     describe_split,
+    describe_unknown_characters,
     warn_of_overlap,
     warn_of_shares,
 )
 from pipelines.tasks.reading.squad_files import Question
-from pipelines.tasks.reading.token_files import TokenColumns, of_text
-from pipelines.tasks.running.unknown_text import describe_unknown_characters, unknown_shares
+from pipelines.tasks.reading.token_files import of_text
 from pipelines.tasks.squad import SquadTask
 from pipelines.tasks.token_classification import TokenClassificationTask
 from tests.conftest import WORDS
@@ -29,23 +29,27 @@ KOREAN = "긍정적인 문장입니다"
 def report(directory, tokenizer, rows, max_seq_length=16, **arguments):
     path = directory / "t.csv"
     path.write_text("text,label\n" + "".join(f"{text},{label}\n" for text, label in rows))
-    columns = arguments.pop("columns", Columns("text", "label"))
-    task = ClassificationTask("own", {"train": str(path)}, columns, **arguments)
+    task = ClassificationTask("own", {"train": str(path)}, **arguments)
     examples = task.read("train")
     sequences, _ = task.encode(examples, tokenizer, max_seq_length, True)
     notes = task.summarise(examples)
-    return describe_split("train", len(examples), sequences, tokenizer, max_seq_length, notes, 64)
+    return describe_split("train", examples, sequences, tokenizer, max_seq_length, notes, 64)
 
 
 def test_the_most_frequent_unknown_characters_are_named(tokenizer):
     many = "".join(chr(ord("가") + number) for number in range(12))
     texts = [KOREAN, f"{WORDS[0]} {many} 문문문", "문 é", ""]
+    task = ClassificationTask("own", {}, labels=["a", "b"])
+
+    def line_of(*examples):
+        sequences, _ = task.encode(examples, tokenizer, 16, False)
+        return describe_unknown_characters(examples, tokenizer, sequences)
+
     examples = [Example(str(i), text, "문문" if i else None, "a") for i, text in enumerate(texts)]
-    [line] = describe_unknown_characters(examples, tokenizer)
+    [line] = line_of(*examples)
     assert line.startswith("unknown characters: '문' 11, ")
     assert line.endswith(" and 11 others with 11") and repr(WORDS[0][0]) not in line
-    assert describe_unknown_characters(examples[-1:-1], tokenizer) == []
-    assert describe_unknown_characters([Example("1", "é" + WORDS[0], None, "a")], tokenizer) == []
+    assert line_of(Example("1", "é" + WORDS[0], None, "a")) == []
 
 
 def share_task(kind):
@@ -53,10 +57,9 @@ def share_task(kind):
     if kind == "question_answering":
         return SquadTask({}, doc_stride=5), lambda text: Question("q", text, text, (), False)
     if kind == "token_classifier":
-        task = TokenClassificationTask(kind, {}, TokenColumns(), ["O", "a"], 5)
+        task = TokenClassificationTask(kind, {}, labels=["O", "a"], doc_stride=5)
         return task, lambda text: of_text("t", text)
-    columns = multiple_choice.MultipleChoiceColumns("", "", "")
-    task = multiple_choice.MultipleChoiceTask(kind, {}, columns, 9)
+    task = multiple_choice.MultipleChoiceTask(kind, {}, max_qa_length=9)
     task.num_choices = 2
     return task, lambda text: Choice("m", text, "", (text, text), None)
 
@@ -67,10 +70,10 @@ def test_the_share_of_a_row_is_of_all_its_sequences(tokenizer, kind):
     mixed = f"{WORDS[0]} 문"
     examples = [example_of(text) for text in ("문 " * 40, WORDS[0], "", mixed, "나 " * 9)]
     sequences, features = task.encode(examples, tokenizer, 24, False)
-    shares = unknown_shares(sequences, task.owners(features), tokenizer)
+    shares = sequences.unknown_shares(task.owners(features), tokenizer)
     known = len(tokenizer.encode(WORDS[0]))
     assert shares == pytest.approx([1, 0, 1, 1 / (known + 1), 1])
-    [line] = describe_unknown_characters(examples, tokenizer)
+    [line] = describe_unknown_characters(examples, tokenizer, sequences)
     assert line.startswith("unknown characters: '문' ") and ", '나' " in line
 
 
@@ -112,14 +115,14 @@ def test_no_length_is_advised_that_the_model_refuses(tokenizer, tmp_path, length
     task = SquadTask({}, may_be_impossible=False)
     question = Question("a", "fox", text, ((text, 0),), False)
     sequences, _ = task.encode([question], tokenizer, length, True)
-    lines = describe_split("train", 1, sequences, tokenizer, length, [], 64)
+    lines = describe_split("train", [question], sequences, tokenizer, length, [], 64)
     [line] = [line for line in lines if "window" in line]
     assert line.startswith("warning: 1 answers of train fit into no window: the model learns")
     assert line.endswith(advice.replace("shorter texts", "a smaller --doc_stride"))
 
 
 def test_oddities_of_rows(tokenizer, tmp_path):
-    columns = Columns("text", "label", id="text")
+    columns = {"id": "text"}
     lines = report(tmp_path, tokenizer, [("", "a"), ("", "b"), ("x", "b")], columns=columns)
     assert "warning: train: 2 rows without text" in lines
     assert "warning: train: 1 rows repeat an id, such as '', 2 times" in lines
@@ -129,15 +132,23 @@ def test_oddities_of_rows(tokenizer, tmp_path):
     lines = report(tmp_path, tokenizer, [('"a\nb"', "x"), ("c", "y"), ('"d\n\ne"', "x")])
     assert "2 cells with line ends" in [line.strip() for line in lines]
     examples = [Example("0", "a\nb", "c\nd", ("a",)), Example("1", "a", "b\n", ("b",))]
-    task = MultiLabelTask("own", {}, Columns("text", "label", "pair"), ["a", "b"])
+    task = MultiLabelTask("own", {}, {"text_pair": "pair"}, ["a", "b"])
     assert "3 cells with line ends" in task.summarise(examples)
 
 
+def with_labels(*labels):
+    return [Example("", "", None, label) for label in labels]
+
+
 def test_examples_of_the_training_set_are_warned_of():
+    def warnings(of_dev, of_train):
+        dev, train = ([Example("", t, None, None) for t in texts] for texts in (of_dev, of_train))
+        return warn_of_overlap("dev", dev, train)
+
     train = [f"text {i}" for i in range(50)]
-    assert warn_of_overlap("dev", [*train[:2], *map(str, range(18))], train) == []
-    [warning] = warn_of_overlap("dev", [*train[:3], *map(str, range(17)), "0"], train)
-    assert warn_of_overlap("dev", ["", ""], ["", "a"]) == [], "questions without a text"
+    assert warnings([*train[:2], *map(str, range(18))], train) == []
+    [warning] = warnings([*train[:2], "TEXT  2", *map(str, range(17)), "0"], train)
+    assert warnings(["", ""], ["", "a"]) == [], "questions without a text"
     assert warning.startswith("warning: 15 % of dev is in the training set, too: its metrics")
 
 
@@ -157,14 +168,16 @@ def test_questions_and_choices_say_what_they_lose(tokenizer):
     examples = [Question("a", long, "the fox", (), True)]
     sequences, windows = task.encode(examples, tokenizer, 16, False)
     assert len(sequences) == len(windows) > 1 and np.diff(sequences.row_splits).max() <= 16
-    lines = describe_split("dev", 1, sequences, tokenizer, 16, task.summarise(examples), 512)
+    lines = describe_split("dev", examples, sequences, tokenizer, 16, task.summarise(examples), 512)
     assert "100.0 % truncated" in lines[0] and "0 with answers, 1 impossible" in lines[1]
     blank = dataclasses.replace(examples[0], id="b", text=" ")
     assert task.summarise([*examples, blank])[1:] == ["warning: 1 rows without text"]
     task, _ = share_task("multiple_choice")
     examples = [Choice("m", long, "", ("a", "b"), 1)]
     sequences, _ = task.encode(examples, tokenizer, 16, True)
-    lines = describe_split("train", 1, sequences, tokenizer, 16, task.summarise(examples), 512)
+    lines = describe_split(
+        "train", examples, sequences, tokenizer, 16, task.summarise(examples), 512
+    )
     assert "100.0 % truncated" in lines[0] and "2 labels: 'A' 0, 'B' 1" in lines[1]
 
 
@@ -177,11 +190,6 @@ def tickets(number):
     places = rng.choice(300, number, p=subjects / subjects.sum())
     texts = [f"{name if k % 9 else 'shared'} {k}" for name, k in zip(labels, places)]
     return [Example(str(i), *of) for i, of in enumerate(zip(texts, [None] * number, labels))]
-
-
-OWN = ClassificationTask("own", {}, Columns("text", "label"), ["a", "b"])
-NUMBERS = ClassificationTask("own", {}, Columns("text", "label"), is_regression=True)
-SETS = MultiLabelTask("own", {}, Columns("text", "label"), ["a", "b"])
 
 
 def test_a_dev_set_has_the_share_asked_and_the_labels_of_train():
@@ -233,8 +241,7 @@ def test_a_division_changes_with_its_number_only():
 
 def test_labels_of_dev_are_compared_with_train():
     def warnings(train, dev):
-        sizes = (sum(train.values()), sum(dev.values()))
-        return warn_of_shares(Counter(train), Counter(dev), sizes)
+        return warn_of_shares(*(with_labels(*Counter(side).elements()) for side in (train, dev)))
 
     assert warnings({"a": 500, "b": 500}, {"a": 45, "b": 55}) == []
     [odd] = warnings({"login": 559, "x": 2000}, {"login": 220, "x": 221})
@@ -247,8 +254,8 @@ def test_labels_of_dev_are_compared_with_train():
     absent, _ = warnings({"a": 90}, {"a": 10, "rare": 1})
     assert "train has no row of 'rare' 1" in absent
     # Of examples of several labels or none the sum of labels is not their number.
-    marks = Counter(a=500, b=500), Counter(a=20, b=20)
-    [odd] = warn_of_shares(*marks, (2000, 1000))
+    train, dev = [("a", "b")] * 500 + [()] * 1500, [("a", "b")] * 20 + [()] * 980
+    [odd] = warn_of_shares(with_labels(*train), with_labels(*dev))
     assert "'a' 2 % of dev, 25 % of train" in odd
 
 

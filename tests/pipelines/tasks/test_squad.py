@@ -39,7 +39,7 @@ def test_windows_as_sequences(tokenizer, questions):
     assert len(sequences) == len(windows) == 2 * len(firsts) > 4
     assert sequences.labels == {}
     for i, window in enumerate(windows):
-        assert window.question == i // len(firsts)
+        assert window.example == i // len(firsts)
         first = firsts[i % len(firsts)]
         part = text[first : first + room]
         assert pieces_of(sequences)[i] == [cls_id, *query, sep_id, *part, sep_id]
@@ -57,10 +57,10 @@ def test_labels_point_at_the_answer(tokenizer, questions, max_seq_length):
     for i, (window, (start, end, none)) in enumerate(zip(windows, labels)):
         if none:
             assert start == end == 0
-            lacks.add(window.question)
+            lacks.add(window.example)
             continue
-        found.add(window.question)
-        [(answer, _)] = examples[window.question].answers
+        found.add(window.example)
+        [(answer, _)] = examples[window.example].answers
         read = tokenizer.decode(pieces_of(sequences)[i][start : end + 1])
         if answer.isascii():
             assert tokenizer.preprocess(answer) in read and len(read) <= len(answer) + 2
@@ -79,7 +79,7 @@ def test_answers_longer_than_a_window_are_told(tokenizer):
     task = SquadTask({}, may_be_impossible=True)
     sequences, windows = task.encode(examples, tokenizer, 24, training=True)
     assert sequences.lost_answers == 1
-    is_of_first = [window.question == 0 for window in windows]
+    is_of_first = [window.example == 0 for window in windows]
     assert sequences.labels["is_impossible"][is_of_first].all()
     assert task.encode(examples, tokenizer, 512, training=True)[0].lost_answers == 0
 
@@ -167,7 +167,7 @@ def test_a_question_that_leaves_no_room_is_truncated(tokenizer, questions):
     assert len(task.encode([questions[0], long], tokenizer, 29, training=True)[0]) > 20
     sequences, windows = task.encode([questions[0], long], tokenizer, 20, training=True)
     assert np.diff(sequences.row_splits).max() == 20
-    assert {len(window.is_max_context) for window in windows if window.question == 1} == {1}
+    assert {len(window.is_max_context) for window in windows if window.example == 1} == {1}
 
 
 def test_questions_some_of_which_have_no_answer_are_told(tmp_path, capsys):

@@ -166,7 +166,7 @@ def test_features_are_the_references(shared, name):
     assert len(windows) == len(features) == expected_windows
     differences = collections.Counter()
     for i, (window, feature) in enumerate(zip(windows, features)):
-        context, paragraph = questions[window.question].context, window.paragraph
+        context, paragraph = questions[window.example].context, window.paragraph
         same_pieces = batch["input_word_ids"][i] == feature["input_ids"]
         if not same_pieces.all():
             differences["pieces"] += 1

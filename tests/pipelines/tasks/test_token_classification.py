@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipelines.tasks.reading.token_files import TokenColumns, TokenExample, of_text
+from pipelines.tasks.reading.token_files import TokenExample, of_text
 from pipelines.tasks.token_classification import TokenClassificationTask
 from tests.conftest import WORDS
 from tests.pipelines.tasks.test_classification import pieces_of
@@ -14,7 +14,7 @@ LABELS = ("O", "B-a", "I-a", "B-b", "I-b")
 
 
 def task(labels=LABELS, doc_stride=5, **files):
-    return TokenClassificationTask("tags", files, TokenColumns(), labels, doc_stride)
+    return TokenClassificationTask("tags", files, {}, labels, doc_stride)
 
 
 def write(path, rows):
@@ -76,14 +76,8 @@ def test_labels_are_those_of_training(tmp_path):
     parts = parts_of(["x VB", "y NN"], ["z NN"])
     assert (parts.labels, parts.best_metric) == (("NN", "VB"), "accuracy")
     assert task().best_metric == "f1"
-    with pytest.raises(ValueError, match=r"a.conll: every tag is 'O'"):
-        _ = parts_of(["x O"]).labels
-    with pytest.raises(ValueError, match=r"labels 'B-PER' and 'B-per' differ only in case"):
+    with pytest.raises(ValueError, match=r"a.conll: text 0: labels 'B-PER' and 'B-per' differ"):
         _ = parts_of(["x B-PER", "y B-per"]).labels
-    with pytest.raises(ValueError, match="are not known: give the training file"):
-        _ = task(None).labels
-    with pytest.raises(ValueError, match="--labels=a,a: expected two different"):
-        task(["a", "a"])
 
 
 def test_what_the_plan_says_of_it():
@@ -130,11 +124,8 @@ def test_the_plan_tells_when_words_are_scored_in_place_of_entities(labels, messa
 
 def test_an_unknown_tag(tmp_path):
     path = write(tmp_path / "dev.conll", [["x O"], ["x O", "y B-c"]])
-    problem = r"dev\.conll: text 1, 'x y': unknown tag 'B-c'; "
-    for split in ("train", "dev", "test"):
-        with pytest.raises(ValueError, match=problem + "the labels are 'O', "):
-            task(**{split: path}).read(split)
-    with pytest.raises(ValueError, match=problem):
+    problem = r"dev\.conll: text 1, 'x y': unknown label 'B-c' in 'label'; "
+    with pytest.raises(ValueError, match=problem + "the labels are 'O', "):
         list(task().read_file(path))
     train = write(tmp_path / "train.conll", [["x O", "y B-a"]])
     with pytest.raises(ValueError, match=problem + "the training file has 'O', 'B-a'; --labels"):

@@ -1,0 +1,92 @@
+"""Tasks whose answers are labels: which labels there are, and their order."""
+
+from __future__ import annotations
+
+import abc
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+
+from albert_tf.storage.errors import UserError
+from .reading.tables import label_key
+from .task import Columns, Files, Task
+
+# What programs write for a missing value. "None" and "NA" are labels of real data sets.
+_MISSING = ("nan", "-nan", "<na>", "#n/a", "nat")
+
+
+class LabelledTask(Task):
+    """A task whose answers are labels: the listed ones, or all of the training file."""
+
+    def __init__(
+        self, name: str, files: Files, columns: Columns | None, labels: Sequence[str] | None
+    ):
+        super().__init__(name, files, columns)
+        if labels and len(set(labels)) < max(2, len(labels)):
+            raise UserError(f"--labels={','.join(labels)}: expected two different labels or more")
+        self._listed = tuple(labels or ())
+
+    @abc.abstractmethod
+    def labels_of_file(self, path: str) -> Iterator[tuple[str, str]]:
+        """Yields the labels of the rows of a training file, and where each row is."""
+
+    def in_order(self, labels: set[str]) -> Sequence[str]:
+        """Returns the labels of the training file in the order of the model's outputs."""
+        return sorted(labels)
+
+    @functools.cached_property
+    def labels(self) -> tuple[str, ...]:
+        """All labels, in the order of the model's outputs."""
+        if self._listed:
+            return self._listed
+        paths = self.files.get("train")
+        if not paths:
+            raise UserError(
+                f"the labels of {self.name} are not known: give the training file, or name them"
+            )
+        places: dict[str, str] = {}  # where each label is first
+        for path in paths:
+            for label, where in self.labels_of_file(path):
+                places.setdefault(label, where)
+        _check_spellings(places)
+        if len(places) < 2:
+            raise UserError(
+                f"{', '.join(paths)}: the only label in {self.columns['label']!r} is "
+                f"{', '.join(places)!r}; expected two labels or more to tell apart"
+            )
+        return tuple(self.in_order({*places}))
+
+    @functools.cached_property
+    def place_of(self) -> dict[str, int]:
+        """Each label's index among the model's outputs."""
+        return {label: place for place, label in enumerate(self.labels)}
+
+    def check_known(self, label: str, where: str) -> None:
+        """Raises a UserError if the model does not have the label."""
+        if label in self.place_of:
+            return
+        known = ", ".join(map(repr, self.labels[:20])) + ", ..." * (len(self.labels) > 20)
+        source = "the labels are" if self._listed else "the training file has"
+        hint = "" if self._listed else "; --labels names all"
+        if near := [name for name in self.labels if label_key(name) == label_key(label)]:
+            hint = f"; it is almost {near[0]!r}"
+        column = self.columns["label"]
+        raise UserError(f"{where}: unknown label {label!r} in {column!r}; {source} {known}{hint}")
+
+
+def _check_spellings(places: Mapping[str, str]) -> None:
+    """Refuses different labels with the same label_key, and marks of a missing value.
+
+    Labels that differ only in form are not merged: the owner of the file decides what is meant.
+    """
+    seen: dict[str, str] = {}
+    for label in sorted(places):
+        remedy = "correct the file, or list all labels in --labels if it is meant"
+        if label.casefold() in _MISSING:
+            raise UserError(f"{places[label]}: {label!r} spells that there is no label; {remedy}")
+        other = seen.setdefault(label_key(label), label)
+        if other != label:
+            where = ", ".join(dict.fromkeys((places[other], places[label])))
+            raise UserError(
+                f"{where}: labels {other!r} and {label!r} differ only in case, spaces, invisible "
+                f"characters, or the form of a number or truth value; {remedy}"
+            )
