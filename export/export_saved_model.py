@@ -63,6 +63,14 @@ def define_flags() -> None:
         list(MODULES),
         "Default: what fine-tuning made of the model; pretraining if it was not fine-tuned.",
     )
+    flags.DEFINE_float(
+        "min_probability",
+        None,
+        "A classifier answers `unsure` where its best label is less probable. Fine-tuning prints "
+        "what reaches which precision on dev.",
+        0.0,
+        1.0,
+    )
     flags.DEFINE_integer("version", None, "Default: the next free number.", lower_bound=1)
     program.define_max_seq_length(help="Default: --checkpoint's trained length.")
     flags.DEFINE_enum(
@@ -89,6 +97,7 @@ def main(_) -> None:
         version=FLAGS.version,
         max_seq_length=FLAGS.max_seq_length,
         precision=FLAGS.precision,
+        min_probability=FLAGS.min_probability,
     )
     print(how_to_use(saved_model))
 
@@ -101,6 +110,7 @@ def export(
     version: int | None = None,
     max_seq_length: int | None = None,
     precision: str = "float32",
+    min_probability: float | None = None,
 ) -> str:
     """Exports a checkpoint, unless a version of it exists; returns the version's directory."""
     if tf.io.gfile.exists(output) and not tf.io.gfile.isdir(output):
@@ -109,7 +119,15 @@ def export(
         raise UserError(f"--output={output}: holds a run; expected a directory for the versions")
     with job_directory.lock(output) if files.is_remote(output) else contextlib.nullcontext():
         served = open_checkpoint(checkpoint, kind, max_seq_length)
-        return _export(dataclasses.replace(served, precision=precision), output, version)
+        task = served.task
+        if min_probability is not None:
+            if not MODULES[served.kind].may_be_unsure or "unsure" in task["labels"]:
+                raise UserError(
+                    "--min_probability is for models that choose one label, none of them 'unsure'"
+                )
+            task = {**task, "min_probability": min_probability}
+        served = dataclasses.replace(served, task=task, precision=precision)
+        return _export(served, output, version)
 
 
 def _export(served: ServedCheckpoint, output: str, version: int | None) -> str:

@@ -53,6 +53,7 @@ from .tasks.task import Task, read_files
 
 FLAGS = flags.FLAGS
 
+_OPTIONS = ("quoting", "answers", "min_probability", "batch_size", "top_k")
 _COLUMNS = ("text", "text_pair", "label", "id", "question", "options")
 
 
@@ -87,6 +88,14 @@ def define_flags() -> None:
         "What a pre-trained model computes of each text: how likely it is, the mean of the last "
         "block's outputs, or the output at [CLS]. Default: score.",
     )
+    flags.DEFINE_float(
+        "min_probability",
+        None,
+        "A classifier predicts `unsure` where its best label is less probable. Fine-tuning prints "
+        "what reaches which precision on dev. Default: the export's, or none.",
+        0.0,
+        1.0,
+    )
     flags.DEFINE_integer("batch_size", 32, "Examples that the model reads at a time.", 1)
     flags.DEFINE_integer("top_k", 5, "Probabilities to write, beyond 20 classes.", 1)
 
@@ -100,7 +109,7 @@ def main(_) -> None:
         input_files=files.match_files(FLAGS.input_file, "input_file"),
         output_file=FLAGS.output_file,
         columns=columns,
-        **{name: FLAGS[name].value for name in ("quoting", "answers", "batch_size", "top_k")},
+        **{name: FLAGS[name].value for name in _OPTIONS},
     )
     for name, value in summary["metrics"].items():
         print(f"{name:24} {value:.4f}")
@@ -115,6 +124,7 @@ def predict(
     columns: dict[str, str] | None = None,
     quoting: str | None = None,
     answers: str | None = None,
+    min_probability: float | None = None,
     batch_size: int = 32,
     top_k: int = 5,
 ) -> dict:
@@ -124,7 +134,7 @@ def predict(
     pretrained.ANSWERS.
     """
     check_output_name(output_file)
-    found = _find(model, columns or {}, quoting, answers)
+    found = _find(model, columns or {}, quoting, answers, min_probability)
     path, description, task = found
     task.top_k = top_k
     # Read all rows first: an invalid last row is reported before hours of work, not after.
@@ -161,18 +171,31 @@ class _Found(NamedTuple):
     task: Task
 
 
-def _find(model: str, columns: dict[str, str], quoting: str | None, answers: str | None) -> _Found:
+def _find(
+    model: str,
+    columns: dict[str, str],
+    quoting: str | None,
+    answers: str | None,
+    min_probability: float | None,
+) -> _Found:
     """Finds the model that the arguments of `predict` name, without reading its weights."""
     model = hub.local_path(model)
     if answers and answers not in pretrained.ANSWERS:
         raise UserError(f"--answers={answers}: expected one of {', '.join(pretrained.ANSWERS)}")
     if is_pretrained(model):
-        return _Found(model, {"kind": "pretraining"}, pretrained.text_task(columns, quoting))
-    if answers:
+        path, description = model, {"kind": "pretraining"}
+        task = pretrained.text_task(columns, quoting)
+    elif answers:
         raise UserError(f"--answers={answers} applies to pre-trained models only: omit it")
-    path = fine_tuned.find_model(model)
-    description = fine_tuned.read_description(path)
-    return _Found(path, description, fine_tuned.task_of(description, columns, quoting))
+    else:
+        path = fine_tuned.find_model(model)
+        description = fine_tuned.read_description(path)
+        task = fine_tuned.task_of(description, columns, quoting)
+    if min_probability is not None:
+        description["min_probability"] = min_probability
+    if description.get("min_probability"):  # the export's, if there is one
+        task.predict_unsure(description["min_probability"])
+    return _Found(path, description, task)
 
 
 def _load(found: _Found, answers: str | None, batch_size: int) -> fine_tuned.AnsweringModel:
@@ -246,6 +269,7 @@ def load(
     columns: dict[str, str] | None = None,
     batch_size: int = 32,
     answers: str | None = None,
+    min_probability: float | None = None,
 ) -> Predictor:
     """Loads a model for predictions in Python.
 
@@ -258,6 +282,7 @@ def load(
         of RACE needs {"question": "question"}, because RACE's files have no columns.
       batch_size: examples that the model reads at a time.
       answers: for a pre-trained model, one of pretrained.ANSWERS. None: the first of them.
+      min_probability: a classifier predicts "unsure" below it. None: as the export was made.
 
     Raises:
       UserError: if there is no such model.
@@ -265,7 +290,7 @@ def load(
     columns, model = dict(columns or {}), os.fspath(model)
     if batch_size < 1:
         raise UserError(f"batch_size={batch_size}: expected 1 or more")
-    found = _find(model, columns, None, answers)
+    found = _find(model, columns, None, answers, min_probability)
     if "id" in found.task.columns and "id" not in columns:
         found.task.columns["id"] = None  # rows are numbered
     return Predictor(found, _load(found, answers, batch_size))

@@ -34,16 +34,22 @@ class MultiLabelModule(RegressorModule):
 
 
 class ClassifierModule(RegressorModule):
-    """Labels a text, or a pair."""
+    """Labels a text, or a pair; "unsure" below `min_probability` of task.json, if it has one."""
 
+    may_be_unsure = True
     table = signatures.CLASSIFIER
 
     def answer(self, tokens: dict) -> dict:
         """See ServingModule.answer."""
         logits = self.logits(tokens)
+        answers = KINDS[self.served.kind].answers(logits)
+        label = tf.gather(self.labels()["labels"], tf.argmax(logits, axis=-1))
+        if minimum := self.served.task.get("min_probability"):
+            is_sure = tf.reduce_max(answers["probabilities"], axis=-1) >= minimum
+            label = tf.where(is_sure, label, "unsure")
         return {
-            "label": tf.gather(self.labels()["labels"], tf.argmax(logits, axis=-1)),
-            **KINDS[self.served.kind].answers(logits),
+            "label": label,
+            **answers,
             "unknown_share": self.share_of_unknown(tokens),
         }
 

@@ -13,6 +13,7 @@ import tensorflow as tf
 from albert_tf.checkpoints.model_directory import CONFIG_FILE, TASK_FILE
 from albert_tf.config import AlbertConfig
 from albert_tf.encoder import AlbertEncoder, cls_only_positions
+from albert_tf.storage import files
 from albert_tf.text.limits import chars_of_sequence
 from albert_tf.text.packing import FEATURES, Packer, model_inputs
 from albert_tf.text.tokenization import AlbertTokenizer
@@ -62,9 +63,11 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
     Attributes:
       table: the kind's signatures.
       has_python_tokenizer: whether an AlbertTokenizer can take the place of `tokenizer`.
+      may_be_unsure: whether `min_probability` has a meaning.
     """
 
     table: dict[str, signatures.Signature]
+    may_be_unsure = False
     has_python_tokenizer = True
 
     def __init__(self, model: tf.keras.Model, served: ServedCheckpoint):
@@ -87,8 +90,10 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
         vocabulary = os.path.join(served.model_dir, served.tokenizer.vocabulary_name)
         self.vocab_file = tf.saved_model.Asset(vocabulary)
         self.config_file = tf.saved_model.Asset(config_file)
-        if served.task:
-            self.task_file = tf.saved_model.Asset(os.path.join(served.model_dir, TASK_FILE))
+        if served.task:  # model_dir's task.json has no min_probability
+            task_file = os.path.join(directory.name, TASK_FILE)
+            files.write_json(task_file, served.task)
+            self.task_file = tf.saved_model.Asset(task_file)
         self.max_seq_length = served.max_seq_length
         self.tokenizer = served.tokenizer.in_graph()
         self.packer = Packer(served.tokenizer, served.max_seq_length)

@@ -19,6 +19,7 @@ from .reading.examples import AnyExample, id_and_label
 from .reading.sequences import Encoder, Packed
 from .reading.split_report import describe_labels, describe_texts, warn_of_rounding
 from .reading.tables import as_label, as_number, read_rows, read_table, write_table
+from .scoring.confidence import confidence
 from .scoring.figures import MOST_LABELS, draw_confusion_matrix
 from .scoring.metrics import (
     METRICS,
@@ -33,6 +34,7 @@ from .task import Answers, Columns, Description, Files, Outputs, Task
 _MOST_PROBABILITIES = 20
 _FIELDS = {"text": "text", "label": "label", "text_pair": None, "id": None}
 _SHOWN = ("id", "label", "prediction")  # columns of `answers`
+UNSURE = "unsure"  # the prediction of a classifier below --min_probability
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,6 +83,7 @@ class ClassificationTask(LabelledTask):
 
     Attributes:
       top_k: see answers.
+      min_probability: a label with a lower probability is not predicted, but UNSURE.
     """
 
     fields = _FIELDS
@@ -88,6 +91,7 @@ class ClassificationTask(LabelledTask):
     activation = "softmax"
     block_size = 4000
     top_k = 5
+    min_probability = 0.0
 
     def __init__(
         self,
@@ -122,6 +126,14 @@ class ClassificationTask(LabelledTask):
                 else "--text_pair_column: the model reads single texts: remove it"
             )
         return task
+
+    def predict_unsure(self, min_probability: float) -> None:
+        """See Task.predict_unsure."""
+        if self.is_regression or self.activation != "softmax":
+            super().predict_unsure(min_probability)
+        if UNSURE in self.labels:
+            raise UserError(f"--min_probability: {UNSURE!r} is a label of this model: omit it")
+        self.min_probability = min_probability
 
     @functools.cached_property
     def labels(self) -> tuple[str, ...]:
@@ -263,6 +275,7 @@ class ClassificationTask(LabelledTask):
         columns.update(self._probability_columns(probabilities))
         if _has_one_label(examples):
             places = self.label_array(examples)
+            exact["probabilities"] = probabilities
             exact["probability_of_label"] = probabilities[np.arange(len(places)), places]
         return Answers(columns, exact)
 
@@ -272,7 +285,11 @@ class ClassificationTask(LabelledTask):
 
     def predictions(self, probabilities: np.ndarray) -> list[str]:
         """Returns the predicted labels in the form of the output files."""
-        return [self.labels[place] for place in probabilities.argmax(axis=1)]
+        best, places = probabilities.max(axis=1), probabilities.argmax(axis=1)
+        return [
+            self.labels[place] if probability >= self.min_probability else UNSURE
+            for place, probability in zip(places, best)
+        ]
 
     def _probability_columns(self, probabilities: np.ndarray) -> dict[str, list]:
         """Returns the columns of `answers` for the probabilities, float64 [n, labels]."""
@@ -289,12 +306,15 @@ class ClassificationTask(LabelledTask):
         return columns
 
     def score(self, rows: Iterable[dict]) -> dict[str, float]:
-        """See Task.score."""
+        """See Task.score. Unsure rows are left out; `answered` is the share of the others."""
         kind = "d" if self.is_regression else "i"
-        labels, predictions = array.array(kind), array.array(kind)
+        labels, predictions, total = array.array(kind), array.array(kind), 0
         for row in rows:
             if "label" not in row:
                 return {}
+            total += 1
+            if self.min_probability and row["prediction"] == UNSURE:
+                continue
             if self.is_regression:
                 labels.append(row["label"])
                 predictions.append(row.get("number", row["prediction"]))
@@ -302,7 +322,10 @@ class ClassificationTask(LabelledTask):
                 labels.append(self.place_of[row["label"]])
                 predictions.append(self.place_of[row["prediction"]])
         found = np.array(labels), np.array(predictions)
-        return {name: float(METRICS[name](*found)) for name in self.metrics if labels}
+        result = {name: float(METRICS[name](*found)) for name in self.metrics if labels}
+        if self.min_probability and total:
+            result["answered"] = len(labels) / total
+        return result
 
     def _confusion(self, answers: Answers, chosen: Iterable[int]) -> np.ndarray:
         """Returns the confusion matrix of rows with labels."""
@@ -319,10 +342,12 @@ class ClassificationTask(LabelledTask):
         if not chosen or not _has_one_label(examples):
             return {}
         counts = self._confusion(answers, chosen)
+        of_labels = self.label_array([examples[i] for i in chosen])
         is_small = len(self.labels) <= MOST_LABELS
         return {
             "intervals": intervals(counts, self.metrics),
             "labels": figures_of_labels(counts, self.labels),
+            "confidence": confidence(of_labels, answers.exact["probabilities"][chosen]),
             **({"confusion": counts.tolist()} if is_small else {}),
         }
 

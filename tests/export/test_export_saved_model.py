@@ -68,8 +68,8 @@ def test_a_fine_tuned_model_is_exported_and_asked(make_module, tmp_path, unverif
     module = make_module(TASKS["classifier"])
     monkeypatch.setattr(export_saved_model, "load_module", lambda _: module)
     made = export(checkpoint=module.served.model_dir, output=str(tmp_path))
-    task = (tmp_path / "1/assets/task.json").read_bytes()
-    assert task == Path(module.served.model_dir, "task.json").read_bytes()
+    task = json.loads((tmp_path / "1/assets/task.json").read_text())
+    assert task == json.loads(Path(module.served.model_dir, "task.json").read_text())
     described = provenance(tmp_path / "1")
     assert described["kind"] == "classifier" and described["task"]["labels"] == list(LABELS)
     assert described["max_seq_length"] == module.max_seq_length
@@ -88,6 +88,18 @@ def test_a_fine_tuned_model_is_exported_and_asked(make_module, tmp_path, unverif
     assert lines[-1] == f"(probabilities of {', '.join(LABELS)})"
     with pytest.raises(ValueError, match="fills no"):
         ask(saved_model=made, masked_texts=["[MASK]"])
+
+
+def test_a_classifier_that_may_be_unsure(make_module, tmp_path, unverified):
+    directory = make_module(TASKS["classifier"]).served.model_dir
+    made = export(checkpoint=directory, output=str(tmp_path), min_probability=0.9999)
+    assert json.loads((tmp_path / "1/assets/task.json").read_text())["min_probability"] == 0.9999
+    signature = tf.saved_model.load(made).signatures["serving_default"]
+    texts = {"text": tf.constant(["a fox runs"]), "text_pair": tf.constant(["some dog"])}
+    assert signature(**texts)["label"].numpy() == [b"unsure"]
+    multilabel = make_module(TASKS["multilabel"]).served.model_dir
+    with pytest.raises(ValueError, match="is for models that choose one label"):
+        export(checkpoint=multilabel, output=str(tmp_path), min_probability=0.5)
 
 
 def test_a_checkpoint_is_opened_as_what_it_is(model_dir, make_module, tmp_path):

@@ -2,6 +2,7 @@ import csv
 import gzip
 import json
 import shutil
+import statistics
 
 import pytest
 
@@ -52,6 +53,21 @@ def test_a_run_predicts_what_it_predicted_of_dev(tuned, table, tmp_path):
     assert summary["metrics"] == pytest.approx(reported)
     assert json.loads((tmp_path / "out.csv.run.json").read_text()) == summary
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.csv", "out.csv.run.json"]
+
+
+@pytest.mark.usefixtures("eager")
+def test_unsure_rows_are_counted_apart(tuned, table, tmp_path):
+    seed = tuned / "seed_2"
+    rows = read_tsv(seed / "predictions/dev_predictions.tsv")
+    best = sorted(max(float(v) for k, v in row.items() if "probability_" in k) for row in rows)
+    minimum = best[DEV // 2]
+    found = predict(seed, table / "dev.tsv", tmp_path / "out.csv", min_probability=minimum)
+    predictions = [row["prediction"] for row in read(tmp_path / "out.csv")]
+    assert found["metrics"]["answered"] == pytest.approx(0.5, abs=0.05)
+    assert predictions.count("unsure") == DEV - round(DEV * found["metrics"]["answered"])
+    sure = [row for row, new in zip(rows, predictions) if new != "unsure"]
+    accuracy = statistics.fmean(row["label"] == row["prediction"] for row in sure)
+    assert found["metrics"]["accuracy"] == pytest.approx(accuracy)
 
 
 @pytest.mark.usefixtures("eager")

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import tensorflow as tf
 
 from albert_tf.storage import files
+from ..scoring.confidence import describe_confidence
 
 RESULTS_FILE = "results.json"
 
@@ -63,6 +64,8 @@ def write_summary(output_dir: str, summary: dict) -> None:
             if interval := details.get("intervals", {}).get(name):
                 spread = "   95 % interval {:.4f} to {:.4f}".format(*interval)
             print(f"  {name:<24} {'median ' * (number > 1)}{median:8.4f}{spread}")
+        for line in describe_confidence(details.get("confidence", {})):
+            print(f"  {line}")
     print(f"results      {path}")
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 from scipy import optimize, special
 
@@ -33,6 +36,19 @@ def confidence(answers: np.ndarray, probabilities: np.ndarray) -> dict:
         "calibration_error_with_temperature": calibration_error(cooled.max(axis=1), right),
         "thresholds": thresholds(best, right),
     }
+
+
+def describe_confidence(found: Mapping[str, Any]) -> list[str]:
+    """Returns lines about a result of `confidence`: the thresholds, and how far to trust them."""
+    lines = []
+    for wished, row in found.get("thresholds", {}).items():
+        low, high = row["interval"]
+        lines.append(
+            f"precision {wished:<5} needs --min_probability={row['min_probability']:.4f}: "
+            f"{100 * row['share']:.1f} % of the rows, {100 * row['precision']:.1f} % of them right "
+            f"(95 % interval {100 * low:.1f} to {100 * high:.1f})"
+        )
+    return lines
 
 
 def calibration_error(best: np.ndarray, right: np.ndarray) -> float:

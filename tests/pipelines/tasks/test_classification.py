@@ -116,6 +116,14 @@ def test_figures_and_predictions_of_labels(train, tmp_path):
     assert details["labels"]["good"]["recall"] == 0.5
     assert details["intervals"].keys() == figures.keys()
     assert all(low <= figures[name] <= high for name, (low, high) in details["intervals"].items())
+    # Of probabilities 0.98, 0.91, 0.79 and 0.58 the last is wrong.
+    thresholds = details["confidence"]["thresholds"]
+    assert {row["share"] for row in thresholds.values()} == {0.75}
+    task.predict_unsure(thresholds["0.95"]["min_probability"])
+    unsure = task.answers(examples, examples, outputs)
+    assert unsure.columns["prediction"] == ["good", "bad", "unsure", "odd"]
+    assert task.score(unsure.rows()) == {"accuracy": 1.0, "macro_f1": 1.0, "answered": 0.75}
+    task.min_probability = 0.0
 
     out = tmp_path / "out"
     paths = task.write(str(out), "dev", examples, answers)

@@ -105,7 +105,9 @@ def test_figures_of_labels():
 
 
 def test_one_seed_has_an_interval_and_several_have_a_spread(tmp_path, capsys):
-    details = {"dev": {"intervals": {"accuracy": [0.7, 0.9]}}}
+    threshold = {"min_probability": 0.81, "share": 0.5, "precision": 0.96, "interval": [0.9, 0.99]}
+    confidence = {"thresholds": {"0.95": threshold}}
+    details = {"dev": {"intervals": {"accuracy": [0.7, 0.9]}, "confidence": confidence}}
     for seed in (1, 2):
         (tmp_path / f"seed_{seed}").mkdir()
         stored = {"metrics": {}, "details": details, "predicted": {}}
@@ -114,6 +116,7 @@ def test_one_seed_has_an_interval_and_several_have_a_spread(tmp_path, capsys):
     results.write_summary(str(tmp_path), results.summarise("t", "accuracy", {1: metrics}))
     out = capsys.readouterr().out
     assert "0.8000   95 % interval 0.7000 to 0.9000\n" in out and "0.5000\n" in out
+    assert "  precision 0.95  needs --min_probability=0.8100: 50.0 % of the rows, 96.0 %" in out
     both = results.summarise("t", "accuracy", {1: metrics, 2: metrics})
     results.write_summary(str(tmp_path), both)
     assert "median   0.8000   0.8000 to 0.8000\n" in capsys.readouterr().out
