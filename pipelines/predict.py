@@ -29,6 +29,7 @@ Examples:
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -42,6 +43,7 @@ import albert_tf
 from albert_tf.checkpoints import hub, saved_model
 from albert_tf.checkpoints.pretrained import is_pretrained
 from albert_tf.jobs import job_directory, program
+from albert_tf.jobs.settings import define_settings_flags, setting, settings_from_flags
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from albert_tf.storage.progress import Progress
@@ -53,19 +55,50 @@ from .tasks.task import Task, read_files
 
 FLAGS = flags.FLAGS
 
-_OPTIONS = ("quoting", "answers", "min_probability", "batch_size", "top_k")
 _COLUMNS = ("text", "text_pair", "label", "id", "question", "options")
+
+
+@dataclasses.dataclass(frozen=True)
+class PredictionSettings:
+    """The model and how it answers; `columns` is field ("text", ...) -> column."""
+
+    model: str = setting(
+        flags.DEFINE_string,
+        "A run of pipelines.finetune, one of its seeds, or an export; or a pre-trained model.",
+    )
+    columns: dict[str, str] = dataclasses.field(default_factory=dict)
+    quoting: str | None = setting(
+        flags.DEFINE_enum,
+        "Quoting of .csv and .tsv, as of pipelines.finetune. Default: as in fine-tuning.",
+        None,
+        enum_values=tables.QUOTING,
+    )
+    answers: str | None = setting(
+        flags.DEFINE_enum,
+        "What a pre-trained model computes of each text: how likely it is, the mean of the last "
+        "block's outputs, or the output at [CLS]. Default: score.",
+        None,
+        enum_values=pretrained.ANSWERS,
+    )
+    min_probability: float | None = setting(
+        flags.DEFINE_float,
+        "A classifier predicts `unsure` where its best label is less probable. Fine-tuning prints "
+        "what reaches which precision on dev. Default: the export's, or none.",
+        None,
+        lower_bound=0.0,
+        upper_bound=1.0,
+    )
+    batch_size: int = setting(
+        flags.DEFINE_integer, "Examples that the model reads at a time.", 32, lower_bound=1
+    )
+    top_k: int = setting(
+        flags.DEFINE_integer, "Probabilities to write, beyond 20 classes.", 5, lower_bound=1
+    )
 
 
 def define_flags() -> None:
     """Defines the flags in a function, because several programs define the same names."""
     job_directory.define_flags()
-    flags.DEFINE_string(
-        "model",
-        None,
-        "A run of pipelines.finetune, one of its seeds, or an export; or a pre-trained model.",
-        required=True,
-    )
     flags.DEFINE_string("input_file", None, "Paths or globs of the files to read.", required=True)
     flags.DEFINE_string("output_file", None, "File to write: .csv, .tsv or .jsonl.", required=True)
     for name in _COLUMNS:
@@ -75,29 +108,7 @@ def define_flags() -> None:
             None,
             f"Column as of pipelines.finetune{ignored}. Default: as in fine-tuning.",
         )
-    flags.DEFINE_enum(
-        "quoting",
-        None,
-        tables.QUOTING,
-        "Quoting of .csv and .tsv, as of pipelines.finetune. Default: as in fine-tuning.",
-    )
-    flags.DEFINE_enum(
-        "answers",
-        None,
-        pretrained.ANSWERS,
-        "What a pre-trained model computes of each text: how likely it is, the mean of the last "
-        "block's outputs, or the output at [CLS]. Default: score.",
-    )
-    flags.DEFINE_float(
-        "min_probability",
-        None,
-        "A classifier predicts `unsure` where its best label is less probable. Fine-tuning prints "
-        "what reaches which precision on dev. Default: the export's, or none.",
-        0.0,
-        1.0,
-    )
-    flags.DEFINE_integer("batch_size", 32, "Examples that the model reads at a time.", 1)
-    flags.DEFINE_integer("top_k", 5, "Probabilities to write, beyond 20 classes.", 1)
+    define_settings_flags(PredictionSettings)
 
 
 def main(_) -> None:
@@ -105,38 +116,21 @@ def main(_) -> None:
     columns = {name: FLAGS[f"{name}_column"].value for name in _COLUMNS}
     columns = {name: column for name, column in columns.items() if column is not None}
     summary = predict(
-        model=FLAGS.model,
-        input_files=files.match_files(FLAGS.input_file, "input_file"),
-        output_file=FLAGS.output_file,
-        columns=columns,
-        **{name: FLAGS[name].value for name in _OPTIONS},
+        settings_from_flags(PredictionSettings, columns=columns),
+        files.match_files(FLAGS.input_file, "input_file"),
+        FLAGS.output_file,
     )
     for name, value in summary["metrics"].items():
         print(f"{name:24} {value:.4f}")
     print(f"{summary['rows']:,} rows  {FLAGS.output_file}")
 
 
-def predict(
-    *,
-    model: str,
-    input_files: list[str],
-    output_file: str,
-    columns: dict[str, str] | None = None,
-    quoting: str | None = None,
-    answers: str | None = None,
-    min_probability: float | None = None,
-    batch_size: int = 32,
-    top_k: int = 5,
-) -> dict:
-    """Writes predictions; returns the result of prediction_file.predict_file.
-
-    The arguments are the flags. For a pre-trained model, `answers` defaults to the first of
-    pretrained.ANSWERS.
-    """
+def predict(settings: PredictionSettings, input_files: list[str], output_file: str) -> dict:
+    """Writes predictions; returns the result of prediction_file.predict_file."""
     check_output_name(output_file)
-    found = _find(model, columns or {}, quoting, answers, min_probability)
+    found = _find(settings)
     path, description, task = found
-    task.top_k = top_k
+    task.top_k = settings.top_k
     # Read all rows first: an invalid last row is reported before hours of work, not after.
     total = folded = 0
     for example in read_files(task, input_files):
@@ -144,16 +138,16 @@ def predict(
         folded += num_line_ends(example.texts())
     if not total:
         raise UserError(f"--input_file: no rows in {', '.join(input_files)}")
-    loaded = _load(found, answers, batch_size)
+    loaded = _load(found, settings)
     identity = {
         **loaded.identity,
         "task": json.dumps(description, sort_keys=True),
         "source": json.dumps(task.description().source, sort_keys=True),
         "input_files": [files.sha256(file)[:16] for file in input_files],
-        "top_k": top_k,
+        "top_k": settings.top_k,
         "code_version": albert_tf.__version__,  # other versions write other columns
         # The batch size affects rounding.
-        "batch_size": batch_size,
+        "batch_size": settings.batch_size,
     }
     cells = f"; {folded:,} cells with line ends" * bool(folded)
     print(f"model    {path}\nrows     {total:,}{cells}", flush=True)
@@ -171,39 +165,35 @@ class _Found(NamedTuple):
     task: Task
 
 
-def _find(
-    model: str,
-    columns: dict[str, str],
-    quoting: str | None,
-    answers: str | None,
-    min_probability: float | None,
-) -> _Found:
-    """Finds the model that the arguments of `predict` name, without reading its weights."""
-    model = hub.local_path(model)
+def _find(settings: PredictionSettings) -> _Found:
+    """Finds the model that the settings name, without reading its weights."""
+    model, answers = hub.local_path(settings.model), settings.answers
     if answers and answers not in pretrained.ANSWERS:
         raise UserError(f"--answers={answers}: expected one of {', '.join(pretrained.ANSWERS)}")
     if is_pretrained(model):
         path, description = model, {"kind": "pretraining"}
-        task = pretrained.text_task(columns, quoting)
+        task = pretrained.text_task(settings.columns, settings.quoting)
     elif answers:
         raise UserError(f"--answers={answers} applies to pre-trained models only: omit it")
     else:
         path = fine_tuned.find_model(model)
         description = fine_tuned.read_description(path)
-        task = fine_tuned.task_of(description, columns, quoting)
-    if min_probability is not None:
-        description["min_probability"] = min_probability
+        task = fine_tuned.task_of(description, settings.columns, settings.quoting)
+    if settings.min_probability is not None:
+        description["min_probability"] = settings.min_probability
     if description.get("min_probability"):  # the export's, if there is one
         task.predict_unsure(description["min_probability"])
     return _Found(path, description, task)
 
 
-def _load(found: _Found, answers: str | None, batch_size: int) -> fine_tuned.AnsweringModel:
+def _load(found: _Found, settings: PredictionSettings) -> fine_tuned.AnsweringModel:
     path, description, task = found
     if description["kind"] == "pretraining":
-        return pretrained.PretrainedModel(path, answers or pretrained.ANSWERS[0], batch_size)
+        answers = settings.answers or pretrained.ANSWERS[0]
+        return pretrained.PretrainedModel(path, answers, settings.batch_size)
     is_export = saved_model.is_saved_model(path)
-    return (fine_tuned.Export if is_export else fine_tuned.FineTunedRun)(path, task, batch_size)
+    answering = fine_tuned.Export if is_export else fine_tuned.FineTunedRun
+    return answering(path, task, settings.batch_size)
 
 
 class Predictor:
@@ -287,13 +277,19 @@ def load(
     Raises:
       UserError: if there is no such model.
     """
-    columns, model = dict(columns or {}), os.fspath(model)
     if batch_size < 1:
         raise UserError(f"batch_size={batch_size}: expected 1 or more")
-    found = _find(model, columns, None, answers, min_probability)
-    if "id" in found.task.columns and "id" not in columns:
+    settings = PredictionSettings(
+        os.fspath(model),
+        dict(columns or {}),
+        answers=answers,
+        min_probability=min_probability,
+        batch_size=batch_size,
+    )
+    found = _find(settings)
+    if "id" in found.task.columns and "id" not in settings.columns:
         found.task.columns["id"] = None  # rows are numbered
-    return Predictor(found, _load(found, answers, batch_size))
+    return Predictor(found, _load(found, settings))
 
 
 if __name__ == "__main__":

@@ -35,8 +35,8 @@ def split_words(text: str) -> np.ndarray:
 def split_words_in_graph(texts: tf.Tensor) -> tuple[tf.RaggedTensor, ...]:
     """Splits texts, string [batch] of valid UTF-8, by the rule of split_words.
 
-    Returns the words, string [batch, (words)], and of each word the index of its first character
-    and the index after its last one, int32 [batch, (words)], in Unicode characters of its text.
+    Returns the words, string [batch, (words)], and two int32 [batch, (words)]: the index of each
+    word's first character in its text, and the index after its last one.
     TensorFlow 2.15 replaces the 66 noncharacters of Unicode by U+FFFD; TensorFlow 2.21 keeps them.
     """
     chars = tf.strings.unicode_split(texts, "UTF-8")

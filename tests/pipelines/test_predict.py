@@ -9,15 +9,15 @@ import pytest
 import albert_tf
 from albert_tf.storage.errors import UserError
 from pipelines import predict as predict_lib
+from pipelines.predict import PredictionSettings
 from pipelines.tasks.running import prediction_file
 from tests.builders import DEV, make_rows, read_tsv, write_json_lines
 from tests.jobs import run
 
 
 def predict(model, input_file, output_file, **arguments):
-    return predict_lib.predict(
-        model=str(model), input_files=[str(input_file)], output_file=str(output_file), **arguments
-    )
+    settings = PredictionSettings(str(model), **arguments)
+    return predict_lib.predict(settings, [str(input_file)], str(output_file))
 
 
 def rows_of(path):
@@ -92,7 +92,7 @@ def test_rows_with_and_without_answers_are_refused(tuned, tmp_path):
     known = write_json_lines(tmp_path / "with.jsonl", [labelled])
     unknown = write_json_lines(tmp_path / "without.jsonl", [row])
     both = r"with\.jsonl has answers, .*without\.jsonl has none"
-    model, output = str(tuned / "seed_1"), str(tmp_path / "out.csv")
+    settings, output = PredictionSettings(str(tuned / "seed_1")), str(tmp_path / "out.csv")
     for paths, message in (
         ([last], r"last\.jsonl:3: a field 'label', which the first"),
         ([first], r"first\.jsonl:2: no field 'label'"),
@@ -100,8 +100,8 @@ def test_rows_with_and_without_answers_are_refused(tuned, tmp_path):
         ([unknown, known], both),
     ):
         with pytest.raises(UserError, match=message):
-            predict_lib.predict(model=model, input_files=paths, output_file=output)
-    summary = predict_lib.predict(model=model, input_files=[known, known], output_file=output)
+            predict_lib.predict(settings, paths, output)
+    summary = predict_lib.predict(settings, [known, known], output)
     assert summary["rows"] == 2 and "accuracy" in summary["metrics"]
 
 
