@@ -54,8 +54,8 @@ def describe_confidence(found: Mapping[str, Any]) -> list[str]:
 def calibration_error(best: np.ndarray, right: np.ndarray) -> float:
     """Returns the expected calibration error with 15 bins of equal width.
 
-    That is the mean distance between the probability of the best class, float64 [n], and the share
-    of rows where it is right, bool [n], in bins of rows with similar probabilities.
+    `best` is the probability of the best class, float64 [n], and `right` whether it is the answer,
+    bool [n]. The error is the mean distance between `best` and the share of `right` in a bin.
 
     Source: Guo et al. 2017, section 2.
     """
