@@ -25,7 +25,7 @@ import sys
 
 import wrapt
 
-__version__ = "0.12.0"
+__version__ = "0.13.0"
 
 _MODULES = {
     "AlbertConfig": "config",
