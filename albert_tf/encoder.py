@@ -181,7 +181,7 @@ class AlbertEncoder(RefusesKerasMask, FromConfig, tf.keras.layers.Layer):
             cls_positions = tf.zeros([tf.shape(inputs["input_word_ids"])[0], 1], tf.int32)
         num_cls = cls_positions.shape[1]
         if positions is not None:
-            positions = tf.concat([cls_positions, positions], axis=1)
+            positions = tf.concat([cls_positions, tf.cast(positions, tf.int32)], axis=1)
         states = self._states(inputs, dropout_seed, num_hidden_layers, positions)
 
         def by_example(state, length):

@@ -57,7 +57,7 @@ def test_training_learns_and_leaves_curves(work, model_dir):
 
 def test_a_second_call_has_nothing_to_do(work, model_dir, pretraining_flags, monkeypatch):
     before = (model_dir / "metrics.jsonl").read_text()
-    monkeypatch.setattr(pretrain, "pretraining_dataset", lambda *_: tf.data.Dataset.range(1))
+    monkeypatch.setattr(pretrain, "pretraining_dataset", lambda *_, **__: tf.data.Dataset.range(1))
     # It is the same run with another number of bad batches allowed.
     FLAGS(["", *pretrain_flags(work, model_dir), "--max_bad_batches=2"])
     pretrain.main([])
