@@ -15,6 +15,7 @@ from albert_tf.layers.feed_forward import FeedForward
 from albert_tf.layers.primitives import PACKAGE, FromConfig, dense, resolve_dropout_seed, seeds
 from albert_tf.layers.recompute import apply_recomputed
 from albert_tf.layers.transformer_block import TransformerBlock
+from albert_tf.layers.unpadding import Unpadding
 from albert_tf.storage.errors import UserError
 
 
@@ -142,16 +143,20 @@ class AlbertEncoder(RefusesKerasMask, FromConfig, tf.keras.layers.Layer):
         self.pooler = dense(config.hidden_size, stddev, "pooler", tf.tanh, dtype=policy)
 
     def call(
-        self, inputs, dropout_seed=None, num_hidden_layers=None, positions=None, training=None
+        self,
+        inputs,
+        dropout_seed=None,
+        num_hidden_layers=None,
+        positions=None,
+        training=None,
+        unpad=False,
     ):
         """Encodes a batch.
 
         Args:
           inputs: dict of int32 [b, L]: `input_word_ids`, `input_mask` (1 = real) and
             `input_type_ids`; L is at most max_position_embeddings. See complete_inputs. A type id
-            outside the type table adds nothing, as in the reference. If rows hold several examples
-            (pipelines/data/row_packing.py), also `input_positions` [b, L], the place of a piece in
-            its example, and `cls_positions` [b, K], where the examples begin.
+            outside the type table adds nothing, as in the reference.
           dropout_seed: int32 [2], the seed of the dropout masks; a seed implies training.
           num_hidden_layers: number of layers to apply, if fewer than the config's.
           positions: int32 [b, P], positions to compute, in addition to [CLS]; None: all. The last
@@ -159,10 +164,11 @@ class AlbertEncoder(RefusesKerasMask, FromConfig, tf.keras.layers.Layer):
             values still come from all positions.
           training: Keras' argument, a bool or a tensor bool []. Without `dropout_seed`, training
             draws a seed at each call.
+          unpad: whether layers compute padding in attention only, for training on CPUs; see
+            Unpadding. The shapes inside then depend on the mask, so XLA and TPUs cannot compile it.
 
         Returns:
-          dict: `sequence_output` [b, L, H], with `positions` [b, P, H]; `pooled_output` [b, H],
-          with `cls_positions` [b, K, H];
+          dict: `sequence_output` [b, L, H], with `positions` [b, P, H]; `pooled_output` [b, H];
           without `positions` also `hidden_states`, a list of [b, L, H]: the input of the first
           block, then every block's output.
         """
@@ -175,34 +181,31 @@ class AlbertEncoder(RefusesKerasMask, FromConfig, tf.keras.layers.Layer):
                 f"{self.config.max_position_embeddings} rows: shorten them, or train with a larger "
                 "max_position_embeddings"
             )
-        cls_positions = inputs.get("cls_positions")
-        several = cls_positions is not None
-        if not several:
-            cls_positions = tf.zeros([tf.shape(inputs["input_word_ids"])[0], 1], tf.int32)
-        num_cls = cls_positions.shape[1]
         if positions is not None:
-            positions = tf.concat([cls_positions, tf.cast(positions, tf.int32)], axis=1)
-        states = self._states(inputs, dropout_seed, num_hidden_layers, positions)
+            positions = tf.pad(positions, [[0, 0], [1, 0]])  # [CLS] is at 0
+        unpadding = Unpadding(inputs["input_mask"]) if unpad else None
+        states = self._states(inputs, dropout_seed, num_hidden_layers, positions, unpadding)
+        if unpadding and positions is None:
+            states = [unpadding.add(state) for state in states]
 
         def by_example(state, length):
             return tf.reshape(state, [-1, length, self.config.hidden_size])
 
         if positions is not None:
             output = by_example(states[-1], positions.shape[1] or tf.shape(positions)[1])
-            of_cls = output[:, :num_cls] if several else output[:, 0]
-            return {"sequence_output": output[:, num_cls:], "pooled_output": self.pooler(of_cls)}
+            return {"sequence_output": output[:, 1:], "pooled_output": self.pooler(output[:, 0])}
         seq_len = seq_len or tf.shape(inputs["input_word_ids"])[1]
         hidden_states = [by_example(state, seq_len) for state in states]
-        output = hidden_states[-1]
-        of_cls = tf.gather(output, cls_positions, batch_dims=1) if several else output[:, 0]
         return {
-            "sequence_output": output,
-            "pooled_output": self.pooler(of_cls),
+            "sequence_output": hidden_states[-1],
+            "pooled_output": self.pooler(hidden_states[-1][:, 0]),
             "hidden_states": hidden_states,
         }
 
-    def _states(self, inputs, dropout_seed, num_hidden_layers, positions) -> list[tf.Tensor]:
-        """Returns the first block's input and every block's output, [b * L, H].
+    def _states(
+        self, inputs, dropout_seed, num_hidden_layers, positions, unpadding
+    ) -> list[tf.Tensor]:
+        """Returns the first block's input and every block's output, [b * L, H], or unpadded [n, H].
 
         With `positions`, five sixths of the last block's matmuls with weights run at these
         positions only. Pre-training needs the masked positions and [CLS]. Labels, numbers, choices
@@ -213,12 +216,16 @@ class AlbertEncoder(RefusesKerasMask, FromConfig, tf.keras.layers.Layer):
         config, plan = self.config, self.plan
         if num_hidden_layers is not None:
             plan = sharing_plan(dataclasses.replace(config, num_hidden_layers=num_hidden_layers))
-        bias = attention_bias(inputs["input_mask"], inputs.get("input_positions"))
+        bias = attention_bias(inputs["input_mask"])
         embedding_seed, *block_seeds = seeds(dropout_seed, 1 + len(plan))
         _, x = self.embeddings(inputs, embedding_seed)
+        x = unpadding.remove(x) if unpadding else x
         blocks = [
             functools.partial(
-                self.blocks[f"{attention}_{feed_forward}"], bias=bias, dropout_seed=seed
+                self.blocks[f"{attention}_{feed_forward}"],
+                bias=bias,
+                dropout_seed=seed,
+                unpadding=unpadding,
             )
             for (attention, feed_forward), seed in zip(plan, block_seeds)
         ]

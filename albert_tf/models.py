@@ -78,13 +78,13 @@ class AlbertForPreTraining(_AlbertModel):
         hidden_states=False,
         at_separator=False,
         training=None,
+        unpad=False,
     ):
         """Scores masked pieces and the order of the two segments.
 
         Args:
           inputs: dict of int32 [b, L] `input_word_ids`, `input_mask` (1 = real), `input_type_ids`
             and int32 [b, P] `masked_lm_positions`; without positions every piece is scored, P = L.
-            For rows of several examples see AlbertEncoder.call: the order has logits [b, K, 2].
           dropout_seed: int32 [2], the seed of the dropout masks; a seed implies training.
           training: Keras' argument, a bool or a tensor bool []; see AlbertEncoder.call.
           num_hidden_layers: number of layers to apply, if fewer than the config's.
@@ -93,6 +93,7 @@ class AlbertForPreTraining(_AlbertModel):
           at_separator: whether to score the order also at the [SEP] between the segments, with the
             same pooler and head. For training; requires `masked_lm_positions`. See
             losses.pretraining_loss.
+          unpad: see AlbertEncoder.call.
 
         Returns:
           dict of float32 logits: `masked_lm_logits` [b, P, V], `sentence_order_logits` [b, 2]; with
@@ -106,7 +107,11 @@ class AlbertForPreTraining(_AlbertModel):
             separator = tf.reduce_sum(in_first, axis=1, keepdims=True) - 1
             positions = tf.concat([separator, positions], axis=1)
         encoded = self.encoder(
-            inputs, dropout_seed, num_hidden_layers, None if hidden_states else positions
+            inputs,
+            dropout_seed,
+            num_hidden_layers,
+            None if hidden_states else positions,
+            unpad=unpad,
         )
         masked_output = encoded["sequence_output"]
         if hidden_states and positions is not None:

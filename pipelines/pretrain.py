@@ -29,7 +29,7 @@ import dataclasses
 import functools
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -76,8 +76,6 @@ from .training.train_step import TrainStep
 
 FLAGS = flags.FLAGS
 
-# Packed batches have few numbers of rows, as each compiles anew, but waste 1 / 64 of the rows.
-_PACKED_SHAPES = 32
 _RECORD_NAMES = {"segments": "segments", "reference": "static examples"}
 
 
@@ -191,7 +189,9 @@ def pretrain(
     # Equal on all hosts, but not in the identity: a failed run may resume with a larger value.
     run = Run(strategy, model_dir, {**identity, "max_bad_batches": loop.max_bad_batches})
 
-    dataset_fn = _dataset_fn(sources, options, tokenizer, settings, strategy)
+    dataset_fn = functools.partial(
+        pretraining_dataset, sources, options, tokenizer, settings.global_batch_size
+    )
     objective = pretraining_objective(settings.order_loss_weight)
     if loop.eval_steps:  # on examples that are drawn once
         rows = settings.global_batch_size // settings.gradient_accumulation_steps
@@ -201,9 +201,11 @@ def pretrain(
 
     def stage(first_step, num_hidden_layers):
         forward = functools.partial(model, num_hidden_layers=num_hidden_layers)
-        trained = functools.partial(forward, at_separator=settings.separator_order_loss)
+        trained = functools.partial(
+            forward, at_separator=settings.separator_order_loss, unpad=bool(settings.unpad)
+        )
         step = TrainStep(trained, model, objective, optimizer, settings, settings.random_seed)
-        rates = _rates(model, sources, options, settings, num_hidden_layers, peak_flops_per_second)
+        rates = _rates(model, sources, options, num_hidden_layers, peak_flops_per_second)
         evaluate = None
         if loop.eval_steps:
             scored = functools.partial(forward, hidden_states=True)
@@ -218,29 +220,6 @@ def pretrain(
         TrainLoop(run, [stage(*depth) for depth in depths], dataset_fn, loop).train()
     if run.is_chief:
         _print_results(model_dir)
-
-
-def _dataset_fn(
-    sources: Sequence[Source],
-    options: ExampleOptions,
-    tokenizer: AlbertTokenizer,
-    settings: PretrainingSettings,
-    strategy: tf.distribute.Strategy,
-) -> Callable[[int, tf.distribute.InputContext], tf.data.Dataset]:
-    """Returns (first step, input context) -> the batches of a replica; see pretraining_dataset."""
-    pack_multiple = None
-    if settings.pack_examples:
-        parts = settings.gradient_accumulation_steps
-        rows = settings.global_batch_size // strategy.num_replicas_in_sync
-        pack_multiple = parts * max(1, rows // (_PACKED_SHAPES * parts))
-    return functools.partial(
-        pretraining_dataset,
-        sources,
-        options,
-        tokenizer,
-        settings.global_batch_size,
-        pack_multiple=pack_multiple,
-    )
 
 
 def _with_hours(
@@ -259,9 +238,13 @@ def _with_hours(
     if steps is None:
         model, optimizer = _create_model(initial.config, options, settings, strategy)
         objective = pretraining_objective(settings.order_loss_weight)
-        trained = functools.partial(model, at_separator=settings.separator_order_loss)
+        trained = functools.partial(
+            model, at_separator=settings.separator_order_loss, unpad=bool(settings.unpad)
+        )
         step = TrainStep(trained, model, objective, optimizer, settings, settings.random_seed)
-        dataset_fn = _dataset_fn(sources, options, initial.tokenizer, settings, strategy)
+        dataset_fn = functools.partial(
+            pretraining_dataset, sources, options, initial.tokenizer, settings.global_batch_size
+        )
         steps = steps_of_hours(
             settings.train_hours, strategy, step, dataset_fn, loop.steps_per_loop
         )
@@ -301,24 +284,18 @@ def _rates(
     model: AlbertForPreTraining,
     sources: Sequence[Source],
     options: ExampleOptions,
-    settings: PretrainingSettings,
     num_hidden_layers: int,
     peak_flops_per_second: float | None,
 ) -> dict[str, float]:
-    """Returns name of a rate in the log -> amount that one example adds to it.
-
-    Packed rows count as full.
-    """
+    """Returns name of a rate in the log -> amount that one example adds to it."""
     flops = training_flops_per_example(
         model, options.max_seq_length, options.max_predictions_per_seq, num_hidden_layers
     )
-    tokens = sum(s.quota / BLOCK_ROWS * s.manifest.mean_length for s in sources)
-    rows = tokens / options.max_seq_length if settings.pack_examples else 1
     rates = {
         "examples_per_second": 1,
-        "tokens_per_second": tokens,
-        "padded_tokens_per_second": rows * options.max_seq_length,
-        "flops_per_second": rows * flops,
+        "tokens_per_second": sum(s.quota / BLOCK_ROWS * s.manifest.mean_length for s in sources),
+        "padded_tokens_per_second": options.max_seq_length,
+        "flops_per_second": flops,
     }
     if peak_flops_per_second:
         rates["share_of_peak"] = flops / peak_flops_per_second

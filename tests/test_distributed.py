@@ -70,7 +70,7 @@ def test_a_mirrored_strategy_of_one_device(work, one_device):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("more", [[], ["--pack_examples"]])
+@pytest.mark.parametrize("more", [[], ["--unpad"]])
 def test_two_workers_equal_one_device(work, one_device, more):
     directory = work / f"two_workers{len(more)}"
     for process in start_workers(*flags(work, directory, "--eval_steps=10", *more)):

@@ -285,7 +285,7 @@ def wrong_directories(work):
         ({"depth_schedule": "1:2,3:4"}, "the first from step 0"),
         ({"depth_schedule": "1,2:6"}, "ends at 2 layers, but the config has 3"),
         ({"depth_schedule": "1,3:30"}, "ends before the full depth"),
-        ({"pack_examples": "true", "separator_order_loss": "true"}, "not for TPUs, and not with"),
+        ({"unpad": "true", "jit_compile": "true"}, "not for TPUs, and not with --jit_compile"),
         ({"num_epochs": 2}, "--num_train_steps and --num_epochs are two ways"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",

@@ -21,23 +21,13 @@ from albert_tf.layers.primitives import (
 _MASKED_SCORE = -10000.0
 
 
-def attention_bias(input_mask: tf.Tensor, input_positions: tf.Tensor | None = None) -> tf.Tensor:
+def attention_bias(input_mask: tf.Tensor) -> tf.Tensor:
     """Maps a mask, int32 or bool [b, L], 1 = real, to the bias of attention scores.
 
-    The bias, float32 [b, 1, 1, L], is 0 for real keys and -10000 for padding. With
-    `input_positions`, int32 [b, L], a row holds several examples, each with positions from 0 on:
-    the bias, float32 [b, 1, L, L], is 0 for real keys of the query's own example.
+    The bias, float32 [b, 1, 1, L], is 0 for real keys and -10000 for padding.
     """
     bias = (1.0 - tf.cast(input_mask, tf.float32)) * _MASKED_SCORE
-    bias = bias[:, tf.newaxis, tf.newaxis, :]
-    if input_positions is None:
-        return bias
-    begins = tf.cast(input_positions == 0, tf.int32) * tf.cast(input_mask, tf.int32)
-    number = tf.cumsum(begins, axis=1)
-    is_other = tf.cast(
-        number[:, tf.newaxis, :, tf.newaxis] != number[:, tf.newaxis, tf.newaxis], tf.float32
-    )
-    return tf.minimum(bias, is_other * _MASKED_SCORE)
+    return bias[:, tf.newaxis, tf.newaxis, :]
 
 
 @tf.keras.saving.register_keras_serializable(PACKAGE)
@@ -56,20 +46,29 @@ class SelfAttention(FromConfig, tf.keras.layers.Layer):
         )
         self.layer_norm = LayerNorm()
 
-    def call(self, x, bias=None, dropout_seed=None, positions=None, training=None, mask=None):
+    def call(
+        self,
+        x,
+        bias=None,
+        dropout_seed=None,
+        positions=None,
+        training=None,
+        mask=None,
+        unpadding=None,
+    ):
         """Attends within each example.
 
         Args:
-          x: [b * L, H], with `bias`; or [b, L, H].
-          bias: float32 [b, 1, 1 or L, L], added to the scores of each key. None: computed from
-            `mask`.
+          x: [b * L, H], with `bias`; or [b, L, H]; or with `unpadding` its real positions [n, H].
+          bias: float32 [b, 1, 1, L], added to the scores of each key. None: computed from `mask`.
           dropout_seed: int32 [2], the seed of the dropout masks; a seed implies training.
           positions: int32 [b, P], the query positions (keys: all positions). None: all positions.
           training: Keras' argument. Without `dropout_seed`, training draws a seed at each call.
           mask: bool [b, L], Keras' mask of real positions; None: all are real.
+          unpadding: an Unpadding of the batch, if x has only its real positions.
 
         Returns:
-          [b * L, H] or [b, L, H] as x; with positions [b * P, H] or [b, P, H].
+          [b * L, H], [b, L, H] or [n, H] as x; with positions [b * P, H] or [b, P, H].
         """
         dropout_seed = resolve_dropout_seed(training, dropout_seed)
         training = dropout_seed is not None
@@ -88,30 +87,35 @@ class SelfAttention(FromConfig, tf.keras.layers.Layer):
         def split_heads(y, length):  # [b * L, H] -> [b, N, L, D]
             return tf.transpose(tf.reshape(y, [-1, length, num_heads, head_size]), [0, 2, 1, 3])
 
+        def padded(y):
+            return y if unpadding is None else unpadding.add(y)
+
         asking, num_asking = x, seq_len
         if positions is not None:
             num_asking = positions.shape[1] or tf.shape(positions)[1]
-            asking = tf.gather(tf.reshape(x, [-1, seq_len, hidden_size]), positions, batch_dims=1)
-            if bias.shape[2] != 1:
-                bias = tf.gather(bias, positions, axis=2, batch_dims=1)
+            by_example = tf.reshape(padded(x), [-1, seq_len, hidden_size])
+            asking = tf.gather(by_example, positions, batch_dims=1)
             asking = asking if x.shape.rank == 3 else tf.reshape(asking, [-1, hidden_size])
         query, scale = self.query(asking, training=training), 1.0 / math.sqrt(head_size)
+        if positions is None:
+            query = padded(query)
         if not training:
             # Scaling the query costs D/L of scaling the scores. In training one_pass.softmax
             # scales the scores in its own pass.
             query *= scale
         query = split_heads(query, num_asking)
-        scores = tf.matmul(
-            query, split_heads(self.key(x, training=training), seq_len), transpose_b=True
-        )
+        key, value = (padded(part(x, training=training)) for part in (self.key, self.value))
+        scores = tf.matmul(query, split_heads(key, seq_len), transpose_b=True)
         if training:
             probs = one_pass.softmax(scores, scale, bias)  # [b, N, P, L]
         else:
             probs = tf.cast(tf.nn.softmax(tf.cast(scores, tf.float32) + bias), scores.dtype)
         probs = dropout(probs, config.attention_probs_dropout_prob, probs_seed)
-        context = tf.matmul(probs, split_heads(self.value(x, training=training), seq_len))
+        context = tf.matmul(probs, split_heads(value, seq_len))
         shape = [-1, num_asking, hidden_size] if x.shape.rank == 3 else [-1, hidden_size]
         context = tf.reshape(tf.transpose(context, [0, 2, 1, 3]), shape)
+        if unpadding is not None and positions is None:
+            context = unpadding.remove(context)
         output = self.output_dense(context, training=training)
         output = dropout(output, config.hidden_dropout_prob, output_seed)
         return self.layer_norm(output, asking, training=training)

@@ -62,8 +62,7 @@ class FactorizedEmbedding(FromConfig, tf.keras.layers.Layer):
         """Embeds a batch.
 
         Args:
-          inputs: dict of int32 [b, L] `input_word_ids`, `input_type_ids` and optional
-            `input_positions`.
+          inputs: dict of int32 [b, L] `input_word_ids` and `input_type_ids`.
           dropout_seed: int32 [2], the seed of the dropout masks; a seed implies training.
           training: Keras' argument, a bool or a tensor bool []; see SelfAttention.call.
 
@@ -74,11 +73,7 @@ class FactorizedEmbedding(FromConfig, tf.keras.layers.Layer):
         word_ids, type_ids = inputs["input_word_ids"], inputs["input_type_ids"]
         seq_len = word_ids.shape[1] or tf.shape(word_ids)[1]
         width = self.config.embedding_size
-        if (positions := inputs.get("input_positions")) is None:
-            of_positions = self.position_embeddings[:seq_len]
-        else:
-            of_positions = tf.gather(self.position_embeddings, positions)
-        x = tf.gather(self.word_embeddings, word_ids) + of_positions
+        x = tf.gather(self.word_embeddings, word_ids) + self.position_embeddings[:seq_len]
         # A matmul looks up the two rows, so the gradient is a matmul and no scatter of b * L rows.
         one_hot = tf.one_hot(tf.reshape(type_ids, [-1]), self.config.type_vocab_size, dtype=x.dtype)
         x = tf.reshape(x, [-1, width]) + tf.matmul(one_hot, self.token_type_embeddings)

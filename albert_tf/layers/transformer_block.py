@@ -34,11 +34,20 @@ class TransformerBlock(tf.keras.layers.Layer):
         build_parts(self.attention.config.hidden_size, self.attention, self.feed_forward)
         super().build(input_shape)
 
-    def call(self, x, bias=None, dropout_seed=None, positions=None, training=None, mask=None):
+    def call(
+        self,
+        x,
+        bias=None,
+        dropout_seed=None,
+        positions=None,
+        training=None,
+        mask=None,
+        unpadding=None,
+    ):
         """Computes both halves. Arguments and result: see SelfAttention.call."""
         dropout_seed = resolve_dropout_seed(training, dropout_seed)
         attention_seed, feed_forward_seed = seeds(dropout_seed, 2)
-        x = self.attention(x, bias, attention_seed, positions, mask=mask)
+        x = self.attention(x, bias, attention_seed, positions, mask=mask, unpadding=unpadding)
         return self.feed_forward(x, feed_forward_seed)
 
     def get_config(self) -> dict:

@@ -18,7 +18,6 @@ from albert_tf.text.tokenization import AlbertTokenizer
 from .examples import ExampleOptions, example_draws, example_maker
 from .records import Manifest, ReferenceManifest, Shard, parse_segments
 from .reference_examples import parse_examples
-from .row_packing import pack_rows
 from .training_order import (
     BLOCK_ROWS,
     Group,
@@ -123,7 +122,6 @@ def pretraining_dataset(
     global_batch_size: int,
     start_step: int = 0,
     context: tf.distribute.InputContext | None = None,
-    pack_multiple: int | None = None,
 ) -> tf.data.Dataset:
     """Returns endless shuffled batches of the split "train", from step `start_step` on.
 
@@ -135,7 +133,6 @@ def pretraining_dataset(
       start_step: the step of the first batch. A later start costs the reading of one group at most.
       context: identifies this host. A batch holds the rows of one replica. Default: one host with
         one replica.
-      pack_multiple: examples share rows, see pack_rows; None: each has a row of its own.
 
     Returns:
       dicts with static shapes (b rows): int32 [b, L] `input_word_ids`, `input_mask`,
@@ -179,15 +176,7 @@ def pretraining_dataset(
     rows = context.get_per_replica_batch_size(global_batch_size)
     if rows != host_rows:
         dataset = dataset.rebatch(rows, drop_remainder=True)
-    dataset = dataset.map(lambda batch: _with_static_rows(batch, rows))
-    # 4. Several examples into a row.
-    if pack_multiple:
-        dataset = dataset.map(
-            lambda batch: pack_rows(batch, pack_multiple),
-            num_parallel_calls=tf.data.AUTOTUNE,
-            deterministic=True,
-        )
-    return dataset.prefetch(tf.data.AUTOTUNE)
+    return dataset.map(lambda batch: _with_static_rows(batch, rows)).prefetch(tf.data.AUTOTUNE)
 
 
 def evaluation_options(

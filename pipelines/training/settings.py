@@ -212,11 +212,10 @@ class PretrainingSettings(TrainingSettings):
         "share their weights.",
         (),
     )
-    pack_examples: bool | None = setting(
+    unpad: bool | None = setting(
         flags.DEFINE_bool,
-        "Lay several short examples into one row, so that little is computed for padding: the same "
-        "examples and losses, faster on CPUs. The number of rows varies with the lengths. Not for "
-        "TPUs, and not with --separator_order_loss.",
+        "Compute padding in attention only, not in the other layers: the same losses up to "
+        "rounding, faster on CPUs. Not for TPUs, and not with --jit_compile.",
         None,
     )
     eval_examples: int = setting(
@@ -227,10 +226,10 @@ class PretrainingSettings(TrainingSettings):
     )
 
     def check(self, strategy: tf.distribute.Strategy) -> None:
-        """See TrainingSettings.check; also refuses rows of several examples where none can be."""
+        """See TrainingSettings.check; also refuses to unpad what is compiled as a whole."""
         super().check(strategy)
-        if self.pack_examples and (self.separator_order_loss or is_tpu(strategy)):
-            raise UserError("--pack_examples: not for TPUs, and not with --separator_order_loss")
+        if self.unpad and (self.jit_compile or is_tpu(strategy)):
+            raise UserError("--unpad: not for TPUs, and not with --jit_compile")
 
     @property
     def peak_learning_rate(self) -> float:

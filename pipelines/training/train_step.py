@@ -123,8 +123,8 @@ class TrainStep:
         cut = {
             name: tf.reshape(
                 rows,
-                # The number of packed rows is not static, nor (-1) is a length of fine-tuning.
-                [num_parts, (rows.shape[0] or tf.shape(rows)[0]) // num_parts]
+                # -1: a length that is not static.
+                [num_parts, rows.shape[0] // num_parts]
                 + [-1 if size is None else size for size in rows.shape[1:]],
             )
             for name, rows in batch.items()

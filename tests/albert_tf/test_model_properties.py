@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from albert_tf import losses, models
 from albert_tf.checkpoints import name_map
 from albert_tf.config import SHARING_MODES
+from albert_tf.layers.unpadding import Unpadding
 from albert_tf.models import AlbertForPreTraining
 from tests.builders import tiny_config
 
@@ -186,6 +187,41 @@ def test_recomputed_gradients_are_the_same():
         randomize(model, 5)
         found.append(loss_and_gradients(model, make_batch(5), dropout_seed=seed))
     assert_near(*found)
+
+
+@pytest.mark.parametrize(
+    ("sharing", "recompute", "options"),
+    [
+        *((sharing, False, {}) for sharing in SHARING_MODES),
+        ("all", True, {}),
+        ("all", False, {"hidden_states": True}),
+        ("all", False, {"at_separator": True}),
+    ],
+)
+def test_padding_is_computed_in_attention_only(sharing, recompute, options):
+    """Losses and gradients stay; dense layers see the real positions, rounded up to 32 sizes."""
+    model = AlbertForPreTraining(dataclasses.replace(TINY, parameter_sharing=sharing), recompute)
+    model.create_variables()
+    randomize(model, 7)
+    batch = make_batch(7)
+    expected = loss_and_gradients(model, batch, training=True, **options)
+    assert_near(loss_and_gradients(model, batch, training=True, unpad=True, **options), expected)
+
+
+def test_unpadding_there_and_back():
+    mask = make_batch(7)["input_mask"]
+    unpadding, x = Unpadding(tf.constant(mask)), tf.random.normal([BATCH * SEQ_LEN, 3])
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+        removed = unpadding.remove(x)
+        back = unpadding.add(removed)
+        used = tf.reduce_sum(back * 2.0)
+    real = mask.reshape(-1, 1)
+    assert mask.sum() <= len(removed) <= mask.sum() + 1 < mask.size
+    np.testing.assert_array_equal(back, x * real)
+    np.testing.assert_array_equal(tape.gradient(used, x), 2.0 * real * np.ones([1, 3]))
+    copies = np.arange(len(removed)) >= mask.sum()
+    np.testing.assert_array_equal(tape.gradient(used, removed)[:, 0], np.where(copies, 0.0, 2.0))
 
 
 def loss_and_gradients(model, batch, **kwargs):

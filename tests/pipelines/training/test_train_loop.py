@@ -13,7 +13,6 @@ import tensorflow as tf
 from albert_tf import optimization
 from albert_tf.checkpoints import model_directory
 from albert_tf.models import AlbertForPreTraining
-from pipelines.data.row_packing import pack_rows
 from pipelines.tasks.running import seed_run
 from pipelines.training import metrics_log
 from pipelines.training.objective import pretraining_objective
@@ -136,29 +135,6 @@ def test_replicas_and_micro_batches_add_up_to_the_batch(
     for a, b in zip(curves(directory), curves(tmp_path)):
         assert a == pytest.approx(b, rel=1e-6 if replicas == 1 else 1e-5)
     assert_equal_weights(whole, parts, atol=3e-6 if replicas == 1 else 2e-5)
-
-
-def short_batches(first_step, replica_batch_size, pack_multiple=None):
-    """Half-full rows; packed, two of them share a row."""
-
-    def shorten(batch):
-        keep = np.tile(np.arange(SEQ_LEN) < 5, [replica_batch_size, 1]).astype(np.int32)
-        cut = {name: values * keep for name, values in batch.items() if name.startswith("input_")}
-        places = batch["masked_lm_positions"] // 3
-        batch = {**batch, **cut, "masked_lm_positions": places}
-        return pack_rows(batch, pack_multiple) if pack_multiple else batch
-
-    return batches(first_step, replica_batch_size).map(shorten)
-
-
-@pytest.mark.parametrize("micro_batches", [3, pytest.param(1, marks=pytest.mark.slow)])
-def test_packed_rows_are_the_same_run(tmp_path, micro_batches):
-    strategy = mirrored() if micro_batches == 1 else None
-    plain = run(tmp_path / "plain", 9, dataset_fn=short_batches, strategy=strategy)
-    packed = functools.partial(short_batches, pack_multiple=micro_batches)
-    options = {"dataset_fn": packed, "gradient_accumulation_steps": micro_batches}
-    other = run(tmp_path / "packed", 9, strategy=strategy, **options)
-    assert_equal_weights(plain, other, atol=1e-5)
 
 
 @pytest.mark.slow
