@@ -92,7 +92,7 @@ def _read(path: str) -> ComparedRun:
         evaluated = [entry for entry in entries if "heldout_loss" in entry]
         last = evaluated[-1] if evaluated else {}
         figures = {name: value for name, value in last.items() if name.startswith(_EVALUATED)}
-        step = entries[-1]["step"] if entries else 0
+        step = last.get("step", entries[-1]["step"] if entries else 0)
         return ComparedRun(path, settings, {"step": step, **figures}, [entries])
     results = os.path.join(path, RESULTS_FILE)
     summary = files.read_json(results) if tf.io.gfile.exists(results) else {}

@@ -69,7 +69,12 @@ from .training.settings import (
     check_steps_flags,
     precision,
 )
-from .training.strategy import create_strategy, define_strategy_flags, naming_lost_workers
+from .training.strategy import (
+    create_strategy,
+    define_strategy_flags,
+    has_several_hosts,
+    naming_lost_workers,
+)
 from .training.time_budget import steps_of_hours
 from .training.train_loop import Stage, TrainLoop
 from .training.train_step import TrainStep
@@ -175,7 +180,9 @@ def pretrain(
     """
     config, tokenizer = initial.config, initial.tokenizer
     program.check_max_seq_length(options.max_seq_length, config.max_position_embeddings)
-    settings = _with_hours(initial, sources, options, settings, loop, strategy, model_dir)
+    settings.check(strategy)
+    if settings.train_hours is not None:
+        settings = _with_hours(initial, sources, options, settings, loop, strategy, model_dir)
     settings = settings.with_steps(
         sum(source.manifest.splits["train"].examples for source in sources)
     )
@@ -192,7 +199,6 @@ def pretrain(
     dataset_fn = functools.partial(
         pretraining_dataset, sources, options, tokenizer, settings.global_batch_size
     )
-    objective = pretraining_objective(settings.order_loss_weight)
     if loop.eval_steps:  # on examples that are drawn once
         rows = settings.global_batch_size // settings.gradient_accumulation_steps
         heldout, baselines = heldout_examples(
@@ -200,15 +206,13 @@ def pretrain(
         )
 
     def stage(first_step, num_hidden_layers):
-        forward = functools.partial(model, num_hidden_layers=num_hidden_layers)
-        trained = functools.partial(
-            forward, at_separator=settings.separator_order_loss, unpad=bool(settings.unpad)
-        )
-        step = TrainStep(trained, model, objective, optimizer, settings, settings.random_seed)
+        step = _train_step(model, optimizer, settings, num_hidden_layers)
         rates = _rates(model, sources, options, num_hidden_layers, peak_flops_per_second)
         evaluate = None
         if loop.eval_steps:
-            scored = functools.partial(forward, hidden_states=True)
+            scored = functools.partial(
+                model, num_hidden_layers=num_hidden_layers, hidden_states=True
+            )
             score = make_scoring(strategy, scored, heldout, config.vocab_size)
             evaluate = make_evaluation(score, baselines)
         return Stage(first_step, step, rates, evaluate)
@@ -232,23 +236,41 @@ def _with_hours(
     model_dir: str,
 ) -> PretrainingSettings:
     """Returns the settings with --train_hours converted into steps, the same in a resumed run."""
-    if settings.train_hours is None:
-        return settings
-    steps = recorded_settings(model_dir).get("num_train_steps")
-    if steps is None:
-        model, optimizer = _create_model(initial.config, options, settings, strategy)
-        objective = pretraining_objective(settings.order_loss_weight)
-        trained = functools.partial(
-            model, at_separator=settings.separator_order_loss, unpad=bool(settings.unpad)
-        )
-        step = TrainStep(trained, model, objective, optimizer, settings, settings.random_seed)
-        dataset_fn = functools.partial(
+    if has_several_hosts(strategy):
+        raise UserError("--train_hours is for one host: give --num_train_steps or --num_epochs")
+    if settings.warmup_fraction is None:
+        raise UserError("--train_hours: give --warmup_fraction, too, such as 0.02")
+    if recorded := recorded_settings(model_dir):  # if it is another run's, Run.hold refuses it
+        steps = recorded.get("num_train_steps", settings.num_train_steps)
+        return dataclasses.replace(settings, num_train_steps=steps)
+    model, optimizer = _create_model(initial.config, options, settings, strategy)
+    _restore_initial_weights(model, initial, model_dir, sources[0].manifest.heldout_split)
+    steps = steps_of_hours(
+        settings.train_hours,
+        strategy,
+        _train_step(model, optimizer, settings),
+        functools.partial(
             pretraining_dataset, sources, options, initial.tokenizer, settings.global_batch_size
-        )
-        steps = steps_of_hours(
-            settings.train_hours, strategy, step, dataset_fn, loop.steps_per_loop
-        )
+        ),
+        loop.steps_per_loop,
+    )
     return dataclasses.replace(settings, num_train_steps=steps)
+
+
+def _train_step(
+    model: AlbertForPreTraining,
+    optimizer: tf.keras.optimizers.Optimizer,
+    settings: PretrainingSettings,
+    num_hidden_layers: int | None = None,
+) -> TrainStep:
+    forward = functools.partial(
+        model,
+        num_hidden_layers=num_hidden_layers,
+        at_separator=settings.separator_order_loss,
+        unpad=bool(settings.unpad),
+    )
+    objective = pretraining_objective(settings.order_loss_weight)
+    return TrainStep(forward, model, objective, optimizer, settings, settings.random_seed)
 
 
 def _identity(

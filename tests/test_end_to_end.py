@@ -86,6 +86,25 @@ def test_a_budget_becomes_steps_that_a_resumed_run_keeps(
     pretrain.main([])
 
 
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("--num_warmup_steps=4", "give --warmup_fraction"),
+        ("--warmup_fraction=0.1 --gradient_accumulation_steps=4", "18 does not divide"),
+        ("--warmup_fraction=0.1 --init_checkpoint=nowhere", "no model directory or checkpoint at"),
+    ],
+)
+def test_faults_are_found_before_the_rate_is_measured(
+    work, tmp_path, pretraining_flags, monkeypatch, more, message
+):
+    monkeypatch.setattr(pretrain, "steps_of_hours", lambda *_: pytest.fail("measured"))
+    given = [flag for flag in pretrain_flags(work, tmp_path / "run") if "_steps=" not in flag]
+    loop = ["--steps_per_loop=2", "--save_checkpoint_steps=4"]
+    FLAGS(["", *given, *loop, "--train_hours=1", *more.split()])
+    with pytest.raises(ValueError, match=message):
+        pretrain.main([])
+
+
 def test_evaluation(work, model_dir, monkeypatch):
     places = {"checkpoint": str(model_dir), "record_dir": str(work / "records")}
     out, _ = run("pipelines.evaluate", *(f"--{name}={place}" for name, place in places.items()))
@@ -286,7 +305,7 @@ def wrong_directories(work):
         ({"depth_schedule": "1,2:6"}, "ends at 2 layers, but the config has 3"),
         ({"depth_schedule": "1,3:30"}, "ends before the full depth"),
         ({"unpad": "true", "jit_compile": "true"}, "not for TPUs, and not with --jit_compile"),
-        ({"num_epochs": 2}, "--num_train_steps and --num_epochs are two ways"),
+        ({"num_epochs": 2}, "--num_train_steps and --num_epochs exclude each other"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )

@@ -77,7 +77,7 @@ class TrainingSettings:
 
     num_epochs: float | None = setting(
         flags.DEFINE_float,
-        "In place of --num_train_steps: how often every training example is read.",
+        "In place of --num_train_steps: passes over as many examples as the training data have.",
         None,
         lower_bound=0.0,
     )
@@ -90,9 +90,10 @@ class TrainingSettings:
     )
 
     def __post_init__(self):
-        """Refuses zero epochs."""
-        if self.num_epochs == 0:
-            raise UserError("--num_epochs=0: expected a number above 0, such as 3 or 0.5")
+        """Refuses a run without steps."""
+        for name in ("num_epochs", "train_hours"):
+            if getattr(self, name, None) == 0:
+                raise UserError(f"--{name}=0: expected a number above 0, such as 3 or 0.5")
 
     def with_steps(self: SettingsT, num_examples: int) -> SettingsT:
         """Returns the settings with epochs and fraction converted into steps.
@@ -123,7 +124,9 @@ class TrainingSettings:
 
         So a run can resume that was started by a version without the setting.
         """
-        return {k: value for k, value in dataclasses.asdict(self).items() if value is not None}
+        optional = {field.name for field in dataclasses.fields(self) if field.default is None}
+        values = dataclasses.asdict(self)
+        return {name: value for name, value in values.items() if value or name not in optional}
 
     def check(self, strategy: tf.distribute.Strategy) -> None:
         """Refuses a batch that the devices cannot divide evenly, and a warm-up beyond the run."""
@@ -133,7 +136,7 @@ class TrainingSettings:
                 f"--global_batch_size={self.global_batch_size} does not divide among {replicas} "
                 f"replicas x --gradient_accumulation_steps={self.gradient_accumulation_steps}"
             )
-        if self.num_warmup_steps > self.num_train_steps:
+        if self.warmup_fraction is None and self.num_warmup_steps > self.num_train_steps:
             raise UserError(
                 f"--num_warmup_steps={self.num_warmup_steps} is beyond "
                 f"--num_train_steps={self.num_train_steps}: shorten the warm-up"
@@ -200,8 +203,8 @@ class PretrainingSettings(TrainingSettings):
     train_hours: float | None = setting(
         flags.DEFINE_float,
         "In place of --num_train_steps: hours of training on this machine. The run trains for a "
-        "minute to measure the rate, throws that minute's weights away and fixes the number of "
-        "steps. A resumed run keeps the number.",
+        "minute to measure the rate at full depth, throws that minute's weights away and fixes the "
+        "number of steps. A resumed run keeps the number. Give --warmup_fraction, too.",
         None,
         lower_bound=0.0,
     )
@@ -291,7 +294,7 @@ def check_steps_flags() -> None:
     ):
         given = [f"--{n}" for n in alternatives if n in flags.FLAGS and flags.FLAGS[n].present]
         if len(given) > 1:
-            raise UserError(f"{' and '.join(given)} are two ways to say the same: give one")
+            raise UserError(f"{' and '.join(given)} exclude each other: give one")
 
 
 @contextlib.contextmanager

@@ -8,8 +8,6 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from albert_tf import optimization
-from albert_tf.storage.errors import UserError
-from .strategy import has_several_hosts
 from .train_step import TrainStep, make_step_loop
 
 _SECONDS = 60.0
@@ -25,13 +23,8 @@ def steps_of_hours(
     """Returns the number of steps that `hours` have at the rate of the first minute.
 
     It is a multiple of `steps_per_loop`. The weights of `train_step` are changed: throw them away.
-    Time for compilation, evaluations and checkpoints is not counted.
-
-    Raises:
-      UserError: on several hosts, whose clocks would disagree.
+    Time for the first compilation, evaluations and checkpoints is not counted.
     """
-    if has_several_hosts(strategy):
-        raise UserError("--train_hours is for one host: give --num_train_steps or --num_epochs")
     with strategy.scope():
         optimization.create_slots(train_step.optimizer, train_step.model)
     batches = iter(

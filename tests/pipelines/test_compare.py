@@ -35,7 +35,7 @@ def runs(tmp_path):
 def test_settings_that_differ_and_figures(runs, capsys):
     found = compare([f"{runs}/*/"], str(runs / "curves.png"))
     assert [run.path for run in found] == [f"{runs}/{name}" for name in ("one", "tuned", "two")]
-    assert found[0].figures == {"step": 20, "heldout_masked_lm_accuracy": 0.25}
+    assert found[0].figures == {"step": 10, "heldout_masked_lm_accuracy": 0.25}
     assert found[1].figures == {"seeds": 2, "dev accuracy": 0.75}
     assert found[2].figures == {"step": 0}
     assert [len(curve) for curve in found[1].curves] == [2, 2]

@@ -201,7 +201,7 @@ def test_killed_between_and_within_seeds(two_seeds, table, pretrained, tmp_path)
     [
         ("--task=rte", "give --data_dir"),
         ("", "error: give --task; see --help"),
-        ("--task=rte --num_epochs=2 --num_train_steps=9", "are two ways to say the same"),
+        ("--task=rte --num_epochs=2 --num_train_steps=9", "exclude each other"),
         ("{own} --init_checkpoint={model} --num_epochs=0", "--num_epochs=0: expected a number"),
         ("{own} --class_weights=a=0", "'a=0' is no label=weight; expected balanced"),
         ("{own} --class_weights=a=x", "'a=x' is no label=weight; expected balanced"),

@@ -55,17 +55,18 @@ def write_summary(output_dir: str, summary: dict) -> None:
             continue
         number = len(metrics["seeds"])
         print(f"\n{summary['task']} on {split}, {number} {'seed' if number == 1 else 'seeds'}")
-        details = {}
-        if number == 1:
-            details = of_seeds[int(next(iter(metrics["seeds"])))].get("details", {}).get(split, {})
+        best = max(
+            metrics["seeds"], key=lambda s: metrics["seeds"][s].get(summary["best_metric"], 0)
+        )
+        details = of_seeds.get(int(best), {}).get("details", {}).get(split, {})
         for name, median in metrics["median"].items():
             low, high = metrics["lowest"][name], metrics["highest"][name]
             spread = f"   {low:.4f} to {high:.4f}" if number > 1 else ""
-            if interval := details.get("intervals", {}).get(name):
+            if number == 1 and (interval := details.get("intervals", {}).get(name)):
                 spread = "   95 % interval {:.4f} to {:.4f}".format(*interval)
             print(f"  {name:<24} {'median ' * (number > 1)}{median:8.4f}{spread}")
         for line in describe_confidence(details.get("confidence", {})):
-            print(f"  {line}")
+            print(f"  {line}" + f" (seed {best})" * (number > 1))
     print(f"results      {path}")
 
 

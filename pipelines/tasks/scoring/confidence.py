@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from scipy import optimize, special
 
 from albert_tf.metrics import wilson_interval
 
@@ -16,24 +16,13 @@ PRECISIONS = (0.9, 0.95, 0.99)
 
 
 def confidence(answers: np.ndarray, probabilities: np.ndarray) -> dict:
-    """Returns the calibration error, a temperature, and a threshold for each of PRECISIONS.
+    """Returns `calibration_error` and `thresholds`, see the functions of these names.
 
-    Args:
-      answers: int [n], the right classes.
-      probabilities: float64 [n, classes].
-
-    Returns:
-      `calibration_error`: see calibration_error. `temperature`: logits divided by it fit `answers`
-      best; above 1 the model is too sure. `calibration_error_with_temperature`: measured on the
-      rows that chose the temperature. `thresholds`: see `thresholds`.
+    `answers` are the right classes, int [n]; `probabilities` float64 [n, classes].
     """
     best, right = probabilities.max(axis=1), probabilities.argmax(axis=1) == answers
-    temperature = fit_temperature(answers, probabilities)
-    cooled = special.softmax(_log(probabilities) / temperature, axis=1)
     return {
         "calibration_error": calibration_error(best, right),
-        "temperature": temperature,
-        "calibration_error_with_temperature": calibration_error(cooled.max(axis=1), right),
         "thresholds": thresholds(best, right),
     }
 
@@ -42,9 +31,12 @@ def describe_confidence(found: Mapping[str, Any]) -> list[str]:
     """Returns lines about a result of `confidence`: the thresholds, and how far to trust them."""
     lines = []
     for wished, row in found.get("thresholds", {}).items():
+        if row["share"] == 1:
+            lines.append(f"precision {wished:<5} is reached by all rows")
+            continue
         low, high = row["interval"]
         lines.append(
-            f"precision {wished:<5} needs --min_probability={row['min_probability']:.4f}: "
+            f"precision {wished:<5} needs --min_probability={row['min_probability']}: "
             f"{100 * row['share']:.1f} % of the rows, {100 * row['precision']:.1f} % of them right "
             f"(95 % interval {100 * low:.1f} to {100 * high:.1f})"
         )
@@ -64,25 +56,10 @@ def calibration_error(best: np.ndarray, right: np.ndarray) -> float:
     return float(np.abs(differences).sum() / len(best))
 
 
-def fit_temperature(answers: np.ndarray, probabilities: np.ndarray) -> float:
-    """Returns the temperature between 0.05 and 20 with the highest likelihood of the answers.
-
-    Source: Guo et al. 2017, section 4.2.
-    """
-    logits, rows = _log(probabilities), np.arange(len(answers))
-
-    def loss(log_temperature):
-        scaled = special.log_softmax(logits / np.exp(log_temperature), axis=1)
-        return -scaled[rows, answers].mean()
-
-    found = optimize.minimize_scalar(loss, bounds=(np.log(0.05), np.log(20)), method="bounded")
-    return float(np.exp(found.x))
-
-
 def thresholds(best: np.ndarray, right: np.ndarray) -> dict[str, dict]:
     """Returns wished precision -> the lowest probability of the best class that reaches it.
 
-    Each has `min_probability`, the `precision` of the rows at or above it with its 95 %
+    Each has `min_probability` (6 digits), the `precision` of the rows at or above it with its 95 %
     `interval`, and `share`, how many of all rows these are. A precision that no threshold reaches
     is left out. The threshold is chosen on these rows, so on others the precision is lower on
     average.
@@ -97,13 +74,10 @@ def thresholds(best: np.ndarray, right: np.ndarray) -> dict[str, dict]:
         if len(enough):
             count, hit = int(counts[enough[-1]]), int(hits[enough[-1]])
             found[str(wished)] = {
-                "min_probability": float(best[order][enough[-1]]),
+                # Rounded down: the row itself must pass.
+                "min_probability": math.floor(1e6 * best[order][enough[-1]]) / 1e6,
                 "precision": hit / count,
                 "interval": list(wilson_interval(hit, count)),
                 "share": count / len(best),
             }
     return found
-
-
-def _log(probabilities: np.ndarray) -> np.ndarray:
-    return np.log(np.maximum(probabilities, 1e-30))
