@@ -14,6 +14,7 @@ from albert_tf.text.tokenization import AlbertTokenizer
 from export.export_saved_model import export
 from pipelines import finetune as finetune_lib
 from pipelines.tasks.classification import ClassificationTask
+from pipelines.tasks.reading.dev_split import split_off_dev
 from pipelines.tasks.running.seed_run import FinetuneSettings, warn_of_one_label
 from pipelines.training.settings import LoopSettings
 from tests.builders import (
@@ -222,6 +223,15 @@ def test_killed_between_and_within_seeds(two_seeds, table, pretrained, tmp_path)
         ("--task=squad_v1 --data_dir=. --null_threshold=0", "only to squad_v2: remove"),
         ("{own} --labels=a,a", "two different labels"),
         ("{own} --data_dir=.", "not --data_dir"),
+        ("{own} --folds=5 --dev_file={train}", "--folds divides the training rows: remove --dev_f"),
+        ("{own} --folds=5 --dev_fraction=0.1", "--folds divides the training rows: remove --dev_f"),
+        ("{own} --folds=1", "--folds=1"),
+        (
+            "{own} --folds=95 --init_checkpoint={model} --text_column=first",
+            "rows have 90 different texts: use fewer",
+        ),
+        ("--task=glue --data_dir=. --folds=5", "--folds does not apply to --task=glue, only to cl"),
+        ("--task=squad_v1 --data_dir=. --folds=5", "does not apply to --task=squad_v1"),
         ("{own} --init_checkpoint={model} --text_column=body", "train.tsv"),
     ],
 )
@@ -349,7 +359,8 @@ def test_what_does_not_fit(table, pretrained, tmp_path):
 
 
 def test_another_division_is_another_run(table, pretrained, tmp_path, monkeypatch, capsys):
-    divided = functools.partial(finetune_lib.finetune, dev_fraction=0.1)
+    divide = functools.partial(split_off_dev, fraction=0.1)
+    divided = functools.partial(finetune_lib.finetune, divide=divide)
     monkeypatch.setattr(finetune_lib, "finetune", divided)
     monkeypatch.setattr(finetune_lib, "run_seed", lambda *_: {"metrics": {}})
     for _ in range(2):
