@@ -10,6 +10,9 @@ files, such as another --test_file; pipelines.predict needs no training data.
 --task=glue trains every task whose directory is in --data_dir, into OUTPUT_DIR/TASK, and prints a
 table. All tasks have the same settings: give --num_epochs, because the tasks differ in size.
 
+--folds=5 trains on your own data five times, in OUTPUT_DIR/fold_K, each time without a fifth of the
+rows, and predicts that fifth. OUTPUT_DIR has predictions and metrics of all rows together.
+
 Tables are .csv, .tsv, .jsonl, or .json with an array of objects. .csv and .tsv have the csv
 module's quoting: a cell with a comma, a line end or a quotation mark is enclosed in quotation
 marks, and quotation marks within it are doubled. --quoting=none is for files without quoting.
@@ -31,8 +34,9 @@ Examples:
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 from absl import flags
@@ -43,8 +47,9 @@ from albert_tf.jobs import job_directory, program
 from albert_tf.jobs.settings import define_settings_flags, settings_from_flags
 from albert_tf.storage.errors import UserError
 from albert_tf.text.tokenization import AlbertTokenizer
-from .tasks.reading.dev_split import DIVISION, split_off_dev
+from .tasks.reading.dev_split import DIVISION, fold_numbers, split_off_dev, split_off_fold
 from .tasks.reading.split_report import describe_split, warn_of_overlap, warn_of_shares
+from .tasks.running.fine_tuned import score_out_of_fold
 from .tasks.running.results import stored_results, summarise, write_glue_table, write_summary
 from .tasks.running.seed_run import (
     FinetuneSettings,
@@ -131,17 +136,27 @@ def main(_) -> None:
         FLAGS.classifier_dropout_prob,
     )
     strategy = create_strategy(FLAGS.strategy, FLAGS.tpu)
+    if FLAGS.folds:
+        # The rows that score a fold must not also choose its weights.
+        FLAGS.set_default("eval_steps", 0)
+    arguments = {
+        "random_seeds": seeds,
+        "initial": initial,
+        "settings": settings_from_flags(FinetuneSettings),
+        "loop": settings_from_flags(LoopSettings),
+        "strategy": strategy,
+    }
+    if FLAGS.folds:
+        cross_validate(FLAGS.folds, tasks[FLAGS.task], FLAGS.output_dir, arguments)
+        return
     is_glue = FLAGS.task == "glue"
+    divide = functools.partial(split_off_dev, fraction=FLAGS.dev_fraction)
     summaries = {
         name: finetune(
             task=task,
-            random_seeds=seeds,
-            initial=initial,
             output_dir=os.path.join(FLAGS.output_dir, name) if is_glue else FLAGS.output_dir,
-            settings=settings_from_flags(FinetuneSettings),
-            loop=settings_from_flags(LoopSettings),
-            strategy=strategy,
-            dev_fraction=FLAGS.dev_fraction,
+            divide=divide if FLAGS.dev_fraction else None,
+            **arguments,
         )
         for name, task in tasks.items()
     }
@@ -159,11 +174,11 @@ def finetune(
     settings: FinetuneSettings,
     loop: LoopSettings,
     strategy: tf.distribute.Strategy,
-    dev_fraction: float = 0.0,
+    divide: Callable[[list], tuple[list, list]] | None = None,
 ) -> dict:
     """Fine-tunes once for each seed; returns the content of OUTPUT_DIR/results.json.
 
-    `dev_fraction` is the share of the training examples to use as dev set, if there is no dev file.
+    `divide` divides the training examples into train and dev, if there is no dev file.
     """
     settings.check(strategy)
     config, tokenizer, checkpoint, trained_length = initial
@@ -173,7 +188,7 @@ def finetune(
     # Tokenize before the first model is created: Keras' seeding invalidates the tokenizer's graph.
     splits = {
         name: TaskSplit(examples, *task.encode(examples, tokenizer, length, name == "train"))
-        for name, examples in _read_splits(task, dev_fraction).items()
+        for name, examples in _read_splits(task, divide).items()
     }
     settings = dataclasses.replace(settings, max_seq_length=length)
     settings = settings.with_steps(len(splits["train"].sequences))
@@ -185,7 +200,7 @@ def finetune(
         )
     identity = _identity(task, splits, initial, settings, loop)
     identity.update(origin_of(output_dir, checkpoint))
-    if dev_fraction:
+    if divide:
         identity["dev_division"] = DIVISION
     # All hosts need equal settings. The two deleted here may change when a run resumes.
     run = Run(strategy, output_dir, dict(identity))
@@ -206,6 +221,23 @@ def finetune(
         if run.is_chief:
             write_summary(output_dir, summary)
     return summary
+
+
+def cross_validate(folds: int, task: Task, output_dir: str, arguments: dict) -> None:
+    """Fine-tunes with each fold as dev set, and scores the first seed on all rows together.
+
+    `arguments` of `finetune` are the same for all folds.
+    """
+    examples, strategy = task.read("train"), arguments["strategy"]
+    numbers = fold_numbers(examples, folds)
+    with Run(strategy, output_dir, {}).hold({"folds": folds}):
+        for fold in range(1, folds + 1):
+            print(f"\nfold {fold} of {folds}")
+            path = os.path.join(output_dir, f"fold_{fold}")
+            divide = functools.partial(split_off_fold, numbers=numbers, fold=fold)
+            finetune(task=task, output_dir=path, divide=divide, **arguments)
+        if is_chief(strategy):
+            score_out_of_fold(task, examples, numbers, output_dir, arguments["random_seeds"][0])
 
 
 def _identity(
@@ -262,16 +294,16 @@ def initial_model(
     return initial._replace(config=dataclasses.replace(initial.config, **dropouts))
 
 
-def _read_splits(task: Task, dev_fraction: float) -> dict[str, list]:
+def _read_splits(task: Task, divide: Callable | None) -> dict[str, list]:
     """Returns the examples of each existing split."""
     names = ("train", "dev", *task.other_splits())
     splits = {name: examples for name in names if (examples := task.read(name)) is not None}
     if "train" not in splits:
         raise UserError(f"--task={task.name}: there are no training examples")
-    if dev_fraction:
+    if divide:
         if "dev" in splits:
-            raise UserError(f"--dev_fraction={dev_fraction}: a dev set is given too: omit one")
-        splits["train"], splits["dev"] = split_off_dev(splits["train"], dev_fraction)
+            raise UserError("--dev_fraction: a dev set is given too: omit one")
+        splits["train"], splits["dev"] = divide(splits["train"])
     return splits
 
 

@@ -31,6 +31,7 @@ _OWN = (*_OF_TEXTS, "multiple_choice", "token_classification")
 _ONLY_FOR = {
     **dict.fromkeys(("text_column", "label_column", "id_column"), _OWN),
     **dict.fromkeys(("text_pair_column", "quoting"), _OF_TEXTS),
+    "folds": _OWN,
     "labels": ("classification", "multilabel", "token_classification"),
     "label_separator": ("multilabel",),
     "class_weights": ("classification",),
@@ -69,6 +70,13 @@ def define_task_flags() -> None:
         "label; rows of one text stay together.",
         lower_bound=0.0,
         upper_bound=0.9,
+    )
+    flags.DEFINE_integer(
+        "folds",
+        None,
+        "Cross-validation: divide the training rows into so many parts, and predict each part with "
+        "a model that the others trained. The last weights count, unless --eval_steps is given.",
+        lower_bound=2,
     )
     _define_table_flags()
     _define_window_flags()
@@ -171,6 +179,8 @@ def _check_flags(values: flags.FlagValues) -> None:
                     f"--{split}_file is for sets of your own and SQuAD; --task={values.task} reads "
                     "--data_dir"
                 )
+    if values.folds and (values.dev_file or values.dev_fraction):
+        raise UserError("--folds divides the training rows: remove --dev_file and --dev_fraction")
     for flag in ("text_column", "label_column", "options_column"):
         if not values[flag].value:
             raise UserError(f"--{flag} is empty: name the column, or remove the flag")

@@ -14,7 +14,8 @@ from albert_tf.text.tokenization import AlbertTokenizer
 from export.export_saved_model import export
 from pipelines import finetune as finetune_lib
 from pipelines.tasks.classification import ClassificationTask
-from pipelines.tasks.running.seed_run import FinetuneSettings
+from pipelines.tasks.reading.dev_split import split_off_dev
+from pipelines.tasks.running.seed_run import FinetuneSettings, warn_of_one_label
 from pipelines.training.settings import LoopSettings
 from tests.builders import (
     DEV,
@@ -222,6 +223,15 @@ def test_killed_between_and_within_seeds(two_seeds, table, pretrained, tmp_path)
         ("--task=squad_v1 --data_dir=. --null_threshold=0", "only to squad_v2: remove"),
         ("{own} --labels=a,a", "two different labels"),
         ("{own} --data_dir=.", "not --data_dir"),
+        ("{own} --folds=5 --dev_file={train}", "--folds divides the training rows: remove --dev_f"),
+        ("{own} --folds=5 --dev_fraction=0.1", "--folds divides the training rows: remove --dev_f"),
+        ("{own} --folds=1", "--folds=1"),
+        (
+            "{own} --folds=95 --init_checkpoint={model} --text_column=first",
+            "rows have 90 different texts: use fewer",
+        ),
+        ("--task=glue --data_dir=. --folds=5", "--folds does not apply to --task=glue, only to cl"),
+        ("--task=squad_v1 --data_dir=. --folds=5", "does not apply to --task=squad_v1"),
         ("{own} --init_checkpoint={model} --text_column=body", "train.tsv"),
     ],
 )
@@ -247,6 +257,39 @@ def test_a_frozen_encoder_stays_and_the_output_layer_learns(table, pretrained, t
         np.testing.assert_array_equal(ours[name], theirs.get_tensor(name))
     [head] = {name for name in ours if "bias/.ATTRIBUTES/VARIABLE" in name} - set(encoder)
     assert np.abs(ours[head]).max() > 1e-3, "biases begin at 0"
+
+
+@pytest.mark.usefixtures("eager")
+def test_predictions_of_one_label_on_dev_are_warned_of(
+    table, pretrained, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(ClassificationTask, "predictions", lambda _, of: ["river"] * len(of))
+    loop = LoopSettings(steps_per_loop=1, save_checkpoint_steps=1, eval_steps=0)
+    steps = {"num_train_steps": 1, "num_warmup_steps": 0, "loop": loop}
+    finetune(table, pretrained, tmp_path, splits=("train", "dev", "test"), **steps)
+    [line] = [line for line in capsys.readouterr().out.splitlines() if "all predictions" in line]
+    assert line.startswith(
+        "warning: all predictions on dev are 'river': try a higher --learning_ra"
+    )
+
+
+@pytest.mark.parametrize(
+    ("known", "found", "warns"),
+    [
+        (["a", "b"], ["a", "a"], "'a'"),
+        (["a", "b"], ["a", "b"], None),
+        (["a", "a"], ["a", "a"], None),
+        (["a", "a,b"], ["", ""], "''"),
+        ([0.5, 1.5], [1.0, 1.0], "'1.0'"),
+        ([["O", "B-x"], ["O"]], [["O", "O"], ["O"]], "'O'"),
+        ([[{"start": 0}], [{"start": 1}]], [[], []], "''"),
+        (None, ["", ""], None),
+    ],
+)
+def test_what_counts_as_one_label(known, found, warns, capsys):
+    warn_of_one_label({"prediction": found, **({"label": known} if known else {})})
+    out = capsys.readouterr().out
+    assert f"on dev are {warns}:" in out if warns else not out
 
 
 def test_epochs_and_fractions_are_steps():
@@ -316,7 +359,8 @@ def test_what_does_not_fit(table, pretrained, tmp_path):
 
 
 def test_another_division_is_another_run(table, pretrained, tmp_path, monkeypatch, capsys):
-    divided = functools.partial(finetune_lib.finetune, dev_fraction=0.1)
+    divide = functools.partial(split_off_dev, fraction=0.1)
+    divided = functools.partial(finetune_lib.finetune, divide=divide)
     monkeypatch.setattr(finetune_lib, "finetune", divided)
     monkeypatch.setattr(finetune_lib, "run_seed", lambda *_: {"metrics": {}})
     for _ in range(2):

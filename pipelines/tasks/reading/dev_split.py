@@ -66,6 +66,35 @@ def split_off_dev(examples: list[AnyExample], fraction: float) -> tuple[list, li
     return train, dev
 
 
+def fold_numbers(examples: list[AnyExample], folds: int) -> list[int]:
+    """Divides examples by their texts and classes alone; returns the fold of each, from 1.
+
+    Examples of one comparable `group` share a fold. Groups are taken by size, then by the hash of
+    their text. Each joins the fold with the fewest rows of its classes, or else the fewest rows.
+    """
+    groups: dict[str, list[int]] = {}
+    for place, example in enumerate(examples):
+        groups.setdefault(comparable(example.group), []).append(place)
+    if len(groups) < folds:
+        raise UserError(
+            f"--folds={folds}: the rows have {len(groups):,} different texts: use fewer"
+        )
+    numbers, found = [0] * len(examples), {fold: Counter() for fold in range(1, folds + 1)}
+    for group in sorted(groups, key=lambda group: (-len(groups[group]), _digest(group))):
+        names = [examples[place].classes for place in groups[group]]
+        fold = min(found, key=lambda k: (sum(found[k][name] for name in names), found[k]["all"]))
+        found[fold].update([*names, *["all"] * len(names)])
+        for place in groups[group]:
+            numbers[place] = fold
+    return numbers
+
+
+def split_off_fold(examples: list, numbers: list[int], fold: int) -> tuple[list, list]:
+    """Returns the examples outside a fold and in it; `numbers` are their folds."""
+    outside = [example for example, number in zip(examples, numbers) if number != fold]
+    return outside, [example for example, number in zip(examples, numbers) if number == fold]
+
+
 def _quotas(totals: Counter, fraction: float) -> Counter:
     """Returns how many rows of each set of classes dev should have.
 

@@ -21,10 +21,12 @@ from ..multilabel import MultiLabelTask
 from ..multiple_choice import MultipleChoiceTask
 from ..reading.examples import AnyExample
 from ..reading.sequences import Sequences
+from ..reading.tables import write_table
 from ..squad import SquadTask
 from ..task import Task
 from ..token_classification import TokenClassificationTask
 from .batches import Prediction
+from .results import RESULTS_FILE
 
 # `kind` in task.json -> the class whose `restore` makes its task.
 _CLASSES = {
@@ -150,6 +152,34 @@ class FineTunedRun:
         answers = self._task.answers(examples, features, self.outputs(sequences))
         shares = sequences.unknown_shares(self._task.owners(features), self._tokenizer)
         return {**answers.columns, "unknown_share": _rounded(shares)}
+
+
+def score_out_of_fold(
+    task: Task, examples: list, numbers: Sequence[int], output_dir: str, seed: int
+) -> None:
+    """Predicts examples with OUTPUT_DIR/fold_K/seed_N, K by `numbers`, and scores all together."""
+    of_folds, outputs = {}, {}
+    for fold in sorted({*numbers}):
+        path = os.path.join(output_dir, f"fold_{fold}", f"seed_{seed}")
+        of_folds[fold] = files.read_json(os.path.join(path, RESULTS_FILE))["metrics"]["dev"]
+        model = FineTunedRun(path, task, batch_size=32)
+        sequences, _ = model.prepare([e for e, number in zip(examples, numbers) if number == fold])
+        outputs[fold] = iter(model.outputs(sequences))
+    _, features = model.prepare(examples)
+    in_order = [next(outputs[numbers[owner]]) for owner in task.owners(features)]
+    answers = task.answers(examples, features, in_order)
+    metrics, details = task.score(answers.rows()), task.details(examples, answers)
+    table, path = (os.path.join(output_dir, name) for name in ("out_of_fold.csv", RESULTS_FILE))
+    write_table(table, {**answers.columns, "fold": numbers})
+    summary = {"task": task.name, "seed": seed, "metrics": metrics, "details": details}
+    files.write_json(path, {**summary, "folds": of_folds})
+    print(f"\n{task.name} out of fold: {len(examples):,} rows, {len(of_folds)} folds, seed {seed}")
+    for name, value in metrics.items():
+        interval = details.get("intervals", {}).get(name)
+        spread = "   95 % interval {:.4f} to {:.4f}".format(*interval) if interval else ""
+        found = [of_fold[name] for of_fold in of_folds.values()]
+        print(f"  {name:<24} {value:8.4f}{spread}   folds {min(found):.4f} to {max(found):.4f}")
+    print(f"predictions  {table}\nresults      {path}")
 
 
 class Export:

@@ -7,6 +7,7 @@ import functools
 import hashlib
 import json
 import os
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -135,6 +136,8 @@ def _predict(
         if name == "train":
             continue
         answers = task.answers(examples, features, predict(sequences))
+        if name == "dev" and run.is_chief:
+            warn_of_one_label(answers.columns)
         if metrics := task.score(answers.rows()):
             found["metrics"][name] = metrics
         if details := task.details(examples, answers):
@@ -143,6 +146,19 @@ def _predict(
             for path in task.write(directory, name, examples, answers):
                 print(f"predictions  {path}")
     return found
+
+
+def warn_of_one_label(columns: Mapping[str, list]) -> None:
+    """Warns if all predictions are equal, or no span, though the known answers differ."""
+    known, found = (  # np.ravel: a value may be a list of tags or spans
+        {str(label) for value in columns.get(name, ()) for label in np.ravel(value)}
+        for name in ("label", "prediction")
+    )
+    if len(found) < 2 <= len(known):
+        print(
+            f"warning: all predictions on dev are {''.join(found)!r}: try a higher "
+            "--learning_rate, more steps, or (classification) --class_weights=balanced"
+        )
 
 
 def _score_dev(task: Task, split: TaskSplit, predict: Prediction, is_stopped) -> dict[str, float]:

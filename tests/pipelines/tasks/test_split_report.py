@@ -8,7 +8,13 @@ import pytest
 from pipelines.tasks import multiple_choice
 from pipelines.tasks.classification import ClassificationTask, Example
 from pipelines.tasks.multilabel import MultiLabelTask
-from pipelines.tasks.reading.dev_split import DIVISION, comparable, split_off_dev
+from pipelines.tasks.reading.dev_split import (
+    DIVISION,
+    comparable,
+    fold_numbers,
+    split_off_dev,
+    split_off_fold,
+)
 from pipelines.tasks.reading.split_report import (
     describe_labels,
     describe_split,
@@ -228,6 +234,37 @@ def test_the_share_of_dev_is_met_whatever_the_answers(request, answer):
     train, dev = split_off_dev(rows, 0.1)
     assert {row.label for row in dev} == {"label 50"}, "the only row of a label stays in train"
     assert len(train) + len(dev) == 150
+
+
+@pytest.mark.parametrize("folds", [2, 5])
+def test_folds_divide_all_rows_and_keep_texts_and_shares_together(folds):
+    # Without the most frequent subject, which has more rows than a fold.
+    examples = [example for example in tickets(3000) if example.text != "shared 0"]
+    numbers = fold_numbers(examples, folds)
+    sizes = Counter(numbers)
+    assert sizes.keys() == {*range(1, folds + 1)}
+    assert max(sizes.values()) - min(sizes.values()) <= 5
+    shares = Counter(example.label for example in examples)
+    for fold in sizes:
+        train, dev = split_off_fold(examples, numbers=numbers, fold=fold)
+        assert len(train) + len(dev) == len(examples) and len(dev) == sizes[fold]
+        assert not {comparable(e.group) for e in train} & {comparable(e.group) for e in dev}
+        for label, number in Counter(e.label for e in dev).items():
+            assert abs(number - shares[label] / folds) <= 10, (fold, label)
+    assert fold_numbers(examples[::-1], folds) == numbers[::-1], "the order of rows has no effect"
+
+
+def test_rare_and_equal_labels_are_spread_over_the_folds():
+    rows = [Example(str(i), f"text {i}", None, "ab"[i % 2]) for i in range(300)]
+    pairs = zip(fold_numbers(rows, 5), "ab" * 150)
+    assert Counter(pairs) == {(fold, label): 30 for fold in range(1, 6) for label in "ab"}
+    rows = [Example(str(i), f"text {i}", None, f"label {i % 100}") for i in range(200)]
+    numbers = fold_numbers(rows, 5)
+    assert all(abs(number - 40) <= 1 for number in Counter(numbers).values())
+    assert all(map(int.__ne__, numbers[:100], numbers[100:])), "train has each label"
+    for few in (rows[:3], [rows[0]] * 9):
+        with pytest.raises(ValueError, match=r"--folds=5: the rows have \d different texts: use"):
+            fold_numbers(few, 5)
 
 
 def test_a_division_changes_with_its_number_only():

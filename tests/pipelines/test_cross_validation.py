@@ -1,0 +1,130 @@
+import csv
+import json
+import random
+import shutil
+
+import numpy as np
+import pytest
+
+from tests.builders import TRAIN, finetune_flags, read_tsv
+from tests.conftest import WORDS
+from tests.jobs import log, run
+from tests.pipelines.test_finetune_kinds import NUMBER, SET, choice, tags, write, write_rows
+
+
+def read_csv(path):
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def flags_of(table, pretrained, output_dir):
+    columns = "--text_column=first --text_pair_column=second --id_column=name --max_seq_length=48"
+    flags = finetune_flags(table, pretrained, ["train"])[:-1]  # --eval_steps is not given
+    return [*flags, *columns.split(), "--folds=2", f"--output_dir={output_dir}"]
+
+
+@pytest.fixture(scope="module")
+def two_folds(tmp_path_factory, table, pretrained):
+    output_dir = tmp_path_factory.mktemp("runs") / "folds"
+    out, _ = run(
+        "pipelines.finetune", *flags_of(table, pretrained, output_dir), "--random_seeds=2,1"
+    )
+    return output_dir, out
+
+
+def test_each_row_is_predicted_by_the_run_without_it(two_folds, table):
+    output_dir, out = two_folds
+    given, rows = read_tsv(table / "train.tsv"), read_csv(output_dir / "out_of_fold.csv")
+    assert [(row["id"], row["label"]) for row in rows] == [(r["name"], r["label"]) for r in given]
+    names = ["id", "label", "prediction", "probability_other", "probability_river", "fold"]
+    assert list(rows[0]) == names
+    for fold in "12":
+        ours = [row for row in rows if row["fold"] == fold]
+        theirs = read_tsv(output_dir / f"fold_{fold}/seed_2/predictions/dev_predictions.tsv")
+        assert len(ours) == len(theirs) == TRAIN / 2
+        for our, their in zip(ours, theirs):
+            assert our["id"] == their["id"] and our["prediction"] == their["prediction"]
+            assert float(our[names[3]]) == pytest.approx(float(their[names[3]]), abs=1e-5)
+    results = json.loads((output_dir / "results.json").read_text())
+    accuracy = np.mean([row["label"] == row["prediction"] for row in rows])
+    assert results["metrics"]["accuracy"] == pytest.approx(accuracy) and results["seed"] == 2
+    low, high = results["details"]["intervals"]["accuracy"]
+    of_folds = [results["folds"][fold]["accuracy"] for fold in "12"]
+    assert np.mean(of_folds) == pytest.approx(accuracy), "folds of one size"
+    assert f"out of fold: {TRAIN} rows, 2 folds, seed 2\n" in out
+    line = f"{accuracy:.4f}   95 % interval {low:.4f} to {high:.4f}   folds {min(of_folds):.4f} to "
+    assert f"{line}{max(of_folds):.4f}\n" in out
+    assert not (output_dir / "fold_1/seed_2/best").exists(), "the fold chooses no weights"
+
+
+def test_a_killed_command_does_the_missing_folds_only(two_folds, table, pretrained, tmp_path):
+    output_dir = shutil.copytree(two_folds[0], tmp_path / "folds")
+    expected = (output_dir / "out_of_fold.csv").read_text()
+    for missing in ("results.json", "out_of_fold.csv", "fold_1/seed_1/results.json"):
+        (output_dir / missing).unlink()
+    shutil.rmtree(output_dir / "fold_2")
+    flags = flags_of(table, pretrained, output_dir)
+    out, _ = run("pipelines.finetune", *flags, "--random_seeds=2,1")
+    written = [line for line in out.splitlines() if line.startswith("curves ")]
+    assert [line.split("folds/")[1] for line in written] == [
+        f"{path}/curves.png" for path in ("fold_1/seed_1", "fold_2/seed_2", "fold_2/seed_1")
+    ]
+    assert (output_dir / "out_of_fold.csv").read_text() == expected
+    _, err = run("pipelines.finetune", *flags, "--folds=3", exit_code=2)
+    assert "holds another run (folds 2 there, 3 here)" in err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("task", "ending", "content", "metric"),
+    [
+        ("regression", "jsonl", NUMBER, "pearson"),
+        ("multilabel", "jsonl", SET, "micro_f1"),
+        ("multiple_choice", "jsonl", choice, "accuracy"),
+        ("token_classification", "conll", tags, "f1"),
+    ],
+)
+def test_every_task_of_own_files(task, ending, content, metric, pretrained, tmp_path):
+    """Tags have several windows for a text."""
+    write(tmp_path, ending, content) if ending == "conll" else write_rows(tmp_path, content)
+    own = [f"--train_file={tmp_path}/train.{ending}", f"--init_checkpoint={pretrained}"]
+    flags = [f"--task={task}", *own, f"--output_dir={tmp_path}/out", "--num_train_steps=30"]
+    flags += "--num_warmup_steps=3 --learning_rate=5e-3 --global_batch_size=4 --folds=2".split()
+    flags += ["--max_seq_length=32"] + ["--doc_stride=8"] * (task == "token_classification")
+    run("pipelines.finetune", *flags)
+    results = json.loads((tmp_path / "out/results.json").read_text())
+    rows = read_csv(tmp_path / "out/out_of_fold.csv")
+    assert [row["id"] for row in rows] == [str(i) for i in range(26)]
+    assert (
+        metric in results["metrics"] and results["folds"]["2"].keys() == results["metrics"].keys()
+    )
+    for fold in "12":
+        ours = [row["prediction"] for row in rows if row["fold"] == fold]
+        theirs = tmp_path / f"out/fold_{fold}/seed_12345/predictions"
+        if ending == "conll":
+            text = (theirs / "dev_predictions.conll").read_text().strip()
+            found = [[t.split("\t")[2] for t in part.splitlines()] for part in text.split("\n\n")]
+            assert [json.loads(value) for value in ours] == found
+        elif task == "regression":
+            found = [float(row["prediction"]) for row in read_tsv(theirs / "dev_predictions.tsv")]
+            assert [*map(float, ours)] == pytest.approx(found, abs=1e-4)
+        else:
+            assert ours == [row["prediction"] for row in read_tsv(theirs / "dev_predictions.tsv")]
+
+
+@pytest.mark.slow
+def test_labels_of_chance_give_chance(pretrained, tmp_path):
+    """The model learns its training rows by heart; about the rows of its fold it knows nothing."""
+    rng = random.Random(1)
+    labels = ["a", "b"] * 150
+    rng.shuffle(labels)
+    rows = [f"{label}\t{' '.join(rng.choices(WORDS, k=12))}" for label in labels]
+    (tmp_path / "train.tsv").write_text("\n".join(["label\ttext", *rows]) + "\n")
+    flags = [*finetune_flags(tmp_path, pretrained, ["train"])[:-1], f"--output_dir={tmp_path}/out"]
+    flags += "--num_train_steps=600 --save_checkpoint_steps=600 --learning_rate=3e-4".split()
+    flags += "--hidden_dropout_prob=0 --classifier_dropout_prob=0 --folds=5".split()
+    run("pipelines.finetune", *flags)
+    assert log(tmp_path / "out/fold_1/seed_12345")[-1]["loss"] < 0.5
+    results = json.loads((tmp_path / "out/results.json").read_text())
+    # Four standard deviations of chance; training on all rows gives 0.89.
+    assert 0.385 < results["metrics"]["accuracy"] < 0.615
