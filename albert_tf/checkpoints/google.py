@@ -100,11 +100,12 @@ def read(
             keys = {_googles_name(name) or name: key for name, key in keys.items()}
         else:
             keys = _keys(sorted({*shapes} - {*slots}))
+        expected = {row.google: row.shape for row in name_map.variables(config, table)}
         for name, key in keys.items():
-            if not dtypes[key].is_floating:
+            if name in expected and not dtypes[key].is_floating:
                 raise UserError(f"{name} is of {dtypes[key].name}: expected floats")
         tensors = {name: reader.get_tensor(key) for name, key in keys.items()}
-    for _, name, _, _, shape in name_map.variables(config, table):
+    for name, shape in expected.items():
         # Attention kernels of Model Garden have shape [hidden, heads, size].
         array = tensors.get(name, np.zeros([]))
         if array.ndim > len(shape) and array.size == math.prod(shape):

@@ -63,7 +63,7 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
     Attributes:
       table: the kind's signatures.
       has_python_tokenizer: whether an AlbertTokenizer can take the place of `tokenizer`.
-      may_be_unsure: whether `min_probability` has a meaning.
+      may_be_unsure: whether the kind can answer `unsure`.
     """
 
     table: dict[str, signatures.Signature]

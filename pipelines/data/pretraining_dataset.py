@@ -184,8 +184,9 @@ def evaluation_options(
 ) -> ExampleOptions:
     """Returns the options of every evaluation: masks as published, the same each time.
 
-    The run's --ngram and --masked_lm_prob have no effect, so that metrics can be compared among
-    runs and with pipelines.evaluate. Static examples are already masked.
+    The run's --ngram, --masked_lm_prob, --mask_token_rate and --random_token_rate have no effect,
+    so that metrics can be compared among runs and with pipelines.evaluate. Static examples are
+    already masked.
     """
     static = {manifest.max_predictions_per_seq for manifest in manifests} - {None}
     return ExampleOptions(

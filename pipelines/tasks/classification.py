@@ -211,7 +211,7 @@ class ClassificationTask(LabelledTask):
             self._weights = weights.astype(np.float32)
         elif self.class_weights:
             for label in self.class_weights:
-                self.check_known(label, "--class_weights")
+                self.check_known(label, "--class_weights", is_in_row=False)
             weights = [self.class_weights.get(label, 1.0) for label in self.labels]
             self._weights = np.array(weights, np.float32)
         return {"labels": labels.astype(np.float32) if self.is_regression else labels}

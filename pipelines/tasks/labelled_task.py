@@ -60,17 +60,17 @@ class LabelledTask(Task):
         """Each label's index among the model's outputs."""
         return {label: place for place, label in enumerate(self.labels)}
 
-    def check_known(self, label: str, where: str) -> None:
-        """Raises a UserError if the model does not have the label."""
+    def check_known(self, label: str, where: str, is_in_row: bool = True) -> None:
+        """Raises a UserError if the model does not have the label, of a row or of a flag."""
         if label in self.place_of:
             return
         known = ", ".join(map(repr, self.labels[:20])) + ", ..." * (len(self.labels) > 20)
         source = "the labels are" if self._listed else "the training file has"
-        hint = "" if self._listed else "; --labels names all"
+        column = f" in {self.columns['label']!r}" if is_in_row else ""
+        hint = "; --labels names all" if is_in_row and not self._listed else ""
         if near := [name for name in self.labels if label_key(name) == label_key(label)]:
             hint = f"; it is almost {near[0]!r}"
-        column = self.columns["label"]
-        raise UserError(f"{where}: unknown label {label!r} in {column!r}; {source} {known}{hint}")
+        raise UserError(f"{where}: unknown label {label!r}{column}; {source} {known}{hint}")
 
 
 def _check_spellings(places: Mapping[str, str]) -> None:

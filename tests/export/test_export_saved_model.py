@@ -16,6 +16,7 @@ from export import export_saved_model, versions
 from export.ask import ask
 from export.export_saved_model import export
 from export.loading import load_module, open_checkpoint
+from pipelines.predict import load
 from tests.export.conftest import CONFIG, MAX_SEQ_LENGTH
 from tests.export.task_models import LABELS, TASKS
 from tests.export.task_models import ask as answers_to
@@ -97,6 +98,16 @@ def test_a_classifier_that_may_be_unsure(make_module, tmp_path, unverified):
     signature = tf.saved_model.load(made).signatures["serving_default"]
     texts = {"text": tf.constant(["a fox runs"]), "text_pair": tf.constant(["some dog"])}
     assert signature(**texts)["label"].numpy() == [b"unsure"]
+    rows = [{"first": "a fox runs", "second": "some dog"}, {"first": "b", "second": "c"}]
+    found = load(made).predict(rows)
+    assert [row["prediction"] for row in found] == ["unsure"] * 2
+    likely = [[row[f"probability_{label}"] for label in LABELS] for row in found]
+    labels = [LABELS[np.argmax(row)] for row in likely]
+    sure = load(made, min_probability=0.0).predict(rows)
+    assert sure == [{**row, "prediction": label} for row, label in zip(found, labels)]
+    between = load(made, min_probability=np.mean([max(row) for row in likely])).predict(rows)
+    expected = ["unsure", labels[1]] if max(likely[0]) < max(likely[1]) else [labels[0], "unsure"]
+    assert [row["prediction"] for row in between] == expected
     multilabel = make_module(TASKS["multilabel"]).served.model_dir
     with pytest.raises(ValueError, match="is for models that choose one label"):
         export(checkpoint=multilabel, output=str(tmp_path), min_probability=0.5)

@@ -83,8 +83,8 @@ class Encoder(Packer):
         return pieces, np.where(written > chars, estimates, counts)
 
 
-# The packed sequences of a block of examples; their Sequences.full_lengths, None: as packed; and
-# the features, see Task.pack.
+# The packed sequences of a block of examples; their lengths before truncation, None: not truncated;
+# the features of Task.pack.
 Packed = tuple[dict[str, tf.Tensor], "np.ndarray | None", list]
 
 

@@ -1,6 +1,7 @@
 """Encoders of TensorFlow's Model Garden and TF2-Hub as first weights."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -85,6 +86,14 @@ def test_what_is_wrong_is_said(exported):
     config.write_text(json.dumps({**CONFIG, "intermediate_size": 29}))
     message = r"intermediate/\w+ has shape \[.*28.*\], but by the config .*29"
     with pytest.raises(ValueError, match=message):
+        pretrained.read(str(exported), allow_missing="cls/")
+    (exported / "assets").mkdir(exist_ok=True)
+    shutil.copy(config, exported / "assets")
+    config.unlink()
+    with pytest.raises(ValueError, match=message):
+        pretrained.read(str(exported), allow_missing="cls/")
+    (exported / "assets/albert_config.json").unlink()
+    with pytest.raises(ValueError, match=r"no config at .*albert_config.json': the weights alone"):
         pretrained.read(str(exported), allow_missing="cls/")
 
 

@@ -152,10 +152,13 @@ def test_an_index_that_declares_more_than_its_data(number, size, tmp_path, train
 
 def test_a_checkpoint_of_texts(tmp_path, trained):
     write("google", tmp_path, trained)
+    prefix = str(tmp_path / google.CHECKPOINT)
+    write_again(prefix, {"labels": np.array(["a", "b"])}, "")
+    assert google.read(str(tmp_path), allow_unused="labels").config == trained.config
     bias = {"cls/predictions/output_bias": np.array(["1.0"] * trained.config.vocab_size)}
-    write_again(str(tmp_path / google.CHECKPOINT), bias, "")
+    write_again(prefix, bias, "")
     with pytest.raises(ValueError, match="cls/predictions/output_bias is of string: expected fl"):
-        google.read(str(tmp_path))
+        google.read(str(tmp_path), allow_unused="labels")
 
 
 def test_several_checkpoints(tmp_path, trained, monkeypatch):

@@ -3,6 +3,7 @@ import itertools
 import json
 import os
 import random
+import shutil
 from functools import partial
 from types import SimpleNamespace
 
@@ -176,6 +177,18 @@ def test_the_order_of_records_is_of_seed_and_file(job):
     orders = [first, written(seed=1), written("other")]
     assert all(sorted(order) == sorted(first) for order in orders)
     assert all(a != b for a, b in itertools.combinations(orders, 2))
+
+
+def test_what_is_drawn_does_not_depend_on_the_directory(job, tmp_path):
+    written = []
+    for name in ("there", "elsewhere/and/deeper"):
+        path = tmp_path / name / "corpus.txt"
+        path.parent.mkdir(parents=True)
+        shutil.copy(job.unit.ranges[0].source, path)
+        unit = dataclasses.replace(job.unit, ranges=(Range(str(path), 0, job.unit.bytes),))
+        job.write(unit)
+        written.append({path.name: path.read_bytes() for path in job.output_dir.iterdir()})
+    assert written[0] == written[1] and len(written[0]) == 2
 
 
 def test_a_failing_unit_leaves_nothing_but_its_error(job, tmp_path):

@@ -166,7 +166,8 @@ def test_class_weights(train, tokenizer, class_weights, expected):
     np.testing.assert_allclose(losses, np.log(3) * np.array(expected), rtol=1e-6)
     assert task.description().model.get("class_weights") == class_weights
     unknown = task_of(train, class_weights={"goood": 2.0})
-    with pytest.raises(ValueError, match="--class_weights: unknown label 'goood' in"):
+    message = "--class_weights: unknown label 'goood'; the training file has 'bad', 'good', 'odd'$"
+    with pytest.raises(ValueError, match=message):
         unknown.encode(unknown.read("train"), tokenizer, 9, training=True)
 
 
