@@ -121,10 +121,10 @@ def export(
         served = open_checkpoint(checkpoint, kind, max_seq_length)
         task = served.task
         if min_probability is not None:
-            if not MODULES[served.kind].may_be_unsure or "unsure" in task["labels"]:
-                raise UserError(
-                    "--min_probability is for models that choose one label, none of them 'unsure'"
-                )
+            if not MODULES[served.kind].may_be_unsure:
+                raise UserError("--min_probability is for models that choose one label: omit it")
+            if "unsure" in task["labels"]:
+                raise UserError("--min_probability: 'unsure' is a label of this model: omit it")
             task = {**task, "min_probability": min_probability}
         served = dataclasses.replace(served, task=task, precision=precision)
         return _export(served, output, version)
@@ -160,11 +160,13 @@ def _export(served: ServedCheckpoint, output: str, version: int | None) -> str:
             f"{final!r} is another export: choose another --version (a version is never "
             "overwritten)"
         )
+    minimum = served.task.get("min_probability")
+    unsure = f", `unsure` below {minimum}" if minimum else ""
     print(
         f"exporting {served.checkpoint}, {served.kind.replace('_', ' ')}\n"
         f"  to {final}: {tokenizer.vocab_size:,} pieces, "
         f"{'lower case' if tokenizer.do_lower_case else 'case kept'}, "
-        f"texts up to {served.max_seq_length} pieces\n"
+        f"texts up to {served.max_seq_length} pieces{unsure}\n"
         f"  products in {processor.describe(precision, '--precision=bfloat16')}",
         flush=True,
     )

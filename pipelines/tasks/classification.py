@@ -131,6 +131,8 @@ class ClassificationTask(LabelledTask):
         """See Task.predict_unsure."""
         if self.is_regression or self.activation != "softmax":
             super().predict_unsure(min_probability)
+        if not 0 <= min_probability <= 1:
+            raise UserError(f"min_probability={min_probability}: expected a number from 0 to 1")
         if UNSURE in self.labels:
             raise UserError(f"--min_probability: {UNSURE!r} is a label of this model: omit it")
         self.min_probability = min_probability

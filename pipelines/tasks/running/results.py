@@ -65,8 +65,10 @@ def write_summary(output_dir: str, summary: dict) -> None:
             if number == 1 and (interval := details.get("intervals", {}).get(name)):
                 spread = "   95 % interval {:.4f} to {:.4f}".format(*interval)
             print(f"  {name:<24} {'median ' * (number > 1)}{median:8.4f}{spread}")
-        for line in describe_confidence(details.get("confidence", {})):
-            print(f"  {line}" + f" (seed {best})" * (number > 1))
+        if split == "dev" and "confidence" in details:
+            print(f"  thresholds of seed {best}, chosen on these rows: expect less on others")
+            for line in describe_confidence(details["confidence"]):
+                print(f"  {line}")
     print(f"results      {path}")
 
 

@@ -116,10 +116,11 @@ def test_figures_and_predictions_of_labels(train, tmp_path):
     assert details["labels"]["good"]["recall"] == 0.5
     assert details["intervals"].keys() == figures.keys()
     assert all(low <= figures[name] <= high for name, (low, high) in details["intervals"].items())
+    assert details["confidence"]["thresholds"] == {}, "of four rows"
+    with pytest.raises(UserError, match="expected a number from 0 to 1"):
+        task.predict_unsure(80)
     # Of probabilities 0.98, 0.91, 0.79 and 0.58 the last is wrong.
-    thresholds = details["confidence"]["thresholds"]
-    assert {row["share"] for row in thresholds.values()} == {0.75}
-    task.predict_unsure(thresholds["0.95"]["min_probability"])
+    task.predict_unsure(0.6)
     unsure = task.answers(examples, examples, outputs)
     assert unsure.columns["prediction"] == ["good", "bad", "unsure", "odd"]
     assert task.score(unsure.rows()) == {"accuracy": 1.0, "macro_f1": 1.0, "answered": 0.75}

@@ -116,6 +116,7 @@ def test_one_seed_has_an_interval_and_several_have_a_spread(tmp_path, capsys):
     results.write_summary(str(tmp_path), results.summarise("t", "accuracy", {1: metrics}))
     out = capsys.readouterr().out
     assert "0.8000   95 % interval 0.7000 to 0.9000\n" in out and "0.5000\n" in out
+    assert "thresholds of seed 1, chosen on these rows" in out
     assert "  precision 0.95  needs --min_probability=0.81: 50.0 % of the rows, 96.0 %" in out
     both = results.summarise("t", "accuracy", {1: metrics, 2: metrics})
     results.write_summary(str(tmp_path), both)
