@@ -54,8 +54,8 @@ class ExampleOptions:
     ngram: int = setting(flags.DEFINE_integer, "Longest masked n-gram, in words.", 3, lower_bound=1)
     mask_token_rate: float = setting(
         flags.DEFINE_float,
-        "Share of the predicted pieces that become [MASK]. Trials with 1 and --random_token_rate=0: "
-        "Recipes, minimal pairs.",
+        "Share of the predicted pieces that become [MASK]. For trials with 1 and "
+        "--random_token_rate=0 see Recipes, minimal pairs.",
         0.8,
         lower_bound=0.0,
         upper_bound=1.0,
