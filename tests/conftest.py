@@ -181,15 +181,21 @@ def tiny_corpus(tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def tiny_vocabulary(tmp_path_factory, tiny_corpus) -> Path:
     """A SentencePiece model of some 160 pieces, ALBERT's control pieces among them."""
-    return vocabularies.train(
-        tmp_path_factory.mktemp("vocabulary") / "tiny",
-        tiny_corpus.read_text(encoding="utf-8").splitlines(),
-        vocab_size=211,
-        model_type="unigram",
-        pad_piece="<pad>",
-        unk_piece="<unk>",
-        user_defined_symbols=["(", ")", '"', "-", ".", "–", "£", "€"],
-    )
+    from tests import builders
+
+    def write(directory):
+        vocabularies.train(
+            directory / "tiny",
+            tiny_corpus.read_text(encoding="utf-8").splitlines(),
+            vocab_size=211,
+            model_type="unigram",
+            pad_piece="<pad>",
+            unk_piece="<unk>",
+            user_defined_symbols=["(", ")", '"', "-", ".", "–", "£", "€"],
+        )
+
+    # Made once: the file holds its own path, so each process would have other bytes.
+    return builders.once(tmp_path_factory, "vocabulary", write) / "tiny.model"
 
 
 @pytest.fixture(scope="session")
