@@ -21,6 +21,9 @@ from albert_tf.models import (
     AlbertForTokenClassification,
 )
 
+# What a classifier answers below min_probability.
+UNSURE = "unsure"
+
 
 @dataclasses.dataclass(frozen=True)
 class Kind:

@@ -36,6 +36,7 @@ from absl import flags, logging
 
 import albert_tf
 from albert_tf.jobs import job_directory, processor, program
+from albert_tf.kinds import UNSURE
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from . import signatures, versions
@@ -123,8 +124,8 @@ def export(
         if min_probability is not None:
             if not MODULES[served.kind].may_be_unsure:
                 raise UserError("--min_probability is for models that choose one label: omit it")
-            if "unsure" in task["labels"]:
-                raise UserError("--min_probability: 'unsure' is a label of this model: omit it")
+            if UNSURE in task["labels"]:
+                raise UserError(f"--min_probability: {UNSURE!r} is a label of this model: omit it")
             task = {**task, "min_probability": min_probability}
         served = dataclasses.replace(served, task=task, precision=precision)
         return _export(served, output, version)
@@ -161,7 +162,7 @@ def _export(served: ServedCheckpoint, output: str, version: int | None) -> str:
             "overwritten)"
         )
     minimum = served.task.get("min_probability")
-    unsure = f", `unsure` below {minimum}" if minimum else ""
+    unsure = f", `{UNSURE}` below {minimum}" if minimum else ""
     print(
         f"exporting {served.checkpoint}, {served.kind.replace('_', ' ')}\n"
         f"  to {final}: {tokenizer.vocab_size:,} pieces, "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from albert_tf.kinds import KINDS
+from albert_tf.kinds import KINDS, UNSURE
 from albert_tf.models import AlbertForMultipleChoice, AlbertForSequenceClassification
 from albert_tf.text.choices import questions_with_options
 from .. import signatures
@@ -46,7 +46,7 @@ class ClassifierModule(RegressorModule):
         label = tf.gather(self.labels()["labels"], tf.argmax(logits, axis=-1))
         if minimum := self.served.task.get("min_probability"):
             is_sure = tf.reduce_max(answers["probabilities"], axis=-1) >= minimum
-            label = tf.where(is_sure, label, "unsure")
+            label = tf.where(is_sure, label, UNSURE)
         return {
             "label": label,
             **answers,

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
+from albert_tf.kinds import UNSURE
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from .labelled_task import LabelledTask
@@ -34,7 +35,6 @@ from .task import Answers, Columns, Description, Files, Outputs, Task
 _MOST_PROBABILITIES = 20
 _FIELDS = {"text": "text", "label": "label", "text_pair": None, "id": None}
 _SHOWN = ("id", "label", "prediction")  # columns of `answers`
-UNSURE = "unsure"  # the prediction of a classifier below --min_probability
 
 
 @dataclasses.dataclass(frozen=True)
