@@ -181,11 +181,7 @@ def pretrain(
     config, tokenizer = initial.config, initial.tokenizer
     program.check_max_seq_length(options.max_seq_length, config.max_position_embeddings)
     settings.check(strategy)
-    if settings.train_hours is not None:
-        settings = _with_hours(initial, sources, options, settings, loop, strategy, model_dir)
-    settings = settings.with_steps(
-        sum(source.manifest.splits["train"].examples for source in sources)
-    )
+    settings = _with_steps(initial, sources, options, settings, loop, strategy, model_dir)
     settings.check(strategy)
     depths = parse_depths(settings.depth_schedule, config, settings.num_train_steps)
     model, optimizer = _create_model(config, options, settings, strategy)
@@ -205,14 +201,12 @@ def pretrain(
             sources, options, tokenizer, rows, settings.eval_examples
         )
 
-    def stage(first_step, num_hidden_layers):
-        step = _train_step(model, optimizer, settings, num_hidden_layers)
-        rates = _rates(model, sources, options, num_hidden_layers, peak_flops_per_second)
+    def stage(first_step, depth):
+        step = _train_step(model, optimizer, settings, depth)
+        rates = _rates(model, sources, options, depth, peak_flops_per_second)
         evaluate = None
         if loop.eval_steps:
-            scored = functools.partial(
-                model, num_hidden_layers=num_hidden_layers, hidden_states=True
-            )
+            scored = functools.partial(model, num_hidden_layers=depth, hidden_states=True)
             score = make_scoring(strategy, scored, heldout, config.vocab_size)
             evaluate = make_evaluation(score, baselines)
         return Stage(first_step, step, rates, evaluate)
@@ -226,7 +220,7 @@ def pretrain(
         _print_results(model_dir)
 
 
-def _with_hours(
+def _with_steps(
     initial: InitialModel,
     sources: Sequence[Source],
     options: ExampleOptions,
@@ -235,26 +229,29 @@ def _with_hours(
     strategy: tf.distribute.Strategy,
     model_dir: str,
 ) -> PretrainingSettings:
-    """Returns the settings with --train_hours converted into steps, the same in a resumed run."""
+    """Returns the settings with epochs, hours and fraction converted into steps."""
+    num_examples = sum(source.manifest.splits["train"].examples for source in sources)
+    if settings.train_hours is None:
+        return settings.with_steps(num_examples)
     if has_several_hosts(strategy):
         raise UserError("--train_hours is for one host: give --num_train_steps or --num_epochs")
     if settings.warmup_fraction is None:
         raise UserError("--train_hours: give --warmup_fraction, too, such as 0.02")
     if recorded := recorded_settings(model_dir):  # if it is another run's, Run.hold refuses it
         steps = recorded.get("num_train_steps", settings.num_train_steps)
-        return dataclasses.replace(settings, num_train_steps=steps)
-    model, optimizer = _create_model(initial.config, options, settings, strategy)
-    _restore_initial_weights(model, initial, model_dir, sources[0].manifest.heldout_split)
-    steps = steps_of_hours(
-        settings.train_hours,
-        strategy,
-        _train_step(model, optimizer, settings),
-        functools.partial(
-            pretraining_dataset, sources, options, initial.tokenizer, settings.global_batch_size
-        ),
-        loop.steps_per_loop,
-    )
-    return dataclasses.replace(settings, num_train_steps=steps)
+    else:
+        model, optimizer = _create_model(initial.config, options, settings, strategy)
+        _restore_initial_weights(model, initial, model_dir, sources[0].manifest.heldout_split)
+        steps = steps_of_hours(
+            settings.train_hours,
+            strategy,
+            _train_step(model, optimizer, settings),
+            functools.partial(
+                pretraining_dataset, sources, options, initial.tokenizer, settings.global_batch_size
+            ),
+            loop.steps_per_loop,
+        )
+    return dataclasses.replace(settings, num_train_steps=steps).with_steps(num_examples)
 
 
 def _train_step(
