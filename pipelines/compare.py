@@ -111,13 +111,16 @@ def _print_table(title: str, rows: Mapping[str, Sequence[Any]]) -> None:
     """Prints a line for each name, with a column for each run."""
     print(f"\n{title}")
     for name, values in rows.items():
-        cells = (f"{v:.4f}" if isinstance(v, float) and abs(v) > 0.01 else str(v) for v in values)
-        print(
-            f"  {name:<32}"
-            + "".join(f"{cell if len(cell) < 14 else cell[:12] + '~':>14}" for cell in cells)
-        )
+        print(f"  {name:<32}" + "".join(f"{_cell(value):>14}" for value in values))
     if not rows:
         print("  none")
+
+
+def _cell(value: Any) -> str:
+    """Returns at most 13 characters; learning rates keep all their digits."""
+    is_figure = isinstance(value, float) and abs(value) > 0.01
+    text = f"{value:.4f}" if is_figure else str(value)
+    return text if len(text) < 14 else f"{text[:12]}~"
 
 
 def _draw(runs: Sequence[ComparedRun], path: str) -> str:

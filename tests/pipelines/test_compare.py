@@ -15,7 +15,9 @@ def make_run(path, entries, **settings):
 @pytest.fixture
 def runs(tmp_path):
     heldout = {"heldout_loss": 3.0, "heldout_masked_lm_accuracy": 0.25, "layers/degrees_01": 9.0}
-    entries = [{"step": 10, "loss": 4.0}, {"step": 10, **heldout}, {"step": 20, "loss": 3.5}]
+    earlier = {**heldout, "heldout_masked_lm_accuracy": 0.125}
+    entries = [{"step": 5, "loss": 4.0}, {"step": 5, **earlier}]
+    entries += [{"step": 10, **heldout}, {"step": 20, "loss": 3.5}]
     make_run(tmp_path / "one", entries, learning_rate=0.001, ngram=3)
     make_run(tmp_path / "two", [], learning_rate=0.002, ngram=3)
     tuned = tmp_path / "tuned"
