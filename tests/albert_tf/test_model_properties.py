@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from albert_tf import losses, models
 from albert_tf.checkpoints import name_map
 from albert_tf.config import SHARING_MODES
+from albert_tf.layers.feed_forward import FeedForward
 from albert_tf.layers.unpadding import Unpadding
 from albert_tf.models import AlbertForPreTraining
 from tests.builders import tiny_config
@@ -198,14 +199,22 @@ def test_recomputed_gradients_are_the_same():
         ("all", False, {"at_separator": True}),
     ],
 )
-def test_padding_is_computed_in_attention_only(sharing, recompute, options):
-    """Losses and gradients stay; dense layers see the real positions, rounded up to 32 sizes."""
+def test_padding_is_computed_in_attention_only(sharing, recompute, options, monkeypatch):
+    """Losses and gradients stay, but no feed-forward layer sees all positions."""
     model = AlbertForPreTraining(dataclasses.replace(TINY, parameter_sharing=sharing), recompute)
     model.create_variables()
     randomize(model, 7)
     batch = make_batch(7)
     expected = loss_and_gradients(model, batch, training=True, **options)
+    seen, call = [], FeedForward.call
+
+    def watched(self, x, *arguments, **named):
+        seen.append(len(x))
+        return call(self, x, *arguments, **named)
+
+    monkeypatch.setattr(FeedForward, "call", watched)
     assert_near(loss_and_gradients(model, batch, training=True, unpad=True, **options), expected)
+    assert len(seen) >= TINY.num_hidden_layers and max(seen) < BATCH * SEQ_LEN
 
 
 def test_unpadding_there_and_back():
