@@ -104,6 +104,16 @@ def test_hosts_and_replicas_share_the_global_batch(four_epochs, record_dir, toke
         np.testing.assert_equal(take(found, 16), expected)
 
 
+@pytest.mark.parametrize("masks, others", [(1.0, 0.0), (0.0, 1.0)])
+def test_rates_of_replacements_reach_the_examples(record_dir, tokenizer, masks, others):
+    options = dataclasses.replace(OPTIONS, mask_token_rate=masks, random_token_rate=others)
+    dataset = pretraining_dataset(read_sources(record_dir), options, tokenizer, GLOBAL_BATCH)
+    for batch in take(dataset, 5):
+        ids = np.take_along_axis(batch["input_word_ids"], batch["masked_lm_positions"], axis=1)
+        is_mask = ids[batch["masked_lm_weights"] == 1] == tokenizer.mask_id
+        assert is_mask.size and (is_mask == masks).all()
+
+
 @pytest.mark.parametrize("seq_length", [24, 25, 26, 28])  # 60, 62, 64, 70 numbers a row
 def test_draws_of_some_rows_are_those_of_the_whole(seq_length):
     options, seed = ExampleOptions(seq_length), tf.constant([77, 3], tf.int64)
