@@ -77,8 +77,10 @@ def main(_) -> None:
     label_names = options.objective.labels
     count = min(available, FLAGS.num_statistics_examples)
     statistics = ExampleStatistics(tokenizer, options.objective.swaps)
-    seen = 0
-    for batch in _batches(record_dir, split, options, tokenizer, max(count, FLAGS.num_examples)):
+    wanted, seen = max(count, FLAGS.num_examples), 0
+    if split == "heldout":  # Training begins its next epoch; the held-out examples end.
+        wanted = min(wanted, available)
+    for batch in _batches(record_dir, split, options, tokenizer, wanted):
         rows = len(batch["input_mask"])
         for row in range(min(rows, FLAGS.num_examples - seen)):
             if not seen + row:

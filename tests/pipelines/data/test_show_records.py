@@ -138,5 +138,8 @@ def test_all_records_once(record_dir, tiny_vocabulary, tmp_path, split, objectiv
     assert ("another document's" if objective == "nsp" else "swapped") in out
     assert (tmp_path / "new" / "statistics.png").read_bytes().startswith(PNG)
     assert len(list((tmp_path / "new").iterdir())) == 2
-    out, _ = run("pipelines.show_records", *flags, "--num_statistics_examples=1")
-    assert "example 2: label:" in out and "\n1 examples, " in out
+    too_many = f"--num_examples={examples + 1}"
+    out, _ = run("pipelines.show_records", *flags, too_many, "--num_statistics_examples=1")
+    assert "\n1 examples, " in out
+    # Training begins its second epoch; the held-out examples end.
+    assert out.count("\nexample ") == examples + (split == "train")
