@@ -26,29 +26,12 @@ def parse_records(
     Returns int32 [batch * sequences_per_record, seq_len] FEATURES, padded (a bad record is all
     zeros); and string [batch], the error of each record, "" = no error.
     """
-    cls_id, features = tokenizer.cls_id, dict.fromkeys(FEATURES, tf.io.VarLenFeature(tf.int64))
+    features = dict.fromkeys(FEATURES, tf.io.VarLenFeature(tf.int64))
 
     def check(index):
         parsed = tf.io.parse_single_example(records[index], features)
         values = {name: parsed[name].values for name in FEATURES}
-        lengths = tf.stack([tf.size(values[name]) for name in FEATURES])
-        length = lengths[0] // sequences_per_record
-        bad_lengths = (
-            tf.reduce_any(lengths != lengths[0])
-            | (length * sequences_per_record != lengths[0])
-            | (length < 1)
-            | (length > longest)
-        )
-        message = (
-            f"{', '.join(FEATURES)} must be equally many: {sequences_per_record} * seq_len, seq_len"
-            f" 1 to {longest}"
-        )
-        error = find_errors(values, limits)
-        if sequences_per_record > 1:
-            begins = values["input_ids"][:: tf.maximum(length, 1)]
-            each = f"each of the {sequences_per_record} sequences must begin with [CLS], {cls_id}"
-            error = tf.where((error == "") & tf.reduce_any(begins != cls_id), each, error)
-        return index, tf.where(bad_lengths, message, error)
+        return index, _error(values, limits, longest, sequences_per_record, tokenizer.cls_id)
 
     # Parsing a batch fails if one record is no tf.Example, so a data set parses record by record
     # and skips errors (cost not measured). The extra element at the end keeps it from being empty.
@@ -72,6 +55,34 @@ def parse_records(
         ).to_tensor(tokenizer.pad_id if name == "input_ids" else 0, shape=tf.stack([-1, seq_len]))
         for name in FEATURES
     }, error
+
+
+def _error(
+    values: dict[str, tf.Tensor],
+    limits: dict[str, int],
+    longest: int,
+    sequences_per_record: int,
+    cls_id: int,
+) -> tf.Tensor:
+    """Returns the error of one record's FEATURES, string []; "" = no error."""
+    lengths = tf.stack([tf.size(values[name]) for name in FEATURES])
+    length = lengths[0] // sequences_per_record
+    bad_lengths = (
+        tf.reduce_any(lengths != lengths[0])
+        | (length * sequences_per_record != lengths[0])
+        | (length < 1)
+        | (length > longest)
+    )
+    message = (
+        f"{', '.join(FEATURES)} must be equally many: {sequences_per_record} * seq_len, seq_len"
+        f" 1 to {longest}"
+    )
+    error = find_errors(values, limits)
+    if sequences_per_record > 1:
+        begins = values["input_ids"][:: tf.maximum(length, 1)]
+        each = f"each of the {sequences_per_record} sequences must begin with [CLS], {cls_id}"
+        error = tf.where((error == "") & tf.reduce_any(begins != cls_id), each, error)
+    return tf.where(bad_lengths, message, error)
 
 
 def serialize(features: dict[str, np.ndarray]) -> bytes:

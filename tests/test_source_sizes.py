@@ -8,13 +8,11 @@ MAX_LINES, MAX_PARAMETERS = 60, 8
 
 
 def sizes(function):
-    """Returns lines, without the docstring, and parameters, without self and cls."""
+    """Returns lines, with the docstring, and parameters, without self and cls."""
     arguments = function.args
     names = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
     names += filter(None, [arguments.vararg, arguments.kwarg])
     lines = function.end_lineno - function.lineno + 1
-    if ast.get_docstring(function) is not None:
-        lines -= function.body[0].end_lineno - function.body[0].lineno + 1
     return lines, sum(argument.arg not in ("self", "cls") for argument in names)
 
 

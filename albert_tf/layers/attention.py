@@ -72,20 +72,9 @@ class SelfAttention(FromConfig, tf.keras.layers.Layer):
         """
         dropout_seed = resolve_dropout_seed(training, dropout_seed)
         training = dropout_seed is not None
-        if bias is None and x.shape.rank != 3:
-            raise ValueError("x of shape [b * L, H] needs `bias`, whose last axis defines L")
-        if mask is not None and positions is not None:
-            raise ValueError("with `positions` give attention_bias(mask) as `bias`, not `mask`")
-        if bias is None:
-            bias = attention_bias(tf.ones(tf.shape(x)[:2], tf.int32) if mask is None else mask)
-        config = self.config
-        num_heads, hidden_size = config.num_attention_heads, config.hidden_size
-        head_size = hidden_size // num_heads
-        seq_len = bias.shape[-1] or tf.shape(bias)[-1]
+        bias = _bias_of(x, bias, positions, mask)
+        seq_len, hidden_size = bias.shape[-1] or tf.shape(bias)[-1], self.config.hidden_size
         probs_seed, output_seed = seeds(dropout_seed, 2)
-
-        def split_heads(y, length):  # [b * L, H] -> [b, N, L, D]
-            return tf.transpose(tf.reshape(y, [-1, length, num_heads, head_size]), [0, 2, 1, 3])
 
         def padded(y):
             return y if unpadding is None else unpadding.add(y)
@@ -96,26 +85,53 @@ class SelfAttention(FromConfig, tf.keras.layers.Layer):
             by_example = tf.reshape(padded(x), [-1, seq_len, hidden_size])
             asking = tf.gather(by_example, positions, batch_dims=1)
             asking = asking if x.shape.rank == 3 else tf.reshape(asking, [-1, hidden_size])
-        query, scale = self.query(asking, training=training), 1.0 / math.sqrt(head_size)
-        if positions is None:
-            query = padded(query)
-        if not training:
-            # Scaling the query costs D/L of scaling the scores. In training one_pass.softmax
-            # scales the scores in its own pass.
-            query *= scale
-        query = split_heads(query, num_asking)
+        query = self.query(asking, training=training)
+        query = padded(query) if positions is None else query
         key, value = (padded(part(x, training=training)) for part in (self.key, self.value))
-        scores = tf.matmul(query, split_heads(key, seq_len), transpose_b=True)
-        if training:
-            probs = one_pass.softmax(scores, scale, bias)  # [b, N, P, L]
-        else:
-            probs = tf.cast(tf.nn.softmax(tf.cast(scores, tf.float32) + bias), scores.dtype)
-        probs = dropout(probs, config.attention_probs_dropout_prob, probs_seed)
-        context = tf.matmul(probs, split_heads(value, seq_len))
+        context = self._attend(query, key, value, num_asking, bias, probs_seed)
         shape = [-1, num_asking, hidden_size] if x.shape.rank == 3 else [-1, hidden_size]
-        context = tf.reshape(tf.transpose(context, [0, 2, 1, 3]), shape)
+        context = tf.reshape(context, shape)
         if unpadding is not None and positions is None:
             context = unpadding.remove(context)
         output = self.output_dense(context, training=training)
-        output = dropout(output, config.hidden_dropout_prob, output_seed)
+        output = dropout(output, self.config.hidden_dropout_prob, output_seed)
         return self.layer_norm(output, asking, training=training)
+
+    def _attend(self, query, key, value, num_asking, bias, dropout_seed):
+        """Returns the values that each head of each query attends to, [b, P, N, D].
+
+        `query` is [b * P, H] or [b, P, H], with P = `num_asking`; `key` and `value` have L in place
+        of P. `bias` is float32 [b, 1, 1, L]. Without `dropout_seed` this is no training.
+        """
+        num_heads = self.config.num_attention_heads
+        head_size = self.config.hidden_size // num_heads
+        scale = 1.0 / math.sqrt(head_size)
+        seq_len = bias.shape[-1] or tf.shape(bias)[-1]
+
+        def split_heads(y, length):  # [b * L, H] -> [b, N, L, D]
+            return tf.transpose(tf.reshape(y, [-1, length, num_heads, head_size]), [0, 2, 1, 3])
+
+        if dropout_seed is None:
+            # Scaling the query costs D/L of scaling the scores. In training one_pass.softmax
+            # scales the scores in its own pass.
+            query *= scale
+        query, key = split_heads(query, num_asking), split_heads(key, seq_len)
+        scores = tf.matmul(query, key, transpose_b=True)
+        if dropout_seed is None:
+            probs = tf.cast(tf.nn.softmax(tf.cast(scores, tf.float32) + bias), scores.dtype)
+        else:
+            probs = one_pass.softmax(scores, scale, bias)  # [b, N, P, L]
+        probs = dropout(probs, self.config.attention_probs_dropout_prob, dropout_seed)
+        context = tf.matmul(probs, split_heads(value, seq_len))
+        return tf.transpose(context, [0, 2, 1, 3])
+
+
+def _bias_of(x, bias, positions, mask) -> tf.Tensor:
+    """Returns the bias of SelfAttention.call's arguments, after checks of their combination."""
+    if bias is None and x.shape.rank != 3:
+        raise ValueError("x of shape [b * L, H] needs `bias`, whose last axis defines L")
+    if mask is not None and positions is not None:
+        raise ValueError("with `positions` give attention_bias(mask) as `bias`, not `mask`")
+    if bias is not None:
+        return bias
+    return attention_bias(tf.ones(tf.shape(x)[:2], tf.int32) if mask is None else mask)

@@ -42,18 +42,16 @@ def mask_ngrams(
         begin at        _fox (drawn), then _ran _off (.4), then _the _quick ly (.7)
         3 pieces        _fox _ran _off
 
-    The budget is round(masked_lm_prob * length) pieces; the length includes [CLS] and [SEP]. Whole
-    spans are taken in random order, and each piece has the same chance: see `_choose`. Each taken
-    piece independently becomes [MASK], becomes a random ordinary piece, or stays.
+    Whole spans are taken in random order, and each piece has the same chance: see `_choose`. Each
+    taken piece independently becomes [MASK], becomes a random ordinary piece, or stays.
 
     Args:
       example: `input_word_ids`, `input_mask`, `input_type_ids`, int32 [b, L].
       vocabulary: the [MASK] piece, the pieces that begin a word and the replacement pieces.
       draws: uniform in [0, 1): `span_length`, `span_order` float32 [b, L + 1], `replace`,
-        `replacement` float32 [b, P]. The last column of `span_order` belongs to no span; it draws
-        the piece to begin at.
+        `replacement` float32 [b, P].
       max_predictions_per_seq: P.
-      masked_lm_prob: share of the pieces to predict.
+      masked_lm_prob: share of the pieces to predict, [CLS] and [SEP] counted.
       ngram: longest span in words; n words have probability (1/n) / sum(1/k).
       mask_token_rate: share of the taken pieces that become [MASK].
       random_token_rate: share of them that become another piece; the rest stay.
@@ -67,26 +65,15 @@ def mask_ngrams(
     shortens or drops spans beyond the budget, and lets spans run across [SEP]. It glues a B that
     begins inside a word to A's last word, and replaces by control pieces, too.
     """
-    ids, seq_len = example["input_word_ids"], example["input_word_ids"].shape[1]
+    ids = example["input_word_ids"]
     text = _tile(example, vocabulary.word_starts, draws["span_length"], ngram)
-    length = tf.reduce_sum(example["input_mask"], axis=1, keepdims=True)
-    budget = tf.cast(tf.round(masked_lm_prob * tf.cast(length, tf.float64)), tf.int32)
-    budget = tf.minimum(tf.maximum(budget, 1), max_predictions_per_seq)
-    num_ranked = min(max_predictions_per_seq + _MARGIN, seq_len)
-    taken, ranked = _choose(text, draws["span_order"], budget, num_ranked)
-    # Ascending positions; pieces that are not taken sort to the end and become padding.
-    places = tf.sort(tf.where(taken, ranked, seq_len), axis=1)[:, :max_predictions_per_seq]
-    padding = [[0, 0], [0, max(0, max_predictions_per_seq - num_ranked)]]
-    places = tf.pad(places, padding, constant_values=seq_len)
-    is_prediction = places < seq_len
+    places = _places(text, draws["span_order"], masked_lm_prob, max_predictions_per_seq)
+    is_prediction = places < ids.shape[1]
     positions = tf.where(is_prediction, places, 0)
     labels = tf.where(is_prediction, tf.gather(ids, positions, batch_dims=1), 0)
 
-    replaced = tf.where(
-        draws["replace"] < 1 - random_token_rate,
-        labels,
-        _random_pieces(vocabulary, draws["replacement"]),
-    )
+    random_pieces = _random_pieces(vocabulary, draws["replacement"])
+    replaced = tf.where(draws["replace"] < 1 - random_token_rate, labels, random_pieces)
     replaced = tf.where(draws["replace"] < mask_token_rate, vocabulary.mask_id, replaced)
     return {
         "input_word_ids": _write(ids, places, replaced),
@@ -116,6 +103,7 @@ def _write(ids: tf.Tensor, places: tf.Tensor, new_ids: tf.Tensor) -> tf.Tensor:
 class _Text(NamedTuple):
     """The pieces that may be predicted, with the number of each piece's word and span."""
 
+    length: tf.Tensor  # int32 [b, 1], pieces with [CLS] and [SEP]
     is_text: tf.Tensor  # bool [b, L]
     first_sep: tf.Tensor  # int32 [b, 1], where the first [SEP] is
     word: tf.Tensor  # int32 [b, L]
@@ -145,7 +133,22 @@ def _tile(
     ends = tf.cumsum(lengths, axis=1)
     span = tf.searchsorted(ends, tf.maximum(word, 0), side="right")
     # A [SEP] divides a span into two spans.
-    return _Text(is_text, first_sep, word, span + types)
+    return _Text(length, is_text, first_sep, word, span + types)
+
+
+def _places(
+    text: _Text, draws: tf.Tensor, masked_lm_prob: float, max_predictions_per_seq: int
+) -> tf.Tensor:
+    """Returns the places to predict, ascending, int32 [b, P]; the place L is padding."""
+    seq_len = text.span.shape[1]
+    budget = tf.cast(tf.round(masked_lm_prob * tf.cast(text.length, tf.float64)), tf.int32)
+    budget = tf.minimum(tf.maximum(budget, 1), max_predictions_per_seq)
+    num_ranked = min(max_predictions_per_seq + _MARGIN, seq_len)
+    taken, ranked = _choose(text, draws, budget, num_ranked)
+    # Pieces that are not taken sort to the end and become padding.
+    places = tf.sort(tf.where(taken, ranked, seq_len), axis=1)[:, :max_predictions_per_seq]
+    padding = [[0, 0], [0, max(0, max_predictions_per_seq - num_ranked)]]
+    return tf.pad(places, padding, constant_values=seq_len)
 
 
 def _choose(
@@ -167,14 +170,14 @@ def _choose(
 
     Args:
       text: the words and spans of _tile.
-      draws: float32 [b, L + 1], the last column chooses where the window begins.
+      draws: float32 [b, L + 1]. The last column belongs to no span; it draws the first piece.
       budget: int32 [b, 1].
       num_ranked: K, the number of pieces to consider.
 
     Returns:
       bool [b, K], true for taken pieces, and int32 [b, K], the positions of these K pieces.
     """
-    _, _, word, span = text
+    word, span = text.word, text.span
     window, real, ranked = _rank(text, draws, budget, num_ranked)
     rank = tf.range(num_ranked)[tf.newaxis, :]
     words = tf.where(real, tf.gather(word, ranked, batch_dims=1), -1)
@@ -216,7 +219,7 @@ def _rank(
       int32 [b, 1], the window's pieces after the rest of a cut first span; bool [b, K], true where
       the ranked piece is text; int32 [b, K], positions by (order of the span, position).
     """
-    is_text, first_sep, _, span = text
+    is_text, first_sep, span = text.is_text, text.first_sep, text.span
     position = tf.range(span.shape[1])[tf.newaxis, :]
     count = _count(is_text)
     number = tf.cast(draws[:, -1:] * tf.cast(count, tf.float32), tf.int32)

@@ -152,27 +152,16 @@ def pretraining_dataset(
     first_row = context.input_pipeline_id * host_rows
     make_examples = _example_maker(sources[0].manifest, options, tokenizer)
 
-    def is_ours(rows):
-        return rows % global_batch_size // host_rows == context.input_pipeline_id
-
     def make_batch(step, records):
         seed = tf.stack([tf.cast(options.seed, tf.int64), step])
         draws = example_draws(options, host_rows, seed, first_row)
         return make_examples(records, draws)
 
-    # 1. Take this host's rows of each global batch as raw records, across groups and epochs.
     start = start_step * global_batch_size
-    if len(sources) == 1:
-        dataset = _shuffled_records(sources[0], options.seed, start, is_ours if hosts > 1 else None)
-        dataset = dataset.rebatch(host_rows, drop_remainder=True)
-    else:
-        dataset = _mixed_records(sources, options.seed, start)
-        dataset = dataset.batch(global_batch_size, drop_remainder=True)
-        dataset = dataset.map(lambda records: records[first_row : first_row + host_rows])
-    # 2. Make examples from the records.
+    dataset = _host_records(sources, options.seed, start, global_batch_size, context)
     dataset = tf.data.Dataset.zip((tf.data.Dataset.counter(start_step), dataset))
     dataset = dataset.map(make_batch, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-    # 3. Divide them into one batch per replica.
+    # Divide this host's batch into one batch per replica.
     rows = context.get_per_replica_batch_size(global_batch_size)
     if rows != host_rows:
         dataset = dataset.rebatch(rows, drop_remainder=True)
@@ -285,6 +274,28 @@ def sample_counts(shards: Sequence[Shard], num_examples: int | None) -> np.ndarr
     # Rounding the cumulative sums keeps each shard within one record of its share.
     ends = np.round(ends * (min(num_examples, ends[-1]) / ends[-1])).astype(np.int64)
     return np.diff(ends, prepend=0)
+
+
+def _host_records(
+    sources: Sequence[Source],
+    seed: int,
+    start: int,
+    global_batch_size: int,
+    context: tf.distribute.InputContext,
+) -> tf.data.Dataset:
+    """Returns this host's rows of each global batch as raw records, across groups and epochs."""
+    hosts, host = context.num_input_pipelines, context.input_pipeline_id
+    host_rows = global_batch_size // hosts
+
+    def is_ours(rows):
+        return rows % global_batch_size // host_rows == host
+
+    if len(sources) == 1:
+        dataset = _shuffled_records(sources[0], seed, start, is_ours if hosts > 1 else None)
+        return dataset.rebatch(host_rows, drop_remainder=True)
+    dataset = _mixed_records(sources, seed, start)
+    dataset = dataset.batch(global_batch_size, drop_remainder=True)
+    return dataset.map(lambda records: records[host * host_rows :][:host_rows])
 
 
 def _shuffled_records(
