@@ -2,6 +2,9 @@
 
 Updates, hyperparameters, and slots with their names in a checkpoint equal tensorflow-addons 0.23.0,
 so a run can resume with either. For this reason the base class is Keras' legacy optimizer.
+
+Neither class can go. LAMB is to come from tensorflow-addons where that exists. Its last version is
+0.23.0, which has wheels for Python 3.9 to 3.11 and no source distribution.
 """
 
 from __future__ import annotations
