@@ -17,12 +17,11 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 from absl import flags
 
+from albert_tf.checkpoints.model_directory import read_if_exists, recorded_settings
 from albert_tf.jobs import pictures, program
-from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from .tasks.running.results import RESULTS_FILE, stored_results
 from .training.metrics_log import read_metrics
-from .training.run import recorded_settings
 
 FLAGS = flags.FLAGS
 
@@ -94,8 +93,7 @@ def _read(path: str) -> ComparedRun:
         figures = {name: value for name, value in last.items() if name.startswith(_EVALUATED)}
         step = last.get("step", entries[-1]["step"] if entries else 0)
         return ComparedRun(path, settings, {"step": step, **figures}, [entries])
-    results = os.path.join(path, RESULTS_FILE)
-    summary = files.read_json(results) if tf.io.gfile.exists(results) else {}
+    summary = read_if_exists(path, RESULTS_FILE)
     figures = {
         f"{split} {name}": value
         for split, metrics in summary.items()

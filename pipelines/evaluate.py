@@ -101,7 +101,7 @@ def evaluate(settings: Evaluation) -> dict:
     question = _question(manifest, prefix, config, options, split)
     parts = (question["checkpoint"], split, options.sentence_objective, question["records"][:8])
     kept = os.path.join(model_dir, "evaluations", f"{'-'.join(parts)}.json")
-    result = files.read_json(kept) if tf.io.gfile.exists(kept) else {}
+    result = files.read_json_if_exists(kept)
     if all(result.get(key) == value for key, value in question.items()):
         print(f"evaluated before: {kept}")
         return result

@@ -38,6 +38,7 @@ from absl import flags, logging
 from albert_tf import config as config_lib
 from albert_tf import optimization
 from albert_tf.checkpoints import model_directory
+from albert_tf.checkpoints.model_directory import recorded_settings
 from albert_tf.config import AlbertConfig
 from albert_tf.jobs import job_directory, program
 from albert_tf.jobs.settings import define_settings_flags, settings_from_flags
@@ -60,7 +61,6 @@ from .training.run import (
     hash_of_weights,
     initial_path,
     origin_of,
-    recorded_settings,
 )
 from .training.settings import (
     PUBLISHED,

@@ -154,7 +154,7 @@ def train_vocab(
 def _check_same(output_prefix: str, provenance: dict) -> None:
     """Refuses a vocabulary that was made of other text, or with other settings."""
     path = settings_path(f"{output_prefix}.model")
-    found = files.read_json(path) if tf.io.gfile.exists(path) else {}
+    found = files.read_json_if_exists(path)
     if found == provenance:
         return
     if not found:

@@ -155,7 +155,7 @@ def read_config(model_dir: str, checkpoint: str) -> AlbertConfig:
     With --depth_schedule an early checkpoint has fewer layers than albert_config.json specifies.
     """
     config = AlbertConfig.read(os.path.join(model_dir, CONFIG_FILE))
-    schedule = read_if_exists(model_dir, RUN_FILE).get("depth_schedule", [])
+    schedule = recorded_settings(model_dir).get("depth_schedule", [])
     try:
         depths = [[int(number) for number in part.split(":")] for part in schedule]
         steps = [sum(first_step) for _, *first_step in depths]
@@ -202,10 +202,14 @@ def read_fresh(model_dir: str) -> str:
     return read_if_exists(model_dir, ORIGIN_FILE).get("freshly_initialised", "")
 
 
-def read_if_exists(model_dir: str, name: str) -> dict:
-    """Reads a JSON object from a model directory; returns {} if there is no such file."""
-    path = os.path.join(model_dir, name)
-    return files.read_json(path) if tf.io.gfile.exists(path) else {}
+def recorded_settings(directory: str) -> dict:
+    """Returns what a run recorded in run.json; {} if it is missing."""
+    return read_if_exists(directory, RUN_FILE)
+
+
+def read_if_exists(directory: str, name: str) -> dict:
+    """Reads a JSON object from a directory; returns {} if there is no such file."""
+    return files.read_json_if_exists(os.path.join(directory, name))
 
 
 def length_of_data(checkpoint: str) -> int:

@@ -30,7 +30,7 @@ def hold(directory: str, take_over: bool = False) -> Iterator[None]:
     of this machine is replaced if and only if its process has ended.
     """
     path = os.path.join(directory, LOCK_FILE)
-    holder = _read(path) or {}
+    holder = files.read_json_if_exists(path)
     is_here = holder.get("started") and holder.get("host") == socket.gethostname()
     lives_here = is_here and _start_of(holder["process"]) == holder["started"]
     if lives_here or (holder and not is_here and not take_over):
@@ -52,12 +52,8 @@ def hold(directory: str, take_over: bool = False) -> Iterator[None]:
     finally:
         # Another job may have taken over; its lock must stay.
         with contextlib.suppress(OSError, tf.errors.OpError, UserError):
-            if _read(path) == own:
+            if files.read_json_if_exists(path) == own:
                 files.remove(path)
-
-
-def _read(path: str) -> dict | None:
-    return files.read_json(path) if tf.io.gfile.exists(path) else None
 
 
 def _start_of(process: int) -> str:

@@ -280,6 +280,11 @@ def read_json(path: str, most_bytes: int | None = None) -> dict:
     return values
 
 
+def read_json_if_exists(path: str) -> dict:
+    """Reads a JSON object; returns {} if there is no such file."""
+    return read_json(path) if tf.io.gfile.exists(path) else {}
+
+
 def read_config(path: str) -> dict:
     """Reads a model's config, a JSON object; raises a UserError for an oversized file."""
     return read_json(path, _MOST_CONFIG_BYTES)

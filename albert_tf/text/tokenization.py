@@ -395,12 +395,4 @@ def find_vocabulary(directory: str) -> str:
 def read_do_lower_case(directory: str) -> bool:
     """Returns the setting of tokenizer_config.json; True without the file."""
     path = os.path.join(directory, TOKENIZER_CONFIG_FILE)
-    if not tf.io.gfile.exists(path):
-        return True
-    with tf.io.gfile.GFile(path) as file:
-        try:
-            return json.loads(file.read()).get("do_lower_case", True)
-        except (AttributeError, ValueError):
-            raise UserError(
-                f'{path!r} is not a JSON object: expected {{"do_lower_case": true}}'
-            ) from None
+    return files.read_json_if_exists(path).get("do_lower_case", True)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 
-import tensorflow as tf
-
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 
@@ -22,10 +20,8 @@ def resolve_lower_case(spm_model_file: str, do_lower_case: bool | None) -> bool:
     a file of settings counts as lower-cased, like the published English vocabularies.
     """
     path = settings_path(spm_model_file)
-    made_for = None
-    if tf.io.gfile.exists(path):
-        settings = files.read_json(path).get("settings")
-        made_for = settings.get("do_lower_case") if isinstance(settings, dict) else None
+    settings = files.read_json_if_exists(path).get("settings")
+    made_for = settings.get("do_lower_case") if isinstance(settings, dict) else None
     if made_for is None:
         return do_lower_case is not False
     if do_lower_case not in (None, made_for):

@@ -8,8 +8,8 @@ from typing import Any
 import tensorflow as tf
 
 from albert_tf import losses, metrics
+from albert_tf.checkpoints.model_directory import recorded_settings
 from albert_tf.storage.errors import UserError
-from .run import recorded_settings
 
 # A plateau is reported after this many evaluations without progress.
 _PLATEAU_EVALUATIONS = 3

@@ -124,9 +124,3 @@ def origin_of(run_directory: str, checkpoint: str | None) -> dict[str, str]:
         directory, _ = model_directory.find_checkpoint(checkpoint)
     origin = model_directory.read_origin(directory)
     return {"origin": origin} if origin else {}
-
-
-def recorded_settings(model_dir: str) -> dict[str, Any]:
-    """Returns what a run recorded in run.json; {} if it is missing."""
-    run_file = os.path.join(model_dir, model_directory.RUN_FILE)
-    return files.read_json(run_file) if tf.io.gfile.exists(run_file) else {}

@@ -205,7 +205,7 @@ def test_files_that_are_no_model(tokenizer, tmp_path):
             AlbertTokenizer(str(path))
     tokenizer.save(str(tmp_path))
     (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case"')
-    with pytest.raises(ValueError, match=r"tokenizer_config.json' is not a JSON object"):
+    with pytest.raises(ValueError, match=r"tokenizer_config.json: damaged or not JSON"):
         AlbertTokenizer.load(str(tmp_path))
 
 
