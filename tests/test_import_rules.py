@@ -161,7 +161,6 @@ def test_tests_name_their_extras_by_the_marker():
     }
     assert own_way == {
         "conftest.py",
-        "albert_tf/checkpoints/test_huggingface.py",  # needs a package of trained weights
         "albert_tf/checkpoints/test_model_garden.py",  # needs another TensorFlow
         "pipelines/data/test_beam_job.py",  # needs the absence of a package
     }

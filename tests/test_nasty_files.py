@@ -1,7 +1,6 @@
 """Awkward files through the jobs that read text: what comes of each is told in a table."""
 
 import hashlib
-import json
 import os
 import shutil
 import sys
@@ -12,7 +11,7 @@ import tensorflow as tf
 
 from albert_tf.jobs import program
 from albert_tf.text.tokenization import AlbertTokenizer
-from pipelines.data.corpus import TextFormat, read_documents
+from pipelines.data.corpus import TextFormat
 from pipelines.data.examples import ExampleOptions
 from pipelines.data.pretraining_dataset import pretraining_dataset, read_sources
 from pipelines.data.records import Manifest
@@ -70,13 +69,6 @@ OUTCOMES = {
     "squad_truncated.json": (None, (1, 1, 0), (1, 21 if IS_OLD else 20)),
     "not_gzip.gz": ("not a whole gzip file .*give it a name without .gz", None, None),
     "truncated.tfrecord": (None, (1, 1, 0), (1, 1)),
-}
-# What is wrong with them as JSON lines, if not that line 1 is no JSON at all.
-AS_JSON = {
-    **{name: problem for name, (problem, *_) in OUTCOMES.items() if problem},
-    "invalid_utf8.txt": ":1: not JSON",
-    "many_empty_docs.txt": ":5: not JSON",
-    "squad_nasty.json": r":1: no field 'text' \(it has 'version', 'data'\)",
 }
 # Tracked by Python: the long lines are of up to 1.6 MB.
 MAX_MEMORY_BYTES = 60_000_000
@@ -138,22 +130,6 @@ def test_records(nasty, tiny_vocabulary, tmp_path, in_this_process, name, input_
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert peak < MAX_MEMORY_BYTES
-
-
-@pytest.mark.parametrize("name", OUTCOMES)
-def test_json_lines(nasty, tiny_vocabulary, tmp_path, in_this_process, name):
-    options = {"output_dir": tmp_path / "records", "vocabulary": tiny_vocabulary}
-    with raises_one_line(AS_JSON.get(name, ":1: not JSON")):
-        create(nasty / name, **options, input_format="jsonl")
-    # The same text as the field of an object is what it is as prose.
-    text = (nasty / name).read_bytes().decode("utf-8", errors="surrogateescape")
-    text = text.removeprefix("\ufeff")
-    path = tmp_path / "text.jsonl"
-    path.write_text(json.dumps({"text": text}) + "\n")
-    found = [s.text for s in read_documents(str(path), TextFormat("jsonl"))]
-    if OUTCOMES[name][0] is None:
-        prose = read_documents(str(nasty / name), TextFormat("prose"))
-        assert found == [s.text for s in prose]
 
 
 def train(paths, prefix, **changes):

@@ -63,29 +63,3 @@ def test_fine_tuning_on_a_worker_is_the_run_on_this_machine(here, tmp_path):
         run_remotely("pipelines.finetune", *job, f"--output_dir={tmp_path}/{name}")
         assert json.loads((tmp_path / name / "results.json").read_text()) == results
         jobs.assert_same_bits(tmp_path / "here/seed_12345", tmp_path / f"{name}/seed_12345")
-
-
-SECOND_HOST = """
-import sys
-import tensorflow as tf
-from albert_tf.text.tokenization import AlbertTokenizer
-from pipelines.data.examples import ExampleOptions
-from pipelines.data.pretraining_dataset import pretraining_dataset, read_sources
-from tests.remote_training import connect
-def batches(job):
-    options, tokenizer = ExampleOptions(40), AlbertTokenizer(f"{sys.argv[1]}/vocabulary.model")
-    sources = read_sources(f"{sys.argv[1]}/records")
-    host = tf.distribute.InputContext(2, 1, 2)
-    for batch in pretraining_dataset(sources, options, tokenizer, 6, 9, host).take(3):
-        assert all(f"/job:{job}/" in value.device for value in batch.values())
-        yield {name: value.numpy().tolist() for name, value in batch.items()}
-connect()
-there = list(batches("worker"))
-with tf.device("/job:localhost/replica:0/task:0/device:CPU:0"):
-    assert list(batches("localhost")) == there and len(there) == 3
-"""
-
-
-@pytest.mark.slow
-def test_input_of_the_second_host_on_a_worker_is_that_on_this_machine(work):
-    jobs.run_code(SECOND_HOST, work)

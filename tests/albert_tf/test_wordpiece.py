@@ -1,7 +1,6 @@
 """WordPiece: ids in Python, in the graph and by Hugging Face are the same."""
 
 import random
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +8,7 @@ import tensorflow as tf
 
 from albert_tf.text.tokenization import AlbertTokenizer, WordPieceTokenizer
 from albert_tf.text.wordpiece import SPECIAL, prepared
-from tests.albert_tf.test_words import NONCHARACTERS
+from tests.albert_tf.test_words import NONCHARACTERS, nasty_texts
 
 HEAD = "\n".join(SPECIAL) + "\n"
 TEXTS = [
@@ -60,11 +59,6 @@ def vocabulary_file(tmp_path_factory):
 @pytest.fixture(scope="module", params=[True, False], ids=["lower", "cased"])
 def tokenizer(request, vocabulary_file):
     return AlbertTokenizer(vocabulary_file, request.param)
-
-
-def nasty_texts(nasty):
-    for path in filter(Path.is_file, sorted(nasty.glob("*.txt"))):
-        yield from path.read_bytes()[:4000].decode("utf-8", "replace").splitlines()[:50]
 
 
 def random_texts(number):

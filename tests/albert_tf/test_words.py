@@ -17,6 +17,11 @@ NONCHARACTERS = re.compile(
 )
 
 
+def nasty_texts(nasty):
+    for path in filter(Path.is_file, sorted(nasty.glob("*.txt"))):
+        yield from path.read_bytes()[:4000].decode("utf-8", "replace").splitlines()[:50]
+
+
 def words_of(text):
     return [text[start:limit] for start, limit in split_words(text)]
 
@@ -55,9 +60,7 @@ def check_graph(texts):
 def test_graph_on_awkward_texts(nasty):
     texts = ["", " ", "a", "a b", "\0 a\0b", "x" * 500, "¨ a_b", "\u0301"]
     texts.append("\U0001f469\u200d\U0001f467!")
-    for path in filter(Path.is_file, sorted(nasty.glob("*.txt"))):
-        texts += path.read_bytes()[:3000].decode("utf-8", "replace").splitlines()[:40]
-    check_graph(texts)
+    check_graph([*texts, *nasty_texts(nasty)])
     check_graph([])
 
 

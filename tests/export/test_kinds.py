@@ -16,9 +16,8 @@ from export.records import serialize
 from export.verify import _LONG_TEXTS, _TEXTS
 from pipelines.tasks.classification import Example
 from pipelines.tasks.multiple_choice import MultipleChoiceExample
-from pipelines.tasks.reading.squad_files import Question, read_questions
+from pipelines.tasks.reading.squad_files import Question
 from pipelines.tasks.running.batches import make_batch
-from pipelines.tasks.squad import SquadTask
 from tests.builders import read_tsv
 from tests.conftest import WORDS
 from tests.export.conftest import CHINESE
@@ -169,21 +168,6 @@ def test_answers_to_questions(modules, tmp_path, name):
     texts = check_answers(task, modules[name], questions, tmp_path)
     assert len(set(texts)) > (5 if is_wordpiece else 8) and (is_wordpiece or "" in texts)
     assert all(answer in context for answer, context in zip(texts, contexts))
-
-
-@pytest.mark.slow
-@pytest.mark.shared
-@pytest.mark.parametrize("name", ["v1.1/dev-v1.1", "v2.0/dev-v2.0.reconstructed"])
-def test_answers_to_real_questions(make_module, shared, tmp_path, name):
-    vocabulary = shared / "data/albert_spiece_30k/30k-clean.model"
-    questions = read_questions(str(shared / f"data/squad/{name}.json"))
-    questions = questions[:: len(questions) // 240][:240]
-    has_v2 = name.startswith("v2")
-    flags = dict.fromkeys(("may_be_impossible", "has_answerability_head"), has_v2)
-    task = SquadTask({}, **flags, doc_stride=64, null_threshold=0.4)
-    module = make_module(task, vocabulary, max_seq_length=160, max_position_embeddings=160)
-    texts = check_answers(task, module, questions, tmp_path)
-    assert len(texts) == 240 and len(set(texts)) > 60
 
 
 @pytest.mark.parametrize("name", ["pretraining", "classifier", "regressor", "multiple_choice"])

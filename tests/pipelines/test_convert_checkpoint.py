@@ -4,7 +4,6 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 import albert_tf
 from albert_tf.checkpoints import model_directory, name_map
@@ -12,6 +11,7 @@ from albert_tf.models import AlbertForPreTraining
 from albert_tf.text.tokenization import AlbertTokenizer
 from pipelines.convert_checkpoint import convert
 from tests import sentences
+from tests.albert_tf.checkpoints.test_name_map import change_google, without
 from tests.builders import tiny_config
 from tests.jobs import run
 
@@ -127,13 +127,7 @@ def test_failure_leaves_nothing(model_dir, tmp_path, monkeypatch):
 
 def test_missing_heads_by_flag(model_dir, tmp_path, capsys):
     convert(input_path=model_dir, output_dir=str(tmp_path / "google"), output_format="google")
-    prefix = str(tmp_path / "google/model.ckpt-best")
-    reader = tf.train.load_checkpoint(prefix)
-    names = [name for name in reader.get_variable_to_shape_map() if name.startswith("bert/")]
-    tensors = [reader.get_tensor(name) for name in names]
-    tf.raw_ops.SaveV2(
-        prefix=prefix, tensor_names=names, shape_and_slices=[""] * len(names), tensors=tensors
-    )
+    change_google(tmp_path / "google", without("cls/"))
     paths = {"input_path": str(tmp_path / "google"), "output_dir": str(tmp_path / "back")}
     with pytest.raises(ValueError, match=r"lacks cls/.*; --allow_missing='\^\(cls/predictions\|"):
         convert(**paths)

@@ -10,7 +10,6 @@ import albert_tf
 from albert_tf.checkpoints import model_directory
 from albert_tf.scoring import SentenceScorer, TextEmbedder
 from albert_tf.storage.errors import UserError
-from export.export_saved_model import export
 from export.loading import open_checkpoint
 from pipelines import predict as predict_lib
 from pipelines.tasks.running import prediction_file
@@ -18,7 +17,6 @@ from pipelines.tasks.squad import SquadTask
 from pipelines.tasks.task import create_model
 from pipelines.tasks.token_classification import TokenClassificationTask
 from tests.builders import (
-    near,
     tiny_config,
     with_random_weights,
     write_json_lines,
@@ -229,15 +227,3 @@ def test_lists_are_json_in_tables_and_faults_are_said_before_the_work(tagger, tm
         with pytest.raises(ValueError, match=message):
             tags(tagger, path, tmp_path / "refused.jsonl")
         assert not list(tmp_path.glob("refused*"))
-
-
-@pytest.mark.slow
-def test_an_export_tags_as_its_run(tagger, tmp_path):
-    exported = export(checkpoint=str(tagger), output=str(tmp_path / "export"))
-    empty = tmp_path / "empty.jsonl"
-    empty.write_text('{"text": " "}\n')
-    for path in (*write_files(tmp_path), empty):
-        ours, metrics = tags(tagger, path, tmp_path / f"run.{path.name}.jsonl")
-        theirs, same_metrics = tags(exported, path, tmp_path / f"export.{path.name}.jsonl")
-        assert metrics == same_metrics
-        assert theirs == near(ours, 1e-5)

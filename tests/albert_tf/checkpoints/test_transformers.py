@@ -7,13 +7,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import albert_tf
 from albert_tf.checkpoints import huggingface, name_map, reference_config
 from albert_tf.models import AlbertForPreTraining
-from albert_tf.scoring import SentenceScorer
-from albert_tf.text.tokenization import AlbertTokenizer
 from tests.builders import tiny_config, with_random_weights
-from tests.conftest import make_text
 
 pytestmark = [pytest.mark.slow, pytest.mark.extras("torch", "transformers")]
 
@@ -136,39 +132,3 @@ def test_no_torch_file_runs_or_grows(transformers, tmp_path):
             with pytest.raises(ValueError, match=message):
                 huggingface.read(str(tmp_path))
     assert not mark.exists()
-
-
-def test_scores_of_sentences_are_theirs(transformers, tmp_path, tiny_vocabulary):
-    """Their model, one sentence after the other, one piece masked in each row, no padding."""
-    import torch
-
-    tokenizer = AlbertTokenizer(str(tiny_vocabulary))
-    config = dataclasses.replace(
-        CONFIG, vocab_size=tokenizer.vocab_size, max_position_embeddings=512
-    )
-    model = AlbertForPreTraining(config)
-    model.create_variables()
-    albert_tf.save_pretrained(model, tokenizer, tmp_path / "hf")
-    theirs = transformers.AlbertForMaskedLM.from_pretrained(tmp_path / "hf").eval()
-
-    lines = make_text(40, seed=3).split("\n")
-    texts = [line for line in lines if line.strip()][:188]
-    texts += "a|.|漢字|ᚠᛇᚻ ᛒᛦᚦ|한국어 日本語|ភាសាខ្មែរ|𐤀𐤁𐤂 𓀀|नमस्ते दुनिया|é ß ﬁ|👩‍👩‍👧|".split("|")
-    words = " ".join(lines).split()
-    ids = [len(tokenizer.encode(word)) for word in words]
-    texts.append(" ".join(words[: int(np.searchsorted(np.cumsum(ids), 510, side="right"))]))
-    assert len(texts) == 200 and len(tokenizer.encode(texts[-1])) >= 505
-
-    for scored, text in zip(SentenceScorer(model, tokenizer, False)(texts), texts):
-        row = [tokenizer.cls_id, *tokenizer.encode(text), tokenizer.sep_id]
-        places = np.arange(1, len(row) - 1)
-        masked = np.tile(row, [len(places), 1])
-        masked[places - 1, places] = tokenizer.mask_id
-        total = 0.0 if len(places) else np.nan
-        for part in range(0, len(places), 64):
-            with torch.no_grad():
-                logits = theirs(torch.tensor(masked[part : part + 64])).logits
-            at = places[part : part + 64]
-            log_probs = torch.log_softmax(logits[np.arange(len(at)), at].double(), dim=-1)
-            total += float(log_probs[np.arange(len(at)), np.array(row)[at]].sum())
-        np.testing.assert_allclose(scored.log_likelihood, total, rtol=1e-6, atol=1e-4)

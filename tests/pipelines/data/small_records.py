@@ -1,6 +1,7 @@
 """Small directories of records that tests write, and what such directories hold."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -75,6 +76,17 @@ def write_shards(directory, tokenizer, found):
         splits[split] = records.Split((shard,))
     write_manifest(directory, tokenizer, splits)
     return str(directory)
+
+
+def stand_in_tokenizer(word_starts):
+    """What makes examples of a vocabulary whose first five pieces are control pieces."""
+    size = len(word_starts)
+    return SimpleNamespace(
+        **{"unk_id": 1, "cls_id": 2, "sep_id": 3, "mask_id": 4, "vocab_size": size},
+        sha256="of nothing",
+        word_starts=lambda: word_starts,
+        replacement_ids=lambda: np.arange(5, size, dtype=np.int32),
+    )
 
 
 def as_tensors(segments, documents=None, rooms=None, opens=None):

@@ -10,29 +10,24 @@ figures of whole examples. Where a definition cannot be met exactly the bias is 
   every piece alike       at every position exactly, but for 1 % more of the first of a part: it
                           opens a span, and is more often one of one word; in words of n pieces
                           within n - 1 %
-  80/10/10, labels, split exact
   15 %                    round(0.15 * length) predictions, in all but 1 of 1,000 examples
+
+test_masking.py has the shares of masks, test_sentence_pairs.py labels and splits, which follow from
+uniform draws (test_pretraining_dataset.py).
 """
 
 import collections
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from pipelines.data.examples import ExampleOptions, example_draws, example_maker
+from tests.pipelines.data.small_records import stand_in_tokenizer
 
 EXAMPLES, ROWS, LENGTH = 60_000, 2_000, 128
-VOCAB, CLS, SEP, MASK = 3_001, 2, 3, 4
+VOCAB = 3_001
 WORD_STARTS = np.arange(VOCAB) % 5 != 0  # every fifth piece continues a word
-TOKENIZER = SimpleNamespace(
-    cls_id=CLS,
-    sep_id=SEP,
-    mask_id=MASK,
-    word_starts=lambda: WORD_STARTS,
-    replacement_ids=lambda: np.arange(5, VOCAB, dtype=np.int32),
-)
 SENTENCES = 4  # in each segment but the first of a batch
 
 
@@ -55,7 +50,7 @@ def segments(rng):
         "room_before": tf.zeros([ROWS, 1], tf.int64),  # any sentence can open B
         "opens_document": tf.zeros([ROWS, 1], tf.int64),
         "document_id": tf.constant(np.arange(ROWS)[:, None], tf.int64),
-    }, starts
+    }
 
 
 class Mean:
@@ -81,7 +76,7 @@ class Mean:
 @pytest.fixture(scope="module")
 def figures():
     options = ExampleOptions(max_seq_length=LENGTH)
-    make = example_maker(options, TOKENIZER)
+    make = example_maker(options, stand_in_tokenizer(WORD_STARTS))
 
     @tf.function
     def examples(pieces, step):
@@ -91,18 +86,16 @@ def figures():
     rng = np.random.default_rng(11)
     means = collections.defaultdict(Mean)
     for step in range(EXAMPLES // ROWS):
-        pieces, starts = segments(rng)
-        batch, draws = examples(pieces, tf.constant(step, tf.int64))
+        batch, draws = examples(segments(rng), tf.constant(step, tf.int64))
         batch = {name: values.numpy() for name, values in batch.items()}
-        measure(means, batch, draws.numpy(), starts)
+        measure(means, batch, draws.numpy())
     return means
 
 
-def measure(means, batch, draws, starts):
+def measure(means, batch, draws):
     """Adds what a batch shows; words and spans by a plain copy of the rules."""
     rows = np.arange(ROWS)[:, None]
     real = batch["masked_lm_weights"] > 0
-    now = np.take_along_axis(batch["input_word_ids"], batch["masked_lm_positions"], axis=1)
     ids = batch["input_word_ids"].copy()
     where = np.broadcast_to(rows, real.shape)[real], batch["masked_lm_positions"][real]
     ids[where] = batch["masked_lm_ids"][real]
@@ -116,11 +109,6 @@ def measure(means, batch, draws, starts):
     assert (count <= budget).all()
     means["full budget"].add(count == budget, np.ones(ROWS))
     means["predictions"].add(count, 0.15 * length)
-    is_mask, is_same = now == MASK, now == batch["masked_lm_ids"]
-    assert now[real].min() >= MASK
-    means["mask"].add((is_mask & real).sum(axis=1), count)
-    means["same"].add((is_same & real).sum(axis=1), count)
-    means["other"].add((~is_mask & ~is_same & real).sum(axis=1), count)
 
     position = np.arange(LENGTH)
     first_sep = (length - types.sum(axis=1) - 1)[:, None]
@@ -170,15 +158,7 @@ def measure(means, batch, draws, starts):
         there = (words_of_span == n).sum(axis=1)
         means[f"taken {n}"].add((words_hit == n).sum(axis=1), chance[:, 0] * there)
 
-    swapped = batch["sentence_order_labels"]
-    means["swapped"].add(swapped, np.ones(ROWS))
-    means["labelled"].add(batch["sentence_order_weights"], np.ones(ROWS))
-    first_part = np.where(swapped == 1, types.sum(axis=1) - 1, first_sep[:, 0] - 1)
-    for n in range(1, SENTENCES):
-        means[f"split before {n}"].add(starts[:, n] == first_part, np.ones(ROWS))
 
-
-SAME_BY_CHANCE = 0.1 / (VOCAB - 5)
 # What each figure is by its definition, and its bias.
 DEFINITIONS = {
     **{f"drawn {n}": (share, 0) for n, share in zip((1, 2, 3), (6 / 11, 3 / 11, 2 / 11))},
@@ -191,16 +171,9 @@ DEFINITIONS = {
     **{f"word of {pieces}": (1, 0.01 * (pieces - 1)) for pieces in range(1, 5)},
     "predictions": (1, 0.001),
     "full budget": (1, 0.001),
-    "mask": (0.8, 0),
-    "same": (0.1 + SAME_BY_CHANCE, 0),
-    "other": (0.1 - SAME_BY_CHANCE, 0),
-    "labelled": (1, 1e-9),
-    "swapped": (0.5, 0),
-    **{f"split before {n}": (1 / (SENTENCES - 1), 0) for n in range(1, SENTENCES)},
 }
 
 
 @pytest.mark.parametrize("name", DEFINITIONS)
 def test_shares_are_as_defined(figures, name):
-    """test_segments.py has the lengths of short segments."""
     figures[name].check(*DEFINITIONS[name])

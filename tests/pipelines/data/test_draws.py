@@ -2,7 +2,6 @@
 
 import hashlib
 import random
-from types import SimpleNamespace
 
 import numpy as np
 
@@ -10,7 +9,7 @@ from pipelines.data import records
 from pipelines.data.examples import DRAWS, SENTENCE_OBJECTIVES, ExampleOptions
 from pipelines.data.pretraining_dataset import evaluation_dataset, pretraining_dataset, read_sources
 from pipelines.data.segments import split_document
-from tests.pipelines.data.small_records import write_shards
+from tests.pipelines.data.small_records import stand_in_tokenizer, write_shards
 
 # What follows from each version of DRAWS. Add a row, never change one.
 DRAWN = {
@@ -23,15 +22,7 @@ DRAWN = {
 }
 
 WORD_STARTS = np.arange(100) % 3 > 0
-TOKENIZER = SimpleNamespace(
-    cls_id=2,
-    sep_id=3,
-    mask_id=4,
-    vocab_size=100,
-    sha256="of nothing",
-    word_starts=lambda: WORD_STARTS,
-    replacement_ids=lambda: np.arange(5, 100, dtype=np.int32),
-)
+TOKENIZER = stand_in_tokenizer(WORD_STARTS)
 
 
 def test_the_same_seed_draws_the_same(tmp_path):

@@ -51,7 +51,7 @@ def test_worked_example():
     out = build(
         [segment, segment, segment, [[21, 22]]],
         [0.9, 0.0, 0.5, 0.0],
-        [0.4, 0.6, 0.1, 0.1],
+        [0.499, 0.5, 0.1, 0.1],
         9,
         rooms=[1, 0, 2, 0],
     )

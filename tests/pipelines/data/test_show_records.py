@@ -1,6 +1,5 @@
 import json
 import string
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +10,7 @@ from pipelines.data.records import Manifest
 from pipelines.show_records import example_text
 from tests import builders
 from tests.jobs import run
-from tests.pipelines.data.small_records import create_records
+from tests.pipelines.data.small_records import create_records, stand_in_tokenizer
 
 PNG = b"\x89PNG\r\n"
 
@@ -20,11 +19,8 @@ PNG = b"\x89PNG\r\n"
 ALPHABET = ".?#/*" + string.ascii_uppercase + string.ascii_lowercase
 PIECES = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
 PIECES += [*(f"▁{letter}" for letter in string.ascii_lowercase), *string.ascii_lowercase]
-TOKENIZER = SimpleNamespace(
-    **{"unk_id": 1, "cls_id": 2, "sep_id": 3, "mask_id": 4, "vocab_size": len(PIECES)},
-    word_starts=lambda: np.arange(len(PIECES)) < 5 + 26,
-    id_to_piece=PIECES.__getitem__,
-)
+TOKENIZER = stand_in_tokenizer(np.arange(len(PIECES)) < 5 + 26)
+TOKENIZER.id_to_piece = PIECES.__getitem__
 
 
 def ids_of(text):

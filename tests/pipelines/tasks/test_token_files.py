@@ -99,13 +99,3 @@ def test_words_and_spans_in_json(tmp_path):
 def test_faults(tmp_path, name, text, columns, message):
     with pytest.raises(ValueError, match=message):
         read(write(tmp_path / name, text), **columns)
-
-
-@pytest.mark.shared
-def test_a_public_set(shared):
-    directory = shared / "data/ner/wnut17"
-    names = ("wnut17train.conll", "emerging.dev.conll", "emerging.test.annotated")
-    found = [read(directory / name) for name in names]
-    assert [len(examples) for examples in found] == [3394, 1009, 1287]
-    assert [sum(len(e.words) for e in examples) for examples in found] == [62730, 15733, 23394]
-    assert len({tag for examples in found for e in examples for tag in e.tags}) == 13

@@ -21,15 +21,13 @@ from pipelines.training.checkpointing import Checkpointer
 from tests.builders import raises_one_line, tiny_config
 
 
-def make_run(model_dir, loss_scale=False, **options):
+def make_run(model_dir, **options):
     """Returns a Checkpointer with the model and the optimizer whose state it keeps."""
     tf.keras.utils.set_random_seed(5)
     model = AlbertForPreTraining(tiny_config())
     model.create_variables()
     optimizer = optimization.lamb(0.1)
     optimization.create_slots(optimizer, model)
-    if loss_scale:
-        optimizer.loss_scale = optimization.LossScale(optimizer)
     return Checkpointer(str(model_dir), model, optimizer, **options), model, optimizer
 
 

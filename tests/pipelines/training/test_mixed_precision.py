@@ -5,7 +5,6 @@ import tensorflow as tf
 from albert_tf import optimization
 from albert_tf.storage.errors import UserError
 from tests.jobs import curves
-from tests.pipelines.training import test_checkpointing
 from tests.pipelines.training.test_train_loop import assert_equal_weights, run, with_bad_batches
 from tests.replicas import mirrored
 
@@ -63,16 +62,6 @@ def test_overflows_leave_the_loss_in_the_log_and_no_loss_ends_the_run(tmp_path, 
     [entry] = curves(tmp_path)
     assert np.isfinite(entry["loss"]) and "gradient_norm" not in entry
     assert entry["loss_scale"] == 2.0**56
-
-
-def test_the_scale_is_part_of_a_checkpoint(tmp_path):
-    checkpointer, _, optimizer = test_checkpointing.make_run(tmp_path, loss_scale=True)
-    for is_finite in (False, True, True, True):
-        optimizer.loss_scale.update(tf.constant(is_finite))
-    checkpointer.save(4)
-    checkpointer, _, optimizer = test_checkpointing.make_run(tmp_path, loss_scale=True)
-    checkpointer.restore()
-    assert (optimizer.loss_scale.value, optimizer.loss_scale.steps) == (2.0**14, 3.0)
 
 
 def test_scale(monkeypatch):

@@ -228,24 +228,12 @@ def test_best_weights_stay_until_nothing_better_ends_the_run(tmp_path, capsys):
     assert curves(tmp_path) == before
 
 
-class TestGrowingDepth:
-    @pytest.mark.slow
-    def test_each_depth_in_its_steps(self, tmp_path):
-        run(tmp_path / "shallow", 13, stop_at=6, depths=[(0, 1)])
-        run(tmp_path / "growing", 13, stop_at=6, depths=[(0, 1), (6, 2)])
-        growing = run(tmp_path / "growing", 13, depths=[(0, 1), (6, 2)])
-        whole = run(tmp_path / "whole", 13, depths=[(0, 1), (6, 2)])
-        assert_equal_weights(growing, whole)
-        assert [entry["step"] for entry in curves(tmp_path / "growing")] == [4, 6, 8, 12, 13]
-        assert curves(tmp_path / "shallow") == curves(tmp_path / "growing")[:2]
-        run(tmp_path / "deep", 4, depths=[(0, 2)])
-        assert curves(tmp_path / "deep")[0] != curves(tmp_path / "growing")[0]
-
-    @eagerly
-    def test_best_is_of_the_full_depth(self, tmp_path):
-        depths, figures = [(0, 1), (1, 2)], [0.9, 0.3, 0.5]
-        run(tmp_path, 3, depths=depths, evaluations=figures, every=1, loop={"eval_steps": 1})
-        assert best_checkpoints(tmp_path) == ["ckpt-3.index"]
+@eagerly
+def test_best_is_of_the_full_depth(tmp_path):
+    """test_end_to_end.py and test_killed_runs.py train, kill and evaluate growing models."""
+    depths, figures = [(0, 1), (1, 2)], [0.9, 0.3, 0.5]
+    run(tmp_path, 3, depths=depths, evaluations=figures, every=1, loop={"eval_steps": 1})
+    assert best_checkpoints(tmp_path) == ["ckpt-3.index"]
 
 
 def test_metrics_line_cut_by_a_kill_is_left_out(tmp_path):
